@@ -1,0 +1,88 @@
+// Errors without exceptions. Hot calls return a `status`, cold calls a `result<T>`.
+//
+// Cost: an ok status writes one byte and one enum; nothing here allocates except `error` on the cold path.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <new>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace kvtl::inline v0 {
+
+/// What kind of thing went wrong. The text of the status or error names the argument, its value and what is valid.
+enum class errc : std::uint8_t {
+    ok,
+    invalid_argument, ///< a shape, a value or an option that can never work
+    not_open,         ///< the sequence was ended, or never begun
+    out_of_range,     ///< beyond max_tokens, max_sequences or the window
+    bound_too_small,  ///< memory_bytes does not hold what the preset needs
+    unsupported,      ///< the system or the preset cannot do this (no O_DIRECT, no io_uring, missing signal)
+    file_refused,     ///< the path is not ours to use: foreign file, device, folder, locked
+    disk_full,        ///< no room for more entries on storage
+    io_error,         ///< the device failed a read or a write
+    corrupt,          ///< a page came back with another checksum
+    writes_pending,   ///< a background write failed; appends wait for retry_writes()
+};
+
+/// The outcome of a hot call: a code and, when it is not ok, one line of text held inline (no allocation).
+class [[nodiscard]] status {
+  public:
+    constexpr status() noexcept { text_[0] = '\0'; }
+
+    /// printf-style; the text is cut at 239 characters.
+    [[gnu::format(printf, 2, 3)]] static status failure(errc code, const char* format, ...) noexcept {
+        status s;
+        s.code_ = code;
+        std::va_list args;
+        va_start(args, format);
+        std::vsnprintf(s.text_, sizeof s.text_, format, args);
+        va_end(args);
+        return s;
+    }
+
+    [[nodiscard]] constexpr bool ok() const noexcept { return code_ == errc::ok; }
+    [[nodiscard]] constexpr explicit operator bool() const noexcept { return ok(); }
+    [[nodiscard]] constexpr errc code() const noexcept { return code_; }
+    [[nodiscard]] constexpr const char* what() const noexcept { return text_; }
+
+  private:
+    errc code_ = errc::ok;
+    char text_[239]; // only the first byte is set while ok
+};
+
+/// Why a cold call failed. The message may have several lines (one per part when a memory bound is too small).
+struct error {
+    errc code = errc::invalid_argument;
+    std::string message;
+
+    error(errc c, std::string text) : code(c), message(std::move(text)) {}
+    error(const status& s) : code(s.code()), message(s.what()) {} // NOLINT: a status is an error in short form
+};
+
+/// A value or the reason why there is none. Reading the wrong side is undefined, as for a pointer.
+template <class T> class [[nodiscard]] result {
+  public:
+    result(T value) : content_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit by design
+    result(kvtl::error e) : content_(std::in_place_index<1>, std::move(e)) {} // NOLINT: implicit by design
+    result(const status& s) : content_(std::in_place_index<1>, s) {}          // NOLINT: implicit by design
+
+    [[nodiscard]] bool ok() const noexcept { return content_.index() == 0; }
+    [[nodiscard]] explicit operator bool() const noexcept { return ok(); }
+    [[nodiscard]] T& operator*() & noexcept { return *std::get_if<0>(&content_); }
+    [[nodiscard]] const T& operator*() const& noexcept { return *std::get_if<0>(&content_); }
+    [[nodiscard]] T&& operator*() && noexcept { return std::move(*std::get_if<0>(&content_)); }
+    [[nodiscard]] T* operator->() noexcept { return std::get_if<0>(&content_); }
+    [[nodiscard]] const T* operator->() const noexcept { return std::get_if<0>(&content_); }
+    [[nodiscard]] const kvtl::error& error() const noexcept { return *std::get_if<1>(&content_); }
+
+  private:
+    std::variant<T, kvtl::error> content_;
+};
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,3 @@
+// doctest's main, compiled once: it takes seconds. SPDX-License-Identifier: MIT
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
