@@ -1,1 +1,30 @@
-include_guard()
+# Install rules: the headers, a CMake package and a pkg-config file. Nothing depends on the architecture, so all of it
+# lives below include/ and share/. Everything is in component `kvtl`, apart from programs that others may install.
+#
+# kvtl::uring has an export set of its own: where liburing is missing on the user's machine the package still loads and
+# offers kvtl::kvtl alone.
+set(_kvtl_cmake_dir "${CMAKE_INSTALL_DATADIR}/cmake/kvtl")
+set(_kvtl_pc_dir "${CMAKE_INSTALL_DATADIR}/pkgconfig")
+
+install(TARGETS kvtl EXPORT kvtl-targets FILE_SET HEADERS COMPONENT kvtl)
+install(EXPORT kvtl-targets NAMESPACE kvtl:: DESTINATION "${_kvtl_cmake_dir}" COMPONENT kvtl)
+if(TARGET kvtl_uring)
+    install(TARGETS kvtl_uring EXPORT kvtl-uring-targets FILE_SET HEADERS COMPONENT kvtl)
+    install(EXPORT kvtl-uring-targets NAMESPACE kvtl:: DESTINATION "${_kvtl_cmake_dir}" COMPONENT kvtl)
+endif()
+
+configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/kvtl-config.cmake.in"
+                              "${PROJECT_BINARY_DIR}/kvtl-config.cmake"
+                              INSTALL_DESTINATION "${_kvtl_cmake_dir}"
+                              NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+# While the major version is 0 a minor version may break users.
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/kvtl-config-version.cmake"
+                                 COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+install(FILES "${PROJECT_BINARY_DIR}/kvtl-config.cmake" "${PROJECT_BINARY_DIR}/kvtl-config-version.cmake"
+              "${CMAKE_CURRENT_LIST_DIR}/kvtl-xsimd-links.cmake"
+        DESTINATION "${_kvtl_cmake_dir}" COMPONENT kvtl)
+
+# The headers are found relative to kvtl.pc itself: an installed tree may be moved.
+file(RELATIVE_PATH _kvtl_pc_to_include "${CMAKE_INSTALL_FULL_DATADIR}/pkgconfig" "${CMAKE_INSTALL_FULL_INCLUDEDIR}")
+configure_file("${PROJECT_SOURCE_DIR}/kvtl.pc.in" "${PROJECT_BINARY_DIR}/kvtl.pc" @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/kvtl.pc" DESTINATION "${_kvtl_pc_dir}" COMPONENT kvtl)

@@ -24,13 +24,13 @@ template <class Element> struct rows_view {
 /// What the engine hands over for one layer. Row-major, T tokens (T = 1 for attend). What the preset does not declare
 /// as a signal may stay empty.
 struct layer_input {
-    std::span<const float> q;        ///< (T, HQ, D) post-RoPE queries
-    std::span<const float> k;        ///< (T, H, D)  post-RoPE keys
-    std::span<const float> v;        ///< (T, H, D)
-    std::span<const float> k_pre;    ///< (T, H, D)  keys before RoPE
-    std::span<const float> x;        ///< (T, M)     input of the layer
-    std::span<const float> probe;    ///< (P, HQ, D) queries that stand for the future
-    std::span<const float> external; ///< (T, H)     scores computed outside
+    std::span<const float> q{};        ///< (T, HQ, D) post-RoPE queries
+    std::span<const float> k{};        ///< (T, H, D)  post-RoPE keys
+    std::span<const float> v{};        ///< (T, H, D)
+    std::span<const float> k_pre{};    ///< (T, H, D)  keys before RoPE
+    std::span<const float> x{};        ///< (T, M)     input of the layer
+    std::span<const float> probe{};    ///< (P, HQ, D) queries that stand for the future
+    std::span<const float> external{}; ///< (T, H)     scores computed outside
     bool last_chunk = true;          ///< prefill only: no further chunk of this prompt follows
 };
 

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+#include "cleanup.hpp"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <climits>
+#include <cstring>
+
+namespace engine {
+
+namespace {
+
+constexpr int ending_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+
+// What the handler may touch: memory that exists for the whole run, and a flag it can read at any moment.
+char registered_path[PATH_MAX];
+std::atomic<bool> registered = false;
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+extern "C" void remove_and_end(int number) {
+    if (registered.load())
+        ::unlink(registered_path);
+    // SA_RESETHAND has restored the default action, which takes over when this handler returns.
+    ::raise(number);
+}
+
+} // namespace
+
+signal_hold::signal_hold() {
+    sigset_t ending;
+    ::sigemptyset(&ending);
+    for (const int number : ending_signals)
+        ::sigaddset(&ending, number);
+    ::pthread_sigmask(SIG_BLOCK, &ending, &previous_);
+}
+
+signal_hold::~signal_hold() {
+    ::pthread_sigmask(SIG_SETMASK, &previous_, nullptr);
+}
+
+void remove_on_signal(const std::string& path) {
+    forget_file();
+    if (path.size() >= sizeof registered_path)
+        return; // the kernel refuses such a path, so there is no file
+    std::memcpy(registered_path, path.c_str(), path.size() + 1);
+    registered = true;
+    struct sigaction action = {};
+    action.sa_handler = remove_and_end;
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    ::sigemptyset(&action.sa_mask);
+    for (const int number : ending_signals) {
+        struct sigaction current = {};
+        ::sigaction(number, nullptr, &current);
+        if (current.sa_handler != SIG_IGN)
+            ::sigaction(number, &action, nullptr); // nohup stays nohup
+    }
+}
+
+void forget_file() {
+    registered = false;
+}
+
+} // namespace engine

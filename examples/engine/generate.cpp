@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+#include "generate.hpp"
+
+#include "sampler.hpp"
+
+#include <chrono>
+
+namespace engine {
+
+generation generate(transformer& t, const tokenizer& words, std::span<const token_id> prompt,
+                    const generate_options& options, const generate_events& events) {
+    using clock = std::chrono::steady_clock;
+    const auto seconds_since = [](clock::time_point start) {
+        return std::chrono::duration<double>(clock::now() - start).count();
+    };
+    generation run;
+    sampler choice(options.temperature, options.seed);
+
+    auto start = clock::now();
+    t.begin();
+    auto logits = t.prefill(prompt, events.prefilled);
+    run.prefill_s = seconds_since(start);
+
+    while (run.tokens.size() < options.predict) {
+        const token_id next = choice.choose(logits);
+        if (!options.ignore_end && words.is_end(next))
+            break;
+        run.tokens.push_back(next);
+        if (options.top_logits != 0)
+            run.logits.push_back(highest(logits, options.top_logits));
+        if (events.generated)
+            events.generated(next);
+        if (run.tokens.size() == options.predict)
+            break;
+        start = clock::now();
+        logits = t.step(next);
+        run.decode_s += seconds_since(start);
+        ++run.steps;
+    }
+    return run;
+}
+
+} // namespace engine

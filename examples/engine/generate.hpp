@@ -1,0 +1,46 @@
+// One run: read a prompt, generate tokens, measure both. SPDX-License-Identifier: MIT
+#pragma once
+
+#include "tokenizer.hpp"
+#include "transformer.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace engine {
+
+struct generate_options {
+    std::size_t predict = 128; ///< most tokens to generate
+    double temperature = 0;
+    std::uint64_t seed = 1;
+    bool ignore_end = false;    ///< go on behind the tokens that end a text
+    std::size_t top_logits = 0; ///< how many logits of each step to keep
+};
+
+/// Called while it runs; either may be empty.
+struct generate_events {
+    std::function<void(std::size_t done)> prefilled; ///< tokens of the prompt
+    std::function<void(token_id)> generated;
+};
+
+struct generation {
+    std::vector<token_id> tokens;                                ///< without the token that ended the text
+    std::vector<std::vector<std::pair<token_id, float>>> logits; ///< per token, highest first
+    double prefill_s = 0;  ///< the prompt, up to the logits of the first token
+    double decode_s = 0;   ///< all steps after the first token
+    std::size_t steps = 0; ///< in decode_s
+
+    [[nodiscard]] double tokens_per_s() const {
+        return decode_s > 0 ? static_cast<double>(steps) / decode_s : 0;
+    }
+};
+
+/// Begins a sequence and runs it. The last token generated is not fed back. Throws run_failure.
+[[nodiscard]] generation generate(transformer& t, const tokenizer& words, std::span<const token_id> prompt,
+                                  const generate_options& options, const generate_events& events = {});
+
+} // namespace engine

@@ -1,0 +1,102 @@
+// The programs' view of a kvtl cache whose policy is chosen by name at run time.
+//
+// kvtl itself has no virtual functions: a preset is a type. The programs compile each preset once, behind
+// this interface, so that the engine, the tests' double-precision oracle and a recording cache look the same.
+// An engine that knows its policy calls kvtl::kv_manager directly; the calls have the same names and meaning.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/geometry.hpp>
+#include <kvtl/signals.hpp>
+#include <kvtl/status.hpp>
+#include <kvtl/views.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace engine {
+
+/// One `--set POLICY.SLOT.FIELD=VALUE`.
+struct setting {
+    std::string policy;
+    std::string slot;
+    std::string field;
+    std::string value;
+};
+
+struct cache_options {
+    std::string policy;
+    kvtl::shape shape;
+    std::size_t max_tokens = 0; ///< of one sequence, prompt and generated together
+    std::size_t max_sequences = 1;
+    std::size_t memory_bytes = 0;
+    std::size_t attend_tokens = 0;
+    std::size_t keep_tokens = 0; ///< 0: what the policy does by default
+    unsigned shards = 1;         ///< KV head h belongs to shard h % shards
+    std::string io;              ///< "uring", "posix" or "memory"
+    std::string path;            ///< unused by "memory"
+    std::vector<setting> settings;
+};
+
+struct cache_stats {
+    std::uint64_t resident_bytes_peak = 0;
+    std::uint64_t read_bytes = 0;
+    std::uint64_t useful_bytes = 0;
+    std::uint64_t reads = 0;
+    std::uint64_t written_bytes = 0;
+    double hit_rate = 0;
+    double mean_read_entries = 0;
+    std::uint64_t storage_bytes = 0;
+    std::vector<std::pair<std::string, std::uint64_t>> bytes_by_part;
+    std::string io;      ///< what really ran: "uring", "posix" or "memory"
+    bool direct = false; ///< transfers bypassed the page cache
+};
+
+/// What the engine must supply beyond q, k and v. What is not wanted costs the engine nothing.
+struct cache_wants {
+    kvtl::signal signals{}; ///< k_pre and x are what this engine can give
+    bool prefetch = false;  ///< a guess of the next layer's query while this layer computes
+};
+
+/// All tensors are row-major fp32 with the full number of heads; each call works on the heads of one shard
+/// only and fills only their part of `out`. Different shards may be called concurrently, the same shard may
+/// not.
+class kv_cache {
+  public:
+    virtual ~kv_cache() = default;
+
+    [[nodiscard]] virtual kvtl::result<kvtl::sequence_id> begin() = 0;
+
+    /// Appends T tokens and attends causally. q (T,HQ,D), k (T,H,D), v (T,H,D) -> out (T,HQ,D).
+    virtual kvtl::status prefill(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
+                                 std::span<float> out, unsigned shard) noexcept = 0;
+
+    /// Appends one token and attends. q (HQ,D), k (H,D), v (H,D) -> out (HQ,D).
+    virtual kvtl::status attend(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
+                                std::span<float> out, unsigned shard) noexcept = 0;
+
+    /// Starts the reads of a layer early; q (HQ,D) may be a guess.
+    virtual kvtl::status prefetch(kvtl::sequence_id seq, std::uint32_t layer, std::span<const float> q,
+                                  unsigned shard) noexcept = 0;
+
+    /// Gives up the last n tokens in all layers.
+    virtual kvtl::status rewind(kvtl::sequence_id seq, std::size_t n) noexcept = 0;
+
+    virtual kvtl::status end(kvtl::sequence_id seq) noexcept = 0;
+
+    [[nodiscard]] virtual cache_stats stats() const = 0;
+    [[nodiscard]] virtual unsigned shards() const noexcept = 0;
+    [[nodiscard]] virtual cache_wants wants() const noexcept { return {}; }
+};
+
+/// The registry of the presets that were compiled in.
+[[nodiscard]] kvtl::result<std::unique_ptr<kv_cache>> open_cache(const cache_options& options);
+[[nodiscard]] std::vector<std::string_view> policy_names();
+
+} // namespace engine

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT
+#include "preset_cache.hpp"
+
+#include <kvtl/presets/full.hpp>
+
+namespace engine {
+
+kvtl::result<std::unique_ptr<kv_cache>> open_full(const cache_options& o) {
+    return preset_cache<kvtl::presets::full>::open(o);
+}
+
+} // namespace engine

@@ -1,0 +1,155 @@
+// A kvtl preset behind the programs' virtual interface. Included by one translation unit per preset.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "kv_cache.hpp"
+#include "registry.hpp"
+
+#include <kvtl/io/any_io.hpp>
+#include <kvtl/manager.hpp>
+
+#include <charconv>
+#include <limits>
+#include <sstream>
+#include <type_traits>
+
+namespace engine {
+
+/// The preset with a device that is chosen at run time.
+template <class Preset> struct on_any_io : Preset {
+    using io = kvtl::any_io;
+};
+
+/// Head size and all else come from the model file.
+using any_model = kvtl::geometry<kvtl::shape{}>;
+
+namespace detail {
+
+[[nodiscard]] inline kvtl::error bad_setting(const setting& s, const std::string& why) {
+    return {kvtl::errc::invalid_argument, "--set " + s.policy + "." + s.slot + "." + s.field + "=" + s.value + ": " + why};
+}
+
+/// Writes a textual value into a number of a config.
+template <class T> [[nodiscard]] bool parse_value(const std::string& text, T& out) {
+    if constexpr (std::is_same_v<T, bool>) {
+        if (text != "0" && text != "1" && text != "true" && text != "false") return false;
+        out = text == "1" || text == "true";
+        return true;
+    } else {
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+        return error == std::errc{} && end == text.data() + text.size();
+    }
+}
+
+/// The configs of a preset's slots by name, and "cache" for the manager's own knobs.
+template <class Config, class Visit> void visit_slots(Config& c, Visit&& visit) {
+    visit("clusterer", [&](auto&& field) { c.clusterer.fields(field); });
+    visit("index", [&](auto&& field) { c.index.fields(field); });
+    visit("selector", [&](auto&& field) { c.selector.fields(field); });
+    visit("layout", [&](auto&& field) { c.layout.fields(field); });
+    visit("replacement", [&](auto&& field) { c.replacement.fields(field); });
+    visit("cache", [&](auto&& field) {
+        field("window_tokens", c.window_tokens);
+        field("sink_tokens", c.sink_tokens);
+        field("tail_frames", c.tail_frames);
+        field("read_through_pages", c.read_through_pages);
+        field("adapt_prompt", c.adapt_prompt);
+    });
+}
+
+template <class Config> [[nodiscard]] kvtl::result<int> apply(Config& c, const setting& s) {
+    bool slot_found = false, field_found = false, parsed = false;
+    std::string slots, fields;
+    visit_slots(c, [&](const char* slot, auto&& visit_fields) {
+        slots += std::string(slots.empty() ? "" : ", ") + slot;
+        if (s.slot != slot) return;
+        slot_found = true;
+        visit_fields([&](const char* name, auto& value) {
+            fields += std::string(fields.empty() ? "" : ", ") + name;
+            if (s.field != name) return;
+            field_found = true;
+            parsed = parse_value(s.value, value);
+        });
+    });
+    if (!slot_found) return bad_setting(s, "no such slot; valid: " + slots);
+    if (!field_found) return bad_setting(s, "no such field; valid: " + (fields.empty() ? "none" : fields));
+    if (!parsed) return bad_setting(s, "not a value of this field");
+    return 0;
+}
+
+} // namespace detail
+
+template <class Preset> class preset_cache final : public kv_cache {
+    using manager = kvtl::kv_manager<on_any_io<Preset>, any_model>;
+
+  public:
+    explicit preset_cache(manager m) : manager_(std::move(m)) {}
+
+    [[nodiscard]] static kvtl::result<std::unique_ptr<kv_cache>> open(const cache_options& o) {
+        typename manager::config c;
+        c.shape = o.shape;
+        c.max_tokens = o.max_tokens;
+        c.max_sequences = o.max_sequences;
+        c.memory_bytes = o.memory_bytes;
+        c.attend_tokens = o.attend_tokens;
+        c.shards = o.shards;
+        const auto backend = kvtl::any_io::parse(o.io);
+        if (!backend)
+            return kvtl::error(kvtl::errc::invalid_argument, "--io is " + o.io + "; valid: uring, posix, memory");
+        c.io.use = *backend;
+        c.io.path = o.path;
+        for (const setting& s : o.settings)
+            if (s.policy == Preset::name)
+                if (auto done = detail::apply(c, s); !done) return done.error();
+        // `full` keeps everything in memory by definition: the bound is for the others, and it needs no file.
+        if (c.window_tokens == kvtl::whole_sequence) {
+            c.memory_bytes = std::numeric_limits<std::size_t>::max() / 2;
+            c.io.use = kvtl::any_io::backend::memory;
+        }
+        auto opened = manager::open(c);
+        if (!opened) return opened.error();
+        return std::unique_ptr<kv_cache>(std::make_unique<preset_cache>(std::move(*opened)));
+    }
+
+    [[nodiscard]] kvtl::result<kvtl::sequence_id> begin() override { return manager_.begin(); }
+    kvtl::status prefill(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in, std::span<float> out,
+                         unsigned shard) noexcept override {
+        return manager_.prefill(seq, layer, in, out, shard);
+    }
+    kvtl::status attend(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in, std::span<float> out,
+                        unsigned shard) noexcept override {
+        return manager_.attend(seq, layer, in, out, shard);
+    }
+    kvtl::status prefetch(kvtl::sequence_id seq, std::uint32_t layer, std::span<const float> q,
+                          unsigned shard) noexcept override {
+        return manager_.prefetch(seq, layer, q, shard);
+    }
+    kvtl::status rewind(kvtl::sequence_id seq, std::size_t n) noexcept override { return manager_.rewind(seq, n); }
+    kvtl::status end(kvtl::sequence_id seq) noexcept override { return manager_.end(seq); }
+
+    [[nodiscard]] cache_stats stats() const override {
+        const kvtl::statistics s = manager_.stats();
+        cache_stats out;
+        out.resident_bytes_peak = s.resident_bytes_peak;
+        out.read_bytes = s.read_bytes;
+        out.useful_bytes = s.useful_bytes;
+        out.reads = s.reads;
+        out.written_bytes = s.written_bytes;
+        out.hit_rate = s.hit_rate();
+        out.mean_read_entries = s.mean_read_entries();
+        out.storage_bytes = s.storage_bytes;
+        const kvtl::memory_parts& p = s.bytes_by_part;
+        out.bytes_by_part = {{"index", p.index},     {"metadata", p.metadata}, {"window", p.window}, {"buffers", p.buffers},
+                             {"tails", p.tails},     {"scratch", p.scratch},   {"frames", p.frames}};
+        const kvtl::io_facts facts = manager_.facts();
+        out.io = facts.name == std::string_view("in_memory") ? "memory" : facts.name == std::string_view("posix_file") ? "posix" : "uring";
+        out.direct = facts.direct;
+        return out;
+    }
+    [[nodiscard]] unsigned shards() const noexcept override { return manager_.shards(); }
+
+  private:
+    manager manager_;
+};
+
+} // namespace engine

@@ -1,0 +1,31 @@
+// Chooses the next token from the logits. SPDX-License-Identifier: MIT
+#pragma once
+
+#include "tokenizer.hpp"
+
+#include <cstdint>
+#include <random>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace engine {
+
+/// The `count` highest logits, highest first; equal ones by id.
+[[nodiscard]] std::vector<std::pair<token_id, float>> highest(std::span<const float> logits,
+                                                              std::size_t count);
+
+class sampler {
+  public:
+    /// Temperature 0 takes the highest logit. The same seed gives the same choices on every platform.
+    sampler(double temperature, std::uint64_t seed) : temperature_(temperature), random_(seed) {}
+
+    [[nodiscard]] token_id choose(std::span<const float> logits);
+
+  private:
+    double temperature_;
+    std::mt19937_64 random_;
+    std::vector<double> weights_;
+};
+
+} // namespace engine

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: MIT
+#include "transformer.hpp"
+
+#include <kvtl/simd/arch.hpp>
+
+#include "error.hpp"
+#include "matmul.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace engine {
+
+namespace {
+
+using arch = kvtl::simd::default_arch;
+using floats = kvtl::simd::floats<arch>;
+constexpr std::size_t lanes = kvtl::simd::lanes<arch>;
+
+/// y = x / rms(x) * weight, for one row. x and y may be the same.
+void rms_norm(const float* x, std::span<const float> weight, float epsilon, float* y) noexcept {
+    double sum = 0;
+    for (std::size_t i = 0; i < weight.size(); ++i)
+        sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    const double mean = sum / static_cast<double>(weight.size());
+    const auto scale = static_cast<float>(1.0 / std::sqrt(mean + static_cast<double>(epsilon)));
+    for (std::size_t i = 0; i < weight.size(); ++i)
+        y[i] = x[i] * scale * weight[i];
+}
+
+/// The same for every row of (T, rows_per_token, weight.size()).
+void rms_norm_rows(thread_pool& pool, const float* x, std::span<const float> weight, float epsilon,
+                   std::size_t tokens, std::size_t rows_per_token, float* y) {
+    const std::size_t n = weight.size();
+    pool.parallel(tokens, [&](std::size_t t) noexcept {
+        for (std::size_t r = t * rows_per_token; r < (t + 1) * rows_per_token; ++r)
+            rms_norm(x + r * n, weight, epsilon, y + r * n);
+    });
+}
+
+/// gate = silu(gate) * up, with silu(g) = g / (1 + e^-g).
+void gated(float* gate, const float* up, std::size_t n) noexcept {
+    std::size_t i = 0;
+    for (; i + lanes <= n; i += lanes) {
+        const floats g = kvtl::simd::load<arch>(gate + i);
+        const floats silu = g / (floats(1.0F) + kvtl::simd::exp<arch>(-g));
+        kvtl::simd::store<arch>(gate + i, silu * kvtl::simd::load<arch>(up + i));
+    }
+    for (; i < n; ++i)
+        gate[i] = gate[i] / (1.0F + std::exp(-gate[i])) * up[i];
+}
+
+} // namespace
+
+transformer::transformer(const model& m, kv_cache& cache, thread_pool& pool, std::size_t chunk)
+    : model_(m), cache_(cache), pool_(pool), wants_(cache.wants()), chunk_(std::max<std::size_t>(chunk, 1)),
+      per_shard_(cache.shards()) {
+    logits_.resize(m.hyper().vocabulary);
+}
+
+void transformer::require(const kvtl::status& s) const {
+    if (!s)
+        throw run_failure(s.what());
+}
+
+void transformer::begin() {
+    if (begun_)
+        require(cache_.end(sequence_));
+    begun_ = false;
+    const auto sequence = cache_.begin();
+    if (!sequence)
+        throw run_failure(sequence.error().message);
+    sequence_ = *sequence;
+    begun_ = true;
+    position_ = 0;
+}
+
+void transformer::rewind(std::size_t n) {
+    require(cache_.rewind(sequence_, n));
+    position_ -= n;
+}
+
+std::span<const float> transformer::prefill(std::span<const token_id> tokens,
+                                            const std::function<void(std::size_t)>& progress) {
+    std::size_t done = 0;
+    std::size_t n = 0;
+    while (done < tokens.size()) {
+        n = std::min(chunk_, tokens.size() - done);
+        embed(tokens.subspan(done, n));
+        run_layers(phase::prompt, n, done + n == tokens.size());
+        done += n;
+        if (progress)
+            progress(done);
+    }
+    return logits_of_last(n);
+}
+
+std::span<const float> transformer::step(token_id token) {
+    embed({&token, 1});
+    run_layers(phase::decode, 1, true);
+    return logits_of_last(1);
+}
+
+void transformer::embed(std::span<const token_id> tokens) {
+    const tensor& table = model_.embedding();
+    const std::size_t width = model_.hyper().width;
+    const std::size_t row_bytes = *bytes_of(table.type, width);
+    x_.resize(tokens.size() * width);
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+        if (tokens[t] >= table.rows)
+            throw run_failure("token " + std::to_string(tokens[t]) + " is not in the model");
+        expand(table.type, table.data + tokens[t] * row_bytes, 0, width, x_.data() + t * width);
+    }
+}
+
+void transformer::run_layers(phase p, std::size_t tokens, bool last_chunk) {
+    prepare_rotation(tokens);
+    for (std::uint32_t l = 0; l < model_.hyper().shape.layers; ++l) {
+        attention(p, l, tokens, last_chunk);
+        feed_forward(model_.layer(l), tokens);
+    }
+    position_ += tokens;
+}
+
+void transformer::attention(phase p, std::uint32_t layer, std::size_t tokens, bool last_chunk) {
+    const auto& hyper = model_.hyper();
+    const auto& shape = hyper.shape;
+    const auto& w = model_.layer(layer);
+    const std::size_t q_size = w.q.rows;
+    const std::size_t kv_size = w.k.rows;
+    normed_.resize(tokens * hyper.width);
+    q_.resize(tokens * q_size);
+    k_.resize(tokens * kv_size);
+    v_.resize(tokens * kv_size);
+    out_.resize(tokens * q_size);
+    sum_.resize(tokens * hyper.width);
+
+    rms_norm_rows(pool_, x_.data(), w.attention_norm, hyper.epsilon, tokens, 1, normed_.data());
+    project_queries(w, normed_.data(), tokens, q_.data());
+    matmul(pool_, w.k, w.k_bias, normed_.data(), tokens, k_.data());
+    matmul(pool_, w.v, w.v_bias, normed_.data(), tokens, v_.data());
+    if (!w.k_norm.empty())
+        rms_norm_rows(pool_, k_.data(), w.k_norm, hyper.epsilon, tokens, shape.kv_heads, k_.data());
+    kvtl::layer_input in;
+    if (contains(wants_.signals, kvtl::signal::k_pre)) {
+        k_pre_ = k_;
+        in.k_pre = k_pre_;
+    }
+    if (contains(wants_.signals, kvtl::signal::x))
+        in.x = normed_;
+    rotate(k_.data(), shape.kv_heads, tokens);
+
+    // A policy that reads ahead is told early what the next layer will probably look for.
+    if (wants_.prefetch && p == phase::decode && layer + 1 < shape.layers)
+        guess_next_query(layer + 1);
+
+    in.q = q_;
+    in.k = k_;
+    in.v = v_;
+    in.last_chunk = last_chunk;
+    pool_.parallel(per_shard_.size(), [&](std::size_t shard) noexcept {
+        const auto s = static_cast<unsigned>(shard);
+        per_shard_[shard] = p == phase::prompt ? cache_.prefill(sequence_, layer, in, out_, s)
+                                               : cache_.attend(sequence_, layer, in, out_, s);
+    });
+    for (const auto& status : per_shard_)
+        require(status);
+
+    matmul(pool_, w.output, w.output_bias, out_.data(), tokens, sum_.data());
+    for (std::size_t i = 0; i < x_.size(); ++i)
+        x_[i] += sum_[i];
+}
+
+void transformer::feed_forward(const layer_weights& w, std::size_t tokens) {
+    const auto& hyper = model_.hyper();
+    const std::size_t hidden = hyper.hidden;
+    gate_.resize(tokens * hidden);
+    up_.resize(tokens * hidden);
+    rms_norm_rows(pool_, x_.data(), w.hidden_norm, hyper.epsilon, tokens, 1, normed_.data());
+    matmul(pool_, w.gate, {}, normed_.data(), tokens, gate_.data());
+    matmul(pool_, w.up, {}, normed_.data(), tokens, up_.data());
+    pool_.parallel(tokens, [&](std::size_t t) noexcept {
+        gated(gate_.data() + t * hidden, up_.data() + t * hidden, hidden);
+    });
+    matmul(pool_, w.down, {}, gate_.data(), tokens, sum_.data());
+    for (std::size_t i = 0; i < x_.size(); ++i)
+        x_[i] += sum_[i];
+}
+
+/// The residual stream changes little from layer to layer: this layer's input through the next layer's query
+/// weights is close to the query that the next layer will really have.
+void transformer::guess_next_query(std::uint32_t next_layer) {
+    const auto& w = model_.layer(next_layer);
+    guess_.resize(w.q.rows);
+    rms_norm(x_.data(), w.attention_norm, model_.hyper().epsilon, sum_.data());
+    project_queries(w, sum_.data(), 1, guess_.data());
+    pool_.parallel(per_shard_.size(), [&](std::size_t shard) noexcept {
+        per_shard_[shard] = cache_.prefetch(sequence_, next_layer, guess_, static_cast<unsigned>(shard));
+    });
+    for (const auto& status : per_shard_)
+        require(status);
+}
+
+void transformer::project_queries(const layer_weights& w, const float* x, std::size_t tokens, float* q) {
+    const auto& hyper = model_.hyper();
+    matmul(pool_, w.q, w.q_bias, x, tokens, q);
+    if (!w.q_norm.empty())
+        rms_norm_rows(pool_, q, w.q_norm, hyper.epsilon, tokens, hyper.shape.query_heads, q);
+    rotate(q, hyper.shape.query_heads, tokens);
+}
+
+void transformer::prepare_rotation(std::size_t tokens) {
+    const auto frequencies = model_.rope_frequencies();
+    cosine_.resize(tokens * frequencies.size());
+    sine_.resize(cosine_.size());
+    for (std::size_t t = 0, i = 0; t < tokens; ++t)
+        for (const double frequency : frequencies) {
+            const double angle = static_cast<double>(position_ + t) * frequency;
+            cosine_[i] = static_cast<float>(std::cos(angle));
+            sine_[i++] = static_cast<float>(std::sin(angle));
+        }
+}
+
+void transformer::rotate(float* heads, std::size_t heads_per_token, std::size_t tokens) {
+    const auto& hyper = model_.hyper();
+    const std::size_t pairs = model_.rope_frequencies().size();
+    const bool neighbours = hyper.pairing == rope_pairing::neighbours;
+    const std::size_t step = neighbours ? 2 : 1;
+    const std::size_t apart = neighbours ? 1 : pairs;
+    pool_.parallel(tokens, [&](std::size_t t) noexcept {
+        const float* cosine = cosine_.data() + t * pairs;
+        const float* sine = sine_.data() + t * pairs;
+        for (std::size_t h = 0; h < heads_per_token; ++h) {
+            float* head = heads + (t * heads_per_token + h) * hyper.shape.head_dim;
+            for (std::size_t i = 0; i < pairs; ++i) {
+                float& a = head[i * step];
+                float& b = head[i * step + apart];
+                const float turned = a * cosine[i] - b * sine[i];
+                b = a * sine[i] + b * cosine[i];
+                a = turned;
+            }
+        }
+    });
+}
+
+std::span<const float> transformer::logits_of_last(std::size_t tokens) {
+    const auto& hyper = model_.hyper();
+    rms_norm(x_.data() + (tokens - 1) * hyper.width, model_.final_norm(), hyper.epsilon, normed_.data());
+    matmul(pool_, model_.unembedding(), {}, normed_.data(), 1, logits_.data());
+    return logits_;
+}
+
+} // namespace engine

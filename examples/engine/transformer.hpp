@@ -1,0 +1,74 @@
+// The forward pass: tokens in, logits of the last one out. Every key and value goes to a kvtl cache and
+// nowhere else.
+//
+// This is the file to read for how an engine uses kvtl: per layer it computes q, k and v, rotates q and k,
+// hands all three over and gets the attention's output back. Prompts go layer by layer in chunks of T tokens,
+// so that weights are read once per chunk; generation is the same with T = 1 and `attend` instead of
+// `prefill`. The cache's shards are called concurrently from the engine's threads.
+//
+// Shapes: x (T, M) residual stream; q (T, HQ, D); k, v (T, H, D); out (T, HQ, D); gate, up (T, F); logits
+// (V). SPDX-License-Identifier: MIT
+#pragma once
+
+#include "kv_cache.hpp"
+#include "model.hpp"
+#include "thread_pool.hpp"
+#include "tokenizer.hpp"
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace engine {
+
+class transformer {
+  public:
+    /// All three must outlive it. `chunk` is the most tokens that pass through the layers together.
+    transformer(const model& m, kv_cache& cache, thread_pool& pool, std::size_t chunk = 512);
+
+    /// Begins a sequence in the cache; the previous one is ended. Throws run_failure.
+    void begin();
+
+    /// Appends a prompt of at least one token. `progress` hears how many tokens are done.
+    /// Returns the logits behind the last token, valid until the next call. Throws run_failure.
+    std::span<const float> prefill(std::span<const token_id> tokens,
+                                   const std::function<void(std::size_t)>& progress = nullptr);
+
+    /// Appends one token and returns the logits behind it, valid until the next call. Throws run_failure.
+    std::span<const float> step(token_id token);
+
+    /// Gives up the last n tokens. Throws run_failure.
+    void rewind(std::size_t n);
+
+    [[nodiscard]] std::size_t position() const noexcept { return position_; } ///< tokens appended so far
+
+  private:
+    enum class phase : bool { prompt, decode };
+
+    void embed(std::span<const token_id> tokens);
+    void run_layers(phase p, std::size_t tokens, bool last_chunk);
+    void attention(phase p, std::uint32_t layer, std::size_t tokens, bool last_chunk);
+    void feed_forward(const layer_weights& w, std::size_t tokens);
+    void guess_next_query(std::uint32_t next_layer);
+    void project_queries(const layer_weights& w, const float* x, std::size_t tokens, float* q);
+    void prepare_rotation(std::size_t tokens);
+    void rotate(float* heads, std::size_t heads_per_token, std::size_t tokens);
+    std::span<const float> logits_of_last(std::size_t tokens);
+    void require(const kvtl::status& s) const;
+
+    const model& model_;
+    kv_cache& cache_;
+    thread_pool& pool_;
+    const cache_wants wants_;
+    const std::size_t chunk_;
+    kvtl::sequence_id sequence_{};
+    bool begun_ = false;
+    std::size_t position_ = 0;
+
+    std::vector<float> x_, normed_, q_, k_, k_pre_, v_, out_, gate_, up_, sum_, guess_, logits_;
+    std::vector<float> cosine_, sine_; ///< (T, pairs)
+    std::vector<kvtl::status> per_shard_;
+};
+
+} // namespace engine

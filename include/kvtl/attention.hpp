@@ -1,0 +1,110 @@
+// The running state of softmax attention, and how states are joined.
+//
+// What:   attention over a set of entries can be computed in pieces: each piece keeps, per query head, the
+// largest
+//         logit, the sum of exp(logit - largest) and the sum of the values weighted by that exp. Two pieces
+//         merge exactly, so units are attended as they arrive from storage and joined in any grouping.
+// Shapes: G query heads of one KV head; max (G), sum (G), acc (G, D), row-major, in memory of the caller.
+// Units:  logits in nats, scale and log-weights included. A state that saw no entry has max = -inf and sum =
+// 0. Cost:   merge and finish touch each number once; nothing allocates. Kernels that feed it:
+// simd/attend.hpp. Source: the online softmax of Milakov and Gimelshein (2018), as used by FlashAttention and
+// FlashDecoding. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/simd/arch.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+namespace kvtl::inline v0 {
+
+/// A view of one query group's softmax state.
+struct partial {
+    float* max = nullptr;    ///< (G) largest logit so far
+    float* sum = nullptr;    ///< (G) sum of exp(logit - max)
+    float* acc = nullptr;    ///< (G, D) sum of exp(logit - max) * value
+    std::uint32_t group = 0; ///< G, 1 to 64
+    std::uint32_t dim = 0;   ///< D
+};
+
+/// Floats of memory that a partial of this shape views.
+[[nodiscard]] constexpr std::size_t partial_floats(std::size_t group, std::size_t dim) noexcept {
+    return group * (dim + 2);
+}
+
+/// A view over `partial_floats(group, dim)` floats at `memory`, whose content is kept: call `reset` for an
+/// empty one.
+[[nodiscard]] constexpr partial partial_at(float* memory, std::uint32_t group, std::uint32_t dim) noexcept {
+    return {memory, memory + group, memory + 2 * std::size_t{group}, group, dim};
+}
+
+/// Makes `p` the state of no entries at all.
+inline void reset(const partial& p) noexcept {
+    std::fill_n(p.max, p.group, -std::numeric_limits<float>::infinity());
+    std::fill_n(p.sum, p.group, 0.0F);
+    std::fill_n(p.acc, std::size_t{p.group} * p.dim, 0.0F);
+}
+
+namespace detail {
+
+/// e^(x - shift) of one number, by the code that computes it for a register: kernels and merges agree to the
+/// bit.
+template <class Arch> [[nodiscard]] float exp_shifted(float x, float shift) noexcept {
+    float lane[simd::lanes<Arch>];
+    simd::store<Arch>(lane, simd::exp<Arch>(simd::floats<Arch>(x - shift)));
+    return lane[0];
+}
+
+/// out[i] = a * x[i] + b * y[i]; out may be x or y.
+template <class Arch>
+void blend(float a, const float* x, float b, const float* y, float* out, std::size_t n) noexcept {
+    using F = simd::floats<Arch>;
+    const auto mix = [va = F(a), vb = F(b)](F vx, F vy) { return simd::fma<Arch>(va, vx, vb * vy); };
+    std::size_t i = 0;
+    for (; i + simd::lanes<Arch> <= n; i += simd::lanes<Arch>)
+        simd::store<Arch>(out + i, mix(simd::load<Arch>(x + i), simd::load<Arch>(y + i)));
+    if (i < n) {
+        const F last = mix(simd::load_part<Arch>(x + i, n - i), simd::load_part<Arch>(y + i, n - i));
+        simd::store_part<Arch>(out + i, last, n - i);
+    }
+}
+
+} // namespace detail
+
+/// Adds the entries that `from` saw to `into`. Both have one shape; an empty side changes nothing.
+template <class Arch = simd::default_arch> void merge(const partial& into, const partial& from) noexcept {
+    for (std::uint32_t g = 0; g < into.group; ++g) {
+        if (!(from.sum[g] > 0.0F))
+            continue; // empty: its max is -inf, and -inf - -inf is no number
+        const float shift = std::max(into.max[g], from.max[g]);
+        const float a = into.sum[g] > 0.0F ? detail::exp_shifted<Arch>(into.max[g], shift) : 0.0F;
+        const float b = detail::exp_shifted<Arch>(from.max[g], shift);
+        float* acc = into.acc + std::size_t{g} * into.dim;
+        detail::blend<Arch>(a, acc, b, from.acc + std::size_t{g} * from.dim, acc, into.dim);
+        into.sum[g] = a * into.sum[g] + b * from.sum[g];
+        into.max[g] = shift;
+    }
+}
+
+/// The attention output: out[g * out_stride + d] = acc / sum, and zeros where no entry was seen.
+template <class Arch = simd::default_arch>
+void finish(const partial& p, float* out, std::size_t out_stride) noexcept {
+    for (std::uint32_t g = 0; g < p.group; ++g) {
+        const float* acc = p.acc + std::size_t{g} * p.dim;
+        const float share = p.sum[g] > 0.0F ? 1.0F / p.sum[g] : 0.0F;
+        detail::blend<Arch>(share, acc, 0.0F, acc, out + g * out_stride, p.dim);
+    }
+}
+
+/// Share (0 to 1) of query head g's softmax mass in `total` that the entries of `part` hold. `total` has seen
+/// them too.
+[[nodiscard]] inline float mass(const partial& part, const partial& total, std::uint32_t g) noexcept {
+    if (!(part.sum[g] > 0.0F) || !(total.sum[g] > 0.0F))
+        return 0.0F;
+    return std::exp(part.max[g] - total.max[g]) * (part.sum[g] / total.sum[g]);
+}
+
+} // namespace kvtl::inline v0

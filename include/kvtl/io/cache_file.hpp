@@ -1,0 +1,389 @@
+// The file under posix_file and uring_file: whose it may be, how it is opened, how it grows and how it goes
+// away.
+//
+// A path is ours when it does not exist, is empty, or starts with a kvtl superblock, and when nobody else
+// has it open (OFD lock). Everything else is refused with its name and left as it was. O_DIRECT is set, read
+// back and tried out with a transfer; it never falls back silently. The file grows only in reserve(), so a
+// full disk shows there. The file is removed on close unless keep_file is set; it starts with a superblock,
+// so that what a crash leaves behind can be taken again.
+//
+// Units: bytes. Cost: open is about twenty system calls; reserve is one fallocate under a lock; size() one
+// load.
+//
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/io/device.hpp>
+#include <kvtl/io/file_system.hpp>
+#include <kvtl/io/superblock.hpp>
+#include <kvtl/io/transfer.hpp>
+#include <kvtl/status.hpp>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cinttypes>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace kvtl::inline v0 {
+
+class cache_file {
+  public:
+    struct config {
+        std::string path{};
+        bool keep_file = false; ///< otherwise the file is removed when it is closed
+        bool direct = true;     ///< false: through the page cache; facts().direct says so
+    };
+
+    [[nodiscard]] static result<cache_file> open(const config& config, const io_plan& plan) {
+        if (auto s = check_plan(plan); !s)
+            return s;
+        if (config.path.empty())
+            return error(errc::invalid_argument, "path is empty; valid: a file name");
+        auto file = std::make_unique<body>();
+        file->path = config.path;
+        file->limit = plan.max_bytes;
+        if (auto e = file->acquire())
+            return *std::move(e);
+        if (auto e = file->prepare(config.direct, plan.superblock))
+            return *std::move(e);
+        file->on_close = config.keep_file ? body::closing::keep : body::closing::remove;
+        return cache_file(std::move(file));
+    }
+
+    [[nodiscard]] int fd() const noexcept { return body_->fd; }
+    [[nodiscard]] bool direct() const noexcept { return body_->direct; }
+    [[nodiscard]] std::uint32_t alignment() const noexcept { return body_->alignment; }
+    [[nodiscard]] std::uint32_t page() const noexcept { return body_->page; }
+    [[nodiscard]] const std::string& path() const noexcept { return body_->path; }
+
+    /// Bytes that may be read and written: what the file had when it was opened, or was reserved since.
+    [[nodiscard]] std::uint64_t size() const noexcept { return body_->size.load(std::memory_order_acquire); }
+
+    /// Makes [offset, offset + bytes) writable without further allocation. Thread-safe; repeating it changes
+    /// nothing.
+    [[nodiscard]] status reserve(std::uint64_t offset, std::uint64_t bytes) noexcept {
+        return body_->reserve(offset, bytes);
+    }
+
+  private:
+    struct body { // stable under moves of the owner
+        /// What becomes of the path when the body goes. Until open has succeeded this undoes what open did.
+        enum class closing : std::uint8_t { keep, empty, remove };
+
+        std::string path;
+        std::string
+            target; ///< absolute, without symlinks: what is unlinked, wherever the process has moved to
+        int fd = -1;
+        closing on_close = closing::keep;
+        bool fresh = false; ///< had no bytes when it was opened
+        bool direct = false;
+        std::uint32_t alignment = 512;
+        std::uint32_t page = 4096;
+        std::uint64_t limit = 0;
+        std::atomic<std::uint64_t> size{0};
+        std::mutex growing;
+
+        body() = default;
+        body(const body&) = delete;
+        body& operator=(const body&) = delete;
+        ~body() { close(); }
+
+        void close() noexcept {
+            if (fd < 0)
+                return;
+            if (on_close == closing::empty)
+                (void)!::ftruncate(fd, 0);
+            // Still under the lock, so nobody can have taken the file over in between.
+            if (on_close == closing::remove && names_our_file(target.c_str()))
+                ::unlink(target.c_str());
+            // Spelled out: a child process or a ring that is being taken down may hold the description a
+            // little longer.
+            struct ::flock whole {};
+            whole.l_type = F_UNLCK;
+            whole.l_whence = SEEK_SET;
+            (void)::fcntl(fd, F_OFD_SETLK, &whole);
+            ::close(fd);
+            fd = -1;
+        }
+
+        [[nodiscard]] error failure(errc code, const std::string& why) const {
+            return {code, "cache file '" + path + "': " + why};
+        }
+        [[nodiscard]] error failure(const char* doing, int why) const {
+            errc code = errc::io_error;
+            if (why == ENOENT || why == ENOTDIR || why == ENAMETOOLONG || why == ELOOP)
+                code = errc::invalid_argument;
+            if (why == EACCES || why == EPERM || why == EROFS || why == ETXTBSY)
+                code = errc::file_refused;
+            if (why == ENOSPC || why == EDQUOT || why == EFBIG)
+                code = errc::disk_full;
+            if (why == EOPNOTSUPP || why == ENOSYS || why == ENOLCK)
+                code = errc::unsupported;
+            return failure(code, std::string(doing) + ": " + std::strerror(why));
+        }
+
+        [[nodiscard]] bool names_our_file(const char* name) const noexcept {
+            struct ::stat there {};
+            struct ::stat here {};
+            return ::stat(name, &there) == 0 && ::fstat(fd, &here) == 0 && there.st_dev == here.st_dev &&
+                   there.st_ino == here.st_ino;
+        }
+
+        /// Ends with fd open on a regular file that is ours and locked.
+        [[nodiscard]] std::optional<error> acquire() {
+            // Another user may remove or create the file between two of our calls; then the look at it is
+            // taken again.
+            for (int attempt = 0; attempt < 16; ++attempt) {
+                bool created = false;
+                if (auto e = open_or_create(created))
+                    return e;
+                if (fd < 0)
+                    continue;
+                on_close = created ? closing::remove : closing::keep;
+                target = path;
+                if (char* full = ::realpath(path.c_str(), nullptr); full != nullptr) {
+                    target = full;
+                    std::free(full);
+                }
+                struct ::flock whole {};
+                whole.l_type = F_WRLCK;
+                whole.l_whence = SEEK_SET;
+                if (::fcntl(fd, F_OFD_SETLK, &whole) != 0) {
+                    const int why = errno;
+                    if (why != EAGAIN && why != EACCES)
+                        return failure("lock", why);
+                    on_close = closing::keep; // even if we created it: the other one has it now
+                    return failure(errc::file_refused, "locked: it is open in another cache");
+                }
+                if (names_our_file(path.c_str()))
+                    return judge_content();
+                close();
+            }
+            return failure(errc::file_refused, "it keeps being replaced while it is opened");
+        }
+
+        /// Leaves fd at -1 without an error when the path changed between two calls.
+        [[nodiscard]] std::optional<error> open_or_create(bool& created) {
+            // O_DIRECT comes later: a file system that lacks it would create the file and then refuse.
+            fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0600);
+            created = fd >= 0;
+            if (created)
+                return std::nullopt;
+            if (errno != EEXIST)
+                return failure("create", errno);
+
+            struct ::stat found {};
+            if (::stat(path.c_str(), &found) != 0) {
+                if (errno != ENOENT)
+                    return failure("stat", errno);
+                struct ::stat link {};
+                if (::lstat(path.c_str(), &link) == 0 && S_ISLNK(link.st_mode))
+                    return failure(errc::file_refused, "a symbolic link to nothing");
+                return std::nullopt;
+            }
+            if (!S_ISREG(found.st_mode))
+                return failure(errc::file_refused, std::string("it is ") + file_kind(found.st_mode));
+            // Should it have become a FIFO or a terminal since, O_NONBLOCK and O_NOCTTY keep the open
+            // harmless.
+            fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+            if (fd < 0)
+                return errno == ENOENT ? std::nullopt : std::optional(failure("open", errno));
+            if (::fstat(fd, &found) != 0)
+                return failure("stat", errno);
+            if (!S_ISREG(found.st_mode))
+                return failure(errc::file_refused, std::string("it is ") + file_kind(found.st_mode));
+            // io_uring takes O_NONBLOCK on a file as "fail rather than wait".
+            if (::fcntl(fd, F_SETFL, 0) != 0)
+                return failure("set flags", errno);
+            return std::nullopt;
+        }
+
+        [[nodiscard]] std::optional<error> judge_content() {
+            struct ::stat found {};
+            if (::fstat(fd, &found) != 0)
+                return failure("stat", errno);
+            size = static_cast<std::uint64_t>(found.st_size);
+            fresh = size == 0;
+            if (fresh)
+                return std::nullopt;
+            std::byte head[sizeof(superblock)];
+            const ::ssize_t n = ::pread(fd, head, sizeof head, 0);
+            if (n < 0)
+                return failure("read of the superblock", errno);
+            if (auto s = parse_superblock({head, static_cast<std::size_t>(n)}); !s)
+                return failure(errc::file_refused, s.error().message);
+            if (size < 4096)
+                return failure(errc::file_refused, "a kvtl cache file that was cut off in its first page");
+            return std::nullopt;
+        }
+
+        /// Ends with the facts known, O_DIRECT proved and the first page written.
+        [[nodiscard]] std::optional<error> prepare(bool want_direct, std::span<const std::byte> head) {
+            superblock first = make_superblock({}, 0, 0);
+            if (!head.empty()) {
+                auto given = parse_superblock(head);
+                if (!given)
+                    return failure(errc::invalid_argument, "io_plan.superblock: " + given.error().message);
+                first = *given;
+            }
+            if (want_direct) {
+                if (::fcntl(fd, F_SETFL, O_DIRECT) != 0 || (::fcntl(fd, F_GETFL) & O_DIRECT) == 0)
+                    return no_direct("refuses O_DIRECT");
+                const dio_alignment known = query_dio_alignment(fd);
+                if (known.refused)
+                    return no_direct("says that this file cannot be read with O_DIRECT");
+                alignment = std::max({alignment, known.memory, known.offset});
+                direct = true;
+            }
+            page = std::max({page, alignment, physical_block(fd)});
+            if (page > limit)
+                return failure(errc::invalid_argument, "io_plan.max_bytes is " + std::to_string(limit) +
+                                                           "; valid: at least one page of " +
+                                                           std::to_string(page));
+            if (first.page == 0) {
+                first.page = page;
+                first.checksum = superblock_checksum(first);
+            }
+            return write_and_probe(first, head);
+        }
+
+        [[nodiscard]] error no_direct(const char* what) const {
+            return failure(errc::unsupported, "file system " + file_system_name(fd) + " " + what +
+                                                  "; use a path on another one, or direct = false");
+        }
+
+        [[nodiscard]] std::optional<error> write_and_probe(const superblock& first,
+                                                           std::span<const std::byte> head) {
+            const std::size_t bytes =
+                4 * std::size_t{page}; // anonymous memory comes aligned to the CPU's page only
+            void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (memory == MAP_FAILED)
+                return failure("memory for the probe", errno);
+            const auto skew =
+                static_cast<std::size_t>(-reinterpret_cast<std::uintptr_t>(memory) & (page - 1));
+            std::byte* buffer = static_cast<std::byte*>(memory) + skew;
+
+            // What is there already is only overwritten once transfers are known to work.
+            std::optional<error> e;
+            if (fresh)
+                e = write_first_page(buffer, first, head);
+            if (!e && direct)
+                e = probe(buffer);
+            if (!e && !fresh && !head.empty())
+                e = write_first_page(buffer, first, head);
+            ::munmap(memory, bytes);
+            return e;
+        }
+
+        [[nodiscard]] std::optional<error> write_first_page(std::byte* buffer, const superblock& first,
+                                                            std::span<const std::byte> head) {
+            if (on_close == closing::keep && fresh)
+                on_close = closing::empty; // should the rest of open fail
+            if (const int why = growth_error(page); why != 0)
+                return failure("first page", why);
+            // The length changes with the write, so a crash leaves an empty file or a valid one.
+            if (::fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, page) != 0)
+                return no_room(0, page, errno);
+            std::memset(buffer, 0, page);
+            if (!head.empty())
+                std::memcpy(buffer, head.data(), head.size());
+            std::memcpy(buffer, &first, sizeof first);
+            const ::ssize_t n = ::pwrite(fd, buffer, page, 0);
+            if (n < 0 && errno == EINVAL && direct)
+                return no_direct("failed a direct write of one page");
+            if (n < 0)
+                return failure("write of the first page", errno);
+            if (n != static_cast<::ssize_t>(page))
+                return failure("write of the first page", EIO);
+            size = std::max<std::uint64_t>(size, page);
+            return std::nullopt;
+        }
+
+        /// Reads with exactly the alignment that will be promised, and promises more until the kernel takes
+        /// it.
+        [[nodiscard]] std::optional<error> probe(std::byte* buffer) {
+            for (;; alignment *= 2) {
+                const std::uint64_t offset = page - alignment; // an odd multiple, or 0
+                const ::ssize_t n = ::pread(fd, buffer + alignment, alignment, static_cast<::off_t>(offset));
+                if (n == static_cast<::ssize_t>(alignment))
+                    return std::nullopt;
+                if (n >= 0)
+                    return failure("probe read", EIO);
+                if (errno != EINVAL)
+                    return failure("probe read", errno);
+                if (alignment >= page)
+                    return no_direct("failed a direct read of one page");
+            }
+        }
+
+        /// RLIMIT_FSIZE is looked at first: the kernel would raise SIGXFSZ, and handlers are the program's.
+        [[nodiscard]] static int growth_error(std::uint64_t end) noexcept {
+            struct ::rlimit allowed {};
+            if (end > static_cast<std::uint64_t>(INT64_MAX))
+                return EFBIG;
+            if (::getrlimit(RLIMIT_FSIZE, &allowed) == 0 && allowed.rlim_cur != RLIM_INFINITY &&
+                end > allowed.rlim_cur)
+                return EFBIG;
+            return 0;
+        }
+
+        [[nodiscard]] status no_room(std::uint64_t offset, std::uint64_t bytes, int why) const noexcept {
+            const bool full = why == ENOSPC || why == EDQUOT || why == EFBIG;
+            const errc code = full ? errc::disk_full : why == EOPNOTSUPP ? errc::unsupported : errc::io_error;
+            return status::failure(code, "fallocate of %" PRIu64 " bytes at offset %" PRIu64 ": %s%s: '%s'",
+                                   bytes, offset, std::strerror(why), why == EFBIG ? " (see ulimit -f)" : "",
+                                   path.c_str());
+        }
+
+        [[nodiscard]] status reserve(std::uint64_t offset, std::uint64_t bytes) noexcept {
+            if (bytes > limit || offset > limit - bytes)
+                return status::failure(errc::out_of_range,
+                                       "reserve of %" PRIu64 " bytes at offset %" PRIu64
+                                       " exceeds max_bytes = %" PRIu64 " of '%s'",
+                                       bytes, offset, limit, path.c_str());
+            if (bytes == 0)
+                return {};
+            const std::uint64_t end = offset + bytes;
+            const std::lock_guard lock(growing);
+            int why = growth_error(end);
+            if (why == 0) {
+                do {
+                    why = ::fallocate(fd, 0, static_cast<::off_t>(offset), static_cast<::off_t>(bytes)) == 0
+                              ? 0
+                              : errno;
+                } while (why == EINTR);
+                // A disk that filled up half way keeps what it gave; hand it back.
+                if (why != 0 && end > size)
+                    (void)!::ftruncate(fd, static_cast<::off_t>(size.load()));
+            }
+            if (why != 0)
+                return no_room(offset, bytes, why);
+            if (end > size)
+                size.store(end, std::memory_order_release);
+            return {};
+        }
+    };
+
+    explicit cache_file(std::unique_ptr<body> b) : body_(std::move(b)) {}
+    std::unique_ptr<body> body_;
+};
+
+static_assert(sizeof(::off_t) == 8, "cache files need 64-bit file offsets");
+
+} // namespace kvtl::inline v0

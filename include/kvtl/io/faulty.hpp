@@ -1,0 +1,252 @@
+// Any device with faults switched on: for kvtl's tests, and for programs that want to see their error paths
+// run.
+//
+// The switches are atomics in a block that the test keeps, so they may be turned while the device is open. A
+// request made to fail never reaches the inner device (a failed write changes nothing) and completes with
+// the chosen errno. Transfers are numbered from 0 over all queues, reads and writes apart, as they are
+// submitted; refused ones count too.
+//
+// With hold_percent set, completions are kept for some calls of reap() and come back in another order, drawn
+// from a seeded generator: the same submissions and reaps see the same order on a device that completes at
+// once.
+//
+// Units: bytes, percent. Cost: a copy of each request; nothing allocates after open.
+//
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/io/device.hpp>
+#include <kvtl/io/transfer.hpp>
+#include <kvtl/status.hpp>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cinttypes>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace kvtl::inline v0 {
+
+/// What goes wrong, and when. Everything off by default.
+struct io_faults {
+    static constexpr std::uint64_t never = UINT64_MAX;
+
+    /// Transfers [first, first + count) of one verb fail with `error`.
+    struct window {
+        std::atomic<std::uint64_t> first{never};
+        std::atomic<std::uint64_t> count{1};
+        std::atomic<int> error{EIO};
+
+        [[nodiscard]] bool holds(std::uint64_t n) const noexcept { return n >= first && n - first < count; }
+    };
+    window fail_read;
+    window fail_write;
+
+    /// Every transfer that touches bytes [bad_begin, bad_end) of the file fails with `bad_error`.
+    std::atomic<std::uint64_t> bad_begin{0};
+    std::atomic<std::uint64_t> bad_end{0};
+    std::atomic<int> bad_error{EIO};
+
+    std::atomic<std::uint64_t> corrupt_read{never}; ///< one bit of this read comes back flipped
+    std::atomic<std::uint64_t> full_beyond{never};  ///< reserve() past this offset says disk_full
+    std::atomic<unsigned> hold_percent{0}; ///< chance that a completion stays for another reap(); up to 99
+
+    std::atomic<std::uint64_t> reads{0}; ///< seen so far; a test may set them back to 0
+    std::atomic<std::uint64_t> writes{0};
+};
+
+template <io_policy Inner> struct faulty {
+    static constexpr std::string_view name = "faulty";
+
+    struct config {
+        typename Inner::config inner;
+        std::shared_ptr<io_faults> faults{}; ///< empty: no faults
+        std::uint64_t seed = 1;
+    };
+
+    class queue;
+    class device;
+
+    [[nodiscard]] static result<device> open(const config& config, const io_plan& plan);
+};
+
+template <io_policy Inner> class faulty<Inner>::queue {
+    using inner_queue = std::remove_reference_t<decltype(std::declval<typename Inner::device&>().queue(0U))>;
+
+  public:
+    queue(inner_queue& inner, std::shared_ptr<io_faults> faults, std::uint64_t seed,
+          std::size_t max_in_flight)
+        : inner_(&inner), faults_(std::move(faults)), random_(seed * 2 + 1),
+          requests_(std::make_unique<pending[]>(max_in_flight)),
+          batch_(std::make_unique<io_request[]>(max_in_flight)),
+          held_(std::make_unique<io_completion[]>(max_in_flight)), free_(max_in_flight),
+          max_in_flight_(max_in_flight) {
+        for (std::size_t i = 0; i < max_in_flight; ++i)
+            free_.push(i);
+    }
+
+    [[nodiscard]] status submit(std::span<const io_request> requests) noexcept {
+        if (auto s = check_room(in_flight(), requests.size(), max_in_flight_); !s)
+            return s;
+        std::size_t batch = 0;
+        const std::size_t held_before = held_count_;
+        for (const io_request& r : requests) {
+            const auto [error, corrupt] = draw(r);
+            if (error != 0) {
+                held_[held_count_++] = {r.tag, error};
+                continue;
+            }
+            const std::size_t slot =
+                free_.pop(); // the tag inside is the slot, so that completions find their request
+            requests_[slot] = {r, corrupt};
+            batch_[batch] = r;
+            batch_[batch++].tag = slot;
+        }
+        auto s = inner_->submit({batch_.get(), batch});
+        if (!s) {
+            held_count_ = held_before;
+            for (std::size_t i = 0; i < batch; ++i)
+                free_.push(static_cast<std::size_t>(batch_[i].tag));
+        }
+        return s;
+    }
+
+    [[nodiscard]] std::size_t reap(std::span<io_completion> done, bool wait) noexcept {
+        if (done.empty())
+            return 0;
+        gather(wait && held_count_ == 0);
+        const unsigned hold = std::min(faults_->hold_percent.load(), 99U);
+        std::size_t n = 0;
+        std::size_t kept = 0;
+        if (hold != 0) // a random order first, then a random share of it
+            for (std::size_t i = held_count_; i > 1; --i)
+                std::swap(held_[i - 1], held_[next() % i]);
+        for (std::size_t i = 0; i < held_count_; ++i) {
+            const bool last_chance = wait && n == 0 && i + 1 == held_count_;
+            const bool keep = n == done.size() || (hold != 0 && !last_chance && next() % 100 < hold);
+            if (keep)
+                held_[kept++] = held_[i];
+            else
+                done[n++] = held_[i];
+        }
+        held_count_ = kept;
+        return n;
+    }
+
+    [[nodiscard]] std::size_t in_flight() const noexcept { return inner_->in_flight() + held_count_; }
+    [[nodiscard]] io_counters counters() const noexcept { return inner_->counters(); }
+
+  private:
+    struct pending {
+        io_request request;
+        bool corrupt = false;
+    };
+    struct fate {
+        int error = 0;
+        bool corrupt = false;
+    };
+
+    [[nodiscard]] fate draw(const io_request& r) noexcept {
+        io_faults& f = *faults_;
+        const bool read = r.verb == io_verb::read;
+        const std::uint64_t n = (read ? f.reads : f.writes).fetch_add(1, std::memory_order_relaxed);
+        const io_faults::window& window = read ? f.fail_read : f.fail_write;
+        if (window.holds(n))
+            return {window.error, false};
+        std::uint64_t bytes = 0;
+        for (std::uint32_t i = 0; i < r.slice_count; ++i)
+            bytes += r.slices[i].iov_len;
+        if (r.offset < f.bad_end && r.offset + bytes > f.bad_begin)
+            return {f.bad_error, false};
+        return {0, read && n == f.corrupt_read};
+    }
+
+    /// Moves what the inner device has finished to held_.
+    void gather(bool wait) noexcept {
+        std::array<io_completion, 64> some;
+        std::size_t n = 0;
+        do {
+            n = inner_->reap(some, wait);
+            for (std::size_t i = 0; i < n; ++i) {
+                const auto slot = static_cast<std::size_t>(some[i].tag);
+                const pending& p = requests_[slot];
+                if (p.corrupt && some[i].error == 0)
+                    flip_a_bit(p.request);
+                held_[held_count_++] = {p.request.tag, some[i].error};
+                free_.push(slot);
+            }
+            wait = false;
+        } while (n == some.size());
+    }
+
+    void flip_a_bit(const io_request& r) noexcept {
+        const ::iovec& slice = r.slices[next() % r.slice_count];
+        auto* bytes = static_cast<unsigned char*>(slice.iov_base);
+        bytes[next() % slice.iov_len] ^= static_cast<unsigned char>(1U << (next() % 8));
+    }
+
+    /// xorshift64*: small, seeded, good enough to shuffle.
+    std::uint64_t next() noexcept {
+        random_ ^= random_ >> 12;
+        random_ ^= random_ << 25;
+        random_ ^= random_ >> 27;
+        return (random_ * 0x2545F4914F6CDD1DU) >> 16;
+    }
+
+    inner_queue* inner_;
+    std::shared_ptr<io_faults> faults_;
+    std::uint64_t random_;
+    std::unique_ptr<pending[]> requests_;
+    std::unique_ptr<io_request[]> batch_;
+    std::unique_ptr<io_completion[]> held_; ///< finished, not handed out yet
+    std::size_t held_count_ = 0;
+    fixed_ring<std::size_t> free_;
+    std::size_t max_in_flight_;
+};
+
+template <io_policy Inner> class faulty<Inner>::device {
+    using outer_queue = typename faulty<Inner>::queue;
+
+  public:
+    [[nodiscard]] io_facts facts() const noexcept { return inner_.facts(); }
+    [[nodiscard]] outer_queue& queue(unsigned i) noexcept { return *queues_[i]; }
+
+    [[nodiscard]] status reserve(std::uint64_t offset, std::uint64_t bytes) noexcept {
+        if (offset + bytes > faults_->full_beyond)
+            return status::failure(errc::disk_full,
+                                   "reserve of %" PRIu64 " bytes at offset %" PRIu64
+                                   ": made to fail by io_faults",
+                                   bytes, offset);
+        return inner_.reserve(offset, bytes);
+    }
+
+  private:
+    friend struct faulty<Inner>;
+    device(typename Inner::device inner, const config& c, const io_plan& plan)
+        : inner_(std::move(inner)), faults_(c.faults ? c.faults : std::make_shared<io_faults>()) {
+        for (unsigned i = 0; i < plan.queues; ++i)
+            queues_.push_back(
+                std::make_unique<outer_queue>(inner_.queue(i), faults_, c.seed + i, plan.max_in_flight));
+    }
+
+    typename Inner::device inner_; // its queues stay where they are when it moves
+    std::shared_ptr<io_faults> faults_;
+    std::vector<std::unique_ptr<outer_queue>> queues_;
+};
+
+template <io_policy Inner>
+result<typename faulty<Inner>::device> faulty<Inner>::open(const config& config, const io_plan& plan) {
+    auto inner = Inner::open(config.inner, plan);
+    if (!inner)
+        return inner.error();
+    return device(*std::move(inner), config, plan);
+}
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,352 @@
+// A cache file read and written through io_uring: one ring per queue, one system call per batch. The only
+// header that includes liburing (2.3 or newer).
+//
+// submit() hands the kernel as many requests as io_plan.depth allows and holds the rest back; reap() feeds
+// them as completions make room. The file is registered; the arena is registered when RLIMIT_MEMLOCK allows,
+// and then requests of one slice inside it need no page pinning per transfer. A failed registration is no
+// error, facts() says so.
+//
+// A queue may be used by different threads over time, so neither IORING_SETUP_SINGLE_ISSUER nor
+// DEFER_TASKRUN is set. COOP_TASKRUN is, where the kernel knows it: completions wait until the thread enters
+// the kernel anyway and do not interrupt the attention it computes meanwhile.
+//
+// Units: bytes. Cost: one system call per submit() and per reap() that has to wait; 88 bytes per slot of the
+// depth. Registering the arena brings all of it into memory.
+//
+// Source: J. Axboe, "Efficient IO with io_uring", 2019.
+//
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/io/cache_file.hpp>
+#include <kvtl/io/device.hpp>
+#include <kvtl/io/transfer.hpp>
+#include <kvtl/status.hpp>
+
+#include <liburing.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace kvtl::inline v0 {
+
+struct uring_file {
+    static constexpr std::string_view name = "uring_file";
+
+    struct config {
+        std::string path{};
+        bool keep_file = false;     ///< otherwise the file is removed when it is closed
+        bool direct = true;         ///< false: through the page cache; facts().direct says so
+        bool register_arena = true; ///< try to; false saves the locked memory
+    };
+
+    static constexpr unsigned max_depth = 4096;
+    /// Most that one registered buffer may have.
+    static constexpr std::size_t piece_bytes = std::size_t{1} << 30;
+
+    /// Which registered piece of the arena holds the whole slice, or -1.
+    [[nodiscard]] static int piece_of(std::span<const std::byte> arena, const ::iovec& slice) noexcept {
+        // Integers: the address need not point into the arena. One below it wraps round to a huge offset.
+        const auto first =
+            reinterpret_cast<std::uintptr_t>(slice.iov_base) - reinterpret_cast<std::uintptr_t>(arena.data());
+        const std::size_t last = first + slice.iov_len - 1;
+        if (first >= arena.size() || last >= arena.size() || first / piece_bytes != last / piece_bytes)
+            return -1;
+        return static_cast<int>(first / piece_bytes);
+    }
+
+    class queue;
+    class device;
+
+    [[nodiscard]] static result<device> open(const config& config, const io_plan& plan);
+};
+
+class uring_file::queue {
+  public:
+    queue(const cache_file& file, const io_plan& plan)
+        : file_(file), max_in_flight_(plan.max_in_flight), depth_(std::min(plan.depth, max_depth)),
+          held_back_(plan.max_in_flight), refused_(plan.max_in_flight), free_(depth_), staged_(depth_),
+          slots_(std::make_unique<transfer[]>(depth_)) {
+        for (unsigned i = 0; i < depth_; ++i)
+            free_.push(i);
+    }
+    queue(const queue&) = delete;
+    queue& operator=(const queue&) = delete;
+
+    /// The kernel writes into the caller's memory until a transfer ends, so all of them are waited for.
+    ~queue() {
+        if (!has_ring_)
+            return;
+        std::array<io_completion, 64> sink;
+        while (in_flight_ > 0 && reap(sink, true) > 0) {
+        }
+        ::io_uring_queue_exit(&ring_);
+    }
+
+    [[nodiscard]] status start() noexcept {
+        int why = -EINVAL;
+        // TASKRUN_FLAG lets a poll without waiting see that there are completions to collect.
+        for (const unsigned flags : {IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG, 0U}) {
+            if (why != -EINVAL)
+                break; // the flags came with Linux 5.19
+            ::io_uring_params params{};
+            params.flags = flags;
+            why = ::io_uring_queue_init_params(depth_, &ring_, &params);
+        }
+        if (why < 0)
+            return status::failure(errc::unsupported,
+                                   "uring_file: io_uring is refused here: %s%s; use posix_file",
+                                   std::strerror(-why), why == -ENOMEM ? " (see ulimit -l)" : "");
+        has_ring_ = true;
+        const int fd = file_.fd();
+        registered_file_ = ::io_uring_register_files(&ring_, &fd, 1) == 0;
+        return {};
+    }
+
+    [[nodiscard]] bool registered_file() const noexcept { return registered_file_; }
+
+    /// Registers the arena in pieces of the 1 GiB that one registered buffer may have.
+    [[nodiscard]] bool register_arena(std::span<std::byte> arena) {
+        std::vector<::iovec> pieces;
+        for (std::size_t at = 0; at < arena.size(); at += piece_bytes)
+            pieces.push_back({arena.data() + at, std::min(piece_bytes, arena.size() - at)});
+        if (::io_uring_register_buffers(&ring_, pieces.data(), static_cast<unsigned>(pieces.size())) != 0)
+            return false;
+        arena_ = arena;
+        return true;
+    }
+    void forget_arena() noexcept {
+        if (!arena_.empty())
+            ::io_uring_unregister_buffers(&ring_);
+        arena_ = {};
+    }
+
+    [[nodiscard]] status submit(std::span<const io_request> requests) noexcept {
+        if (auto s = check_room(in_flight_, requests.size(), max_in_flight_); !s)
+            return s;
+        if (broken_ != 0)
+            return status::failure(errc::io_error, "uring_file: the ring of '%s' is broken: %s",
+                                   file_.path().c_str(), std::strerror(broken_));
+        const std::uint64_t size = file_.size();
+        for (const io_request& r : requests) {
+            const auto [error, bytes] = check_request(r, file_.alignment(), size);
+            if (error != 0)
+                refused_.push({r.tag, error});
+            else
+                held_back_.push(transfer(r, bytes));
+        }
+        in_flight_ += requests.size();
+        feed();
+        return {};
+    }
+
+    [[nodiscard]] std::size_t reap(std::span<io_completion> done, bool wait) noexcept {
+        if (in_flight_ == 0 || done.empty())
+            return 0;
+        std::size_t n = 0;
+        for (;;) {
+            while (n < done.size() && !refused_.empty())
+                done[n++] = refused_.pop();
+            n += collect(done.subspan(n));
+            feed();
+            if (n > 0 || !wait)
+                break;
+            if (!refused_.empty())
+                continue; // feed() found the ring broken
+            ::io_uring_cqe* cqe = nullptr;
+            // With nothing in the kernel it refused for lack of memory: let others run and try again.
+            if (in_kernel() == 0)
+                ::sched_yield();
+            else if (const int why = ::io_uring_wait_cqe(&ring_, &cqe);
+                     why < 0 && why != -EINTR && why != -EAGAIN)
+                break;
+        }
+        in_flight_ -= n;
+        return n;
+    }
+
+    [[nodiscard]] std::size_t in_flight() const noexcept { return in_flight_; }
+    [[nodiscard]] io_counters counters() const noexcept { return counters_; }
+
+  private:
+    [[nodiscard]] std::size_t in_kernel() const noexcept { return depth_ - free_.size() - staged_.size(); }
+
+    std::size_t collect(std::span<io_completion> done) noexcept {
+        std::array<::io_uring_cqe*, 64> cqes;
+        std::size_t n = 0;
+        while (n < done.size()) {
+            const auto room = static_cast<unsigned>(std::min(done.size() - n, cqes.size()));
+            const unsigned ready = ::io_uring_peek_batch_cqe(&ring_, cqes.data(), room);
+            if (ready == 0)
+                break;
+            for (unsigned i = 0; i < ready; ++i) {
+                const auto slot = static_cast<unsigned>(cqes[i]->user_data);
+                if (slots_[slot].advance(cqes[i]->res, file_.alignment())) {
+                    done[n++] = slots_[slot].completion();
+                    free_.push(slot);
+                } else {
+                    stage(slot);
+                }
+            }
+            ::io_uring_cq_advance(&ring_, ready);
+        }
+        return n;
+    }
+
+    /// Moves what was held back into free slots and hands everything staged to the kernel in one call.
+    void feed() noexcept {
+        while (!free_.empty() && !held_back_.empty()) {
+            const unsigned slot = free_.pop();
+            slots_[slot] = held_back_.pop();
+            count(counters_, slots_[slot].verb(), slots_[slot].bytes());
+            stage(slot);
+        }
+        while (!staged_.empty() && broken_ == 0) {
+            const int taken = ::io_uring_submit(&ring_);
+            for (int i = 0; i < taken; ++i)
+                (void)staged_.pop();
+            if (taken == 0 || taken == -EAGAIN || taken == -EBUSY)
+                return; // short of memory; the next reap tries again
+            if (taken < 0 && taken != -EINTR)
+                broken_ = -taken;
+        }
+        if (broken_ == 0)
+            return;
+        while (!staged_.empty()) { // a ring that was refused once is not entered again: these never reach the
+                                   // kernel
+            const unsigned slot = staged_.pop();
+            refused_.push({slots_[slot].tag(), broken_});
+            free_.push(slot);
+        }
+        while (!held_back_.empty())
+            refused_.push({held_back_.pop().tag(), broken_});
+    }
+
+    void stage(unsigned slot) noexcept {
+        const transfer& t = slots_[slot];
+        const ::iovec* slices = t.slices();
+        const unsigned count = t.slice_count();
+        const bool read = t.verb() == io_verb::read;
+        const int fd = registered_file_ ? 0 : file_.fd();
+        ::io_uring_sqe* sqe = ::io_uring_get_sqe(&ring_); // there is one: at most depth_ slots are staged
+        if (const int piece = count == 1 ? piece_of(arena_, *slices) : -1; piece >= 0) {
+            const auto bytes = static_cast<unsigned>(slices->iov_len);
+            if (read)
+                ::io_uring_prep_read_fixed(sqe, fd, slices->iov_base, bytes, t.offset(), piece);
+            else
+                ::io_uring_prep_write_fixed(sqe, fd, slices->iov_base, bytes, t.offset(), piece);
+        } else {
+            if (read)
+                ::io_uring_prep_readv(sqe, fd, slices, count, t.offset());
+            else
+                ::io_uring_prep_writev(sqe, fd, slices, count, t.offset());
+        }
+        if (registered_file_)
+            ::io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
+        ::io_uring_sqe_set_data64(sqe, slot);
+        staged_.push(slot);
+    }
+
+    const cache_file& file_;
+    std::size_t max_in_flight_;
+    unsigned depth_;
+    std::size_t in_flight_ = 0;
+    int broken_ = 0; ///< errno of a ring that no longer takes requests
+    bool has_ring_ = false;
+    bool registered_file_ = false;
+    std::span<std::byte> arena_; ///< empty: not registered
+    io_counters counters_;
+
+    fixed_ring<transfer> held_back_;    ///< accepted, no slot yet
+    fixed_ring<io_completion> refused_; ///< over before they reached the kernel
+    fixed_ring<unsigned> free_;         ///< slots
+    fixed_ring<unsigned> staged_;       ///< slots the kernel has not taken yet, in ring order
+    std::unique_ptr<transfer[]> slots_; ///< (depth); an SQE's user_data is its index
+    ::io_uring ring_{};
+};
+
+class uring_file::device {
+  public:
+    [[nodiscard]] io_facts facts() const noexcept {
+        const cache_file& file = body_->file;
+        return {.name = name.data(),
+                .direct = file.direct(),
+                .registered_file = body_->queues.front()->registered_file(),
+                .registered_arena = body_->registered_arena,
+                .alignment = file.alignment(),
+                .page = file.page()};
+    }
+    [[nodiscard]] uring_file::queue& queue(unsigned i) noexcept { return *body_->queues[i]; }
+    [[nodiscard]] status reserve(std::uint64_t offset, std::uint64_t bytes) noexcept {
+        return body_->file.reserve(offset, bytes);
+    }
+
+  private:
+    friend struct uring_file;
+    struct body { // queues refer to the file: they go first, and neither moves
+        cache_file file;
+        std::vector<std::unique_ptr<uring_file::queue>> queues;
+        bool registered_arena = false;
+
+        explicit body(cache_file f) : file(std::move(f)) {}
+
+        /// All queues or none, so that facts() is one answer.
+        void register_arena(std::span<std::byte> arena) {
+            if (arena.empty() || !may_lock(arena.size() * queues.size()))
+                return;
+            registered_arena =
+                std::all_of(queues.begin(), queues.end(), [&](auto& q) { return q->register_arena(arena); });
+            if (registered_arena)
+                return;
+            for (auto& q : queues)
+                q->forget_arena();
+        }
+
+        /// Asked first, because the kernel would bring all of the arena into memory before it refuses.
+        [[nodiscard]] static bool may_lock(std::size_t bytes) noexcept {
+            ::__user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+            std::array<::__user_cap_data_struct, 2> held{};
+            if (::syscall(SYS_capget, &header, held.data()) == 0 &&
+                (held[0].effective & (1U << CAP_IPC_LOCK)) != 0)
+                return true;
+            struct ::rlimit allowed {};
+            return ::getrlimit(RLIMIT_MEMLOCK, &allowed) == 0 && bytes <= allowed.rlim_cur;
+        }
+    };
+    explicit device(std::unique_ptr<body> b) : body_(std::move(b)) {}
+    std::unique_ptr<body> body_;
+};
+
+inline result<uring_file::device> uring_file::open(const config& config, const io_plan& plan) {
+    auto file = cache_file::open({config.path, config.keep_file, config.direct}, plan);
+    if (!file)
+        return file.error();
+    auto body = std::make_unique<device::body>(*std::move(file));
+    for (unsigned i = 0; i < plan.queues; ++i) {
+        body->queues.push_back(std::make_unique<queue>(body->file, plan));
+        if (auto s = body->queues.back()->start(); !s)
+            return s;
+    }
+    if (config.register_arena)
+        body->register_arena(plan.arena);
+    return device(std::move(body));
+}
+
+static_assert(io_policy<uring_file>);
+
+} // namespace kvtl::inline v0

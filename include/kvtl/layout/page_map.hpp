@@ -1,0 +1,94 @@
+// Which pages of a shard's part of the file are taken: a bitmap with next-fit search.
+//
+// Cost: allocate() scans 64 pages per step from where the last search ended. Memory: one bit per page.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/unit.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace kvtl::inline v0 {
+
+class page_map {
+  public:
+    page_map() = default;
+
+    [[nodiscard]] static std::size_t bytes(std::uint32_t pages) noexcept {
+        return (std::size_t{pages} + 63) / 64 * sizeof(std::uint64_t);
+    }
+
+    /// `memory` holds bytes(pages) bytes, aligned for uint64_t, and outlives the map.
+    page_map(std::uint32_t pages, std::span<std::byte> memory) noexcept
+        : word_(reinterpret_cast<std::uint64_t*>(memory.data())), pages_(pages) {
+        std::fill_n(word_, bytes(pages) / sizeof(std::uint64_t), std::uint64_t{0});
+    }
+
+    /// Takes `count` adjacent pages and returns the first, or `none` when there is no such run.
+    [[nodiscard]] std::uint32_t allocate(std::uint32_t count) noexcept {
+        std::uint32_t first = find(cursor_, pages_, count);
+        if (first == none) first = find(0, std::min(pages_, cursor_ + count), count);
+        if (first == none) return none;
+        mark(first, count, true);
+        used_ += count;
+        cursor_ = first + count;
+        top_ = std::max(top_, cursor_);
+        return first;
+    }
+
+    /// Takes a page that is known to be free.
+    void take(std::uint32_t page) noexcept {
+        mark(page, 1, true);
+        ++used_;
+        top_ = std::max(top_, page + 1);
+    }
+
+    void release(std::uint32_t first, std::uint32_t count) noexcept {
+        mark(first, count, false);
+        used_ -= count;
+        cursor_ = std::min(cursor_, first);
+    }
+
+    [[nodiscard]] bool taken(std::uint32_t page) const noexcept { return (word_[page / 64] >> (page % 64) & 1U) != 0; }
+    [[nodiscard]] std::uint32_t used() const noexcept { return used_; }
+    [[nodiscard]] std::uint32_t capacity() const noexcept { return pages_; }
+    /// One past the highest page ever taken: the file must reach this far.
+    [[nodiscard]] std::uint32_t top() const noexcept { return top_; }
+
+  private:
+    [[nodiscard]] std::uint32_t find(std::uint32_t begin, std::uint32_t end, std::uint32_t count) const noexcept {
+        std::uint32_t run = 0;
+        for (std::uint32_t page = begin; page < end;) {
+            const std::uint64_t rest = word_[page / 64] >> (page % 64);
+            const std::uint32_t left = std::min<std::uint32_t>(64 - page % 64, end - page);
+            const auto free = std::min(left, static_cast<std::uint32_t>(std::countr_zero(rest)));
+            run += free;
+            if (run >= count) return page + free - run;
+            page += free;
+            if (free == left) continue;
+            run = 0;
+            page += std::min(end - page, static_cast<std::uint32_t>(std::countr_one(word_[page / 64] >> (page % 64))));
+        }
+        return none;
+    }
+
+    void mark(std::uint32_t first, std::uint32_t count, bool taken_now) noexcept {
+        for (std::uint32_t page = first; page < first + count; ++page) {
+            const std::uint64_t bit = std::uint64_t{1} << (page % 64);
+            if (taken_now) word_[page / 64] |= bit;
+            else word_[page / 64] &= ~bit;
+        }
+    }
+
+    std::uint64_t* word_ = nullptr;
+    std::uint32_t pages_ = 0;
+    std::uint32_t used_ = 0;
+    std::uint32_t cursor_ = 0;
+    std::uint32_t top_ = 0;
+};
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,50 @@
+// Layout: entries stay where they were generated. A lane is a stream of pages in token order; a unit is a set of rows
+// scattered over them, so reading a unit reads every page that holds one of its entries.
+//
+// This is the layout of engines without clustering, and the baseline of DynaKV's Figure 12. Nothing is ever moved.
+// Memory: one bit per page, and 4 bytes per entry for the units' member chains (counted by the manager).
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/layout/layout_limits.hpp>
+#include <kvtl/layout/page_map.hpp>
+
+#include <string_view>
+
+namespace kvtl::inline v0 {
+
+struct sequence_order {
+    static constexpr std::string_view name = "sequence_order";
+    static constexpr bool by_entry = true; ///< pages belong to the lane's stream, units are lists of entries
+    static constexpr bool wants_correlation = false;
+    struct config {
+        template <class Visit> void fields(Visit&&) {}
+    };
+
+    template <class Geometry> class state {
+      public:
+        static constexpr std::uint32_t pages_per_run = 8;
+
+        state() = default;
+        state(const config&, const layout_limits& limits, std::span<std::byte> memory) noexcept
+            : map_(limits.file_pages, memory) {}
+
+        [[nodiscard]] static std::size_t bytes(const layout_limits& limits) noexcept {
+            return page_map::bytes(limits.file_pages);
+        }
+
+        /// A lane's stream (and its staged prompt) is a list of runs of this many pages.
+        [[nodiscard]] std::uint32_t run_pages() const noexcept { return pages_per_run; }
+        [[nodiscard]] std::uint32_t allocate_run() noexcept { return map_.allocate(pages_per_run); }
+        void release_run(std::uint32_t first) noexcept { map_.release(first, pages_per_run); }
+
+        [[nodiscard]] bool may_place() const noexcept { return true; }
+        [[nodiscard]] std::uint32_t top() const noexcept { return map_.top(); }
+        [[nodiscard]] std::uint32_t used() const noexcept { return map_.used(); }
+
+      private:
+        page_map map_;
+    };
+};
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,198 @@
+// From a configuration to the sizes of everything: what memory each part takes, how many frames are left, whether the
+// bound holds. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/shard.hpp>
+#include <kvtl/statistics.hpp>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+namespace kvtl::inline v0 {
+
+template <class Preset, class Geometry> class planner {
+  public:
+    using types = cache_types<Preset, Geometry>;
+    using config = cache_config<Preset>;
+    using shard_type = shard<Preset, Geometry>;
+    using runner = typename shard_type::runner;
+
+    struct answer {
+        cache_plan plan;
+        memory_parts parts;
+        std::size_t fixed_bytes = 0; ///< everything but the frames, rounded up to pages
+        std::uint32_t page_bytes = 4096;
+
+        [[nodiscard]] std::size_t frame_bytes() const noexcept {
+            return std::size_t{plan.shards} * plan.pools * plan.frames * page_bytes;
+        }
+        [[nodiscard]] std::size_t bytes() const noexcept { return fixed_bytes + frame_bytes(); }
+    };
+
+    /// Storage that a cache may take, as a multiple of its raw entries.
+    static constexpr double storage_factor = 2.5;
+
+    [[nodiscard]] static result<answer> plan(const config& c, const Geometry& g, std::uint32_t device_page) {
+        if (status s = check(c); !s) return s;
+        answer a;
+        cache_plan& p = a.plan;
+        p.model = {g.layers(), g.kv_heads(), g.group(), g.head_dim(),
+                   types::unit_of == granularity::layer ? g.kv_heads() : 1};
+        p.device_page = device_page;
+        p.max_sequences = static_cast<std::uint32_t>(c.max_sequences);
+        p.shards = c.shards;
+        p.pools = c.share ? 1 : p.max_sequences;
+        p.gap_pages = c.read_through_pages;
+        p.attend_tokens = static_cast<std::uint32_t>(std::min<std::size_t>(c.attend_tokens, c.max_tokens + 1));
+
+        const typename types::clusterer_state cluster(c.clusterer, g);
+        const auto max_tokens = static_cast<std::uint32_t>(c.max_tokens);
+        lane_sizes& s = p.sizes;
+        s.width = p.model.width();
+        s.max_tokens = max_tokens;
+        s.sinks = std::min(c.sink_tokens, max_tokens);
+        s.window = std::min(c.window_tokens, max_tokens);
+        p.window_only = s.window >= max_tokens && s.sinks == 0;
+        const auto format = page_format<typename types::element_type>::make(device_page, s.width);
+        a.page_bytes = format.page_bytes;
+        if (!p.window_only) size_units(c, cluster, format, p);
+        p.shard_lanes = (p.model.lanes() + p.shards - 1) / p.shards;
+        if (types::unit_of == granularity::layer) p.shard_lanes = 1;
+        p.chosen_per_lane = types::selector::takes_everything ? s.max_units : std::min(s.max_units, p.attend_tokens);
+        p.chosen_per_lane = std::max<std::uint32_t>(1, p.chosen_per_lane);
+        p.prefetches = std::min<std::uint32_t>(16, p.max_sequences + 1);
+
+        const std::uint32_t pool_lanes = p.shard_lanes * p.model.layers * (c.share ? p.max_sequences : 1);
+        const std::uint32_t by_lane = pool_lanes * (types::layout::by_entry ? 1 : 2);
+        p.tail_frames = p.window_only ? 0 : c.tail_frames == automatic ? by_lane : c.tail_frames;
+        if (types::layout::by_entry && !p.window_only) p.tail_frames = std::max(p.tail_frames, pool_lanes);
+        if (!p.window_only) {
+            const std::uint32_t rows = unit_growth<types>::scratch::rows(s, p.max_entries);
+            const std::uint32_t working = 2 * p.unit_pages + rows / format.rows + 6 +
+                                          (types::layout::by_entry ? 2 * std::min(p.max_entries, max_tokens) : 0);
+            const std::size_t arena = prompt_builder<types>::arena_bytes(p.model, s, max_tokens, cluster, format.page_bytes);
+            p.least_frames = std::max(p.tail_frames + working,
+                                      static_cast<std::uint32_t>((arena + format.page_bytes - 1) / format.page_bytes));
+        }
+        return fit(c, a);
+    }
+
+  private:
+    static status check(const config& c) noexcept {
+        if (c.max_tokens == 0 || c.max_tokens > (1U << 26))
+            return status::failure(errc::invalid_argument, "max_tokens is %zu; valid: 1 to %u", c.max_tokens, 1U << 26);
+        if (c.max_sequences == 0 || c.max_sequences > 4096)
+            return status::failure(errc::invalid_argument, "max_sequences is %zu; valid: 1 to 4096", c.max_sequences);
+        if (c.shards == 0 || c.shards > 256 || (types::unit_of == granularity::head && c.shards > c.shape.kv_heads && c.shape.kv_heads != 0))
+            return status::failure(errc::invalid_argument, "shards is %u; valid: 1 to the number of KV heads (%u)", c.shards,
+                                   c.shape.kv_heads);
+        if (c.memory_bytes == 0) return status::failure(errc::invalid_argument, "memory_bytes is 0; valid: what the parts need");
+        if (c.attend_tokens == 0) return status::failure(errc::invalid_argument, "attend_tokens is 0; valid: 1 and more");
+        if (c.window_tokens == 0) return status::failure(errc::invalid_argument, "window_tokens is 0; valid: 1 and more");
+        if (c.tail_frames == 0) return status::failure(errc::invalid_argument, "tail_frames is 0; valid: 1 and more");
+        if (c.read_through_pages > flight::max_request_pages)
+            return status::failure(errc::invalid_argument, "read_through_pages is %u; valid: 0 to %u", c.read_through_pages,
+                                   flight::max_request_pages);
+        return types::clusterer_state::check(c.clusterer);
+    }
+
+    static void size_units(const config& c, const typename types::clusterer_state& cluster,
+                           const page_format<typename types::element_type>& format, cache_plan& p) noexcept {
+        lane_sizes& s = p.sizes;
+        p.max_entries = cluster.max_entries();
+        p.unit_pages = format.pages_for(p.max_entries);
+        p.buffer_limit = cluster.buffer_entries();
+        s.buffer = p.buffer_limit + 2;
+        s.max_units = cluster.max_units(s.max_tokens);
+        s.means = types::means;
+        s.chains = types::layout::by_entry;
+        // A stream that is interrupted goes on in a new page; a sequence is interrupted about once per layer.
+        s.chain_entries = s.max_tokens + (p.model.layers + 8) * format.rows;
+        const std::uint32_t run_pages = types::layout::by_entry ? 8 : 2 * p.unit_pages;
+        s.runs = (format.pages_for(s.chain_entries) + run_pages - 1) / run_pages + 1;
+        const std::uint32_t shard_lanes = (p.model.lanes() + p.shards - 1) / p.shards;
+        const double lane_pages = storage_factor * format.pages_for(s.max_tokens) + 2 * run_pages;
+        p.file_pages = static_cast<std::uint32_t>(lane_pages * shard_lanes * p.model.layers * p.max_sequences) + run_pages;
+        static_cast<void>(c);
+    }
+
+    /// Bytes of every fixed part when each pool has `frames` frames.
+    static memory_parts measure(answer& a, std::uint32_t frames) {
+        const cache_plan& p = a.plan;
+        memory_parts m;
+        const std::size_t lanes = std::size_t{p.max_sequences} * p.model.layers * p.model.lanes();
+        const auto at = types::lane::offsets::make(p.sizes);
+        m.metadata = lanes * at.metadata_bytes;
+        m.buffers = lanes * at.buffer_bytes;
+        m.index = lanes * at.index_bytes;
+        m.window = lanes * at.window_bytes;
+        carver metadata, scratch;
+        static_cast<void>(shard_type::memory::take(p, metadata, scratch));
+        const std::size_t pool_tables = types::pool::table_bytes(frames, p.unit_pages);
+        m.metadata += p.shards * (metadata.used() + p.pools * (pool_tables + 64));
+        m.scratch = p.shards * (scratch.used() + 4096 + 64);
+        m.tails = std::size_t{p.shards} * p.pools * p.tail_frames * a.page_bytes;
+        m.frames = std::size_t{p.shards} * p.pools * (frames - std::min(frames, p.tail_frames)) * a.page_bytes;
+        return m;
+    }
+
+    /// As many frames as the bound allows.
+    static result<answer> fit(const config& c, answer& a) {
+        const auto with = [&a](std::uint32_t frames) {
+            size_flights(a.plan, frames);
+            const memory_parts m = measure(a, frames);
+            a.fixed_bytes = (m.total() - m.tails - m.frames + 4095) / 4096 * 4096 + 4096;
+            a.plan.frames = frames;
+            a.parts = m;
+            a.parts.metadata += a.fixed_bytes + a.frame_bytes() - m.total();
+            return a.bytes();
+        };
+        const std::uint32_t least = a.plan.least_frames;
+        if (with(least) > c.memory_bytes) return too_small(c, a);
+        const std::size_t whole = std::size_t{a.plan.file_pages} + a.plan.tail_frames; // more than storage can hold is no use
+        auto low = least, high = static_cast<std::uint32_t>(std::clamp<std::size_t>(
+                              std::min(whole, c.memory_bytes / a.page_bytes), least, 1U << 30));
+        if (a.plan.window_only) high = least;
+        while (low < high) {
+            const std::uint32_t middle = low + (high - low + 1) / 2;
+            if (with(middle) <= c.memory_bytes) low = middle;
+            else high = middle - 1;
+        }
+        static_cast<void>(with(low));
+        return a;
+    }
+
+    /// Flights large enough to keep a device busy, small enough to leave frames for the batch being attended.
+    static void size_flights(cache_plan& p, std::uint32_t frames) noexcept {
+        if (p.window_only) return;
+        const std::uint32_t unit = types::layout::by_entry ? std::max(p.unit_pages, p.max_entries) : p.unit_pages;
+        p.flight_pages = std::max(unit + 1, std::min<std::uint32_t>(512, frames / 2));
+        p.batch_items = std::clamp<std::uint32_t>(p.flight_pages, 16, 128);
+    }
+
+    static result<answer> too_small(const config& c, const answer& a) {
+        const auto line = [](const char* name, std::size_t bytes, const char* note) {
+            char text[160];
+            std::snprintf(text, sizeof text, "\n  %-9s %12zu bytes%s", name, bytes, note);
+            return std::string(text);
+        };
+        const memory_parts& m = a.parts;
+        std::string text = "memory_bytes is " + std::to_string(c.memory_bytes) + "; preset " + std::string(preset_name()) +
+                           " needs at least " + std::to_string(a.bytes()) + " with this shape and max_tokens:";
+        text += line("index", m.index, "");
+        text += line("metadata", m.metadata, "");
+        text += line("window", m.window, " (sinks included)");
+        text += line("buffers", m.buffers, "");
+        text += line("tails", m.tails, "");
+        text += line("scratch", m.scratch, "");
+        text += line("frames", m.frames, " (at least; they also hold one lane's prompt while it is organised)");
+        return error(errc::bound_too_small, text);
+    }
+    static std::string_view preset_name() noexcept {
+        if constexpr (requires { Preset::name; }) return Preset::name;
+        else return "(unnamed)";
+    }
+};
+
+} // namespace kvtl::inline v0

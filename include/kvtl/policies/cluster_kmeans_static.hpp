@@ -1,0 +1,143 @@
+// Clusterer: k-means over the prompt; later entries go to the nearest cluster and nothing else ever changes.
+//
+// This is the "static update" that DynaKV's Figure 1(a) and Table 5 compare with (PQCache and Squeezed Attention update
+// their clusters this way). Centroids stay as the prompt left them. A cluster that has reached the largest size on
+// storage continues in a sibling that shares its centroid.
+//
+// Cost: group() is Lloyd's algorithm, O(n C D) per iteration; assign() reads every centroid once, O(U D).
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/kmeans.hpp>
+#include <kvtl/policies/cluster_single_tokens.hpp>
+#include <kvtl/simd/distance.hpp>
+
+#include <algorithm>
+
+namespace kvtl::inline v0 {
+
+/// What the k-means clusterers share: how a prompt is grouped, and when a short one is.
+struct prompt_clusters {
+    std::uint32_t tokens_per_cluster = 32; ///< mean entries of a prompt cluster; the largest is twice this
+    std::uint32_t found_entries = 512;     ///< a lane is clustered once it has this many entries
+    std::uint64_t seed = 1;                ///< of k-means++
+
+    [[nodiscard]] static status check(const prompt_clusters& c) noexcept {
+        if (c.tokens_per_cluster < 4 || c.tokens_per_cluster > 4096)
+            return status::failure(errc::invalid_argument, "clusterer.tokens_per_cluster is %u; valid: 4 to 4096",
+                                   c.tokens_per_cluster);
+        if (c.found_entries < 2 * c.tokens_per_cluster || c.found_entries > (1U << 20))
+            return status::failure(errc::invalid_argument, "clusterer.found_entries is %u; valid: %u to %u",
+                                   c.found_entries, 2 * c.tokens_per_cluster, 1U << 20);
+        return {};
+    }
+    [[nodiscard]] std::uint32_t max_entries() const noexcept { return 2 * tokens_per_cluster; }
+    [[nodiscard]] std::uint32_t clusters(std::size_t entries) const noexcept {
+        return std::max<std::uint32_t>(1, static_cast<std::uint32_t>(entries / tokens_per_cluster));
+    }
+    /// An oversized cluster falls into pieces of more than tokens_per_cluster entries on average, so limiting sizes at
+    /// most doubles the count.
+    [[nodiscard]] std::uint32_t prompt_units(std::size_t entries) const noexcept { return 2 * clusters(entries) + 1; }
+    [[nodiscard]] std::size_t scratch_bytes(std::uint32_t entries, std::uint32_t dim) const noexcept {
+        return centroid_bytes(entries, dim) + kmeans_scratch_bytes(entries, dim, prompt_units(entries));
+    }
+    [[nodiscard]] std::size_t centroid_bytes(std::size_t entries, std::size_t dim) const noexcept {
+        return (clusters(entries) * dim * sizeof(float) + 63) / 64 * 64;
+    }
+
+    /// Clusters `keys` (n, D): fills `label` (n) and returns the number of clusters, none empty, none larger than
+    /// max_entries().
+    template <class Element>
+    [[nodiscard]] std::uint32_t group(rows_view<Element> keys, std::span<std::byte> scratch,
+                                      std::uint32_t* label) const noexcept {
+        auto* centroids = reinterpret_cast<float*>(scratch.data());
+        const auto rest = scratch.subspan(centroid_bytes(keys.count, keys.dim));
+        kmeans_config c;
+        c.seed = seed;
+        const std::uint32_t k = clusters(keys.count);
+        static_cast<void>(kmeans(keys, k, c, rest, centroids, label));
+        return limit_size(keys, k, max_entries(), rest, label);
+    }
+};
+
+struct kmeans_static {
+    static constexpr std::string_view name = "kmeans_static";
+    static constexpr granularity unit_of = granularity::head;
+    static constexpr signal needs = signal::k;
+    static constexpr bool needs_means = true;
+    static constexpr bool updates_means = false; ///< centroids are frozen once the lane is clustered
+    static constexpr bool founds = true; ///< groups a lane once it has enough entries
+    static constexpr bool adapts = false;
+
+    struct config {
+        std::uint32_t tokens_per_cluster = prompt_clusters{}.tokens_per_cluster;
+        std::uint32_t found_entries = prompt_clusters{}.found_entries;
+        std::uint32_t buffer_entries = 16; ///< entries per lane that may wait in DRAM for their unit
+        std::uint64_t seed = prompt_clusters{}.seed;
+        template <class Visit> void fields(Visit&& visit) {
+            visit("tokens_per_cluster", tokens_per_cluster);
+            visit("found_entries", found_entries);
+            visit("buffer_entries", buffer_entries);
+            visit("seed", seed);
+        }
+    };
+    struct lane {};
+
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config& c, const Geometry&) noexcept
+            : prompt_{c.tokens_per_cluster, c.found_entries, c.seed}, buffer_(c.buffer_entries) {}
+
+        [[nodiscard]] static status check(const config& c) noexcept {
+            if (c.buffer_entries == 0 || c.buffer_entries > 4096)
+                return status::failure(errc::invalid_argument, "clusterer.buffer_entries is %u; valid: 1 to 4096",
+                                       c.buffer_entries);
+            return prompt_clusters::check({c.tokens_per_cluster, c.found_entries, c.seed});
+        }
+        [[nodiscard]] std::uint32_t max_entries() const noexcept { return prompt_.max_entries(); }
+        [[nodiscard]] std::uint32_t max_units(std::uint32_t tokens) const noexcept {
+            return prompt_.prompt_units(tokens) + 1;
+        }
+        [[nodiscard]] bool ready(std::uint32_t entries) const noexcept { return entries >= prompt_.found_entries; }
+        [[nodiscard]] std::size_t scratch_bytes(std::uint32_t entries, std::uint32_t dim) const noexcept {
+            return prompt_.scratch_bytes(entries, dim);
+        }
+        [[nodiscard]] std::uint32_t sequential_entries() const noexcept { return prompt_.tokens_per_cluster; }
+        [[nodiscard]] std::uint32_t buffer_entries() const noexcept { return buffer_; }
+
+        template <class Element>
+        [[nodiscard]] std::uint32_t group(rows_view<Element> keys, std::span<std::byte> scratch,
+                                          std::uint32_t* label) const noexcept {
+            return prompt_.group(keys, scratch, label);
+        }
+        void founded(lane&, const units_view&) const noexcept {}
+
+        [[nodiscard]] growth judge(lane&, const unit_record& unit, float, const units_view& u) const noexcept {
+            return unit.entries < u.max_entries ? growth::append : growth::open;
+        }
+
+        /// Nearest centroid; ties and siblings resolve to the lowest index with room. `distance` has u.count floats.
+        [[nodiscard]] assignment assign(lane&, const float* key, const units_view& u,
+                                        std::span<float> distance) const noexcept {
+            if (u.count == 0) return {none, growth::open};
+            simd::l2sq_rows(key, rows_view<float>{u.mean, u.count, u.dim, u.stride}, distance.data());
+            std::uint32_t nearest = 0, with_room = none;
+            for (std::uint32_t i = 0; i < u.count; ++i) {
+                if (distance[i] < distance[nearest]) nearest = i;
+                if (u.unit[i].entries + u.unit[i].buffered < u.max_entries &&
+                    (with_room == none || distance[i] < distance[with_room]))
+                    with_room = i;
+            }
+            if (with_room != none && (distance[with_room] <= distance[nearest] || !u.may_add))
+                return {with_room, growth::append};
+            return {nearest, growth::open};
+        }
+
+      private:
+        prompt_clusters prompt_{};
+        std::uint32_t buffer_ = 16;
+    };
+};
+
+} // namespace kvtl::inline v0

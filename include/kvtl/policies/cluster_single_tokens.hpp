@@ -1,0 +1,81 @@
+// Clusterer: every entry is a unit of its own (the null object of the slot). SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/kmeans.hpp>
+#include <kvtl/signals.hpp>
+#include <kvtl/unit.hpp>
+#include <kvtl/views.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace kvtl::inline v0 {
+
+/// `fixed_groups` is the same thing with more than one token per unit.
+template <granularity Granularity, std::uint32_t DefaultTokens> struct sequential_groups {
+    static constexpr granularity unit_of = Granularity;
+    static constexpr bool needs_means = false;
+    static constexpr bool founds = false; ///< groups a lane once it has enough entries
+    static constexpr bool updates_means = true;
+    static constexpr bool adapts = false; ///< units never split
+
+    struct config {
+        std::uint32_t group_tokens = DefaultTokens; ///< G: consecutive tokens per unit
+        template <class Visit> void fields(Visit&& visit) { visit("group_tokens", group_tokens); }
+    };
+
+    struct lane {}; ///< nothing to remember per lane
+
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config& c, const Geometry&) noexcept : config_(c) {}
+
+        [[nodiscard]] static status check(const config& c) noexcept {
+            if (c.group_tokens == 0 || c.group_tokens > 4096)
+                return status::failure(errc::invalid_argument, "clusterer.group_tokens is %u; valid: 1 to 4096",
+                                       c.group_tokens);
+            return {};
+        }
+
+        /// Entries of the largest unit, and the most units a lane of `tokens` tokens can have.
+        [[nodiscard]] std::uint32_t max_entries() const noexcept { return config_.group_tokens; }
+        [[nodiscard]] std::uint32_t max_units(std::uint32_t tokens) const noexcept {
+            return tokens / config_.group_tokens + 2;
+        }
+        /// Units are always sequential: there is nothing to found.
+        [[nodiscard]] static bool ready(std::uint32_t) noexcept { return false; }
+        [[nodiscard]] static std::size_t scratch_bytes(std::uint32_t, std::uint32_t) noexcept { return 0; }
+        [[nodiscard]] std::uint32_t sequential_entries() const noexcept { return config_.group_tokens; }
+        [[nodiscard]] static std::uint32_t buffer_entries() noexcept { return 4; }
+
+        template <class Element>
+        [[nodiscard]] std::uint32_t group(rows_view<Element>, std::span<std::byte>, float*, std::uint32_t*) noexcept {
+            return 0;
+        }
+        void founded(lane&, const units_view&) const noexcept {}
+
+        /// May `unit` take one more entry, whose squared distance to the unit's mean is given?
+        [[nodiscard]] growth judge(lane&, const unit_record& unit, float, const units_view&) const noexcept {
+            return unit.entries < config_.group_tokens ? growth::append : growth::open;
+        }
+
+        [[nodiscard]] assignment assign(lane&, const float*, const units_view& u, std::span<float>) const noexcept {
+            if (u.count == 0) return {none, growth::open};
+            const unit_record& last = u.unit[u.count - 1];
+            if (last.entries + last.buffered < config_.group_tokens) return {u.count - 1, growth::append};
+            return {none, growth::open};
+        }
+
+      private:
+        config config_{};
+    };
+};
+
+struct single_tokens : sequential_groups<granularity::head, 1> {
+    static constexpr std::string_view name = "single_tokens";
+};
+
+} // namespace kvtl::inline v0

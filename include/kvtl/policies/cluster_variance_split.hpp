@@ -1,0 +1,138 @@
+// Clusterer: k-means over the prompt, then clusters that split when their variance exceeds the head's threshold
+// (DynaKV §4, Algorithm 1).
+//
+// assign() only decides; the manager carries a split out when the cluster is resident and lets the entry wait in the
+// lane's buffer when it is not (the delayed split), forcing the cluster with most waiting entries into DRAM once the
+// buffer is full. Statistics are Welford's: n' = n+1, mean' = mean + (k-mean)/n', m2' = m2 + n/n' |k-mean|^2,
+// variance = m2/n.
+//
+// Where the paper is silent: the threshold of a head is `threshold_scale` times the size-weighted mean variance of its
+// first clusters; clusters below 4 entries never split; a cluster at the largest size on storage splits as if its
+// variance were exceeded; when clusters reach 2 T / tokens_per_cluster a split is refused and the threshold rises 10 %.
+//
+// Cost: assign() reads every mean once, O(U D). Memory: 8 bytes per lane. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/cluster_kmeans_static.hpp>
+#include <kvtl/simd/moments.hpp>
+
+namespace kvtl::inline v0 {
+
+struct variance_split {
+    static constexpr std::string_view name = "variance_split";
+    static constexpr granularity unit_of = granularity::head;
+    static constexpr signal needs = signal::k;
+    static constexpr bool needs_means = true;
+    static constexpr bool updates_means = true;
+    static constexpr bool founds = true; ///< groups a lane once it has enough entries
+    static constexpr bool adapts = true;
+
+    struct config {
+        std::uint32_t tokens_per_cluster = prompt_clusters{}.tokens_per_cluster;
+        float threshold_scale = 1.0F; ///< tau_h as a multiple of the head's mean prompt variance
+        std::uint32_t buffer_entries = 16; ///< B_max per lane (the paper sweeps up to 16)
+        std::uint32_t found_entries = prompt_clusters{}.found_entries;
+        std::uint64_t seed = prompt_clusters{}.seed;
+        template <class Visit> void fields(Visit&& visit) {
+            visit("tokens_per_cluster", tokens_per_cluster);
+            visit("threshold_scale", threshold_scale);
+            visit("buffer_entries", buffer_entries);
+            visit("found_entries", found_entries);
+            visit("seed", seed);
+        }
+    };
+
+    struct lane {
+        float threshold = 0;         ///< tau_h, squared key units
+        std::uint32_t refused = 0;   ///< splits refused for want of units or storage
+    };
+
+    static constexpr std::uint32_t smallest_split = 4;   ///< entries, the new one included
+    static constexpr float refusal_growth = 1.1F;
+
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config& c, const Geometry&) noexcept
+            : prompt_{c.tokens_per_cluster, c.found_entries, c.seed}, scale_(c.threshold_scale), buffer_(c.buffer_entries) {}
+
+        [[nodiscard]] static status check(const config& c) noexcept {
+            if (!(c.threshold_scale > 0.0F && c.threshold_scale < 1e6F))
+                return status::failure(errc::invalid_argument, "clusterer.threshold_scale is %g; valid: above 0, below 1e6",
+                                       static_cast<double>(c.threshold_scale));
+            if (c.buffer_entries == 0 || c.buffer_entries > 4096)
+                return status::failure(errc::invalid_argument, "clusterer.buffer_entries is %u; valid: 1 to 4096",
+                                       c.buffer_entries);
+            return prompt_clusters::check({c.tokens_per_cluster, c.found_entries, c.seed});
+        }
+        [[nodiscard]] std::uint32_t max_entries() const noexcept { return prompt_.max_entries(); }
+        [[nodiscard]] std::uint32_t max_units(std::uint32_t tokens) const noexcept {
+            return prompt_.prompt_units(tokens) + 1;
+        }
+        /// Live clusters a lane of `tokens` tokens may have before splits are refused.
+        [[nodiscard]] std::uint32_t unit_limit(std::uint32_t tokens) const noexcept { return 2 * prompt_.clusters(tokens); }
+        [[nodiscard]] bool ready(std::uint32_t entries) const noexcept { return entries >= prompt_.found_entries; }
+        [[nodiscard]] std::size_t scratch_bytes(std::uint32_t entries, std::uint32_t dim) const noexcept {
+            return prompt_.scratch_bytes(entries, dim);
+        }
+        [[nodiscard]] std::uint32_t sequential_entries() const noexcept { return prompt_.tokens_per_cluster; }
+        [[nodiscard]] std::uint32_t buffer_entries() const noexcept { return buffer_; }
+
+        template <class Element>
+        [[nodiscard]] std::uint32_t group(rows_view<Element> keys, std::span<std::byte> scratch,
+                                          std::uint32_t* label) const noexcept {
+            return prompt_.group(keys, scratch, label);
+        }
+
+        /// Fixes the head's threshold from its first clusters.
+        void founded(lane& l, const units_view& u) const noexcept {
+            double m2 = 0, entries = 0;
+            for (std::uint32_t i = 0; i < u.count; ++i) {
+                m2 += static_cast<double>(u.unit[i].m2);
+                entries += u.unit[i].entries;
+            }
+            l.threshold = entries > 0 ? scale_ * static_cast<float>(m2 / entries) : 0.0F;
+            l.refused = 0;
+        }
+
+        /// append: the variance with the entry stays within the threshold. split: it does not, or the cluster is as large
+        /// as storage allows. open: the cluster is full and may not split, so the entry must go elsewhere.
+        [[nodiscard]] growth judge(lane& l, const unit_record& c, float distance, const units_view& u) const noexcept {
+            const bool full = c.entries + 1 > u.max_entries;
+            const float n = static_cast<float>(c.entries);
+            const float variance = (c.m2 + n / (n + 1.0F) * distance) / (n + 1.0F);
+            if (!full && (variance <= l.threshold || c.entries + 1 < smallest_split)) return growth::append;
+            if (u.may_add && u.count < unit_limit(u.tokens)) return growth::split;
+            l.threshold *= refusal_growth;
+            ++l.refused;
+            return full ? growth::open : growth::append;
+        }
+
+        [[nodiscard]] assignment assign(lane& l, const float* key, const units_view& u,
+                                        std::span<float> distance) const noexcept {
+            if (u.count == 0) return {none, growth::open};
+            simd::l2sq_rows(key, rows_view<float>{u.mean, u.count, u.dim, u.stride}, distance.data());
+            std::uint32_t nearest = 0;
+            for (std::uint32_t i = 1; i < u.count; ++i)
+                if (distance[i] < distance[nearest]) nearest = i;
+            const growth how = judge(l, u.unit[nearest], distance[nearest], u);
+            if (how != growth::open) return {nearest, how};
+            return {nearest_with_room(u, distance), growth::append};
+        }
+
+      private:
+        [[nodiscard]] static std::uint32_t nearest_with_room(const units_view& u, std::span<const float> distance) noexcept {
+            std::uint32_t best = none;
+            for (std::uint32_t i = 0; i < u.count; ++i)
+                if (u.unit[i].entries + u.unit[i].buffered < u.max_entries && (best == none || distance[i] < distance[best]))
+                    best = i;
+            return best;
+        }
+
+        prompt_clusters prompt_{};
+        float scale_ = 1;
+        std::uint32_t buffer_ = 16;
+    };
+};
+
+} // namespace kvtl::inline v0

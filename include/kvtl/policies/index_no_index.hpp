@@ -1,0 +1,27 @@
+// Index: nothing is kept to score units (the null object of the slot); goes with selectors that do not score.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/unit.hpp>
+#include <kvtl/views.hpp>
+
+#include <string_view>
+
+namespace kvtl::inline v0 {
+
+struct no_index {
+    static constexpr std::string_view name = "no_index";
+    static constexpr bool needs_means = false;
+    static constexpr bool scores = false;
+    struct config {
+        template <class Visit> void fields(Visit&&) {}
+    };
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config&, const Geometry&) noexcept {}
+        [[nodiscard]] static std::size_t bytes_per_unit() noexcept { return 0; }
+    };
+};
+
+} // namespace kvtl::inline v0

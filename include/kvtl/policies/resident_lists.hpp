@@ -1,0 +1,66 @@
+// Intrusive doubly linked lists over resident handles: what replacement policies are made of.
+//
+// A handle is in at most one list. All operations are O(1). Memory: 8 bytes per handle and per list.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/unit.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace kvtl::inline v0 {
+
+/// What a replacement policy is told about a resident unit.
+struct resident_facts {
+    std::uint32_t pages = 1; ///< frames it occupies
+    bool updated = false;    ///< it has just received entries or was split
+};
+
+class resident_lists {
+  public:
+    resident_lists() = default;
+    resident_lists(std::uint32_t handles, std::uint32_t lists, std::span<std::byte> memory) noexcept
+        : link_(reinterpret_cast<link*>(memory.data())), handles_(handles) {
+        for (std::uint32_t h = 0; h < handles; ++h) link_[h] = {none, none};
+        for (std::uint32_t l = 0; l < lists; ++l) link_[handles + l] = {handles + l, handles + l};
+    }
+
+    [[nodiscard]] static std::size_t bytes(std::uint32_t handles, std::uint32_t lists) noexcept {
+        return (std::size_t{handles} + lists) * sizeof(link);
+    }
+
+    void push_front(std::uint32_t list, std::uint32_t h) noexcept {
+        const std::uint32_t head = handles_ + list;
+        link_[h] = {head, link_[head].next};
+        link_[link_[head].next].prev = h;
+        link_[head].next = h;
+    }
+    void remove(std::uint32_t h) noexcept {
+        link_[link_[h].prev].next = link_[h].next;
+        link_[link_[h].next].prev = link_[h].prev;
+        link_[h] = {none, none};
+    }
+    void move_front(std::uint32_t list, std::uint32_t h) noexcept {
+        remove(h);
+        push_front(list, h);
+    }
+    /// The least recent handle of a list, or `none`.
+    [[nodiscard]] std::uint32_t back(std::uint32_t list) const noexcept { return member(link_[handles_ + list].prev); }
+    /// The next more recent one, or `none`.
+    [[nodiscard]] std::uint32_t towards_front(std::uint32_t, std::uint32_t h) const noexcept {
+        return member(link_[h].prev);
+    }
+
+  private:
+    struct link {
+        std::uint32_t prev, next;
+    };
+    [[nodiscard]] std::uint32_t member(std::uint32_t i) const noexcept { return i < handles_ ? i : none; }
+
+    link* link_ = nullptr;
+    std::uint32_t handles_ = 0;
+};
+
+} // namespace kvtl::inline v0

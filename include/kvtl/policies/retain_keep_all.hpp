@@ -1,0 +1,12 @@
+// Retention: every entry is kept, on storage if not in memory (the null object of the slot). SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string_view>
+
+namespace kvtl::inline v0 {
+
+struct keep_all {
+    static constexpr std::string_view name = "keep_all";
+};
+
+} // namespace kvtl::inline v0

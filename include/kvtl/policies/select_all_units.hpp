@@ -1,0 +1,24 @@
+// Selector: every unit enters attention, whatever the budget (the null object of the slot). SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/unit.hpp>
+
+#include <string_view>
+
+namespace kvtl::inline v0 {
+
+struct all_units {
+    static constexpr std::string_view name = "all_units";
+    static constexpr bool takes_everything = true;
+    static constexpr bool uses_scores = false;
+    struct config {
+        template <class Visit> void fields(Visit&&) {}
+    };
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config&, const Geometry&) noexcept {}
+    };
+};
+
+} // namespace kvtl::inline v0

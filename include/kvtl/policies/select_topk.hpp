@@ -1,0 +1,84 @@
+// Selector: the units with the highest scores, whole units in score order until the budget of entries is used up; a unit
+// that would overshoot is skipped (DynaKV §4.1: top-k clusters by query-centroid similarity).
+//
+// The reduction says how the scores of the queries that share KV heads become one score per unit. Published systems
+// differ in nothing but this, so it is a template argument:
+//   reduce::group_mean   DynaKV here; a mean of dot products is a dot product with the mean query, which costs 1/G
+//   reduce::group_max    a unit counts as much as its best query
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/signals.hpp>
+#include <kvtl/simd/topk.hpp>
+#include <kvtl/unit.hpp>
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+
+namespace kvtl::inline v0 {
+
+namespace reduce {
+
+struct group_mean {
+    static constexpr bool linear = true; ///< average the queries first, score once
+};
+
+struct group_max {
+    static constexpr bool linear = false;
+    /// scores: (queries, units) -> first row becomes the reduced scores.
+    static void apply(std::span<float> scores, std::uint32_t queries, std::uint32_t units) noexcept {
+        for (std::uint32_t g = 1; g < queries; ++g)
+            for (std::uint32_t u = 0; u < units; ++u) scores[u] = std::max(scores[u], scores[std::size_t{g} * units + u]);
+    }
+};
+
+} // namespace reduce
+
+/// What a selector sees of a lane: one score per unit and each unit's size.
+struct choice_input {
+    std::span<const float> score;      ///< (U)
+    std::span<const unit_record> unit; ///< (U)
+    std::uint32_t budget = 0;          ///< entries that may be chosen
+    std::span<std::uint32_t> order;    ///< (U) scratch
+    std::span<std::uint64_t> scratch;  ///< (U)
+};
+
+template <class Reduce> struct topk {
+    static constexpr std::string_view name = "topk";
+    static constexpr signal needs = signal::q;
+    static constexpr bool takes_everything = false;
+    static constexpr bool uses_scores = true;
+    using reduction = Reduce;
+    struct config {
+        template <class Visit> void fields(Visit&&) {}
+    };
+
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config&, const Geometry&) noexcept {}
+
+        /// Writes the chosen units in score order and returns their number; out has room for every unit.
+        [[nodiscard]] std::uint32_t choose(const choice_input& in, std::span<chosen_unit> out) const noexcept {
+            const auto units = static_cast<std::uint32_t>(in.score.size());
+            std::uint32_t left = in.budget, chosen = 0;
+            // A first look at as many units as could fit by count; only skipped ones make a second look necessary.
+            std::uint32_t ranked = std::min(units, std::max<std::uint32_t>(16, in.budget / 8));
+            for (std::uint32_t seen = 0; left > 0 && seen < units;) {
+                static_cast<void>(simd::top_k(in.score.data(), units, ranked, in.order.data(), in.scratch));
+                for (; seen < ranked && left > 0; ++seen) {
+                    const std::uint32_t u = in.order[seen];
+                    const std::uint32_t entries = in.unit[u].entries;
+                    if (entries == 0 || entries > left) continue;
+                    out[chosen++] = {u, ~std::uint64_t{0}};
+                    left -= entries;
+                }
+                ranked = std::min(units, ranked * 4);
+            }
+            return chosen;
+        }
+    };
+};
+
+} // namespace kvtl::inline v0

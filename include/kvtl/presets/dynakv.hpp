@@ -1,0 +1,68 @@
+// DynaKV: adaptive clusters on flash, and the presets that take one of its techniques away.
+//
+// Paper: "DynaKV: Enabling Accurate and Efficient Long-Sequence LLM Decoding on Smartphones". Composed here: prompt
+// k-means with variance-triggered, delayed splits (§4, Algorithm 1), centroids scored by inner product, co-retrieved
+// clusters placed side by side in dual-head pools (§5), cluster-aligned replacement (§6.2). Deviations: f16 instead of
+// FP8 entries; centroids stay in DRAM and layers are read on demand (§6.1's pipelines are schedules of their own); the
+// recent window and the sinks are always attended, which the paper does not say. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/io/default_file.hpp>
+#include <kvtl/layout/dual_head.hpp>
+#include <kvtl/layout/unit_contiguous.hpp>
+#include <kvtl/policies/cluster_kmeans_static.hpp>
+#include <kvtl/policies/cluster_variance_split.hpp>
+#include <kvtl/policies/index_centroid.hpp>
+#include <kvtl/policies/replace_cluster_aligned.hpp>
+#include <kvtl/policies/select_topk.hpp>
+#include <kvtl/presets/full.hpp>
+
+namespace kvtl::inline v0 {
+
+namespace presets {
+
+struct dynakv : full {
+    static constexpr std::string_view name = "dynakv";
+    static constexpr std::uint32_t window_tokens = 32;
+    static constexpr std::uint32_t sink_tokens = 4;
+    using clusterer = variance_split;
+    using index = centroid;
+    using selector = topk<reduce::group_mean>;
+    using layout = dual_head;
+    using replacement = cluster_aligned;
+    using io = default_file;
+};
+
+/// Clusters never split: new entries go to the nearest prompt cluster (the paper's "static update").
+struct dynakv_static : dynakv {
+    static constexpr std::string_view name = "dynakv_static";
+    using clusterer = kmeans_static;
+};
+
+/// Entries stay in token order on storage (baseline of Figure 12).
+struct dynakv_sequence_order : dynakv {
+    static constexpr std::string_view name = "dynakv_sequence_order";
+    using layout = sequence_order;
+};
+
+/// One run of pages per cluster, moved when it grows (baseline of Figure 13).
+struct dynakv_unit_contiguous : dynakv {
+    static constexpr std::string_view name = "dynakv_unit_contiguous";
+    using layout = unit_contiguous;
+};
+
+/// Plain least-recently-used replacement (baseline of Figure 14b).
+struct dynakv_lru : dynakv {
+    static constexpr std::string_view name = "dynakv_lru";
+    using replacement = lru;
+};
+
+} // namespace presets
+
+template <class Geometry> using dynakv = kv_manager<presets::dynakv, Geometry>;
+template <class Geometry> using dynakv_static = kv_manager<presets::dynakv_static, Geometry>;
+template <class Geometry> using dynakv_sequence_order = kv_manager<presets::dynakv_sequence_order, Geometry>;
+template <class Geometry> using dynakv_unit_contiguous = kv_manager<presets::dynakv_unit_contiguous, Geometry>;
+template <class Geometry> using dynakv_lru = kv_manager<presets::dynakv_lru, Geometry>;
+
+} // namespace kvtl::inline v0

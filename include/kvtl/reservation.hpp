@@ -1,0 +1,72 @@
+// The one block of memory a cache owns, and the carver that divides it. Every byte kvtl holds for the cache comes from
+// here; nothing is allocated after open(). SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/status.hpp>
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+namespace kvtl::inline v0 {
+
+/// An anonymous mapping, zeroed, page-aligned. Move-only.
+class reservation {
+  public:
+    reservation() = default;
+    reservation(const reservation&) = delete;
+    reservation& operator=(const reservation&) = delete;
+    reservation(reservation&& other) noexcept : memory_(std::exchange(other.memory_, {})) {}
+    reservation& operator=(reservation&& other) noexcept {
+        std::swap(memory_, other.memory_);
+        return *this;
+    }
+    ~reservation() {
+        if (!memory_.empty()) ::munmap(memory_.data(), memory_.size());
+    }
+
+    [[nodiscard]] static result<reservation> make(std::size_t bytes) {
+        void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED)
+            return status::failure(errc::bound_too_small, "memory_bytes: the system does not give %zu bytes", bytes);
+        reservation r;
+        r.memory_ = {static_cast<std::byte*>(p), bytes};
+        return r;
+    }
+    [[nodiscard]] std::span<std::byte> memory() const noexcept { return memory_; }
+
+  private:
+    std::span<std::byte> memory_;
+};
+
+/// Hands out consecutive pieces of a block. Without a block it only counts, so that one function both sizes a
+/// structure and lays it out.
+class carver {
+  public:
+    carver() = default;
+    explicit carver(std::span<std::byte> block) noexcept : base_(block.data()) {}
+
+    /// `count` objects of T, value-initialised when there is a block; aligned to `align` bytes.
+    template <class T> [[nodiscard]] std::span<T> take(std::size_t count, std::size_t align = 64) noexcept {
+        static_assert(std::is_trivially_copyable_v<T>);
+        used_ = (used_ + align - 1) / align * align;
+        T* at = base_ != nullptr ? reinterpret_cast<T*>(base_ + used_) : nullptr;
+        used_ += count * sizeof(T);
+        if (at == nullptr) return {};
+        if constexpr (!std::is_same_v<T, std::byte>)
+            for (std::size_t i = 0; i < count; ++i) ::new (static_cast<void*>(at + i)) T{};
+        return {at, count};
+    }
+    [[nodiscard]] std::size_t used() const noexcept { return used_; }
+
+  private:
+    std::byte* base_ = nullptr;
+    std::size_t used_ = 0;
+};
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,503 @@
+// One shard of a cache: everything that attending its lanes touches. Shards share nothing but the file.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/cache_types.hpp>
+#include <kvtl/config.hpp>
+#include <kvtl/step.hpp>
+
+namespace kvtl::inline v0 {
+
+/// Numbers that open() settles and every shard needs.
+struct cache_plan {
+    model_extents model;
+    lane_sizes sizes;
+    std::uint32_t device_page = 4096;
+    std::uint32_t max_sequences = 1;
+    std::uint32_t shards = 1;
+    std::uint32_t pools = 1;          ///< per shard: one, or one per sequence
+    std::uint32_t max_entries = 1;    ///< of a unit
+    std::uint32_t unit_pages = 1;
+    std::uint32_t file_pages = 0;     ///< per shard
+    std::uint32_t shard_lanes = 1;    ///< most lanes of one layer that a shard owns
+    std::uint32_t tail_frames = 1;    ///< per pool
+    std::uint32_t frames = 0;         ///< per pool, tails included
+    std::uint32_t least_frames = 0;   ///< what a pool needs to work at all
+    std::uint32_t buffer_limit = 1;   ///< entries in a lane's buffer that force a load
+    std::uint32_t flight_pages = 64;
+    std::uint32_t batch_items = 32;
+    std::uint32_t chosen_per_lane = 1;
+    std::uint32_t prefetches = 2;
+    std::uint32_t attend_tokens = 0;
+    std::uint32_t gap_pages = 0;
+    bool window_only = false;         ///< every token stays in the window: no units, no storage
+};
+
+template <class Preset, class Geometry> class shard {
+  public:
+    using types = cache_types<Preset, Geometry>;
+    using element_type = typename types::element_type;
+    using pool = typename types::pool;
+    using lane = typename types::lane;
+    using runner = step_runner<types>;
+    using lane_ref = typename runner::lane_ref;
+    using config_type = cache_config<Preset>;
+    static constexpr std::uint32_t turn_tokens = 32;
+
+    shard() = default;
+    shard(const shard&) = delete;
+    shard& operator=(const shard&) = delete;
+
+    /// A prefetch or selection that is in the air or holds pins.
+    struct ahead {
+        std::uint32_t slot = none, layer = none;
+        std::uint32_t flight = none;
+        bool complete = false; ///< its choice covers every lane (its query may be compared)
+        bool same_query(const float* q, std::size_t n) const noexcept {
+            return complete && std::memcmp(query.data(), q, n * sizeof(float)) == 0;
+        }
+        std::span<float> query;
+        std::span<chosen_unit> chosen;
+        std::span<std::uint32_t> count;
+    };
+
+    /// Lays the shard out in memory, or only counts when the carvers have no block.
+    struct memory {
+        std::span<std::uint32_t> checksum, bounce;
+        std::span<std::byte> layout, trash;
+        std::span<flight> flights;
+        typename unit_growth<types>::scratch growth;
+        typename chooser<types>::scratch choose;
+        typename runner::scratch step;
+        std::span<lane_ref> lanes, other_lanes; ///< of the current call; of a prefetch that it ends
+        std::span<float> causal;
+        std::span<ahead> aheads;
+
+        static memory take(const cache_plan& p, carver& metadata, carver& scratch) noexcept {
+            memory m;
+            const layout_limits limits{p.file_pages, p.unit_pages};
+            if (!p.window_only) {
+                m.checksum = metadata.take<std::uint32_t>(p.file_pages);
+                m.bounce = metadata.take<std::uint32_t>(types::layout::by_entry ? p.file_pages : 0);
+                m.layout = metadata.take<std::byte>(types::layout_state::bytes(limits));
+            }
+            const auto format = page_format<element_type>::make(p.device_page, p.sizes.width);
+            m.trash = scratch.take<std::byte>(format.page_bytes, 4096);
+            const std::uint32_t flights = runner::store::step_flights + p.prefetches + runner::store::write_flights;
+            m.flights = metadata.take<flight>(flights);
+            const std::uint32_t pages = p.window_only ? 1 : p.flight_pages;
+            for (std::uint32_t i = 0; i < flights; ++i) {
+                const bool reads = i < runner::store::step_flights + p.prefetches;
+                flight f(scratch, pages, reads ? p.batch_items : 1);
+                if (!m.flights.empty()) m.flights[i] = f;
+            }
+            m.growth = unit_growth<types>::scratch::take(scratch, p.sizes, p.max_entries, format.rows);
+            m.choose = chooser<types>::scratch::take(scratch, p.model, p.sizes.max_units);
+            m.step = runner::scratch::take(scratch, step_parts(p), p.shard_lanes);
+            m.lanes = scratch.take<lane_ref>(p.shard_lanes);
+            m.other_lanes = scratch.take<lane_ref>(p.shard_lanes);
+            m.causal = scratch.take<float>(p.window_only ? simd::causal_scratch_floats(p.model.dim) : 0);
+            m.aheads = metadata.take<ahead>(p.prefetches);
+            for (std::uint32_t i = 0; i < p.prefetches; ++i) {
+                ahead a;
+                a.query = scratch.take<float>(std::size_t{p.model.query_heads()} * p.model.dim);
+                a.chosen = scratch.take<chosen_unit>(std::size_t{p.shard_lanes} * p.chosen_per_lane);
+                a.count = scratch.take<std::uint32_t>(p.shard_lanes);
+                if (!m.aheads.empty()) m.aheads[i] = a;
+            }
+            return m;
+        }
+    };
+
+    [[nodiscard]] static typename runner::parts step_parts(const cache_plan& p) noexcept {
+        return {p.model, p.sizes, p.attend_tokens, p.chosen_per_lane, p.batch_items, turn_tokens, nullptr, nullptr};
+    }
+
+    void init(const cache_plan& p, const config_type& config, const Geometry& geometry, std::uint32_t index,
+              typename types::device& device, const typename types::lane_table& lanes, carver& metadata, carver& scratch,
+              std::span<std::byte> frames, std::span<pool> pools, std::uint64_t data_offset) noexcept {
+        plan_ = p;
+        index_ = index;
+        const memory m = memory::take(p, metadata, scratch);
+        memory_ = m;
+        const auto format = page_format<element_type>::make(p.device_page, p.sizes.width);
+        cluster_ = typename types::clusterer_state(config.clusterer, geometry);
+        index_state_ = typename types::index_state(config.index, geometry);
+        select_ = typename types::selector_state(config.selector, geometry);
+        if (!p.window_only) layout_ = typename types::layout_state(config.layout, {p.file_pages, p.unit_pages}, m.layout);
+        const std::size_t pool_bytes = std::size_t{p.frames} * format.page_bytes;
+        for (std::uint32_t i = 0; i < pools.size(); ++i)
+            pools[i] = pool(config.replacement, frames.subspan(i * pool_bytes, pool_bytes), format.page_bytes, p.unit_pages,
+                            p.tail_frames, metadata);
+        pools_ = pools;
+        const auto step_pages = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, file_map::step_bytes / format.page_bytes));
+        const file_map map{data_offset, format.page_bytes, step_pages, index, p.shards};
+        io_ = typename types::transfers(device.queue(index), map, m.checksum, m.trash, p.gap_pages, m.flights);
+        store_ = unit_store<types>(
+            {format, &layout_, &io_, &device, pools, m.bounce, &lanes, &stats_, 0});
+        store_.set_first_write_flight(runner::store::step_flights + p.prefetches);
+        growth_ = unit_growth<types>(store_, cluster_, m.growth);
+        choose_ = chooser<types>(p.model, index_state_, select_, m.choose);
+        prompt_ = prompt_builder<types>(store_, {p.model, p.sizes, p.attend_tokens, &cluster_, &growth_, &choose_});
+        auto parts = step_parts(p);
+        parts.growth = &growth_;
+        parts.choose = &choose_;
+        step_ = runner(store_, parts, m.step);
+    }
+
+    // ---------------------------------------------------------------------------------------------------- the calls
+    [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::span<float> out) noexcept {
+        const auto lanes = lanes_of(slot, layer);
+        if (lanes.empty()) return {};
+        ready();
+        if (status s = accept(lanes, 1); !s) return s;
+        if (layer == 0) pool_for(lanes).replacement().tick();
+        ++stats_.steps;
+        for (const lane_ref& ref : lanes) step_.encode_arrival(ref, in, 0);
+        ahead* a = find_ahead(slot, layer);
+        choose(lanes, in.q.data(), 1, a);
+        step_.force_full_buffers(lanes, plan_.buffer_limit);
+        status done = step_.attend(lanes, in.q.data(), out, a != nullptr ? a->flight : none);
+        release(a, lanes, true);
+        if (!done) return done;
+        step_.commit(lanes);
+        note_storage();
+        return {};
+    }
+
+    [[nodiscard]] status append(std::uint32_t slot, std::uint32_t layer, const layer_input& in) noexcept {
+        const auto lanes = lanes_of(slot, layer);
+        if (lanes.empty()) return {};
+        ready();
+        release(find_ahead(slot, layer), lanes, true);
+        if (status s = accept(lanes, 1); !s) return s;
+        if (layer == 0) pool_for(lanes).replacement().tick();
+        for (const lane_ref& ref : lanes)
+            if (!step_.append_turn(ref, in, 1, plan_.buffer_limit)) return store_.write_error(pool_for(lanes));
+        note_storage();
+        return {};
+    }
+
+    [[nodiscard]] status prefetch(std::uint32_t slot, std::uint32_t layer, std::span<const float> q) noexcept {
+        const auto lanes = lanes_of(slot, layer);
+        if (lanes.empty() || plan_.window_only) return {};
+        ready();
+        ahead* a = find_ahead(slot, layer);
+        release(a, lanes, false);
+        a = free_ahead();
+        if (a == nullptr) return {}; // a hint: nothing is free to carry it
+        for (const lane_ref& ref : lanes)
+            if (should_found(store_.at(ref.id))) return {}; // attend() will cluster this lane first
+        step_.choose(lanes, q.data(), 1);
+        a->slot = slot, a->layer = layer;
+        a->flight = runner::store::step_flights + static_cast<std::uint32_t>(a - memory_.aheads.data());
+        a->complete = true;
+        std::copy(q.begin(), q.end(), a->query.begin());
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            a->count[i] = step_.chosen_count(i);
+            std::copy_n(step_.chosen_of(i).begin(), a->count[i], a->chosen.begin() + i * plan_.chosen_per_lane);
+        }
+        io_.at(a->flight).clear();
+        status s = step_.prefetch(lanes, a->flight);
+        if (!s) release(a, lanes, false);
+        return s;
+    }
+
+    /// Brings the units chosen for q in and pins them; views() lists what the engine attends.
+    [[nodiscard]] status select(std::uint32_t slot, std::uint32_t layer, std::span<const float> q) noexcept {
+        release_selection();
+        const auto lanes = lanes_of(slot, layer);
+        if (lanes.empty()) return {};
+        ready();
+        release(find_ahead(slot, layer), lanes, false);
+        ahead* a = free_ahead();
+        if (a == nullptr)
+            return status::failure(errc::out_of_range, "select: %u prefetches are outstanding, no room for one more",
+                                   plan_.prefetches);
+        step_.choose(lanes, q.data(), 0);
+        a->slot = slot, a->layer = layer, a->complete = false;
+        a->flight = runner::store::step_flights + static_cast<std::uint32_t>(a - memory_.aheads.data());
+        io_.at(a->flight).clear();
+        status s = step_.prefetch(lanes, a->flight);
+        if (s.ok() && !step_.all_planned(lanes, a->flight))
+            s = status::failure(errc::bound_too_small, "select: the chosen units do not fit in %u frames at once; raise "
+                                                       "memory_bytes or lower attend_tokens", plan_.frames);
+        if (s.ok()) s = step_.land_prefetch(lanes, a->flight);
+        if (!s) {
+            release(a, lanes, false);
+            return s;
+        }
+        selection_ = a;
+        return {};
+    }
+
+    /// Calls visit(kv head, keys, values) for every block of rows of the current selection and of DRAM.
+    template <class Visit> void views(std::uint32_t slot, std::uint32_t layer, Visit&& visit) noexcept {
+        const auto lanes = lanes_of(slot, layer);
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const lane l = store_.at(lanes[i].id);
+            const lane_state& s = l.state();
+            const auto block = [&](const element_type* k, const element_type* v, std::uint32_t rows) {
+                for (std::uint32_t h = 0; rows > 0 && h < plan_.model.lane_heads; ++h) {
+                    const std::size_t at = std::size_t{h} * plan_.model.dim;
+                    visit(lanes[i].in_layer * plan_.model.lane_heads + h,
+                          rows_view<element_type>{k + at, rows, plan_.model.dim, plan_.model.width()},
+                          rows_view<element_type>{v + at, rows, plan_.model.dim, plan_.model.width()});
+                }
+            };
+            block(l.sink_k(0), l.sink_v(0), s.sinks);
+            for (std::uint32_t from = s.window_begin; from < s.tokens;) {
+                const std::uint32_t rows = std::min(s.tokens - from, plan_.sizes.window + 1 - l.ring(from));
+                block(l.window_k(from), l.window_v(from), rows);
+                from += rows;
+            }
+            block(l.buffer_k(0), l.buffer_v(0), s.buffered);
+            if (selection_ == nullptr) continue;
+            const pool& frames = store_.pool_of(lanes[i].id);
+            for (const work_item& w : io_.at(selection_->flight).items()) {
+                if (w.lane != i) continue;
+                std::uint32_t left = l.unit(w.unit).entries;
+                for (std::uint32_t f = l.unit(w.unit).frames; left > 0; f = frames[f].next) {
+                    const std::uint32_t rows = std::min(left, store_.format().rows);
+                    block(store_.format().key(frames.bytes(f), 0), store_.format().value(frames.bytes(f), 0), rows);
+                    left -= rows;
+                }
+            }
+        }
+    }
+
+    [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t tokens,
+                                 std::span<float> out, bool last) noexcept {
+        const auto lanes = lanes_of(slot, layer);
+        if (lanes.empty()) return {};
+        ready();
+        if (plan_.window_only) return prefill_window(lanes, in, tokens, out);
+        release_all_aheads();
+        const lane first = store_.at(lanes[0].id);
+        if (first.state().tokens > 0) return prefill_turn(lanes, in, tokens, out);
+        return prefill_prompt(lanes, in, tokens, out, last);
+    }
+
+    [[nodiscard]] status check_rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n) noexcept {
+        for (const lane_ref& ref : lanes_of(slot, layer)) {
+            const lane_state& s = store_.at(ref.id).state();
+            if (n > s.tokens - s.window_begin)
+                return status::failure(errc::out_of_range, "rewind: n is %u; layer %u can give up %u tokens (its window)", n,
+                                       layer, s.tokens - s.window_begin);
+        }
+        return {};
+    }
+    void rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n) noexcept {
+        for (const lane_ref& ref : lanes_of(slot, layer)) store_.at(ref.id).state().tokens -= n;
+    }
+
+    [[nodiscard]] status retry_writes(std::uint32_t slot) noexcept {
+        release_selection();
+        return store_.retry_writes(pool_at(slot));
+    }
+
+    /// Forgets a sequence: its pages, frames and tables.
+    void end(std::uint32_t slot) noexcept {
+        release_all_aheads();
+        pool& frames = pool_at(slot);
+        store_.settle_all_writes(frames);
+        for (std::uint32_t layer = 0; layer < plan_.model.layers; ++layer)
+            for (const lane_ref& ref : lanes_of(slot, layer)) store_.forget_lane(ref.id);
+    }
+
+    [[nodiscard]] statistics stats(std::size_t fixed_bytes) const noexcept {
+        statistics s = stats_;
+        const io_counters c = io_.counters();
+        s.reads = c.reads, s.read_bytes = c.read_bytes, s.writes = c.writes, s.written_bytes = c.write_bytes;
+        s.resident_bytes_peak = fixed_bytes;
+        for (const pool& p : pools_) s.resident_bytes_peak += std::size_t{p.peak()} * store_.format().page_bytes;
+        return s;
+    }
+
+    /// Tokens of a lane of this shard, for checks and tests; `none` when the shard owns no lane of the layer.
+    [[nodiscard]] std::uint32_t tokens(std::uint32_t slot, std::uint32_t layer) noexcept {
+        const auto lanes = lanes_of(slot, layer);
+        if (lanes.empty()) return none;
+        const lane_state& s = store_.at(lanes[0].id).state();
+        return s.tokens + s.staged;
+    }
+    [[nodiscard]] unit_store<types>& store() noexcept { return store_; }
+    [[nodiscard]] unit_growth<types>& growth() noexcept { return growth_; }
+
+  private:
+    /// The lanes of a layer that this shard owns. Layer-wide lanes belong to the shard of their sequence.
+    [[nodiscard]] std::span<const lane_ref> lanes_of(std::uint32_t slot, std::uint32_t layer) noexcept {
+        return list_lanes(slot, layer, memory_.lanes);
+    }
+    [[nodiscard]] std::span<const lane_ref> list_lanes(std::uint32_t slot, std::uint32_t layer,
+                                                       std::span<lane_ref> into) const noexcept {
+        const std::uint32_t lanes = plan_.model.lanes(), base = (slot * plan_.model.layers + layer) * lanes;
+        std::uint32_t n = 0;
+        if constexpr (types::unit_of == granularity::layer) {
+            if (slot % plan_.shards == index_) into[n++] = {base, 0};
+        } else {
+            for (std::uint32_t i = index_; i < lanes; i += plan_.shards) into[n++] = {base + i, i};
+        }
+        return into.first(n);
+    }
+    [[nodiscard]] pool& pool_for(std::span<const lane_ref> lanes) noexcept { return store_.pool_of(lanes[0].id); }
+    [[nodiscard]] pool& pool_at(std::uint32_t slot) noexcept { return pools_[pools_.size() == 1 ? 0 : slot]; }
+
+    /// Every call ends the previous selection and takes note of what landed meanwhile.
+    void ready() noexcept {
+        release_selection();
+        io_.poll(false);
+    }
+
+    /// What must hold before entries are accepted: no failed write, room on storage, the lane clustered when it is time.
+    status accept(std::span<const lane_ref> lanes, std::uint32_t tokens) noexcept {
+        if (plan_.window_only) return {};
+        pool& frames = pool_for(lanes);
+        if (store_.has_failed_writes(frames)) return store_.write_error(frames);
+        std::uint32_t pages = 0;
+        for (const lane_ref& ref : lanes) {
+            const lane l = store_.at(ref.id);
+            if (!step_.drain_window(ref.id)) return store_.write_error(frames);
+            const std::uint32_t units = std::min(l.state().buffered + tokens, cluster_.max_units(l.state().tokens + tokens));
+            pages += growth_.worst_case_pages(units);
+        }
+        if (status s = store_.ensure_space(pages); !s) return s;
+        for (const lane_ref& ref : lanes) {
+            if (!should_found(store_.at(ref.id))) continue;
+            release_all_aheads();
+            if (status s = prompt_.begin(frames, plan_.sizes.max_tokens); !s) return s;
+            if (status s = prompt_.found(ref.id); !s) return s;
+        }
+        return {};
+    }
+    [[nodiscard]] bool should_found(const lane& l) const noexcept {
+        if constexpr (types::clusterer::founds)
+            return !l.state().founded && cluster_.ready(l.state().window_begin - l.state().sinks);
+        else return false;
+    }
+
+    void choose(std::span<const lane_ref> lanes, const float* q, std::uint32_t arriving, const ahead* a) noexcept {
+        if (a != nullptr && a->same_query(q, a->query.size())) { // the engine knew the true query in advance
+            for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+                std::copy_n(a->chosen.begin() + i * plan_.chosen_per_lane, a->count[i], step_.chosen_of(i).begin());
+                step_.chosen_count(i) = a->count[i];
+                step_.clear_forced(i);
+            }
+            return;
+        }
+        step_.choose(lanes, q, arriving);
+    }
+
+    status prefill_window(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
+                          std::span<float> out) noexcept {
+        for (const lane_ref& ref : lanes) {
+            const lane l = store_.at(ref.id);
+            const std::uint32_t before = l.state().tokens;
+            for (std::uint32_t t = 0; t < tokens; ++t) {
+                step_.encode_arrival(ref, in, t);
+                ++l.state().tokens;
+            }
+            if (!out.empty())
+                attend_prompt(plan_.model, ref.in_layer, in, before, tokens, l.window_k(0), l.window_v(0), out,
+                              memory_.causal);
+        }
+        return {};
+    }
+
+    status prefill_prompt(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens, std::span<float> out,
+                          bool last) noexcept {
+        pool& frames = pool_for(lanes);
+        if (store_.has_failed_writes(frames)) return store_.write_error(frames);
+        const std::uint32_t before = store_.at(lanes[0].id).state().staged, total = before + tokens;
+        if (status s = prompt_.begin(frames, total); !s) return s;
+        frames.note_all_used();
+        const auto& format = store_.format();
+        status done;
+        std::uint32_t organised = 0;
+        for (const lane_ref& ref : lanes) {
+            const lane l = store_.at(ref.id);
+            const bool all = last || !out.empty();
+            const std::uint32_t from = all ? 0 : before / format.rows * format.rows;
+            if (done = prompt_.load_staged(l, from, before); !done) break;
+            prompt_.encode(ref.in_layer, in, before, tokens);
+            if (!out.empty()) prompt_.attend(ref.in_layer, in, before, tokens, out);
+            done = last ? prompt_.organise(ref.id, ref.in_layer, in, total, tokens) : prompt_.stage(l, before, total);
+            if (!done) break;
+            ++organised;
+            note_storage();
+        }
+        if (!done) { // as it was before: earlier chunks are still staged
+            if (last)
+                for (std::uint32_t i = 0; i < organised; ++i) prompt_.forget_units(store_.at(lanes[i].id));
+            return done;
+        }
+        for (const lane_ref& ref : lanes) {
+            if (last) prompt_.commit(store_.at(ref.id), total);
+            else store_.at(ref.id).state().staged = total;
+        }
+        return {};
+    }
+
+    status prefill_turn(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
+                        std::span<float> out) noexcept {
+        if (status s = accept(lanes, tokens); !s) return s;
+        if (!out.empty())
+            for (const lane_ref& ref : lanes)
+                if (status s = step_.attend_turn(ref, in, tokens, out); !s) return s;
+        for (const lane_ref& ref : lanes)
+            if (!step_.append_turn(ref, in, tokens, plan_.buffer_limit)) return store_.write_error(pool_for(lanes));
+        note_storage();
+        return {};
+    }
+
+    void note_storage() noexcept {
+        if (plan_.window_only) return;
+        stats_.storage_bytes = std::max<std::uint64_t>(stats_.storage_bytes, std::uint64_t{layout_.used()} * store_.format().page_bytes);
+    }
+
+    // ------------------------------------------------------------------------------------------------ reading ahead
+    [[nodiscard]] ahead* find_ahead(std::uint32_t slot, std::uint32_t layer) noexcept {
+        for (ahead& a : memory_.aheads)
+            if (a.flight != none && a.slot == slot && a.layer == layer) return &a;
+        return nullptr;
+    }
+    [[nodiscard]] ahead* free_ahead() noexcept {
+        for (ahead& a : memory_.aheads)
+            if (a.flight == none) return &a;
+        return nullptr;
+    }
+    void release(ahead* a, std::span<const lane_ref> lanes, bool count_waste) noexcept {
+        if (a == nullptr) return;
+        step_.release_flight(lanes, a->flight, count_waste);
+        a->flight = none;
+    }
+    void release_selection() noexcept {
+        if (selection_ == nullptr) return;
+        ahead* a = std::exchange(selection_, nullptr);
+        release(a, list_lanes(a->slot, a->layer, memory_.other_lanes), false);
+    }
+    void release_all_aheads() noexcept {
+        release_selection();
+        for (ahead& a : memory_.aheads)
+            if (a.flight != none) release(&a, list_lanes(a.slot, a.layer, memory_.other_lanes), false);
+    }
+
+    cache_plan plan_{};
+    std::uint32_t index_ = 0;
+    memory memory_{};
+    typename types::clusterer_state cluster_{};
+    typename types::index_state index_state_{};
+    typename types::selector_state select_{};
+    typename types::layout_state layout_{};
+    typename types::transfers io_{};
+    std::span<pool> pools_;
+    unit_store<types> store_;
+    unit_growth<types> growth_;
+    chooser<types> choose_;
+    prompt_builder<types> prompt_;
+    runner step_;
+    statistics stats_;
+    ahead* selection_ = nullptr;
+};
+
+} // namespace kvtl::inline v0

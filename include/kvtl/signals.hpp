@@ -1,0 +1,59 @@
+// What policies declare at compile time: the signals they need from the engine, the granularity of their decisions and
+// whether they read attention mass. The manager takes the union; what nobody declares costs nothing.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstdint>
+
+namespace kvtl::inline v0 {
+
+/// Data that only the engine can supply. A set of signals is a bit mask.
+enum class signal : std::uint32_t {
+    nothing = 0,
+    q = 1U << 0,           ///< post-RoPE queries
+    k = 1U << 1,           ///< post-RoPE keys
+    v = 1U << 2,           ///< values
+    k_pre = 1U << 3,       ///< keys before RoPE
+    x = 1U << 4,           ///< input of the layer
+    probe = 1U << 5,       ///< queries that stand for the future
+    external = 1U << 6,    ///< scores computed outside
+    calibration = 1U << 7, ///< a blob fitted offline
+};
+
+[[nodiscard]] constexpr signal operator|(signal a, signal b) noexcept {
+    return static_cast<signal>(static_cast<std::uint32_t>(a) | static_cast<std::uint32_t>(b));
+}
+[[nodiscard]] constexpr signal operator&(signal a, signal b) noexcept {
+    return static_cast<signal>(static_cast<std::uint32_t>(a) & static_cast<std::uint32_t>(b));
+}
+[[nodiscard]] constexpr bool contains(signal set, signal part) noexcept { return (set & part) == part; }
+
+/// What an engine can hand over; the third template argument of kv_manager.
+template <signal... Signals> struct supplied {
+    static constexpr signal value = (Signals | ... | signal::nothing);
+};
+using supplied_by_default = supplied<signal::q, signal::k, signal::v>;
+
+/// Who shares a unit: one KV head, or all KV heads of a layer.
+enum class granularity : std::uint8_t { head, layer };
+
+/// Which attention mass a policy reads back. `full` needs a selector that reads everything.
+enum class feedback : std::uint8_t { unused, selected, estimated, full };
+
+template <class Policy> [[nodiscard]] consteval signal needs_of() {
+    if constexpr (requires { Policy::needs; }) return Policy::needs;
+    else return signal::nothing;
+}
+
+template <class Policy> [[nodiscard]] consteval feedback feedback_of() {
+    if constexpr (requires { Policy::reads_mass; }) return Policy::reads_mass;
+    else return feedback::unused;
+}
+
+/// True when the policy works only on units that span all KV heads of a layer.
+template <class Policy> [[nodiscard]] consteval bool layer_wide_only() {
+    if constexpr (requires { Policy::layer_wide_only; }) return Policy::layer_wide_only;
+    else return false;
+}
+
+} // namespace kvtl::inline v0

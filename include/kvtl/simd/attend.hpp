@@ -1,0 +1,191 @@
+// Decode attention: one query group over rows of keys and values, continuing a softmax state.
+//
+// What:   per block of rows: logits of all queries (dot.hpp), weights exp(logit - max) with the running
+// maximum
+//         adjusted first, then the weighted sum of the values in registers. A row comes from memory once for
+//         the whole group, and the block stays in the L1 cache between its two uses.
+// Shapes: q (G,D) f32; keys, values (N,D) of E; log_weight (N) or null; state: partial of (G,D).
+// Cost:   4 G D flops per row; for small G the bandwidth of the rows is the limit. Nothing allocates.
+// Limits: scale > 0; keys and values finite, those of absent rows (log_weight = -inf) too. Any N, any D, G
+// <= 64. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/attention.hpp>
+#include <kvtl/simd/axpy.hpp>
+#include <kvtl/simd/dot.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <type_traits>
+
+namespace kvtl::inline v0::simd {
+
+/// Rows between two looks at the maximum: long enough to hide them, short enough that K and V fit the L1
+/// cache.
+inline constexpr std::size_t attend_block = 32;
+
+/// Rows that are read side by side. Taller blocks lose half of the DRAM bandwidth: a processor's prefetcher
+/// follows a few streams, not sixteen.
+inline constexpr std::size_t row_streams = 4;
+
+/// Floats of scratch that attend_rows needs.
+[[nodiscard]] constexpr std::size_t attend_scratch_floats(std::size_t group) noexcept {
+    return group * attend_block;
+}
+
+/// Every query of a group.
+inline constexpr std::uint64_t all_queries = ~std::uint64_t{0};
+
+/// Registers that a weighted sum may keep its results in; the others hold a row and the weights.
+template <class Arch> inline constexpr std::size_t sum_registers = lanes<Arch> == 8 ? 8 : 16;
+#if !defined(__aarch64__)
+template <class Arch>
+requires(lanes<Arch> ==
+         4) inline constexpr std::size_t sum_registers<Arch> = 8; // SSE has 16 registers, NEON 32
+#endif
+
+/// Turns a block's inner products into weights, in place, and brings one query's max, sum and acc up to date
+/// with them. `s` has room for attend_block floats.
+template <class Arch>
+void weigh(float* s, std::size_t n, float scale, const float* log_weight, float& max, float& sum, float* acc,
+           std::size_t dim) noexcept {
+    using F = floats<Arch>;
+    constexpr std::size_t lane_count = lanes<Arch>;
+    constexpr float infinity = std::numeric_limits<float>::infinity();
+    const std::size_t whole = (n + lane_count - 1) / lane_count * lane_count;
+    std::fill(s + n, s + whole, -infinity);
+
+    F largest(-infinity);
+    for (std::size_t i = 0; i < whole; i += lane_count) {
+        F bias(0.0F);
+        if (log_weight != nullptr)
+            bias = i + lane_count <= n ? load<Arch>(log_weight + i) : load_part<Arch>(log_weight + i, n - i);
+        const F logit = fma<Arch>(load<Arch>(s + i), F(scale), bias);
+        largest = xsimd::max(largest, logit);
+        store<Arch>(s + i, logit);
+    }
+    const float block_max = reduce_max<Arch>(largest);
+    if (block_max > max) {
+        const float shrink = detail::exp_shifted<Arch>(max, block_max);
+        simd::scale<Arch>(shrink, acc, dim);
+        sum *= shrink;
+        max = block_max;
+    }
+    if (max == -infinity) { // nothing seen yet, and nothing here: -inf - -inf would be no number
+        std::fill(s, s + n, 0.0F);
+        return;
+    }
+    F total(0.0F);
+    for (std::size_t i = 0; i < whole; i += lane_count) {
+        const F weight = exp<Arch>(load<Arch>(s + i) - F(max));
+        total = total + weight;
+        store<Arch>(s + i, weight);
+    }
+    sum += reduce_add<Arch>(total);
+}
+
+/// acc[g][j] += sum over the rows of weight[g][row] * row[j], for Q queries and the `width` numbers j from
+/// `first` on. N registers hold them; the last register is partly used where width is no multiple of lanes.
+template <class Arch, std::size_t Q, std::size_t N, element E, class Width>
+void weighted_sum(const float* weight, rows_view<E> rows, std::size_t first, Width width, float* acc,
+                  std::size_t acc_stride) noexcept {
+    using F = floats<Arch>;
+    const auto get = [&](const auto* p, std::size_t at) __attribute__((always_inline)) {
+        if constexpr (std::is_same_v<Width, constant<N * lanes<Arch>>>)
+            return load<Arch>(p + at);
+        else
+            return load_part<Arch>(p + at, width);
+    };
+    F sum[Q * N];
+    unrolled<Q * N>([&](auto i) { sum[i] = get(acc + i / N * acc_stride + first, i % N * lanes<Arch>); });
+    for (std::size_t r = 0; r < rows.count; ++r) {
+        F x[N];
+        unrolled<N>([&](auto j) { x[j] = get(rows.row(r) + first, j * lanes<Arch>); });
+        unrolled<Q>([&](auto g) {
+            const F w(weight[g * attend_block + r]);
+            unrolled<N>([&](auto j) { sum[g * N + j] = fma<Arch>(w, x[j], sum[g * N + j]); });
+        });
+    }
+    unrolled<Q * N>([&](auto i) {
+        float* to = acc + i / N * acc_stride + first + i % N * lanes<Arch>;
+        if constexpr (std::is_same_v<Width, constant<N * lanes<Arch>>>)
+            store<Arch>(to, sum[i]);
+        else
+            store_part<Arch>(to, sum[i], width);
+    });
+}
+
+/// The weighted sum for Q queries over all dimensions, in as few passes over the block as the registers
+/// allow.
+template <class Arch, std::size_t Q, element E>
+void weighted_sums(const float* weight, rows_view<E> rows, float* acc, std::size_t acc_stride) noexcept {
+    constexpr std::size_t widest = std::bit_floor(std::min<std::size_t>(8, sum_registers<Arch> / Q));
+    std::size_t first = 0;
+    const auto passes = [&](auto n) {
+        constexpr std::size_t width = n * lanes<Arch>;
+        for (; first + width <= rows.dim; first += width)
+            weighted_sum<Arch, Q, n>(weight, rows, first, constant<width>{}, acc, acc_stride);
+    };
+    passes(constant<widest>{});
+    if constexpr (widest > 4)
+        passes(constant<4>{});
+    if constexpr (widest > 2)
+        passes(constant<2>{});
+    if constexpr (widest > 1)
+        passes(constant<1>{});
+    if (first < rows.dim)
+        weighted_sum<Arch, Q, 1>(weight, rows, first, rows.dim - first, acc, acc_stride);
+}
+
+/// Lets the queries of `queries` (bit g stands for query g at q + g * q_stride) attend the rows and adds the
+/// result to `p`. Any order and cutting of the rows is fine. log_weight, null or one number per row, is added
+/// to the logit: ln n for a row that stands for n equal ones, -inf for a row that is absent.
+template <class Arch = default_arch, element E>
+void attend_rows(const float* q, std::size_t q_stride, float scale, rows_view<E> keys, rows_view<E> values,
+                 const float* log_weight, const partial& p, std::span<float> scratch,
+                 std::uint64_t queries = all_queries) noexcept {
+    assert(keys.count == values.count && keys.dim == p.dim && values.dim == p.dim);
+    assert(scratch.size() >= attend_scratch_floats(p.group));
+    if (p.group < 64)
+        queries &= (std::uint64_t{1} << p.group) - 1;
+
+    for (std::size_t first = 0; first < keys.count; first += attend_block) {
+        const std::size_t n = std::min(attend_block, keys.count - first);
+        const rows_view<E> k = keys.slice(first, n);
+        const rows_view<E> v = values.slice(first, n);
+        for (std::uint64_t left = queries;
+             left != 0;) { // run by run of neighbouring queries, mostly just one
+            const auto begin = static_cast<std::size_t>(std::countr_zero(left));
+            const auto count = static_cast<std::size_t>(std::countr_one(left >> begin));
+            left &= begin + count < 64 ? all_queries << (begin + count) : 0;
+
+            float* s = scratch.data();
+            for (std::size_t i = 0; i < n; i += row_streams)
+                dot_group<Arch>(q + begin * q_stride, count, q_stride,
+                                k.slice(i, std::min(row_streams, n - i)), s + i, attend_block);
+            float* acc = p.acc + begin * p.dim;
+            for (std::size_t g = 0; g < count; ++g)
+                weigh<Arch>(s + g * attend_block, n, scale,
+                            log_weight != nullptr ? log_weight + first : nullptr, p.max[begin + g],
+                            p.sum[begin + g], acc + g * p.dim, p.dim);
+
+            std::size_t g = 0;
+            for (; g + 4 <= count; g += 4)
+                weighted_sums<Arch, 4>(s + g * attend_block, v, acc + g * p.dim, p.dim);
+            s += g * attend_block;
+            acc += g * p.dim;
+            if (count - g == 3)
+                weighted_sums<Arch, 3>(s, v, acc, p.dim);
+            if (count - g == 2)
+                weighted_sums<Arch, 2>(s, v, acc, p.dim);
+            if (count - g == 1)
+                weighted_sums<Arch, 1>(s, v, acc, p.dim);
+        }
+    }
+}
+
+} // namespace kvtl::inline v0::simd

@@ -1,0 +1,223 @@
+// Exact causal attention of a prefill chunk, for one KV head.
+//
+// What:   query t of the chunk (G heads) sees keys 0 .. first + t. The T * G query rows are taken 64 at a
+// time, the keys
+//         in blocks of 64 at fixed places; only one 64 x 64 tile of logits exists at any time. Query rows lie
+//         across the lanes, so that the maximum and the sum of a row need no operation between lanes.
+// Shapes: q, out (T, G, D) f32, G * D numbers together and a stride from t to t; keys, values (>= first + T,
+// D) of E. Cost:   4 D flops per visible pair of query row and key, near the peak of a core. Scratch: 90 KiB
+// at D = 64. Limits: scale > 0, everything finite, any D, G >= 1. A query's result has the same bits however
+// the prompt is cut into
+//         chunks: no step mixes query rows, key blocks lie at absolute positions, and what follows the last
+//         visible key only adds exact zeros.
+// Source: the online softmax and the tiling of FlashAttention-2 (Dao, 2023), laid out for the vector
+// registers of a CPU. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/simd/arch.hpp>
+#include <kvtl/simd/convert.hpp>
+#include <kvtl/simd/unroll.hpp>
+#include <kvtl/views.hpp>
+
+#include <algorithm>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+namespace kvtl::inline v0::simd {
+
+/// Query rows of a tile, and keys of a block.
+inline constexpr std::size_t causal_tile = 64;
+
+/// D rounded up to whole registers of every architecture: rows inside scratch end in zeros instead of special
+/// cases.
+[[nodiscard]] constexpr std::size_t causal_padded(std::size_t dim) noexcept {
+    return (dim + 15) / 16 * 16;
+}
+
+/// Floats of scratch that attend_causal needs, wherever it begins.
+[[nodiscard]] constexpr std::size_t causal_scratch_floats(std::size_t dim) noexcept {
+    return causal_tile * (4 * causal_padded(dim) + causal_tile + 4) + 15;
+}
+
+/// The memory of a tile of query rows and a block of keys; P is the padded D.
+struct causal_buffers {
+    float* qt;      ///< (P, 64) queries times scale, transposed
+    float* k;       ///< (64, P)
+    float* v;       ///< (64, P)
+    float* acc;     ///< (64, P) weighted values of each query row
+    float* s;       ///< (64, 64) logits, then weights: s[key][query row]
+    float* max;     ///< (64) largest logit of each query row
+    float* sum;     ///< (64) sum of its weights
+    float* shrink;  ///< (64) what the last block's maximum makes of its sum and acc
+    float* visible; ///< (64) how many keys of the block it sees
+
+    /// Everything starts on a cache line: registers that straddle two cost a third of the speed.
+    causal_buffers(float* memory, std::size_t padded) noexcept
+        : qt(memory + (64 - reinterpret_cast<std::uintptr_t>(memory) % 64) % 64 / sizeof(float)),
+          k(qt + causal_tile * padded), v(k + causal_tile * padded), acc(v + causal_tile * padded),
+          s(acc + causal_tile * padded), max(s + causal_tile * causal_tile), sum(max + causal_tile),
+          shrink(sum + causal_tile), visible(shrink + causal_tile) {}
+};
+
+/// Both products keep 4 rows by this many registers of sums: 16 hide the latency, but where there are only
+/// 16, 8 must do.
+template <class Arch> inline constexpr std::size_t causal_width = lanes<Arch> == 16 ? 4 : 2;
+#if defined(__aarch64__)
+template <class Arch>
+requires(lanes<Arch> == 4) inline constexpr std::size_t causal_width<Arch> = 4;
+#endif
+
+/// s[key][row] = k[key] . q[row] for the block's keys, in fours: up to 3 rows of s behind them become
+/// meaningless.
+template <class Arch, class Dim>
+void causal_logits(const causal_buffers& b, std::size_t rows, std::size_t keys, Dim padded) noexcept {
+    using F = floats<Arch>;
+    constexpr std::size_t width = causal_width<Arch>;
+    for (std::size_t first = 0; first < rows; first += width * lanes<Arch>)
+        for (std::size_t key = 0; key < keys; key += 4) {
+            const float* k = b.k + key * padded;
+            F sum[4 * width];
+            unrolled<4 * width>([&](auto i) { sum[i] = F(0.0F); });
+            for (std::size_t d = 0; d < padded; ++d) {
+                F q[width];
+                unrolled<width>([&](auto j) {
+                    q[j] = keep<Arch>(load<Arch>(b.qt + d * causal_tile + first + j * lanes<Arch>));
+                });
+                unrolled<4>([&](auto r) {
+                    const F x = keep<Arch>(F(k[r * padded + d]));
+                    unrolled<width>(
+                        [&](auto j) { sum[r * width + j] = fma<Arch>(x, q[j], sum[r * width + j]); });
+                });
+            }
+            unrolled<4 * width>([&](auto i) {
+                store<Arch>(b.s + (key + i / width) * causal_tile + first + i % width * lanes<Arch>, sum[i]);
+            });
+        }
+}
+
+/// Logits to weights in place, with max, sum and shrink of the query rows brought up to date.
+template <class Arch>
+void causal_weights(const causal_buffers& b, std::size_t rows, std::size_t keys) noexcept {
+    using F = floats<Arch>;
+    const F hidden(-std::numeric_limits<float>::infinity());
+    for (std::size_t first = 0; first < rows; first += lanes<Arch>) {
+        float* s = b.s + first;
+        const F visible = load<Arch>(b.visible + first);
+        const F old_max = load<Arch>(b.max + first);
+        F max = old_max;
+        for (std::size_t key = 0; key < keys; ++key) {
+            const auto seen = F(static_cast<float>(key)) < visible;
+            const F logit = xsimd::select(seen, load<Arch>(s + key * causal_tile), hidden);
+            max = xsimd::max(max, logit);
+            store<Arch>(s + key * causal_tile, logit);
+        }
+        // Finite from the first block on, because every query sees key 0: no -inf - -inf here.
+        F sum(0.0F);
+        for (std::size_t key = 0; key < keys; ++key) {
+            const F weight = exp<Arch>(load<Arch>(s + key * causal_tile) - max);
+            sum = sum + weight;
+            store<Arch>(s + key * causal_tile, weight);
+        }
+        const F shrink = exp<Arch>(old_max - max); // exactly 1 where the maximum stays
+        store<Arch>(b.max + first, max);
+        store<Arch>(b.sum + first, fma<Arch>(load<Arch>(b.sum + first), shrink, sum));
+        store<Arch>(b.shrink + first, shrink);
+    }
+}
+
+/// acc[row] = shrink * acc[row] + sum over keys of s[key][row] * v[key], for N registers of each row from
+/// `first` on.
+template <class Arch, std::size_t N, class Dim>
+void causal_values(const causal_buffers& b, std::size_t rows, std::size_t keys, Dim padded,
+                   std::size_t first) noexcept {
+    using F = floats<Arch>;
+    for (std::size_t row = 0; row < rows; row += 4) {
+        float* acc = b.acc + row * padded + first;
+        F sum[4 * N];
+        unrolled<4 * N>([&](auto i) {
+            sum[i] = F(b.shrink[row + i / N]) * load<Arch>(acc + i / N * padded + i % N * lanes<Arch>);
+        });
+        for (std::size_t key = 0; key < keys; ++key) {
+            const float* weight = b.s + key * causal_tile + row;
+            F v[N];
+            unrolled<N>(
+                [&](auto j) { v[j] = keep<Arch>(load<Arch>(b.v + key * padded + first + j * lanes<Arch>)); });
+            unrolled<4>([&](auto r) {
+                const F w = keep<Arch>(F(weight[r]));
+                unrolled<N>([&](auto j) { sum[r * N + j] = fma<Arch>(w, v[j], sum[r * N + j]); });
+            });
+        }
+        unrolled<4 * N>([&](auto i) { store<Arch>(acc + i / N * padded + i % N * lanes<Arch>, sum[i]); });
+    }
+}
+
+/// One tile of query rows against one block of keys.
+template <class Arch, class Dim>
+void causal_block(const causal_buffers& b, std::size_t rows, std::size_t keys, Dim padded) noexcept {
+    causal_logits<Arch>(b, rows, keys, padded);
+    causal_weights<Arch>(b, rows, keys);
+    std::size_t first = 0;
+    constexpr std::size_t width = causal_width<Arch>;
+    for (; first + width * lanes<Arch> <= padded; first += width * lanes<Arch>)
+        causal_values<Arch, width>(b, rows, keys, padded, first);
+    for (; first < padded; first += lanes<Arch>)
+        causal_values<Arch, 1>(b, rows, keys, padded, first);
+}
+
+/// out[t][g] = attention of query (t, g) at q + t * q_row_stride + g * D over keys 0 .. first + t, for t <
+/// queries. `first` is the number of keys that precede the chunk; `out` is laid out like q with its own
+/// stride.
+template <class Arch = default_arch, element E>
+void attend_causal(const float* q, std::size_t q_row_stride, std::size_t group, float scale,
+                   std::size_t queries, rows_view<E> keys, rows_view<E> values, std::size_t first, float* out,
+                   std::size_t out_row_stride, std::span<float> scratch) noexcept {
+    const std::size_t dim = keys.dim;
+    const std::size_t padded = causal_padded(dim);
+    assert(keys.count >= first + queries && values.count >= first + queries && values.dim == dim);
+    assert(scratch.size() >= causal_scratch_floats(dim));
+    const causal_buffers b(scratch.data(), padded);
+    std::fill_n(scratch.data(), causal_scratch_floats(dim), 0.0F); // the padding is never written again
+
+    const std::size_t all_rows = queries * group;
+    for (std::size_t tile = 0; tile < all_rows; tile += causal_tile) {
+        const std::size_t rows = std::min(causal_tile, all_rows - tile);
+        const auto token = [&](std::size_t row) { return (tile + std::min(row, rows - 1)) / group; };
+        const auto offset = [&](std::size_t row, std::size_t stride) {
+            return (tile + row) / group * stride + (tile + row) % group * dim;
+        };
+        for (std::size_t row = 0; row < rows; ++row) {
+            const float* from = q + offset(row, q_row_stride);
+            for (std::size_t d = 0; d < dim; ++d)
+                b.qt[d * causal_tile + row] = from[d] * scale;
+        }
+        std::fill_n(b.acc, causal_tile * padded, 0.0F);
+        std::fill_n(b.sum, causal_tile, 0.0F);
+        std::fill_n(b.max, causal_tile, -std::numeric_limits<float>::infinity());
+
+        const std::size_t end = first + token(rows) + 1; // keys that the tile's last query sees
+        for (std::size_t block = 0; block < end; block += causal_tile) {
+            const std::size_t n = std::min(causal_tile, end - block);
+            for (std::size_t i = 0; i < n; ++i) {
+                decode<Arch>(keys.row(block + i), b.k + i * padded, dim);
+                decode<Arch>(values.row(block + i), b.v + i * padded, dim);
+            }
+            for (std::size_t row = 0; row < causal_tile; ++row) {
+                const std::size_t seen = first + token(row) + 1;
+                b.visible[row] = static_cast<float>(seen > block ? std::min(seen - block, causal_tile) : 0);
+            }
+            with_dim(padded, [&](auto p) { causal_block<Arch>(b, rows, n, p); });
+        }
+        for (std::size_t row = 0; row < rows; ++row) {
+            float* to = out + offset(row, out_row_stride);
+            const float share = 1.0F / b.sum[row];
+            // Adding zero turns -0 into +0: behind the last visible key, 0 * v may have turned a -0 or not.
+            for (std::size_t d = 0; d < dim; ++d)
+                to[d] = b.acc[row * padded + d] * share + 0.0F;
+        }
+    }
+}
+
+} // namespace kvtl::inline v0::simd

@@ -1,0 +1,45 @@
+// Inner products of f32 queries with stored rows.
+//
+// Shapes: q (D) or (G,D), rows (N,D) of E, out (N) or (G,N).
+// Cost:   N * G * D multiply-adds; a row comes from memory once for the whole group.
+// Limits: f32 sums; any D. A row's sum has the same bits wherever the row stands and whatever the group.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/simd/tile.hpp>
+
+namespace kvtl::inline v0::simd {
+
+/// sum of a[i] * b[i]
+template <class Arch = default_arch, element E>
+[[nodiscard]] inline float dot(const float* a, const E* b, std::size_t n) noexcept {
+    using F = floats<Arch>;
+    constexpr std::size_t lane_count = lanes<Arch>;
+    F sum[4] = {F(0.0F), F(0.0F), F(0.0F), F(0.0F)}; // four chains hide the latency of one
+    std::size_t i = 0;
+    for (; i + 4 * lane_count <= n; i += 4 * lane_count)
+        unrolled<4>([&](auto j) {
+            const std::size_t at = i + j * lane_count;
+            sum[j] = fma<Arch>(load<Arch>(a + at), load<Arch>(b + at), sum[j]);
+        });
+    for (; i + lane_count <= n; i += lane_count)
+        sum[0] = fma<Arch>(load<Arch>(a + i), load<Arch>(b + i), sum[0]);
+    if (i != n)
+        sum[1] = fma<Arch>(load_part<Arch>(a + i, n - i), load_part<Arch>(b + i, n - i), sum[1]);
+    return reduce_add<Arch>((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
+/// out[i] = q . rows[i]
+template <class Arch = default_arch, element E>
+inline void dot_rows(const float* q, rows_view<E> rows, float* out) noexcept {
+    tile_rows<Arch, product>(q, rows, out);
+}
+
+/// out[g * out_stride + i] = q_g . rows[i], where q_g = q + g * q_stride and g < group
+template <class Arch = default_arch, element E>
+inline void dot_group(const float* q, std::size_t group, std::size_t q_stride, rows_view<E> rows, float* out,
+                      std::size_t out_stride) noexcept {
+    tile_group<Arch, product>(q, group, q_stride, rows, out, out_stride);
+}
+
+} // namespace kvtl::inline v0::simd

@@ -1,0 +1,140 @@
+// The register block behind dot.hpp and distance.hpp: a few rows against a few queries at once.
+//
+// What:   every row is loaded and converted once per block of queries, every query once per block of rows.
+// One register
+//         accumulates each (query, row) pair over the dimensions; the lanes are summed once, at the end, for
+//         a whole register of pairs.
+// Shapes: queries (Q,D) f32, rows (R,D) of E, sums (Q,R).
+// Cost:   R * Q multiply-adds per `lanes` dimensions, and three instructions per pair for the final sums.
+// Limits: a pair's sum does not depend on its place in the block: blocks may overlap, and results are the
+// same bits
+//         however the rows are cut into calls.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/simd/arch.hpp>
+#include <kvtl/simd/unroll.hpp>
+#include <kvtl/views.hpp>
+
+#include <cstddef>
+
+namespace kvtl::inline v0::simd {
+
+/// sum + q * x
+struct product {
+    template <class Arch>
+    [[gnu::always_inline]] static floats<Arch> step(const floats<Arch>& q, const floats<Arch>& x,
+                                                    const floats<Arch>& sum) noexcept {
+        return fma<Arch>(q, x, sum);
+    }
+};
+
+/// sum + (q - x)^2
+struct squared_difference {
+    template <class Arch>
+    [[gnu::always_inline]] static floats<Arch> step(const floats<Arch>& q, const floats<Arch>& x,
+                                                    const floats<Arch>& sum) noexcept {
+        const floats<Arch> difference = q - x;
+        return fma<Arch>(difference, difference, sum);
+    }
+};
+
+/// Pairs that a block holds: one register of sums, but at least eight to hide the latency of a multiply-add.
+template <class Arch> inline constexpr std::size_t tile_pairs = lanes<Arch> < 8 ? 8 : lanes<Arch>;
+
+/// out[g * out_stride + r] = Op over the dimensions of query g and row r, for g < Q and r < R.
+template <class Arch, class Op, std::size_t R, std::size_t Q, element E, class Dim>
+[[gnu::always_inline]] inline void tile(const float* q, std::size_t q_stride, const E* rows,
+                                        std::size_t row_stride, Dim dim, float* out,
+                                        std::size_t out_stride) noexcept {
+    using F = floats<Arch>;
+    constexpr std::size_t lane_count = lanes<Arch>;
+    constexpr std::size_t registers = (R * Q + lane_count - 1) / lane_count; // of finished sums
+    F sum[registers * lane_count];
+    unrolled<registers * lane_count>([&](auto i) { sum[i] = F(0.0F); });
+
+    // Four rows side by side, because the prefetcher follows a few streams from memory, not sixteen. A single
+    // query is bound by memory anyway: then the long f32 rows are read one after the other.
+    constexpr std::size_t S = Q == 1 && sizeof(E) == 4 ? 1 : (R < 4 ? R : 4);
+    unrolled<R / S>([&](auto block) __attribute__((always_inline)) {
+        const auto step = [&](auto load_from, std::size_t d) __attribute__((always_inline)) {
+            F query[Q];
+            unrolled<Q>([&](auto g) { query[g] = keep<Arch>(load_from(q + g * q_stride + d)); });
+            unrolled<S>([&](auto s) {
+                constexpr std::size_t r = block * S + s;
+                const F x = keep<Arch>(load_from(rows + r * row_stride + d));
+                unrolled<Q>(
+                    [&](auto g) { sum[g * R + r] = Op::template step<Arch>(query[g], x, sum[g * R + r]); });
+            });
+        };
+        std::size_t d = 0;
+        for (; d + lane_count <= dim; d += lane_count)
+            step(
+                [](const auto* p) __attribute__((always_inline)) { return load<Arch>(p); }, d);
+        if (const std::size_t rest = dim - d; rest != 0)
+            step(
+                [rest](const auto* p) __attribute__((always_inline)) { return load_part<Arch>(p, rest); }, d);
+    });
+
+    float finished[registers * lane_count];
+    unrolled<registers>([&](auto i) __attribute__((always_inline)) {
+        store<Arch>(finished + i * lane_count, reduce_add_each<Arch>(sum + i * lane_count));
+    });
+    unrolled<Q>([&](auto g) { unrolled<R>([&](auto r) { out[g * out_stride + r] = finished[g * R + r]; }); });
+}
+
+/// f(i) for the first row i of each block of R; the last block reaches back over rows that are done already.
+template <std::size_t R, class F>
+[[gnu::always_inline]] inline void for_row_blocks(std::size_t rows, F&& f) noexcept {
+    for (std::size_t done = 0; done < rows; done += R)
+        f(done + R <= rows ? done : rows - R);
+}
+
+/// out[i] for one query and all rows i.
+template <class Arch, class Op, element E>
+inline void tile_rows(const float* q, rows_view<E> rows, float* out) noexcept {
+    with_dim(rows.dim, [&](auto dim) {
+        const auto sweep = [&](auto block) {
+            constexpr std::size_t R = decltype(block)::value;
+            for_row_blocks<R>(rows.count, [&](std::size_t i) {
+                tile<Arch, Op, R, 1>(q, 0, rows.row(i), rows.stride, dim, out + i, 0);
+            });
+        };
+        if (rows.count >= tile_pairs<Arch>)
+            sweep(constant<tile_pairs<Arch>>{});
+        else if (rows.count >= 4)
+            sweep(constant<4>{});
+        else
+            sweep(constant<1>{});
+    });
+}
+
+/// out[g * out_stride + i] for all queries g and rows i: a block of rows meets four queries at a time. The
+/// dimension is no constant here: it would gain a few per cent and multiply the code by five.
+template <class Arch, class Op, element E>
+inline void tile_group(const float* q, std::size_t group, std::size_t q_stride, rows_view<E> rows, float* out,
+                       std::size_t out_stride) noexcept {
+    constexpr std::size_t R = tile_pairs<Arch> / 4;
+    if (group == 1 || rows.count < R) {
+        for (std::size_t g = 0; g < group; ++g)
+            tile_rows<Arch, Op>(q + g * q_stride, rows, out + g * out_stride);
+        return;
+    }
+    for_row_blocks<R>(rows.count, [&](std::size_t i) {
+        const auto against = [&](auto queries, std::size_t g) {
+            tile<Arch, Op, R, decltype(queries)::value>(q + g * q_stride, q_stride, rows.row(i), rows.stride,
+                                                        rows.dim, out + g * out_stride + i, out_stride);
+        };
+        std::size_t g = 0;
+        for (; g + 4 <= group; g += 4)
+            against(constant<4>{}, g);
+        if (group - g == 3)
+            against(constant<3>{}, g);
+        if (group - g == 2)
+            against(constant<2>{}, g);
+        if (group - g == 1)
+            against(constant<1>{}, g);
+    });
+}
+
+} // namespace kvtl::inline v0::simd

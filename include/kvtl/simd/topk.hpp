@@ -1,0 +1,115 @@
+// The k best of n scores, in order.
+//
+// What:   scores become 64-bit keys that sort like (score descending, index ascending). One sweep keeps every
+// score that
+//         still can be among the best in a buffer; when the buffer is full, a selection cuts it back to k and
+//         raises the bar. Most scores are only ever compared, a register at a time.
+// Shapes: score (n), out (k). Cost: n / lanes comparisons, O(k log(n / k)) candidates, one sort of k keys.
+// Limits: NaN ranks below -inf; +0 and -0 tie. n < 2^32.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/simd/arch.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <span>
+
+namespace kvtl::inline v0::simd {
+
+/// How many keys of scratch top_k needs for these n and k.
+[[nodiscard]] constexpr std::size_t top_k_scratch(std::size_t n, std::size_t k) noexcept {
+    return std::min(n, k + std::max<std::size_t>(k, 512));
+}
+
+/// A key per score: greater means better, and among equal scores the lower index is better.
+template <class Arch> [[nodiscard]] inline std::uint64_t top_k_key(float score, std::size_t index) noexcept {
+    const auto bits = std::bit_cast<std::uint32_t>(score + 0.0F); // -0 becomes +0
+    const std::uint32_t ordered = (bits >> 31) != 0 ? ~bits : bits | 0x80000000U;
+    const std::uint64_t upper = std::isnan(score) ? 0 : ordered;
+    return (upper << 32) | (0xFFFFFFFFU - static_cast<std::uint32_t>(index));
+}
+
+/// Sorts keys best first. A type of its own per Arch keeps the standard library's code apart between
+/// translation units.
+template <class Arch> struct better_key {
+    bool operator()(std::uint64_t a, std::uint64_t b) const noexcept { return a > b; }
+};
+
+/// Moves the k best of n distinct keys to the front, the k-th of them to keys[k - 1]. Quickselect with a
+/// partition that never mispredicts, several times as fast as std::nth_element, which finishes (and bounds
+/// the worst case).
+template <class Arch> inline void select_best(std::uint64_t* keys, std::size_t n, std::size_t k) noexcept {
+    std::size_t first = 0, last = n; // the k-th best is in [first, last)
+    for (int round = 0; round < 32 && last - first > 24; ++round) {
+        const std::size_t quarter = (last - first) / 4; // not the ends: a partition leaves its pivot there
+        const std::uint64_t a = keys[first + quarter], b = keys[first + 2 * quarter],
+                            c = keys[last - quarter];
+        const std::uint64_t pivot = std::max(std::min(a, b), std::min(std::max(a, b), c));
+        std::size_t split = first; // better keys go to [first, split)
+        for (std::size_t i = first; i < last; ++i) {
+            const std::uint64_t key = keys[i];
+            keys[i] = keys[split];
+            keys[split] = key;
+            split += static_cast<std::size_t>(key > pivot);
+        }
+        (split >= k ? last : first) = split;
+    }
+    std::nth_element(keys + first, keys + (k - 1), keys + last, better_key<Arch>{});
+}
+
+/// Writes the indices of the min(n, k) best scores to `out`, best first, and returns how many these are.
+template <class Arch = default_arch>
+inline std::size_t top_k(const float* score, std::size_t n, std::size_t k, std::uint32_t* out,
+                         std::span<std::uint64_t> scratch) noexcept {
+    using F = floats<Arch>;
+    constexpr std::size_t lane_count = lanes<Arch>;
+    constexpr std::size_t stride = 4 * lane_count;
+    k = std::min(n, k);
+    if (k == 0)
+        return 0;
+    std::uint64_t* const keys = scratch.data();
+    const std::size_t capacity = top_k_scratch(n, k);
+    std::size_t i = 0;
+    for (; i < capacity; ++i)
+        keys[i] = top_k_key<Arch>(score[i], i);
+    std::size_t filled = capacity;
+    select_best<Arch>(keys, filled, k);
+    while (i < n) {
+        // The k-th best so far sets the bar. What comes later loses ties, so only a greater score matters.
+        filled = k;
+        const std::uint64_t kth = keys[k - 1];
+        const float reached = score[0xFFFFFFFFU - static_cast<std::uint32_t>(kth)];
+        const float lowest = -std::numeric_limits<float>::infinity();
+        const float bar = std::isnan(reached) ? lowest : std::nextafter(reached, -lowest);
+        const F bars(bar);
+        const auto offer = [&](std::size_t from,
+                               std::size_t to) { // written always, kept if it passes: no branch
+            for (std::size_t j = from; j < to; ++j) {
+                keys[filled] = top_k_key<Arch>(score[j], j);
+                filled += static_cast<std::size_t>(score[j] >= bar);
+            }
+        };
+        for (; i + stride <= n && filled + stride <= capacity; i += stride) {
+            const auto passes = [&](std::size_t j) { return load<Arch>(score + i + j * lane_count) >= bars; };
+            if (!xsimd::any((passes(0) | passes(1)) | (passes(2) | passes(3))))
+                continue;
+            for (std::size_t j = 0; j < 4; ++j)
+                if (xsimd::any(passes(j)))
+                    offer(i + j * lane_count, i + (j + 1) * lane_count);
+        }
+        if (i + stride > n && filled + (n - i) <= capacity) {
+            offer(i, n);
+            i = n;
+        }
+        select_best<Arch>(keys, filled, k);
+    }
+    std::sort(keys, keys + k, better_key<Arch>{});
+    for (std::size_t j = 0; j < k; ++j)
+        out[j] = 0xFFFFFFFFU - static_cast<std::uint32_t>(keys[j]);
+    return k;
+}
+
+} // namespace kvtl::inline v0::simd

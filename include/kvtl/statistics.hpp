@@ -1,0 +1,68 @@
+// What a cache counts. Bytes and operations are counted where they are issued. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvtl::inline v0 {
+
+/// Bytes of the reservation by what they are for; their sum never exceeds memory_bytes.
+struct memory_parts {
+    std::size_t index = 0;    ///< means and summaries of units
+    std::size_t metadata = 0; ///< lane and unit tables, page maps, checksums, frame tables
+    std::size_t window = 0;   ///< sinks and recent window
+    std::size_t buffers = 0;  ///< entries that wait for their unit
+    std::size_t tails = 0;    ///< frames that unfinished pages may hold
+    std::size_t scratch = 0;  ///< scores, choices, partials, transfer plans
+    std::size_t frames = 0;   ///< frames for resident units; lent to prefill while a prompt is organised
+
+    [[nodiscard]] std::size_t total() const noexcept {
+        return index + metadata + window + buffers + tails + scratch + frames;
+    }
+};
+
+struct statistics {
+    std::uint64_t steps = 0;               ///< attend() calls (per layer and shard)
+    std::uint64_t read_bytes = 0;          ///< issued to the device, gaps included
+    std::uint64_t reads = 0;
+    std::uint64_t written_bytes = 0;
+    std::uint64_t writes = 0;
+    std::uint64_t useful_bytes = 0;        ///< entry bytes of chosen units among the bytes read for them
+    std::uint64_t wasted_bytes = 0;        ///< read ahead for units that were then not chosen
+    std::uint64_t chosen_bytes = 0;        ///< entry bytes of all chosen units
+    std::uint64_t resident_chosen_bytes = 0; ///< of these, resident before any read of the step was issued
+    std::uint64_t chosen_units = 0;
+    std::uint64_t read_entries = 0;        ///< live entries of chosen units that were read
+    std::uint64_t decode_reads = 0;        ///< reads issued for chosen units
+    std::uint64_t splits = 0;
+    std::uint64_t delayed_splits = 0;      ///< splits that waited for their unit to be read
+    std::uint64_t forced_loads = 0;        ///< units loaded because the buffer was full
+    std::uint64_t refused_splits = 0;
+    std::uint64_t tail_rewrites = 0;       ///< unfinished pages written to make room for another tail
+    std::uint64_t bytes_moved_by_updates = 0; ///< entry bytes written again after their first write
+    std::uint64_t storage_bytes = 0;       ///< space of the file that holds live pages, at its peak
+    std::uint64_t resident_bytes_peak = 0; ///< DRAM in use for the cache, at its peak
+    memory_parts bytes_by_part;
+
+    statistics& operator+=(const statistics& o) noexcept {
+        steps += o.steps, read_bytes += o.read_bytes, reads += o.reads;
+        written_bytes += o.written_bytes, writes += o.writes;
+        useful_bytes += o.useful_bytes, wasted_bytes += o.wasted_bytes;
+        chosen_bytes += o.chosen_bytes, resident_chosen_bytes += o.resident_chosen_bytes;
+        chosen_units += o.chosen_units, read_entries += o.read_entries, decode_reads += o.decode_reads;
+        splits += o.splits, delayed_splits += o.delayed_splits, forced_loads += o.forced_loads;
+        refused_splits += o.refused_splits, tail_rewrites += o.tail_rewrites;
+        bytes_moved_by_updates += o.bytes_moved_by_updates, storage_bytes += o.storage_bytes;
+        resident_bytes_peak += o.resident_bytes_peak;
+        return *this;
+    }
+
+    [[nodiscard]] double hit_rate() const noexcept {
+        return chosen_bytes == 0 ? 1.0 : static_cast<double>(resident_chosen_bytes) / static_cast<double>(chosen_bytes);
+    }
+    [[nodiscard]] double mean_read_entries() const noexcept {
+        return decode_reads == 0 ? 0.0 : static_cast<double>(read_entries) / static_cast<double>(decode_reads);
+    }
+};
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,531 @@
+// One decode step of one layer: choose units, read what is missing, attend while the reads fly, then commit.
+//
+// Nothing of a lane's tokens or units changes before commit(), which cannot fail, so a failed step may be tried again.
+// Work is a list of (lane, unit) items in unit order. It is cut into batches of as many units as there are frames;
+// while one batch is attended the next one's reads are in the air. Every item's partial result is computed by itself
+// and merged in unit order: the result's bits do not depend on the device, on threads or on the order of completions.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/attention.hpp>
+#include <kvtl/prompt.hpp>
+#include <kvtl/simd/attend.hpp>
+
+#include <cmath>
+
+namespace kvtl::inline v0 {
+
+template <class Types> class step_runner {
+  public:
+    using element_type = typename Types::element_type;
+    using store = unit_store<Types>;
+    using lane = typename Types::lane;
+    using pool = typename Types::pool;
+    static constexpr bool by_entry = store::by_entry;
+
+    struct parts {
+        model_extents model;
+        lane_sizes sizes;
+        std::uint32_t attend_tokens = 0;
+        std::uint32_t chosen_per_lane = 0;
+        std::uint32_t batch_items = 0;
+        std::uint32_t turn_tokens = 0;
+        unit_growth<Types>* growth = nullptr;
+        chooser<Types>* choose = nullptr;
+    };
+
+    struct scratch {
+        std::span<chosen_unit> chosen;      ///< (lanes, chosen_per_lane)
+        std::span<std::uint32_t> chosen_count, forced; ///< (lanes)
+        std::span<float> total;             ///< (lanes, lane heads) partials
+        std::span<float> item;              ///< (batch_items, lane heads) partials
+        std::span<float> attend;
+        std::span<element_type> turn_k, turn_v; ///< (turn_tokens, width)
+        std::span<float> turn;              ///< (turn_tokens, lane heads) partials
+
+        static scratch take(carver& c, const parts& p, std::uint32_t lanes) noexcept {
+            scratch x;
+            const std::size_t lane_partial = p.model.lane_heads * partial_floats(p.model.group, p.model.dim);
+            x.chosen = c.take<chosen_unit>(std::size_t{lanes} * p.chosen_per_lane);
+            x.chosen_count = c.take<std::uint32_t>(lanes);
+            x.forced = c.take<std::uint32_t>(lanes);
+            x.total = c.take<float>(lanes * lane_partial);
+            x.item = c.take<float>(p.batch_items * lane_partial);
+            x.attend = c.take<float>(simd::attend_scratch_floats(p.model.group));
+            x.turn_k = c.take<element_type>(std::size_t{p.turn_tokens} * p.sizes.width);
+            x.turn_v = c.take<element_type>(std::size_t{p.turn_tokens} * p.sizes.width);
+            x.turn = c.take<float>(p.turn_tokens * lane_partial);
+            return x;
+        }
+    };
+
+    step_runner() = default;
+    step_runner(store& s, const parts& p, const scratch& x) noexcept
+        : store_(&s), p_(p), x_(x), scale_(1.0F / std::sqrt(static_cast<float>(p.model.dim))) {}
+
+    /// The lanes of this step: `lane_id[i]` is lane `lane_in_layer[i]` of the layer.
+    struct lane_ref {
+        std::uint32_t id = 0;
+        std::uint32_t in_layer = 0;
+    };
+
+    /// Chooses units for every lane. q: (HQ, D).
+    void choose(std::span<const lane_ref> lanes, const float* q, std::uint32_t arriving) noexcept {
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const lane l = store_->at(lanes[i].id);
+            const std::uint32_t in_memory = l.entries_in_memory() + arriving;
+            const std::uint32_t budget = p_.attend_tokens > in_memory ? p_.attend_tokens - in_memory : 0;
+            const auto chosen = chosen_of(i);
+            const std::uint32_t n =
+                p_.choose->choose(q + p_.model.query_offset(lanes[i].in_layer), p_.growth->view(l), budget, chosen);
+            std::sort(chosen.begin(), chosen.begin() + n,
+                      [](const chosen_unit& a, const chosen_unit& b) { return a.unit < b.unit; });
+            x_.chosen_count[i] = n;
+            x_.forced[i] = none;
+        }
+    }
+
+    /// Adds to a lane's work the unit whose waiting entries must be merged now because the buffer is full.
+    void force_full_buffers(std::span<const lane_ref> lanes, std::uint32_t limit) noexcept {
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const lane l = store_->at(lanes[i].id);
+            if (l.state().buffered < limit) continue;
+            const std::uint32_t u = p_.growth->fullest_buffered(lanes[i].id);
+            const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
+            const bool there = std::any_of(chosen.begin(), chosen.end(), [u](const chosen_unit& c) { return c.unit == u; });
+            if (!there) x_.forced[i] = u;
+        }
+    }
+
+    /// Attention of one token per lane over everything it may see. The arriving token's row is in place already (ring
+    /// or sink) but not yet counted. out: (HQ, D). `prefetched`: a flight whose reads this step may use, or none.
+    [[nodiscard]] status attend(std::span<const lane_ref> lanes, const float* q, std::span<float> out,
+                                std::uint32_t prefetched) noexcept {
+        count_choice(lanes);
+        if constexpr (by_entry)
+            if (status s = land_prefetch(lanes, prefetched); !s) return s;
+        q_ = q;
+        cursor at;
+        std::uint32_t flying = plan(lanes, at, none);
+        if (status s = submit(lanes, flying); !s) return abandon(lanes, flying, none, s);
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) attend_memory(lanes[i], total_of(i), q);
+        if constexpr (!by_entry)
+            if (status s = land_prefetch(lanes, prefetched); !s) return abandon(lanes, flying, none, s);
+        while (flying != none) {
+            std::uint32_t next = none;
+            if constexpr (!by_entry) {
+                next = plan(lanes, at, flying);
+                if (status s = submit(lanes, next); !s) return abandon(lanes, flying, next, s);
+            }
+            if (status s = attend_batch(lanes, flying); !s) return abandon(lanes, flying, next, s);
+            for (const work_item& w : store_->io().at(flying).items()) merge_item(lanes, w, flying);
+            finish_batch(lanes, flying);
+            flying = next != none ? next : plan(lanes, at, none);
+            if (next == none)
+                if (status s = submit(lanes, flying); !s) return abandon(lanes, flying, none, s);
+        }
+        if (at.lane < lanes.size()) return no_frames();
+        for (std::uint32_t i = 0; i < lanes.size(); ++i)
+            for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h)
+                finish(head_partial(total_of(i), h), out.data() + p_.model.query_offset(lanes[i].in_layer) +
+                                                         std::size_t{h} * p_.model.group * p_.model.dim,
+                       p_.model.dim);
+        return {};
+    }
+
+    /// Counts the arrived token, lets the oldest window entry go to its unit, merges waiting entries.
+    void commit(std::span<const lane_ref> lanes) noexcept {
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const lane l = store_->at(lanes[i].id);
+            arrive(l);
+            if (x_.forced[i] != none) ++store_->stats().forced_loads;
+            p_.growth->merge_buffered(lanes[i].id);
+            drain_window(lanes[i].id);
+        }
+        store_->flush_writes();
+        store_->io().poll(false);
+    }
+
+    /// True when the lane's window holds no more than it should. A failed write may have kept an entry there.
+    bool drain_window(std::uint32_t lane_id) noexcept {
+        const lane l = store_->at(lane_id);
+        while (l.state().tokens - l.state().window_begin > p_.sizes.window)
+            if (!p_.growth->place_oldest(lane_id)) return false;
+        return true;
+    }
+
+    // --------------------------------------------------------------------------------------------------- turns (T > 1)
+    /// Exact causal attention of T further tokens over everything, in groups of turn_tokens queries.
+    [[nodiscard]] status attend_turn(const lane_ref& ref, const layer_input& in, std::uint32_t tokens,
+                                     std::span<float> out) noexcept {
+        const model_extents& m = p_.model;
+        const lane l = store_->at(ref.id);
+        const std::size_t token = std::size_t{m.query_heads()} * m.dim;
+        for (std::uint32_t first = 0; first < tokens; first += p_.turn_tokens) {
+            const std::uint32_t queries = std::min(p_.turn_tokens, tokens - first);
+            const float* q = in.q.data() + first * token;
+            for (std::uint32_t t = 0; t < queries; ++t) attend_memory(ref, turn_of(t), q + t * token, false);
+            if (status s = attend_all_units(ref, l, q, queries); !s) return s;
+            for (std::uint32_t block = 0; block < first + queries; block += p_.turn_tokens) {
+                const std::uint32_t rows = std::min(p_.turn_tokens, first + queries - block);
+                encode_turn(ref, in, block, rows);
+                for (std::uint32_t t = 0; t < queries; ++t) {
+                    const std::uint32_t seen = std::min(rows, first + t + 1 > block ? first + t + 1 - block : 0);
+                    attend_rows(q + t * token, ref, x_.turn_k.data(), x_.turn_v.data(), seen, turn_of(t));
+                }
+            }
+            for (std::uint32_t t = 0; t < queries; ++t)
+                for (std::uint32_t h = 0; h < m.lane_heads; ++h)
+                    finish(head_partial(turn_of(t), h), out.data() + (first + t) * token + m.query_offset(ref.in_layer) +
+                                                            std::size_t{h} * m.group * m.dim,
+                           m.dim);
+        }
+        return {};
+    }
+
+    /// Appends T tokens to a lane as decode would.
+    [[nodiscard]] bool append_turn(const lane_ref& ref, const layer_input& in, std::uint32_t tokens,
+                                   std::uint32_t buffer_limit) noexcept {
+        const lane l = store_->at(ref.id);
+        for (std::uint32_t t = 0; t < tokens; ++t) {
+            encode_arrival(ref, in, t);
+            arrive(l);
+            if (l.state().buffered >= buffer_limit) force_load(ref.id);
+            if (!drain_window(ref.id)) return false;
+        }
+        store_->flush_writes();
+        return true;
+    }
+
+    /// Puts token t of the input where the lane's next token belongs. k, v: (T, H, D).
+    void encode_arrival(const lane_ref& ref, const layer_input& in, std::uint32_t t) noexcept {
+        const lane l = store_->at(ref.id);
+        const std::size_t from = t * std::size_t{p_.model.kv_heads} * p_.model.dim + p_.model.key_offset(ref.in_layer);
+        simd::encode(in.k.data() + from, l.arrival_k(l.state().tokens), p_.sizes.width);
+        simd::encode(in.v.data() + from, l.arrival_v(l.state().tokens), p_.sizes.width);
+    }
+
+    void arrive(const lane& l) noexcept {
+        lane_state& s = l.state();
+        if (s.tokens < p_.sizes.sinks) {
+            ++s.sinks;
+            ++s.window_begin;
+        }
+        ++s.tokens;
+    }
+
+    // ------------------------------------------------------------------------------------------------ reading ahead
+    /// Submits the reads of the chosen units into flight `id`, as far as frames allow. Units stay pinned until
+    /// release_flight().
+    [[nodiscard]] status prefetch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
+        cursor at;
+        fill_flight(lanes, at, id, false);
+        for (work_item& w : store_->io().at(id).items())
+            if (w.loads) store_->at(lanes[w.lane].id).unit(w.unit).item = id;
+        return submit(lanes, id);
+    }
+    [[nodiscard]] bool all_planned(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
+        std::size_t wanted = 0;
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) wanted += x_.chosen_count[i];
+        return store_->io().at(id).items().size() == wanted;
+    }
+    /// Waits for a prefetch and checks it; on failure its units are not resident any more.
+    [[nodiscard]] status land_prefetch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
+        if (id == none) return {};
+        flight& f = store_->io().at(id);
+        store_->io().drain(id);
+        if (!f.error().ok()) return f.error();
+        if constexpr (by_entry) {
+            for (work_item& w : f.items())
+                if (lane l = store_->at(lanes[w.lane].id); l.unit(w.unit).item == id)
+                    store_->finish_load(l, w.unit, store_->pool_of(lanes[w.lane].id));
+            store_->release_bounces(id, store_->pool_of(lanes[0].id));
+        }
+        return {};
+    }
+    /// Unpins what a prefetch (or a selection) pinned. `wasted`: count what was read but not chosen.
+    void release_flight(std::span<const lane_ref> lanes, std::uint32_t id, bool wasted) noexcept {
+        flight& f = store_->io().at(id);
+        store_->io().drain(id);
+        const bool failed = !f.error().ok();
+        for (work_item& w : f.items()) {
+            const lane l = store_->at(lanes[w.lane].id);
+            unit_record& unit = l.unit(w.unit);
+            pool& frames = store_->pool_of(lanes[w.lane].id);
+            const bool was_read = unit.item == id;
+            unit.item = none;
+            store_->unpin(unit, frames);
+            if (was_read && wasted && !is_chosen(w.lane, w.unit))
+                store_->stats().wasted_bytes += unit.entries * store_->format().entry_bytes();
+            if (failed && was_read) store_->evict(l, w.unit, frames);
+        }
+        if constexpr (by_entry)
+            if (failed) store_->release_bounces(id, store_->pool_of(lanes[0].id));
+        f.clear();
+    }
+
+    [[nodiscard]] std::span<chosen_unit> chosen_of(std::uint32_t i) const noexcept {
+        return x_.chosen.subspan(std::size_t{i} * p_.chosen_per_lane, p_.chosen_per_lane);
+    }
+    [[nodiscard]] std::uint32_t& chosen_count(std::uint32_t i) noexcept { return x_.chosen_count[i]; }
+    void clear_forced(std::uint32_t i) noexcept { x_.forced[i] = none; }
+
+    [[nodiscard]] static status no_frames() noexcept {
+        return status::failure(errc::bound_too_small, "memory_bytes: not enough frames to bring one unit in "
+                                                      "(a failed write may hold them: see retry_writes)");
+    }
+
+  private:
+    struct cursor {
+        std::uint32_t lane = 0, i = 0;
+    };
+
+    [[nodiscard]] std::size_t lane_partial() const noexcept {
+        return p_.model.lane_heads * partial_floats(p_.model.group, p_.model.dim);
+    }
+    [[nodiscard]] float* total_of(std::uint32_t i) const noexcept { return &x_.total[i * lane_partial()]; }
+    [[nodiscard]] float* item_of(std::uint32_t i) const noexcept { return &x_.item[i * lane_partial()]; }
+    [[nodiscard]] float* turn_of(std::uint32_t t) const noexcept { return &x_.turn[t * lane_partial()]; }
+    [[nodiscard]] partial head_partial(float* memory, std::uint32_t h) const noexcept {
+        return partial_at(memory + h * partial_floats(p_.model.group, p_.model.dim), p_.model.group, p_.model.dim);
+    }
+    [[nodiscard]] bool is_chosen(std::uint32_t i, std::uint32_t u) const noexcept {
+        const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
+        return std::any_of(chosen.begin(), chosen.end(), [u](const chosen_unit& c) { return c.unit == u; });
+    }
+
+    void count_choice(std::span<const lane_ref> lanes) noexcept {
+        statistics& stats = store_->stats();
+        const std::size_t entry = store_->format().entry_bytes();
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const lane l = store_->at(lanes[i].id);
+            for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i])) {
+                const unit_record& unit = l.unit(c.unit);
+                const bool hit = unit.frames != none && unit.item == none;
+                ++stats.chosen_units;
+                stats.chosen_bytes += unit.entries * entry;
+                if (hit) stats.resident_chosen_bytes += unit.entries * entry;
+                else stats.useful_bytes += unit.entries * entry, stats.read_entries += unit.entries;
+            }
+        }
+    }
+
+    /// The next batch into whichever step flight is not `busy`; none when there is nothing (or no frame) left.
+    std::uint32_t plan(std::span<const lane_ref> lanes, cursor& at, std::uint32_t busy) noexcept {
+        if (at.lane >= lanes.size()) return none;
+        const std::uint32_t id = busy == 0 ? 1 : 0;
+        store_->io().at(id).clear();
+        fill_flight(lanes, at, id, true);
+        return store_->io().at(id).items().empty() ? none : id;
+    }
+
+    void fill_flight(std::span<const lane_ref> lanes, cursor& at, std::uint32_t id, bool with_forced) noexcept {
+        flight& f = store_->io().at(id);
+        for (; at.lane < lanes.size(); ++at.lane, at.i = 0) {
+            const lane l = store_->at(lanes[at.lane].id);
+            pool& frames = store_->pool_of(lanes[at.lane].id);
+            const std::uint32_t forced = with_forced && x_.forced[at.lane] != none ? 1 : 0;
+            for (; at.i < x_.chosen_count[at.lane] + forced; ++at.i) {
+                if (!f.item_room()) return;
+                const bool chosen = at.i < x_.chosen_count[at.lane];
+                const chosen_unit c = chosen ? chosen_of(at.lane)[at.i] : chosen_unit{x_.forced[at.lane], 0};
+                const std::uint32_t item = f.add_item({at.lane, c.unit, c.mask, 0, false});
+                const unit_record& unit = l.unit(c.unit);
+                if (unit.frames != none) {
+                    store_->touch(unit, frames);
+                } else if (!store_->plan_load(lanes[at.lane].id, c.unit, id, item)) {
+                    f.drop_item();
+                    return;
+                } else {
+                    f.items()[item].loads = true;
+                }
+                store_->pin(unit, frames);
+            }
+        }
+    }
+
+    status submit(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
+        if (id == none) return {};
+        flight& f = store_->io().at(id);
+        status s = store_->io().submit_reads(id, store_->pool_of(lanes[0].id));
+        store_->stats().decode_reads += f.requests();
+        return s;
+    }
+
+    /// Computes the partial of every item as it lands.
+    [[nodiscard]] status attend_batch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
+        flight& f = store_->io().at(id);
+        std::size_t left = f.items().size();
+        for (;;) {
+            for (std::uint32_t i = 0; i < f.items().size(); ++i) {
+                work_item& w = f.items()[i];
+                if (w.done || w.pending > 0) continue;
+                if (!f.error().ok()) return f.error();
+                w.done = true;
+                --left;
+                const lane_ref& ref = lanes[w.lane];
+                if (w.loads) store_->finish_load(store_->at(ref.id), w.unit, store_->pool_of(ref.id));
+                if (w.mask != 0) attend_unit(ref, w.unit, q_, item_of(i), w.mask, true);
+            }
+            if (left == 0) break;
+            store_->io().poll(true);
+        }
+        return f.error();
+    }
+
+    void merge_item(std::span<const lane_ref> lanes, const work_item& w, std::uint32_t id) noexcept {
+        if (w.mask == 0) return;
+        const auto i = static_cast<std::uint32_t>(&w - store_->io().at(id).items().data());
+        static_cast<void>(lanes);
+        for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h)
+            merge(head_partial(total_of(w.lane), h), head_partial(item_of(i), h));
+    }
+
+    void finish_batch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
+        for (const work_item& w : store_->io().at(id).items())
+            store_->unpin(store_->at(lanes[w.lane].id).unit(w.unit), store_->pool_of(lanes[w.lane].id));
+        store_->release_bounces(id, store_->pool_of(lanes[0].id));
+    }
+
+    /// After an error: waits for what is in the air and takes units out whose pages did not all arrive.
+    status abandon(std::span<const lane_ref> lanes, std::uint32_t a, std::uint32_t b, const status& why) noexcept {
+        for (const std::uint32_t id : {a, b}) {
+            if (id == none) continue;
+            store_->io().drain(id);
+            for (const work_item& w : store_->io().at(id).items()) {
+                const lane l = store_->at(lanes[w.lane].id);
+                pool& frames = store_->pool_of(lanes[w.lane].id);
+                store_->unpin(l.unit(w.unit), frames);
+                if (w.loads) store_->evict(l, w.unit, frames);
+            }
+            store_->release_bounces(id, store_->pool_of(lanes[0].id));
+        }
+        return why;
+    }
+
+    // ------------------------------------------------------------------------------------------------------ attention
+    /// Sinks, window (the arriving token included when `arriving`) and buffer, in this order.
+    void attend_memory(const lane_ref& ref, float* into, const float* q, bool arriving = true) noexcept {
+        const lane l = store_->at(ref.id);
+        const lane_state& s = l.state();
+        for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) reset(head_partial(into, h));
+        const bool sink_arrives = arriving && s.tokens < p_.sizes.sinks;
+        const std::uint32_t sinks = s.sinks + (sink_arrives ? 1 : 0);
+        if (sinks > 0) attend_rows(q, ref, l.sink_k(0), l.sink_v(0), sinks, into);
+        std::uint32_t from = s.window_begin;
+        const std::uint32_t to = s.tokens + (arriving && !sink_arrives ? 1 : 0);
+        while (from < to) { // one or two pieces of the ring
+            const std::uint32_t rows = std::min(to - from, p_.sizes.window + 1 - l.ring(from));
+            attend_rows(q, ref, l.window_k(from), l.window_v(from), rows, into);
+            from += rows;
+        }
+        if (s.buffered > 0) attend_rows(q, ref, l.buffer_k(0), l.buffer_v(0), s.buffered, into);
+    }
+
+    /// Rows of the lane's width, attended by the lane's queries in `q` (HQ, D).
+    void attend_rows(const float* q, const lane_ref& ref, const element_type* k, const element_type* v,
+                     std::uint32_t rows, float* into, std::uint64_t mask = ~std::uint64_t{0}) noexcept {
+        if (rows == 0) return;
+        const model_extents& m = p_.model;
+        for (std::uint32_t h = 0; h < m.lane_heads; ++h) {
+            const std::uint64_t queries = h * m.group < 64 ? mask >> (h * m.group) : ~std::uint64_t{0};
+            simd::attend_rows<simd::default_arch, element_type>(
+                q + m.query_offset(ref.in_layer) + std::size_t{h} * m.group * m.dim, m.dim, scale_,
+                {k + std::size_t{h} * m.dim, rows, m.dim, m.width()}, {v + std::size_t{h} * m.dim, rows, m.dim, m.width()},
+                nullptr, head_partial(into, h), x_.attend, queries);
+        }
+    }
+
+    void attend_unit(const lane_ref& ref, std::uint32_t u, const float* q, float* into, std::uint64_t mask,
+                     bool fresh) noexcept {
+        const unit_record& unit = store_->at(ref.id).unit(u);
+        const pool& frames = store_->pool_of(ref.id);
+        const auto& format = store_->format();
+        if (fresh)
+            for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) reset(head_partial(into, h));
+        std::uint32_t left = unit.entries;
+        for (std::uint32_t f = unit.frames; left > 0; f = frames[f].next) {
+            const std::uint32_t rows = std::min(left, format.rows);
+            attend_rows(q, ref, format.key(frames.bytes(f), 0), format.value(frames.bytes(f), 0), rows, into, mask);
+            left -= rows;
+        }
+    }
+
+    /// Every unit of a lane, for each of the turn's queries, in unit order.
+    [[nodiscard]] status attend_all_units(const lane_ref& ref, const lane& l, const float* q,
+                                          std::uint32_t queries) noexcept {
+        const std::size_t token = std::size_t{p_.model.query_heads()} * p_.model.dim;
+        const std::span<const lane_ref> one(&ref, 1);
+        for (std::uint32_t u = 0; u < l.state().units;) {
+            flight& f = store_->io().at(0);
+            f.clear();
+            for (; u < l.state().units && f.item_room(); ++u) {
+                const std::uint32_t item = f.add_item({0, u, ~std::uint64_t{0}, 0, false});
+                const unit_record& unit = l.unit(u);
+                if (unit.frames != none) store_->touch(unit, store_->pool_of(ref.id));
+                else if (!store_->plan_load(ref.id, u, 0, item)) {
+                    f.drop_item();
+                    break;
+                } else f.items()[item].loads = true;
+                store_->pin(unit, store_->pool_of(ref.id));
+            }
+            if (f.items().empty()) return no_frames();
+            if (status s = submit(one, 0); !s) return abandon(one, 0, none, s);
+            store_->io().drain(0);
+            if (!f.error().ok()) return abandon(one, 0, none, f.error());
+            for (const work_item& w : f.items()) {
+                if (w.loads) store_->finish_load(l, w.unit, store_->pool_of(ref.id));
+                for (std::uint32_t t = 0; t < queries; ++t)
+                    attend_unit(ref, w.unit, q + t * token, turn_of(t), w.mask, false);
+            }
+            finish_batch(one, 0);
+        }
+        return {};
+    }
+
+    void encode_turn(const lane_ref& ref, const layer_input& in, std::uint32_t first, std::uint32_t rows) noexcept {
+        const std::size_t token = std::size_t{p_.model.kv_heads} * p_.model.dim;
+        for (std::uint32_t t = 0; t < rows; ++t) {
+            const std::size_t from = (first + t) * token + p_.model.key_offset(ref.in_layer);
+            simd::encode(in.k.data() + from, &x_.turn_k[std::size_t{t} * p_.sizes.width], p_.sizes.width);
+            simd::encode(in.v.data() + from, &x_.turn_v[std::size_t{t} * p_.sizes.width], p_.sizes.width);
+        }
+    }
+
+    /// Reads the unit with most waiting entries and merges them (outside a step). A failed read only means that the
+    /// entries go on waiting.
+    void force_load(std::uint32_t lane_id) noexcept {
+        const std::uint32_t u = p_.growth->fullest_buffered(lane_id);
+        if (u == none) return;
+        const lane l = store_->at(lane_id);
+        pool& frames = store_->pool_of(lane_id);
+        if (l.unit(u).frames == none) {
+            const lane_ref ref{lane_id, 0};
+            const std::span<const lane_ref> one(&ref, 1);
+            flight& f = store_->io().at(0);
+            f.clear();
+            const std::uint32_t item = f.add_item({0, u, 0, 0, false});
+            if (!store_->plan_load(lane_id, u, 0, item)) return;
+            f.items()[item].loads = true;
+            store_->pin(l.unit(u), frames);
+            ++store_->stats().forced_loads;
+            status s = submit(one, 0);
+            store_->io().drain(0);
+            if (!s || !f.error().ok()) {
+                static_cast<void>(abandon(one, 0, none, s));
+                return;
+            }
+            store_->finish_load(l, u, frames);
+            finish_batch(one, 0);
+        }
+        p_.growth->merge_buffered(lane_id);
+    }
+
+    store* store_ = nullptr;
+    parts p_{};
+    scratch x_{};
+    float scale_ = 1;
+    const float* q_ = nullptr;
+};
+
+} // namespace kvtl::inline v0

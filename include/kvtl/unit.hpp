@@ -1,0 +1,77 @@
+// Units and lanes: the records behind the manager's tables. All of them are trivially copyable and use indices instead
+// of pointers, so that a lane's block of memory can be moved, hashed, saved and counted as bytes.
+//
+// A *lane* owns units: one KV head of a layer (head-wise presets) or a whole layer (layer-wide presets), of one
+// sequence. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+namespace kvtl::inline v0 {
+
+inline constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max(); ///< "no frame", "no unit", ...
+
+/// Where a unit lies on storage; only its layout knows what the two words mean.
+struct place {
+    std::uint32_t first = none;
+    std::uint32_t extra = 0;
+};
+
+struct unit_record {
+    std::uint32_t entries = 0;   ///< entries in the unit's pages (buffered ones not included)
+    std::uint32_t frames = none; ///< first of the chain of resident frames; none: not resident
+    std::uint32_t tail = none;   ///< the frame of the last page while it has entries that storage has not
+    std::uint32_t updated = 0;   ///< lane's token count at the last append or split
+    std::uint32_t buffered = 0;  ///< entries of this unit that wait in the lane's buffer
+    std::uint32_t item = none;   ///< this step's work item, while one exists
+    bool flagged = false;        ///< waits for a delayed split
+    float m2 = 0;                ///< sum of squared distances to the mean; variance = m2 / entries
+    place where;
+    std::uint32_t members = none;     ///< entry-wise layouts: first member, as an index into the lane's chain
+    std::uint32_t last_member = none; ///< entry-wise layouts: last member
+};
+
+/// Counters of a lane. Tokens [0, sinks) are sinks, [sinks, window_begin) are in units or the buffer,
+/// [window_begin, tokens) are in the window.
+struct lane_state {
+    std::uint32_t tokens = 0;
+    std::uint32_t sinks = 0;
+    std::uint32_t window_begin = 0;
+    std::uint32_t units = 0;      ///< units in the table; they are never removed, splits only add
+    std::uint32_t buffered = 0;   ///< entries in the buffer
+    std::uint32_t stored = 0;     ///< entry-wise layouts: entries in the lane's stream of pages
+    std::uint32_t stream_tail = none; ///< entry-wise layouts: frame of the stream's last page
+    std::uint32_t staged = 0;     ///< tokens staged by a prefill whose last chunk has not come
+    std::uint32_t runs = 0;       ///< page runs held for staging or for the stream
+    bool founded = false;         ///< the clusterer has grouped this lane (until then units are sequential)
+};
+
+/// What a clusterer may look at when it places an entry.
+struct units_view {
+    const unit_record* unit = nullptr;
+    std::uint32_t count = 0;
+    const float* mean = nullptr;   ///< (count, dim) float32, `stride` floats from unit to unit
+    std::uint32_t dim = 0;
+    std::uint32_t stride = 0;
+    std::uint32_t max_entries = 0; ///< no unit may grow beyond this
+    std::uint32_t tokens = 0;      ///< tokens of the lane so far
+    bool may_add = true;           ///< table and storage have room for one more unit
+};
+
+/// A clusterer's answer: put the entry into `unit`, split `unit` with it, or open a new unit for it (whose mean starts
+/// as that of `unit` unless that is none).
+enum class growth : std::uint8_t { append, split, open };
+struct assignment {
+    std::uint32_t unit = none;
+    growth how = growth::append;
+};
+
+/// One chosen unit: `mask` bit g is set when query g of the lane attends it.
+struct chosen_unit {
+    std::uint32_t unit = none;
+    std::uint64_t mask = ~std::uint64_t{0};
+};
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds everything with gcc and -O2 into build/test, and runs every test. May be called from
+# any folder and repeatedly; a second run builds only what changed.
+#   scripts/test.sh [ARGUMENTS OF CTEST...]        e.g. scripts/test.sh -R io/   or   scripts/test.sh -L package
+# SPDX-License-Identifier: MIT
+set -euo pipefail
+
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+    echo "usage: scripts/test.sh [ARGUMENTS OF CTEST...]"
+    echo "Builds the preset \`test\` in build/test and runs every test, or those that the arguments select."
+    exit 0
+fi
+
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
+scripts/deps.sh
+jobs=$(nproc)
+cmake --preset test
+cmake --build --preset test --parallel "$jobs"
+ctest --preset test --parallel "$jobs" "$@"

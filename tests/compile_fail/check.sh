@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Compiles one case and compares the outcome with what the case says it expects (see CMakeLists.txt).
+#   check.sh COMPILER CASE.cpp FLAGS...
+# SPDX-License-Identifier: MIT
+set -uo pipefail
+export LC_ALL=C # plain quotes in messages
+compiler=$1
+source=$2
+shift 2
+
+mapfile -t expected < <(sed -nE 's|^// expect-error: +(.*[^[:space:]])[[:space:]]*$|\1|p' "$source")
+expect_ok=$(grep -cE '^// expect-ok[[:space:]]*$' "$source")
+
+# Without excerpts of the source: a regex must match what the compiler says, not what the case itself contains.
+no_excerpts=-fno-diagnostics-show-caret
+if "$compiler" --version | grep -q clang; then no_excerpts=-fno-caret-diagnostics; fi
+output=$("$compiler" "$@" -fsyntax-only "$no_excerpts" "$source" 2>&1)
+status=$?
+
+# Ends the test with a reason, after what the compiler printed.
+fail() {
+    printf '%s\n' "$output"
+    printf 'check.sh: %s\n' "$1"
+    exit 1
+}
+
+if ((expect_ok > 0 && ${#expected[@]} > 0)); then fail "expects success and errors at once"; fi
+if ((expect_ok > 0)); then
+    ((status == 0)) || fail "did not compile, although it is the control"
+    exit 0
+fi
+((${#expected[@]} > 0)) || fail "neither // expect-error: nor // expect-ok in $source"
+((status != 0)) || fail "compiled, although it must not"
+for regex in "${expected[@]}"; do
+    grep -Eq -- "$regex" <<<"$output" || fail "no match for: $regex"
+done

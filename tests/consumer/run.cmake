@@ -1,0 +1,103 @@
+# One test of the package, run as `cmake -DHOW=... -D... -P run.cmake` by CTest (see CMakeLists.txt).
+#   HOW     subdirectory | package | refused | pkgconfig | headers
+#   SOURCE  root of kvtl            STAGE  prefix that kvtl was installed to
+#   WORK    folder for this test    VERSION, COMPONENTS, CXX  what the build that runs the tests uses
+cmake_minimum_required(VERSION 3.25)
+
+# Runs a command, stops with its output if it fails, and leaves the output in `text`.
+macro(run)
+    execute_process(COMMAND ${ARGN} RESULT_VARIABLE _status OUTPUT_VARIABLE text ERROR_VARIABLE text)
+    if(NOT _status EQUAL 0)
+        message(FATAL_ERROR "exit status ${_status} of: ${ARGN}\n${text}")
+    endif()
+endmacro()
+
+function(expect_text what text wanted)
+    string(FIND "${text}" "${wanted}" _at)
+    if(_at EQUAL -1)
+        message(FATAL_ERROR "${what}: expected to read `${wanted}` in:\n${text}")
+    endif()
+endfunction()
+
+# Configures the user's project with `ARGN`; the result is in `status` and `text`.
+macro(configure)
+    file(REMOVE_RECURSE "${WORK}")
+    execute_process(COMMAND "${CMAKE_COMMAND}" -G Ninja -S "${CMAKE_CURRENT_LIST_DIR}/project" -B "${WORK}"
+                            "-DCMAKE_CXX_COMPILER=${CXX}" "-DKVTL_COMPONENTS=${COMPONENTS}"
+                            -DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF ${ARGN}
+                    RESULT_VARIABLE status OUTPUT_VARIABLE text ERROR_VARIABLE text)
+endmacro()
+
+function(build_and_run)
+    if(NOT status EQUAL 0)
+        message(FATAL_ERROR "configuring failed:\n${text}")
+    endif()
+    run("${CMAKE_COMMAND}" --build "${WORK}" --target consumer)
+    run("${WORK}/consumer")
+    expect_text("the program" "${text}" "kvtl ${VERSION}")
+endfunction()
+
+string(REGEX MATCH "^([0-9]+)\\.([0-9]+)" minor_version "${VERSION}")
+math(EXPR next_minor "${CMAKE_MATCH_2} + 1")
+set(next_minor "${CMAKE_MATCH_1}.${next_minor}")
+
+if(HOW STREQUAL "subdirectory")
+    configure("-DKVTL_SOURCE=${SOURCE}")
+    build_and_run()
+
+elseif(HOW STREQUAL "package")
+    configure("-DCMAKE_PREFIX_PATH=${STAGE}" "-DKVTL_VERSION=${minor_version}")
+    expect_text("find_package" "${text}" "found kvtl ${VERSION} in ${STAGE}/")
+    build_and_run()
+
+elseif(HOW STREQUAL "refused")
+    # 0.x promises nothing across minor versions, and a newer version than the installed one is not there.
+    foreach(_wrong "${next_minor}" "${VERSION}.1" "9.9")
+        configure("-DCMAKE_PREFIX_PATH=${STAGE}" "-DKVTL_VERSION=${_wrong}")
+        if(status EQUAL 0)
+            message(FATAL_ERROR "kvtl ${VERSION} is installed, but find_package(kvtl ${_wrong}) accepted it")
+        endif()
+        expect_text("find_package(kvtl ${_wrong})" "${text}" "kvtl-config.cmake, version: ${VERSION}")
+    endforeach()
+    set(COMPONENTS no_such_component)
+    configure("-DCMAKE_PREFIX_PATH=${STAGE}" "-DKVTL_VERSION=${minor_version}")
+    if(status EQUAL 0)
+        message(FATAL_ERROR "find_package accepted a component that does not exist")
+    endif()
+    expect_text("a missing component" "${text}" "no_such_component")
+
+elseif(HOW STREQUAL "pkgconfig")
+    # The tree is moved first: nothing in kvtl.pc may remember where it was installed.
+    file(REMOVE_RECURSE "${WORK}")
+    file(COPY "${STAGE}/" DESTINATION "${WORK}/moved")
+    set(ENV{PKG_CONFIG_PATH} "${WORK}/moved/share/pkgconfig:$ENV{PKG_CONFIG_PATH}")
+    run(pkg-config --modversion kvtl)
+    string(STRIP "${text}" text)
+    if(NOT text STREQUAL VERSION)
+        message(FATAL_ERROR "kvtl.pc says version ${text}, the headers say ${VERSION}")
+    endif()
+    execute_process(COMMAND pkg-config --exists "kvtl >= ${next_minor}" RESULT_VARIABLE status)
+    if(status EQUAL 0)
+        message(FATAL_ERROR "pkg-config accepted kvtl >= ${next_minor}")
+    endif()
+    run(pkg-config --cflags --libs kvtl)
+    expect_text("pkg-config --cflags" "${text}" "-I${WORK}/moved")
+    separate_arguments(_flags UNIX_COMMAND "${text}")
+    run("${CXX}" -std=c++20 "${CMAKE_CURRENT_LIST_DIR}/main.cpp" ${_flags} -o "${WORK}/consumer")
+    run("${WORK}/consumer")
+    expect_text("the program" "${text}" "kvtl ${VERSION}")
+
+elseif(HOW STREQUAL "headers")
+    # A header outside the file sets would work here and be missing for everyone else.
+    file(GLOB_RECURSE _ours RELATIVE "${SOURCE}/include" "${SOURCE}/include/*")
+    file(GLOB_RECURSE _theirs RELATIVE "${STAGE}/include" "${STAGE}/include/*")
+    if(NOT "uring" IN_LIST COMPONENTS)
+        list(REMOVE_ITEM _ours kvtl/io/uring_file.hpp)
+    endif()
+    if(NOT _ours STREQUAL _theirs)
+        message(FATAL_ERROR "in the source tree: ${_ours}\ninstalled: ${_theirs}")
+    endif()
+
+else()
+    message(FATAL_ERROR "unknown HOW=${HOW}")
+endif()

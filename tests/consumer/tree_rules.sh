@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Rules of the source tree that no compiler checks. Prints one line per breach; exit status 1 if there is any.
+#   tree_rules.sh ROOT [COVERED]
+# COVERED lists the headers (kvtl/...) that the build compiles on their own; without it that rule is left out.
+# SPDX-License-Identifier: MIT
+set -euo pipefail
+export LC_ALL=C
+root=$(cd "$1" && pwd)
+covered=${2:-}
+cd "$root"
+breaches=0
+
+breach() {
+    printf '%s\n' "$1" >&2
+    breaches=$((breaches + 1))
+}
+
+# All files with #include <LIBRARY...>, own programs included; tests may include what they test against.
+including() {
+    local tree=(include)
+    [[ -d examples ]] && tree+=(examples)
+    [[ -d bench ]] && tree+=(bench)
+    grep -rlE "^[[:space:]]*#[[:space:]]*include[[:space:]]*[<\"]$1" "${tree[@]}" --include='*.?pp' || true
+}
+
+mapfile -t headers < <(find include -type f | sort)
+((${#headers[@]} > 0)) || breach "include/: no header found"
+
+# --- dependencies stay where they can be replaced
+while read -r file; do
+    case $file in include/kvtl/simd/* | include/kvtl/simd.hpp | '') ;;
+    *) breach "$file: includes xsimd; only include/kvtl/simd/ may" ;;
+    esac
+done < <(including 'xsimd[/.]')
+while read -r file; do
+    case $file in include/kvtl/io/uring_file.hpp | '') ;;
+    *) breach "$file: includes liburing; only include/kvtl/io/uring_file.hpp may" ;;
+    esac
+done < <(including 'liburing[/.]')
+
+# --- shape of a header
+for file in "${headers[@]}"; do
+    [[ $file == *.hpp ]] || breach "$file: only .hpp files belong below include/"
+    grep -q '^#pragma once$' "$file" || breach "$file: no '#pragma once'"
+    grep -q 'SPDX-License-Identifier: MIT' "$file" || breach "$file: no 'SPDX-License-Identifier: MIT'"
+    lines=$(wc -l <"$file")
+    ((lines <= 600)) || breach "$file: $lines lines; the limit is 600"
+done
+
+# --- every header is compiled somewhere: by a test that names it, or by the self-containment check
+if [[ -n $covered ]]; then
+    for file in "${headers[@]}"; do
+        name=${file#include/}
+        grep -qxF "$name" "$covered" || grep -rqF "<$name>" tests --include='*.cpp' ||
+            breach "$file: no test includes it and the self-containment check does not cover it"
+    done
+fi
+
+# --- the version has one home; every copy agrees with it
+home=include/kvtl/version.hpp
+number() { sed -nE "s/^#define KVTL_VERSION_$1 ([0-9]+)$/\1/p" "$home"; }
+major=$(number MAJOR) minor=$(number MINOR) patch=$(number PATCH)
+version="$major.$minor.$patch"
+grep -qxF "#define KVTL_VERSION_STRING \"$version\"" "$home" ||
+    breach "$home: KVTL_VERSION_STRING is not \"$version\", which MAJOR, MINOR and PATCH give"
+while IFS=: read -r file line text; do
+    [[ $text =~ inline[[:space:]]+v([0-9]+)[[:space:]]*\{ && ${BASH_REMATCH[1]} != "$major" ]] &&
+        breach "$file:$line: inline namespace v${BASH_REMATCH[1]}; the major version is $major"
+done < <(grep -rnE 'inline[[:space:]]+v[0-9]+[[:space:]]*\{' include || true)
+mapfile -t documents < <(find . -maxdepth 2 -name '*.md' -not -path './build*' | sort)
+for file in "${documents[@]}"; do
+    while read -r asked; do
+        [[ $asked == "$major.$minor" || $asked == "$version" ]] ||
+            breach "$file: tells users to find_package(kvtl $asked); this is $version"
+    done < <(grep -oE 'find_package\(kvtl [0-9.]+' "$file" | sed 's/.* //' || true)
+done
+if [[ -f CHANGELOG.md ]]; then
+    newest=$(grep -oE '^## +\[?v?[0-9]+\.[0-9]+\.[0-9]+' CHANGELOG.md | head -n 1 | grep -oE '[0-9.]+$' || true)
+    [[ -z $newest || $newest == "$version" ]] || breach "CHANGELOG.md: newest entry is $newest; this is $version"
+fi
+
+# --- the prose that evaluations read: plain ASCII, titled passages, nothing that looks like a hidden fact
+prose=examples/data/prose.txt
+if [[ -f $prose ]]; then
+    if grep -nP '[^\x20-\x7E]' "$prose" >/dev/null; then breach "$prose: not plain ASCII"; fi
+    if grep -nE 'Question:|Answer:|secret code|VAR [A-Z]|[0-9]{5}' "$prose" >/dev/null; then
+        breach "$prose: contains text that a retrieval task could mistake for its own"
+    fi
+    awk -v file="$prose" '
+        function close_passage() {
+            if (title != "" && bytes < 2000) { print file ": passage \"" title "\" has only " bytes " bytes"; bad = 1 }
+        }
+        /^# /            { close_passage(); title = substr($0, 3); bytes = 0; if (NR > 1 && last != "") {
+                               print file ":" NR ": no empty line before a title"; bad = 1 } }
+        NR == 1 && !/^# / { print file ":1: begins without a title"; bad = 1 }
+        last == "" && NR > 1 && !/^# / { print file ":" NR ": empty line inside a passage"; bad = 1 }
+        { bytes += length($0) + 1; last = $0 }
+        END { close_passage(); exit bad }' "$prose" >&2 || breaches=$((breaches + 1))
+fi
+
+if ((breaches > 0)); then exit 1; fi
+echo "${#headers[@]} headers, version $version: every rule of the tree holds"

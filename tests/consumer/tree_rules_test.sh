@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Breaks every rule of tree_rules.sh once, in a small tree of its own, and expects exactly that complaint.
+#   tree_rules_test.sh ROOT WORK
+# SPDX-License-Identifier: MIT
+set -euo pipefail
+root=$(cd "$1" && pwd)
+work=$2
+rules=$root/tests/consumer/tree_rules.sh
+failures=0
+
+# A tree in which every rule holds.
+fresh() {
+    rm -rf "$work"
+    mkdir -p "$work"/{include/kvtl/simd,include/kvtl/io,tests,examples/data}
+    cd "$work"
+    cp "$root/include/kvtl/version.hpp" include/kvtl/
+    printf '// SPDX-License-Identifier: MIT\n#pragma once\n' >include/kvtl/a.hpp
+    printf '// SPDX-License-Identifier: MIT\n#pragma once\n#include <xsimd/xsimd.hpp>\n' >include/kvtl/simd/b.hpp
+    printf '// SPDX-License-Identifier: MIT\n#pragma once\n#include <liburing.h>\n' >include/kvtl/io/uring_file.hpp
+    find include -name '*.hpp' | sed 's|^include/||' | grep -v '/a\.hpp$' >covered.txt
+    printf '#include <kvtl/a.hpp>\n' >tests/a.cpp
+    { echo '# Title'; for ((i = 0; i < 100; i++)); do echo "A plain sentence about nothing."; done; } >examples/data/prose.txt
+    printf '## 0.1.0\n' >CHANGELOG.md
+    version=$(sed -nE 's/.*STRING "(.*)"/\1/p' include/kvtl/version.hpp)
+    printf '## [%s]\n' "$version" >CHANGELOG.md
+    printf 'find_package(kvtl %s CONFIG REQUIRED)\n' "${version%.*}" >README.md
+}
+
+# expect TEXT: the rules fail, and say TEXT and nothing else.
+expect() {
+    local said
+    if said=$(bash "$rules" "$work" covered.txt 2>&1); then
+        echo "not noticed: $1" >&2
+        failures=$((failures + 1))
+    elif [[ $said != *"$1"* || $said == *$'\n'* ]]; then
+        printf 'expected the one line: %s\nread: %s\n' "$1" "$said" >&2
+        failures=$((failures + 1))
+    fi
+}
+
+fresh
+bash "$rules" "$work" covered.txt >/dev/null
+
+fresh; echo '#include <xsimd/xsimd.hpp>' >>include/kvtl/a.hpp;         expect 'a.hpp: includes xsimd'
+fresh; echo '#  include "liburing.h"' >examples/x.cpp;                 expect 'x.cpp: includes liburing'
+fresh; sed -i /pragma/d include/kvtl/a.hpp;                            expect "a.hpp: no '#pragma once'"
+fresh; sed -i /SPDX/d include/kvtl/a.hpp;                              expect "a.hpp: no 'SPDX"
+fresh; printf '//\n%.0s' {1..600} >>include/kvtl/a.hpp;                expect 'a.hpp: 602 lines'
+fresh; rm tests/a.cpp;                                                 expect 'a.hpp: no test includes it'
+fresh; sed -i 's/PATCH [0-9]*/PATCH 77/' include/kvtl/version.hpp; rm ./*.md; expect 'KVTL_VERSION_STRING is not'
+fresh; echo 'namespace kvtl::inline v99 {}' >>include/kvtl/a.hpp;      expect 'inline namespace v99'
+fresh; sed -i 's/kvtl [0-9.]*/kvtl 99.0/' README.md;                   expect 'find_package(kvtl 99.0)'
+fresh; echo '## [99.0.0]' >CHANGELOG.md;                               expect 'newest entry is 99.0.0'
+fresh; printf 'caf\xc3\xa9\n' >>examples/data/prose.txt;               expect 'not plain ASCII'
+fresh; echo 'Question: what?' >>examples/data/prose.txt;               expect 'mistake for its own'
+fresh; printf '\n# Short\nOnly this.\n' >>examples/data/prose.txt;     expect 'passage "Short" has only'
+fresh; printf '\nAfter a gap.\n' >>examples/data/prose.txt;            expect 'empty line inside a passage'
+fresh; sed -i 1d examples/data/prose.txt;                              expect 'begins without a title'
+
+((failures == 0)) && echo "every rule can fail"

@@ -1,0 +1,160 @@
+// The engine's small parts: thread pool, sampler, generation loop, report, removal of the file on a signal.
+// SPDX-License-Identifier: MIT
+#include "cleanup.hpp"
+#include "dense_cache.hpp"
+#include "generate.hpp"
+#include "model.hpp"
+#include "random_model.hpp"
+#include "report.hpp"
+#include "sampler.hpp"
+#include "thread_pool.hpp"
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+
+using namespace engine;
+
+TEST_CASE("thread pool: every index once, job after job") {
+    for (const unsigned threads : {1U, 2U, 4U}) {
+        thread_pool pool(threads);
+        CHECK(pool.size() == threads);
+        for (std::size_t n = 0; n < 300; ++n) {
+            std::vector<std::atomic<int>> seen(n + 1);
+            pool.parallel(n, [&](std::size_t i) noexcept { ++seen[i]; });
+            int wrong = seen[n] != 0;
+            for (std::size_t i = 0; i < n; ++i)
+                wrong += seen[i] != 1;
+            CHECK(wrong == 0);
+        }
+    }
+    for (int i = 0; i < 200; ++i)
+        thread_pool unused(3); // also when no job ever comes
+}
+
+TEST_CASE("sampler: the best token, the lower one of equals") {
+    const std::vector<float> logits = {1, 3, 2, 3, -1};
+    CHECK(sampler(0, 1).choose(logits) == 1);
+    const auto top = highest(logits, 3);
+    REQUIRE(top.size() == 3);
+    CHECK(top[0] == std::pair<token_id, float>{1, 3.0F});
+    CHECK(top[1] == std::pair<token_id, float>{3, 3.0F});
+    CHECK(top[2] == std::pair<token_id, float>{2, 2.0F});
+    CHECK(highest(logits, 100).size() == 5);
+}
+
+TEST_CASE("sampler: frequencies follow the softmax, and a seed fixes them") {
+    const std::vector<float> logits = {0.0F, std::log(2.0F), std::log(5.0F)};
+    const auto draw = [&](double temperature, std::uint64_t seed) {
+        sampler s(temperature, seed);
+        std::vector<int> count(3);
+        for (int i = 0; i < 16000; ++i)
+            ++count[s.choose(logits)];
+        return count;
+    };
+    const auto one = draw(1, 1);
+    CHECK(one == draw(1, 1));
+    CHECK(one != draw(1, 2));
+    CHECK(std::abs(one[0] - 2000) < 200); // 1 : 2 : 5
+    CHECK(std::abs(one[1] - 4000) < 250);
+    const auto half = draw(0.5, 1); // squares: 1 : 4 : 25
+    CHECK(std::abs(half[2] - 16000 * 25 / 30) < 250);
+}
+
+TEST_CASE("generation stops at the end of the text, or does not") {
+    random_model spec;
+    spec.architecture = "qwen2";
+    const std::string path = "parts-" + std::to_string(::getpid()) + ".gguf";
+    spec.build().write(path);
+    const gguf_file file(path);
+    std::remove(path.c_str());
+    const model weights(file);
+    thread_pool pool(1);
+    cache_options o;
+    o.shape = weights.hyper().shape;
+    o.max_tokens = 64;
+    dense_cache cache(o);
+    transformer run(weights, cache, pool);
+    const tokenizer words(file);
+    generate_options options;
+    options.predict = 40;
+    options.temperature = 1.5;
+    options.ignore_end = true;
+    const std::vector<token_id> prompt = {1, 2, 3};
+    // Some seed draws one of the two end tokens among 40.
+    for (options.seed = 1; options.seed < 200; ++options.seed) {
+        options.ignore_end = true;
+        const auto all = generate(run, words, prompt, options);
+        REQUIRE(all.tokens.size() == 40);
+        CHECK(all.steps == 39);
+        CHECK(all.tokens_per_s() > 0);
+        const auto end =
+            std::find_if(all.tokens.begin(), all.tokens.end(), [&](token_id id) { return words.is_end(id); });
+        if (end == all.tokens.end())
+            continue;
+        options.ignore_end = false;
+        const auto stopped = generate(run, words, prompt, options);
+        CHECK(stopped.tokens == std::vector<token_id>(all.tokens.begin(), end));
+        break;
+    }
+    CHECK(options.seed < 200);
+    options.predict = 0;
+    CHECK(generate(run, words, prompt, options).tokens.empty());
+}
+
+TEST_CASE("report: every key, and text that ends inside a character") {
+    run_report r;
+    r.policy = "p";
+    r.prompt_tokens = 3;
+    r.text = "caf\xC3";
+    r.run.tokens = {5, 6};
+    r.run.steps = 1;
+    r.run.decode_s = 0.5;
+    r.stats.io = "posix";
+    r.stats.reads = 9;
+    r.stats.bytes_by_part = {{"index", 10}, {"frames", 20}};
+    auto json = nlohmann::json::parse(to_json(r));
+    for (const char* key : {"policy", "io", "direct", "prompt_tokens", "tokens", "text", "prefill_s",
+                            "decode_s", "tokens_per_s"})
+        CHECK(json.contains(key));
+    for (const char* key : {"resident_bytes_peak", "read_bytes", "useful_bytes", "reads", "written_bytes",
+                            "hit_rate", "mean_read_entries", "storage_bytes"})
+        CHECK(json.at("stats").contains(key));
+    CHECK(json.at("tokens") == nlohmann::json::array({5, 6}));
+    CHECK(json.at("tokens_per_s") == 2.0);
+    CHECK(json.at("text") == "caf\xEF\xBF\xBD");
+    CHECK(json.at("stats").at("bytes_by_part").at("frames") == 20);
+    CHECK(!json.contains("logits"));
+    r.run.logits = {{{5, 1.5F}}, {{6, 2.5F}}};
+    json = nlohmann::json::parse(to_json(r));
+    CHECK(json.at("logits")[1][0][1] == 2.5);
+}
+
+TEST_CASE("a signal removes the file and still ends the program") {
+    const std::string path = "parts-" + std::to_string(::getpid()) + ".kv";
+    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) {
+        std::ofstream(path) << "x";
+        const pid_t child = ::fork();
+        REQUIRE(child >= 0);
+        if (child == 0) {
+            for (const int n : {SIGINT, SIGTERM, SIGHUP, SIGPIPE})
+                std::signal(n, SIG_DFL); // doctest has its own
+            {
+                const signal_hold hold;
+                ::raise(number); // held back until the file is registered
+                remove_on_signal(path);
+            }
+            ::_exit(0); // not reached
+        }
+        int state = 0;
+        REQUIRE(::waitpid(child, &state, 0) == child);
+        CHECK(WIFSIGNALED(state));
+        CHECK(WTERMSIG(state) == number);
+        CHECK(::access(path.c_str(), F_OK) != 0);
+    }
+}

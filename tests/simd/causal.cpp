@@ -1,0 +1,125 @@
+// Prefill attention against double precision, and bit for bit against itself under every cutting of the
+// prompt. SPDX-License-Identifier: MIT
+#include <kvtl/simd/causal.hpp>
+
+#include "support/oracle.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+namespace simd = kvtl::simd;
+
+namespace {
+
+/// Queries, keys and values of a prompt; rows are padded with NaN.
+template <class E> struct prompt {
+    std::size_t tokens, group, dim;
+    oracle::table<float> q; ///< (T, G * D)
+    oracle::table<E> k, v;
+
+    prompt(std::size_t t, std::size_t g, std::size_t d, std::uint64_t seed, double magnitude = 1.0)
+        : tokens(t), group(g), dim(d), q(t, g * d, g * d + 5, seed, magnitude), k(t, d, d + 3, seed + 1),
+          v(t, d, d + 4, seed + 2) {}
+
+    /// Attends in chunks that end at `cuts`; the keys behind a chunk are not there yet.
+    [[nodiscard]] std::vector<float> attend(const std::vector<std::size_t>& cuts, float scale) const {
+        const std::size_t stride = group * dim + 1;
+        std::vector<float> out(tokens * stride, 9.0F);
+        std::vector<float> scratch(simd::causal_scratch_floats(dim), std::numeric_limits<float>::quiet_NaN());
+        std::size_t first = 0;
+        for (const std::size_t end : cuts) {
+            simd::attend_causal(q.memory.data() + first * q.stride, q.stride, group, scale, end - first,
+                                k.view().slice(0, end), v.view().slice(0, end), first,
+                                out.data() + first * stride, stride, scratch);
+            first = end;
+        }
+        for (std::size_t t = 0; t < tokens; ++t)
+            REQUIRE(out[t * stride + group * dim] == 9.0F);
+        return out;
+    }
+    [[nodiscard]] double error(const std::vector<float>& out, float scale) const {
+        double worst = 0;
+        for (std::size_t t = 0; t < tokens; ++t)
+            for (std::size_t g = 0; g < group; ++g) {
+                const auto expected = oracle::attend(q.view().row(t) + g * dim, static_cast<double>(scale),
+                                                     k.view().slice(0, t + 1), v.view().slice(0, t + 1));
+                for (std::size_t d = 0; d < dim; ++d)
+                    worst = std::max(worst,
+                                     std::fabs(static_cast<double>(out[t * (group * dim + 1) + g * dim + d]) -
+                                               expected[d]));
+            }
+        return worst;
+    }
+};
+
+} // namespace
+
+TEST_CASE_TEMPLATE("any shape equals double precision", E, float, kvtl::f16, kvtl::bf16) {
+    for (const std::size_t dim : {1U, 20U, 64U, 80U, 96U, 128U})
+        for (const std::size_t tokens : {1U, 3U, 64U, 65U, 150U})
+            for (const std::size_t group : {1U, 3U, 4U}) {
+                const prompt<E> p(tokens, group, dim, dim + tokens);
+                CHECK(p.error(p.attend({tokens}, 0.3F), 0.3F) < 1e-5);
+            }
+}
+
+TEST_CASE("large and small logits") {
+    for (const double magnitude : {1e-20, 30.0, 1e4}) {
+        const prompt<float> p(130, 2, 32, 8, magnitude);
+        // Logits of about 5e4 carry a float's rounding, 4e-3, into the weights.
+        CHECK(p.error(p.attend({130}, 1.0F), 1.0F) < (magnitude > 1e3 ? 3e-2 : 1e-4));
+    }
+}
+
+TEST_CASE_TEMPLATE("no bit depends on how the prompt is cut into chunks", E, float, kvtl::f16) {
+    for (const std::size_t dim : {24U, 64U, 128U})
+        for (const std::size_t group : {1U, 3U, 7U}) {
+            const std::size_t tokens = 200;
+            const prompt<E> p(tokens, group, dim, dim * group);
+            const std::vector<float> whole = p.attend({tokens}, 0.2F);
+            std::vector<std::size_t> one_by_one(tokens);
+            for (std::size_t t = 0; t < tokens; ++t)
+                one_by_one[t] = t + 1;
+            std::vector<std::vector<std::size_t>> cuttings = {
+                one_by_one, {64, 128, 192, 200}, {1, 63, 65, 199, 200}};
+            oracle::generator random(group);
+            for (int i = 0; i < 6; ++i) {
+                std::vector<std::size_t> cuts;
+                for (std::size_t at = 0; at < tokens;)
+                    cuts.push_back(at = std::min(tokens, at + 1 + random.below(90)));
+                cuttings.push_back(cuts);
+            }
+            for (const auto& cuts : cuttings) {
+                const std::vector<float> pieces = p.attend(cuts, 0.2F);
+                CHECK(std::memcmp(whole.data(), pieces.data(), whole.size() * sizeof(float)) == 0);
+            }
+        }
+}
+
+TEST_CASE("values that make sums underflow to -0 keep the bits, too") {
+    prompt<float> p(70, 1, 16, 5);
+    for (std::size_t t = 0; t < 70; ++t)
+        for (std::size_t d = 0; d < 16; ++d) {
+            p.v.row(t)[d] = t % 2 == 0 ? -1e-45F : -1e-30F * static_cast<float>(t > 40);
+            p.k.row(t)[d] = -static_cast<float>(t); // weights fall from 1 to nothing
+            p.q.row(t)[d] = 1.0F;
+        }
+    std::vector<std::size_t> one_by_one(70);
+    for (std::size_t t = 0; t < 70; ++t)
+        one_by_one[t] = t + 1;
+    const std::vector<float> whole = p.attend({70}, 1.0F), pieces = p.attend(one_by_one, 1.0F);
+    CHECK(std::memcmp(whole.data(), pieces.data(), whole.size() * sizeof(float)) == 0);
+}
+
+TEST_CASE("a key behind the last query is never touched") {
+    prompt<kvtl::f16> p(100, 2, 64, 6);
+    std::vector<float> out(40 * 128), scratch(simd::causal_scratch_floats(64));
+    for (std::size_t t = 70; t < 100; ++t) {
+        std::fill_n(p.k.row(t), 64, kvtl::f16{0x7E00}); // NaN
+        std::fill_n(p.v.row(t), 64, kvtl::f16{0x7E00});
+    }
+    simd::attend_causal(p.q.memory.data(), p.q.stride, 2, 0.1F, 40, p.k.view(), p.v.view(), 30, out.data(),
+                        128, scratch);
+    CHECK(std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); }));
+}

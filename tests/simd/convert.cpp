@@ -1,0 +1,50 @@
+// Bulk conversion and the search for numbers that are none.
+// SPDX-License-Identifier: MIT
+#include <kvtl/simd/convert.hpp>
+
+#include "support/oracle.hpp"
+
+#include <doctest/doctest.h>
+
+namespace simd = kvtl::simd;
+
+TEST_CASE_TEMPLATE("encode and decode agree with the scalar reference at every length", E, float, kvtl::f16,
+                   kvtl::bf16) {
+    for (std::size_t n = 0; n <= 130; ++n) {
+        auto x = oracle::normal_values(n + 1, n, 100.0);
+        if (n > 2)
+            x[1] = 3e-7F, x[2] = 1e6F; // a subnormal half, and one that overflows
+        std::vector<E> stored(n + 1, kvtl::from_float<E>(9.0F));
+        simd::encode(x.data(), stored.data(), n);
+        for (std::size_t i = 0; i < n; ++i)
+            CHECK(stored[i] == kvtl::from_float<E>(x[i]));
+        CHECK(stored[n] == kvtl::from_float<E>(9.0F));
+
+        std::vector<float> back(n + 1, 9.0F);
+        simd::decode(stored.data(), back.data(), n);
+        for (std::size_t i = 0; i < n; ++i)
+            CHECK(back[i] == kvtl::to_float(stored[i]));
+        CHECK(back[n] == 9.0F);
+    }
+}
+
+TEST_CASE("all_finite finds one bad number anywhere") {
+    constexpr float inf = std::numeric_limits<float>::infinity();
+    constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+    for (std::size_t n = 0; n <= 130; ++n) {
+        auto x = oracle::normal_values(n + 1, n);
+        x[n] = nan; // just behind the end
+        CHECK(simd::all_finite(x.data(), n));
+        for (std::size_t at = 0; at < n; ++at)
+            for (const float bad : {inf, -inf, nan}) {
+                const float old = x[at];
+                x[at] = bad;
+                REQUIRE_FALSE(simd::all_finite(x.data(), n));
+                x[at] = old;
+            }
+    }
+    const std::vector<float> extreme(1000, -std::numeric_limits<float>::max());
+    CHECK(simd::all_finite(extreme.data(), 1000));
+    const std::vector<float> tiny(1000, std::numeric_limits<float>::denorm_min());
+    CHECK(simd::all_finite(tiny.data(), 1000));
+}
