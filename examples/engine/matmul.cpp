@@ -26,10 +26,14 @@ float scale_of(const std::byte* p) noexcept {
     return kvtl::to_float(scale);
 }
 
+// A block's bytes are copied first: through a pointer they could alias the output, and nothing would be
+// vectorised.
+
 void expand_q8_0(const std::byte* p, std::size_t count, float* out) noexcept {
     for (std::size_t i = 0; i < count; i += block, p += 2 + block) {
         const float scale = scale_of(p);
-        const auto* q = reinterpret_cast<const std::int8_t*>(p + 2);
+        std::int8_t q[block];
+        std::memcpy(q, p + 2, sizeof q);
         for (std::size_t j = 0; j < block; ++j)
             out[i + j] = scale * static_cast<float>(q[j]);
     }
@@ -39,8 +43,8 @@ void expand_q8_0(const std::byte* p, std::size_t count, float* out) noexcept {
 void expand_q4_0(const std::byte* p, std::size_t count, float* out) noexcept {
     for (std::size_t i = 0; i < count; i += block, p += 2 + block / 2) {
         const float scale = scale_of(p);
-        const auto* q = reinterpret_cast<const std::uint8_t*>(p + 2);
-        // Two loops, because compilers do not vectorise their union.
+        std::uint8_t q[block / 2];
+        std::memcpy(q, p + 2, sizeof q);
         for (std::size_t j = 0; j < block / 2; ++j)
             out[i + j] = scale * static_cast<float>((q[j] & 0xF) - 8);
         for (std::size_t j = 0; j < block / 2; ++j)

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <kvtl/config.hpp>
+#include <kvtl/element.hpp>
 #include <kvtl/io/device.hpp>
 #include <kvtl/layout/layout_limits.hpp>
 #include <kvtl/policies/resident_lists.hpp>
@@ -15,7 +16,10 @@
 #include <kvtl/views.hpp>
 
 #include <concepts>
+#include <cstddef>
+#include <span>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace kvtl::inline v0 {
@@ -29,6 +33,15 @@ template <class P>
 concept has_config = requires { typename P::config; } && std::is_aggregate_v<typename P::config>;
 template <class P, class G>
 concept has_state = requires { typename P::template state<G>; };
+/// `Args` is what a slot's states are made from besides the policy's config.
+template <class P, class G, class... Args>
+concept state_opens = has_config<P> && has_state<P, G> && std::default_initializable<typename P::template state<G>> &&
+                      std::constructible_from<typename P::template state<G>, const typename P::config&, Args...>;
+/// Structures that a policy keeps in memory it is handed: it says how many bytes.
+template <class P, class G, class... Args>
+concept state_is_sized = has_state<P, G> && requires(Args... args) {
+    { P::template state<G>::bytes(args...) } -> std::same_as<std::size_t>;
+};
 
 template <class P, class G>
 concept clusterer_declares_units = requires {
@@ -37,6 +50,7 @@ concept clusterer_declares_units = requires {
     { P::adapts } -> std::convertible_to<bool>;
     { P::founds } -> std::convertible_to<bool>;
     typename P::lane;
+    requires std::is_trivially_copyable_v<typename P::lane>;
 };
 template <class P, class G>
 concept clusterer_sizes_units = has_state<P, G> && requires(const typename P::template state<G>& s, std::uint32_t tokens) {
@@ -44,6 +58,21 @@ concept clusterer_sizes_units = has_state<P, G> && requires(const typename P::te
     { s.max_units(tokens) } noexcept -> std::same_as<std::uint32_t>;
     { s.sequential_entries() } noexcept -> std::same_as<std::uint32_t>;
     { s.buffer_entries() } noexcept -> std::same_as<std::uint32_t>;
+    { s.scratch_bytes(tokens, tokens) } noexcept -> std::same_as<std::size_t>;
+};
+template <class P, class G>
+concept clusterer_checks_config = has_config<P> && has_state<P, G> && requires(const typename P::config& c) {
+    { P::template state<G>::check(c) } noexcept -> std::same_as<status>;
+};
+template <class P, class G>
+concept clusterer_groups = has_state<P, G> && requires(const typename P::template state<G>& s, typename P::lane& lane,
+                                                       rows_view<float> keys, std::span<std::byte> scratch,
+                                                       std::uint32_t* label, const unit_record& unit, const units_view& units) {
+    { P::updates_means } -> std::convertible_to<bool>;
+    { s.ready(1U) } noexcept -> std::same_as<bool>;
+    { s.group(keys, scratch, label) } noexcept -> std::same_as<std::uint32_t>;
+    { s.founded(lane, units) } noexcept;
+    { s.judge(lane, unit, 0.0F, units) } noexcept -> std::same_as<growth>;
 };
 template <class P, class G>
 concept clusterer_assigns = has_state<P, G> && requires(const typename P::template state<G>& s, typename P::lane& lane,
@@ -128,24 +157,27 @@ concept replacement_tracks = has_state<P, G> &&
     };
 template <class P, class G>
 concept replacement_finds_victims = has_state<P, G> && requires(const typename P::template state<G>& s, bool (*pinned)(std::uint32_t)) {
-    { s.victim(pinned) } -> std::same_as<std::uint32_t>;
+    { s.victim(pinned) } noexcept -> std::same_as<std::uint32_t>;
 };
 
 // ------------------------------------------------------------------------------------------------ one concept per slot
+template <class P, class G, class... Args>
+concept policy_for = has_name<P> && state_opens<P, G, Args...>;
 template <class P, class G>
-concept policy_for = has_name<P> && has_config<P> && has_state<P, G>;
+concept clusterer_for = policy_for<P, G, const G&> && clusterer_declares_units<P, G> && clusterer_checks_config<P, G> &&
+                        clusterer_sizes_units<P, G> && clusterer_assigns<P, G> && clusterer_assign_is_noexcept<P, G> &&
+                        (!P::founds || clusterer_groups<P, G>);
 template <class P, class G>
-concept clusterer_for = policy_for<P, G> && clusterer_declares_units<P, G> && clusterer_sizes_units<P, G> &&
-                        clusterer_assigns<P, G> && clusterer_assign_is_noexcept<P, G>;
+concept index_for = policy_for<P, G, const G&> && index_declares_scores<P, G> && (!P::scores || index_scores<P, G>) && index_score_is_noexcept<P, G>;
 template <class P, class G>
-concept index_for = policy_for<P, G> && index_declares_scores<P, G> && (!P::scores || index_scores<P, G>) && index_score_is_noexcept<P, G>;
-template <class P, class G>
-concept selector_for = policy_for<P, G> && selector_declares_scores<P, G> && (P::takes_everything || selector_chooses<P, G>) &&
+concept selector_for = policy_for<P, G, const G&> && selector_declares_scores<P, G> && (P::takes_everything || selector_chooses<P, G>) &&
                        selector_choose_is_noexcept<P, G> && (!P::uses_scores || selector_has_reduction<P>);
 template <class P, class G>
-concept layout_for = policy_for<P, G> && layout_declares_kind<P> && layout_has_runs<P, G> && (P::by_entry || layout_places_units<P, G>);
+concept layout_for = policy_for<P, G, layout_limits, std::span<std::byte>> && state_is_sized<P, G, const layout_limits&> &&
+                     layout_declares_kind<P> && layout_has_runs<P, G> && (P::by_entry || layout_places_units<P, G>);
 template <class P, class G>
-concept replacement_for = policy_for<P, G> && replacement_tracks<P, G> && replacement_finds_victims<P, G>;
+concept replacement_for = policy_for<P, G, std::uint32_t, std::uint32_t, std::span<std::byte>> &&
+                          state_is_sized<P, G, std::uint32_t, std::uint32_t> && replacement_tracks<P, G> && replacement_finds_victims<P, G>;
 
 // --------------------------------------------------------------------------------------------------- whole presets
 template <class T>
@@ -226,18 +258,24 @@ template <class T> [[nodiscard]] consteval std::uint64_t preset_fingerprint() {
 template <class P, class G> consteval void explain_clusterer() {
     static_assert(has_name<P>, "[kvtl] clusterer: add `static constexpr std::string_view name`");
     static_assert(has_config<P>, "[kvtl] clusterer: add an aggregate `struct config`");
-    static_assert(has_state<P, G>, "[kvtl] clusterer: add `template <class Geometry> class state` constructible from (config, Geometry)");
-    static_assert(clusterer_declares_units<P, G>, "[kvtl] clusterer: declare unit_of, needs_means, adapts, founds and `struct lane`");
+    static_assert(state_opens<P, G, const G&>, "[kvtl] clusterer: add `template <class Geometry> class state` default-constructible and constructible from (config, Geometry)");
+    static_assert(clusterer_declares_units<P, G>, "[kvtl] clusterer: declare unit_of, needs_means, adapts, founds and a trivially copyable `struct lane`");
+    static_assert(clusterer_checks_config<P, G>, "[kvtl] clusterer::state: add `static status check(const config&) noexcept`");
     static_assert(clusterer_sizes_units<P, G>, "[kvtl] clusterer::state: add noexcept max_entries(), max_units(tokens), "
-                                               "sequential_entries() and buffer_entries(), each returning std::uint32_t");
+                                               "sequential_entries() and buffer_entries(), each returning std::uint32_t, and "
+                                               "std::size_t scratch_bytes(entries, dim)");
     static_assert(clusterer_assigns<P, G>, "[kvtl] clusterer::state: add `assignment assign(lane&, const float* key, const "
                                            "units_view&, std::span<float> scratch) const noexcept`");
     static_assert(clusterer_assign_is_noexcept<P, G>, "[kvtl] clusterer::state: assign() must be noexcept, it runs inside the decode loop");
+    if constexpr (clusterer_declares_units<P, G>)
+        static_assert(!P::founds || clusterer_groups<P, G>, "[kvtl] clusterer: one that founds declares updates_means, and its state has noexcept "
+                                                            "ready(entries), group(keys, scratch, label), founded(lane, units) and "
+                                                            "judge(lane, unit, distance, units)");
 }
 template <class P, class G> consteval void explain_index() {
     static_assert(has_name<P>, "[kvtl] index: add `static constexpr std::string_view name`");
     static_assert(has_config<P>, "[kvtl] index: add an aggregate `struct config`");
-    static_assert(has_state<P, G>, "[kvtl] index: add `template <class Geometry> class state` constructible from (config, Geometry)");
+    static_assert(state_opens<P, G, const G&>, "[kvtl] index: add `template <class Geometry> class state` default-constructible and constructible from (config, Geometry)");
     static_assert(index_declares_scores<P, G>, "[kvtl] index: declare the constants scores and needs_means");
     if constexpr (index_declares_scores<P, G>)
         static_assert(!P::scores || index_scores<P, G>, "[kvtl] index::state: add `void score(const float* q, std::uint32_t queries, "
@@ -247,7 +285,7 @@ template <class P, class G> consteval void explain_index() {
 template <class P, class G> consteval void explain_selector() {
     static_assert(has_name<P>, "[kvtl] selector: add `static constexpr std::string_view name`");
     static_assert(has_config<P>, "[kvtl] selector: add an aggregate `struct config`");
-    static_assert(has_state<P, G>, "[kvtl] selector: add `template <class Geometry> class state` constructible from (config, Geometry)");
+    static_assert(state_opens<P, G, const G&>, "[kvtl] selector: add `template <class Geometry> class state` default-constructible and constructible from (config, Geometry)");
     static_assert(selector_declares_scores<P, G>, "[kvtl] selector: declare the constants takes_everything and uses_scores");
     if constexpr (selector_declares_scores<P, G>) {
         static_assert(P::takes_everything || selector_chooses<P, G>,
@@ -261,7 +299,9 @@ template <class P, class G> consteval void explain_selector() {
 template <class P, class G> consteval void explain_layout() {
     static_assert(has_name<P>, "[kvtl] layout: add `static constexpr std::string_view name`");
     static_assert(has_config<P>, "[kvtl] layout: add an aggregate `struct config`");
-    static_assert(has_state<P, G>, "[kvtl] layout: add `template <class Geometry> class state` constructible from (config, layout_limits, memory)");
+    static_assert(state_opens<P, G, layout_limits, std::span<std::byte>>,
+                  "[kvtl] layout: add `template <class Geometry> class state` default-constructible and constructible from (config, layout_limits, std::span<std::byte>)");
+    static_assert(state_is_sized<P, G, const layout_limits&>, "[kvtl] layout::state: add `static std::size_t bytes(const layout_limits&)`");
     static_assert(layout_declares_kind<P>, "[kvtl] layout: declare the constants by_entry and wants_correlation");
     static_assert(layout_has_runs<P, G>, "[kvtl] layout::state: add noexcept run_pages(), allocate_run(), release_run(first), top(), used() and may_place()");
     if constexpr (layout_declares_kind<P>)
@@ -271,13 +311,41 @@ template <class P, class G> consteval void explain_layout() {
 template <class P, class G> consteval void explain_replacement() {
     static_assert(has_name<P>, "[kvtl] replacement: add `static constexpr std::string_view name`");
     static_assert(has_config<P>, "[kvtl] replacement: add an aggregate `struct config`");
-    static_assert(has_state<P, G>, "[kvtl] replacement: add `template <class Geometry> class state` constructible from (config, handles, unit_pages, memory)");
+    static_assert(state_opens<P, G, std::uint32_t, std::uint32_t, std::span<std::byte>>,
+                  "[kvtl] replacement: add `template <class Geometry> class state` default-constructible and constructible from (config, handles, unit_pages, std::span<std::byte>)");
+    static_assert(state_is_sized<P, G, std::uint32_t, std::uint32_t>, "[kvtl] replacement::state: add `static std::size_t bytes(handles, unit_pages)`");
     static_assert(replacement_tracks<P, G>, "[kvtl] replacement::state: add noexcept tick(), admit(handle, facts), touch(handle), refresh(handle, facts) and remove(handle)");
-    static_assert(replacement_finds_victims<P, G>, "[kvtl] replacement::state: add `std::uint32_t victim(pinned) const`, which returns a handle or none");
+    static_assert(replacement_finds_victims<P, G>, "[kvtl] replacement::state: add `std::uint32_t victim(pinned) const noexcept`, which returns a handle or none");
+}
+
+template <class T> consteval void explain_slots() {
+    static_assert(requires { typename T::clusterer; }, "[kvtl] preset: name a `clusterer`, or inherit one from presets::full");
+    static_assert(requires { typename T::index; }, "[kvtl] preset: name a `index`, or inherit one from presets::full");
+    static_assert(requires { typename T::selector; }, "[kvtl] preset: name a `selector`, or inherit one from presets::full");
+    static_assert(requires { typename T::remainder; }, "[kvtl] preset: name a `remainder`, or inherit one from presets::full");
+    static_assert(requires { typename T::budget; }, "[kvtl] preset: name a `budget`, or inherit one from presets::full");
+    static_assert(requires { typename T::retention; }, "[kvtl] preset: name a `retention`, or inherit one from presets::full");
+    static_assert(requires { typename T::compressor; }, "[kvtl] preset: name a `compressor`, or inherit one from presets::full");
+    static_assert(requires { typename T::position; }, "[kvtl] preset: name a `position`, or inherit one from presets::full");
+    static_assert(requires { typename T::layout; }, "[kvtl] preset: name a `layout`, or inherit one from presets::full");
+    static_assert(requires { typename T::replacement; }, "[kvtl] preset: name a `replacement`, or inherit one from presets::full");
+    static_assert(requires { typename T::schedule; }, "[kvtl] preset: name a `schedule`, or inherit one from presets::full");
+    static_assert(requires { typename T::io; }, "[kvtl] preset: name a `io`, or inherit one from presets::full");
+}
+template <class T, class Supplied> consteval void explain_signals() {
+    constexpr signal missing = without(needed_signals<T>(), Supplied::value);
+    static_assert(!contains(missing, signal::q), "[kvtl] signals: a policy needs q (post-RoPE queries), which this engine does not supply; add signal::q to supplied<...>, or change the policy");
+    static_assert(!contains(missing, signal::k), "[kvtl] signals: a policy needs k (post-RoPE keys), which this engine does not supply; add signal::k to supplied<...>, or change the policy");
+    static_assert(!contains(missing, signal::v), "[kvtl] signals: a policy needs v (values), which this engine does not supply; add signal::v to supplied<...>, or change the policy");
+    static_assert(!contains(missing, signal::k_pre), "[kvtl] signals: a policy needs k_pre (keys before RoPE), which this engine does not supply; add signal::k_pre to supplied<...>, or change the policy");
+    static_assert(!contains(missing, signal::x), "[kvtl] signals: a policy needs x (the input of the layer), which this engine does not supply; add signal::x to supplied<...>, or change the policy");
+    static_assert(!contains(missing, signal::probe), "[kvtl] signals: a policy needs probe (queries that stand for the future), which this engine does not supply; add signal::probe to supplied<...>, or change the policy");
+    static_assert(!contains(missing, signal::external), "[kvtl] signals: a policy needs external (scores computed outside), which this engine does not supply; add signal::external to supplied<...>, or change the policy");
+    static_assert(!contains(missing, signal::calibration), "[kvtl] signals: a policy needs calibration (a blob fitted offline), which this engine does not supply; add signal::calibration to supplied<...>, or change the policy");
 }
 
 template <class T, class G, class Supplied> consteval bool explain_preset() {
-    static_assert(has_all_slots<T>, "[kvtl] preset: a slot is missing; inherit from presets::full (or another preset) and list only what you change");
+    explain_slots<T>();
     static_assert(says_window<T>, "[kvtl] preset: declare window_tokens and sink_tokens, or inherit them from presets::full");
     if constexpr (has_all_slots<T>) {
         explain_clusterer<typename T::clusterer, G>();
@@ -296,8 +364,7 @@ template <class T, class G, class Supplied> consteval bool explain_preset() {
         if constexpr (clusterer_declares_units<typename T::clusterer, G>)
             static_assert(granularity_agrees<T>, "[kvtl] granularity: a policy works on all KV heads of a layer together, but the clusterer's "
                                                  "units belong to one head; use a layer-wide clusterer such as fixed_layer_groups");
-        static_assert(contains(Supplied::value, needed_signals<T>()), "[kvtl] signals: a policy needs a signal that this engine does not "
-                                                                      "supply; add it to supplied<...> or change the policy");
+        explain_signals<T, Supplied>();
     }
     return true;
 }

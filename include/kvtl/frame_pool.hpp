@@ -68,8 +68,8 @@ template <class Replacement> class frame_pool {
     [[nodiscard]] typename Replacement::state_type& replacement() noexcept { return replacement_; }
     [[nodiscard]] std::uint32_t in_use() const noexcept { return count_ - free_count_; }
     [[nodiscard]] std::uint32_t peak() const noexcept { return peak_; }
-    /// The arena has been lent as plain memory.
-    void note_all_used() noexcept { peak_ = count_; }
+    /// The first `frames` frames of the arena have been lent as plain memory.
+    void note_used(std::uint32_t frames) noexcept { peak_ = frames > peak_ ? frames : peak_; }
     /// Frames whose only state is an unfinished write.
     [[nodiscard]] std::uint32_t draining() const noexcept { return draining_; }
 

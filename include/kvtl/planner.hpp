@@ -150,7 +150,11 @@ template <class Preset, class Geometry> class planner {
         };
         const std::uint32_t least = a.plan.least_frames;
         if (with(least) > c.memory_bytes) return too_small(c, a);
-        const std::size_t whole = std::size_t{a.plan.file_pages} + a.plan.tail_frames; // more than storage can hold is no use
+        // More frames than the units of all lanes can fill are no use.
+        const cache_plan& p = a.plan;
+        const std::size_t pool_lanes = std::size_t{p.shard_lanes} * p.model.layers * (c.share ? p.max_sequences : 1);
+        const std::size_t per_lane = std::size_t{p.sizes.max_tokens} * p.unit_pages / p.max_entries + p.sizes.max_units;
+        const std::size_t whole = pool_lanes * per_lane + a.plan.least_frames;
         auto low = least, high = static_cast<std::uint32_t>(std::clamp<std::size_t>(
                               std::min(whole, c.memory_bytes / a.page_bytes), least, 1U << 30));
         if (a.plan.window_only) high = least;

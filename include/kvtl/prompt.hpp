@@ -39,6 +39,8 @@ template <class Types> class prompt_builder {
     using clusterer = typename Types::clusterer;
     static constexpr bool by_entry = store::by_entry;
     static constexpr std::uint32_t probe_queries = 32; ///< last queries of the prompt that tell what is co-retrieved
+    static constexpr std::uint32_t staging_limit = 256; ///< more pages in the air do not make the device faster
+
     /// Pages on their way to or from storage at once, at least: a sequential unit must fit.
     [[nodiscard]] static std::uint32_t least_staging(std::uint32_t sequential_entries) noexcept {
         return std::max<std::uint32_t>(16, sequential_entries + 1);
@@ -72,7 +74,8 @@ template <class Types> class prompt_builder {
         x_ = arena::take(c, p_.model, p_.sizes, rows, *p_.cluster);
         const std::uint32_t page = store_->format().page_bytes;
         first_page_ = static_cast<std::uint32_t>((c.used() + page - 1) / page);
-        pages_ = frames.size() - first_page_;
+        pages_ = std::min(frames.size() - first_page_, staging_limit);
+        frames.note_used(first_page_ + pages_);
         return {};
     }
 

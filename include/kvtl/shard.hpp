@@ -182,6 +182,7 @@ template <class Preset, class Geometry> class shard {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty() || plan_.window_only) return {};
         ready();
+        if (status s = prompt_is_complete(lanes); !s) return s;
         ahead* a = find_ahead(slot, layer);
         release(a, lanes, false);
         a = free_ahead();
@@ -209,6 +210,7 @@ template <class Preset, class Geometry> class shard {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty()) return {};
         ready();
+        if (status s = prompt_is_complete(lanes); !s) return s;
         release(find_ahead(slot, layer), lanes, false);
         ahead* a = free_ahead();
         if (a == nullptr)
@@ -352,6 +354,7 @@ template <class Preset, class Geometry> class shard {
     /// What must hold before entries are accepted: no failed write, room on storage, the lane clustered when it is time.
     status accept(std::span<const lane_ref> lanes, std::uint32_t tokens) noexcept {
         if (plan_.window_only) return {};
+        if (status s = prompt_is_complete(lanes); !s) return s;
         pool& frames = pool_for(lanes);
         if (store_.has_failed_writes(frames)) return store_.write_error(frames);
         std::uint32_t pages = 0;
@@ -361,6 +364,7 @@ template <class Preset, class Geometry> class shard {
             const std::uint32_t units = std::min(l.state().buffered + tokens, cluster_.max_units(l.state().tokens + tokens));
             pages += growth_.worst_case_pages(units);
         }
+        pages = std::min(pages, plan_.file_pages - layout_.top());
         if (status s = store_.ensure_space(pages); !s) return s;
         for (const lane_ref& ref : lanes) {
             if (!should_found(store_.at(ref.id))) continue;
@@ -368,6 +372,13 @@ template <class Preset, class Geometry> class shard {
             if (status s = prompt_.begin(frames, plan_.sizes.max_tokens); !s) return s;
             if (status s = prompt_.found(ref.id); !s) return s;
         }
+        return {};
+    }
+    [[nodiscard]] status prompt_is_complete(std::span<const lane_ref> lanes) const noexcept {
+        const std::uint32_t staged = store_.at(lanes[0].id).state().staged;
+        if (staged > 0)
+            return status::failure(errc::invalid_argument, "the prompt of this sequence is not complete: %u tokens wait for a "
+                                                           "prefill with last_chunk = true", staged);
         return {};
     }
     [[nodiscard]] bool should_found(const lane& l) const noexcept {
@@ -410,7 +421,6 @@ template <class Preset, class Geometry> class shard {
         if (store_.has_failed_writes(frames)) return store_.write_error(frames);
         const std::uint32_t before = store_.at(lanes[0].id).state().staged, total = before + tokens;
         if (status s = prompt_.begin(frames, total); !s) return s;
-        frames.note_all_used();
         const auto& format = store_.format();
         status done;
         std::uint32_t organised = 0;

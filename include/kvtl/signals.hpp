@@ -26,6 +26,9 @@ enum class signal : std::uint32_t {
 [[nodiscard]] constexpr signal operator&(signal a, signal b) noexcept {
     return static_cast<signal>(static_cast<std::uint32_t>(a) & static_cast<std::uint32_t>(b));
 }
+[[nodiscard]] constexpr signal without(signal set, signal part) noexcept {
+    return static_cast<signal>(static_cast<std::uint32_t>(set) & ~static_cast<std::uint32_t>(part));
+}
 [[nodiscard]] constexpr bool contains(signal set, signal part) noexcept { return (set & part) == part; }
 
 /// What an engine can hand over; the third template argument of kv_manager.

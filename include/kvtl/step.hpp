@@ -93,7 +93,7 @@ template <class Types> class step_runner {
             const std::uint32_t u = p_.growth->fullest_buffered(lanes[i].id);
             const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
             const bool there = std::any_of(chosen.begin(), chosen.end(), [u](const chosen_unit& c) { return c.unit == u; });
-            if (!there) x_.forced[i] = u;
+            if (!there && l.unit(u).frames == none) x_.forced[i] = u;
         }
     }
 

@@ -332,11 +332,30 @@ template <class Arch> KVTL_SIMD_INLINE floats<Arch> reduce_add_each(const floats
     return load<Arch>(sum);
 }
 
-/// Largest lane; any lane may be -inf. With a NaN among them the result is one of the lanes.
+/// Largest lane; any lane may be -inf. With a NaN among them the result is one of the lanes. (AVX-512's own
+/// reduction promises nothing then.)
 template <class Arch> KVTL_SIMD_INLINE float reduce_max(const floats<Arch>& x) noexcept {
+#if defined(__SSE2__)
+    const auto of_four = [](__m128 v) __attribute__((always_inline)) {
+        v = _mm_max_ps(v, _mm_movehl_ps(v, v));
+        return _mm_cvtss_f32(_mm_max_ss(v, _mm_shuffle_ps(v, v, 1)));
+    };
+    if constexpr (std::derived_from<Arch, xsimd::sse2>) {
+        return of_four(x);
+    }
+#endif
+#if defined(__AVX__)
+    const auto of_eight = [&](__m256 v) __attribute__((always_inline)) {
+        return of_four(_mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1)));
+    };
+    if constexpr (std::derived_from<Arch, xsimd::avx>) {
+        return of_eight(x);
+    }
+#endif
 #if defined(__AVX512F__)
     if constexpr (std::derived_from<Arch, xsimd::avx512f>) {
-        return _mm512_reduce_max_ps(x);
+        const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1));
+        return of_eight(_mm256_max_ps(_mm512_castps512_ps256(x), high));
     }
 #endif
 #if defined(__aarch64__)
@@ -346,10 +365,10 @@ template <class Arch> KVTL_SIMD_INLINE float reduce_max(const floats<Arch>& x) n
 #endif
     float lane[lanes<Arch>];
     store<Arch>(lane, x);
-    for (std::size_t half = lanes<Arch> / 2; half != 0; half /= 2)
-        for (std::size_t i = 0; i < half; ++i)
-            lane[i] = lane[i] > lane[i + half] ? lane[i] : lane[i + half];
-    return lane[0];
+    float largest = lane[0];
+    for (std::size_t i = 1; i < lanes<Arch>; ++i)
+        largest = lane[i] > largest ? lane[i] : largest;
+    return largest;
 }
 
 /// e^x to 1.1 ulp over the whole range, subnormal results included; -inf gives 0, overflow inf, NaN NaN.

@@ -1,0 +1,76 @@
+// Questions whose answers are hidden in a long document, in the form that tiny-2k was trained on.
+//
+//   ... and the upper gates open. The secret code of Brolwen is 48213. A paddle is wound up ...
+//   Question: What is the secret code of Brolwen? Answer: The secret code of Brolwen is
+//
+// The document is running text from a file of passages; names and codes are invented. Whoever attends the
+// whole document can copy the five digits; whoever dropped or did not find the entry cannot guess them.
+// Units: lengths in tokens of the model, BOS included. The same seed gives the same text on every platform.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "tokenizer.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace engine {
+
+struct fact {
+    std::string name;
+    std::string code; ///< five digits
+
+    [[nodiscard]] std::string sentence() const { return "The secret code of " + name + " is " + code + "."; }
+};
+
+struct document_plan {
+    std::size_t tokens = 1500; ///< of document and question together; met to within a sentence
+    std::size_t facts = 4;     ///< in the document, one of which is asked for
+    double depth = 0.5;        ///< where that one stands: 0 at the beginning, 1 at the end
+    std::uint64_t seed = 1;
+};
+
+struct document_question {
+    std::string prompt;      ///< the document, then the question up to where the answer begins
+    std::vector<fact> facts; ///< in the order of the document
+    std::size_t asked = 0;   ///< index into facts
+    std::string answer;      ///< the asked fact's code
+};
+
+class document_writer {
+  public:
+    /// `prose`: passages under title lines (`# Title`), a paragraph per line. Keeps views of both arguments.
+    /// Throws bad_input when there is no text.
+    document_writer(const tokenizer& words, std::string_view prose);
+
+    /// Running text from a place that the seed chooses, facts between its sentences. Throws bad_input when
+    /// the prose is too short for the length, or the length for the facts.
+    [[nodiscard]] document_question write(const document_plan& plan) const;
+
+  private:
+    struct sentence {
+        std::string_view text;
+        std::size_t tokens = 0;
+        bool ends_paragraph = false;
+    };
+
+    [[nodiscard]] std::size_t length(std::string_view text) const;
+
+    const tokenizer& words_;
+    std::size_t overhead_ = 0; ///< tokens that encoding puts in front of every text
+    std::vector<sentence> sentences_;
+    std::size_t tokens_ = 0; ///< of all sentences
+};
+
+/// Index of the token that begins the last `Question:` of a prompt, or the number of tokens when there is
+/// none. What precedes may be prefilled without the cache having seen what will be asked.
+[[nodiscard]] std::size_t question_begin(const tokenizer& words, std::span<const token_id> prompt);
+
+/// An answer is right when it, without spaces, begins with the expected one.
+[[nodiscard]] std::string without_spaces(std::string_view text);
+
+} // namespace engine

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+#include "program.hpp"
+
+#include "cleanup.hpp"
+#include "error.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+namespace engine {
+
+void require(bool good, const std::string& message) {
+    if (!good)
+        throw bad_input(message);
+}
+
+std::string whole_number(const std::string& text) {
+    const bool good = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+    return good ? "" : "'" + text + "' is not a whole number";
+}
+
+setting parse_setting(const std::string& text) {
+    const auto equals = text.find('=');
+    const auto first = text.find('.');
+    const auto second = first == std::string::npos ? first : text.find('.', first + 1);
+    setting s;
+    if (equals != std::string::npos && second < equals)
+        s = {text.substr(0, first), text.substr(first + 1, second - first - 1),
+             text.substr(second + 1, equals - second - 1), text.substr(equals + 1)};
+    require(!s.policy.empty() && !s.slot.empty() && !s.field.empty() && !s.value.empty(),
+            "--set " + text + ": expected POLICY.SLOT.FIELD=VALUE");
+    require_policy(s.policy, "--set");
+    return s;
+}
+
+void require_policy(const std::string& name, const char* option) {
+    const auto names = policy_names();
+    if (std::find(names.begin(), names.end(), name) != names.end())
+        return;
+    std::string list;
+    for (const auto valid : names)
+        list += (list.empty() ? "" : ", ") + std::string(valid);
+    throw bad_input(std::string(option) + ": unknown policy '" + name + "'; valid: " + list);
+}
+
+void require_io(const std::string& name) {
+    require(name == "uring" || name == "posix" || name == "memory",
+            "--io: unknown device '" + name + "'; valid: uring, posix, memory");
+}
+
+void require_writable(const std::string& file, const char* option) {
+    namespace fs = std::filesystem;
+    if (file.empty() || file == "-")
+        return;
+    const fs::path path(file);
+    const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+    std::error_code ignored;
+    const bool exists = fs::exists(path, ignored);
+    const bool writable = ::access((exists ? path : folder).c_str(), W_OK) == 0;
+    require(writable && !fs::is_directory(path, ignored), std::string(option) + ": cannot write " + file);
+}
+
+void write_output(const std::string& file, const std::string& text) {
+    if (file == "-") {
+        std::printf("%s\n", text.c_str());
+        return;
+    }
+    std::ofstream out(file, std::ios::binary | std::ios::trunc);
+    out << text << '\n';
+    out.close();
+    if (!out)
+        throw run_failure("cannot write " + file);
+}
+
+void print_policies() {
+    for (const auto name : policy_names())
+        std::printf("%.*s\n", static_cast<int>(name.size()), name.data());
+}
+
+std::unique_ptr<kv_cache> open_or_fall_back(cache_options& options, const char* program) {
+    const signal_hold hold;
+    auto opened = open_cache(options);
+    if (!opened && opened.error().code == kvtl::errc::unsupported && options.io == "uring") {
+        const std::string reason = opened.error().message;
+        options.io = "posix";
+        opened = open_cache(options);
+        if (opened)
+            std::fprintf(stderr, "%s: warning: io_uring cannot be used (%s); using posix\n", program,
+                         reason.c_str());
+    }
+    if (!opened)
+        throw bad_input(opened.error().message);
+    if (options.io != "memory")
+        remove_on_signal(options.path);
+    return std::move(*opened);
+}
+
+int fail(const char* program, int exit_status, std::string_view message) {
+    std::fprintf(stderr, "%s: %.*s\n", program, static_cast<int>(message.size()), message.data());
+    return exit_status;
+}
+
+int run_program(const char* program, const std::function<int()>& body) {
+    // A file-size limit shall come back as an error of the write, not end the program.
+    std::signal(SIGXFSZ, SIG_IGN);
+    try {
+        return body();
+    } catch (const bad_input& e) {
+        return fail(program, 2, e.what());
+    } catch (const std::exception& e) {
+        return fail(program, 1, e.what());
+    }
+}
+
+} // namespace engine

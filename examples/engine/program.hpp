@@ -1,0 +1,47 @@
+// What the programs of the engine share: options that mean the same everywhere, a cache that opens on what
+// the system allows, and the two exit statuses. SPDX-License-Identifier: MIT
+#pragma once
+
+#include "kv_cache.hpp"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace engine {
+
+/// Throws bad_input with this message unless `good`.
+void require(bool good, const std::string& message);
+
+/// For CLI11, which would take -1 for the largest unsigned number: empty, or what is wrong with the text.
+[[nodiscard]] std::string whole_number(const std::string& text);
+
+/// POLICY.SLOT.FIELD=VALUE of a policy that is built in. Throws bad_input.
+[[nodiscard]] setting parse_setting(const std::string& text);
+
+/// Throws bad_input that lists the valid names.
+void require_policy(const std::string& name, const char* option);
+void require_io(const std::string& name);
+
+/// A run may take long: finds out before it whether its result can be written. "" and "-" always can.
+void require_writable(const std::string& file, const char* option);
+
+/// Text and a line end into a file, or for "-" to standard output. Throws run_failure.
+void write_output(const std::string& file, const std::string& text);
+
+/// One name per line, on standard output.
+void print_policies();
+
+/// Opens the cache and sees to it that its file never stays behind; on posix, with a warning, when the kernel
+/// refuses io_uring, and then options.io says so. Throws bad_input. Call forget_file() once the cache is
+/// closed.
+[[nodiscard]] std::unique_ptr<kv_cache> open_or_fall_back(cache_options& options, const char* program);
+
+/// One line on standard error; returns the status.
+int fail(const char* program, int exit_status, std::string_view message);
+
+/// What main() does: runs the body and turns bad_input into exit status 2 and any other exception into 1.
+int run_program(const char* program, const std::function<int()>& body);
+
+} // namespace engine

@@ -1,0 +1,10 @@
+// An ablation is two lines: inherit, and name the slot that changes.
+// expect-ok
+// SPDX-License-Identifier: MIT
+#include <kvtl/presets/dynakv.hpp>
+
+struct ablation : kvtl::presets::dynakv {
+    using layout = kvtl::sequence_order;
+};
+
+template class kvtl::kv_manager<ablation, kvtl::geometry<kvtl::shape{}>>;

@@ -1,0 +1,32 @@
+// A clusterer that groups a prompt has to be able to.
+// expect-error: \[kvtl\] clusterer: one that founds declares updates_means, and its state has noexcept ready\(entries\), group\(keys, scratch, label\)
+// SPDX-License-Identifier: MIT
+#include <kvtl/presets/dynakv.hpp>
+
+struct promising {
+    static constexpr std::string_view name = "promising";
+    static constexpr kvtl::granularity unit_of = kvtl::granularity::head;
+    static constexpr bool needs_means = false;
+    static constexpr bool adapts = false;
+    static constexpr bool founds = true;
+    struct config {};
+    struct lane {};
+    template <class Geometry> struct state {
+        state() = default;
+        state(const config&, const Geometry&) noexcept {}
+        static kvtl::status check(const config&) noexcept { return {}; }
+        std::uint32_t max_entries() const noexcept { return 1; }
+        std::uint32_t max_units(std::uint32_t tokens) const noexcept { return tokens; }
+        std::uint32_t sequential_entries() const noexcept { return 1; }
+        std::uint32_t buffer_entries() const noexcept { return 1; }
+        std::size_t scratch_bytes(std::uint32_t, std::uint32_t) const noexcept { return 0; }
+        kvtl::assignment assign(lane&, const float*, const kvtl::units_view&, std::span<float>) const noexcept {
+            return {};
+        }
+    };
+};
+struct bad : kvtl::presets::dynakv {
+    using clusterer = promising;
+};
+
+template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;

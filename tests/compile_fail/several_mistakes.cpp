@@ -1,0 +1,15 @@
+// Every broken requirement gets its sentence in one compilation.
+// expect-error: \[kvtl\] selector: it chooses by score, but this index keeps none
+// expect-error: \[kvtl\] compressor: declare element_type as float, f16 or bf16
+// expect-error: \[kvtl\] replacement: add an aggregate `struct config`
+// SPDX-License-Identifier: MIT
+#include <kvtl/presets/dynakv.hpp>
+
+struct nameless {};
+struct bad : kvtl::presets::dynakv {
+    using index = kvtl::no_index;
+    using compressor = nameless;
+    using replacement = nameless;
+};
+
+template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
