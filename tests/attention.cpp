@@ -79,6 +79,9 @@ TEST_CASE("a fresh state is empty: zeros out, no mass, and merging it changes no
         for (std::size_t d = 0; d < 24; ++d)
             CHECK(out[g * 24 + d] == (d < 20 ? 0.0F : 5.0F));
     CHECK(kvtl::mass(a.view, b.view, 0) == 0.0F);
+    kvtl::merge(a.view, b.view);
+    CHECK(a.view.sum[1] == 0.0F); // -inf - -inf must not get anywhere
+    CHECK(a.view.max[1] == -std::numeric_limits<float>::infinity());
 
     entries(9, 20, 3.0, 1).see(a.view, 0, 9);
     const std::vector<float> before = a.memory;

@@ -207,23 +207,27 @@ TEST_CASE("two levels stay within 3 % of flat on a drifting mixture") {
     }
 }
 
-TEST_CASE("far apart points: a seed lost to one blob is won back by another") {
-    // Eight blobs, one with almost all points: some blobs get no sample, so that only re-seeding finds them.
-    oracle::table<float> points(2000, 16, 16, 3, 0.01);
-    for (std::size_t i = 0; i < 2000; ++i)
-        if (i % 250 == 7)
-            points.row(i)[i / 250] += 100.0F;
+TEST_CASE("clusters whose seeds are equal go to the points that need them") {
+    oracle::table<float> points(2000, 16, 16, 3,
+                                0.0); // a crowd of equal points, which is all that the sample sees
+    for (std::size_t i = 0; i < 8; ++i)
+        points.row(250 * i + 8)[i] = 100.0F; // and eight lone ones
     kvtl::kmeans_config config;
     config.samples_per_centroid = 1;
-    config.min_gain = -1.0F;
     const clustering c = cluster(points.view(), 16, config);
-    std::set<std::uint32_t> alone;
-    for (std::size_t i = 7; i < 2000; i += 250)
-        alone.insert(c.labels[i]);
+    CHECK(c.result.inertia == 0.0);
     const auto size = sizes_of(c.labels, 16);
-    CHECK(*std::min_element(size.begin(), size.end()) >= 1);
-    CHECK(c.result.inertia <
-          2000 * 16 * 1e-4 + 1.0e4 * 8); // a blob merged with the crowd would cost 1e4 each
+    for (std::size_t i = 0; i < 8; ++i)
+        CHECK(size[c.labels[250 * i + 8]] == 1);
+}
+
+TEST_CASE("an empty cluster takes the farthest point, but never another cluster's only one") {
+    const oracle::table<float> points(4, 2, 2, 1);
+    std::vector<float> distance = {9.0F, 1.0F, 2.0F, 0.5F}, half_norm(3);
+    std::vector<std::uint32_t> label = {0, 1, 1, 1}, count(3);
+    const kvtl::detail::lloyd_memory memory{distance, count, half_norm, {}};
+    kvtl::detail::fill_empty(kvtl::detail::row_set<float>{points.view(), {}}, 3, memory, label.data());
+    CHECK(label == std::vector<std::uint32_t>{0, 1, 2, 1});
 }
 
 TEST_CASE("fewer different points than clusters: every point exact, surplus clusters empty") {

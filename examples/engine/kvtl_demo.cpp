@@ -291,6 +291,13 @@ void run(const arguments& a) {
     options.io = a.io;
     options.path = a.kv_path;
 
+    for (const auto& policy :
+         policies) { // a bound too small for the last policy shall not come after an hour
+        options.policy = policy;
+        (void)engine::open_or_fall_back(options, program);
+    }
+    engine::forget_file();
+
     std::FILE* const out = a.json_file == "-" ? stderr : stdout;
     const double count = static_cast<double>(questions.size());
     const double entry_bytes = 2.0 * 2.0 * shape.layers * shape.kv_heads * shape.head_dim; // K and V, f16

@@ -95,11 +95,14 @@ template <class Replacement> class frame_pool {
     void mark_dirty(std::uint32_t i) noexcept {
         frame_[i].stamp = ++clock_;
         if (frame_[i].dirty) return;
+        note_draining(i, -1);
         frame_[i].dirty = true;
         tails_[tail_count_++] = i;
     }
     void clear_dirty(std::uint32_t i) noexcept {
+        if (!frame_[i].dirty) return;
         frame_[i].dirty = false;
+        note_draining(i, +1);
         for (std::uint32_t t = 0; t < tail_count_; ++t)
             if (tails_[t] == i) {
                 tails_[t] = tails_[--tail_count_];
@@ -168,6 +171,7 @@ template <class Replacement> class frame_pool {
         free_ = i;
         ++free_count_;
     }
+    /// Before a state bit is set, and after one is cleared (after `writing` is set, before it is cleared).
     void note_draining(std::uint32_t i, int change) noexcept {
         const frame_record& f = frame_[i];
         if (f.writing && !f.linked && !f.dirty) draining_ = change > 0 ? draining_ + 1 : draining_ - 1;

@@ -41,9 +41,9 @@ template <element E, class ClustererLane> struct lane_offsets {
     [[nodiscard]] static lane_offsets make(const lane_sizes& s) noexcept {
         lane_offsets o;
         std::size_t used = 0;
-        const auto put = [&used](std::size_t bytes) {
+        const auto put = [&used](std::size_t size) {
             const std::size_t at = used;
-            used += (bytes + 63) / 64 * 64;
+            used += (size + 63) / 64 * 64;
             return at;
         };
         const std::size_t row = s.width * sizeof(E);

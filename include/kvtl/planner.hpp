@@ -30,7 +30,7 @@ template <class Preset, class Geometry> class planner {
         [[nodiscard]] std::size_t bytes() const noexcept { return fixed_bytes + frame_bytes(); }
     };
 
-    /// Storage that a cache may take, as a multiple of its raw entries.
+    /// Storage beyond which decode adds no units, as a multiple of the raw entries.
     static constexpr double storage_factor = 2.5;
 
     [[nodiscard]] static result<answer> plan(const config& c, const Geometry& g, std::uint32_t device_page) {
@@ -112,8 +112,12 @@ template <class Preset, class Geometry> class planner {
         const std::uint32_t run_pages = types::layout::by_entry ? 8 : 2 * p.unit_pages;
         s.runs = (format.pages_for(s.chain_entries) + run_pages - 1) / run_pages + 1;
         const std::uint32_t shard_lanes = (p.model.lanes() + p.shards - 1) / p.shards;
-        const double lane_pages = storage_factor * format.pages_for(s.max_tokens) + 2 * run_pages;
-        p.file_pages = static_cast<std::uint32_t>(lane_pages * shard_lanes * p.model.layers * p.max_sequences) + run_pages;
+        const double lanes = static_cast<double>(shard_lanes) * p.model.layers * p.max_sequences;
+        const double grown = storage_factor * format.pages_for(s.max_tokens) + 2 * run_pages;
+        // A prompt may fall into as many clusters as the table has, each in a place for the largest one.
+        const double prompt = types::layout::by_entry ? s.runs * run_pages : s.max_units * p.unit_pages + 2 * run_pages;
+        p.grow_pages = static_cast<std::uint32_t>(grown * lanes);
+        p.file_pages = static_cast<std::uint32_t>((types::layout::by_entry ? prompt : std::max(grown, prompt)) * lanes) + run_pages;
         static_cast<void>(c);
     }
 

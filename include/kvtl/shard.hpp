@@ -18,7 +18,8 @@ struct cache_plan {
     std::uint32_t pools = 1;          ///< per shard: one, or one per sequence
     std::uint32_t max_entries = 1;    ///< of a unit
     std::uint32_t unit_pages = 1;
-    std::uint32_t file_pages = 0;     ///< per shard
+    std::uint32_t file_pages = 0;     ///< per shard, at most
+    std::uint32_t grow_pages = 0;     ///< per shard, beyond which decode adds no units
     std::uint32_t shard_lanes = 1;    ///< most lanes of one layer that a shard owns
     std::uint32_t tail_frames = 1;    ///< per pool
     std::uint32_t frames = 0;         ///< per pool, tails included
@@ -75,7 +76,7 @@ template <class Preset, class Geometry> class shard {
 
         static memory take(const cache_plan& p, carver& metadata, carver& scratch) noexcept {
             memory m;
-            const layout_limits limits{p.file_pages, p.unit_pages};
+            const layout_limits limits{p.file_pages, p.grow_pages, p.unit_pages};
             if (!p.window_only) {
                 m.checksum = metadata.take<std::uint32_t>(p.file_pages);
                 m.bounce = metadata.take<std::uint32_t>(types::layout::by_entry ? p.file_pages : 0);
@@ -124,7 +125,7 @@ template <class Preset, class Geometry> class shard {
         cluster_ = typename types::clusterer_state(config.clusterer, geometry);
         index_state_ = typename types::index_state(config.index, geometry);
         select_ = typename types::selector_state(config.selector, geometry);
-        if (!p.window_only) layout_ = typename types::layout_state(config.layout, {p.file_pages, p.unit_pages}, m.layout);
+        if (!p.window_only) layout_ = typename types::layout_state(config.layout, {p.file_pages, p.grow_pages, p.unit_pages}, m.layout);
         const std::size_t pool_bytes = std::size_t{p.frames} * format.page_bytes;
         for (std::uint32_t i = 0; i < pools.size(); ++i)
             pools[i] = pool(config.replacement, frames.subspan(i * pool_bytes, pool_bytes), format.page_bytes, p.unit_pages,

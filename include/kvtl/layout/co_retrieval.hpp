@@ -25,7 +25,7 @@ class co_retrieval {
     }
 
     co_retrieval(carver& c, std::uint32_t sets, std::uint32_t units) noexcept
-        : pair_(c.take<std::uint64_t>(pairs_for(sets))), 
+        : pair_(c.take<std::uint64_t>(pairs_for(sets))),
           left_(c.take<std::uint32_t>(units)), right_(c.take<std::uint32_t>(units)), root_(c.take<std::uint32_t>(units)),
           weight_left_(c.take<std::uint32_t>(units)), weight_right_(c.take<std::uint32_t>(units)), units_(units) {}
 
@@ -49,7 +49,10 @@ class co_retrieval {
         for (std::size_t i = 0; i < distinct; ++i)
             join(lower(pair_[i]), higher(pair_[i]), count(pair_[i]));
         std::size_t n = 0;
-        for (std::size_t i = 0; i < distinct; ++i) n = walk(lower(pair_[i]), order, strength, n);
+        for (std::size_t i = 0; i < distinct; ++i) {
+            const std::uint32_t a = lower(pair_[i]), b = higher(pair_[i]);
+            if (left_[a] == b || right_[a] == b) n = walk(a, order, strength, n);
+        }
         for (std::uint32_t u = 0; u < units_; ++u) n = walk(u, order, strength, n);
     }
 

@@ -34,7 +34,8 @@ struct dual_head {
       public:
         state() = default;
         state(const config& c, const layout_limits& limits, std::span<std::byte> memory) noexcept
-            : config_(c), unit_pages_(limits.unit_pages), pools_(limits.file_pages / (2 * limits.unit_pages)) {
+            : config_(c), unit_pages_(limits.unit_pages), pools_(limits.file_pages / (2 * limits.unit_pages)),
+              grow_pools_(limits.grow_pages / (2 * limits.unit_pages)) {
             const std::size_t words = page_map::bytes(pools_);
             left_ = page_map(pools_, memory.first(words));
             right_ = page_map(pools_, memory.subspan(words, words));
@@ -45,17 +46,17 @@ struct dual_head {
         }
 
         /// Chains take neighbouring heads: right of a pool, left of the next, right of the next, ... Single units fill
-        /// the halves that remain.
+        /// the halves that remain, and so does the rest of a chain for which no pool is free.
         [[nodiscard]] bool arrange(const arrangement& a) noexcept {
             const std::size_t n = a.order.size();
             for (std::size_t i = 0; i < n; ++i) a.unit[a.order[i]].where = {};
-            bool ok = true;
-            for (std::size_t begin = 0; begin < n && ok;) {
+            for (std::size_t begin = 0; begin < n;) {
                 std::size_t end = begin + 1;
                 while (end < n && a.strength[end - 1] != 0) ++end;
-                if (end - begin > 1) ok = arrange_chain(a, begin, end);
+                if (end - begin > 1) arrange_chain(a, begin, end);
                 begin = end;
             }
+            bool ok = true;
             for (std::size_t i = 0; i < n && ok; ++i) {
                 place& where = a.unit[a.order[i]].where;
                 if (where.first == none) ok = place_unit(a.pages(a.order[i]), where);
@@ -84,7 +85,7 @@ struct dual_head {
             out = take(pool, false);
             return true;
         }
-        [[nodiscard]] bool may_place() const noexcept { return half_taken_ > 0 || pools_taken_ < pools_; }
+        [[nodiscard]] bool may_place() const noexcept { return half_taken_ > 0 || pools_taken_ < grow_pools_; }
 
         [[nodiscard]] std::uint32_t capacity(place) const noexcept { return unit_pages_; }
 
@@ -125,7 +126,7 @@ struct dual_head {
         [[nodiscard]] std::uint32_t used() const noexcept { return pools_taken_ * 2 * unit_pages_; }
 
       private:
-        [[nodiscard]] bool arrange_chain(const arrangement& a, std::size_t begin, std::size_t end) noexcept {
+        void arrange_chain(const arrangement& a, std::size_t begin, std::size_t end) noexcept {
             // Links alternate between "touching across a pool boundary" and "sharing a pool"; choose which comes first
             // so that the touching links are the stronger half.
             std::uint64_t sum[2] = {0, 0};
@@ -133,13 +134,11 @@ struct dual_head {
             const bool first_link_touches = config_.pair_in_pool ? sum[0] < sum[1] : sum[0] >= sum[1];
             bool right = first_link_touches;
             std::uint32_t pool = free_pool();
-            for (std::size_t i = begin; i < end; ++i) {
-                if (pool == none) return false;
+            for (std::size_t i = begin; i < end && pool != none; ++i) {
                 a.unit[a.order[i]].where = take(pool, right);
                 if (right && i + 1 < end) pool = free_pool_after(pool);
                 right = !right;
             }
-            return true;
         }
 
         place take(std::uint32_t pool, bool right) noexcept {
@@ -170,6 +169,7 @@ struct dual_head {
         config config_{};
         std::uint32_t unit_pages_ = 1;
         std::uint32_t pools_ = 0;
+        std::uint32_t grow_pools_ = 0;
         page_map left_, right_; ///< one bit per pool: that head is taken
         std::uint32_t pools_taken_ = 0;
         std::uint32_t half_taken_ = 0;

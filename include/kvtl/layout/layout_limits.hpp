@@ -10,7 +10,8 @@
 namespace kvtl::inline v0 {
 
 struct layout_limits {
-    std::uint32_t file_pages = 0;   ///< pages a shard may use
+    std::uint32_t file_pages = 0;   ///< pages a shard may use at all: a prompt's units always fit
+    std::uint32_t grow_pages = 0;   ///< once this many are used, no unit is added during decode (2.5 x the raw cache)
     std::uint32_t unit_pages = 1;   ///< pages of the largest unit
 };
 

@@ -24,7 +24,7 @@ struct unit_contiguous {
       public:
         state() = default;
         state(const config&, const layout_limits& limits, std::span<std::byte> memory) noexcept
-            : map_(limits.file_pages, memory), run_pages_(2 * limits.unit_pages) {}
+            : map_(limits.file_pages, memory), grow_pages_(limits.grow_pages), run_pages_(2 * limits.unit_pages) {}
 
         [[nodiscard]] static std::size_t bytes(const layout_limits& limits) noexcept {
             return page_map::bytes(limits.file_pages);
@@ -42,7 +42,10 @@ struct unit_contiguous {
                 const std::uint32_t pages = a.pages(a.order[i]);
                 if (!together) next = map_.allocate(pages);
                 if (next == none) {
-                    for (std::size_t j = 0; j < i; ++j) release(a.unit[a.order[j]].where);
+                    for (std::size_t j = 0; j < i; ++j) {
+                        release(a.unit[a.order[j]].where);
+                        a.unit[a.order[j]].where = {}; // whoever cleans up must not release it again
+                    }
                     return false;
                 }
                 unit.where = {next, pages};
@@ -58,7 +61,7 @@ struct unit_contiguous {
             out = {first, pages};
             return true;
         }
-        [[nodiscard]] bool may_place() const noexcept { return map_.used() + run_pages_ / 2 <= map_.capacity(); }
+        [[nodiscard]] bool may_place() const noexcept { return map_.used() + run_pages_ / 2 <= grow_pages_; }
 
         [[nodiscard]] static std::uint32_t capacity(place where) noexcept { return where.extra; }
         [[nodiscard]] static std::uint32_t page(place where, std::uint32_t i) noexcept { return where.first + i; }
@@ -75,6 +78,7 @@ struct unit_contiguous {
 
       private:
         page_map map_;
+        std::uint32_t grow_pages_ = 0;
         std::uint32_t run_pages_ = 0;
     };
 };

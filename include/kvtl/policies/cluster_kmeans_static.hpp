@@ -18,7 +18,7 @@ namespace kvtl::inline v0 {
 
 /// What the k-means clusterers share: how a prompt is grouped, and when a short one is.
 struct prompt_clusters {
-    std::uint32_t tokens_per_cluster = 32; ///< mean entries of a prompt cluster; the largest is twice this
+    std::uint32_t tokens_per_cluster = 16; ///< mean entries of a prompt cluster; the largest is twice this
     std::uint32_t found_entries = 512;     ///< a lane is clustered once it has this many entries
     std::uint64_t seed = 1;                ///< of k-means++
 

@@ -117,7 +117,9 @@ struct variance_split {
                 if (distance[i] < distance[nearest]) nearest = i;
             const growth how = judge(l, u.unit[nearest], distance[nearest], u);
             if (how != growth::open) return {nearest, how};
-            return {nearest_with_room(u, distance), growth::append};
+            const std::uint32_t room = nearest_with_room(u, distance);
+            if (room == none) return {nearest, growth::open}; // nothing has room: it waits for its cluster
+            return {room, growth::append};
         }
 
       private:

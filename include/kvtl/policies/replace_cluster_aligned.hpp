@@ -4,7 +4,8 @@
 // a cluster of four pages leaves after a quarter of the idle time of a cluster of one page: per page of memory the
 // small one saves more reads.
 // Principle 2: a share of the frames is reserved for clusters that received entries or were split in the last
-// `updated_steps` steps; while they fit there they are not victims at all.
+// `updated_steps` steps; while they fit there they are not victims at all. One that loses this protection joins the
+// list of its size as the most recent.
 // The paper names both principles without a formula; size x age, the share (1/4) and the horizon (16 steps, the range of
 // its Table 2) are this project's choice.
 //

@@ -1,0 +1,187 @@
+// What every replacement policy promises, and the loop that compares one with a naive model of its own rule.
+//
+//   replacement_contract<lru>({}, [](std::uint32_t handles, std::uint32_t pages) { return lru_model(...); });
+//
+// The model has the same calls as the policy's state and may be as slow as it likes. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/explain.hpp>
+
+#include "support/oracle.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <vector>
+
+namespace kvtl_test {
+
+using namespace kvtl;
+
+/// Memory that a policy asked for, with a margin behind it that must stay as it was.
+class guarded_bytes {
+  public:
+    explicit guarded_bytes(std::size_t bytes) : bytes_(bytes), words_((bytes + margin) / 8 + 1, fill) {}
+    [[nodiscard]] std::span<std::byte> memory() {
+        return {reinterpret_cast<std::byte*>(words_.data()), bytes_};
+    }
+    [[nodiscard]] bool intact() const {
+        const auto* all = reinterpret_cast<const unsigned char*>(words_.data());
+        return std::all_of(all + bytes_, all + words_.size() * 8,
+                           [](unsigned char c) { return c == (fill & 0xFFU); });
+    }
+
+  private:
+    static constexpr std::size_t margin = 256;
+    static constexpr std::uint64_t fill = 0xA5A5A5A5A5A5A5A5U;
+    std::size_t bytes_;
+    std::vector<std::uint64_t> words_;
+};
+
+namespace replacement_suite {
+
+using any_geometry = geometry<shape{}>;
+template <class P> using state_of = typename P::template state<any_geometry>;
+
+constexpr auto nothing_pinned = [](std::uint32_t) { return false; };
+
+template <class P> void empty_has_no_victim(const typename P::config& config) {
+    guarded_bytes memory(state_of<P>::bytes(8, 4));
+    state_of<P> s(config, 8, 4, memory.memory());
+    CHECK(s.victim(nothing_pinned) == none);
+    s.admit(5, {.pages = 3, .updated = true});
+    CHECK(s.victim(nothing_pinned) == 5);
+    CHECK(s.victim([](std::uint32_t h) { return h == 5; }) == none);
+    s.remove(5);
+    CHECK(s.victim(nothing_pinned) == none);
+    CHECK(memory.intact());
+}
+
+/// All that was admitted and not removed leaves, once each, whatever happened before.
+template <class P> void everyone_leaves_once(const typename P::config& config) {
+    constexpr std::uint32_t handles = 60, unit_pages = 5;
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+        guarded_bytes memory(state_of<P>::bytes(handles, unit_pages));
+        state_of<P> s(config, handles, unit_pages, memory.memory());
+        oracle::generator random(seed);
+        std::set<std::uint32_t> resident;
+        for (int i = 0; i < 400; ++i) {
+            const auto h = static_cast<std::uint32_t>(random.below(handles));
+            const resident_facts facts{1 + static_cast<std::uint32_t>(random.below(unit_pages)),
+                                       random.below(3) == 0};
+            if (!resident.contains(h)) {
+                s.admit(h, facts);
+                resident.insert(h);
+            } else if (random.below(3) == 0) {
+                s.remove(h);
+                resident.erase(h);
+            } else if (random.below(2) == 0) {
+                s.refresh(h, facts);
+            } else {
+                s.touch(h);
+            }
+            if (random.below(10) == 0)
+                s.tick();
+        }
+        while (!resident.empty()) {
+            const std::uint32_t h = s.victim(nothing_pinned);
+            REQUIRE(h != none);
+            REQUIRE(resident.erase(h) == 1);
+            s.remove(h);
+        }
+        CHECK(s.victim(nothing_pinned) == none);
+        CHECK(memory.intact());
+    }
+}
+
+enum class trace { random, loop, scan };
+
+/// Runs a cache of `capacity` pages over a trace and compares every victim with the model's.
+template <class P, class Model>
+void equals_model(const typename P::config& config, Model model, trace kind, std::uint64_t seed,
+                  std::uint32_t handles, std::uint32_t unit_pages) {
+    guarded_bytes memory(state_of<P>::bytes(handles, unit_pages));
+    state_of<P> s(config, handles, unit_pages, memory.memory());
+    oracle::generator random(seed);
+    const std::uint32_t capacity = handles * 2 / 3;
+    std::vector<std::uint32_t> pages(handles, 0); // 0: not resident
+    std::uint32_t used = 0, compared = 0;
+    for (std::uint32_t i = 0; i < 3000; ++i) {
+        std::uint32_t h = 0;
+        if (kind == trace::random)
+            h = static_cast<std::uint32_t>(random.below(handles));
+        if (kind == trace::loop)
+            h = i % (handles * 3 / 4);
+        if (kind == trace::scan) // half of the accesses go to few handles, the rest sweeps through all
+            h = i % 2 == 0 ? static_cast<std::uint32_t>(random.below(5)) : i / 2 % handles;
+        const resident_facts facts{1 + static_cast<std::uint32_t>(random.below(unit_pages)),
+                                   random.below(5) == 0};
+        if (i % 4 == 0) {
+            s.tick();
+            model.tick();
+        }
+        if (pages[h] != 0) {
+            if (facts.updated) {
+                used += facts.pages - pages[h];
+                pages[h] = facts.pages;
+                s.refresh(h, facts);
+                model.refresh(h, facts);
+            } else {
+                s.touch(h);
+                model.touch(h);
+            }
+        } else {
+            used += facts.pages;
+            pages[h] = facts.pages;
+            s.admit(h, facts);
+            model.admit(h, facts);
+        }
+        const std::uint64_t pins = random.bits();
+        const auto pinned = [&](std::uint32_t x) { return x == h || (pins >> (x % 64) & 7U) == 0; };
+        for (bool more = true; more && used > capacity;) {
+            const std::uint32_t victim = s.victim(pinned);
+            REQUIRE(victim == model.victim(pinned));
+            ++compared;
+            more = victim != none;
+            if (!more)
+                break;
+            REQUIRE(!pinned(victim));
+            REQUIRE(pages[victim] != 0);
+            used -= pages[victim];
+            pages[victim] = 0;
+            s.remove(victim);
+            model.remove(victim);
+        }
+    }
+    CHECK(compared > 100);
+    CHECK(memory.intact());
+}
+
+} // namespace replacement_suite
+
+template <class P, class MakeModel>
+void replacement_contract(const typename P::config& config, const MakeModel& make_model) {
+    static_assert(replacement_for<P, replacement_suite::any_geometry>);
+    SUBCASE("an empty policy has no victim") {
+        replacement_suite::empty_has_no_victim<P>(config);
+    }
+    SUBCASE("everyone leaves exactly once") {
+        replacement_suite::everyone_leaves_once<P>(config);
+    }
+    SUBCASE("equals its model") {
+        using replacement_suite::trace;
+        for (const trace kind : {trace::random, trace::loop, trace::scan})
+            for (std::uint64_t seed = 1; seed <= 5; ++seed)
+                for (const std::uint32_t unit_pages : {1U, 4U}) {
+                    CAPTURE(static_cast<int>(kind));
+                    CAPTURE(seed);
+                    CAPTURE(unit_pages);
+                    replacement_suite::equals_model<P>(config, make_model(48U, unit_pages), kind, seed, 48,
+                                                       unit_pages);
+                }
+    }
+}
+
+} // namespace kvtl_test

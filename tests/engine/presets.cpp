@@ -1,0 +1,153 @@
+// The embedded model on the real presets: with everything attended the engine equals the reference, bit for bit the same
+// on every backend and thread count; with 256 entries it still finds what was hidden far back, from a real file.
+// SPDX-License-Identifier: MIT
+#include "generate.hpp"
+#include "gguf.hpp"
+#include "kv_cache.hpp"
+#include "model.hpp"
+#include "sampler.hpp"
+#include "tokenizer.hpp"
+#include "transformer.hpp"
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <unistd.h>
+
+namespace {
+
+using namespace engine;
+
+const std::string data_folder = KVTL_SOURCE_DIR "/examples/data/";
+
+/// The build folder is on a disk with O_DIRECT; the system's temporary folder may not be.
+std::string scratch_file(const char* name) {
+    return (std::filesystem::current_path() / (std::string(name) + "-" + std::to_string(::getpid()) + ".kv")).string();
+}
+
+struct tiny {
+    explicit tiny(unsigned threads = 2) : pool(threads) {}
+    gguf_file file{data_folder + "tiny-2k.gguf"};
+    model weights{file};
+    tokenizer words{file};
+    thread_pool pool;
+
+    cache_options options(const std::string& policy, const std::string& io, std::size_t attend) const {
+        cache_options o;
+        o.policy = policy;
+        o.shape = weights.hyper().shape;
+        o.max_tokens = weights.hyper().context;
+        o.memory_bytes = std::size_t{8} << 20;
+        o.attend_tokens = attend;
+        o.shards = 2;
+        o.io = io;
+        o.path = scratch_file(policy.c_str());
+        return o;
+    }
+};
+
+std::unique_ptr<kv_cache> open_or_fail(const cache_options& o) {
+    auto opened = open_cache(o);
+    if (!opened) FAIL(opened.error().message);
+    return std::move(*opened);
+}
+
+nlohmann::json reference() {
+    std::ifstream in(data_folder + "reference.json");
+    return nlohmann::json::parse(in).at("prompts");
+}
+
+/// Facts hidden in about `tokens` tokens of the project's own prose; the answer is `code`.
+struct needle {
+    std::string prompt, code;
+};
+needle hide(std::size_t characters, std::size_t depth, int i) {
+    std::ifstream in(data_folder + "prose.txt");
+    std::string text((std::istreambuf_iterator<char>(in)), {});
+    std::erase(text, '#');
+    text = text.substr(static_cast<std::size_t>(i) * 700, characters);
+    const std::string names[] = {"Orvane", "Tilbec", "Marluk", "Sendrow", "Quillam"};
+    const std::string name = names[i % 5], code = std::to_string(31047 + 7919 * i);
+    const std::size_t at = text.find(". ", characters * depth / 100) + 2;
+    text.insert(at, "The secret code of " + name + " is " + code + ". ");
+    return {text + " Question: What is the secret code of " + name + "? Answer: The secret code of " + name + " is", code};
+}
+
+} // namespace
+
+TEST_CASE("with everything attended every preset gives the reference's logits and tokens") {
+    tiny t;
+    for (const auto policy : policy_names()) {
+        for (const auto& prompt : reference()) {
+            CAPTURE(policy);
+            auto cache = open_or_fail(t.options(std::string(policy), "uring", 4096));
+            transformer run(t.weights, *cache, t.pool);
+            run.begin();
+            auto logits = run.prefill(prompt.at("ids").get<std::vector<token_id>>());
+            for (const auto& top : prompt.at("top10"))
+                CHECK(std::abs(logits[top[0].get<token_id>()] - top[1].get<float>()) < 2e-2F);
+            const auto greedy = prompt.at("greedy32").get<std::vector<token_id>>();
+            const auto margin = prompt.at("margin32").get<std::vector<float>>();
+            for (std::size_t i = 0; i < greedy.size(); ++i) {
+                if (margin[i] > 4e-2F) CHECK(highest(logits, 1)[0].first == greedy[i]);
+                logits = run.step(greedy[i]);
+            }
+        }
+    }
+}
+
+TEST_CASE("backends and thread counts do not change a bit of the logits") {
+    const needle n = hide(2600, 30, 1);
+    std::vector<float> first;
+    for (const char* io : {"memory", "posix", "uring"})
+        for (const unsigned threads : {1U, 3U}) {
+            CAPTURE(io);
+            CAPTURE(threads);
+            tiny t(threads);
+            auto cache = open_or_fail(t.options("dynakv", io, 128));
+            transformer run(t.weights, *cache, t.pool);
+            run.begin();
+            auto logits = run.prefill(t.words.encode(n.prompt));
+            for (int i = 0; i < 24; ++i) logits = run.step(highest(logits, 1)[0].first);
+            const std::vector<float> now(logits.begin(), logits.end());
+            if (first.empty()) first = now;
+            CHECK(now == first);
+            CHECK(cache->stats().read_bytes > 0);
+            CHECK(cache->stats().io == io);
+            CHECK(cache->stats().direct == (std::string(io) != "memory"));
+        }
+}
+
+TEST_CASE("a fact far back is found through 256 entries, from a file, within the memory bound") {
+    tiny t;
+    int found = 0;
+    const int count = 10;
+    for (int i = 0; i < count; ++i) {
+        const needle n = hide(4000, static_cast<std::size_t>(8 + 9 * i), i);
+        cache_options o = t.options("dynakv", "uring", 256);
+        o.memory_bytes = std::size_t{5} << 20;
+        auto cache = open_or_fail(o);
+        transformer run(t.weights, *cache, t.pool);
+        run.begin();
+        generate_options options;
+        options.predict = 6;
+        options.ignore_end = true;
+        const auto ids = t.words.encode(n.prompt);
+        CHECK(ids.size() > 1000);
+        const auto out = generate(run, t.words, ids, options, {});
+        std::string answer = t.words.decode(out.tokens);
+        std::erase(answer, ' ');
+        found += answer.starts_with(n.code) ? 1 : 0;
+        CHECK(cache->stats().resident_bytes_peak <= o.memory_bytes);
+        CHECK(cache->stats().useful_bytes <= cache->stats().read_bytes);
+        CHECK(std::filesystem::exists(o.path));
+        cache.reset();
+        CHECK(!std::filesystem::exists(o.path));
+    }
+    MESSAGE("needles found: " << found << " of " << count);
+    CHECK(found >= 9);
+}

@@ -1,0 +1,196 @@
+// Every entry is in exactly one place after every step, on storage as the tables say, and units never share a page. An
+// append never writes a full page again, and no page is read before it was written.
+// SPDX-License-Identifier: MIT
+#include <kvtl/presets/dynakv.hpp>
+
+#include "support/cache_fixture.hpp"
+#include "support/entry_walk.hpp"
+#include "support/recording_io.hpp"
+
+#include <map>
+#include <set>
+
+using namespace kvtl_test;
+
+namespace {
+using any_model = kvtl::geometry<kvtl::shape{}>;
+
+template <class Preset> struct recorded : Preset {
+    using compressor = kvtl::raw<float>;
+    using io = recording;
+};
+using dual = kvtl::kv_manager<recorded<kvtl::presets::dynakv>, any_model>;
+using in_order = kvtl::kv_manager<recorded<kvtl::presets::dynakv_sequence_order>, any_model>;
+using contiguous = kvtl::kv_manager<recorded<kvtl::presets::dynakv_unit_contiguous>, any_model>;
+
+constexpr kvtl::shape small{2, 4, 2, 64};
+
+/// Small units, little memory, a tight budget: everything that can be cold is cold.
+template <class Cache> typename Cache::config tight(std::shared_ptr<io_log> log) {
+    typename Cache::config c;
+    c.shape = small;
+    c.max_tokens = 700;
+    c.attend_tokens = 72;
+    c.window_tokens = 8;
+    c.clusterer.tokens_per_cluster = 8;
+    c.clusterer.found_entries = 64;
+    c.clusterer.buffer_entries = 6;
+    c.io.log = std::move(log);
+    c.memory_bytes = least_memory<Cache>(c);
+    return c;
+}
+
+/// Where a page of storage belongs: (layer, head, unit, page of the unit).
+struct owner {
+    std::uint32_t layer = 0, lane = 0, unit = 0, page = 0;
+    bool full = false;
+    kvtl::place where;
+};
+using page_owners = std::map<std::uint64_t, owner>;
+
+/// All pages that live units may use, by offset; fails when two units claim one page.
+template <class Cache> page_owners owners(Cache& cache) {
+    page_owners all;
+    auto& store = cache.inspect(0).store();
+    for (std::uint32_t layer = 0; layer < small.layers; ++layer)
+        for (std::uint32_t lane = 0; lane < small.kv_heads; ++lane) {
+            const auto l = store.at(lane_id(small, 0, layer, lane));
+            if constexpr (Cache::types::layout::by_entry) {
+                for (std::uint32_t r = 0; r < l.state().runs; ++r)
+                    for (std::uint32_t i = 0; i < store.layout().run_pages(); ++i)
+                        CHECK(all.emplace(store.io().map().offset(l.run(r) + i), owner{layer, lane, r, i, false, {}}).second);
+            } else {
+                for (std::uint32_t u = 0; u < l.state().units; ++u)
+                    for (std::uint32_t i = 0; i < store.layout().capacity(l.unit(u).where); ++i) {
+                        const bool full = (i + 1) * store.format().rows <= l.unit(u).entries;
+                        const auto at = store.io().map().offset(store.layout().page(l.unit(u).where, i));
+                        CHECK(all.emplace(at, owner{layer, lane, u, i, full, l.unit(u).where}).second);
+                    }
+            }
+        }
+    return all;
+}
+
+template <class Cache> using contents = std::vector<lane_content>;
+
+template <class Cache> std::vector<lane_content> look_everywhere(Cache& cache, io_log& log, const drift& data) {
+    std::vector<lane_content> all;
+    REQUIRE(cache.inspect(0).store().io().idle());
+    for (std::uint32_t layer = 0; layer < small.layers; ++layer)
+        for (std::uint32_t lane = 0; lane < small.kv_heads; ++lane) {
+            all.push_back(look_at(cache, log, data, layer, lane));
+            const lane_content& c = all.back();
+            REQUIRE(c.complete());
+            REQUIRE(c.keys_fit);
+            REQUIRE(c.frames_agree);
+            REQUIRE(c.counts_agree);
+        }
+    return all;
+}
+
+/// Means and sums of squares are those of the members.
+template <class Cache> double worst_moments(Cache& cache, const drift& data, const std::vector<lane_content>& all) {
+    double worst = 0;
+    auto& store = cache.inspect(0).store();
+    for (std::uint32_t layer = 0; layer < small.layers; ++layer)
+        for (std::uint32_t lane = 0; lane < small.kv_heads; ++lane) {
+            const auto l = store.at(lane_id(small, 0, layer, lane));
+            const auto& units = all[layer * small.kv_heads + lane].units;
+            for (std::uint32_t u = 0; u < units.size(); ++u) {
+                std::vector<float> rows;
+                for (const std::uint32_t t : units[u]) rows.insert(rows.end(), data.key(layer, t, lane), data.key(layer, t, lane) + 64);
+                const auto m = oracle::moments_of(kvtl::rows_view<float>{rows.data(), units[u].size(), 64, 64});
+                worst = std::max(worst, std::fabs(static_cast<double>(l.unit(u).m2) - m.m2) / (1 + m.m2));
+                for (std::size_t d = 0; d < 64; ++d)
+                    worst = std::max(worst, std::fabs(static_cast<double>(l.mean(u)[d]) - m.mean[d]));
+            }
+        }
+    return worst;
+}
+
+/// A prompt, decode, a turn and decode again, looking at everything after every step.
+template <class Cache> kvtl::statistics watch(typename Cache::config config, const std::shared_ptr<io_log>& log) {
+    const drift data(small, config.max_tokens, 3, {.numbered = true});
+    auto cache = open_cache<Cache>(config);
+    reader<Cache> one(cache, data, 0);
+    one.prefill(150, 60);
+    auto before = look_everywhere(cache, *log, data);
+    page_owners owned = owners(cache);
+    std::uint64_t rewrites_of_full_pages = 0;
+    const auto after_step = [&] {
+        const auto now = look_everywhere(cache, *log, data);
+        const page_owners owned_now = owners(cache);
+        const std::uint32_t rows = cache.inspect(0).store().format().rows;
+        for (const io_event& e : log->events) {
+            const auto was = owned.find(e.offset);
+            if (e.verb != kvtl::io_verb::write || was == owned.end() || !was->second.full) continue;
+            // Only a split (or another unit that moved in) may write a full page: then its entries are others now.
+            const owner& o = was->second;
+            const auto is = owned_now.find(e.offset);
+            const bool same_owner = is != owned_now.end() && is->second.layer == o.layer && is->second.lane == o.lane &&
+                                    is->second.unit == o.unit && is->second.page == o.page;
+            const std::size_t lane = o.layer * small.kv_heads + o.lane;
+            const token_list &old_unit = before[lane].units[o.unit], &new_unit = now[lane].units[o.unit];
+            const std::size_t end = (o.page + 1) * rows;
+            if (same_owner && new_unit.size() >= old_unit.size() && std::equal(old_unit.begin(), old_unit.end(), new_unit.begin()) &&
+                old_unit.size() >= end)
+                ++rewrites_of_full_pages;
+        }
+        before = now;
+        owned = owned_now;
+        log->clear_events();
+    };
+    log->clear_events();
+    const auto decode = [&](int n) {
+        for (int i = 0; i < n; ++i) {
+            one.decode(1);
+            after_step();
+        }
+    };
+    decode(300);
+    one.prefill(50);
+    after_step();
+    decode(150);
+    CHECK(rewrites_of_full_pages == 0);
+    CHECK(log->reads_before_write == 0);
+    if constexpr (std::is_same_v<typename Cache::types::clusterer, kvtl::variance_split>)
+        CHECK(worst_moments(cache, data, before) < 1e-3);
+    for (const lane_content& c : before)
+        for (const token_list& u : c.units) CHECK(u.size() <= 2 * config.clusterer.tokens_per_cluster);
+    CHECK(cache.stats().storage_bytes <= std::uint64_t{cache.inspect(0).store().layout().top()} * 4096);
+    const kvtl::statistics s = cache.stats();
+    one.end();
+    CHECK(cache.inspect(0).store().layout().used() == 0);
+    CHECK(cache.inspect(0).store().pool_of(0).in_use() == 0);
+    return s;
+}
+
+} // namespace
+
+TEST_CASE("dual_head: every entry is in one place, also while clusters split late") {
+    const auto log = std::make_shared<io_log>();
+    auto config = tight<dual>(log);
+    SUBCASE("many tails") {}
+    SUBCASE("two tails: they displace each other") { config.tail_frames = 2; }
+    const auto s = watch<dual>(config, log);
+    CHECK(s.splits > 20);
+    CHECK(s.delayed_splits > 0);
+    CHECK(s.forced_loads > 0);
+    CHECK(s.bytes_moved_by_updates > 0);
+    if (config.tail_frames == 2) CHECK(s.tail_rewrites > 0);
+}
+
+TEST_CASE("sequence_order: every entry is in one place and nothing is ever moved") {
+    const auto log = std::make_shared<io_log>();
+    const auto s = watch<in_order>(tight<in_order>(log), log);
+    CHECK(s.splits > 20);
+    CHECK(s.bytes_moved_by_updates == 0);
+    for (const auto& [offset, times] : log->writes) CHECK(times <= 2); // staged by a chunk, completed by the next
+}
+
+TEST_CASE("unit_contiguous: every entry is in one place, units move when they grow") {
+    const auto log = std::make_shared<io_log>();
+    const auto s = watch<contiguous>(tight<contiguous>(log), log);
+    CHECK(s.splits > 20);
+    CHECK(s.bytes_moved_by_updates > 0);
+}

@@ -1,0 +1,14 @@
+// centroid: the score is the inner product with the unit's mean. SPDX-License-Identifier: MIT
+#include <kvtl/policies/index_centroid.hpp>
+
+#include "contracts/index.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace kvtl;
+
+TEST_CASE("centroid") {
+    static_assert(centroid::needs_means && contains(needs_of<centroid>(), signal::q | signal::k));
+    kvtl_test::index_contract<centroid>(
+        {}, [](const float* q, const float* mean, std::size_t dim) { return oracle::dot(q, mean, dim); });
+}

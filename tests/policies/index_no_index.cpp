@@ -1,0 +1,11 @@
+// no_index keeps nothing and says so. SPDX-License-Identifier: MIT
+#include <kvtl/policies/index_no_index.hpp>
+
+#include "contracts/index.hpp"
+
+#include <doctest/doctest.h>
+
+TEST_CASE("no_index") {
+    static_assert(kvtl::needs_of<kvtl::no_index>() == kvtl::signal::nothing);
+    kvtl_test::index_contract<kvtl::no_index>({}, nullptr);
+}

@@ -1,0 +1,170 @@
+// cluster_aligned against a naive model of what its header says, and the two principles one by one.
+// SPDX-License-Identifier: MIT
+#include <kvtl/policies/replace_cluster_aligned.hpp>
+
+#include "contracts/replacement.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+
+using namespace kvtl;
+
+namespace {
+
+/// Everything is looked up by searching; a stamp stands for the place in a list.
+struct aligned_model {
+    struct resident {
+        std::uint32_t pages, used, updated;
+        std::uint64_t stamp;
+        bool is_protected;
+    };
+    std::uint32_t reserved, steps, largest;
+    std::map<std::uint32_t, resident> all{};
+    std::uint32_t now = 0;
+    std::uint64_t stamps = 0;
+
+    aligned_model(const cluster_aligned::config& c, std::uint32_t handles, std::uint32_t unit_pages)
+        : reserved(handles * c.updated_percent / 100), steps(c.updated_steps), largest(unit_pages) {}
+
+    [[nodiscard]] std::uint32_t oldest_protected() const {
+        std::uint32_t best = none;
+        for (const auto& [h, r] : all)
+            if (r.is_protected && (best == none || r.stamp < all.at(best).stamp))
+                best = h;
+        return best;
+    }
+    void unprotect(std::uint32_t h) {
+        all.at(h).is_protected = false;
+        all.at(h).stamp = ++stamps;
+    }
+    void tick() {
+        ++now;
+        for (std::uint32_t h = oldest_protected(); h != none && now - all.at(h).updated > steps;
+             h = oldest_protected())
+            unprotect(h);
+    }
+    void admit(std::uint32_t h, resident_facts facts) {
+        all[h] = {facts.pages, now, now, ++stamps, facts.updated};
+        for (;;) {
+            std::uint32_t pages = 0;
+            for (const auto& [i, r] : all)
+                pages += r.is_protected ? r.pages : 0;
+            if (pages <= reserved)
+                return;
+            unprotect(oldest_protected());
+        }
+    }
+    void remove(std::uint32_t h) { all.erase(h); }
+    void refresh(std::uint32_t h, resident_facts facts) { admit(h, facts); }
+    void touch(std::uint32_t h) {
+        all.at(h).used = now;
+        if (!all.at(h).is_protected)
+            all.at(h).stamp = ++stamps;
+    }
+    template <class Pinned> [[nodiscard]] std::uint32_t victim(Pinned&& pinned) const {
+        std::uint32_t best = none;
+        std::uint64_t best_weight = 0;
+        for (std::uint32_t size = largest; size > 0; --size) { // the end of each size's list; ties to the larger
+            std::uint32_t end = none;
+            for (const auto& [h, r] : all)
+                if (!r.is_protected && std::min(r.pages, largest) == size && !pinned(h) &&
+                    (end == none || r.stamp < all.at(end).stamp))
+                    end = h;
+            if (end == none)
+                continue;
+            const std::uint64_t weight = std::uint64_t{size} * (now - all.at(end).used + 1);
+            if (weight > best_weight) {
+                best = end;
+                best_weight = weight;
+            }
+        }
+        if (best != none)
+            return best;
+        for (const auto& [h, r] : all)
+            if (!pinned(h) && (best == none || r.stamp < all.at(best).stamp))
+                best = h;
+        return best;
+    }
+};
+
+using state = cluster_aligned::state<geometry<shape{}>>;
+constexpr auto nothing_pinned = [](std::uint32_t) { return false; };
+
+/// 16 handles, units of up to 4 pages: 4 pages are reserved for updated ones.
+struct small_cache {
+    kvtl_test::guarded_bytes memory{state::bytes(16, 4)};
+    state s{cluster_aligned::config{}, 16, 4, memory.memory()};
+    void ticks(int n) {
+        for (int i = 0; i < n; ++i)
+            s.tick();
+    }
+    std::uint32_t evict() {
+        const std::uint32_t h = s.victim(nothing_pinned);
+        if (h != none)
+            s.remove(h);
+        return h;
+    }
+};
+
+} // namespace
+
+TEST_CASE("cluster_aligned") {
+    const cluster_aligned::config config;
+    kvtl_test::replacement_contract<cluster_aligned>(config, [&](std::uint32_t handles, std::uint32_t pages) {
+        return aligned_model(config, handles, pages);
+    });
+}
+
+TEST_CASE("without a reserve every unit ages by its size") {
+    const cluster_aligned::config config{.updated_percent = 0, .updated_steps = 16};
+    kvtl_test::replacement_contract<cluster_aligned>(config, [&](std::uint32_t handles, std::uint32_t pages) {
+        return aligned_model(config, handles, pages);
+    });
+}
+
+TEST_CASE("a cluster of four pages leaves after a quarter of the idle time of one page") {
+    small_cache c;
+    c.s.admit(0, {.pages = 1});
+    c.ticks(10);
+    c.s.admit(1, {.pages = 4});
+    c.ticks(1); // ages 12 and 2: 12 x 1 against 2 x 4
+    CHECK(c.s.victim(nothing_pinned) == 0);
+    c.ticks(2); // 14 against 16
+    CHECK(c.s.victim(nothing_pinned) == 1);
+    c.s.touch(1);
+    CHECK(c.s.victim(nothing_pinned) == 0);
+}
+
+TEST_CASE("a quarter of the frames protects updated clusters, the one updated longest ago loses first") {
+    small_cache c;
+    for (std::uint32_t h = 0; h < 4; ++h) { // exactly the reserve of four pages
+        c.s.admit(h, {.pages = 1, .updated = true});
+        c.ticks(1);
+    }
+    c.s.admit(9, {.pages = 1});
+    CHECK(c.s.victim(nothing_pinned) == 9);
+    c.s.refresh(0, {.pages = 1, .updated = true}); // now 1 is the oldest update
+    c.s.admit(4, {.pages = 1, .updated = true});   // a fifth page: one of them has to go
+    c.s.remove(9);
+    CHECK(c.s.victim(nothing_pinned) == 1);
+    CHECK(c.s.victim([](std::uint32_t h) { return h == 1; }) == 2); // only protected ones are left: oldest first
+}
+
+TEST_CASE("protection ends after 16 steps") {
+    small_cache c;
+    c.s.admit(0, {.pages = 1, .updated = true});
+    c.s.admit(1, {.pages = 1});
+    c.ticks(16);
+    c.s.touch(1);
+    CHECK(c.s.victim(nothing_pinned) == 1);
+    c.ticks(1);
+    CHECK(c.s.victim([](std::uint32_t h) { return h == 1; }) == 0);
+    c.s.touch(0);
+    c.ticks(3);
+    c.s.touch(0); // an ordinary resident now: 1 has been idle for longer
+    CHECK(c.evict() == 1);
+    CHECK(c.evict() == 0);
+    CHECK(c.evict() == none);
+}
