@@ -1,13 +1,13 @@
 // kvtl-kernels: speed of every SIMD kernel and element type.
 //
-//   kvtl-kernels --benchmark_filter='dot/f16'      what to run, a regular expression over the names
-//   kvtl-kernels --json out.json                   (- for standard output); all other options are Google
-//   Benchmark's
+//   kvtl-kernels --benchmark_filter='dot/f16'    what to run, a regular expression over the names
+//   kvtl-kernels --json out.json                 (- for standard output)
 //
-// Names are kernel/element/dim[/parameter=value]. Row kernels run over rows of 256 KiB, which stay in the L2
-// cache; names with /mem run over 64 MiB. GB/s counts bytes of stored elements read or written once, GFLOP/s
-// two per multiply-add. Each benchmark first checks its kernel against a double-precision sum and fails if
-// they differ. SPDX-License-Identifier: MIT
+// All other options are Google Benchmark's. Names are kernel/element/dim[/parameter=value]. Row kernels
+// run over rows of 256 KiB, which stay in the L2 cache; names with /mem run over 64 MiB. GB/s counts
+// bytes of stored elements read or written once, GFLOP/s two per multiply-add. Each benchmark first
+// checks its kernel against a double-precision sum and fails if they differ.
+// SPDX-License-Identifier: MIT
 #include <kvtl/attention.hpp>
 #include <kvtl/simd/assign.hpp>
 #include <kvtl/simd/attend.hpp>
@@ -42,17 +42,13 @@ constexpr std::size_t cached_bytes = 256 << 10, memory_bytes = 64 << 20;
 /// What one iteration reads or writes, and computes.
 void report(State& state, double bytes, double flops) {
     using benchmark::Counter;
-    if (bytes > 0)
-        state.counters["GB/s"] = Counter(bytes * 1e-9, Counter::kIsIterationInvariantRate);
-    if (flops > 0)
-        state.counters["GFLOP/s"] = Counter(flops * 1e-9, Counter::kIsIterationInvariantRate);
+    if (bytes > 0) state.counters["GB/s"] = Counter(bytes * 1e-9, Counter::kIsIterationInvariantRate);
+    if (flops > 0) state.counters["GFLOP/s"] = Counter(flops * 1e-9, Counter::kIsIterationInvariantRate);
 }
 
-/// False, and the benchmark is marked as failed, unless got is within `tolerance` of exact, relative to
-/// `scale`.
+/// False, and the benchmark fails, unless got is within `tolerance` of exact, relative to `scale`.
 bool agrees(State& state, double got, double exact, double scale, double tolerance = 1e-5) {
-    if (std::fabs(got - exact) <= tolerance * scale)
-        return true;
+    if (std::fabs(got - exact) <= tolerance * scale) return true;
     state.SkipWithError(
         ("result is " + std::to_string(got) + ", should be " + std::to_string(exact)).c_str());
     return false;
@@ -73,20 +69,17 @@ template <element E> std::string named(const char* kernel, std::size_t dim) {
     return std::string(kernel) + "/" + std::string(element_name<E>()) + "/" + std::to_string(dim);
 }
 
-/// Random rows of `bytes` bytes. Large tables repeat a small one: making random numbers takes longer than
-/// measuring.
+/// Random rows of `bytes` bytes. Large tables repeat a small one: random numbers take longer than measuring.
 template <element E> std::vector<E> rows_of(std::size_t bytes, std::size_t dim) {
     const std::size_t n = bytes / (sizeof(E) * dim) * dim;
     std::vector<E> rows = oracle::normal_values<E>(std::min(n, cached_bytes / sizeof(E) / dim * dim), 1);
     const std::size_t period = rows.size();
     rows.resize(n);
-    for (std::size_t i = period; i < n; ++i)
-        rows[i] = rows[i - period];
+    for (std::size_t i = period; i < n; ++i) rows[i] = rows[i - period];
     return rows;
 }
 
-// ------------------------------------------------------------------------------------------ rows against a
-// query
+// ---------------------------------------------------------------------------- rows against a query
 
 template <element E> void dot_rows(State& state, std::size_t dim, std::size_t group, std::size_t bytes) {
     const auto memory = rows_of<E>(bytes, dim);
@@ -110,8 +103,7 @@ template <element E> void l2sq_rows(State& state, std::size_t dim) {
     std::vector<float> out(rows.count);
     simd::l2sq_rows(q.data(), rows, out.data());
     const double exact = oracle::l2sq(q.data(), rows.row(rows.count - 1), dim);
-    if (!agrees(state, out.back(), exact, exact))
-        return;
+    if (!agrees(state, out.back(), exact, exact)) return;
     measure(state, [&] { simd::l2sq_rows(q.data(), rows, out.data()); });
     report(state, static_cast<double>(memory.size() * sizeof(E)), 3.0 * static_cast<double>(memory.size()));
 }
@@ -142,22 +134,19 @@ template <element E> void kmeans_assign(State& state, std::size_t dim, std::size
     run();
     const rows_view<float> all{centroids.data(), count, dim, dim};
     const double nearest = oracle::nearest(points.view().row(2047), all).distance;
-    if (!agrees(state, distance[2047], nearest, nearest))
-        return;
+    if (!agrees(state, distance[2047], nearest, nearest)) return;
     measure(state, run);
     report(state, static_cast<double>(points.memory.size() * sizeof(E)),
            2.0 * static_cast<double>(points.memory.size() * count));
 }
 
-// -------------------------------------------------------------------------------------------------- flat
-// vectors
+// ------------------------------------------------------------------------------------ flat vectors
 
 template <element E> void axpy(State& state, std::size_t dim) {
     const auto memory = rows_of<E>(cached_bytes, dim);
     std::vector<float> y(dim, 1.0F);
     simd::axpy(2.0F, memory.data(), y.data(), dim);
-    if (!agrees(state, y[dim - 1], 2 * oracle::value(memory[dim - 1]) + 1, 1))
-        return;
+    if (!agrees(state, y[dim - 1], 2 * oracle::value(memory[dim - 1]) + 1, 1)) return;
     measure(state, [&] {
         for (std::size_t i = 0; i < memory.size(); i += dim)
             simd::axpy(0.5F, memory.data() + i, y.data(), dim);
@@ -169,8 +158,7 @@ template <element E> void encode(State& state) {
     const auto in = oracle::normal_values(cached_bytes / 4, 1);
     std::vector<E> out(in.size());
     simd::encode(in.data(), out.data(), in.size());
-    if (!agrees(state, oracle::value(out.back()), oracle::value(from_float<E>(in.back())), 0))
-        return;
+    if (!agrees(state, oracle::value(out.back()), oracle::value(from_float<E>(in.back())), 0)) return;
     measure(state, [&] { simd::encode(in.data(), out.data(), in.size()); });
     report(state, static_cast<double>(in.size() * sizeof(E)), 0);
 }
@@ -179,8 +167,7 @@ template <element E> void decode(State& state) {
     const auto in = oracle::normal_values<E>(cached_bytes / 4, 1);
     std::vector<float> out(in.size());
     simd::decode(in.data(), out.data(), in.size());
-    if (!agrees(state, oracle::value(out.back()), oracle::value(in.back()), 0))
-        return;
+    if (!agrees(state, oracle::value(out.back()), oracle::value(in.back()), 0)) return;
     measure(state, [&] { simd::decode(in.data(), out.data(), in.size()); });
     report(state, static_cast<double>(in.size() * sizeof(E)), 0);
 }
@@ -188,8 +175,7 @@ template <element E> void decode(State& state) {
 void all_finite(State& state) {
     const auto x = oracle::normal_values(cached_bytes / 4, 1);
     bool finite = simd::all_finite(x.data(), x.size());
-    if (!agrees(state, finite, 1, 0))
-        return;
+    if (!agrees(state, finite, 1, 0)) return;
     measure(state, [&] { benchmark::DoNotOptimize(finite = simd::all_finite(x.data(), x.size())); });
     report(state, static_cast<double>(x.size() * sizeof(float)), 0);
 }
@@ -206,8 +192,7 @@ template <element E> void absorb(State& state, std::size_t dim) {
     };
     run();
     const double exact = oracle::moments_of(rows).m2;
-    if (!agrees(state, m2, exact, exact, 1e-4))
-        return;
+    if (!agrees(state, m2, exact, exact, 1e-4)) return;
     measure(state, run);
     report(state, static_cast<double>(memory.size() * sizeof(E)), 5.0 * static_cast<double>(memory.size()));
 }
@@ -217,30 +202,26 @@ template <element E> void mean_and_m2(State& state, std::size_t dim) {
     const rows_view<E> rows{memory.data(), memory.size() / dim, dim, dim};
     std::vector<float> mean(dim);
     const double exact = oracle::moments_of(rows).m2;
-    if (!agrees(state, simd::mean_and_m2(rows, mean.data()), exact, exact, 1e-4))
-        return;
+    if (!agrees(state, simd::mean_and_m2(rows, mean.data()), exact, exact, 1e-4)) return;
     measure(state, [&] { benchmark::DoNotOptimize(simd::mean_and_m2(rows, mean.data())); });
     report(state, static_cast<double>(memory.size() * sizeof(E)), 4.0 * static_cast<double>(memory.size()));
 }
 
-// ------------------------------------------------------------------------------------------------ scores and
-// pages
+// -------------------------------------------------------------------------------- scores and pages
 
 void top_k(State& state, std::size_t n, std::size_t k) {
     const auto score = oracle::normal_values(n, 1);
     std::vector<std::uint32_t> out(k);
     std::vector<std::uint64_t> scratch(simd::top_k_scratch(n, k));
     simd::top_k(score.data(), n, k, out.data(), scratch);
-    if (!agrees(state, out == oracle::top_k(score.data(), n, k), 1, 0))
-        return;
+    if (!agrees(state, out == oracle::top_k(score.data(), n, k), 1, 0)) return;
     measure(state, [&] { simd::top_k(score.data(), n, k, out.data(), scratch); });
     report(state, static_cast<double>(n * sizeof(float)), 0);
 }
 
 void max_of(State& state, std::size_t n) {
     const auto x = oracle::normal_values(n, 1);
-    if (!agrees(state, simd::max_of(x.data(), n), *std::max_element(x.begin(), x.end()), 0))
-        return;
+    if (!agrees(state, simd::max_of(x.data(), n), *std::max_element(x.begin(), x.end()), 0)) return;
     measure(state, [&] { benchmark::DoNotOptimize(simd::max_of(x.data(), n)); });
     report(state, static_cast<double>(n * sizeof(float)), 0);
 }
@@ -248,11 +229,9 @@ void max_of(State& state, std::size_t n) {
 void exp_shifted_sum(State& state, std::size_t n) {
     const auto logits = oracle::normal_values(n, 1);
     double exact = 0;
-    for (const float x : logits)
-        exact += std::exp(oracle::value(x) - 4);
+    for (const float x : logits) exact += std::exp(oracle::value(x) - 4);
     auto x = logits;
-    if (!agrees(state, simd::exp_shifted_sum(x.data(), n, 4.0F), exact, exact))
-        return;
+    if (!agrees(state, simd::exp_shifted_sum(x.data(), n, 4.0F), exact, exact)) return;
     measure(state, [&] { // in place: the weights of one round are harmless logits of the next
         benchmark::DoNotOptimize(simd::exp_shifted_sum(x.data(), n, 0.5F));
     });
@@ -262,10 +241,8 @@ void exp_shifted_sum(State& state, std::size_t n) {
 void log_sum_exp(State& state, std::size_t n) {
     const auto x = oracle::normal_values(n, 1);
     double exact = 0;
-    for (const float v : x)
-        exact += std::exp(oracle::value(v));
-    if (!agrees(state, simd::log_sum_exp(x.data(), n), std::log(exact), 1))
-        return;
+    for (const float v : x) exact += std::exp(oracle::value(v));
+    if (!agrees(state, simd::log_sum_exp(x.data(), n), std::log(exact), 1)) return;
     measure(state, [&] { benchmark::DoNotOptimize(simd::log_sum_exp(x.data(), n)); });
     report(state, static_cast<double>(n * sizeof(float)), 0);
 }
@@ -274,14 +251,12 @@ void page_checksum(State& state, std::size_t bytes) {
     std::vector<std::byte> page(bytes);
     const std::uint32_t zeros = simd::page_checksum(page.data(), bytes);
     page[bytes / 2] = std::byte{1};
-    if (!agrees(state, simd::page_checksum(page.data(), bytes) != zeros, 1, 0))
-        return;
+    if (!agrees(state, simd::page_checksum(page.data(), bytes) != zeros, 1, 0)) return;
     measure(state, [&] { benchmark::DoNotOptimize(simd::page_checksum(page.data(), bytes)); });
     report(state, static_cast<double>(bytes), 0);
 }
 
-// -------------------------------------------------------------------------------------------------------
-// attention
+// --------------------------------------------------------------------------------------- attention
 
 /// Decode: one query group over T rows of K and V.
 template <element E> void attend(State& state, std::uint32_t dim, std::uint32_t group, std::size_t tokens) {
@@ -326,8 +301,7 @@ void attend_causal(State& state, std::size_t dim, std::size_t group, std::size_t
     report(state, 0, 4.0 * pairs * static_cast<double>(dim));
 }
 
-// ------------------------------------------------------------------------------------------------------------
-// names
+// ------------------------------------------------------------------------------------------- names
 
 template <element E> void add_for_element() {
     const std::string type(element_name<E>());
@@ -399,12 +373,10 @@ int main(int argc, char** argv) {
         }
     }
     std::vector<char*> pointers;
-    for (std::string& argument : arguments)
-        pointers.push_back(argument.data());
+    for (std::string& argument : arguments) pointers.push_back(argument.data());
     int count = static_cast<int>(pointers.size());
     benchmark::Initialize(&count, pointers.data());
-    if (benchmark::ReportUnrecognizedArguments(count, pointers.data()))
-        return 2;
+    if (benchmark::ReportUnrecognizedArguments(count, pointers.data())) return 2;
     benchmark::AddCustomContext("kvtl", KVTL_VERSION_STRING);
     benchmark::AddCustomContext("arch", simd::default_arch::name());
     add_all();

@@ -13,6 +13,7 @@ usage: scripts/demo.sh [ARGUMENTS OF kvtl-demo...]
 Builds kvtl-demo in build/demo and prints a table: what each policy answers, and what its KV cache costs.
   --questions N       how many (20), each about its own document of --tokens N (1500) tokens
   --policies A,B      some of the policies only; --list-policies prints their names
+  --facts N           in each document (1), one of which is asked for
   --attend-tokens N   entries each head may attend per step (256)
   --memory-mib X      memory for the cache (3)
   --io NAME           uring, posix or memory

@@ -32,15 +32,13 @@ struct entries {
         for (std::size_t i = 0; i < n; ++i) {
             logit.push_back(spread * random.normal());
             value.emplace_back();
-            for (std::size_t d = 0; d < dim; ++d)
-                value.back().push_back(random.normal());
+            for (std::size_t d = 0; d < dim; ++d) value.back().push_back(random.normal());
         }
     }
     /// The state of entries [begin, end), of which every query head g sees logit + g.
     void see(const kvtl::partial& p, std::size_t begin, std::size_t end) const {
         for (std::uint32_t g = 0; g < p.group; ++g) {
-            if (begin == end)
-                continue;
+            if (begin == end) continue;
             const double max =
                 *std::max_element(logit.begin() + std::ptrdiff_t(begin), logit.begin() + std::ptrdiff_t(end));
             double sum = 0;
@@ -48,23 +46,19 @@ struct entries {
             for (std::size_t i = begin; i < end; ++i) {
                 const double w = std::exp(logit[i] - max);
                 sum += w;
-                for (std::size_t d = 0; d < p.dim; ++d)
-                    acc[d] += w * value[i][d];
+                for (std::size_t d = 0; d < p.dim; ++d) acc[d] += w * value[i][d];
             }
             p.max[g] = static_cast<float>(max + g);
             p.sum[g] = static_cast<float>(sum);
-            for (std::size_t d = 0; d < p.dim; ++d)
-                p.acc[g * p.dim + d] = static_cast<float>(acc[d]);
+            for (std::size_t d = 0; d < p.dim; ++d) p.acc[g * p.dim + d] = static_cast<float>(acc[d]);
         }
     }
     [[nodiscard]] std::vector<double> softmax() const {
         const double max = *std::max_element(logit.begin(), logit.end());
         double sum = 0;
         std::vector<double> w;
-        for (const double x : logit)
-            sum += w.emplace_back(std::exp(x - max));
-        for (double& x : w)
-            x /= sum;
+        for (const double x : logit) sum += w.emplace_back(std::exp(x - max));
+        for (double& x : w) x /= sum;
         return w;
     }
 };
@@ -76,8 +70,7 @@ TEST_CASE("a fresh state is empty: zeros out, no mass, and merging it changes no
     std::vector<float> out(3 * 24, 5.0F);
     kvtl::finish(a.view, out.data(), 24);
     for (std::size_t g = 0; g < 3; ++g)
-        for (std::size_t d = 0; d < 24; ++d)
-            CHECK(out[g * 24 + d] == (d < 20 ? 0.0F : 5.0F));
+        for (std::size_t d = 0; d < 24; ++d) CHECK(out[g * 24 + d] == (d < 20 ? 0.0F : 5.0F));
     CHECK(kvtl::mass(a.view, b.view, 0) == 0.0F);
     kvtl::merge(a.view, b.view);
     CHECK(a.view.sum[1] == 0.0F); // -inf - -inf must not get anywhere
@@ -119,8 +112,7 @@ TEST_CASE("merged pieces equal softmax over all entries, and their masses add up
                 for (std::size_t g = 0; g < group; ++g)
                     for (std::size_t d = 0; d < dim; ++d) {
                         double expected = 0;
-                        for (std::size_t i = 0; i < n; ++i)
-                            expected += w[i] * all.value[i][d];
+                        for (std::size_t i = 0; i < n; ++i) expected += w[i] * all.value[i][d];
                         // A float max of 1e4 moves a weight by its rounding: 1e4 * 6e-8.
                         for (const float got : {out[g * dim + d], reversed[g * dim + d]})
                             worst = std::max(worst, std::fabs(static_cast<double>(got) - expected));
@@ -130,8 +122,7 @@ TEST_CASE("merged pieces equal softmax over all entries, and their masses add up
                 for (const owned& p : pieces)
                     share += static_cast<double>(kvtl::mass(p.view, forward.view, group - 1));
                 CHECK(share == doctest::Approx(1.0).epsilon(1e-5));
-                for (std::size_t i = 0; i < begin[1]; ++i)
-                    expected_first += w[i];
+                for (std::size_t i = 0; i < begin[1]; ++i) expected_first += w[i];
                 CHECK(static_cast<double>(kvtl::mass(pieces[0].view, forward.view, 0)) ==
                       doctest::Approx(expected_first).epsilon(1e-3));
             }
@@ -141,8 +132,7 @@ TEST_CASE("n equal entries weigh n times one") {
     owned one(1, 4), other(1, 4);
     entries e(1, 4, 0.0, 3);
     e.see(one.view, 0, 1);
-    for (int i = 0; i < 3; ++i)
-        kvtl::merge(other.view, one.view);
+    for (int i = 0; i < 3; ++i) kvtl::merge(other.view, one.view);
     CHECK(other.view.sum[0] == 3.0F);
     CHECK(kvtl::mass(one.view, other.view, 0) == doctest::Approx(1.0 / 3.0));
 }

@@ -18,15 +18,12 @@ template <kvtl::element E>
 oracle::table<E> drifting(std::size_t n, std::size_t dim, std::size_t topics, std::uint64_t seed) {
     oracle::generator random(seed);
     std::vector<double> centre(topics * dim), scale(dim);
-    for (double& x : centre)
-        x = random.normal();
-    for (double& x : scale)
-        x = random.uniform(0.3, 1.8);
+    for (double& x : centre) x = random.normal();
+    for (double& x : scale) x = random.uniform(0.3, 1.8);
     oracle::table<E> points(n, dim, dim + 3, seed);
     std::size_t topic = 0;
     for (std::size_t i = 0; i < n; ++i) {
-        if (random.uniform() < 0.1)
-            topic = random.below(topics);
+        if (random.uniform() < 0.1) topic = random.below(topics);
         for (std::size_t d = 0; d < dim; ++d) {
             centre[topic * dim + d] += 0.02 * random.normal();
             const double x = scale[d] * (centre[topic * dim + d] + 0.5 * random.normal());
@@ -65,8 +62,7 @@ clustering cluster(kvtl::rows_view<E> points, std::uint32_t k, const kvtl::kmean
 
 std::vector<std::size_t> sizes_of(const std::vector<std::uint32_t>& labels, std::size_t k) {
     std::vector<std::size_t> size(k, 0);
-    for (const std::uint32_t l : labels)
-        ++size.at(l);
+    for (const std::uint32_t l : labels) ++size.at(l);
     return size;
 }
 
@@ -210,15 +206,13 @@ TEST_CASE("two levels stay within 3 % of flat on a drifting mixture") {
 TEST_CASE("clusters whose seeds are equal go to the points that need them") {
     oracle::table<float> points(2000, 16, 16, 3,
                                 0.0); // a crowd of equal points, which is all that the sample sees
-    for (std::size_t i = 0; i < 8; ++i)
-        points.row(250 * i + 8)[i] = 100.0F; // and eight lone ones
+    for (std::size_t i = 0; i < 8; ++i) points.row(250 * i + 8)[i] = 100.0F; // and eight lone ones
     kvtl::kmeans_config config;
     config.samples_per_centroid = 1;
     const clustering c = cluster(points.view(), 16, config);
     CHECK(c.result.inertia == 0.0);
     const auto size = sizes_of(c.labels, 16);
-    for (std::size_t i = 0; i < 8; ++i)
-        CHECK(size[c.labels[250 * i + 8]] == 1);
+    for (std::size_t i = 0; i < 8; ++i) CHECK(size[c.labels[250 * i + 8]] == 1);
 }
 
 TEST_CASE("an empty cluster takes the farthest point, but never another cluster's only one") {
@@ -232,22 +226,19 @@ TEST_CASE("an empty cluster takes the farthest point, but never another cluster'
 
 TEST_CASE("fewer different points than clusters: every point exact, surplus clusters empty") {
     oracle::table<kvtl::f16> points(300, 20, 20, 3);
-    for (std::size_t i = 5; i < 300; ++i)
-        std::copy_n(points.row(i % 5), 20, points.row(i));
+    for (std::size_t i = 5; i < 300; ++i) std::copy_n(points.row(i % 5), 20, points.row(i));
     for (const std::uint32_t flat_up_to : {8192U, 0U}) {
         kvtl::kmeans_config config;
         config.flat_up_to = flat_up_to;
         const clustering c = cluster(points.view(), 40, config);
         CHECK(c.result.inertia == doctest::Approx(0.0).epsilon(1e-9));
-        for (std::size_t i = 0; i < 300; ++i)
-            CHECK(c.labels[i] == c.labels[i % 5]);
+        for (std::size_t i = 0; i < 300; ++i) CHECK(c.labels[i] == c.labels[i % 5]);
         CHECK(std::set<std::uint32_t>(c.labels.begin(), c.labels.end()).size() == 5);
     }
     CHECK(cluster(points.view().slice(0, 5), 5).result.inertia == 0.0); // k = n
 }
 
-// ---------------------------------------------------------------------------------------------------------------
-// halve
+// ------------------------------------------------------------------------------------------- halve
 
 namespace {
 
@@ -279,8 +270,7 @@ TEST_CASE_TEMPLATE("two blobs are told apart, whatever the order of the rows", E
                     points.row(i)[d] =
                         kvtl::from_float<E>(kvtl::to_float(points.row(i)[d]) + 20.0F + (i < odd ? 3.0F : 0));
             const auto side = halves(points.view());
-            for (std::size_t i = 0; i < n; ++i)
-                CHECK((side[i] == side[0]) == (i < odd));
+            for (std::size_t i = 0; i < n; ++i) CHECK((side[i] == side[0]) == (i < odd));
 
             oracle::generator random(n); // shuffled
             for (std::size_t i = n - 1; i > 0; --i)
@@ -301,22 +291,18 @@ TEST_CASE("a shapeless set: the cut does not depend on the order, and lowers the
     double worst_random = 1e30;
     for (int i = 0; i < 20; ++i) {
         std::vector<std::uint32_t> label(n);
-        for (auto& l : label)
-            l = static_cast<std::uint32_t>(random.below(2));
+        for (auto& l : label) l = static_cast<std::uint32_t>(random.below(2));
         worst_random = std::min(worst_random, inertia_of(points.view(), label, 2));
     }
     CHECK(inertia_of(points.view(), two, 2) < 0.98 * worst_random);
 
     std::vector<std::size_t> order(n);
     std::iota(order.begin(), order.end(), std::size_t{0});
-    for (std::size_t i = n - 1; i > 0; --i)
-        std::swap(order[i], order[random.below(i + 1)]);
+    for (std::size_t i = n - 1; i > 0; --i) std::swap(order[i], order[random.below(i + 1)]);
     oracle::table<kvtl::f16> shuffled(n, dim, dim, 4);
-    for (std::size_t i = 0; i < n; ++i)
-        std::copy_n(points.view().row(order[i]), dim, shuffled.row(i));
+    for (std::size_t i = 0; i < n; ++i) std::copy_n(points.view().row(order[i]), dim, shuffled.row(i));
     const auto again = halves(shuffled.view());
-    for (std::size_t i = 0; i < n; ++i)
-        CHECK((again[i] == again[0]) == (side[order[i]] == side[order[0]]));
+    for (std::size_t i = 0; i < n; ++i) CHECK((again[i] == again[0]) == (side[order[i]] == side[order[0]]));
 }
 
 TEST_CASE("both sides have a point, also when all are equal or hardly differ") {
@@ -344,8 +330,7 @@ TEST_CASE("a side over the limit makes the cut even, still across the spread") {
     CHECK(std::count(even.begin(), even.end(), 1) == 20);
 }
 
-// ----------------------------------------------------------------------------------------------------------
-// limit_size
+// -------------------------------------------------------------------------------------- limit_size
 
 namespace {
 
@@ -369,17 +354,14 @@ TEST_CASE("clusters are cut down to the limit; those within it stay whole, empty
     const auto points = drifting<kvtl::f16>(3000, 32, 10, 3);
     for (const std::uint32_t max_entries : {1U, 7U, 64U, 200U, 5000U}) {
         std::vector<std::uint32_t> labels = cluster(points.view(), 40).labels;
-        for (std::uint32_t& l : labels)
-            l = l * 2 + 1; // every other cluster of 81 is empty
+        for (std::uint32_t& l : labels) l = l * 2 + 1; // every other cluster of 81 is empty
         const std::vector<std::uint32_t> before = labels;
         const auto old_size = sizes_of(before, 81);
         const std::uint32_t used = limit(points.view(), 81, max_entries, labels);
-        if (max_entries == 5000)
-            CHECK(used == 40);
+        if (max_entries == 5000) CHECK(used == 40);
         std::set<std::pair<std::uint32_t, std::uint32_t>>
             pairs; // (new, old): no piece mixes two old clusters
-        for (std::size_t i = 0; i < labels.size(); ++i)
-            pairs.emplace(labels[i], before[i]);
+        for (std::size_t i = 0; i < labels.size(); ++i) pairs.emplace(labels[i], before[i]);
         CHECK(pairs.size() == used);
         for (std::uint32_t c = 0; c < 81; ++c) {
             const auto pieces =

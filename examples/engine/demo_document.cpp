@@ -41,8 +41,7 @@ std::vector<fact> invented_facts(std::size_t count, dice& d) {
         const bool known = std::any_of(facts.begin(), facts.end(), [&](const fact& other) {
             return other.name == f.name || other.code == f.code;
         });
-        if (!known)
-            facts.push_back(std::move(f));
+        if (!known) facts.push_back(std::move(f));
     }
     return facts;
 }
@@ -57,8 +56,7 @@ std::vector<std::size_t> chosen_gaps(std::size_t count, std::size_t asked, std::
     std::vector<std::size_t> gaps{asked};
     while (gaps.size() < count) {
         const std::size_t gap = d.below(sentences);
-        if (std::find(gaps.begin(), gaps.end(), gap) == gaps.end())
-            gaps.push_back(gap);
+        if (std::find(gaps.begin(), gaps.end(), gap) == gaps.end()) gaps.push_back(gap);
     }
     std::sort(gaps.begin(), gaps.end());
     return gaps;
@@ -81,8 +79,7 @@ document_writer::document_writer(const tokenizer& words, std::string_view prose)
     while (!prose.empty()) {
         std::string_view line = prose.substr(0, prose.find('\n'));
         prose.remove_prefix(std::min(prose.size(), line.size() + 1));
-        if (line.starts_with('#'))
-            continue;
+        if (line.starts_with('#')) continue;
         while (!line.empty()) {
             const std::string_view text = line.substr(0, sentence_length(line));
             line.remove_prefix(std::min(line.size(), text.size() + 1));
@@ -90,8 +87,7 @@ document_writer::document_writer(const tokenizer& words, std::string_view prose)
             tokens_ += sentences_.back().tokens;
         }
     }
-    if (sentences_.empty())
-        throw bad_input("the prose has no sentences");
+    if (sentences_.empty()) throw bad_input("the prose has no sentences");
 }
 
 std::size_t document_writer::length(std::string_view text) const {
@@ -105,8 +101,7 @@ document_question document_writer::write(const document_plan& plan) const {
 
     // All names have about the same length, so that the first may stand for the one that will be asked.
     std::size_t used = overhead_ + (plan.facts == 0 ? 0 : length(question_about(out.facts.front())));
-    for (const fact& f : out.facts)
-        used += length(f.sentence());
+    for (const fact& f : out.facts) used += length(f.sentence());
     const std::size_t start = d.below(sentences_.size());
     std::size_t count = 0;
     while (used < plan.tokens && count < sentences_.size())

@@ -29,7 +29,7 @@ struct fact {
 
 struct document_plan {
     std::size_t tokens = 1500; ///< of document and question together; met to within a sentence
-    std::size_t facts = 4;     ///< in the document, one of which is asked for
+    std::size_t facts = 1;     ///< in the document, one of which is asked for
     double depth = 0.5;        ///< where that one stands: 0 at the beginning, 1 at the end
     std::uint64_t seed = 1;
 };

@@ -29,6 +29,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -112,15 +113,13 @@ void define_options(CLI::App& app, arguments& a) {
     for (const char* name : {"--questions", "--tokens", "--facts", "--seed", "--attend-tokens", "--threads"})
         app.get_option(name)->check(engine::whole_number);
     for (auto* option : app.get_options()) // the last one counts, so that scripts can have defaults
-        if (option->get_name() != "--set")
-            option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+        if (option->get_name() != "--set") option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
 std::vector<std::string> chosen_policies(const std::string& list) {
     std::vector<std::string> chosen;
     if (list == "all") {
-        for (const auto name : engine::policy_names())
-            chosen.emplace_back(name);
+        for (const auto name : engine::policy_names()) chosen.emplace_back(name);
         return chosen;
     }
     std::istringstream names(list + ',');
@@ -145,9 +144,8 @@ void check(const arguments& a) {
 
 std::string read_prose(const std::string& path) {
     std::ifstream in(path, std::ios::binary);
-    std::string text{std::istreambuf_iterator<char>(in), {}};
-    require(!in.fail(), "--data: cannot read " + path);
-    return text;
+    require(in.is_open() && !std::filesystem::is_directory(path), "--data: cannot read " + path);
+    return {std::istreambuf_iterator<char>(in), {}};
 }
 
 /// The asked facts stand at evenly spread depths, so that a policy which forgets some part is found out.
@@ -191,13 +189,11 @@ void ask(const question& q, engine::transformer& t, const engine::tokenizer& wor
     std::span<const float> logits;
     std::string text;
     start = clock::now();
-    for (const auto token : prompt.subspan(q.document_tokens))
-        logits = t.step(token);
+    for (const auto token : prompt.subspan(q.document_tokens)) logits = t.step(token);
     for (std::size_t n = 1;; ++n) {
         const auto token = greedy.choose(logits);
         text += words.piece(token);
-        if (engine::without_spaces(text).size() >= q.answer.size() || n == most_answer_tokens)
-            break;
+        if (engine::without_spaces(text).size() >= q.answer.size() || n == most_answer_tokens) break;
         logits = t.step(token);
     }
     r.seconds += seconds_since(start);
@@ -269,8 +265,7 @@ std::string to_json(const arguments& a, const std::vector<row>& rows) {
 void run(const arguments& a) {
     check(a);
     engine::cache_options options;
-    for (const auto& text : a.settings)
-        options.settings.push_back(engine::parse_setting(text));
+    for (const auto& text : a.settings) options.settings.push_back(engine::parse_setting(text));
     const auto policies = chosen_policies(a.policies);
     const engine::gguf_file file(a.model);
     const engine::model model(file);
@@ -303,31 +298,36 @@ void run(const arguments& a) {
     const double entry_bytes = 2.0 * 2.0 * shape.layers * shape.kv_heads * shape.head_dim; // K and V, f16
     std::fprintf(
         out,
-        "%zu questions, each about its own document of %.0f tokens (%zu facts in it), asked in %.0f tokens.\n"
+        "%zu questions, each about its own document of %.0f tokens (%zu fact%s in it), asked in %.0f "
+        "tokens.\n"
         "A document's cache is %.2f MiB in f16; policies other than full may use %.2f MiB of memory\n"
         "and attend %zu entries per head and layer.\n\n",
         questions.size(), static_cast<double>(tokens) / count, a.document.facts,
-        static_cast<double>(decoded) / count, mib(entry_bytes * static_cast<double>(tokens) / count),
-        a.memory_mib, a.attend_tokens);
+        a.document.facts == 1 ? "" : "s", static_cast<double>(decoded) / count,
+        mib(entry_bytes * static_cast<double>(tokens) / count), a.memory_mib, a.attend_tokens);
     std::fprintf(out, "%-24s %8s %10s %10s %12s %9s %9s\n", "policy", "accuracy", "KV memory", "KiB/token",
                  "reads/token", "hit rate", "tokens/s");
     std::fflush(out);
 
-    engine::thread_pool pool(a.threads);
+    // Threads inherit what is held back: only this one takes the ending signals, and so never while it opens
+    // a file.
+    engine::thread_pool pool = [&] {
+        const engine::signal_hold hold;
+        return engine::thread_pool(a.threads);
+    }();
     std::vector<row> rows;
     for (const auto& policy : policies) {
         rows.push_back(run_policy(policy, options, model, words, pool, questions));
         print_row(out, rows.back());
     }
+    std::fprintf(out, "\nKiB, reads, hit rate and tokens/s are those of decoding.");
     const auto on_file =
         std::find_if(rows.begin(), rows.end(), [](const row& r) { return r.stats.io != "memory"; });
     if (on_file != rows.end())
-        std::fprintf(
-            out,
-            "\nThe cache was a file: %s%s. KiB and reads per token, hit rate and tokens/s are of decoding.\n",
-            on_file->stats.io.c_str(), on_file->stats.direct ? ", O_DIRECT" : "");
-    if (!a.json_file.empty())
-        engine::write_output(a.json_file, to_json(a, rows));
+        std::fprintf(out, " The cache was a file: %s%s.", on_file->stats.io.c_str(),
+                     on_file->stats.direct ? ", O_DIRECT" : "");
+    std::fprintf(out, "\n");
+    if (!a.json_file.empty()) engine::write_output(a.json_file, to_json(a, rows));
 }
 
 } // namespace

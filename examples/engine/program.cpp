@@ -17,8 +17,7 @@
 namespace engine {
 
 void require(bool good, const std::string& message) {
-    if (!good)
-        throw bad_input(message);
+    if (!good) throw bad_input(message);
 }
 
 std::string whole_number(const std::string& text) {
@@ -42,11 +41,9 @@ setting parse_setting(const std::string& text) {
 
 void require_policy(const std::string& name, const char* option) {
     const auto names = policy_names();
-    if (std::find(names.begin(), names.end(), name) != names.end())
-        return;
+    if (std::find(names.begin(), names.end(), name) != names.end()) return;
     std::string list;
-    for (const auto valid : names)
-        list += (list.empty() ? "" : ", ") + std::string(valid);
+    for (const auto valid : names) list += (list.empty() ? "" : ", ") + std::string(valid);
     throw bad_input(std::string(option) + ": unknown policy '" + name + "'; valid: " + list);
 }
 
@@ -57,8 +54,7 @@ void require_io(const std::string& name) {
 
 void require_writable(const std::string& file, const char* option) {
     namespace fs = std::filesystem;
-    if (file.empty() || file == "-")
-        return;
+    if (file.empty() || file == "-") return;
     const fs::path path(file);
     const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
     std::error_code ignored;
@@ -75,13 +71,11 @@ void write_output(const std::string& file, const std::string& text) {
     std::ofstream out(file, std::ios::binary | std::ios::trunc);
     out << text << '\n';
     out.close();
-    if (!out)
-        throw run_failure("cannot write " + file);
+    if (!out) throw run_failure("cannot write " + file);
 }
 
 void print_policies() {
-    for (const auto name : policy_names())
-        std::printf("%.*s\n", static_cast<int>(name.size()), name.data());
+    for (const auto name : policy_names()) std::printf("%.*s\n", static_cast<int>(name.size()), name.data());
 }
 
 std::unique_ptr<kv_cache> open_or_fall_back(cache_options& options, const char* program) {
@@ -95,10 +89,8 @@ std::unique_ptr<kv_cache> open_or_fall_back(cache_options& options, const char* 
             std::fprintf(stderr, "%s: warning: io_uring cannot be used (%s); using posix\n", program,
                          reason.c_str());
     }
-    if (!opened)
-        throw bad_input(opened.error().message);
-    if (options.io != "memory")
-        remove_on_signal(options.path);
+    if (!opened) throw bad_input(opened.error().message);
+    if (options.io != "memory") remove_on_signal(options.path);
     return std::move(*opened);
 }
 

@@ -1,14 +1,13 @@
 // The running state of softmax attention, and how states are joined.
 //
 // What:   attention over a set of entries can be computed in pieces: each piece keeps, per query head, the
-// largest
-//         logit, the sum of exp(logit - largest) and the sum of the values weighted by that exp. Two pieces
-//         merge exactly, so units are attended as they arrive from storage and joined in any grouping.
+//         largest logit, the sum of exp(logit - largest) and the sum of the values weighted by that exp. Two
+//         pieces merge exactly, so units are attended as they arrive from storage, in any grouping.
 // Shapes: G query heads of one KV head; max (G), sum (G), acc (G, D), row-major, in memory of the caller.
-// Units:  logits in nats, scale and log-weights included. A state that saw no entry has max = -inf and sum =
-// 0. Cost:   merge and finish touch each number once; nothing allocates. Kernels that feed it:
-// simd/attend.hpp. Source: the online softmax of Milakov and Gimelshein (2018), as used by FlashAttention and
-// FlashDecoding. SPDX-License-Identifier: MIT
+// Units:  logits in nats, scale and log-weights included. A state that saw no entry has max = -inf, sum = 0.
+// Cost:   merge and finish touch each number once; nothing allocates. The kernel: simd/attend.hpp.
+// Source: the online softmax of Milakov and Gimelshein (2018), as used by FlashAttention and FlashDecoding.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/simd/arch.hpp>
@@ -77,8 +76,7 @@ void blend(float a, const float* x, float b, const float* y, float* out, std::si
 /// Adds the entries that `from` saw to `into`. Both have one shape; an empty side changes nothing.
 template <class Arch = simd::default_arch> void merge(const partial& into, const partial& from) noexcept {
     for (std::uint32_t g = 0; g < into.group; ++g) {
-        if (!(from.sum[g] > 0.0F))
-            continue; // empty: its max is -inf, and -inf - -inf is no number
+        if (!(from.sum[g] > 0.0F)) continue; // empty: its max is -inf, and -inf - -inf is no number
         const float shift = std::max(into.max[g], from.max[g]);
         const float a = into.sum[g] > 0.0F ? detail::exp_shifted<Arch>(into.max[g], shift) : 0.0F;
         const float b = detail::exp_shifted<Arch>(from.max[g], shift);
@@ -102,8 +100,7 @@ void finish(const partial& p, float* out, std::size_t out_stride) noexcept {
 /// Share (0 to 1) of query head g's softmax mass in `total` that the entries of `part` hold. `total` has seen
 /// them too.
 [[nodiscard]] inline float mass(const partial& part, const partial& total, std::uint32_t g) noexcept {
-    if (!(part.sum[g] > 0.0F) || !(total.sum[g] > 0.0F))
-        return 0.0F;
+    if (!(part.sum[g] > 0.0F) || !(total.sum[g] > 0.0F)) return 0.0F;
     return std::exp(part.max[g] - total.max[g]) * (part.sum[g] / total.sum[g]);
 }
 

@@ -47,6 +47,7 @@ template <class P, class G>
 concept clusterer_declares_units = requires {
     { P::unit_of } -> std::convertible_to<granularity>;
     { P::needs_means } -> std::convertible_to<bool>;
+    { P::updates_means } -> std::convertible_to<bool>;
     { P::adapts } -> std::convertible_to<bool>;
     { P::founds } -> std::convertible_to<bool>;
     typename P::lane;
@@ -68,7 +69,6 @@ template <class P, class G>
 concept clusterer_groups = has_state<P, G> && requires(const typename P::template state<G>& s, typename P::lane& lane,
                                                        rows_view<float> keys, std::span<std::byte> scratch,
                                                        std::uint32_t* label, const unit_record& unit, const units_view& units) {
-    { P::updates_means } -> std::convertible_to<bool>;
     { s.ready(1U) } noexcept -> std::same_as<bool>;
     { s.group(keys, scratch, label) } noexcept -> std::same_as<std::uint32_t>;
     { s.founded(lane, units) } noexcept;
@@ -259,7 +259,7 @@ template <class P, class G> consteval void explain_clusterer() {
     static_assert(has_name<P>, "[kvtl] clusterer: add `static constexpr std::string_view name`");
     static_assert(has_config<P>, "[kvtl] clusterer: add an aggregate `struct config`");
     static_assert(state_opens<P, G, const G&>, "[kvtl] clusterer: add `template <class Geometry> class state` default-constructible and constructible from (config, Geometry)");
-    static_assert(clusterer_declares_units<P, G>, "[kvtl] clusterer: declare unit_of, needs_means, adapts, founds and a trivially copyable `struct lane`");
+    static_assert(clusterer_declares_units<P, G>, "[kvtl] clusterer: declare unit_of, needs_means, updates_means, adapts, founds and a trivially copyable `struct lane`");
     static_assert(clusterer_checks_config<P, G>, "[kvtl] clusterer::state: add `static status check(const config&) noexcept`");
     static_assert(clusterer_sizes_units<P, G>, "[kvtl] clusterer::state: add noexcept max_entries(), max_units(tokens), "
                                                "sequential_entries() and buffer_entries(), each returning std::uint32_t, and "
@@ -268,7 +268,7 @@ template <class P, class G> consteval void explain_clusterer() {
                                            "units_view&, std::span<float> scratch) const noexcept`");
     static_assert(clusterer_assign_is_noexcept<P, G>, "[kvtl] clusterer::state: assign() must be noexcept, it runs inside the decode loop");
     if constexpr (clusterer_declares_units<P, G>)
-        static_assert(!P::founds || clusterer_groups<P, G>, "[kvtl] clusterer: one that founds declares updates_means, and its state has noexcept "
+        static_assert(!P::founds || clusterer_groups<P, G>, "[kvtl] clusterer: the state of one that founds needs noexcept "
                                                             "ready(entries), group(keys, scratch, label), founded(lane, units) and "
                                                             "judge(lane, unit, distance, units)");
 }

@@ -31,6 +31,7 @@ struct frame_record {
     bool writing = false;
     bool failed = false;
     bool admitted = false; ///< first frame of a chain the replacement policy knows
+    bool lent = false;     ///< entry-wise layouts: linked by a flight because it has a page that is still being written
 
     [[nodiscard]] bool idle() const noexcept { return !linked && !dirty && !writing && !failed; }
 };

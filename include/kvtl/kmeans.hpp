@@ -1,17 +1,14 @@
 // k-means over stored rows: how a prompt's keys become clusters, and how one cluster becomes two.
 //
 // What:   kmeans() groups n points into k clusters; limit_size() splits the clusters that are too large to be
-// placed;
-//         halve() splits one set of points in two. Squared Euclidean distance throughout.
+//         placed; halve() splits one set of points in two. Squared Euclidean distance throughout.
 // Shapes: points (n, D) of E; centroids (k, D) f32, contiguous; labels (n); side (n) of 0 and 1.
 // Cost:   flat: n k D multiply-adds per iteration. Two levels: 2 n sqrt(k) D per iteration, and n k D for
-// each polishing
-//         one. halve: about ten passes over its rows. All memory is scratch: 12 bytes per point, 8 per
-//         cluster.
-// Limits: deterministic: equal input gives equal bits on one architecture. k <= n. Float sums, points finite.
-// Source: Lloyd (1982); k-means++ seeds: Arthur and Vassilvitskii (2007), taken from a sample; the principal
-// direction
-//         as first cut of a pair: Boley's PDDP (1998).
+//         each polishing one. halve: about fifteen passes over its rows. All memory is scratch: 13 bytes per
+//         point, 12 per cluster, 1 KiB per dimension.
+// Limits: deterministic: equal input gives equal bits on one architecture. k <= n. Float sums, finite points.
+// Source: Lloyd (1982); seeds: k-means++ of Arthur and Vassilvitskii (2007), from a sample; the principal
+//         direction as the first cut of a pair: Boley's PDDP (1998).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -105,8 +102,7 @@ void kmeans_seeds(const row_set<E>& points, std::uint32_t k, const kmeans_config
     for (std::uint32_t c = 0;; ++c) {
         float* seed = centroids + c * dim;
         simd::decode<Arch>(points.row(sample[chosen]), seed, dim);
-        if (c + 1 == k)
-            return;
+        if (c + 1 == k) return;
         double total = 0;
         for (std::size_t i = 0; i < m; ++i) {
             nearest[i] = std::min(nearest[i], simd::l2sq<Arch>(seed, points.row(sample[i]), dim));
@@ -135,8 +131,7 @@ void lloyd_assign(const row_set<E>& points, std::uint32_t k, const float* centro
     E* gathered = reinterpret_cast<E*>(memory.gathered.data());
     for (std::size_t first = 0; first < n; first += kmeans_gather) {
         const std::size_t some = std::min(kmeans_gather, n - first);
-        for (std::size_t i = 0; i < some; ++i)
-            std::copy_n(points.row(first + i), dim, gathered + i * dim);
+        for (std::size_t i = 0; i < some; ++i) std::copy_n(points.row(first + i), dim, gathered + i * dim);
         simd::kmeans_assign<Arch>(rows_view<E>{gathered, some, dim, dim}, centroids, k,
                                   memory.half_norm.data(), label + first, memory.distance.data() + first);
     }
@@ -148,11 +143,9 @@ template <element E>
 void fill_empty(const row_set<E>& points, std::uint32_t k, const lloyd_memory& memory,
                 std::uint32_t* label) noexcept {
     std::fill_n(memory.count.data(), k, 0U);
-    for (std::size_t i = 0; i < points.count(); ++i)
-        ++memory.count[label[i]];
+    for (std::size_t i = 0; i < points.count(); ++i) ++memory.count[label[i]];
     for (std::uint32_t c = 0; c < k; ++c) {
-        if (memory.count[c] != 0)
-            continue;
+        if (memory.count[c] != 0) continue;
         std::size_t farthest = 0;
         float distance = 0;
         for (std::size_t i = 0; i < points.count(); ++i)
@@ -160,8 +153,7 @@ void fill_empty(const row_set<E>& points, std::uint32_t k, const lloyd_memory& m
                 farthest = i;
                 distance = memory.distance[i];
             }
-        if (!(distance > 0))
-            return;
+        if (!(distance > 0)) return;
         --memory.count[label[farthest]];
         label[farthest] = c;
         memory.count[c] = 1;
@@ -179,8 +171,7 @@ template <class Arch, element E>
     for (std::size_t i = 0; i < points.count(); ++i) {
         const std::uint32_t c = label[i];
         float* mean = centroids + c * dim;
-        if (memory.count[c] == 0)
-            std::fill_n(mean, dim, 0.0F);
+        if (memory.count[c] == 0) std::fill_n(mean, dim, 0.0F);
         float m2 = 0;
         simd::absorb<Arch>(points.row(i), dim, memory.count[c]++, mean, m2);
         inertia += static_cast<double>(m2);
@@ -200,8 +191,7 @@ template <class Arch, element E>
         const double before = result.inertia;
         result.inertia = lloyd_update<Arch>(points, k, memory, label, centroids);
         ++result.iterations;
-        if (!(result.inertia < before * (1.0 - static_cast<double>(min_gain))))
-            break;
+        if (!(result.inertia < before * (1.0 - static_cast<double>(min_gain)))) break;
     }
     return result;
 }
@@ -224,13 +214,10 @@ struct kmeans_memory {
 inline void group_by_label(const std::uint32_t* label, std::size_t n, std::size_t k, std::uint32_t* begin,
                            std::uint32_t* order) noexcept {
     std::fill_n(begin, k + 1, 0U);
-    for (std::size_t i = 0; i < n; ++i)
-        ++begin[label[i] + 1];
+    for (std::size_t i = 0; i < n; ++i) ++begin[label[i] + 1];
     std::partial_sum(begin, begin + k + 1, begin);
-    for (std::size_t i = 0; i < n; ++i)
-        order[begin[label[i]]++] = static_cast<std::uint32_t>(i);
-    std::copy_backward(begin, begin + k,
-                       begin + k + 1); // each begin has moved to its end, which is the next begin
+    for (std::size_t i = 0; i < n; ++i) order[begin[label[i]]++] = static_cast<std::uint32_t>(i);
+    std::copy_backward(begin, begin + k, begin + k + 1); // each has moved to its end: the next one's begin
     begin[0] = 0;
 }
 
@@ -250,12 +237,10 @@ template <class Arch, element E>
     kmeans_config fine = config;
     for (std::uint32_t j = 0; j < coarse; ++j) {
         const std::uint32_t begin = memory.begin[j], end = memory.begin[j + 1];
-        if (begin == end)
-            continue;
+        if (begin == end) continue;
         const auto target = static_cast<std::uint32_t>((std::uint64_t{end} * k + n / 2) / n);
         const std::uint32_t share = std::min({std::max(target, given + 1) - given, end - begin, k - given});
-        if (share == 0)
-            break;
+        if (share == 0) break;
         const row_set<E> members{points, memory.order.subspan(begin, end - begin)};
         fine.seed = config.seed + j + 1;
         kmeans_seeds<Arch>(members, share, fine, memory.lloyd.distance, memory.fine_label.data(),
@@ -296,8 +281,7 @@ kmeans_result kmeans(rows_view<E> points, std::uint32_t k, const kmeans_config& 
     return result;
 }
 
-// ------------------------------------------------------------------------------------------------ one
-// cluster in two
+// ------------------------------------------------------------------------------- one cluster in two
 
 namespace detail {
 
@@ -360,8 +344,7 @@ template <class Arch, element E>
             farthest = i;
             distance = d;
         }
-    if (!(distance > 0))
-        return false;
+    if (!(distance > 0)) return false;
     simd::decode<Arch>(points.row(farthest), m.normal.data(), dim);
     simd::axpy<Arch>(-1.0F, m.origin.data(), m.normal.data(), dim);
     float* next = m.mean[0].data();
@@ -376,8 +359,7 @@ template <class Arch, element E>
         }
         simd::axpy<Arch>(-weights, m.origin.data(), next, dim);
         const float norm = std::sqrt(simd::dot<Arch>(next, next, dim));
-        if (!(norm > 0))
-            break; // spread below the resolution of floats: keep the direction there is
+        if (!(norm > 0)) break; // spread below the resolution of floats: keep the direction there is
         simd::scale<Arch>(std::sqrt(distance) / norm, next, dim);
         std::copy_n(next, dim, m.normal.data());
     }
@@ -399,21 +381,19 @@ std::size_t halve_set(const row_set<E>& points, std::size_t min_side, std::size_
     std::size_t ones = 0;
     if (principal_direction<Arch>(points, m)) {
         ones = cut<Arch>(points, m);
-        for (int round = 0; round < 5 && ones != 0 && ones != n;
-             ++round) { // 2-means: cut midway between the means
+        for (int round = 0; round < 5 && ones != 0 && ones != n; ++round) {
+            // 2-means: cut midway between the means
             bool moved = round == 0;
             std::uint32_t count[2] = {};
             for (std::size_t i = 0; i < n; ++i) {
                 const std::uint8_t s = m.side_of_cut[i] > 0 ? 1 : 0;
                 moved = moved || s != side[i];
                 side[i] = s;
-                if (count[s] == 0)
-                    std::fill(m.mean[s].begin(), m.mean[s].end(), 0.0F);
+                if (count[s] == 0) std::fill(m.mean[s].begin(), m.mean[s].end(), 0.0F);
                 float unused = 0;
                 simd::absorb<Arch>(points.row(i), dim, count[s]++, m.mean[s].data(), unused);
             }
-            if (!moved)
-                break;
+            if (!moved) break;
             for (std::size_t d = 0; d < dim; ++d) {
                 m.normal[d] = m.mean[1][d] - m.mean[0][d];
                 m.origin[d] = 0.5F * (m.mean[1][d] + m.mean[0][d]);
@@ -424,8 +404,7 @@ std::size_t halve_set(const row_set<E>& points, std::size_t min_side, std::size_
         std::fill_n(m.side_of_cut.begin(), n, 0.0F);
     }
     if (fits(ones)) {
-        for (std::size_t i = 0; i < n; ++i)
-            side[i] = m.side_of_cut[i] > 0 ? 1 : 0;
+        for (std::size_t i = 0; i < n; ++i) side[i] = m.side_of_cut[i] > 0 ? 1 : 0;
         return ones;
     }
     const auto order = m.sorted.first(n); // across the cut, equal ones as they come
@@ -435,8 +414,7 @@ std::size_t halve_set(const row_set<E>& points, std::size_t min_side, std::size_
         return m.side_of_cut[a] != m.side_of_cut[b] ? m.side_of_cut[a] < m.side_of_cut[b] : a < b;
     });
     std::fill_n(side, n, std::uint8_t{0});
-    for (auto i = middle; i != order.end(); ++i)
-        side[*i] = 1;
+    for (auto i = middle; i != order.end(); ++i) side[*i] = 1;
     return n / 2;
 }
 
@@ -469,8 +447,7 @@ std::size_t halve(rows_view<E> points, std::span<std::byte> scratch, std::uint8_
     return halve<Arch>(points, points.count, scratch, side);
 }
 
-// ------------------------------------------------------------------------------------------------ a limit on
-// the size
+// ------------------------------------------------------------------------------ a limit on the size
 
 namespace detail {
 
@@ -518,8 +495,7 @@ std::uint32_t limit_size(rows_view<E> points, std::uint32_t clusters, std::uint3
         detail::limit_memory::take(carve, n, points.dim, limited_clusters(n, clusters, max_entries));
     assert(carve.used() <= scratch.size());
     detail::group_by_label(labels, n, clusters, m.begin.data(), m.order.data());
-    for (std::uint32_t c = 0; c < clusters; ++c)
-        m.size[c] = m.begin[c + 1] - m.begin[c];
+    for (std::uint32_t c = 0; c < clusters; ++c) m.size[c] = m.begin[c + 1] - m.begin[c];
 
     for (std::uint32_t c = 0; c < clusters; ++c)
         while (m.size[c] > max_entries) {
@@ -533,8 +509,7 @@ std::uint32_t limit_size(rows_view<E> points, std::uint32_t clusters, std::uint3
                 detail::halve_set<Arch>(detail::row_set<E>{points, members}, min_side,
                                         last ? max_entries : size, m.halve, m.side.data());
             std::size_t place[2] = {0, size - ones};
-            for (std::size_t i = 0; i < size; ++i)
-                m.halve.sorted[place[m.side[i]]++] = members[i];
+            for (std::size_t i = 0; i < size; ++i) m.halve.sorted[place[m.side[i]]++] = members[i];
             std::copy_n(m.halve.sorted.begin(), size, members.begin());
             m.size[c] = static_cast<std::uint32_t>(size - ones);
             m.begin[clusters] = m.begin[c] + m.size[c];
@@ -543,8 +518,7 @@ std::uint32_t limit_size(rows_view<E> points, std::uint32_t clusters, std::uint3
         }
     std::uint32_t used = 0;
     for (std::uint32_t c = 0; c < clusters; ++c) {
-        for (std::uint32_t i = 0; i < m.size[c]; ++i)
-            labels[m.order[m.begin[c] + i]] = used;
+        for (std::uint32_t i = 0; i < m.size[c]; ++i) labels[m.order[m.begin[c] + i]] = used;
         used += m.size[c] != 0 ? 1 : 0;
     }
     return used;

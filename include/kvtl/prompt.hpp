@@ -234,7 +234,7 @@ template <class Types> class prompt_builder {
         }
         s.buffered = 0;
         s.founded = founded;
-        p_.cluster->founded(l.clusterer(), p_.growth->view(l));
+        if constexpr (clusterer::founds) p_.cluster->founded(l.clusterer(), p_.growth->view(l));
         return {};
     }
 

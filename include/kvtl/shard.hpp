@@ -153,14 +153,18 @@ template <class Preset, class Geometry> class shard {
         ready();
         if (status s = accept(lanes, 1); !s) return s;
         if (layer == 0) pool_for(lanes).replacement().tick();
-        ++stats_.steps;
+        const statistics before = stats_;
         for (const lane_ref& ref : lanes) step_.encode_arrival(ref, in, 0);
         ahead* a = find_ahead(slot, layer);
         choose(lanes, in.q.data(), 1, a);
         step_.force_full_buffers(lanes, plan_.buffer_limit);
         status done = step_.attend(lanes, in.q.data(), out, a != nullptr ? a->flight : none);
         release(a, lanes, true);
-        if (!done) return done;
+        if (!done) {
+            stats_ = before;
+            return done;
+        }
+        ++stats_.steps;
         step_.commit(lanes);
         note_storage();
         return {};

@@ -236,9 +236,11 @@ template <class Types> class step_runner {
         store_->io().drain(id);
         if (!f.error().ok()) return f.error();
         if constexpr (by_entry) {
-            for (work_item& w : f.items())
-                if (lane l = store_->at(lanes[w.lane].id); l.unit(w.unit).item == id)
-                    store_->finish_load(l, w.unit, store_->pool_of(lanes[w.lane].id));
+            for (work_item& w : f.items()) {
+                if (!w.loads || w.done) continue;
+                store_->finish_load(store_->at(lanes[w.lane].id), w.unit, store_->pool_of(lanes[w.lane].id));
+                w.done = true;
+            }
             store_->release_bounces(id, store_->pool_of(lanes[0].id));
         }
         return {};
@@ -246,8 +248,7 @@ template <class Types> class step_runner {
     /// Unpins what a prefetch (or a selection) pinned. `wasted`: count what was read but not chosen.
     void release_flight(std::span<const lane_ref> lanes, std::uint32_t id, bool wasted) noexcept {
         flight& f = store_->io().at(id);
-        store_->io().drain(id);
-        const bool failed = !f.error().ok();
+        const bool failed = !land_prefetch(lanes, id).ok();
         for (work_item& w : f.items()) {
             const lane l = store_->at(lanes[w.lane].id);
             unit_record& unit = l.unit(w.unit);

@@ -53,6 +53,7 @@ struct page_transfer {
     std::uint32_t page = none;
     std::uint32_t frame = none;
     std::uint32_t item = none; ///< reads: the work item that waits for it, or none
+    bool held = false;         ///< reads: the frame has the page already, it only stays linked until the flight ends
 };
 
 class flight {
@@ -71,7 +72,9 @@ class flight {
     }
     /// True when `pages` more pages fit.
     [[nodiscard]] bool room(std::uint32_t pages) const noexcept { return pages_ + pages <= capacity_; }
-    void add(std::uint32_t page, std::uint32_t frame, std::uint32_t item) noexcept { page_[pages_++] = {page, frame, item}; }
+    void add(std::uint32_t page, std::uint32_t frame, std::uint32_t item, bool held = false) noexcept {
+        page_[pages_++] = {page, frame, item, held};
+    }
 
     void truncate(std::uint32_t pages) noexcept { pages_ = pages; }
     [[nodiscard]] bool holds_before(std::uint32_t page, std::uint32_t end) const noexcept {
@@ -99,6 +102,7 @@ class flight {
     std::span<work_item> item_;
     std::uint32_t capacity_ = 0, item_capacity_ = 0;
     std::uint32_t pages_ = 0, requests_ = 0, items_ = 0;
+    std::uint32_t moved_ = 0;   ///< of pages_, those that are really transferred
     std::uint32_t pending_ = 0; ///< requests with the device
     void* pool_ = nullptr;      ///< whose frames these are
     bool raw_ = false;          ///< the pool's arena is used as plain memory, frame states do not change
@@ -168,13 +172,16 @@ template <class Queue, class Pool> class transfers {
         f.raw_ = frames_are_memory;
         f.pool_ = &pool;
         f.requests_ = 0;
-        if (f.pages_ == 0) return {};
         std::sort(f.page_.begin(), f.page_.begin() + f.pages_, [](const page_transfer& a, const page_transfer& b) {
+            if (a.held != b.held) return b.held; // what needs no transfer comes last
             return a.page != b.page ? a.page < b.page : a.item < b.item;
         });
+        f.moved_ = f.pages_;
+        while (f.moved_ > 0 && f.page_[f.moved_ - 1].held) --f.moved_;
+        if (f.moved_ == 0) return {};
         std::uint32_t slices = 0;
-        for (std::uint32_t begin = 0; begin < f.pages_;) begin = make_request(id, pool, begin, slices);
-        f.begin_[f.requests_] = f.pages_;
+        for (std::uint32_t begin = 0; begin < f.moved_;) begin = make_request(id, pool, begin, slices);
+        f.begin_[f.requests_] = f.moved_;
         f.pending_ = f.requests_;
         if (status s = queue_->submit(f.request_.first(f.requests_)); !s) {
             f.pending_ = 0;
@@ -200,12 +207,12 @@ template <class Queue, class Pool> class transfers {
         };
         std::uint32_t end = begin, page = f.page_[begin].page;
         piece(pool.bytes(f.page_[end++].frame));
-        for (; end < f.pages_; ++end) {
+        for (; end < f.moved_; ++end) {
             const std::uint32_t next = f.page_[end].page;
             if (next == page) continue; // one more item that waits for the same page
             const std::uint32_t gap = next - page - 1;
             if (gap > (f.writes_ ? 0 : gap_pages_) || next - f.page_[begin].page >= flight::max_request_pages ||
-                !map_.adjacent_steps(page, next) || slices + gap + 1 > f.slice_.size() - (f.pages_ - end))
+                !map_.adjacent_steps(page, next) || slices + gap + 1 > f.slice_.size() - (f.moved_ - end))
                 break;
             for (std::uint32_t g = 0; g < gap; ++g) piece(trash_.data());
             piece(pool.bytes(f.page_[end].frame));

@@ -148,7 +148,7 @@ template <class Types> class unit_store {
             const unit_record& unit = l.unit(u);
             std::uint32_t frame = unit.frames, row = 0;
             for (std::uint32_t e = unit.members; e != none; e = l.next_member(e)) {
-                std::byte* from = frames.bytes(stream_frame(l, e / p_.format.rows, frames));
+                std::byte* from = frames.bytes(stream_frame(l, e / p_.format.rows));
                 p_.format.put(frames.bytes(frame), row, p_.format.key(from, e % p_.format.rows),
                               p_.format.value(from, e % p_.format.rows));
                 if (++row == p_.format.rows) frame = frames[frame].next, row = 0;
@@ -328,13 +328,11 @@ template <class Types> class unit_store {
     [[nodiscard]] std::uint32_t first_write_flight() const noexcept { return first_write_flight_; }
     void set_first_write_flight(std::uint32_t id) noexcept { first_write_flight_ = id; }
 
-    /// The frame that holds page i of a lane's stream now (entry-wise layouts).
-    [[nodiscard]] std::uint32_t stream_frame(const lane& l, std::uint32_t i, pool& frames) const noexcept {
+    /// The frame that holds page i of a lane's stream while a unit is loaded (entry-wise layouts).
+    [[nodiscard]] std::uint32_t stream_frame(const lane& l, std::uint32_t i) const noexcept {
         const lane_state& s = l.state();
         if (s.stream_tail != none && i == s.stored / p_.format.rows) return s.stream_tail;
-        const std::uint32_t page = stream_page(l, i);
-        if (p_.bounce[page] != none) return p_.bounce[page];
-        return unsettled_frame(frames, page);
+        return p_.bounce[stream_page(l, i)];
     }
 
   private:
@@ -414,18 +412,23 @@ template <class Types> class unit_store {
             if (i == seen) continue;
             seen = i;
             const std::uint32_t page = stream_page(l, i);
+            if (l.state().stream_tail != none && i == l.state().stored / p_.format.rows) continue; // DRAM has it
             if (p_.bounce[page] == none) {
-                if (stream_frame(l, i, frames) != none) continue; // DRAM has it
-                const std::uint32_t frame = acquire(frames);
+                std::uint32_t frame = unsettled_frame(frames, page); // still being written: it must not go before
+                const bool lent = frame != none;                     // its rows are copied
+                if (!lent) frame = acquire(frames);
                 if (frame == none) {
                     drop_entries(f, before, frames);
                     give_back(frames, chain);
                     return false;
                 }
                 frames[frame].page = page;
+                frames[frame].lent = lent;
                 frames.link(frame); // held by the flight, in no chain
                 p_.bounce[page] = frame;
-            } // else another unit of this flight reads it too
+                if (lent) f.add(page, frame, none, true);
+            } // else another unit of this flight needs it too
+            if (frames[p_.bounce[page]].lent) continue;
             f.add(page, p_.bounce[page], item);
             if (item != none) ++f.items()[item].pending;
         }

@@ -7,6 +7,7 @@ struct undecided {
     static constexpr std::string_view name = "undecided";
     static constexpr kvtl::granularity unit_of = kvtl::granularity::head;
     static constexpr bool needs_means = false;
+    static constexpr bool updates_means = false;
     static constexpr bool adapts = false;
     static constexpr bool founds = false;
     struct config {};

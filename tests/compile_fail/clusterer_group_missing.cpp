@@ -1,5 +1,5 @@
 // A clusterer that groups a prompt has to be able to.
-// expect-error: \[kvtl\] clusterer: one that founds declares updates_means, and its state has noexcept ready\(entries\), group\(keys, scratch, label\)
+// expect-error: \[kvtl\] clusterer: the state of one that founds needs noexcept ready\(entries\), group\(keys, scratch, label\)
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/dynakv.hpp>
 
@@ -7,6 +7,7 @@ struct promising {
     static constexpr std::string_view name = "promising";
     static constexpr kvtl::granularity unit_of = kvtl::granularity::head;
     static constexpr bool needs_means = false;
+    static constexpr bool updates_means = false;
     static constexpr bool adapts = false;
     static constexpr bool founds = true;
     struct config {};
@@ -20,7 +21,8 @@ struct promising {
         std::uint32_t sequential_entries() const noexcept { return 1; }
         std::uint32_t buffer_entries() const noexcept { return 1; }
         std::size_t scratch_bytes(std::uint32_t, std::uint32_t) const noexcept { return 0; }
-        kvtl::assignment assign(lane&, const float*, const kvtl::units_view&, std::span<float>) const noexcept {
+        kvtl::assignment assign(lane&, const float*, const kvtl::units_view&,
+                                std::span<float>) const noexcept {
             return {};
         }
     };

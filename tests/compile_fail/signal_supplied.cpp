@@ -9,7 +9,7 @@ struct unrotated : kvtl::centroid {
 struct pre_rope : kvtl::presets::dynakv {
     using index = unrotated;
 };
-using kvtl::signal;
 
-template class kvtl::kv_manager<pre_rope, kvtl::geometry<kvtl::shape{}>,
-                                kvtl::supplied<signal::q, signal::k, signal::v, signal::k_pre>>;
+template class kvtl::kv_manager<
+    pre_rope, kvtl::geometry<kvtl::shape{}>,
+    kvtl::supplied<kvtl::signal::q, kvtl::signal::k, kvtl::signal::v, kvtl::signal::k_pre>>;

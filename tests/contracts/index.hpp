@@ -1,5 +1,5 @@
-// What every index promises: one that scores fills (queries, units) numbers, the same whatever else is in the table;
-// one that does not says so. SPDX-License-Identifier: MIT
+// What every index promises: one that scores fills (queries, units) numbers, the same whatever else is in the
+// table; one that does not says so. SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/explain.hpp>
@@ -25,8 +25,7 @@ struct means {
 
     means(std::uint32_t units, std::uint32_t dim, std::uint32_t stride, std::uint64_t seed)
         : rows(units, dim, stride, seed), unit(units) {
-        for (std::uint32_t u = 0; u < units; ++u)
-            unit[u].entries = 1 + u % 7;
+        for (std::uint32_t u = 0; u < units; ++u) unit[u].entries = 1 + u % 7;
     }
     [[nodiscard]] units_view view() const {
         units_view u;
@@ -60,7 +59,8 @@ template <class P, class Exact> void scores(const typename P::config& config, co
                     for (std::uint32_t u = 0; u < units; ++u) {
                         const float* query = q.data() + std::size_t{i} * dim;
                         const float* mean = table.rows.view().row(u);
-                        worst.relative(static_cast<double>(out[std::size_t{i} * units + u]), exact(query, mean, dim),
+                        worst.relative(static_cast<double>(out[std::size_t{i} * units + u]),
+                                       exact(query, mean, dim),
                                        oracle::dot_of_magnitudes(query, mean, dim) + 1e-30);
                     }
                 CHECK(worst.value() < 1e-6);

@@ -1,5 +1,5 @@
-// What every layout promises, checked against a table of who owns which page. Entry-wise layouts only hand out runs;
-// page-wise ones also place units.
+// What every layout promises, checked against a table of who owns which page. Entry-wise layouts only hand
+// out runs; page-wise ones also place units.
 //
 //   layout_contract<dual_head>();
 //
@@ -43,8 +43,7 @@ class page_owners {
     explicit page_owners(std::uint32_t pages) : owner_(pages, none) {}
     /// False when the page is outside the file or has an owner.
     [[nodiscard]] bool claim(std::uint32_t page, std::uint32_t who) {
-        if (page >= owner_.size() || owner_[page] != none)
-            return false;
+        if (page >= owner_.size() || owner_[page] != none) return false;
         owner_[page] = who;
         highest_ = std::max(highest_, page + 1);
         ++owned_;
@@ -58,7 +57,9 @@ class page_owners {
             }
     }
     [[nodiscard]] std::uint32_t owned() const { return owned_; }
-    [[nodiscard]] std::uint32_t highest() const { return highest_; } ///< one past the highest page ever claimed
+    [[nodiscard]] std::uint32_t highest() const {
+        return highest_;
+    } ///< one past the highest page ever claimed
 
   private:
     std::vector<std::uint32_t> owner_;
@@ -72,17 +73,18 @@ class page_owners {
 
 namespace layout_suite {
 
-template <class P> [[nodiscard]] bool claim_run(layout_under_test<P>& l, page_owners& owners, std::uint32_t who,
-                                                std::uint32_t first) {
+template <class P>
+[[nodiscard]] bool claim_run(layout_under_test<P>& l, page_owners& owners, std::uint32_t who,
+                             std::uint32_t first) {
     bool fine = true;
-    for (std::uint32_t i = 0; i < l->run_pages(); ++i)
-        fine = owners.claim(first + i, who) && fine;
+    for (std::uint32_t i = 0; i < l->run_pages(); ++i) fine = owners.claim(first + i, who) && fine;
     return fine;
 }
 
 /// Claims every page that the unit could ever have there, so that growing in place is safe too.
-template <class P> [[nodiscard]] bool claim_unit(layout_under_test<P>& l, page_owners& owners, std::uint32_t who,
-                                                 place where, std::uint32_t pages) {
+template <class P>
+[[nodiscard]] bool claim_unit(layout_under_test<P>& l, page_owners& owners, std::uint32_t who, place where,
+                              std::uint32_t pages) {
     bool fine = l->capacity(where) >= pages;
     for (std::uint32_t i = 0; i < l->capacity(where); ++i)
         fine = owners.claim(l->page(where, i), who) && fine;
@@ -92,10 +94,8 @@ template <class P> [[nodiscard]] bool claim_unit(layout_under_test<P>& l, page_o
 /// How many units of `pages` the layout takes until it refuses; all are given back.
 template <class P> [[nodiscard]] std::uint32_t room_for_units(layout_under_test<P>& l, std::uint32_t pages) {
     std::vector<place> all;
-    for (place where; l->place_unit(pages, where);)
-        all.push_back(where);
-    for (const place& where : all)
-        l->release(where);
+    for (place where; l->place_unit(pages, where);) all.push_back(where);
+    for (const place& where : all) l->release(where);
     return static_cast<std::uint32_t>(all.size());
 }
 
@@ -130,8 +130,7 @@ template <class P> void runs(std::uint64_t seed) {
         CHECK(l->top() == owners.highest());
     }
     CHECK(most == 203 / l->run_pages()); // refused only when not one more run fits
-    while (!held.empty())
-        give_back(held.size() - 1);
+    while (!held.empty()) give_back(held.size() - 1);
     CHECK(l->used() == 0);
     CHECK(l.intact());
 }
@@ -165,25 +164,21 @@ template <class P> void random_life(std::uint64_t seed, const typename P::config
             const auto pages = 1 + static_cast<std::uint32_t>(random.below(unit_pages));
             const bool could = l->may_place();
             place where;
-            if (!l->place_unit(pages, where))
-                continue;
+            if (!l->place_unit(pages, where)) continue;
             CHECK((could || pages < unit_pages));
             REQUIRE(claim_unit(l, owners, id, where, pages));
             held.push_back({id, false, where, pages});
         } else if (what == 4) {
             const std::uint32_t first = l->allocate_run();
-            if (first == none)
-                continue;
+            if (first == none) continue;
             REQUIRE(claim_run(l, owners, id, first));
             held.push_back({id, true, {first, 0}, 0});
         } else if (what < 7 && !held.empty()) { // grow: in place or by moving
             holder& h = held[random.below(held.size())];
-            if (h.run || h.pages == unit_pages)
-                continue;
+            if (h.run || h.pages == unit_pages) continue;
             if (l->capacity(h.where) <= h.pages) {
                 place where;
-                if (!l->place_unit(h.pages + 1, where))
-                    continue;
+                if (!l->place_unit(h.pages + 1, where)) continue;
                 REQUIRE(claim_unit(l, owners, id, where, h.pages + 1));
                 l->release(h.where);
                 owners.give_back(h.id);
@@ -199,8 +194,7 @@ template <class P> void random_life(std::uint64_t seed, const typename P::config
         CHECK(l->top() >= owners.highest());
         CHECK(l->top() <= 150);
     }
-    while (!held.empty())
-        give_back(random.below(held.size()));
+    while (!held.empty()) give_back(random.below(held.size()));
     CHECK(l->used() == 0);
     CHECK(room_for_units(l, 1) == fresh_room); // longer ones depend on where the search begins
     CHECK(l.intact());
@@ -218,10 +212,8 @@ struct prompt {
             order.push_back(u);
             strength.push_back(random.below(3) == 0 ? 0 : 1 + static_cast<std::uint32_t>(random.below(9)));
         }
-        for (std::uint32_t u = units; u > 1; --u)
-            std::swap(order[u - 1], order[random.below(u)]);
-        if (units > 0)
-            strength.back() = 0;
+        for (std::uint32_t u = units; u > 1; --u) std::swap(order[u - 1], order[random.below(u)]);
+        if (units > 0) strength.back() = 0;
     }
     [[nodiscard]] arrangement view() { return {order, strength, unit, 4}; }
 };
@@ -254,8 +246,7 @@ template <class P> void arrange_all_or_nothing(std::uint64_t seed, const typenam
         ++placed;
         for (std::uint32_t u = 0; u < p.unit.size(); ++u)
             REQUIRE(claim_unit(l, owners, u, p.unit[u].where, (p.unit[u].entries + 3) / 4));
-        for (const unit_record& u : p.unit)
-            l->release(u.where);
+        for (const unit_record& u : p.unit) l->release(u.where);
         CHECK(l->used() == used);
         CHECK(l.intact());
     }
@@ -269,8 +260,7 @@ template <class P> void arrange_uses_what_there_is(std::uint64_t seed, const typ
     for (int round = 0; round < 40; ++round) {
         layout_under_test<P> l(limits_of(40, 1), config);
         std::vector<place> others;
-        for (place where; l->place_unit(1, where);)
-            others.push_back(where);
+        for (place where; l->place_unit(1, where);) others.push_back(where);
         std::uint32_t free = 0;
         for (const place& where : others)
             if (random.below(2) == 0) {
@@ -306,13 +296,11 @@ template <class P> void growth_is_bounded(const typename P::config& config) {
 template <class P> void layout_contract(const typename P::config& config = {}) {
     static_assert(layout_for<P, geometry<shape{}>>);
     SUBCASE("runs") {
-        for (std::uint64_t seed = 1; seed <= 3; ++seed)
-            layout_suite::runs<P>(seed);
+        for (std::uint64_t seed = 1; seed <= 3; ++seed) layout_suite::runs<P>(seed);
     }
     if constexpr (!P::by_entry) {
         SUBCASE("units and runs never share a page") {
-            for (std::uint64_t seed = 1; seed <= 5; ++seed)
-                layout_suite::random_life<P>(seed, config);
+            for (std::uint64_t seed = 1; seed <= 5; ++seed) layout_suite::random_life<P>(seed, config);
         }
         SUBCASE("decode adds units up to a bound, prompts beyond it") {
             layout_suite::growth_is_bounded<P>(config);

@@ -2,7 +2,8 @@
 //
 //   replacement_contract<lru>({}, [](std::uint32_t handles, std::uint32_t pages) { return lru_model(...); });
 //
-// The model has the same calls as the policy's state and may be as slow as it likes. SPDX-License-Identifier: MIT
+// The model has the same calls as the policy's state and may be as slow as it likes. SPDX-License-Identifier:
+// MIT
 #pragma once
 
 #include <kvtl/explain.hpp>
@@ -82,8 +83,7 @@ template <class P> void everyone_leaves_once(const typename P::config& config) {
             } else {
                 s.touch(h);
             }
-            if (random.below(10) == 0)
-                s.tick();
+            if (random.below(10) == 0) s.tick();
         }
         while (!resident.empty()) {
             const std::uint32_t h = s.victim(nothing_pinned);
@@ -110,10 +110,8 @@ void equals_model(const typename P::config& config, Model model, trace kind, std
     std::uint32_t used = 0, compared = 0;
     for (std::uint32_t i = 0; i < 3000; ++i) {
         std::uint32_t h = 0;
-        if (kind == trace::random)
-            h = static_cast<std::uint32_t>(random.below(handles));
-        if (kind == trace::loop)
-            h = i % (handles * 3 / 4);
+        if (kind == trace::random) h = static_cast<std::uint32_t>(random.below(handles));
+        if (kind == trace::loop) h = i % (handles * 3 / 4);
         if (kind == trace::scan) // half of the accesses go to few handles, the rest sweeps through all
             h = i % 2 == 0 ? static_cast<std::uint32_t>(random.below(5)) : i / 2 % handles;
         const resident_facts facts{1 + static_cast<std::uint32_t>(random.below(unit_pages)),
@@ -145,8 +143,7 @@ void equals_model(const typename P::config& config, Model model, trace kind, std
             REQUIRE(victim == model.victim(pinned));
             ++compared;
             more = victim != none;
-            if (!more)
-                break;
+            if (!more) break;
             REQUIRE(!pinned(victim));
             REQUIRE(pages[victim] != 0);
             used -= pages[victim];

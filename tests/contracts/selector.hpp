@@ -1,5 +1,6 @@
-// What every selector promises, run through the chooser that the manager uses. Queries and means are small whole
-// numbers, so that scores are exact in float and in double, and ties abound. SPDX-License-Identifier: MIT
+// What every selector promises, run through the chooser that the manager uses. Queries and means are small
+// whole numbers, so that scores are exact in float and in double, and ties abound. SPDX-License-Identifier:
+// MIT
 #pragma once
 
 #include <kvtl/chooser.hpp>
@@ -39,7 +40,8 @@ template <class Selector> class instance {
         for (std::size_t i = 0; i < std::size_t{m.lane_queries()} * m.dim; ++i)
             query_.push_back(static_cast<float>(random.below(7)) - 3.0F);
         for (unit_record& u : unit_)
-            u.entries = static_cast<std::uint32_t>(random.below(20)); // 0: a unit without entries in its pages
+            u.entries =
+                static_cast<std::uint32_t>(random.below(20)); // 0: a unit without entries in its pages
     }
 
     [[nodiscard]] std::vector<std::uint32_t> choose(std::uint32_t budget) {
@@ -62,15 +64,18 @@ template <class Selector> class instance {
     }
 
     [[nodiscard]] units_view view() const {
-        return {unit_.data(),  static_cast<std::uint32_t>(unit_.size()), mean_.data(), model_.width(), model_.width(), 32,
-                1000, true};
+        return {unit_.data(),   static_cast<std::uint32_t>(unit_.size()),
+                mean_.data(),   model_.width(),
+                model_.width(), 32,
+                1000,           true};
     }
     [[nodiscard]] const model_extents& model() const { return model_; }
     [[nodiscard]] const std::vector<unit_record>& unit() const { return unit_; }
     /// Inner product of a lane's query with the part of a unit's mean that belongs to its KV head.
     [[nodiscard]] double score(std::uint32_t head, std::uint32_t g, std::uint32_t u) const {
         return oracle::dot(&query_[(std::size_t{head} * model_.group + g) * model_.dim],
-                           &mean_[std::size_t{u} * model_.width() + std::size_t{head} * model_.dim], model_.dim);
+                           &mean_[std::size_t{u} * model_.width() + std::size_t{head} * model_.dim],
+                           model_.dim);
     }
 
   private:
@@ -81,7 +86,8 @@ template <class Selector> class instance {
     typename types<Selector>::selector_state selector_{};
 };
 
-/// Calls body(instance, budget) over shapes, table sizes and budgets. Groups are powers of two: means stay exact.
+/// Calls body(instance, budget) over shapes, table sizes and budgets. Groups are powers of two: means stay
+/// exact.
 template <class Selector, class Body> void each_case(const Body& body) {
     std::uint64_t seed = 0;
     for (const model_extents& m : {model_extents{1, 2, 1, 8, 1}, model_extents{1, 2, 4, 16, 1},
@@ -89,10 +95,8 @@ template <class Selector, class Body> void each_case(const Body& body) {
         for (const std::uint32_t units : {0U, 1U, 5U, 40U, 300U}) {
             instance<Selector> x(m, units, ++seed);
             std::uint32_t all = 0;
-            for (const unit_record& u : x.unit())
-                all += u.entries;
-            for (const std::uint32_t budget : {0U, 1U, 7U, 50U, 128U, 400U, all, all + 100})
-                body(x, budget);
+            for (const unit_record& u : x.unit()) all += u.entries;
+            for (const std::uint32_t budget : {0U, 1U, 7U, 50U, 128U, 400U, all, all + 100}) body(x, budget);
         }
 }
 
@@ -100,8 +104,7 @@ template <class Selector> void keeps_its_promises() {
     each_case<Selector>([](instance<Selector>& x, std::uint32_t budget) {
         const auto chosen = x.choose(budget);
         std::uint32_t entries = 0, all = 0;
-        for (const unit_record& u : x.unit())
-            all += u.entries;
+        for (const unit_record& u : x.unit()) all += u.entries;
         std::set<std::uint32_t> distinct;
         for (const std::uint32_t u : chosen) {
             REQUIRE(u < x.unit().size());
@@ -114,8 +117,7 @@ template <class Selector> void keeps_its_promises() {
             CHECK(distinct.size() == x.unit().size());
         else
             CHECK(entries <= budget);
-        if (budget >= all)
-            CHECK(entries == all); // everything fits: everything is attended
+        if (budget >= all) CHECK(entries == all); // everything fits: everything is attended
     });
 }
 

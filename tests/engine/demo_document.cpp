@@ -79,11 +79,11 @@ TEST_CASE("every fact stands in the document once, and the question asks for one
 
 TEST_CASE("prompts have the length that was asked for, to within a sentence") {
     tiny t;
-    for (const std::size_t tokens : {300, 800, 1500, 1900})
+    for (const std::size_t tokens : {500U, 1000U, 1500U, 1900U})
         for (std::uint64_t seed = 1; seed <= 20; ++seed) {
             CAPTURE(tokens);
             CAPTURE(seed);
-            const auto q = t.writer.write({.tokens = tokens, .seed = seed});
+            const auto q = t.writer.write({.tokens = tokens, .facts = 4, .seed = seed});
             const auto length = t.words.encode(q.prompt).size();
             CHECK(length > tokens - 20);
             CHECK(length < tokens + 100);
@@ -96,7 +96,7 @@ TEST_CASE("the asked fact stands at its depth") {
         for (const double depth : {0.0, 0.25, 0.5, 0.9, 1.0}) {
             CAPTURE(seed);
             CAPTURE(depth);
-            const auto q = t.writer.write({.tokens = 1500, .depth = depth, .seed = seed});
+            const auto q = t.writer.write({.tokens = 1500, .facts = 4, .depth = depth, .seed = seed});
             const auto at = static_cast<double>(q.prompt.find(q.facts[q.asked].sentence()));
             const auto end = static_cast<double>(q.prompt.rfind("Question:"));
             CHECK(at / end > depth - 0.15);
@@ -121,8 +121,9 @@ TEST_CASE("a prompt is split before the token that begins its last question") {
     REQUIRE(begin > 1);
     REQUIRE(begin < ids.size());
     const std::span<const token_id> all = ids;
-    CHECK(t.words.decode(all.first(begin)) == " " + document);
-    CHECK(t.words.decode(all.subspan(begin)) == " Question: Who? Answer:");
+    // This vocabulary has no token for a space and a Q together: the space stays with the document.
+    CHECK(t.words.decode(all.first(begin)) == " " + document + " ");
+    CHECK(t.words.decode(all.subspan(begin)) == "Question: Who? Answer:");
 
     const auto after_line = t.words.encode("Water.\nQuestion: Who?");
     CHECK(t.words.decode(std::span(after_line).first(question_begin(t.words, after_line))) == " Water.\n");
@@ -163,8 +164,7 @@ TEST_CASE("tiny-2k answers nearly every question when it attends everything") {
             const auto question = question_begin(t.words, ids);
             (void)run.prefill(prompt.first(question));
             std::span<const float> logits;
-            for (const auto id : prompt.subspan(question))
-                logits = run.step(id);
+            for (const auto id : prompt.subspan(question)) logits = run.step(id);
             sampler greedy(0, 1);
             std::string text;
             for (int n = 0; n < 8; ++n) {

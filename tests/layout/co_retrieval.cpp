@@ -46,8 +46,7 @@ void count(matrix& together, const std::vector<chosen_unit>& set) {
     const std::size_t n = std::min<std::size_t>(set.size(), co_retrieval::set_limit);
     for (std::size_t i = 0; i < n; ++i)
         for (std::size_t j = 0; j < n; ++j)
-            if (i != j)
-                ++together[set[i].unit][set[j].unit];
+            if (i != j) ++together[set[i].unit][set[j].unit];
 }
 
 struct pair_count {
@@ -60,15 +59,13 @@ std::vector<pair_count> greedy(const matrix& together) {
     std::vector<pair_count> all, joined;
     for (std::uint32_t a = 0; a < units; ++a)
         for (std::uint32_t b = a + 1; b < units; ++b)
-            if (together[a][b] > 0)
-                all.push_back({a, b, together[a][b]});
-    std::stable_sort(all.begin(), all.end(), [](const pair_count& x, const pair_count& y) { return x.count > y.count; });
+            if (together[a][b] > 0) all.push_back({a, b, together[a][b]});
+    std::stable_sort(all.begin(), all.end(),
+                     [](const pair_count& x, const pair_count& y) { return x.count > y.count; });
     std::vector<std::uint32_t> degree(units, 0), group(units);
-    for (std::uint32_t u = 0; u < units; ++u)
-        group[u] = u;
+    for (std::uint32_t u = 0; u < units; ++u) group[u] = u;
     for (const pair_count& l : all) {
-        if (degree[l.a] == 2 || degree[l.b] == 2 || group[l.a] == group[l.b])
-            continue;
+        if (degree[l.a] == 2 || degree[l.b] == 2 || group[l.a] == group[l.b]) continue;
         const std::uint32_t from = group[l.b], to = group[l.a];
         std::replace(group.begin(), group.end(), from, to);
         ++degree[l.a];
@@ -91,10 +88,8 @@ TEST_CASE("chains equal those of a naive matrix") {
             std::vector<chosen_unit> set; // units near a common centre, each at most once
             const std::size_t centre = random.below(units);
             for (std::uint32_t u = 0; u < units; ++u)
-                if (random.below(4) == 0 || (u + 3 > centre && u < centre + 3))
-                    set.push_back({u, 1});
-            for (std::size_t i = set.size(); i > 1; --i)
-                std::swap(set[i - 1], set[random.below(i)]);
+                if (random.below(4) == 0 || (u + 3 > centre && u < centre + 3)) set.push_back({u, 1});
+            for (std::size_t i = set.size(); i > 1; --i) std::swap(set[i - 1], set[random.below(i)]);
             pairs->add(set);
             count(together, set);
         }
@@ -103,12 +98,10 @@ TEST_CASE("chains equal those of a naive matrix") {
 
         auto sorted = pairs.order;
         std::sort(sorted.begin(), sorted.end());
-        for (std::uint32_t u = 0; u < units; ++u)
-            REQUIRE(sorted[u] == u);
+        for (std::uint32_t u = 0; u < units; ++u) REQUIRE(sorted[u] == u);
 
         std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint32_t> expected, got;
-        for (const pair_count& l : greedy(together))
-            expected[{l.a, l.b}] = l.count;
+        for (const pair_count& l : greedy(together)) expected[{l.a, l.b}] = l.count;
         std::vector<std::uint32_t> best; // of each chain, in the order they come; 0 for a unit alone
         std::uint32_t strongest = 0;
         for (std::uint32_t i = 0; i < units; ++i) {
@@ -130,15 +123,12 @@ TEST_CASE("chains equal those of a naive matrix") {
 TEST_CASE("a set counts its first 24 units only, and as many sets as were announced") {
     instance pairs(1, 64);
     std::vector<chosen_unit> set;
-    for (std::uint32_t u = 0; u < 64; ++u)
-        set.push_back({63 - u, 1});
+    for (std::uint32_t u = 0; u < 64; ++u) set.push_back({63 - u, 1});
     pairs->add(set);
     pairs->add(set); // one more than there is room for
     pairs.chain();
-    for (std::uint32_t i = 0; i < 23; ++i)
-        CHECK(pairs.strength[i] == 1);
-    for (std::uint32_t i = 23; i < 64; ++i)
-        CHECK(pairs.strength[i] == 0);
+    for (std::uint32_t i = 0; i < 23; ++i) CHECK(pairs.strength[i] == 1);
+    for (std::uint32_t i = 23; i < 64; ++i) CHECK(pairs.strength[i] == 0);
     for (std::uint32_t i = 24; i < 64; ++i)
         CHECK(pairs.order[i] == i - 24); // units without any pair come last, by index
     CHECK(pairs.intact());

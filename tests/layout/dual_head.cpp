@@ -1,4 +1,5 @@
-// dual_head: where the two heads of a pool lie, and which units become neighbours. SPDX-License-Identifier: MIT
+// dual_head: where the two heads of a pool lie, and which units become neighbours. SPDX-License-Identifier:
+// MIT
 #include <kvtl/layout/dual_head.hpp>
 
 #include "contracts/layout.hpp"
@@ -20,11 +21,11 @@ struct chain {
     std::vector<unit_record> unit;
     std::vector<std::uint32_t> order, strength;
 
-    explicit chain(std::vector<std::uint32_t> links) : unit(links.size() + 1), order(links.size() + 1), strength(links) {
+    explicit chain(std::vector<std::uint32_t> links)
+        : unit(links.size() + 1), order(links.size() + 1), strength(links) {
         std::iota(order.begin(), order.end(), 0U);
         strength.push_back(0);
-        for (unit_record& u : unit)
-            u.entries = 1;
+        for (unit_record& u : unit) u.entries = 1;
     }
     [[nodiscard]] arrangement view() { return {order, strength, unit, 1}; }
     [[nodiscard]] bool share_pool(std::uint32_t a, std::uint32_t b) const {
@@ -117,8 +118,7 @@ TEST_CASE("units outside chains fill the halves that chains leave") {
 TEST_CASE("a partner slot that becomes free is taken before a new pool is begun") {
     layout_under_test<dual_head> l(limits);
     std::vector<place> at(8);
-    for (place& where : at)
-        REQUIRE(l->place_unit(1, where)); // four full pools
+    for (place& where : at) REQUIRE(l->place_unit(1, where)); // four full pools
     l->release(at[5]);
     place next;
     REQUIRE(l->place_unit(1, next));

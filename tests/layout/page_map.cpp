@@ -26,10 +26,8 @@ struct naive_map {
     std::uint32_t allocate(std::uint32_t count) {
         const auto size = static_cast<std::uint32_t>(taken.size());
         std::uint32_t first = first_run(cursor, size, count);
-        if (first == none)
-            first = first_run(0, size, count); // a run across the cursor counts too
-        if (first == none)
-            return none;
+        if (first == none) first = first_run(0, size, count); // a run across the cursor counts too
+        if (first == none) return none;
         std::fill_n(taken.begin() + first, count, true);
         cursor = first + count;
         top = std::max(top, cursor);
@@ -57,13 +55,11 @@ TEST_CASE("page_map equals a naive bitmap with next-fit search") {
                     const auto count = 1 + static_cast<std::uint32_t>(random.below(std::min(longest, pages)));
                     const std::uint32_t first = map.allocate(count);
                     REQUIRE(first == naive.allocate(count));
-                    if (first != none)
-                        held.emplace_back(first, count);
+                    if (first != none) held.emplace_back(first, count);
                 } else if (what == 4) {
                     const auto page = static_cast<std::uint32_t>(random.below(pages));
                     REQUIRE(map.taken(page) == naive.taken[page]);
-                    if (naive.taken[page])
-                        continue;
+                    if (naive.taken[page]) continue;
                     map.take(page);
                     naive.taken[page] = true;
                     naive.top = std::max(naive.top, page + 1);
@@ -80,8 +76,7 @@ TEST_CASE("page_map equals a naive bitmap with next-fit search") {
                 REQUIRE(map.top() == naive.top);
             }
             bool same = true;
-            for (std::uint32_t p = 0; p < pages; ++p)
-                same = same && map.taken(p) == naive.taken[p];
+            for (std::uint32_t p = 0; p < pages; ++p) same = same && map.taken(p) == naive.taken[p];
             CHECK(same);
             CHECK(memory.intact());
         }

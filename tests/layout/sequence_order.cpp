@@ -11,7 +11,6 @@ TEST_CASE("sequence_order") {
 
 TEST_CASE("a stream's runs are adjacent while the file is fresh") {
     kvtl_test::layout_under_test<kvtl::sequence_order> l(kvtl_test::limits_of(64, 1));
-    for (std::uint32_t i = 0; i < 8; ++i)
-        CHECK(l->allocate_run() == 8 * i);
+    for (std::uint32_t i = 0; i < 8; ++i) CHECK(l->allocate_run() == 8 * i);
     CHECK(l->allocate_run() == kvtl::none);
 }

@@ -1,4 +1,5 @@
-// unit_contiguous and correlated: adjacent pages, exactly as many as a unit needs. SPDX-License-Identifier: MIT
+// unit_contiguous and correlated: adjacent pages, exactly as many as a unit needs. SPDX-License-Identifier:
+// MIT
 #include <kvtl/layout/unit_contiguous.hpp>
 
 #include "contracts/layout.hpp"
@@ -26,8 +27,7 @@ TEST_CASE("a prompt's units follow each other in the given order") {
     for (const std::uint32_t u : p.order) {
         const std::uint32_t pages = (p.unit[u].entries + 3) / 4;
         CHECK(l->capacity(p.unit[u].where) == pages);
-        for (std::uint32_t i = 0; i < pages; ++i)
-            CHECK(l->page(p.unit[u].where, i) == next++);
+        for (std::uint32_t i = 0; i < pages; ++i) CHECK(l->page(p.unit[u].where, i) == next++);
     }
     CHECK(l->used() == next);
 }
@@ -35,13 +35,10 @@ TEST_CASE("a prompt's units follow each other in the given order") {
 TEST_CASE("a prompt that fits nowhere in one piece falls into pieces") {
     layout_under_test<unit_contiguous> l(kvtl_test::limits_of(12, 2));
     place at[6];
-    for (place& where : at)
-        REQUIRE(l->place_unit(2, where));
-    for (const std::size_t i : {0U, 2U, 4U})
-        l->release(at[i]);
+    for (place& where : at) REQUIRE(l->place_unit(2, where));
+    for (const std::size_t i : {0U, 2U, 4U}) l->release(at[i]);
     std::vector<unit_record> unit(3);
-    for (unit_record& u : unit)
-        u.entries = 5; // two pages of four rows
+    for (unit_record& u : unit) u.entries = 5; // two pages of four rows
     const std::vector<std::uint32_t> order{2, 0, 1}, strength{0, 0, 0};
     REQUIRE(l->arrange({order, strength, unit, 4}));
     CHECK(l->used() == 12);

@@ -1,7 +1,7 @@
 // no_index keeps nothing and says so. SPDX-License-Identifier: MIT
-#include <kvtl/policies/index_no_index.hpp>
-
 #include "contracts/index.hpp"
+
+#include <kvtl/policies/index_no_index.hpp>
 
 #include <doctest/doctest.h>
 

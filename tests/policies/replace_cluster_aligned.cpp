@@ -31,8 +31,7 @@ struct aligned_model {
     [[nodiscard]] std::uint32_t oldest_protected() const {
         std::uint32_t best = none;
         for (const auto& [h, r] : all)
-            if (r.is_protected && (best == none || r.stamp < all.at(best).stamp))
-                best = h;
+            if (r.is_protected && (best == none || r.stamp < all.at(best).stamp)) best = h;
         return best;
     }
     void unprotect(std::uint32_t h) {
@@ -49,10 +48,8 @@ struct aligned_model {
         all[h] = {facts.pages, now, now, ++stamps, facts.updated};
         for (;;) {
             std::uint32_t pages = 0;
-            for (const auto& [i, r] : all)
-                pages += r.is_protected ? r.pages : 0;
-            if (pages <= reserved)
-                return;
+            for (const auto& [i, r] : all) pages += r.is_protected ? r.pages : 0;
+            if (pages <= reserved) return;
             unprotect(oldest_protected());
         }
     }
@@ -60,31 +57,28 @@ struct aligned_model {
     void refresh(std::uint32_t h, resident_facts facts) { admit(h, facts); }
     void touch(std::uint32_t h) {
         all.at(h).used = now;
-        if (!all.at(h).is_protected)
-            all.at(h).stamp = ++stamps;
+        if (!all.at(h).is_protected) all.at(h).stamp = ++stamps;
     }
     template <class Pinned> [[nodiscard]] std::uint32_t victim(Pinned&& pinned) const {
         std::uint32_t best = none;
         std::uint64_t best_weight = 0;
-        for (std::uint32_t size = largest; size > 0; --size) { // the end of each size's list; ties to the larger
+        for (std::uint32_t size = largest; size > 0;
+             --size) { // the end of each size's list; ties to the larger
             std::uint32_t end = none;
             for (const auto& [h, r] : all)
                 if (!r.is_protected && std::min(r.pages, largest) == size && !pinned(h) &&
                     (end == none || r.stamp < all.at(end).stamp))
                     end = h;
-            if (end == none)
-                continue;
+            if (end == none) continue;
             const std::uint64_t weight = std::uint64_t{size} * (now - all.at(end).used + 1);
             if (weight > best_weight) {
                 best = end;
                 best_weight = weight;
             }
         }
-        if (best != none)
-            return best;
+        if (best != none) return best;
         for (const auto& [h, r] : all)
-            if (!pinned(h) && (best == none || r.stamp < all.at(best).stamp))
-                best = h;
+            if (!pinned(h) && (best == none || r.stamp < all.at(best).stamp)) best = h;
         return best;
     }
 };
@@ -97,13 +91,11 @@ struct small_cache {
     kvtl_test::guarded_bytes memory{state::bytes(16, 4)};
     state s{cluster_aligned::config{}, 16, 4, memory.memory()};
     void ticks(int n) {
-        for (int i = 0; i < n; ++i)
-            s.tick();
+        for (int i = 0; i < n; ++i) s.tick();
     }
     std::uint32_t evict() {
         const std::uint32_t h = s.victim(nothing_pinned);
-        if (h != none)
-            s.remove(h);
+        if (h != none) s.remove(h);
         return h;
     }
 };
@@ -149,7 +141,8 @@ TEST_CASE("a quarter of the frames protects updated clusters, the one updated lo
     c.s.admit(4, {.pages = 1, .updated = true});   // a fifth page: one of them has to go
     c.s.remove(9);
     CHECK(c.s.victim(nothing_pinned) == 1);
-    CHECK(c.s.victim([](std::uint32_t h) { return h == 1; }) == 2); // only protected ones are left: oldest first
+    CHECK(c.s.victim([](std::uint32_t h) { return h == 1; }) ==
+          2); // only protected ones are left: oldest first
 }
 
 TEST_CASE("protection ends after 16 steps") {

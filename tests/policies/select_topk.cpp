@@ -14,8 +14,8 @@ using namespace kvtl;
 
 namespace {
 
-std::vector<std::uint32_t> take_in_order(const std::vector<double>& score, const std::vector<unit_record>& unit,
-                                         std::uint32_t budget) {
+std::vector<std::uint32_t> take_in_order(const std::vector<double>& score,
+                                         const std::vector<unit_record>& unit, std::uint32_t budget) {
     std::vector<std::uint32_t> order(score.size()), chosen;
     std::iota(order.begin(), order.end(), 0U);
     std::stable_sort(order.begin(), order.end(),
@@ -35,8 +35,7 @@ std::vector<std::uint32_t> naive(const Instance& x, std::uint32_t budget, const 
     for (std::uint32_t u = 0; u < score.size(); ++u)
         for (std::uint32_t h = 0; h < x.model().lane_heads; ++h) {
             std::vector<double> of_query;
-            for (std::uint32_t g = 0; g < x.model().group; ++g)
-                of_query.push_back(x.score(h, g, u));
+            for (std::uint32_t g = 0; g < x.model().group; ++g) of_query.push_back(x.score(h, g, u));
             score[u] += reduce(of_query);
         }
     return take_in_order(score, x.unit(), budget);
@@ -57,8 +56,7 @@ std::vector<std::uint32_t> choose(const std::vector<float>& score, const std::ve
     std::vector<chosen_unit> out(score.size());
     const topk<reduce::group_mean>::state<geometry<shape{}>> s;
     const std::uint32_t n = s.choose({score, unit, budget, order, scratch}, out);
-    for (std::uint32_t i = 0; i < n; ++i)
-        chosen.push_back(out[i].unit);
+    for (std::uint32_t i = 0; i < n; ++i) chosen.push_back(out[i].unit);
     return chosen;
 }
 

@@ -1,5 +1,6 @@
 // The register vocabulary: conversions against element.hpp over (nearly) all bit patterns, exp against
-// double, and partial loads and stores that must not touch a neighbour. SPDX-License-Identifier: MIT
+// double, and partial loads and stores that must not touch a neighbour.
+// SPDX-License-Identifier: MIT
 #include <kvtl/simd/arch.hpp>
 
 #include "support/oracle.hpp"
@@ -21,8 +22,7 @@ namespace {
 /// The same bits; or NaN of the same sign: hardware quiets NaN, and may keep or drop the payload.
 template <class E> bool same(E a, E b) {
     if constexpr (sizeof(E) == 4) {
-        if (std::isnan(a) && std::isnan(b))
-            return std::signbit(a) == std::signbit(b);
+        if (std::isnan(a) && std::isnan(b)) return std::signbit(a) == std::signbit(b);
         return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
     } else {
         const float x = kvtl::to_float(a), y = kvtl::to_float(b);
@@ -37,11 +37,9 @@ TEST_CASE_TEMPLATE("every 16-bit pattern widens as the scalar reference says", E
     for (std::uint32_t bits = 0; bits < 65536; bits += lane_count) {
         E in[lane_count];
         float out[lane_count];
-        for (std::uint32_t i = 0; i < lane_count; ++i)
-            in[i].bits = static_cast<std::uint16_t>(bits + i);
+        for (std::uint32_t i = 0; i < lane_count; ++i) in[i].bits = static_cast<std::uint16_t>(bits + i);
         simd::store<arch>(out, simd::load<arch>(in));
-        for (std::size_t i = 0; i < lane_count; ++i)
-            wrong += !same(out[i], kvtl::to_float(in[i]));
+        for (std::size_t i = 0; i < lane_count; ++i) wrong += !same(out[i], kvtl::to_float(in[i]));
     }
     CHECK(wrong == 0);
 }
@@ -55,8 +53,7 @@ TEST_CASE_TEMPLATE("floats are rounded as the scalar reference says", E, kvtl::f
         for (std::size_t i = 0; i < lane_count; ++i)
             in[i] = std::bit_cast<float>(static_cast<std::uint32_t>(bits + 1009 * i));
         simd::store<arch>(out, simd::load<arch>(in));
-        for (std::size_t i = 0; i < lane_count; ++i)
-            wrong += !same(out[i], kvtl::from_float<E>(in[i]));
+        for (std::size_t i = 0; i < lane_count; ++i) wrong += !same(out[i], kvtl::from_float<E>(in[i]));
     }
     CHECK(wrong == 0);
 
@@ -66,8 +63,7 @@ TEST_CASE_TEMPLATE("floats are rounded as the scalar reference says", E, kvtl::f
              {0U, 1U, 0x0FFFU, 0x1000U, 0x1001U, 0x7FFFU, 0x8000U, 0x8001U, 0xF000U, 0xFFFFU}) {
             float in[lane_count];
             E out[lane_count];
-            for (float& x : in)
-                x = std::bit_cast<float>(upper << 16 | lower);
+            for (float& x : in) x = std::bit_cast<float>(upper << 16 | lower);
             simd::store<arch>(out, simd::load<arch>(in));
             wrong += !same(out[lane_count - 1], kvtl::from_float<E>(in[0]));
         }
@@ -81,14 +77,12 @@ TEST_CASE_TEMPLATE("partial loads fill with zero, partial stores leave neighbour
         const std::vector<E> in = oracle::normal_values<E>(n, 11 + n);
         float out[lane_count];
         simd::store<arch>(out, simd::load_part<arch>(in.data(), n));
-        for (std::size_t i = 0; i < lane_count; ++i)
-            CHECK(out[i] == (i < n ? kvtl::to_float(in[i]) : 0.0F));
+        for (std::size_t i = 0; i < lane_count; ++i) CHECK(out[i] == (i < n ? kvtl::to_float(in[i]) : 0.0F));
 
         const E mark = kvtl::from_float<E>(77.0F);
         std::vector<E> target(n + 1, mark);
         simd::store_part<arch>(target.data(), simd::load_part<arch>(in.data(), n), n);
-        for (std::size_t i = 0; i < n; ++i)
-            CHECK(target[i] == in[i]);
+        for (std::size_t i = 0; i < n; ++i) CHECK(target[i] == in[i]);
         CHECK(target[n] == mark);
     }
 }
@@ -98,8 +92,7 @@ TEST_CASE("reductions") {
         const std::vector<float> x = oracle::normal_values(lane_count * lane_count, seed);
         simd::floats<arch> rows[lane_count];
         float sums[lane_count];
-        for (std::size_t r = 0; r < lane_count; ++r)
-            rows[r] = simd::load<arch>(x.data() + r * lane_count);
+        for (std::size_t r = 0; r < lane_count; ++r) rows[r] = simd::load<arch>(x.data() + r * lane_count);
         simd::store<arch>(sums, simd::reduce_add_each<arch>(rows));
         for (std::size_t r = 0; r < lane_count; ++r) {
             double sum = 0;
@@ -113,11 +106,9 @@ TEST_CASE("reductions") {
             CHECK(simd::reduce_max<arch>(rows[r]) == largest);
         }
         // The place of a register does not change its sum.
-        for (std::size_t r = 1; r < lane_count; ++r)
-            rows[r] = rows[0];
+        for (std::size_t r = 1; r < lane_count; ++r) rows[r] = rows[0];
         simd::store<arch>(sums, simd::reduce_add_each<arch>(rows));
-        for (std::size_t r = 1; r < lane_count; ++r)
-            CHECK(sums[r] == sums[0]);
+        for (std::size_t r = 1; r < lane_count; ++r) CHECK(sums[r] == sums[0]);
     }
     CHECK(simd::reduce_max<arch>(simd::floats<arch>(-inf)) == -inf);
 }
@@ -125,8 +116,7 @@ TEST_CASE("reductions") {
 TEST_CASE("the largest lane is found wherever it is") {
     for (std::size_t at = 0; at < lane_count; ++at) {
         float x[lane_count];
-        for (std::size_t i = 0; i < lane_count; ++i)
-            x[i] = i == at ? -1.0F : -2.0F - static_cast<float>(i);
+        for (std::size_t i = 0; i < lane_count; ++i) x[i] = i == at ? -1.0F : -2.0F - static_cast<float>(i);
         CHECK(simd::reduce_max<arch>(simd::load<arch>(x)) == -1.0F);
     }
 }
@@ -141,8 +131,7 @@ TEST_CASE("exp is good to two units in the last place over its whole range") {
     oracle::largest_error worst;
     for (double x = -104.5; x < 88.8; x += 0.0007) {
         float in[lane_count], out[lane_count];
-        for (std::size_t i = 0; i < lane_count; ++i)
-            in[i] = static_cast<float>(x);
+        for (std::size_t i = 0; i < lane_count; ++i) in[i] = static_cast<float>(x);
         simd::store<arch>(out, simd::exp<arch>(simd::load<arch>(in)));
         const double exact = std::exp(static_cast<double>(in[0]));
         const auto rounded = static_cast<float>(exact);

@@ -83,6 +83,5 @@ TEST_CASE("a point with NaN gets label 0 and disturbs no other") {
     const auto before = assign(points.view(), centroids);
     points.row(4)[60] = std::numeric_limits<float>::quiet_NaN();
     const auto after = assign(points.view(), centroids);
-    for (std::size_t i = 0; i < 20; ++i)
-        CHECK(after.label[i] == (i == 4 ? 0 : before.label[i]));
+    for (std::size_t i = 0; i < 20; ++i) CHECK(after.label[i] == (i == 4 ? 0 : before.label[i]));
 }

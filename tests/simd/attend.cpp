@@ -85,8 +85,7 @@ TEST_CASE("logits of any magnitude, in rising and falling order") {
                 const auto step = static_cast<float>(rising ? i : count - 1 - i) - 64.0F;
                 k.row(i)[0] = magnitude * step;
             }
-            for (std::size_t g = 0; g < 4; ++g)
-                q.row(g)[0] = g % 2 == 0 ? 1.0F : -0.5F;
+            for (std::size_t g = 0; g < 4; ++g) q.row(g)[0] = g % 2 == 0 ? 1.0F : -0.5F;
             state s(4, dim);
             simd::attend_rows(q.memory.data(), dim, 1.0F, k.view(), v.view(), nullptr, s.view, s.scratch);
             const std::vector<float> out = s.out();
@@ -104,8 +103,7 @@ TEST_CASE("absent rows: left out; a block of nothing else changes no bit of the 
     const oracle::table<float> q(5, dim, dim, 3);
     std::vector<float> bias(count, 0.0F);
     for (std::size_t i = 0; i < count; ++i)
-        if (i < 40 || i % 3 == 0)
-            bias[i] = absent; // the first block of rows is absent altogether
+        if (i < 40 || i % 3 == 0) bias[i] = absent; // the first block of rows is absent altogether
     state s(5, dim);
     simd::attend_rows(q.memory.data(), dim, 0.1F, k.view(), v.view(), bias.data(), s.view, s.scratch);
     const std::vector<float> out = s.out();
@@ -120,8 +118,7 @@ TEST_CASE("absent rows: left out; a block of nothing else changes no bit of the 
 
     state empty(5, dim);
     simd::attend_rows(q.memory.data(), dim, 0.1F, k.view(), v.view(), none.data(), empty.view, empty.scratch);
-    for (const float x : empty.out())
-        CHECK(x == 0.0F);
+    for (const float x : empty.out()) CHECK(x == 0.0F);
     CHECK(empty.view.sum[4] == 0.0F);
 }
 
@@ -139,8 +136,7 @@ TEST_CASE("a row with log-weight ln n equals n copies of it") {
     simd::attend_rows(q.memory.data(), dim, 0.2F, many.view(), many_values.view(), nullptr, b.view,
                       b.scratch);
     const std::vector<float> x = a.out(), y = b.out();
-    for (std::size_t i = 0; i < x.size(); ++i)
-        CHECK(x[i] == doctest::Approx(y[i]).epsilon(1e-5));
+    for (std::size_t i = 0; i < x.size(); ++i) CHECK(x[i] == doctest::Approx(y[i]).epsilon(1e-5));
 }
 
 TEST_CASE("a mask lets some queries attend and leaves the others' state alone") {

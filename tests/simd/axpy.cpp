@@ -26,14 +26,12 @@ TEST_CASE_TEMPLATE("axpy, add and scale", E, float, kvtl::f16, kvtl::bf16) {
 
         y = start;
         simd::add(x.data(), y.data(), n);
-        for (std::size_t i = 0; i < n; ++i)
-            CHECK(y[i] == start[i] + kvtl::to_float(x[i]));
+        for (std::size_t i = 0; i < n; ++i) CHECK(y[i] == start[i] + kvtl::to_float(x[i]));
         CHECK(y[n] == 42.0F);
 
         y = start;
         simd::scale(-1.75F, y.data(), n);
-        for (std::size_t i = 0; i < n; ++i)
-            CHECK(y[i] == -1.75F * start[i]);
+        for (std::size_t i = 0; i < n; ++i) CHECK(y[i] == -1.75F * start[i]);
         CHECK(y[n] == 42.0F);
     }
 }

@@ -34,8 +34,7 @@ template <class E> struct prompt {
                                 out.data() + first * stride, stride, scratch);
             first = end;
         }
-        for (std::size_t t = 0; t < tokens; ++t)
-            REQUIRE(out[t * stride + group * dim] == 9.0F);
+        for (std::size_t t = 0; t < tokens; ++t) REQUIRE(out[t * stride + group * dim] == 9.0F);
         return out;
     }
     [[nodiscard]] double error(const std::vector<float>& out, float scale) const {
@@ -79,8 +78,7 @@ TEST_CASE_TEMPLATE("no bit depends on how the prompt is cut into chunks", E, flo
             const prompt<E> p(tokens, group, dim, dim * group);
             const std::vector<float> whole = p.attend({tokens}, 0.2F);
             std::vector<std::size_t> one_by_one(tokens);
-            for (std::size_t t = 0; t < tokens; ++t)
-                one_by_one[t] = t + 1;
+            for (std::size_t t = 0; t < tokens; ++t) one_by_one[t] = t + 1;
             std::vector<std::vector<std::size_t>> cuttings = {
                 one_by_one, {64, 128, 192, 200}, {1, 63, 65, 199, 200}};
             oracle::generator random(group);

@@ -27,16 +27,14 @@ std::uint32_t plain_checksum(const std::byte* page, std::size_t bytes) {
         lane[i % 64] = step(lane[i % 64], word);
     }
     for (std::size_t half = 32; half != 0; half /= 2)
-        for (std::size_t i = 0; i < half; ++i)
-            lane[i] = step(lane[i], lane[i + half]);
+        for (std::size_t i = 0; i < half; ++i) lane[i] = step(lane[i], lane[i + half]);
     return lane[0] ^ (lane[0] >> 15);
 }
 
 std::vector<std::byte> random_page(std::size_t bytes, std::uint64_t seed) {
     oracle::generator random(seed);
     std::vector<std::byte> page(bytes);
-    for (std::byte& b : page)
-        b = static_cast<std::byte>(random.bits());
+    for (std::byte& b : page) b = static_cast<std::byte>(random.bits());
     return page;
 }
 
@@ -54,8 +52,7 @@ TEST_CASE("the value is the definition's, at any length and alignment") {
 TEST_CASE("the values in files stay what they are") {
     std::vector<std::byte> page(4096);
     CHECK(simd::page_checksum(page.data(), 4096) == 0xD241EF53U);
-    for (std::size_t i = 0; i < page.size(); ++i)
-        page[i] = static_cast<std::byte>(i * 7 + i / 256);
+    for (std::size_t i = 0; i < page.size(); ++i) page[i] = static_cast<std::byte>(i * 7 + i / 256);
     CHECK(simd::page_checksum(page.data(), 4096) == 0x4C6BAD3DU);
 }
 

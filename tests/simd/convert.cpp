@@ -12,18 +12,15 @@ TEST_CASE_TEMPLATE("encode and decode agree with the scalar reference at every l
                    kvtl::bf16) {
     for (std::size_t n = 0; n <= 130; ++n) {
         auto x = oracle::normal_values(n + 1, n, 100.0);
-        if (n > 2)
-            x[1] = 3e-7F, x[2] = 1e6F; // a subnormal half, and one that overflows
+        if (n > 2) x[1] = 3e-7F, x[2] = 1e6F; // a subnormal half, and one that overflows
         std::vector<E> stored(n + 1, kvtl::from_float<E>(9.0F));
         simd::encode(x.data(), stored.data(), n);
-        for (std::size_t i = 0; i < n; ++i)
-            CHECK(stored[i] == kvtl::from_float<E>(x[i]));
+        for (std::size_t i = 0; i < n; ++i) CHECK(stored[i] == kvtl::from_float<E>(x[i]));
         CHECK(stored[n] == kvtl::from_float<E>(9.0F));
 
         std::vector<float> back(n + 1, 9.0F);
         simd::decode(stored.data(), back.data(), n);
-        for (std::size_t i = 0; i < n; ++i)
-            CHECK(back[i] == kvtl::to_float(stored[i]));
+        for (std::size_t i = 0; i < n; ++i) CHECK(back[i] == kvtl::to_float(stored[i]));
         CHECK(back[n] == 9.0F);
     }
 }

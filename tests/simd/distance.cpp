@@ -16,8 +16,7 @@ TEST_CASE_TEMPLATE("l2sq over all small sizes and some large", E, float, kvtl::f
         const double exact = oracle::l2sq(a.data(), b.data(), n);
         worst.relative(static_cast<double>(simd::l2sq(a.data(), b.data(), n)), exact);
     };
-    for (std::size_t n = 1; n <= 130; ++n)
-        try_size(n);
+    for (std::size_t n = 1; n <= 130; ++n) try_size(n);
     try_size(1000);
     try_size(30011);
     CHECK(worst.value() < 2e-6);
@@ -61,8 +60,7 @@ TEST_CASE_TEMPLATE("nearest_row", E, float, kvtl::f16, kvtl::bf16) {
 TEST_CASE("nearest_row: ties go to the lower index, NaN never wins, nothing gives infinity") {
     oracle::table<float> rows(150, 64, 64, 1);
     const auto q = oracle::normal_values(64, 2);
-    for (const unsigned i : {140U, 30U, 97U})
-        std::copy(q.begin(), q.end(), rows.row(i));
+    for (const unsigned i : {140U, 30U, 97U}) std::copy(q.begin(), q.end(), rows.row(i));
     CHECK(simd::nearest_row(q.data(), rows.view()).index == 30);
     CHECK(simd::nearest_row(q.data(), rows.view()).distance == 0.0F);
     rows.row(30)[5] = std::numeric_limits<float>::quiet_NaN();

@@ -27,10 +27,8 @@ TEST_CASE_TEMPLATE("dot over all small sizes and some large", E, float, kvtl::f1
         const auto b = oracle::normal_values<E>(n, n + 2);
         worst.see(lost(simd::dot(a.data(), b.data(), n), a.data(), b.data(), n));
     };
-    for (std::size_t n = 1; n <= 130; ++n)
-        try_size(n);
-    for (const std::size_t n : {std::size_t{1000}, std::size_t{4096}, std::size_t{100003}})
-        try_size(n);
+    for (std::size_t n = 1; n <= 130; ++n) try_size(n);
+    for (const std::size_t n : {std::size_t{1000}, std::size_t{4096}, std::size_t{100003}}) try_size(n);
     CHECK(worst.value() < tolerance);
     CHECK(simd::dot(static_cast<const float*>(nullptr), static_cast<const E*>(nullptr), 0) == 0.0F);
 }
@@ -97,6 +95,5 @@ TEST_CASE("dot: a narrower architecture gives the same numbers") {
     std::vector<float> wide_out(20), narrow_out(20);
     simd::dot_rows(q.data(), rows.view(), wide_out.data());
     simd::dot_rows<narrow>(q.data(), rows.view(), narrow_out.data());
-    for (std::size_t i = 0; i < 20; ++i)
-        CHECK(narrow_out[i] == doctest::Approx(wide_out[i]).epsilon(1e-4));
+    for (std::size_t i = 0; i < 20; ++i) CHECK(narrow_out[i] == doctest::Approx(wide_out[i]).epsilon(1e-4));
 }

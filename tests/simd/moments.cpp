@@ -66,12 +66,10 @@ TEST_CASE_TEMPLATE("mean_and_m2 of all rows and of a list of rows", E, float, kv
 
 TEST_CASE("the spread of distant, tight clusters is not lost in their distance") {
     oracle::table<float> rows(500, 64, 64, 9, 0.01);
-    for (float& x : rows.memory)
-        x += 100.0F;
+    for (float& x : rows.memory) x += 100.0F;
     std::vector<float> mean(64, 0.0F);
     float m2 = 0;
-    for (std::uint32_t n = 0; n < 500; ++n)
-        simd::absorb(rows.row(n), 64, n, mean.data(), m2);
+    for (std::uint32_t n = 0; n < 500; ++n) simd::absorb(rows.row(n), 64, n, mean.data(), m2);
     const auto exact = oracle::moments_of(rows.view());
     CHECK(static_cast<double>(m2) == doctest::Approx(exact.m2).epsilon(2e-3));
 }

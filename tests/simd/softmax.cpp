@@ -56,8 +56,7 @@ TEST_CASE("log_sum_exp") {
                 v += static_cast<float>(offset);
                 largest = std::max(largest, oracle::value(v));
             }
-            for (const float v : x)
-                sum += std::exp(oracle::value(v) - largest);
+            for (const float v : x) sum += std::exp(oracle::value(v) - largest);
             CHECK(static_cast<double>(simd::log_sum_exp(x.data(), n)) ==
                   doctest::Approx(largest + std::log(sum)).epsilon(1e-6));
         }

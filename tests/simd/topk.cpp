@@ -36,37 +36,30 @@ TEST_CASE("every small size") {
 
 TEST_CASE("sizes around the buffer and the block") {
     for (const unsigned n : {511U, 512U, 513U, 577U, 1000U, 4097U, 32768U})
-        for (const std::size_t k : some_k)
-            compare(oracle::normal_values(n, n), k);
+        for (const std::size_t k : some_k) compare(oracle::normal_values(n, n), k);
 }
 
 TEST_CASE("orders that are hard for a selection") {
     auto score = oracle::normal_values(20000, 1);
     std::sort(score.begin(), score.end());
-    for (const std::size_t k : some_k)
-        compare(score, k); // rising: every score passes the bar
+    for (const std::size_t k : some_k) compare(score, k); // rising: every score passes the bar
     std::reverse(score.begin(), score.end());
-    for (const std::size_t k : some_k)
-        compare(score, k);
+    for (const std::size_t k : some_k) compare(score, k);
     for (std::size_t i = 0; i < score.size(); ++i)
         score[i] = static_cast<float>(std::min(i, score.size() - i)); // an organ pipe
-    for (const std::size_t k : some_k)
-        compare(score, k);
+    for (const std::size_t k : some_k) compare(score, k);
 }
 
 TEST_CASE("ties go to the lower index") {
     compare(std::vector<float>(5000, 1.5F), 300);
     auto score = oracle::normal_values(5000, 2);
-    for (float& x : score)
-        x = std::round(x); // a handful of values
-    for (const std::size_t k : some_k)
-        compare(score, k);
+    for (float& x : score) x = std::round(x); // a handful of values
+    for (const std::size_t k : some_k) compare(score, k);
     const float zeros[] = {-0.0F, 0.0F, -0.0F, 0.0F};
     std::uint32_t out[4];
     std::uint64_t scratch[4];
     CHECK(simd::top_k(zeros, 4, 4, out, scratch) == 4);
-    for (std::uint32_t i = 0; i < 4; ++i)
-        CHECK(out[i] == i);
+    for (std::uint32_t i = 0; i < 4; ++i) CHECK(out[i] == i);
 }
 
 TEST_CASE("NaN is below everything, infinities are ordinary") {
@@ -81,22 +74,17 @@ TEST_CASE("NaN is below everything, infinities are ordinary") {
             else if (random.uniform() < 0.2)
                 x = random.below(2) == 0 ? inf : -inf;
         }
-        for (const std::size_t k : some_k)
-            compare(score, k);
+        for (const std::size_t k : some_k) compare(score, k);
     }
     compare(std::vector<float>(2000, -inf), 100);
     std::vector<float> late(3000, nan); // all real scores come after the buffer was filled with NaN
-    for (std::size_t i = 2000; i < 3000; ++i)
-        late[i] = i % 3 == 0 ? -inf : static_cast<float>(i % 7);
-    for (const std::size_t k : some_k)
-        compare(late, k);
+    for (std::size_t i = 2000; i < 3000; ++i) late[i] = i % 3 == 0 ? -inf : static_cast<float>(i % 7);
+    for (const std::size_t k : some_k) compare(late, k);
 }
 
 TEST_CASE("subnormal scores keep their order") {
     std::vector<float> score(3000);
     oracle::generator random(8);
-    for (float& x : score)
-        x = static_cast<float>(random.below(2000)) * 1e-45F - 1e-42F;
-    for (const std::size_t k : some_k)
-        compare(score, k);
+    for (float& x : score) x = static_cast<float>(random.below(2000)) * 1e-45F - 1e-42F;
+    for (const std::size_t k : some_k) compare(score, k);
 }

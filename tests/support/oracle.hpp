@@ -1,5 +1,6 @@
-// What the kernels are measured against: the same sums in double precision, written as plainly as possible,
-// and seeded data to feed them. Slow on purpose. SPDX-License-Identifier: MIT
+// What the kernels are measured against: the same sums in double precision, written as plainly as
+// possible, and seeded data to feed them. Slow on purpose.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/element.hpp>
@@ -14,8 +15,7 @@
 
 namespace oracle {
 
-/// A small counter-based generator (splitmix64): equal seeds give equal numbers on every machine and
-/// compiler.
+/// A small counter-based generator (splitmix64): equal seeds give equal numbers everywhere.
 class generator {
   public:
     explicit generator(std::uint64_t seed) : state_(seed) {}
@@ -47,13 +47,11 @@ template <kvtl::element E = float>
 std::vector<E> normal_values(std::size_t n, std::uint64_t seed, double scale = 1.0) {
     generator random(seed);
     std::vector<E> values(n);
-    for (E& v : values)
-        v = kvtl::from_float<E>(static_cast<float>(scale * random.normal()));
+    for (E& v : values) v = kvtl::from_float<E>(static_cast<float>(scale * random.normal()));
     return values;
 }
 
-/// Rows that own their memory. `stride` - dim elements of padding hold NaN, so that a kernel that reads them
-/// is seen.
+/// Rows that own their memory. The padding between them is NaN, so that a kernel that reads it is seen.
 template <kvtl::element E> struct table {
     std::vector<E> memory;
     std::size_t count, dim, stride;
@@ -93,16 +91,14 @@ template <class E> double value(E x) {
 
 template <class A, class B> double dot(const A* a, const B* b, std::size_t n) {
     double sum = 0;
-    for (std::size_t i = 0; i < n; ++i)
-        sum += value(a[i]) * value(b[i]);
+    for (std::size_t i = 0; i < n; ++i) sum += value(a[i]) * value(b[i]);
     return sum;
 }
 
 /// sum |a_i b_i|: what the rounding errors of a dot product are proportional to.
 template <class A, class B> double dot_of_magnitudes(const A* a, const B* b, std::size_t n) {
     double sum = 0;
-    for (std::size_t i = 0; i < n; ++i)
-        sum += std::fabs(value(a[i]) * value(b[i]));
+    for (std::size_t i = 0; i < n; ++i) sum += std::fabs(value(a[i]) * value(b[i]));
     return sum;
 }
 
@@ -127,17 +123,14 @@ std::vector<double> attend(const float* q, double scale, kvtl::rows_view<EK> k, 
         largest = std::max(largest, logit[i]);
     }
     std::vector<double> out(v.dim, 0.0);
-    if (!(largest > -std::numeric_limits<double>::infinity()))
-        return out;
+    if (!(largest > -std::numeric_limits<double>::infinity())) return out;
     double sum = 0;
     for (std::size_t i = 0; i < k.count; ++i) {
         const double weight = std::exp(logit[i] - largest);
         sum += weight;
-        for (std::size_t d = 0; d < v.dim; ++d)
-            out[d] += weight * value(v.row(i)[d]);
+        for (std::size_t d = 0; d < v.dim; ++d) out[d] += weight * value(v.row(i)[d]);
     }
-    for (double& x : out)
-        x /= sum;
+    for (double& x : out) x /= sum;
     return out;
 }
 
@@ -150,8 +143,7 @@ template <class A, class B> neighbour nearest(const A* q, kvtl::rows_view<B> row
     neighbour best;
     for (std::size_t i = 0; i < rows.count; ++i) {
         const double distance = l2sq(q, rows.row(i), rows.dim);
-        if (distance < best.distance)
-            best = {i, distance};
+        if (distance < best.distance) best = {i, distance};
     }
     return best;
 }
@@ -163,13 +155,10 @@ struct moments {
 };
 template <class E> moments moments_of(kvtl::rows_view<E> rows) {
     moments result{std::vector<double>(rows.dim, 0.0), 0.0};
-    if (rows.count == 0)
-        return result;
+    if (rows.count == 0) return result;
     for (std::size_t i = 0; i < rows.count; ++i)
-        for (std::size_t d = 0; d < rows.dim; ++d)
-            result.mean[d] += value(rows.row(i)[d]);
-    for (double& x : result.mean)
-        x /= static_cast<double>(rows.count);
+        for (std::size_t d = 0; d < rows.dim; ++d) result.mean[d] += value(rows.row(i)[d]);
+    for (double& x : result.mean) x /= static_cast<double>(rows.count);
     for (std::size_t i = 0; i < rows.count; ++i)
         for (std::size_t d = 0; d < rows.dim; ++d) {
             const double difference = value(rows.row(i)[d]) - result.mean[d];
@@ -181,8 +170,7 @@ template <class E> moments moments_of(kvtl::rows_view<E> rows) {
 /// Indices of the k largest scores, best first; ties to the lower index, NaN last.
 inline std::vector<std::uint32_t> top_k(const float* score, std::size_t n, std::size_t k) {
     std::vector<std::uint32_t> order(n);
-    for (std::size_t i = 0; i < n; ++i)
-        order[i] = static_cast<std::uint32_t>(i);
+    for (std::size_t i = 0; i < n; ++i) order[i] = static_cast<std::uint32_t>(i);
     std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
         if (std::isnan(score[a]) || std::isnan(score[b]))
             return !std::isnan(score[a]) && std::isnan(score[b]);

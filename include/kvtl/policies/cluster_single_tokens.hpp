@@ -1,10 +1,9 @@
 // Clusterer: every entry is a unit of its own (the null object of the slot). SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/kmeans.hpp>
 #include <kvtl/signals.hpp>
+#include <kvtl/status.hpp>
 #include <kvtl/unit.hpp>
-#include <kvtl/views.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +16,7 @@ namespace kvtl::inline v0 {
 template <granularity Granularity, std::uint32_t DefaultTokens> struct sequential_groups {
     static constexpr granularity unit_of = Granularity;
     static constexpr bool needs_means = false;
-    static constexpr bool founds = false; ///< groups a lane once it has enough entries
+    static constexpr bool founds = false; ///< units are always sequential
     static constexpr bool updates_means = true;
     static constexpr bool adapts = false; ///< units never split
 
@@ -45,22 +44,10 @@ template <granularity Granularity, std::uint32_t DefaultTokens> struct sequentia
         [[nodiscard]] std::uint32_t max_units(std::uint32_t tokens) const noexcept {
             return tokens / config_.group_tokens + 2;
         }
-        /// Units are always sequential: there is nothing to found.
-        [[nodiscard]] static bool ready(std::uint32_t) noexcept { return false; }
+        /// There is nothing to found, so no scratch for it.
         [[nodiscard]] static std::size_t scratch_bytes(std::uint32_t, std::uint32_t) noexcept { return 0; }
         [[nodiscard]] std::uint32_t sequential_entries() const noexcept { return config_.group_tokens; }
         [[nodiscard]] static std::uint32_t buffer_entries() noexcept { return 4; }
-
-        template <class Element>
-        [[nodiscard]] std::uint32_t group(rows_view<Element>, std::span<std::byte>, float*, std::uint32_t*) noexcept {
-            return 0;
-        }
-        void founded(lane&, const units_view&) const noexcept {}
-
-        /// May `unit` take one more entry, whose squared distance to the unit's mean is given?
-        [[nodiscard]] growth judge(lane&, const unit_record& unit, float, const units_view&) const noexcept {
-            return unit.entries < config_.group_tokens ? growth::append : growth::open;
-        }
 
         [[nodiscard]] assignment assign(lane&, const float*, const units_view& u, std::span<float>) const noexcept {
             if (u.count == 0) return {none, growth::open};

@@ -1,16 +1,13 @@
 // SIMD vocabulary of the kernels: a vector of floats per architecture, and loads and stores that convert.
 //
-// What:   the only header that includes xsimd. A kernel is a template over `Arch`, works on `floats<Arch>`
-// and reads
-//         its rows with `load`, whatever element type they are stored as.
+// What:   the only header that includes xsimd. A kernel is a template over `Arch`, works on
+//         `floats<Arch>` and reads its rows with `load`, whatever element type they are stored as.
 // Shapes: a `floats<Arch>` holds `lanes<Arch>` numbers: 4 (SSE, NEON), 8 (AVX) or 16 (AVX-512).
-// Cost:   one instruction per load or store of f32, two or three for 16-bit elements. f16 needs F16C or
-// AArch64;
-//         without them it is converted one number at a time.
-// Limits: f16/bf16 conversions give the bits of element.hpp, except that hardware quiets a signalling NaN and
-// may
-//         keep the payload of a quiet one. `Arch` is a template parameter everywhere so that translation
-//         units that were compiled for different processors never share a function.
+// Cost:   one instruction per load or store of f32, two or three for 16-bit elements. Without F16C or
+//         AArch64 an f16 load takes ten, and an f16 store goes number by number.
+// Limits: f16/bf16 conversions give the bits of element.hpp, except that hardware quiets a signalling
+//         NaN and may keep the payload of a quiet one. `Arch` is a template parameter everywhere so that
+//         translation units that were compiled for different processors never share a function.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -84,8 +81,7 @@ template <class Arch> KVTL_SIMD_INLINE floats<Arch> load(const bf16* p) noexcept
     }
 #endif
     float wide[lanes<Arch>];
-    for (std::size_t i = 0; i < lanes<Arch>; ++i)
-        wide[i] = to_float(p[i]);
+    for (std::size_t i = 0; i < lanes<Arch>; ++i) wide[i] = to_float(p[i]);
     return load<Arch>(wide);
 }
 
@@ -122,16 +118,14 @@ template <class Arch> KVTL_SIMD_INLINE floats<Arch> load(const f16* p) noexcept 
     }
 #endif
     float wide[lanes<Arch>];
-    for (std::size_t i = 0; i < lanes<Arch>; ++i)
-        wide[i] = to_float(p[i]);
+    for (std::size_t i = 0; i < lanes<Arch>; ++i) wide[i] = to_float(p[i]);
     return load<Arch>(wide);
 }
 
 /// The first `n` < lanes elements, the other lanes zero. Never reads beyond p[n - 1].
 template <class Arch, element E> KVTL_SIMD_INLINE floats<Arch> load_part(const E* p, std::size_t n) noexcept {
     E whole[lanes<Arch>] = {};
-    for (std::size_t i = 0; i < n; ++i)
-        whole[i] = p[i];
+    for (std::size_t i = 0; i < n; ++i) whole[i] = p[i];
     return load<Arch>(whole);
 }
 
@@ -197,8 +191,7 @@ template <class Arch> KVTL_SIMD_INLINE void store(bf16* p, const floats<Arch>& x
 #endif
     float wide[lanes<Arch>];
     store<Arch>(wide, x);
-    for (std::size_t i = 0; i < lanes<Arch>; ++i)
-        p[i] = from_float<bf16>(wide[i]);
+    for (std::size_t i = 0; i < lanes<Arch>; ++i) p[i] = from_float<bf16>(wide[i]);
 }
 
 template <class Arch> KVTL_SIMD_INLINE void store(f16* p, const floats<Arch>& x) noexcept {
@@ -226,8 +219,7 @@ template <class Arch> KVTL_SIMD_INLINE void store(f16* p, const floats<Arch>& x)
 #endif
     float wide[lanes<Arch>];
     store<Arch>(wide, x);
-    for (std::size_t i = 0; i < lanes<Arch>; ++i)
-        p[i] = from_float<f16>(wide[i]);
+    for (std::size_t i = 0; i < lanes<Arch>; ++i) p[i] = from_float<f16>(wide[i]);
 }
 
 /// Writes the first `n` < lanes elements and touches nothing behind them.
@@ -235,16 +227,14 @@ template <class Arch, element E>
 KVTL_SIMD_INLINE void store_part(E* p, const floats<Arch>& x, std::size_t n) noexcept {
     E whole[lanes<Arch>];
     store<Arch>(whole, x);
-    for (std::size_t i = 0; i < n; ++i)
-        p[i] = whole[i];
+    for (std::size_t i = 0; i < n; ++i) p[i] = whole[i];
 }
 
 /// x, which stays in its register until its last use: gcc would rather load it again for every use, and
 /// kernels that use a register several times are then bound by their loads.
 template <class Arch> KVTL_SIMD_INLINE floats<Arch> keep(floats<Arch> x) noexcept {
 #if defined(__GNUC__) && !defined(__clang__) && defined(__AVX512F__)
-    if constexpr (std::derived_from<Arch, xsimd::avx512f>)
-        asm("" : "+v"(x.data));
+    if constexpr (std::derived_from<Arch, xsimd::avx512f>) asm("" : "+v"(x.data));
 #elif defined(__GNUC__) && !defined(__clang__) && defined(__SSE2__)
     if constexpr (std::derived_from<Arch, xsimd::sse2> || std::derived_from<Arch, xsimd::avx>)
         asm("" : "+x"(x.data));
@@ -327,8 +317,7 @@ template <class Arch> KVTL_SIMD_INLINE floats<Arch> reduce_add_each(const floats
     }
 #endif
     float sum[lanes<Arch>];
-    for (std::size_t i = 0; i < lanes<Arch>; ++i)
-        sum[i] = reduce_add<Arch>(x[i]);
+    for (std::size_t i = 0; i < lanes<Arch>; ++i) sum[i] = reduce_add<Arch>(x[i]);
     return load<Arch>(sum);
 }
 
@@ -366,8 +355,7 @@ template <class Arch> KVTL_SIMD_INLINE float reduce_max(const floats<Arch>& x) n
     float lane[lanes<Arch>];
     store<Arch>(lane, x);
     float largest = lane[0];
-    for (std::size_t i = 1; i < lanes<Arch>; ++i)
-        largest = lane[i] > largest ? lane[i] : largest;
+    for (std::size_t i = 1; i < lanes<Arch>; ++i) largest = lane[i] > largest ? lane[i] : largest;
     return largest;
 }
 

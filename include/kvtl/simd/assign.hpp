@@ -1,15 +1,15 @@
 // The inner loop of k-means: which centroid is nearest to each point.
 //
-// What:   ||p - c||^2 = ||p||^2 - 2 (p.c - ||c||^2 / 2), so the nearest centroid has the greatest p.c -
-// ||c||^2 / 2. A block
-//         of centroids is transposed once, so that a register holds one dimension of many centroids and no
-//         sum over lanes is ever taken; then a few points at a time run against it. No distance matrix
-//         exists.
-// Shapes: points (N,D) of E, centroids (C,D) f32 contiguous, half_sq_norms (C) = ||c||^2 / 2, label (N),
-// distance (N). Cost:   N * C * D multiply-adds, N * C / 8 further instructions, and C * D stores per call
-// for the transposition. Limits: ties go to the lower index. Centroids whose distances differ by less than
-// the rounding errors of p.c may be
-//         taken for each other. Scratch is on the stack: 24 KiB.
+// What:   ||p - c||^2 = ||p||^2 - 2 (p.c - ||c||^2 / 2), so the nearest centroid has the greatest
+//         p.c - ||c||^2 / 2. A block of centroids is transposed once, so that a register holds one
+//         dimension of many centroids and no sum over lanes is ever taken; then a few points at a time
+//         run against it. No distance matrix exists.
+// Shapes: points (N,D) of E, centroids (C,D) f32 contiguous, half_sq_norms (C) = ||c||^2 / 2,
+//         label (N), distance (N).
+// Cost:   N * C * D multiply-adds, N * C / 8 further instructions, and C * D stores per call for the
+//         transposition.
+// Limits: ties go to the lower index. Centroids whose distances differ by less than the rounding errors
+//         of p.c may be taken for each other. Scratch is on the stack: 24 KiB.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -31,8 +31,7 @@ template <class Arch> struct assign_block {
     static constexpr std::size_t max_dim = 128; ///< longer rows take the way without transposition
 };
 
-/// One block of centroids against all points; improves `label` and `score` (the greatest p.c - ||c||^2 / 2 so
-/// far).
+/// One block of centroids against all points; improves `label` and `score`, the greatest p.c - ||c||^2 / 2.
 template <class Arch, element E, class Dim>
 inline void assign_to_block(rows_view<E> points, Dim dim, const float* centroids, std::size_t first,
                             std::size_t count, const float* half_sq_norms, std::uint32_t* label,
@@ -56,10 +55,8 @@ inline void assign_to_block(rows_view<E> points, Dim dim, const float* centroids
         for (std::size_t p = 0; p < P; ++p) { // a missing point repeats the last one; its result is not used
             const E* row = points.row(i + std::min(p, present - 1));
             std::size_t d = 0;
-            for (; d + lane_count <= dim; d += lane_count)
-                store<Arch>(point[p] + d, load<Arch>(row + d));
-            if (d != dim)
-                store<Arch>(point[p] + d, load_part<Arch>(row + d, dim - d));
+            for (; d + lane_count <= dim; d += lane_count) store<Arch>(point[p] + d, load<Arch>(row + d));
+            if (d != dim) store<Arch>(point[p] + d, load_part<Arch>(row + d, dim - d));
         }
         F low[P], high[P];
         const F low_norm = load<Arch>(norm), high_norm = load<Arch>(norm + lane_count);
@@ -79,15 +76,13 @@ inline void assign_to_block(rows_view<E> points, Dim dim, const float* centroids
         unrolled<P>([&](auto p) __attribute__((always_inline)) {
             const F low_score = low[p] - low_norm, high_score = high[p] - high_norm;
             const F best = xsimd::max(low_score, high_score);
-            if (p >= present || !xsimd::any(best > F(score[i + p])))
-                return; // later blocks lose ties
+            if (p >= present || !xsimd::any(best > F(score[i + p]))) return; // later blocks lose ties
             const float greatest = reduce_max<Arch>(best);
             float all[C];
             store<Arch>(all, low_score);
             store<Arch>(all + lane_count, high_score);
             std::size_t winner = 0;
-            while (all[winner] != greatest)
-                ++winner;
+            while (all[winner] != greatest) ++winner;
             score[i + p] = greatest;
             label[i + p] = static_cast<std::uint32_t>(first + winner);
         });

@@ -1,13 +1,13 @@
 // Decode attention: one query group over rows of keys and values, continuing a softmax state.
 //
 // What:   per block of rows: logits of all queries (dot.hpp), weights exp(logit - max) with the running
-// maximum
-//         adjusted first, then the weighted sum of the values in registers. A row comes from memory once for
-//         the whole group, and the block stays in the L1 cache between its two uses.
+//         maximum adjusted first, then the weighted sum of the values in registers. A row comes from memory
+//         once for the whole group, and the block stays in the L1 cache between its two uses.
 // Shapes: q (G,D) f32; keys, values (N,D) of E; log_weight (N) or null; state: partial of (G,D).
 // Cost:   4 G D flops per row; for small G the bandwidth of the rows is the limit. Nothing allocates.
-// Limits: scale > 0; keys and values finite, those of absent rows (log_weight = -inf) too. Any N, any D, G
-// <= 64. SPDX-License-Identifier: MIT
+// Limits: scale > 0; keys and values finite, those of absent rows (log_weight = -inf) too. Any N and D,
+//         G <= 64.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/attention.hpp>
@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <bit>
 #include <cassert>
+#include <concepts>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -40,13 +41,11 @@ inline constexpr std::size_t row_streams = 4;
 /// Every query of a group.
 inline constexpr std::uint64_t all_queries = ~std::uint64_t{0};
 
-/// Registers that a weighted sum may keep its results in; the others hold a row and the weights.
-template <class Arch> inline constexpr std::size_t sum_registers = lanes<Arch> == 8 ? 8 : 16;
-#if !defined(__aarch64__)
+/// Registers that a weighted sum keeps its results in; the others hold a row and the weights. AVX-512 and
+/// NEON have 32, SSE and AVX 16.
 template <class Arch>
-requires(lanes<Arch> ==
-         4) inline constexpr std::size_t sum_registers<Arch> = 8; // SSE has 16 registers, NEON 32
-#endif
+inline constexpr std::size_t sum_registers =
+    lanes<Arch> == 16 || std::derived_from<Arch, xsimd::neon> ? 16 : 8;
 
 /// Turns a block's inner products into weights, in place, and brings one query's max, sum and acc up to date
 /// with them. `s` has room for attend_block floats.
@@ -131,14 +130,10 @@ void weighted_sums(const float* weight, rows_view<E> rows, float* acc, std::size
             weighted_sum<Arch, Q, n>(weight, rows, first, constant<width>{}, acc, acc_stride);
     };
     passes(constant<widest>{});
-    if constexpr (widest > 4)
-        passes(constant<4>{});
-    if constexpr (widest > 2)
-        passes(constant<2>{});
-    if constexpr (widest > 1)
-        passes(constant<1>{});
-    if (first < rows.dim)
-        weighted_sum<Arch, Q, 1>(weight, rows, first, rows.dim - first, acc, acc_stride);
+    if constexpr (widest > 4) passes(constant<4>{});
+    if constexpr (widest > 2) passes(constant<2>{});
+    if constexpr (widest > 1) passes(constant<1>{});
+    if (first < rows.dim) weighted_sum<Arch, Q, 1>(weight, rows, first, rows.dim - first, acc, acc_stride);
 }
 
 /// Lets the queries of `queries` (bit g stands for query g at q + g * q_stride) attend the rows and adds the
@@ -150,8 +145,7 @@ void attend_rows(const float* q, std::size_t q_stride, float scale, rows_view<E>
                  std::uint64_t queries = all_queries) noexcept {
     assert(keys.count == values.count && keys.dim == p.dim && values.dim == p.dim);
     assert(scratch.size() >= attend_scratch_floats(p.group));
-    if (p.group < 64)
-        queries &= (std::uint64_t{1} << p.group) - 1;
+    if (p.group < 64) queries &= (std::uint64_t{1} << p.group) - 1;
 
     for (std::size_t first = 0; first < keys.count; first += attend_block) {
         const std::size_t n = std::min(attend_block, keys.count - first);
@@ -178,12 +172,9 @@ void attend_rows(const float* q, std::size_t q_stride, float scale, rows_view<E>
                 weighted_sums<Arch, 4>(s + g * attend_block, v, acc + g * p.dim, p.dim);
             s += g * attend_block;
             acc += g * p.dim;
-            if (count - g == 3)
-                weighted_sums<Arch, 3>(s, v, acc, p.dim);
-            if (count - g == 2)
-                weighted_sums<Arch, 2>(s, v, acc, p.dim);
-            if (count - g == 1)
-                weighted_sums<Arch, 1>(s, v, acc, p.dim);
+            if (count - g == 3) weighted_sums<Arch, 3>(s, v, acc, p.dim);
+            if (count - g == 2) weighted_sums<Arch, 2>(s, v, acc, p.dim);
+            if (count - g == 1) weighted_sums<Arch, 1>(s, v, acc, p.dim);
         }
     }
 }

@@ -26,10 +26,8 @@ template <class Arch = default_arch, element E>
 inline void add(const E* x, float* y, std::size_t n) noexcept {
     constexpr std::size_t lane_count = lanes<Arch>;
     std::size_t i = 0;
-    for (; i + lane_count <= n; i += lane_count)
-        store<Arch>(y + i, load<Arch>(x + i) + load<Arch>(y + i));
-    if (i != n)
-        store_part<Arch>(y + i, load_part<Arch>(x + i, n - i) + load_part<Arch>(y + i, n - i), n - i);
+    for (; i + lane_count <= n; i += lane_count) store<Arch>(y + i, load<Arch>(x + i) + load<Arch>(y + i));
+    if (i != n) store_part<Arch>(y + i, load_part<Arch>(x + i, n - i) + load_part<Arch>(y + i, n - i), n - i);
 }
 
 /// y *= a
@@ -37,10 +35,8 @@ template <class Arch = default_arch> inline void scale(float a, float* y, std::s
     constexpr std::size_t lane_count = lanes<Arch>;
     const floats<Arch> factor(a);
     std::size_t i = 0;
-    for (; i + lane_count <= n; i += lane_count)
-        store<Arch>(y + i, factor * load<Arch>(y + i));
-    for (; i < n; ++i)
-        y[i] *= a;
+    for (; i + lane_count <= n; i += lane_count) store<Arch>(y + i, factor * load<Arch>(y + i));
+    for (; i < n; ++i) y[i] *= a;
 }
 
 } // namespace kvtl::inline v0::simd

@@ -1,17 +1,19 @@
 // Exact causal attention of a prefill chunk, for one KV head.
 //
 // What:   query t of the chunk (G heads) sees keys 0 .. first + t. The T * G query rows are taken 64 at a
-// time, the keys
-//         in blocks of 64 at fixed places; only one 64 x 64 tile of logits exists at any time. Query rows lie
-//         across the lanes, so that the maximum and the sum of a row need no operation between lanes.
-// Shapes: q, out (T, G, D) f32, G * D numbers together and a stride from t to t; keys, values (>= first + T,
-// D) of E. Cost:   4 D flops per visible pair of query row and key, near the peak of a core. Scratch: 90 KiB
-// at D = 64. Limits: scale > 0, everything finite, any D, G >= 1. A query's result has the same bits however
-// the prompt is cut into
-//         chunks: no step mixes query rows, key blocks lie at absolute positions, and what follows the last
-//         visible key only adds exact zeros.
+//         time, the keys in blocks of 64 at fixed places; only one 64 x 64 tile of logits exists at any time.
+//         Query rows lie across the lanes, so that the maximum and the sum of a row need no operation
+//         between lanes.
+// Shapes: q, out (T, G, D) f32, G * D numbers together and a stride from t to t; keys, values
+//         (>= first + T, D) of E.
+// Cost:   4 D flops per visible pair of query row and key, near the peak of a core. Scratch: 81 KiB at D
+// = 64. Limits: scale > 0, everything finite, any D, G >= 1. A query's result has the same bits however the
+// prompt
+//         is cut into chunks: no step mixes query rows, key blocks lie at absolute positions, and what
+//         follows the last visible key only adds exact zeros.
 // Source: the online softmax and the tiling of FlashAttention-2 (Dao, 2023), laid out for the vector
-// registers of a CPU. SPDX-License-Identifier: MIT
+//         registers of a CPU.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/simd/arch.hpp>
@@ -21,6 +23,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -62,13 +65,10 @@ struct causal_buffers {
           shrink(sum + causal_tile), visible(shrink + causal_tile) {}
 };
 
-/// Both products keep 4 rows by this many registers of sums: 16 hide the latency, but where there are only
-/// 16, 8 must do.
-template <class Arch> inline constexpr std::size_t causal_width = lanes<Arch> == 16 ? 4 : 2;
-#if defined(__aarch64__)
+/// Both products keep 4 rows by this many registers of sums. 16 sums hide the latency of a multiply-add, but
+/// where there are 16 registers in all (SSE, AVX), 8 must do.
 template <class Arch>
-requires(lanes<Arch> == 4) inline constexpr std::size_t causal_width<Arch> = 4;
-#endif
+inline constexpr std::size_t causal_width = lanes<Arch> == 16 || std::derived_from<Arch, xsimd::neon> ? 4 : 2;
 
 /// s[key][row] = k[key] . q[row] for the block's keys, in fours: up to 3 rows of s behind them become
 /// meaningless.
@@ -163,8 +163,7 @@ void causal_block(const causal_buffers& b, std::size_t rows, std::size_t keys, D
     constexpr std::size_t width = causal_width<Arch>;
     for (; first + width * lanes<Arch> <= padded; first += width * lanes<Arch>)
         causal_values<Arch, width>(b, rows, keys, padded, first);
-    for (; first < padded; first += lanes<Arch>)
-        causal_values<Arch, 1>(b, rows, keys, padded, first);
+    for (; first < padded; first += lanes<Arch>) causal_values<Arch, 1>(b, rows, keys, padded, first);
 }
 
 /// out[t][g] = attention of query (t, g) at q + t * q_row_stride + g * D over keys 0 .. first + t, for t <
@@ -190,8 +189,7 @@ void attend_causal(const float* q, std::size_t q_row_stride, std::size_t group, 
         };
         for (std::size_t row = 0; row < rows; ++row) {
             const float* from = q + offset(row, q_row_stride);
-            for (std::size_t d = 0; d < dim; ++d)
-                b.qt[d * causal_tile + row] = from[d] * scale;
+            for (std::size_t d = 0; d < dim; ++d) b.qt[d * causal_tile + row] = from[d] * scale;
         }
         std::fill_n(b.acc, causal_tile * padded, 0.0F);
         std::fill_n(b.sum, causal_tile, 0.0F);
@@ -214,8 +212,7 @@ void attend_causal(const float* q, std::size_t q_row_stride, std::size_t group, 
             float* to = out + offset(row, out_row_stride);
             const float share = 1.0F / b.sum[row];
             // Adding zero turns -0 into +0: behind the last visible key, 0 * v may have turned a -0 or not.
-            for (std::size_t d = 0; d < dim; ++d)
-                to[d] = b.acc[row * padded + d] * share + 0.0F;
+            for (std::size_t d = 0; d < dim; ++d) to[d] = b.acc[row * padded + d] * share + 0.0F;
         }
     }
 }

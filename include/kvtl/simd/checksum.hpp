@@ -1,14 +1,13 @@
 // A checksum that notices when flash gives back other bytes than were written.
 //
-// What:   64 lanes of 32 bits eat the page word by word, lane j the words j, j + 64, ...; then the lanes are
-// folded
-//         in halves. Every step is h = (rotate(h, 13) ^ word) * P with an odd P, which can be undone in h and
-//         in the word: two inputs that differ in one word always have different sums.
+// What:   64 lanes of 32 bits eat the page word by word, lane j the words j, j + 64, ...; then the lanes
+//         are folded in halves. Every step is h = (rotate(h, 13) ^ word) * P with an odd P, which can be
+//         undone in h and in the word: two inputs that differ in one word always have different sums.
 // Units:  bytes, a multiple of 64.
 // Cost:   a rotation, an exclusive or and a multiplication per register of words.
-// Limits: not cryptographic. Other changes (swapped words, stale sectors) pass with a chance of about 2^-32.
-// The value
-//         is part of the file format: it is the same on every processor of the same byte order.
+// Limits: not cryptographic. Other changes (swapped words, stale sectors) pass with a chance of about
+//         2^-32. The value is part of the file format: it is the same on every processor of the same
+//         byte order.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -28,8 +27,7 @@ template <class Arch, class Words>
 /// 32-bit checksum of `bytes` bytes from `page`, any alignment.
 template <class Arch = default_arch>
 [[nodiscard]] inline std::uint32_t page_checksum(const std::byte* page, std::size_t bytes) noexcept {
-    // The compilers' own vectors, as wide as the registers; xsimd's lack rotations and, before AVX2,
-    // multiplications.
+    // The compilers' own vectors, as wide as the registers; the same code and result everywhere.
     constexpr std::size_t width = lanes<Arch> * sizeof(std::uint32_t);
     using words __attribute__((vector_size(width))) = std::uint32_t;
     constexpr std::size_t lane_count = 64, registers = lane_count / lanes<Arch>, step = registers * width;
@@ -49,19 +47,16 @@ template <class Arch = default_arch>
     for (; at + step <= bytes; at += step)
         unrolled<registers>([&](auto r) __attribute__((always_inline)) { eat(r, at); });
     unrolled<registers>([&](auto r) __attribute__((always_inline)) { // 64, 128 or 192 bytes may be left
-        if (at + (r + 1) * width <= bytes)
-            eat(r, at);
+        if (at + (r + 1) * width <= bytes) eat(r, at);
     });
     // Fold the halves: registers first, then the lanes of the last one.
     words rest[registers];
     std::memcpy(rest, h, sizeof h);
     for (std::size_t half = registers / 2; half != 0; half /= 2)
-        for (std::size_t r = 0; r < half; ++r)
-            checksum_step<Arch>(rest[r], rest[r + half]);
+        for (std::size_t r = 0; r < half; ++r) checksum_step<Arch>(rest[r], rest[r + half]);
     std::memcpy(lane, rest, width);
     for (std::size_t half = lanes<Arch> / 2; half != 0; half /= 2)
-        for (std::size_t i = 0; i < half; ++i)
-            checksum_step<Arch>(lane[i], lane[i + half]);
+        for (std::size_t i = 0; i < half; ++i) checksum_step<Arch>(lane[i], lane[i + half]);
     return lane[0] ^ (lane[0] >> 15);
 }
 

@@ -16,10 +16,8 @@ template <class Arch = default_arch, element E>
 inline void encode(const float* in, E* out, std::size_t n) noexcept {
     constexpr std::size_t lane_count = lanes<Arch>;
     std::size_t i = 0;
-    for (; i + lane_count <= n; i += lane_count)
-        store<Arch>(out + i, load<Arch>(in + i));
-    if (i != n)
-        store_part<Arch>(out + i, load_part<Arch>(in + i, n - i), n - i);
+    for (; i + lane_count <= n; i += lane_count) store<Arch>(out + i, load<Arch>(in + i));
+    if (i != n) store_part<Arch>(out + i, load_part<Arch>(in + i, n - i), n - i);
 }
 
 /// out[i] = in[i], exactly
@@ -27,10 +25,8 @@ template <class Arch = default_arch, element E>
 inline void decode(const E* in, float* out, std::size_t n) noexcept {
     constexpr std::size_t lane_count = lanes<Arch>;
     std::size_t i = 0;
-    for (; i + lane_count <= n; i += lane_count)
-        store<Arch>(out + i, load<Arch>(in + i));
-    if (i != n)
-        store_part<Arch>(out + i, load_part<Arch>(in + i, n - i), n - i);
+    for (; i + lane_count <= n; i += lane_count) store<Arch>(out + i, load<Arch>(in + i));
+    if (i != n) store_part<Arch>(out + i, load_part<Arch>(in + i, n - i), n - i);
 }
 
 /// No NaN and no infinity among the n numbers.
@@ -44,10 +40,8 @@ template <class Arch = default_arch>
     std::size_t i = 0;
     for (; i + 4 * lane_count <= n; i += 4 * lane_count)
         unrolled<4>([&](auto j) { sum[j] = fma<Arch>(load<Arch>(x + i + j * lane_count), zero, sum[j]); });
-    for (; i + lane_count <= n; i += lane_count)
-        sum[0] = fma<Arch>(load<Arch>(x + i), zero, sum[0]);
-    if (i != n)
-        sum[1] = fma<Arch>(load_part<Arch>(x + i, n - i), zero, sum[1]);
+    for (; i + lane_count <= n; i += lane_count) sum[0] = fma<Arch>(load<Arch>(x + i), zero, sum[0]);
+    if (i != n) sum[1] = fma<Arch>(load_part<Arch>(x + i, n - i), zero, sum[1]);
     return reduce_add<Arch>((sum[0] + sum[1]) + (sum[2] + sum[3])) == 0.0F;
 }
 

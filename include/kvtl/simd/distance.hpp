@@ -26,10 +26,8 @@ template <class Arch = default_arch, element E>
             const std::size_t at = i + j * lane_count;
             add(load<Arch>(a + at), load<Arch>(b + at), sum[j]);
         });
-    for (; i + lane_count <= n; i += lane_count)
-        add(load<Arch>(a + i), load<Arch>(b + i), sum[0]);
-    if (i != n)
-        add(load_part<Arch>(a + i, n - i), load_part<Arch>(b + i, n - i), sum[1]);
+    for (; i + lane_count <= n; i += lane_count) add(load<Arch>(a + i), load<Arch>(b + i), sum[0]);
+    if (i != n) add(load_part<Arch>(a + i, n - i), load_part<Arch>(b + i, n - i), sum[1]);
     return reduce_add<Arch>((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
@@ -55,8 +53,7 @@ template <class Arch = default_arch, element E>
         const std::size_t n = std::min(block, rows.count - first);
         l2sq_rows<Arch>(q, rows.slice(first, n), distance);
         for (std::size_t i = 0; i < n; ++i)
-            if (distance[i] < best.distance)
-                best = {first + i, distance[i]};
+            if (distance[i] < best.distance) best = {first + i, distance[i]};
     }
     return best;
 }

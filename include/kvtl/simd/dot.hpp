@@ -24,8 +24,7 @@ template <class Arch = default_arch, element E>
         });
     for (; i + lane_count <= n; i += lane_count)
         sum[0] = fma<Arch>(load<Arch>(a + i), load<Arch>(b + i), sum[0]);
-    if (i != n)
-        sum[1] = fma<Arch>(load_part<Arch>(a + i, n - i), load_part<Arch>(b + i, n - i), sum[1]);
+    if (i != n) sum[1] = fma<Arch>(load_part<Arch>(a + i, n - i), load_part<Arch>(b + i, n - i), sum[1]);
     return reduce_add<Arch>((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 

@@ -1,8 +1,7 @@
 // Running mean and spread of a set of vectors.
 //
-// What:   Welford's update: the mean, and m2 = the sum of squared distances to the mean. m2 / count is the
-// variance that
-//         decides on splitting a cluster.
+// What:   Welford's update: the mean, and m2 = the sum of squared distances to the mean. m2 / count is
+//         the variance that decides on splitting a cluster.
 // Shapes: x (D) of E, mean (D) f32, rows (N,D) of E.
 // Cost:   one pass over x and mean per vector; two passes over the rows when computed afresh.
 // Source: B. P. Welford, Technometrics 4 (1962).
@@ -52,20 +51,16 @@ inline void absorb(const E* x, std::size_t dims, std::uint32_t count_before, flo
     m2 += n / (n + 1.0F) * reduce_add<Arch>(sum);
 }
 
-/// Mean and m2 of the rows `row(0)`, ..., `row(count - 1)`, where `row` gives their addresses. No rows:
-/// zeros.
+/// Mean and m2 of the rows at the addresses row(0), ..., row(count - 1). No rows: zeros.
 template <class Arch, class Row>
 [[nodiscard]] inline float mean_and_m2_of(std::size_t count, std::size_t dims, Row row,
                                           float* mean) noexcept {
     std::fill_n(mean, dims, 0.0F);
-    if (count == 0)
-        return 0.0F;
-    for (std::size_t i = 0; i < count; ++i)
-        add<Arch>(row(i), mean, dims);
+    if (count == 0) return 0.0F;
+    for (std::size_t i = 0; i < count; ++i) add<Arch>(row(i), mean, dims);
     scale<Arch>(1.0F / static_cast<float>(count), mean, dims);
     float m2 = 0.0F;
-    for (std::size_t i = 0; i < count; ++i)
-        m2 += l2sq<Arch>(mean, row(i), dims);
+    for (std::size_t i = 0; i < count; ++i) m2 += l2sq<Arch>(mean, row(i), dims);
     return m2;
 }
 

@@ -1,8 +1,10 @@
 // The pieces of a softmax over f32 logits.
 //
-// Shapes: x (n). Cost: one pass each; an exponential is about ten instructions per register.
-// Limits: no overflow for any finite logits when the shift is their maximum; -inf means "absent" and weighs
-// 0. SPDX-License-Identifier: MIT
+// Shapes: x (n).
+// Cost:   one pass each; an exponential is about ten instructions per register.
+// Limits: no overflow for any finite logits when the shift is their maximum; -inf means "absent" and
+//         weighs 0.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/simd/arch.hpp>
@@ -52,8 +54,7 @@ inline float exp_shifted_sum(float* x, std::size_t n, float shift) noexcept {
     if (const std::size_t rest = n - i; rest != 0) {
         float weight[lane_count];
         store<Arch>(weight, exp<Arch>(load_part<Arch>(x + i, rest) - subtract));
-        for (std::size_t j = 0; j < rest; ++j)
-            total += x[i + j] = weight[j];
+        for (std::size_t j = 0; j < rest; ++j) total += x[i + j] = weight[j];
     }
     return total;
 }
@@ -62,20 +63,17 @@ inline float exp_shifted_sum(float* x, std::size_t n, float shift) noexcept {
 template <class Arch = default_arch>
 [[nodiscard]] inline float log_sum_exp(const float* x, std::size_t n) noexcept {
     const float largest = max_of<Arch>(x, n);
-    if (std::isinf(largest))
-        return largest;
+    if (std::isinf(largest)) return largest;
     constexpr std::size_t lane_count = lanes<Arch>;
     const floats<Arch> subtract(largest);
     floats<Arch> sum(0.0F);
     std::size_t i = 0;
-    for (; i + lane_count <= n; i += lane_count)
-        sum += exp<Arch>(load<Arch>(x + i) - subtract);
+    for (; i + lane_count <= n; i += lane_count) sum += exp<Arch>(load<Arch>(x + i) - subtract);
     float total = reduce_add<Arch>(sum);
     if (const std::size_t rest = n - i; rest != 0) {
         float weight[lane_count];
         store<Arch>(weight, exp<Arch>(load_part<Arch>(x + i, rest) - subtract));
-        for (std::size_t j = 0; j < rest; ++j)
-            total += weight[j];
+        for (std::size_t j = 0; j < rest; ++j) total += weight[j];
     }
     return largest + std::log(total);
 }

@@ -1,14 +1,12 @@
 // The register block behind dot.hpp and distance.hpp: a few rows against a few queries at once.
 //
-// What:   every row is loaded and converted once per block of queries, every query once per block of rows.
-// One register
-//         accumulates each (query, row) pair over the dimensions; the lanes are summed once, at the end, for
-//         a whole register of pairs.
+// What:   every row is loaded and converted once per block of queries, every query once per block of
+//         rows. One register accumulates each (query, row) pair over the dimensions; the lanes are
+//         summed once, at the end, for a whole register of pairs.
 // Shapes: queries (Q,D) f32, rows (R,D) of E, sums (Q,R).
 // Cost:   R * Q multiply-adds per `lanes` dimensions, and three instructions per pair for the final sums.
-// Limits: a pair's sum does not depend on its place in the block: blocks may overlap, and results are the
-// same bits
-//         however the rows are cut into calls.
+// Limits: a pair's sum does not depend on its place in the block: blocks may overlap, and results are
+//         the same bits however the rows are cut into calls.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -86,8 +84,7 @@ template <class Arch, class Op, std::size_t R, std::size_t Q, element E, class D
 /// f(i) for the first row i of each block of R; the last block reaches back over rows that are done already.
 template <std::size_t R, class F>
 [[gnu::always_inline]] inline void for_row_blocks(std::size_t rows, F&& f) noexcept {
-    for (std::size_t done = 0; done < rows; done += R)
-        f(done + R <= rows ? done : rows - R);
+    for (std::size_t done = 0; done < rows; done += R) f(done + R <= rows ? done : rows - R);
 }
 
 /// out[i] for one query and all rows i.
@@ -126,14 +123,10 @@ inline void tile_group(const float* q, std::size_t group, std::size_t q_stride, 
                                                         rows.dim, out + g * out_stride + i, out_stride);
         };
         std::size_t g = 0;
-        for (; g + 4 <= group; g += 4)
-            against(constant<4>{}, g);
-        if (group - g == 3)
-            against(constant<3>{}, g);
-        if (group - g == 2)
-            against(constant<2>{}, g);
-        if (group - g == 1)
-            against(constant<1>{}, g);
+        for (; g + 4 <= group; g += 4) against(constant<4>{}, g);
+        if (group - g == 3) against(constant<3>{}, g);
+        if (group - g == 2) against(constant<2>{}, g);
+        if (group - g == 1) against(constant<1>{}, g);
     });
 }
 

@@ -1,10 +1,10 @@
 // The k best of n scores, in order.
 //
-// What:   scores become 64-bit keys that sort like (score descending, index ascending). One sweep keeps every
-// score that
-//         still can be among the best in a buffer; when the buffer is full, a selection cuts it back to k and
-//         raises the bar. Most scores are only ever compared, a register at a time.
-// Shapes: score (n), out (k). Cost: n / lanes comparisons, O(k log(n / k)) candidates, one sort of k keys.
+// What:   scores become 64-bit keys that sort like (score descending, index ascending). One sweep keeps
+//         every score that still can be among the best in a buffer; when the buffer is full, a selection
+//         cuts it back to k and raises the bar. Most scores are only ever compared, a register at a time.
+// Shapes: score (n), out (k).
+// Cost:   n / lanes comparisons, O(k log(n / k)) candidates, one sort of k keys.
 // Limits: NaN ranks below -inf; +0 and -0 tie. n < 2^32.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -32,8 +32,7 @@ template <class Arch> [[nodiscard]] inline std::uint64_t top_k_key(float score, 
     return (upper << 32) | (0xFFFFFFFFU - static_cast<std::uint32_t>(index));
 }
 
-/// Sorts keys best first. A type of its own per Arch keeps the standard library's code apart between
-/// translation units.
+/// Sorts keys best first. One type per Arch keeps std::sort's code apart between translation units.
 template <class Arch> struct better_key {
     bool operator()(std::uint64_t a, std::uint64_t b) const noexcept { return a > b; }
 };
@@ -68,13 +67,11 @@ inline std::size_t top_k(const float* score, std::size_t n, std::size_t k, std::
     constexpr std::size_t lane_count = lanes<Arch>;
     constexpr std::size_t stride = 4 * lane_count;
     k = std::min(n, k);
-    if (k == 0)
-        return 0;
+    if (k == 0) return 0;
     std::uint64_t* const keys = scratch.data();
     const std::size_t capacity = top_k_scratch(n, k);
     std::size_t i = 0;
-    for (; i < capacity; ++i)
-        keys[i] = top_k_key<Arch>(score[i], i);
+    for (; i < capacity; ++i) keys[i] = top_k_key<Arch>(score[i], i);
     std::size_t filled = capacity;
     select_best<Arch>(keys, filled, k);
     while (i < n) {
@@ -94,11 +91,9 @@ inline std::size_t top_k(const float* score, std::size_t n, std::size_t k, std::
         };
         for (; i + stride <= n && filled + stride <= capacity; i += stride) {
             const auto passes = [&](std::size_t j) { return load<Arch>(score + i + j * lane_count) >= bars; };
-            if (!xsimd::any((passes(0) | passes(1)) | (passes(2) | passes(3))))
-                continue;
+            if (!xsimd::any((passes(0) | passes(1)) | (passes(2) | passes(3)))) continue;
             for (std::size_t j = 0; j < 4; ++j)
-                if (xsimd::any(passes(j)))
-                    offer(i + j * lane_count, i + (j + 1) * lane_count);
+                if (xsimd::any(passes(j))) offer(i + j * lane_count, i + (j + 1) * lane_count);
         }
         if (i + stride > n && filled + (n - i) <= capacity) {
             offer(i, n);
@@ -107,8 +102,7 @@ inline std::size_t top_k(const float* score, std::size_t n, std::size_t k, std::
         select_best<Arch>(keys, filled, k);
     }
     std::sort(keys, keys + k, better_key<Arch>{});
-    for (std::size_t j = 0; j < k; ++j)
-        out[j] = 0xFFFFFFFFU - static_cast<std::uint32_t>(keys[j]);
+    for (std::size_t j = 0; j < k; ++j) out[j] = 0xFFFFFFFFU - static_cast<std::uint32_t>(keys[j]);
     return k;
 }
 

@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# How kvtl-demo fails and what it prints: exit status, one clear line on standard error, the table, the JSON, and no
+# file left behind.
+#
+#   demo_errors.sh KVTL-DEMO DATA-FOLDER
+# SPDX-License-Identifier: MIT
+set -u
+demo=$(realpath "$1") data=$(realpath "$2")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+failures=0
+complain() {
+    echo "FAILED: $*"
+    sed 's/^/    stderr: /' err
+    failures=$((failures + 1))
+}
+
+# expect STATUS TEXT ARGUMENT...: the status, the text within standard error, and no file that was not there before.
+expect() {
+    local status=$1 text=$2 before after got
+    shift 2
+    before=$(ls)
+    "$demo" "$@" >out 2>err </dev/null
+    got=$?
+    after=$(ls)
+    [ "$got" -eq "$status" ] || complain "exit status $got instead of $status: $*"
+    [ -z "$text" ] || grep -qF -- "$text" err || complain "no '$text': $*"
+    [ "$before" = "$after" ] || complain "left behind [$after]: $*"
+}
+one_line() {
+    expect 2 "$@"
+    [ "$(wc -l <err)" -eq 1 ] || complain "more than one line: $*"
+    [ ! -s out ] || complain "something on standard output: $*"
+}
+touch out err
+base=(-m "$data/tiny-2k.gguf" --data "$data/prose.txt" --questions 1 --tokens 800 --io posix)
+
+# bad usage
+one_line "no model" --data "$data/prose.txt"
+one_line "no prose" -m "$data/tiny-2k.gguf"
+one_line "--nonsense" "${base[@]}" --nonsense
+one_line "unknown policy 'magic'; valid: full, " "${base[@]}" --policies full,magic
+one_line "unknown policy ''" "${base[@]}" --policies ""
+one_line "unknown device 'tape'" "${base[@]}" --io tape
+one_line "POLICY.SLOT.FIELD=VALUE" "${base[@]}" --set nonsense
+for value in "--questions 0" "--questions -1" "--attend-tokens 0" "--memory-mib 0" "--memory-mib nan" "--threads 0" \
+    "--tokens x" "--seed x" "--facts -3"; do
+    # shellcheck disable=SC2086
+    one_line "${value%% *}" "${base[@]}" $value
+done
+one_line "facts, not 0" "${base[@]}" --facts 0
+one_line "facts, not 500" "${base[@]}" --facts 500
+one_line "too short for documents of 50000" "${base[@]}" --tokens 50000
+one_line "longer than the model's context of 2048" "${base[@]}" --tokens 2100
+
+# files
+one_line "No such file" "${base[@]}" -m missing.gguf
+one_line "cannot read missing.txt" "${base[@]}" --data missing.txt
+one_line "cannot read ." "${base[@]}" --data .
+one_line "no sentences" "${base[@]}" --data /dev/null
+one_line "cannot write no/such/out.json" "${base[@]}" --json no/such/out.json
+one_line "no/such/folder" "${base[@]}" --policies dynakv --kv-path no/such/folder/x.kv
+echo "precious" >precious.kv
+one_line "precious.kv" "${base[@]}" --policies dynakv --kv-path precious.kv
+[ "$(cat precious.kv)" = precious ] || complain "a foreign file was changed"
+
+# a bound too small is found out before the first policy runs, and every part is named
+expect 2 "preset dynakv needs at least" "${base[@]}" --policies full,dynakv --memory-mib 0.1
+[ ! -s out ] || complain "a policy ran although another could not"
+
+# what works
+expect 0 "" "${base[@]}" --policies full,dynakv
+grep -Eq '^full +[01]\.00 +[0-9.]+ MiB +0\.0 +0\.0 +1\.00 +[0-9.]+$' out || complain "no row of full: $(cat out)"
+grep -Eq '^dynakv +[01]\.00 +[0-9.]+ MiB +[0-9.]+ +[0-9.]+ +[01]\.[0-9]+ +[0-9.]+$' out || complain "no row of dynakv"
+[ "$(wc -L <out)" -le 100 ] || complain "wider than 100 columns"
+[ ! -s err ] || complain "something on standard error, which is no terminal"
+expect 0 "" "${base[@]}" --policies full --json -
+for key in policy accuracy resident_bytes_peak read_bytes_per_token reads_per_token hit_rate tokens_per_s io direct; do
+    grep -q "\"$key\":" out || complain "no $key in the JSON"
+done
+grep -q "^policy " err || complain "the table is lost when the JSON takes standard output"
+expect 0 "" --help
+grep -q -- "--questions" out || complain "--help says nothing"
+expect 0 "" --version
+grep -q "kvtl-demo [0-9]" out || complain "--version says nothing"
+expect 0 "" --list-policies
+grep -qx dynakv out || complain "--list-policies does not list dynakv"
+
+# interrupted: the file goes, the signal's own exit status stays
+"$demo" "${base[@]}" --policies dynakv --questions 1000 --tokens 600 --kv-path interrupted.kv >out 2>err &
+child=$!
+for _ in $(seq 500); do [ -e interrupted.kv ] && break; sleep 0.02; done
+[ -e interrupted.kv ] || complain "no cache file while running"
+kill -s TERM "$child"
+wait "$child"
+got=$?
+[ "$got" -eq 143 ] || complain "interrupted run: exit status $got"
+[ ! -e interrupted.kv ] || complain "interrupted run left its file behind"
+
+[ "$failures" -eq 0 ] && echo "all as expected"
+exit $((failures != 0))

@@ -1,0 +1,202 @@
+// Reading ahead, choosing for another kernel, and giving tokens up. SPDX-License-Identifier: MIT
+#include <kvtl/io/faulty.hpp>
+#include <kvtl/presets/dynakv.hpp>
+
+#include "support/cache_fixture.hpp"
+
+using namespace kvtl_test;
+
+namespace {
+using any_model = kvtl::geometry<kvtl::shape{}>;
+
+template <class Preset> struct testing : Preset {
+    using compressor = kvtl::raw<float>;
+    using io = kvtl::faulty<kvtl::in_memory>;
+};
+using paged = kvtl::kv_manager<testing<kvtl::presets::dynakv>, any_model>;
+using in_order = kvtl::kv_manager<testing<kvtl::presets::dynakv_sequence_order>, any_model>;
+
+constexpr kvtl::shape small{3, 4, 2, 64};
+
+template <class Cache> typename Cache::config config_for(std::size_t attend_tokens) {
+    typename Cache::config c;
+    c.shape = small;
+    c.max_tokens = 500;
+    c.attend_tokens = attend_tokens;
+    c.window_tokens = 8;
+    c.clusterer.tokens_per_cluster = 8;
+    c.clusterer.found_entries = 64;
+    c.clusterer.buffer_entries = 6;
+    c.memory_bytes = std::size_t{8} << 20;
+    return c;
+}
+
+/// A prompt of 200 and 120 steps; `before(reader, layer)` may read ahead.
+template <class Cache, class Before>
+std::vector<float> decode_with(Cache& cache, const drift& data, Before&& before) {
+    reader<Cache> one(cache, data, 0);
+    one.prefill(200);
+    for (int i = 0; i < 120; ++i) one.step([&](std::size_t layer) { before(one, layer); });
+    one.check_tokens();
+    return one.outputs();
+}
+
+template <class Cache> void prefetch_changes_no_bit() {
+    const drift data(small, 500, 21);
+    for (const bool smallest : {false, true}) {
+        CAPTURE(smallest);
+        auto c = config_for<Cache>(96);
+        if (smallest) c.memory_bytes = least_memory<Cache>(c);
+        auto plain = open_cache<Cache>(c);
+        const auto expected = decode_with(plain, data, [](auto&, std::size_t) {});
+        CHECK(plain.stats().wasted_bytes == 0);
+
+        c.io.faults = std::make_shared<kvtl::io_faults>(); // completions come late and in another order
+        c.io.faults->hold_percent = 60;
+        auto knowing = open_cache<Cache>(c);
+        const auto with_true_query = decode_with(knowing, data, [&](auto& one, std::size_t layer) {
+            require_ok(knowing.prefetch(one.id(), layer, data.q(layer, one.tokens())));
+        });
+        CHECK(same_bits(with_true_query, expected));
+        CHECK(knowing.stats().wasted_bytes == 0);
+        CHECK(knowing.stats().chosen_bytes == plain.stats().chosen_bytes);
+
+        auto guessing = open_cache<Cache>(c);
+        const auto with_wrong_query = decode_with(guessing, data, [&](auto& one, std::size_t layer) {
+            require_ok(guessing.prefetch(one.id(), layer, data.q(layer, (one.tokens() * 7) % 200)));
+            // A second guess replaces the first; one for the next layer waits its turn.
+            if (one.tokens() % 3 == 0) require_ok(guessing.prefetch(one.id(), layer, data.q(layer, (one.tokens() * 5) % 200)));
+            if (layer + 1 < small.layers) require_ok(guessing.prefetch(one.id(), layer + 1, data.q(layer, one.tokens())));
+        });
+        // With room for everything the choice does not depend on what is resident; with little room splits may wait
+        // for other steps, and only the sum over everything can be compared (below).
+        if (!smallest) CHECK(same_bits(with_wrong_query, expected));
+        CHECK(guessing.stats().wasted_bytes > 0);
+    }
+}
+
+/// Every step reads ahead wrongly, and the result still is dense attention over everything.
+template <class Cache> void guesses_cost_no_accuracy() {
+    const drift data(small, 500, 22);
+    auto c = config_for<Cache>(500);
+    c.memory_bytes = least_memory<Cache>(c);
+    auto cache = open_cache<Cache>(c);
+    reader<Cache> one(cache, data, 3);
+    one.prefill(200);
+    for (int i = 0; i < 120; ++i)
+        one.step([&](std::size_t layer) {
+            for (std::size_t l = layer; l < small.layers; ++l)
+                require_ok(cache.prefetch(one.id(), l, data.q(l, (one.tokens() * 7 + l) % 200)));
+        });
+    CHECK(one.error() < exact);
+}
+
+template <class Cache> void selection_equals_attend() {
+    const drift data(small, 500, 23);
+    auto c = config_for<Cache>(96);
+    auto attending = open_cache<Cache>(c);
+    reader<Cache> one(attending, data, 0);
+    one.prefill(200);
+
+    c.attend_tokens = 95; // attend() counts the arriving token, select() sees the tokens that are there
+    auto selecting = open_cache<Cache>(c);
+    reader<Cache> two(selecting, data, 0);
+    two.prefill(200);
+
+    // The state before token t is the same in both; the engine's kernel adds the arriving token itself.
+    oracle::largest_error error;
+    std::size_t visited = 0;
+    for (int i = 0; i < 60; ++i) {
+        const std::size_t t = one.tokens();
+        one.decode(1);
+        for (std::size_t l = 0; l < small.layers; ++l) {
+            std::vector<std::vector<float>> k(small.kv_heads), v(small.kv_heads);
+            const auto visit = [&](std::size_t head, kvtl::rows_view<float> keys, kvtl::rows_view<float> values) {
+                for (std::size_t r = 0; r < keys.count; ++r) {
+                    k[head].insert(k[head].end(), keys.row(r), keys.row(r) + keys.dim);
+                    v[head].insert(v[head].end(), values.row(r), values.row(r) + values.dim);
+                }
+            };
+            require_ok(selecting.select(two.id(), l, data.q(l, t), visit));
+            const float* out = one.outputs().data() + (200 * small.layers + (t - 200) * small.layers + l) * data.query_floats();
+            for (std::size_t h = 0; h < small.kv_heads; ++h) {
+                k[h].insert(k[h].end(), data.key(l, t, h), data.key(l, t, h) + 64);
+                v[h].insert(v[h].end(), data.value(l, t, h), data.value(l, t, h) + 64);
+                const std::size_t rows = k[h].size() / 64;
+                CHECK(rows <= 96);
+                visited += rows;
+                for (std::size_t g = 0; g < 2; ++g) {
+                    const float* q = data.q(l, t).data() + (h * 2 + g) * 64;
+                    const auto dense = oracle::attend(q, 0.125, kvtl::rows_view<float>{k[h].data(), rows, 64, 64},
+                                                      kvtl::rows_view<float>{v[h].data(), rows, 64, 64});
+                    for (std::size_t d = 0; d < 64; ++d) error.see(static_cast<double>(out[(h * 2 + g) * 64 + d]) - dense[d]);
+                }
+            }
+            auto in = data.input(l, t);
+            in.q = {};
+            require_ok(selecting.append(two.id(), l, in));
+        }
+        two.advance();
+    }
+    two.check_tokens();
+    CHECK(visited > 60 * small.layers * small.kv_heads * 40);
+    CHECK(error.value() < exact);
+}
+
+} // namespace
+
+TEST_CASE("prefetch changes no bit (units in pages)") { prefetch_changes_no_bit<paged>(); }
+TEST_CASE("prefetch changes no bit (entries in token order)") { prefetch_changes_no_bit<in_order>(); }
+TEST_CASE("prefetching several layers with wrong guesses and little memory stays exact (pages)") { guesses_cost_no_accuracy<paged>(); }
+TEST_CASE("prefetching several layers with wrong guesses and little memory stays exact (token order)") { guesses_cost_no_accuracy<in_order>(); }
+TEST_CASE("what select shows is what attend attends (pages)") { selection_equals_attend<paged>(); }
+TEST_CASE("what select shows is what attend attends (token order)") { selection_equals_attend<in_order>(); }
+
+TEST_CASE("select refuses more than fits at once, and goes on working") {
+    const drift data(small, 500, 24);
+    auto c = config_for<paged>(500);
+    c.max_tokens = 480;
+    c.memory_bytes = least_memory<paged>(c);
+    auto cache = open_cache<paged>(c);
+    reader<paged> one(cache, data, 4);
+    one.prefill(400);
+    std::size_t rows = 0;
+    const kvtl::status s = cache.select(one.id(), 0, data.q(0, 400), [&](std::size_t, auto keys, auto) { rows += keys.count; });
+    if (s.ok()) CHECK(rows == std::size_t{400} * small.kv_heads);
+    else CHECK(s.code() == kvtl::errc::bound_too_small);
+    one.decode(20);
+    CHECK(one.error() < exact);
+}
+
+TEST_CASE("rewind gives up tokens of the window, and no others") {
+    const drift data(small, 500, 25), other(small, 500, 26);
+    auto c = config_for<paged>(500);
+    auto cache = open_cache<paged>(c);
+    reader<paged> one(cache, data);
+    one.prefill(200);
+    one.decode(30);
+    const std::size_t tokens = one.tokens();
+    for (const std::size_t n : {std::size_t{9}, std::size_t{230}, std::size_t{1} << 40}) {
+        const kvtl::status s = cache.rewind(one.id(), n);
+        CHECK(s.code() == kvtl::errc::out_of_range);
+        CHECK(std::string(s.what()).find("window") != std::string::npos);
+        one.check_tokens();
+    }
+    // Five steps of another stream, which are then taken back: nothing of them may stay.
+    for (int i = 0; i < 5; ++i)
+        for (std::size_t l = 0; l < small.layers; ++l) {
+            std::vector<float> out(data.query_floats());
+            require_ok(cache.attend(one.id(), l, other.input(l, 300 + static_cast<std::size_t>(i)), out));
+        }
+    require_ok(cache.rewind(one.id(), 5));
+    CHECK(one.tokens() == tokens);
+    one.check_tokens();
+    one.decode(30);
+    require_ok(cache.rewind(one.id(), 0));
+    CHECK(one.error() < exact);
+    one.prefill(20);
+    CHECK(one.error() < exact);
+    one.rewind(8);
+    one.decode(10);
+    CHECK(one.error() < exact);
+}

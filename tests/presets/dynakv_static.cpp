@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT
+#include <kvtl/presets/dynakv.hpp>
+
+#include "contracts/io.hpp"
+#include "support/cache_fixture.hpp"
+
+using any_model = kvtl::geometry<kvtl::shape{}>;
+
+template class kvtl::kv_manager<kvtl::presets::dynakv_static, any_model>;
+
+TEST_CASE("dynakv_static with the budget for everything is dense attention over f16 entries") {
+    const kvtl_test::scratch_folder folder;
+    kvtl_test::equals_dense<kvtl::dynakv_static<any_model>>({.io = {.path = folder.file("a.kv")}});
+}
