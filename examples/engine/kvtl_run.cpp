@@ -12,6 +12,7 @@
 #include "gguf.hpp"
 #include "kv_cache.hpp"
 #include "model.hpp"
+#include "program.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "thread_pool.hpp"
@@ -24,11 +25,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <exception>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -36,6 +34,9 @@
 namespace {
 
 using engine::bad_input;
+using engine::require;
+
+constexpr const char* program = "kvtl-run";
 
 struct arguments {
     std::string model;
@@ -56,21 +57,8 @@ struct arguments {
     engine::generate_options generate;
 };
 
-std::string joined(const std::vector<std::string_view>& names) {
-    std::string list;
-    for (const auto name : names)
-        list += (list.empty() ? "" : ", ") + std::string(name);
-    return list;
-}
-
-/// CLI11 would take -1 for the largest unsigned number.
-std::string whole_number(const std::string& text) {
-    const bool good = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-    return good ? "" : "'" + text + "' is not a whole number";
-}
-
 void define_options(CLI::App& app, arguments& a) {
-    app.set_version_flag("--version", std::string("kvtl-run ") + KVTL_VERSION_STRING);
+    app.set_version_flag("--version", std::string(program) + " " + KVTL_VERSION_STRING);
     app.add_option("-m,--model", a.model, "GGUF file (llama, qwen2, qwen3; F32, F16, BF16, Q8_0, Q4_0)");
     auto* prompt = app.add_option("-p,--prompt", a.prompt, "the prompt");
     app.add_option("-f,--file", a.prompt_file, "read the prompt from a file")->excludes(prompt);
@@ -97,36 +85,12 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--json", a.json_file, "write the result as JSON; - for standard output");
     for (const char* name : {"--predict", "--seed", "--logits", "--attend-tokens", "--keep-tokens",
                              "--threads", "--shards", "--prefill-chunk"})
-        app.get_option(name)->check(whole_number);
+        app.get_option(name)->check(engine::whole_number);
     for (auto* option : app.get_options()) // the last one counts, as shells' aliases expect
-        if (option->get_name() != "--set")
-            option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-}
-
-engine::setting parse_setting(const std::string& text) {
-    const auto equals = text.find('=');
-    const auto first = text.find('.');
-    const auto second = first == std::string::npos ? first : text.find('.', first + 1);
-    engine::setting s;
-    if (equals != std::string::npos && second < equals)
-        s = {text.substr(0, first), text.substr(first + 1, second - first - 1),
-             text.substr(second + 1, equals - second - 1), text.substr(equals + 1)};
-    if (s.policy.empty() || s.slot.empty() || s.field.empty() || s.value.empty())
-        throw bad_input("--set " + text + ": expected POLICY.SLOT.FIELD=VALUE");
-    return s;
-}
-
-void require_policy(const std::string& name, const char* option) {
-    const auto names = engine::policy_names();
-    if (std::find(names.begin(), names.end(), name) == names.end())
-        throw bad_input(std::string(option) + ": unknown policy '" + name + "'; valid: " + joined(names));
+        if (option->get_name() != "--set") option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
 void check(const arguments& a) {
-    const auto require = [](bool good, const std::string& message) {
-        if (!good)
-            throw bad_input(message);
-    };
     require(!a.model.empty(), "no model: give one with -m FILE");
     require(a.prompt.has_value() || !a.prompt_file.empty(), "no prompt: give one with -p TEXT or -f FILE");
     require(a.generate.temperature >= 0 && a.generate.temperature <= 1000, "--temp: valid: 0 to 1000");
@@ -135,63 +99,20 @@ void check(const arguments& a) {
     require(a.prefill_chunk > 0, "--prefill-chunk: valid: 1 or more");
     require(a.threads >= 1 && a.threads <= 256, "--threads: valid: 1 to 256");
     require(a.shards <= 256, "--shards: valid: 1 to 256");
-    require(a.io == "uring" || a.io == "posix" || a.io == "memory",
-            "--io: unknown device '" + a.io + "'; valid: uring, posix, memory");
+    engine::require_io(a.io);
     require(!a.kv_path.empty() || a.io == "memory", "--kv-path: the path is empty");
-    require_policy(a.policy, "--policy");
-    if (!a.json_file.empty() &&
-        a.json_file != "-") { // the run may take long: find out now that it cannot be written
-        namespace fs = std::filesystem;
-        const fs::path file(a.json_file);
-        std::error_code ignored;
-        const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
-        const bool exists = fs::exists(file, ignored);
-        const bool writable = ::access((exists ? file : folder).c_str(), W_OK) == 0;
-        require(writable && !fs::is_directory(file, ignored), "--json: cannot write " + a.json_file);
-    }
+    engine::require_policy(a.policy, "--policy");
+    engine::require_writable(a.json_file, "--json"); // the run may take long: find out now that it cannot
 }
 
 std::string read_prompt(const arguments& a) {
-    if (a.prompt)
-        return *a.prompt;
+    if (a.prompt) return *a.prompt;
     struct stat info = {};
     std::ifstream in(a.prompt_file, std::ios::binary);
     if (!in || ::stat(a.prompt_file.c_str(), &info) != 0 || S_ISDIR(info.st_mode))
         throw bad_input("cannot read prompt file " + a.prompt_file + ": " +
                         std::strerror(in ? EISDIR : errno));
     return {std::istreambuf_iterator<char>(in), {}};
-}
-
-/// Opens the cache, on posix when the kernel refuses io_uring, and sees to it that its file never stays
-/// behind.
-std::unique_ptr<engine::kv_cache> open(engine::cache_options options) {
-    const engine::signal_hold hold;
-    auto opened = engine::open_cache(options);
-    if (!opened && opened.error().code == kvtl::errc::unsupported && options.io == "uring") {
-        const std::string reason = opened.error().message;
-        options.io = "posix";
-        opened = engine::open_cache(options);
-        if (opened)
-            std::fprintf(stderr, "kvtl-run: warning: io_uring cannot be used (%s); using posix\n",
-                         reason.c_str());
-    }
-    if (!opened)
-        throw bad_input(opened.error().message);
-    if (options.io != "memory")
-        engine::remove_on_signal(options.path);
-    return std::move(*opened);
-}
-
-void write_json(const std::string& file, const std::string& text) {
-    if (file == "-") {
-        std::printf("%s\n", text.c_str());
-        return;
-    }
-    std::ofstream out(file, std::ios::binary | std::ios::trunc);
-    out << text << '\n';
-    out.close();
-    if (!out)
-        throw engine::run_failure("cannot write " + file);
 }
 
 void print_summary(const engine::run_report& r) {
@@ -209,21 +130,16 @@ void print_summary(const engine::run_report& r) {
 void run(const arguments& a) {
     check(a);
     engine::cache_options options;
-    for (const auto& text : a.settings) {
-        options.settings.push_back(parse_setting(text));
-        require_policy(options.settings.back().policy, "--set");
-    }
+    for (const auto& text : a.settings) options.settings.push_back(engine::parse_setting(text));
     const std::string prompt = read_prompt(a);
-    if (prompt.empty())
-        throw bad_input("the prompt is empty");
+    if (prompt.empty()) throw bad_input("the prompt is empty");
 
     const engine::gguf_file file(a.model);
     const engine::model model(file);
     const engine::tokenizer words(file);
     const auto tokens = words.encode(prompt, true);
     const std::size_t context = model.hyper().context;
-    if (tokens.empty())
-        throw bad_input("the prompt is empty");
+    if (tokens.empty()) throw bad_input("the prompt is empty");
     if (tokens.size() > context || a.generate.predict > context - tokens.size())
         throw bad_input("prompt of " + std::to_string(tokens.size()) + " tokens + --predict " +
                         std::to_string(a.generate.predict) + " is longer than the model's context of " +
@@ -242,10 +158,15 @@ void run(const arguments& a) {
     options.io = a.io;
     options.path = a.kv_path;
 
-    engine::thread_pool pool(a.threads);
+    // Threads inherit what is held back: only this one takes the ending signals, and so never while it opens
+    // a file.
+    engine::thread_pool pool = [&] {
+        const engine::signal_hold hold;
+        return engine::thread_pool(a.threads);
+    }();
     engine::run_report report;
     {
-        const auto cache = open(options);
+        const auto cache = engine::open_or_fall_back(options, program);
         engine::transformer transformer(model, *cache, pool, a.prefill_chunk);
         const bool stream = a.json_file != "-";
         engine::progress_bar reading("prompt", tokens.size());
@@ -253,63 +174,46 @@ void run(const arguments& a) {
         engine::generate_events events;
         events.prefilled = [&](std::size_t done) {
             reading.update(done);
-            if (done == tokens.size())
-                reading.clear();
+            if (done == tokens.size()) reading.clear();
         };
         events.generated = [&, count = std::size_t{0}](engine::token_id id) mutable {
             writing.update(++count);
-            if (!stream)
-                return;
+            if (!stream) return;
             const auto piece = words.piece(id);
             std::fwrite(piece.data(), 1, piece.size(), stdout);
             std::fflush(stdout);
         };
         report.run = generate(transformer, words, tokens, a.generate, events);
-        if (stream)
-            std::printf("\n");
+        if (stream) std::printf("\n");
         report.stats = cache->stats();
     }
     engine::forget_file();
     report.policy = a.policy;
     report.prompt_tokens = tokens.size();
     report.text = words.decode(report.run.tokens);
-    if (!a.json_file.empty())
-        write_json(a.json_file, to_json(report));
+    if (!a.json_file.empty()) engine::write_output(a.json_file, to_json(report));
     print_summary(report);
-}
-
-int fail(int exit_status, const char* message) {
-    std::fprintf(stderr, "kvtl-run: %s\n", message);
-    return exit_status;
 }
 
 } // namespace
 
 int main(int argc, char** argv) {
-    std::signal(SIGXFSZ,
-                SIG_IGN); // a file-size limit shall come back as an error of the write, not end the program
-    try {
+    return engine::run_program(program, [&] {
         arguments a;
         CLI::App app("Generates text with a GGUF model; the KV cache lives on flash and is kept by kvtl.",
-                     "kvtl-run");
+                     program);
         define_options(app, a);
         try {
             app.parse(argc, argv);
         } catch (const CLI::Success& e) { // --help, --version
             return app.exit(e);
         } catch (const CLI::ParseError& e) {
-            return fail(2, e.what());
+            return engine::fail(program, 2, e.what());
         }
-        if (a.list_policies) {
-            for (const auto name : engine::policy_names())
-                std::printf("%.*s\n", static_cast<int>(name.size()), name.data());
-            return 0;
-        }
-        run(a);
+        if (a.list_policies)
+            engine::print_policies();
+        else
+            run(a);
         return 0;
-    } catch (const bad_input& e) {
-        return fail(2, e.what());
-    } catch (const std::exception& e) {
-        return fail(1, e.what());
-    }
+    });
 }

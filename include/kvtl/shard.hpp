@@ -152,7 +152,6 @@ template <class Preset, class Geometry> class shard {
         if (lanes.empty()) return {};
         ready();
         if (status s = accept(lanes, 1); !s) return s;
-        if (layer == 0) pool_for(lanes).replacement().tick();
         const statistics before = stats_;
         for (const lane_ref& ref : lanes) step_.encode_arrival(ref, in, 0);
         ahead* a = find_ahead(slot, layer);
@@ -165,7 +164,8 @@ template <class Preset, class Geometry> class shard {
             return done;
         }
         ++stats_.steps;
-        step_.commit(lanes);
+        if (layer == 0) pool_for(lanes).replacement().tick();
+        step_.commit(lanes, plan_.buffer_limit);
         note_storage();
         return {};
     }
@@ -178,7 +178,7 @@ template <class Preset, class Geometry> class shard {
         if (status s = accept(lanes, 1); !s) return s;
         if (layer == 0) pool_for(lanes).replacement().tick();
         for (const lane_ref& ref : lanes)
-            if (!step_.append_turn(ref, in, 1, plan_.buffer_limit)) return store_.write_error(pool_for(lanes));
+            if (status s = step_.append_turn(ref, in, 1, plan_.buffer_limit); !s) return s;
         note_storage();
         return {};
     }
@@ -365,7 +365,7 @@ template <class Preset, class Geometry> class shard {
         std::uint32_t pages = 0;
         for (const lane_ref& ref : lanes) {
             const lane l = store_.at(ref.id);
-            if (!step_.drain_window(ref.id)) return store_.write_error(frames);
+            if (status s = step_.make_room(ref.id); !s) return s;
             const std::uint32_t units = std::min(l.state().buffered + tokens, cluster_.max_units(l.state().tokens + tokens));
             pages += growth_.worst_case_pages(units);
         }
@@ -460,7 +460,7 @@ template <class Preset, class Geometry> class shard {
             for (const lane_ref& ref : lanes)
                 if (status s = step_.attend_turn(ref, in, tokens, out); !s) return s;
         for (const lane_ref& ref : lanes)
-            if (!step_.append_turn(ref, in, tokens, plan_.buffer_limit)) return store_.write_error(pool_for(lanes));
+            if (status s = step_.append_turn(ref, in, tokens, plan_.buffer_limit); !s) return s;
         note_storage();
         return {};
     }

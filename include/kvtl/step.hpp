@@ -134,16 +134,30 @@ template <class Types> class step_runner {
     }
 
     /// Counts the arrived token, lets the oldest window entry go to its unit, merges waiting entries.
-    void commit(std::span<const lane_ref> lanes) noexcept {
+    void commit(std::span<const lane_ref> lanes, std::uint32_t buffer_limit) noexcept {
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const lane l = store_->at(lanes[i].id);
             arrive(l);
             if (x_.forced[i] != none) ++store_->stats().forced_loads;
             p_.growth->merge_buffered(lanes[i].id);
+            // Still full: what should have been merged was attended, but had to leave its frames to a later batch.
+            if (l.state().buffered >= buffer_limit) static_cast<void>(force_load(lanes[i].id));
             drain_window(lanes[i].id);
         }
         store_->flush_writes();
         store_->io().poll(false);
+    }
+
+    /// Makes sure that the window has a row for the next token, or says why it has none: entries that found no place
+    /// have stayed there.
+    [[nodiscard]] status make_room(std::uint32_t lane_id) noexcept {
+        if (drain_window(lane_id)) return {};
+        const status forced = force_load(lane_id);
+        if (drain_window(lane_id)) return {};
+        if (!forced) return forced;
+        if (status s = store_->write_error(store_->pool_of(lane_id)); !s) return s;
+        return status::failure(errc::bound_too_small, "no frame or no storage is left for the %u entries that wait for their units",
+                               store_->at(lane_id).state().buffered);
     }
 
     /// True when the lane's window holds no more than it should. A failed write may have kept an entry there.
@@ -183,18 +197,19 @@ template <class Types> class step_runner {
         return {};
     }
 
-    /// Appends T tokens to a lane as decode would.
-    [[nodiscard]] bool append_turn(const lane_ref& ref, const layer_input& in, std::uint32_t tokens,
+    /// Appends T tokens to a lane as decode would. An error leaves the lane with the tokens it has taken so far.
+    [[nodiscard]] status append_turn(const lane_ref& ref, const layer_input& in, std::uint32_t tokens,
                                    std::uint32_t buffer_limit) noexcept {
         const lane l = store_->at(ref.id);
         for (std::uint32_t t = 0; t < tokens; ++t) {
+            if (status s = make_room(ref.id); !s) return s;
             encode_arrival(ref, in, t);
             arrive(l);
-            if (l.state().buffered >= buffer_limit) force_load(ref.id);
-            if (!drain_window(ref.id)) return false;
+            if (l.state().buffered >= buffer_limit) static_cast<void>(force_load(ref.id));
+            drain_window(ref.id); // the last token may stay: the next call makes room
         }
         store_->flush_writes();
-        return true;
+        return {};
     }
 
     /// Puts token t of the input where the lane's next token belongs. k, v: (T, H, D).
@@ -493,11 +508,10 @@ template <class Types> class step_runner {
         }
     }
 
-    /// Reads the unit with most waiting entries and merges them (outside a step). A failed read only means that the
-    /// entries go on waiting.
-    void force_load(std::uint32_t lane_id) noexcept {
+    /// Reads the unit with most waiting entries and merges them (outside a step). On failure they go on waiting.
+    [[nodiscard]] status force_load(std::uint32_t lane_id) noexcept {
         const std::uint32_t u = p_.growth->fullest_buffered(lane_id);
-        if (u == none) return;
+        if (u == none) return {};
         const lane l = store_->at(lane_id);
         pool& frames = store_->pool_of(lane_id);
         if (l.unit(u).frames == none) {
@@ -506,20 +520,19 @@ template <class Types> class step_runner {
             flight& f = store_->io().at(0);
             f.clear();
             const std::uint32_t item = f.add_item({0, u, 0, 0, false});
-            if (!store_->plan_load(lane_id, u, 0, item)) return;
+            if (!store_->plan_load(lane_id, u, 0, item)) return no_frames();
             f.items()[item].loads = true;
             store_->pin(l.unit(u), frames);
             ++store_->stats().forced_loads;
             status s = submit(one, 0);
             store_->io().drain(0);
-            if (!s || !f.error().ok()) {
-                static_cast<void>(abandon(one, 0, none, s));
-                return;
-            }
+            if (s.ok()) s = f.error();
+            if (!s) return abandon(one, 0, none, s);
             store_->finish_load(l, u, frames);
             finish_batch(one, 0);
         }
         p_.growth->merge_buffered(lane_id);
+        return {};
     }
 
     store* store_ = nullptr;

@@ -79,6 +79,13 @@ if [[ -f CHANGELOG.md ]]; then
     [[ -z $newest || $newest == "$version" ]] || breach "CHANGELOG.md: newest entry is $newest; this is $version"
 fi
 
+# --- the program that opens the README is the example, to the letter
+example=examples/01_hello_cache.cpp
+if [[ -f README.md && -f $example ]]; then
+    snippet=$(sed -n '/^\/\/ \[readme\]$/,/^\/\/ \[readme\]$/p' "$example" | sed '/^\/\/ \[readme\]$/d')
+    [[ -n $snippet && $(<README.md) == *"$snippet"* ]] || breach "README.md: its first program is not the one of $example"
+fi
+
 # --- the prose that evaluations read: plain ASCII, titled passages, nothing that looks like a hidden fact
 prose=examples/data/prose.txt
 if [[ -f $prose ]]; then

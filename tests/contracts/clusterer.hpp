@@ -1,8 +1,6 @@
 // What every clusterer promises: how many units there can be, that a prompt's groups cover it, and that a new
 // entry is sent somewhere it can go. A small model carries the answers out, as the manager does.
 //
-// One call per test case: doctest tells subcases apart by where they stand.
-//
 //   clusterer_contract<variance_split>({.tokens_per_cluster = 8, .found_entries = 64});
 //
 // SPDX-License-Identifier: MIT
@@ -47,7 +45,7 @@ template <class P> class lane_model {
         const std::uint32_t stride = dim_ + 3;
         table_.assign(std::size_t{count()} * stride + 1, std::numeric_limits<float>::quiet_NaN());
         for (std::uint32_t u = 0; u < count(); ++u)
-            std::copy(mean_[u].begin(), mean_[u].end(), table_.begin() + std::size_t{u} * stride);
+            std::copy(mean_[u].begin(), mean_[u].end(), table_.data() + std::size_t{u} * stride);
         return {record_.data(), count(), P::needs_means ? table_.data() : nullptr,
                 dim_,           stride,  state_.max_entries(),
                 tokens_,        may_add};
@@ -261,7 +259,6 @@ template <class P> void decode(const typename P::config& config, keys kind, std:
         } else {
             REQUIRE(a.unit < lane.count());
             if (a.how == growth::split) {
-                static_assert(P::adapts || !P::needs_means || P::founds);
                 REQUIRE(P::adapts);
                 REQUIRE(may_add);
                 lane.split(a.unit, rows[i]);

@@ -75,6 +75,7 @@ template <class Cache> using contents = std::vector<lane_content>;
 
 template <class Cache> std::vector<lane_content> look_everywhere(Cache& cache, io_log& log, const drift& data) {
     std::vector<lane_content> all;
+    cache.inspect(0).store().io().poll(false); // a turn leaves its last writes to be noticed later
     REQUIRE(cache.inspect(0).store().io().idle());
     for (std::uint32_t layer = 0; layer < small.layers; ++layer)
         for (std::uint32_t lane = 0; lane < small.kv_heads; ++lane) {
@@ -124,15 +125,16 @@ template <class Cache> kvtl::statistics watch(typename Cache::config config, con
         for (const io_event& e : log->events) {
             const auto was = owned.find(e.offset);
             if (e.verb != kvtl::io_verb::write || was == owned.end() || !was->second.full) continue;
-            // Only a split (or another unit that moved in) may write a full page: then its entries are others now.
             const owner& o = was->second;
+            // Only a split (or another unit that moved in) may write a full page.
             const auto is = owned_now.find(e.offset);
             const bool same_owner = is != owned_now.end() && is->second.layer == o.layer && is->second.lane == o.lane &&
                                     is->second.unit == o.unit && is->second.page == o.page;
             const std::size_t lane = o.layer * small.kv_heads + o.lane;
             const token_list &old_unit = before[lane].units[o.unit], &new_unit = now[lane].units[o.unit];
             const std::size_t end = (o.page + 1) * rows;
-            if (same_owner && new_unit.size() >= old_unit.size() && std::equal(old_unit.begin(), old_unit.end(), new_unit.begin()) &&
+            const bool lane_split = now[lane].units.size() > before[lane].units.size();
+            if (!lane_split && same_owner && new_unit.size() >= old_unit.size() && std::equal(old_unit.begin(), old_unit.end(), new_unit.begin()) &&
                 old_unit.size() >= end)
                 ++rewrites_of_full_pages;
         }

@@ -1,0 +1,153 @@
+// Nothing is allocated after open(): every way to get memory is counted, also while calls fail.
+// SPDX-License-Identifier: MIT
+#include <kvtl/io/any_io.hpp>
+#include <kvtl/presets/dynakv.hpp>
+
+#include "contracts/io.hpp"
+#include "support/cache_fixture.hpp"
+
+#include <atomic>
+#include <cstddef>
+#include <new>
+
+namespace {
+std::atomic<std::uint64_t> allocations{0};
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define KVTL_TEST_OWN_MALLOC 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define KVTL_TEST_OWN_MALLOC 0
+#endif
+#endif
+#ifndef KVTL_TEST_OWN_MALLOC
+#ifdef __GLIBC__
+#define KVTL_TEST_OWN_MALLOC 1
+#else
+#define KVTL_TEST_OWN_MALLOC 0
+#endif
+#endif
+
+#if KVTL_TEST_OWN_MALLOC
+// operator new ends here as well. A sanitizer has its own malloc; there the operators alone are counted.
+extern "C" {
+void* __libc_malloc(std::size_t);
+void* __libc_calloc(std::size_t, std::size_t);
+void* __libc_realloc(void*, std::size_t);
+void* __libc_memalign(std::size_t, std::size_t);
+void* malloc(std::size_t n) {
+    ++allocations;
+    return __libc_malloc(n);
+}
+void* calloc(std::size_t n, std::size_t size) {
+    ++allocations;
+    return __libc_calloc(n, size);
+}
+void* realloc(void* p, std::size_t n) {
+    ++allocations;
+    return __libc_realloc(p, n);
+}
+void* aligned_alloc(std::size_t alignment, std::size_t n) {
+    ++allocations;
+    return __libc_memalign(alignment, n);
+}
+}
+#else
+void* operator new(std::size_t n) {
+    ++allocations;
+    return std::malloc(n);
+}
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+#endif
+
+using namespace kvtl_test;
+
+namespace {
+using any_model = kvtl::geometry<kvtl::shape{}>;
+
+template <class Preset> struct switched : Preset {
+    using io = kvtl::any_io;
+};
+
+/// Every call there is, through clustering, splits, eviction and reuse; the test's own memory is made before.
+template <class Cache> void busy(const kvtl::any_io::config& io) {
+    constexpr kvtl::shape small{2, 4, 2, 64};
+    typename Cache::config c;
+    c.shape = small;
+    c.max_tokens = 400;
+    c.max_sequences = 2;
+    c.share = true;
+    c.attend_tokens = 96;
+    c.window_tokens = 8;
+    c.clusterer.tokens_per_cluster = 8;
+    c.clusterer.found_entries = 64;
+    c.memory_bytes = least_memory<Cache>(c);
+    c.io = io;
+    const drift data(small, 400, 41);
+    auto cache = open_cache<Cache>(c);
+    std::vector<float> out(100 * data.query_floats());
+    const std::vector<float> bad(data.query_floats(), NAN);
+    const std::span<float> row = std::span(out).first(data.query_floats());
+    bool fine = true;
+    std::size_t rows = 0;
+
+    const std::uint64_t before = allocations;
+    for (int round = 0; round < 2; ++round) {
+        auto first = cache.begin(), second = cache.begin();
+        fine = fine && first.ok() && second.ok();
+        const kvtl::sequence_id a = *first, b = *second;
+        for (std::size_t chunk = 0; chunk < 2; ++chunk)
+            for (std::size_t l = 0; l < small.layers; ++l) {
+                auto in = data.input(l, chunk * 100, 100);
+                in.last_chunk = chunk == 1;
+                fine = fine && cache.prefill(a, l, in, out).ok();
+            }
+        for (std::size_t t = 0; t < 150; ++t)
+            for (std::size_t l = 0; l < small.layers; ++l) {
+                fine = fine && cache.prefetch(a, l, data.q(l, t % 3 == 0 ? t : 200 + t)).ok();
+                fine = fine && cache.prefetch(b, l, data.q(l, t)).ok();
+                fine = fine && cache.attend(a, l, data.input(l, 200 + t), row).ok();
+                fine = fine && cache.attend(b, l, data.input(l, t), row).ok(); // clustered on the way
+            }
+        for (std::size_t l = 0; l < small.layers; ++l) {
+            auto in = data.input(l, 350);
+            in.q = {};
+            fine = fine && cache.append(a, l, in).ok();
+            fine = fine && cache.select(a, l, data.q(l, 350), [&](std::size_t, auto keys, auto) { rows += keys.count; }).ok();
+            fine = fine && cache.prefill(a, l, data.input(l, 351, 20), std::span(out).first(20 * data.query_floats())).ok();
+            in.q = bad;
+            fine = fine && !cache.attend(a, l, in, row).ok();
+        }
+        fine = fine && cache.rewind(a, 3).ok() && !cache.rewind(a, 300).ok() && cache.retry_writes(a).ok();
+        fine = fine && cache.stats().splits > 0;
+        fine = fine && cache.end(a).ok() && cache.end(b).ok() && !cache.end(b).ok();
+    }
+    const std::uint64_t during = allocations - before;
+
+    CHECK(during == 0);
+    CHECK(fine);
+    CHECK(rows > 0);
+}
+
+} // namespace
+
+TEST_CASE("the counter counts") {
+    const std::uint64_t before = allocations;
+    auto* volatile p = new int(1);
+    delete p;
+    CHECK(allocations > before);
+}
+
+TEST_CASE("a manager allocates nothing after open") {
+    const scratch_folder folder;
+    using pages = kvtl::kv_manager<switched<kvtl::presets::dynakv>, any_model>;
+    using in_order = kvtl::kv_manager<switched<kvtl::presets::dynakv_sequence_order>, any_model>;
+    busy<pages>({.use = kvtl::any_io::backend::memory});
+    busy<pages>({.use = kvtl::any_io::backend::posix, .path = folder.file("a.kv")});
+    busy<in_order>({.use = kvtl::any_io::backend::memory});
+#if defined(KVTL_HAS_URING) && KVTL_HAS_URING
+    busy<pages>({.use = kvtl::any_io::backend::uring, .path = folder.file("a.kv")});
+#endif
+}
