@@ -158,7 +158,12 @@ template <class Preset, class Geometry> class shard {
         choose(lanes, in.q.data(), 1, a);
         step_.force_full_buffers(lanes, plan_.buffer_limit);
         status done = step_.attend(lanes, in.q.data(), out, a != nullptr ? a->flight : none);
-        release(a, lanes, true);
+        release(a, lanes, runner::fate::attended);
+        if (done.code() == errc::bound_too_small && anything_ahead()) { // what was read ahead holds the frames
+            release_all_aheads();
+            stats_ = before;
+            done = step_.attend(lanes, in.q.data(), out, none);
+        }
         if (!done) {
             stats_ = before;
             return done;
@@ -174,7 +179,7 @@ template <class Preset, class Geometry> class shard {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty()) return {};
         ready();
-        release(find_ahead(slot, layer), lanes, true);
+        release(find_ahead(slot, layer), lanes, runner::fate::dropped);
         if (status s = accept(lanes, 1); !s) return s;
         if (layer == 0) pool_for(lanes).replacement().tick();
         for (const lane_ref& ref : lanes)
@@ -189,7 +194,7 @@ template <class Preset, class Geometry> class shard {
         ready();
         if (status s = prompt_is_complete(lanes); !s) return s;
         ahead* a = find_ahead(slot, layer);
-        release(a, lanes, false);
+        release(a, lanes, runner::fate::dropped);
         a = free_ahead();
         if (a == nullptr) return {}; // a hint: nothing is free to carry it
         for (const lane_ref& ref : lanes)
@@ -205,7 +210,7 @@ template <class Preset, class Geometry> class shard {
         }
         io_.at(a->flight).clear();
         status s = step_.prefetch(lanes, a->flight);
-        if (!s) release(a, lanes, false);
+        if (!s) release(a, lanes, runner::fate::dropped);
         return s;
     }
 
@@ -216,7 +221,7 @@ template <class Preset, class Geometry> class shard {
         if (lanes.empty()) return {};
         ready();
         if (status s = prompt_is_complete(lanes); !s) return s;
-        release(find_ahead(slot, layer), lanes, false);
+        release(find_ahead(slot, layer), lanes, runner::fate::dropped);
         ahead* a = free_ahead();
         if (a == nullptr)
             return status::failure(errc::out_of_range, "select: %u prefetches are outstanding, no room for one more",
@@ -231,7 +236,7 @@ template <class Preset, class Geometry> class shard {
                                                        "memory_bytes or lower attend_tokens", plan_.frames);
         if (s.ok()) s = step_.land_prefetch(lanes, a->flight);
         if (!s) {
-            release(a, lanes, false);
+            release(a, lanes, runner::fate::dropped);
             return s;
         }
         selection_ = a;
@@ -481,20 +486,23 @@ template <class Preset, class Geometry> class shard {
             if (a.flight == none) return &a;
         return nullptr;
     }
-    void release(ahead* a, std::span<const lane_ref> lanes, bool count_waste) noexcept {
+    [[nodiscard]] bool anything_ahead() const noexcept {
+        return std::any_of(memory_.aheads.begin(), memory_.aheads.end(), [](const ahead& a) { return a.flight != none; });
+    }
+    void release(ahead* a, std::span<const lane_ref> lanes, typename runner::fate end) noexcept {
         if (a == nullptr) return;
-        step_.release_flight(lanes, a->flight, count_waste);
+        step_.release_flight(lanes, a->flight, end);
         a->flight = none;
     }
     void release_selection() noexcept {
         if (selection_ == nullptr) return;
         ahead* a = std::exchange(selection_, nullptr);
-        release(a, list_lanes(a->slot, a->layer, memory_.other_lanes), false);
+        release(a, list_lanes(a->slot, a->layer, memory_.other_lanes), runner::fate::shown);
     }
     void release_all_aheads() noexcept {
         release_selection();
         for (ahead& a : memory_.aheads)
-            if (a.flight != none) release(&a, list_lanes(a.slot, a.layer, memory_.other_lanes), false);
+            if (a.flight != none) release(&a, list_lanes(a.slot, a.layer, memory_.other_lanes), runner::fate::dropped);
     }
 
     cache_plan plan_{};

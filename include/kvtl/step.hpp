@@ -260,8 +260,11 @@ template <class Types> class step_runner {
         }
         return {};
     }
-    /// Unpins what a prefetch (or a selection) pinned. `wasted`: count what was read but not chosen.
-    void release_flight(std::span<const lane_ref> lanes, std::uint32_t id, bool wasted) noexcept {
+    /// What became of units that were read ahead: a step has chosen among them, a selection has shown all of them, or
+    /// nobody wanted them. What is not chosen does not stay, so a wrong guess leaves nothing behind but its cost.
+    enum class fate : std::uint8_t { attended, shown, dropped };
+    /// Unpins what a prefetch (or a selection) pinned.
+    void release_flight(std::span<const lane_ref> lanes, std::uint32_t id, fate end) noexcept {
         flight& f = store_->io().at(id);
         const bool failed = !land_prefetch(lanes, id).ok();
         for (work_item& w : f.items()) {
@@ -271,9 +274,10 @@ template <class Types> class step_runner {
             const bool was_read = unit.item == id;
             unit.item = none;
             store_->unpin(unit, frames);
-            if (was_read && wasted && !is_chosen(w.lane, w.unit))
-                store_->stats().wasted_bytes += unit.entries * store_->format().entry_bytes();
-            if (failed && was_read) store_->evict(l, w.unit, frames);
+            if (!was_read) continue;
+            const bool unwanted = end == fate::dropped || (end == fate::attended && !is_chosen(w.lane, w.unit));
+            if (unwanted) store_->stats().wasted_bytes += unit.entries * store_->format().entry_bytes();
+            if (unwanted || failed) store_->evict(l, w.unit, frames);
         }
         if constexpr (by_entry)
             if (failed) store_->release_bounces(id, store_->pool_of(lanes[0].id));
@@ -307,7 +311,8 @@ template <class Types> class step_runner {
     }
     [[nodiscard]] bool is_chosen(std::uint32_t i, std::uint32_t u) const noexcept {
         const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
-        return std::any_of(chosen.begin(), chosen.end(), [u](const chosen_unit& c) { return c.unit == u; });
+        return u == x_.forced[i] ||
+               std::any_of(chosen.begin(), chosen.end(), [u](const chosen_unit& c) { return c.unit == u; });
     }
 
     void count_choice(std::span<const lane_ref> lanes) noexcept {

@@ -229,8 +229,8 @@ TEST_CASE("a background write that fails loses nothing: appends wait, reads go o
             CHECK(s.code() == kvtl::errc::writes_pending);
             CHECK(std::string(s.what()).find("retry_writes") != std::string::npos);
             CHECK(cache.append(one.id(), layer, data.input(layer, one.tokens())).code() == kvtl::errc::writes_pending);
-            CHECK(cache.prefill(one.id(), layer, data.input(layer, one.tokens(), 5), std::vector<float>(5 * data.query_floats())).code() ==
-                  kvtl::errc::writes_pending);
+            std::vector<float> turn(5 * data.query_floats());
+            CHECK(cache.prefill(one.id(), layer, data.input(layer, one.tokens(), 5), turn).code() == kvtl::errc::writes_pending);
             CHECK(take(cache, one.id()) == before);
             std::size_t rows = 0; // reading is still possible
             require_ok(cache.prefetch(one.id(), layer, data.q(layer, one.tokens())));
@@ -330,8 +330,8 @@ TEST_CASE("wrong input is refused, named, and changes nothing") {
     refused(cache.attend({seq.slot, seq.generation + 1}, 0, good, row), errc::not_open, "sequence 0");
     refused(cache.attend({seq.slot + 1, 1}, 0, good, row), errc::not_open, "sequence 1");
     refused(cache.end({7, 1}), errc::not_open, "end");
-    refused(cache.prefill(seq, 0, data.input(0, 0, max_tokens), std::vector<float>(max_tokens * data.query_floats())), errc::out_of_range,
-            "max_tokens = 420");
+    std::vector<float> long_out(max_tokens * data.query_floats());
+    refused(cache.prefill(seq, 0, data.input(0, 0, max_tokens), long_out), errc::out_of_range, "max_tokens = 420");
 
     one.decode(max_tokens - t); // to the brim, and not one more
     for (std::size_t l = 0; l < small.layers; ++l) {

@@ -105,7 +105,7 @@ struct eager_reference {
 };
 
 /// Topics that are points: which entries belong together is beyond doubt.
-constexpr drift_config blobs{.topics = 18, .noise = 0.01, .drift = 0, .change = 0.6, .revisit = 0.97, .numbered = true};
+constexpr drift_config blobs{.topics = 22, .noise = 0.01, .drift = 0, .change = 0.6, .revisit = 0.9, .calm = 576, .numbered = true};
 
 adaptive::config config_for(const std::shared_ptr<io_log>& log, std::size_t tokens) {
     adaptive::config c;
@@ -113,7 +113,8 @@ adaptive::config config_for(const std::shared_ptr<io_log>& log, std::size_t toke
     c.max_tokens = tokens;
     c.attend_tokens = tokens;
     c.window_tokens = 8;
-    c.clusterer.threshold_scale = 0.2F;
+    c.clusterer.tokens_per_cluster = 24;
+    c.clusterer.threshold_scale = 100;
     c.memory_bytes = std::size_t{64} << 20;
     c.io.log = log;
     return c;
@@ -127,7 +128,7 @@ struct outcome {
 
 /// A prompt whose clusters both sides start from, then decode.
 outcome against_reference(adaptive::config config, const std::shared_ptr<io_log>& log, std::size_t prompt) {
-    const drift data(one_lane, config.max_tokens, 10, blobs);
+    const drift data(config.shape, config.max_tokens, 4, blobs);
     auto cache = open_cache<adaptive>(config);
     reader<adaptive> one(cache, data, 0);
     one.prefill(prompt);
@@ -195,9 +196,10 @@ TEST_CASE("with everything resident the clusters are those of the eager algorith
 TEST_CASE("splits that wait for their cluster end in the same clusters") {
     const auto log = std::make_shared<io_log>();
     auto config = config_for(log, 760);
-    config.memory_bytes = least_memory<adaptive>(config);
+    config.shape = {3, 2, 2, dim}; // six lanes share the frames, the first is compared
     config.attend_tokens = 100;
     config.clusterer.buffer_entries = 8;
+    config.memory_bytes = least_memory<adaptive>(config);
     const outcome o = against_reference(config, log, 576);
     CHECK(o.stats.delayed_splits > 2);
     CHECK(o.is == o.should);

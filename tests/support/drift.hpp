@@ -28,6 +28,7 @@ struct drift_config {
     double change = 0.08;         ///< chance that the next token is about another topic
     double revisit = 0.5;         ///< chance that a change goes to a topic met before; otherwise a new one replaces the oldest
     double sharpness = 0.12;      ///< length of a query's part along its topic
+    std::size_t calm = 0;         ///< no new topic before this token
     bool numbered = false;        ///< value row d = 0 is the token's number
 };
 
@@ -79,9 +80,10 @@ class drift {
         oracle::generator random(seed);
         std::vector<visit> path(tokens_);
         std::uint32_t now = 0, oldest = 0;
-        for (visit& at : path) {
+        for (std::size_t t = 0; t < tokens_; ++t) {
+            visit& at = path[t];
             if (random.uniform() < config_.change) {
-                const bool back = random.uniform() < config_.revisit;
+                const bool back = random.uniform() < config_.revisit || t < config_.calm;
                 now = back ? static_cast<std::uint32_t>(random.below(config_.topics)) : oldest;
                 at.fresh = !back;
                 if (!back) oldest = (oldest + 1) % config_.topics;
