@@ -3,6 +3,7 @@
 
 #include <kvtl/frame_pool.hpp>
 #include <kvtl/lane.hpp>
+#include <kvtl/signals.hpp>
 #include <kvtl/transfers.hpp>
 
 #include <type_traits>

@@ -319,18 +319,18 @@ template <class P, class G> consteval void explain_replacement() {
 }
 
 template <class T> consteval void explain_slots() {
-    static_assert(requires { typename T::clusterer; }, "[kvtl] preset: name a `clusterer`, or inherit one from presets::full");
-    static_assert(requires { typename T::index; }, "[kvtl] preset: name a `index`, or inherit one from presets::full");
-    static_assert(requires { typename T::selector; }, "[kvtl] preset: name a `selector`, or inherit one from presets::full");
-    static_assert(requires { typename T::remainder; }, "[kvtl] preset: name a `remainder`, or inherit one from presets::full");
-    static_assert(requires { typename T::budget; }, "[kvtl] preset: name a `budget`, or inherit one from presets::full");
-    static_assert(requires { typename T::retention; }, "[kvtl] preset: name a `retention`, or inherit one from presets::full");
-    static_assert(requires { typename T::compressor; }, "[kvtl] preset: name a `compressor`, or inherit one from presets::full");
-    static_assert(requires { typename T::position; }, "[kvtl] preset: name a `position`, or inherit one from presets::full");
-    static_assert(requires { typename T::layout; }, "[kvtl] preset: name a `layout`, or inherit one from presets::full");
-    static_assert(requires { typename T::replacement; }, "[kvtl] preset: name a `replacement`, or inherit one from presets::full");
-    static_assert(requires { typename T::schedule; }, "[kvtl] preset: name a `schedule`, or inherit one from presets::full");
-    static_assert(requires { typename T::io; }, "[kvtl] preset: name a `io`, or inherit one from presets::full");
+    static_assert(requires { typename T::clusterer; }, "[kvtl] preset: the slot `clusterer` is missing; name a policy or inherit one from presets::full");
+    static_assert(requires { typename T::index; }, "[kvtl] preset: the slot `index` is missing; name a policy or inherit one from presets::full");
+    static_assert(requires { typename T::selector; }, "[kvtl] preset: the slot `selector` is missing; name a policy or inherit one from presets::full");
+    static_assert(requires { typename T::remainder; }, "[kvtl] preset: the slot `remainder` is missing; name a policy or inherit one from presets::full");
+    static_assert(requires { typename T::budget; }, "[kvtl] preset: the slot `budget` is missing; name a policy or inherit one from presets::full");
+    static_assert(requires { typename T::retention; }, "[kvtl] preset: the slot `retention` is missing; name a policy or inherit one from presets::full");
+    static_assert(requires { typename T::compressor; }, "[kvtl] preset: the slot `compressor` is missing; name a policy or inherit one from presets::full");
+    static_assert(requires { typename T::position; }, "[kvtl] preset: the slot `position` is missing; name a policy or inherit one from presets::full");
+    static_assert(requires { typename T::layout; }, "[kvtl] preset: the slot `layout` is missing; name a policy or inherit one from presets::full");
+    static_assert(requires { typename T::replacement; }, "[kvtl] preset: the slot `replacement` is missing; name a policy or inherit one from presets::full");
+    static_assert(requires { typename T::schedule; }, "[kvtl] preset: the slot `schedule` is missing; name a policy or inherit one from presets::full");
+    static_assert(requires { typename T::io; }, "[kvtl] preset: the slot `io` is missing; name a policy or inherit one from presets::full");
 }
 template <class T, class Supplied> consteval void explain_signals() {
     constexpr signal missing = without(needed_signals<T>(), Supplied::value);

@@ -96,6 +96,7 @@ class kv_manager<Preset, Geometry, Supplied> {
         std::size_t tokens = 0;
         if (status s = check_call("attend", seq, layer, shard); !s) return s;
         if (status s = check_input("attend", in, out, false, tokens); !s) return s;
+        if (out.empty()) return status::failure(errc::invalid_argument, "attend: out is empty; valid: %zu floats", core_->query_floats);
         if (status s = check_room("attend", seq, layer, shard, tokens); !s) return s;
         return core_->shards[shard].attend(seq.slot, static_cast<std::uint32_t>(layer), in, out);
     }
@@ -104,7 +105,9 @@ class kv_manager<Preset, Geometry, Supplied> {
     [[nodiscard]] status append(sequence_id seq, std::size_t layer, const layer_input& in, unsigned shard = 0) noexcept {
         std::size_t tokens = 0;
         if (status s = check_call("append", seq, layer, shard); !s) return s;
-        if (status s = check_input("append", in, {}, false, tokens); !s) return s;
+        layer_input rows = in;
+        rows.q = {}; // of no use here
+        if (status s = check_input("append", rows, {}, false, tokens); !s) return s;
         if (status s = check_room("append", seq, layer, shard, tokens); !s) return s;
         return core_->shards[shard].append(seq.slot, static_cast<std::uint32_t>(layer), in);
     }
@@ -274,8 +277,6 @@ class kv_manager<Preset, Geometry, Supplied> {
         if (!out.empty() && out.size() != tokens * core_->query_floats)
             return status::failure(errc::invalid_argument, "%s: out has %zu floats; valid: %zu", call, out.size(),
                                    tokens * core_->query_floats);
-        if (!many && out.empty() && !in.q.empty())
-            return status::failure(errc::invalid_argument, "%s: out is empty; valid: %zu floats", call, core_->query_floats);
         return {};
     }
     status check_room(const char* call, sequence_id seq, std::size_t layer, unsigned shard, std::size_t tokens) const noexcept {

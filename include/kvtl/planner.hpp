@@ -117,7 +117,9 @@ template <class Preset, class Geometry> class planner {
         // A prompt may fall into as many clusters as the table has, each in a place for the largest one.
         const double prompt = types::layout::by_entry ? s.runs * run_pages : s.max_units * p.unit_pages + 2 * run_pages;
         p.grow_pages = static_cast<std::uint32_t>(grown * lanes);
-        p.file_pages = static_cast<std::uint32_t>((types::layout::by_entry ? prompt : std::max(grown, prompt)) * lanes) + run_pages;
+        // While one layer's prompt is placed, its staged chunks are still held. (A stream is its own stage.)
+        const double staged = types::layout::by_entry ? 0.0 : static_cast<double>(shard_lanes) * s.runs * run_pages;
+        p.file_pages = static_cast<std::uint32_t>((types::layout::by_entry ? prompt : std::max(grown, prompt)) * lanes + staged) + run_pages;
         static_cast<void>(c);
     }
 

@@ -461,9 +461,13 @@ template <class Preset, class Geometry> class shard {
     status prefill_turn(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
                         std::span<float> out) noexcept {
         if (status s = accept(lanes, tokens); !s) return s;
+        const statistics before = stats_;
         if (!out.empty())
             for (const lane_ref& ref : lanes)
-                if (status s = step_.attend_turn(ref, in, tokens, out); !s) return s;
+                if (status s = step_.attend_turn(ref, in, tokens, out); !s) {
+                    stats_ = before;
+                    return s;
+                }
         for (const lane_ref& ref : lanes)
             if (status s = step_.append_turn(ref, in, tokens, plan_.buffer_limit); !s) return s;
         note_storage();

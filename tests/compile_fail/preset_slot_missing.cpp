@@ -1,6 +1,6 @@
 // A preset that does not inherit has to name every slot; each missing one is named.
-// expect-error: \[kvtl\] preset: name a `layout`, or inherit one from presets::full
-// expect-error: \[kvtl\] preset: name a `index`, or inherit one from presets::full
+// expect-error: \[kvtl\] preset: the slot `layout` is missing; name a policy or inherit one from presets::full
+// expect-error: \[kvtl\] preset: the slot `index` is missing; name a policy or inherit one from presets::full
 // expect-error: \[kvtl\] preset: declare window_tokens and sink_tokens
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/dynakv.hpp>

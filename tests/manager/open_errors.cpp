@@ -1,0 +1,181 @@
+// What open() refuses, and in which words: the field, its value and what would be valid.
+// SPDX-License-Identifier: MIT
+#include <kvtl/policies/cluster_fixed_groups.hpp>
+#include <kvtl/presets/dynakv.hpp>
+
+#include "contracts/io.hpp"
+#include "support/cache_fixture.hpp"
+
+#include <fstream>
+#include <functional>
+
+using namespace kvtl_test;
+
+namespace {
+using any_model = kvtl::geometry<kvtl::shape{}>;
+using cache_t = kvtl::dynakv<any_model>;
+
+struct groups : kvtl::presets::full {
+    static constexpr std::uint32_t window_tokens = 16;
+    using clusterer = kvtl::fixed_groups;
+};
+using groups_t = kvtl::kv_manager<groups, any_model>;
+
+template <class Cache> void refuses(const typename Cache::config& c, kvtl::errc code, const std::vector<std::string>& words) {
+    const auto opened = Cache::open(c);
+    REQUIRE_FALSE(opened.ok());
+    CAPTURE(opened.error().message);
+    CHECK(opened.error().code == code);
+    for (const std::string& word : words) {
+        CAPTURE(word);
+        CHECK(opened.error().message.find(word) != std::string::npos);
+    }
+}
+
+cache_t::config good(const scratch_folder& folder) {
+    cache_t::config c;
+    c.shape = {2, 4, 2, 64};
+    c.max_tokens = 1000;
+    c.memory_bytes = std::size_t{16} << 20;
+    c.io.path = folder.file("a.kv");
+    return c;
+}
+
+std::size_t bytes_in(const std::string& message, const std::string& part) {
+    const std::size_t at = message.find("\n  " + part + " ");
+    REQUIRE_MESSAGE(at != std::string::npos, message);
+    return std::stoull(message.substr(at + 3 + part.size()));
+}
+
+} // namespace
+
+TEST_CASE("a bound that is too small is answered with one line per part, and the sum is enough") {
+    const scratch_folder folder;
+    auto c = good(folder);
+    c.memory_bytes = 1000;
+    const auto opened = cache_t::open(c);
+    REQUIRE_FALSE(opened.ok());
+    CHECK(opened.error().code == kvtl::errc::bound_too_small);
+    const std::string& text = opened.error().message;
+    CHECK(text.find("memory_bytes is 1000") != std::string::npos);
+    CHECK(text.find("dynakv") != std::string::npos);
+    std::size_t sum = 0;
+    for (const char* part : {"index", "metadata", "window", "buffers", "tails", "scratch", "frames"}) sum += bytes_in(text, part);
+    CHECK(std::count(text.begin(), text.end(), '\n') == 7);
+    const std::size_t least = least_memory<cache_t>(c);
+    CHECK(sum == least);
+    CHECK_FALSE(std::filesystem::exists(c.io.path));
+    // One byte less is too little, the named number is enough, and the parts of the cache add up to no more.
+    c.memory_bytes = least - 1;
+    CHECK_FALSE(cache_t::open(c).ok());
+    c.memory_bytes = least;
+    const auto cache = open_cache<cache_t>(c);
+    CHECK(cache.stats().bytes_by_part.total() <= least);
+    CHECK(bytes_in(text, "window") == cache.stats().bytes_by_part.window);
+    CHECK(bytes_in(text, "index") == cache.stats().bytes_by_part.index);
+    // Entries of (4 sinks, 32 window and 1 arriving row), K and V, f16, for 4 lanes.
+    CHECK(cache.stats().bytes_by_part.window == std::size_t{37} * 2 * 64 * 2 * 4);
+}
+
+TEST_CASE("impossible numbers name the field and what is valid") {
+    const scratch_folder folder;
+    using config = cache_t::config;
+    const auto bad = [&](const std::function<void(config&)>& change, const std::vector<std::string>& words) {
+        auto c = good(folder);
+        change(c);
+        refuses<cache_t>(c, kvtl::errc::invalid_argument, words);
+        CHECK_FALSE(std::filesystem::exists(c.io.path));
+    };
+    bad([](config& c) { c.shape.layers = 0; }, {"shape.layers is 0", "valid: 1 to"});
+    bad([](config& c) { c.shape.head_dim = 0; }, {"shape.head_dim is 0"});
+    bad([](config& c) { c.shape.query_heads = 5; }, {"shape.query_heads is 5", "multiple of shape.kv_heads = 2"});
+    bad([](config& c) { c.shape.query_heads = 256; }, {"shape.query_heads / shape.kv_heads is 128", "1 to 64"});
+    bad([](config& c) { c.max_tokens = 0; }, {"max_tokens is 0", "valid: 1 to"});
+    bad([](config& c) { c.max_sequences = 0; }, {"max_sequences is 0", "valid: 1 to"});
+    bad([](config& c) { c.max_sequences = 5000; }, {"max_sequences is 5000"});
+    bad([](config& c) { c.memory_bytes = 0; }, {"memory_bytes is 0"});
+    bad([](config& c) { c.attend_tokens = 0; }, {"attend_tokens is 0"});
+    bad([](config& c) { c.shards = 0; }, {"shards is 0", "KV heads (2)"});
+    bad([](config& c) { c.shards = 3; }, {"shards is 3"});
+    bad([](config& c) { c.window_tokens = 0; }, {"window_tokens is 0"});
+    bad([](config& c) { c.tail_frames = 0; }, {"tail_frames is 0"});
+    bad([](config& c) { c.read_through_pages = 1000; }, {"read_through_pages is 1000", "0 to 128"});
+    bad([](config& c) { c.clusterer.tokens_per_cluster = 3; }, {"clusterer.tokens_per_cluster is 3", "4 to 4096"});
+    bad([](config& c) { c.clusterer.found_entries = 40; }, {"clusterer.found_entries is 40", "64 to"});
+    bad([](config& c) { c.clusterer.buffer_entries = 0; }, {"clusterer.buffer_entries is 0", "1 to 4096"});
+    bad([](config& c) { c.clusterer.threshold_scale = 0; }, {"clusterer.threshold_scale is 0", "above 0"});
+    bad([](config& c) { c.clusterer.threshold_scale = NAN; }, {"clusterer.threshold_scale is"});
+    groups_t::config g;
+    g.shape = {2, 4, 2, 64};
+    g.max_tokens = 100;
+    g.memory_bytes = 4 << 20;
+    g.clusterer.group_tokens = 0;
+    refuses<groups_t>(g, kvtl::errc::invalid_argument, {"clusterer.group_tokens is 0", "1 to 4096"});
+}
+
+TEST_CASE("a shape that contradicts the compiled one is refused") {
+    using fixed = kvtl::full<kvtl::geometry<kvtl::shape{.head_dim = 64}>>;
+    fixed::config c;
+    c.shape = {2, 4, 2, 80};
+    c.max_tokens = 10;
+    c.memory_bytes = 1 << 20;
+    refuses<fixed>(c, kvtl::errc::invalid_argument, {"shape.head_dim is 80", "compiled for 64"});
+    c.shape.head_dim = 0; // known anyway
+    CHECK(fixed::open(c).ok());
+}
+
+TEST_CASE("a signal that the engine does not supply is named") {
+    const scratch_folder folder;
+    auto c = good(folder);
+    c.supplied = kvtl::signal::k | kvtl::signal::v;
+    refuses<cache_t>(c, kvtl::errc::unsupported, {"dynakv", "signal q"});
+}
+
+TEST_CASE("paths that are not ours are refused and left alone") {
+    const scratch_folder folder;
+    auto c = good(folder);
+    const auto named = [&](const std::string& path) {
+        c.io.path = path;
+        const auto opened = cache_t::open(c);
+        REQUIRE_FALSE(opened.ok());
+        CAPTURE(opened.error().message);
+        CHECK(opened.error().code == kvtl::errc::file_refused);
+        CHECK(opened.error().message.find(path) != std::string::npos);
+    };
+    {
+        std::ofstream(folder.file("letter.txt")) << "not a cache";
+    }
+    named(folder.file("letter.txt"));
+    std::string text;
+    std::getline(std::ifstream(folder.file("letter.txt")), text);
+    CHECK(text == "not a cache");
+    named(folder.path());
+    named("/dev/null");
+    c.io.path = folder.file("taken.kv");
+    {
+        const auto holder = open_cache<cache_t>(c);
+        named(folder.file("taken.kv"));
+        CHECK(std::filesystem::exists(folder.file("taken.kv")));
+    }
+    CHECK_FALSE(std::filesystem::exists(folder.file("taken.kv"))); // removed when it was closed
+    const auto again = open_cache<cache_t>(c);
+}
+
+TEST_CASE("sequences are counted") {
+    const scratch_folder folder;
+    auto c = good(folder);
+    c.max_sequences = 3;
+    auto cache = open_cache<cache_t>(c);
+    std::vector<kvtl::sequence_id> ids;
+    for (int i = 0; i < 3; ++i) ids.push_back(*cache.begin());
+    const auto more = cache.begin();
+    REQUIRE_FALSE(more.ok());
+    CHECK(more.error().code == kvtl::errc::out_of_range);
+    CHECK(more.error().message.find("max_sequences") != std::string::npos);
+    require_ok(cache.end(ids[1]));
+    CHECK(cache.end(ids[1]).code() == kvtl::errc::not_open);
+    const auto next = cache.begin();
+    REQUIRE(next.ok());
+    CHECK(next->slot == ids[1].slot);
+    CHECK_FALSE(*next == ids[1]);
+}

@@ -1,0 +1,154 @@
+// What a cache counts is what happened: on the device, in memory, on storage.
+// SPDX-License-Identifier: MIT
+#include <kvtl/io/any_io.hpp>
+#include <kvtl/presets/dynakv.hpp>
+
+#include "contracts/io.hpp"
+#include "support/cache_fixture.hpp"
+
+#include <fstream>
+#include <optional>
+
+using namespace kvtl_test;
+
+namespace {
+using any_model = kvtl::geometry<kvtl::shape{}>;
+
+struct switched : kvtl::presets::dynakv {
+    using io = kvtl::any_io;
+};
+using cache_t = kvtl::kv_manager<switched, any_model>;
+using backend = kvtl::any_io::backend;
+
+constexpr kvtl::shape shape{2, 8, 4, 64};
+constexpr std::uint64_t entry_bytes = 2 * 64 * 2;
+
+cache_t::config config_for(std::size_t tokens, const kvtl::any_io::config& io) {
+    cache_t::config c;
+    c.shape = shape;
+    c.max_tokens = tokens;
+    c.attend_tokens = 160;
+    c.io = io;
+    c.memory_bytes = least_memory<cache_t>(c);
+    return c;
+}
+
+std::optional<std::uint64_t> proc_io(const std::string& field) {
+    std::ifstream in("/proc/self/io");
+    std::string name;
+    std::uint64_t value = 0;
+    while (in >> name >> value)
+        if (name == field + ":") return value;
+    return std::nullopt;
+}
+
+/// What a step asks for, seen from outside: entries that select() shows beyond those that were in memory anyway.
+void check_sums(const kvtl::statistics& s, const cache_t::config& c) {
+    CHECK(s.bytes_by_part.total() == s.bytes_by_part.index + s.bytes_by_part.metadata + s.bytes_by_part.window +
+                                         s.bytes_by_part.buffers + s.bytes_by_part.tails + s.bytes_by_part.scratch +
+                                         s.bytes_by_part.frames);
+    CHECK(s.bytes_by_part.total() <= c.memory_bytes);
+    CHECK(s.resident_bytes_peak <= s.bytes_by_part.total());
+    CHECK(s.resident_bytes_peak >= s.bytes_by_part.total() - s.bytes_by_part.frames - s.bytes_by_part.tails);
+    CHECK(s.resident_chosen_bytes <= s.chosen_bytes);
+    CHECK(s.useful_bytes + s.resident_chosen_bytes == s.chosen_bytes);
+    CHECK(s.useful_bytes == s.read_entries * entry_bytes);
+    CHECK(s.chosen_bytes % entry_bytes == 0);
+    CHECK(s.written_bytes % 4096 == 0);
+    CHECK(s.read_bytes % 4096 == 0);
+    CHECK(s.reads <= s.read_bytes / 4096);
+    CHECK(s.writes <= s.written_bytes / 4096);
+}
+
+} // namespace
+
+TEST_CASE("counters agree with each other and with what was done") {
+    const drift data(shape, 1200, 51);
+    auto c = config_for(1200, {.use = backend::memory});
+    auto cache = open_cache<cache_t>(c);
+    check_sums(cache.stats(), c);
+    CHECK(cache.stats().hit_rate() == 1.0); // nothing chosen, nothing missed
+    reader<cache_t> one(cache, data, 0);
+    one.prefill(900, 400);
+    const kvtl::statistics prompt = cache.stats();
+    check_sums(prompt, c);
+    CHECK(prompt.steps == 0);
+    CHECK(prompt.chosen_bytes == 0);
+    const std::uint64_t raw_prompt = std::uint64_t{900} * shape.layers * shape.kv_heads * entry_bytes;
+    CHECK(prompt.written_bytes > raw_prompt);
+    one.decode(200);
+    const kvtl::statistics s = cache.stats();
+    check_sums(s, c);
+    CHECK(s.steps == 200 * shape.layers);
+    CHECK(s.decode_reads <= s.reads);
+    CHECK(s.useful_bytes <= s.read_bytes - prompt.read_bytes);
+    CHECK(s.hit_rate() > 0.05);
+    CHECK(s.hit_rate() < 0.95);
+    CHECK(s.mean_read_entries() > 1);
+    CHECK(s.chosen_bytes <= std::uint64_t{200} * shape.layers * shape.kv_heads * (c.attend_tokens - 36) * entry_bytes);
+    CHECK(s.splits > 0);
+    CHECK(s.bytes_moved_by_updates > 0);
+    CHECK(s.bytes_moved_by_updates <= s.written_bytes);
+    const std::uint64_t raw = std::uint64_t{1200} * shape.layers * shape.kv_heads * entry_bytes;
+    MESSAGE("storage " << static_cast<double>(s.storage_bytes) / static_cast<double>(raw) << " times the raw entries, hit rate " << s.hit_rate()
+                       << ", useful " << static_cast<double>(s.useful_bytes) / static_cast<double>(s.read_bytes - prompt.read_bytes)
+                       << " of the bytes read, " << s.mean_read_entries() << " entries per read");
+    CHECK(s.storage_bytes >= raw * 1100 / 1200 / 2);
+    CHECK(static_cast<double>(s.storage_bytes) <= 2.5 * static_cast<double>(raw));
+    // A second sequence starts with counters that go on, and a peak that does not grow.
+    one.end();
+    reader<cache_t> two(cache, data, 0);
+    two.prefill(900);
+    CHECK(cache.stats().steps == s.steps);
+    CHECK(cache.stats().written_bytes > s.written_bytes);
+    CHECK(cache.stats().resident_bytes_peak <= c.memory_bytes);
+}
+
+TEST_CASE("more memory means more hits, and all of it when everything fits") {
+    const drift data(shape, 1000, 52);
+    double before = -1;
+    for (const std::size_t times : {1U, 3U, 12U}) {
+        auto c = config_for(1000, {.use = backend::memory});
+        c.memory_bytes *= times;
+        auto cache = open_cache<cache_t>(c);
+        reader<cache_t> one(cache, data, 0);
+        one.prefill(800);
+        one.decode(100); // what fits has been read
+        const kvtl::statistics warm = cache.stats();
+        one.decode(100);
+        const kvtl::statistics s = cache.stats();
+        const double rate = static_cast<double>(s.resident_chosen_bytes - warm.resident_chosen_bytes) /
+                            static_cast<double>(s.chosen_bytes - warm.chosen_bytes);
+        CHECK(rate >= before);
+        before = rate;
+    }
+    CHECK(before > 0.8);
+}
+
+TEST_CASE("the device reads what is counted") {
+    const scratch_folder folder;
+    const drift data(shape, 1000, 53);
+    for (const backend b : {backend::posix, backend::uring}) {
+#if !defined(KVTL_HAS_URING) || !KVTL_HAS_URING
+        if (b == backend::uring) continue;
+#endif
+        auto c = config_for(1000, {.use = b, .path = folder.file("a.kv")});
+        auto cache = open_cache<cache_t>(c);
+        CAPTURE(std::string(cache.facts().name));
+        REQUIRE(cache.facts().direct);
+        reader<cache_t> one(cache, data, 0);
+        one.prefill(800);
+        one.decode(40); // brings in the code, which the kernel counts as well
+        const kvtl::statistics before = cache.stats();
+        const auto device_before = proc_io("read_bytes");
+        one.decode(100);
+        const auto device_after = proc_io("read_bytes");
+        const kvtl::statistics after = cache.stats();
+        CHECK(after.read_bytes > before.read_bytes);
+        if (!device_before) {
+            MESSAGE("no /proc/self/io here: the comparison is impossible");
+            continue;
+        }
+        CHECK(*device_after - *device_before == after.read_bytes - before.read_bytes);
+    }
+}
