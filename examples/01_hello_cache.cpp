@@ -1,7 +1,8 @@
 // A KV cache on flash in one page: append a prompt, decode, look at what it cost.
 //
-// Features: open, prefill, attend, stats. Prints the largest difference between attention over the 256 entries that
-// were chosen and attention over all of them; with --attend-tokens everything it would be 0. SPDX-License-Identifier: MIT
+// Features: open, prefill, attend, stats. Prints the largest difference between attention over the 256
+// entries that were chosen and attention over all of them; with --attend-tokens everything it would be 0.
+// SPDX-License-Identifier: MIT
 
 // [readme]
 #include <kvtl/presets/dynakv.hpp>
@@ -36,7 +37,8 @@ int main() {
     }
     const auto stats = cache.stats();
     std::printf("%.1f MiB in DRAM, %.1f MiB on flash, %.1f KiB read per step, hit rate %.2f\n",
-                static_cast<double>(stats.resident_bytes_peak) / (1 << 20), static_cast<double>(stats.storage_bytes) / (1 << 20),
+                static_cast<double>(stats.resident_bytes_peak) / (1 << 20),
+                static_cast<double>(stats.storage_bytes) / (1 << 20),
                 static_cast<double>(stats.read_bytes) / 1024 / 100, stats.hit_rate());
 }
 // [readme]

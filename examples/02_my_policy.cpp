@@ -1,8 +1,8 @@
-// A policy of your own in thirty lines: a selector that takes units by score like topk, but never more than one unit per
-// `spread` scored ones, and an ablation that uses it.
+// A policy of your own in thirty lines: a selector that takes units by score like topk, but never more than
+// one unit per `spread` scored ones, and an ablation that uses it.
 //
-// Features: user-defined selector, two-line preset, select() with the engine's own attention loop. Prints how many
-// entries were attended; more than the budget would be an error. SPDX-License-Identifier: MIT
+// Features: user-defined selector, two-line preset, select() with the engine's own attention loop. Prints how
+// many entries were attended; more than the budget would be an error. SPDX-License-Identifier: MIT
 #include <kvtl/io/in_memory.hpp>
 #include <kvtl/presets/dynakv.hpp>
 
@@ -11,7 +11,8 @@
 #include <random>
 #include <vector>
 
-// ---------------------------------------------------------------------------------------------------- the policy
+// ---------------------------------------------------------------------------------------------------- the
+// policy
 struct above_mean {
     static constexpr std::string_view name = "above_mean"; // required
     static constexpr bool takes_everything = false;        // required: it chooses
@@ -50,10 +51,14 @@ struct mine : kvtl::presets::dynakv {
     using io = kvtl::in_memory;
 };
 
-// ---------------------------------------------------------------------------------------------------- its use
+// ---------------------------------------------------------------------------------------------------- its
+// use
 int main() {
-    auto opened = kvtl::kv_manager<mine, geometry>::open(
-        {.shape = {.layers = 1, .query_heads = 4, .kv_heads = 2}, .max_tokens = 2048, .memory_bytes = 8 << 20, .attend_tokens = 300});
+    auto opened =
+        kvtl::kv_manager<mine, geometry>::open({.shape = {.layers = 1, .query_heads = 4, .kv_heads = 2},
+                                                .max_tokens = 2048,
+                                                .memory_bytes = 8 << 20,
+                                                .attend_tokens = 300});
     if (!opened) return std::fprintf(stderr, "%s\n", opened.error().message.c_str()), 1;
     auto cache = std::move(*opened);
     const auto seq = cache.begin();
@@ -67,9 +72,11 @@ int main() {
 
     // An engine with its own attention kernel appends first, then attends what select() shows.
     const std::span<const float> query(q.data(), 4 * 64);
-    if (auto s = cache.append(*seq, 0, {.k = std::span(k).first(128), .v = std::span(v).first(128)}); !s) return std::puts(s.what()), 1;
+    if (auto s = cache.append(*seq, 0, {.k = std::span(k).first(128), .v = std::span(v).first(128)}); !s)
+        return std::puts(s.what()), 1;
     std::size_t entries[2] = {0, 0};
-    auto s = cache.select(*seq, 0, query, [&](std::size_t head, auto keys, auto) { entries[head] += keys.count; });
+    auto s =
+        cache.select(*seq, 0, query, [&](std::size_t head, auto keys, auto) { entries[head] += keys.count; });
     if (!s) return std::puts(s.what()), 1;
     std::printf("head 0 attends %zu entries, head 1 %zu, of 1501\n", entries[0], entries[1]);
     return std::max(entries[0], entries[1]) <= 300 ? 0 : 1;

@@ -1,5 +1,5 @@
-// geometry: static extents win, run-time ones are checked, errors name the field. SPDX-License-Identifier:
-// MIT
+// geometry: static extents win, run-time ones are checked, errors name the field.
+// SPDX-License-Identifier: MIT
 #include <kvtl/geometry.hpp>
 
 #include <doctest/doctest.h>

@@ -19,8 +19,7 @@ std::atomic<bool> registered = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 extern "C" void remove_and_end(int number) {
-    if (registered.load())
-        ::unlink(registered_path);
+    if (registered.load()) ::unlink(registered_path);
     // SA_RESETHAND has restored the default action, which takes over when this handler returns.
     ::raise(number);
 }
@@ -30,8 +29,7 @@ extern "C" void remove_and_end(int number) {
 signal_hold::signal_hold() {
     sigset_t ending;
     ::sigemptyset(&ending);
-    for (const int number : ending_signals)
-        ::sigaddset(&ending, number);
+    for (const int number : ending_signals) ::sigaddset(&ending, number);
     ::pthread_sigmask(SIG_BLOCK, &ending, &previous_);
 }
 
@@ -41,8 +39,7 @@ signal_hold::~signal_hold() {
 
 void remove_on_signal(const std::string& path) {
     forget_file();
-    if (path.size() >= sizeof registered_path)
-        return; // the kernel refuses such a path, so there is no file
+    if (path.size() >= sizeof registered_path) return; // the kernel refuses such a path, so there is no file
     std::memcpy(registered_path, path.c_str(), path.size() + 1);
     registered = true;
     struct sigaction action = {};
@@ -52,8 +49,7 @@ void remove_on_signal(const std::string& path) {
     for (const int number : ending_signals) {
         struct sigaction current = {};
         ::sigaction(number, nullptr, &current);
-        if (current.sa_handler != SIG_IGN)
-            ::sigaction(number, &action, nullptr); // nohup stays nohup
+        if (current.sa_handler != SIG_IGN) ::sigaction(number, &action, nullptr); // nohup stays nohup
     }
 }
 

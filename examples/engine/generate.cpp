@@ -23,15 +23,11 @@ generation generate(transformer& t, const tokenizer& words, std::span<const toke
 
     while (run.tokens.size() < options.predict) {
         const token_id next = choice.choose(logits);
-        if (!options.ignore_end && words.is_end(next))
-            break;
+        if (!options.ignore_end && words.is_end(next)) break;
         run.tokens.push_back(next);
-        if (options.top_logits != 0)
-            run.logits.push_back(highest(logits, options.top_logits));
-        if (events.generated)
-            events.generated(next);
-        if (run.tokens.size() == options.predict)
-            break;
+        if (options.top_logits != 0) run.logits.push_back(highest(logits, options.top_logits));
+        if (events.generated) events.generated(next);
+        if (run.tokens.size() == options.predict) break;
         start = clock::now();
         logits = t.step(next);
         run.decode_s += seconds_since(start);

@@ -59,8 +59,7 @@ std::string type_name(tensor_type type) {
                                                           "Q5_0", "Q5_1", "Q8_0", "Q8_1", "Q2_K", "Q3_K",
                                                           "Q4_K", "Q5_K", "Q6_K", "Q8_K"};
     const auto number = static_cast<std::uint32_t>(type);
-    if (type == tensor_type::bf16)
-        return "BF16";
+    if (type == tensor_type::bf16) return "BF16";
     return number < names.size() ? names[number] : "number " + std::to_string(number);
 }
 
@@ -87,8 +86,7 @@ mapped_file::mapped_file(const std::string& path) {
         throw bad_input("cannot read model " + path + ": " + std::strerror(error));
     };
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        fail(errno);
+    if (fd < 0) fail(errno);
     struct stat info = {};
     const int error = ::fstat(fd, &info) != 0 ? errno : S_ISDIR(info.st_mode) ? EISDIR : 0;
     void* address = MAP_FAILED;
@@ -96,12 +94,9 @@ mapped_file::mapped_file(const std::string& path) {
         address = ::mmap(nullptr, static_cast<std::size_t>(info.st_size), PROT_READ, MAP_SHARED, fd, 0);
     const int map_error = errno;
     ::close(fd);
-    if (error != 0)
-        fail(error);
-    if (info.st_size == 0)
-        throw bad_input("cannot read model " + path + ": the file is empty");
-    if (address == MAP_FAILED)
-        fail(map_error);
+    if (error != 0) fail(error);
+    if (info.st_size == 0) throw bad_input("cannot read model " + path + ": the file is empty");
+    if (address == MAP_FAILED) fail(map_error);
     data_ = static_cast<const std::byte*>(address);
     size_ = static_cast<std::size_t>(info.st_size);
 }
@@ -119,8 +114,7 @@ class gguf_file::cursor {
     explicit cursor(const gguf_file& file) : file_(file), bytes_(file.file_.bytes()) {}
 
     const std::byte* take(std::uint64_t n) {
-        if (n > bytes_.size() - position_)
-            file_.reject("the file is truncated");
+        if (n > bytes_.size() - position_) file_.reject("the file is truncated");
         const std::byte* at = bytes_.data() + position_;
         position_ += n;
         return at;
@@ -140,15 +134,12 @@ class gguf_file::cursor {
 
 gguf_file::gguf_file(const std::string& path) : path_(path), file_(path) {
     const auto bytes = file_.bytes();
-    if (bytes.size() < 4 || std::memcmp(bytes.data(), "GGUF", 4) != 0)
-        reject("it is not a GGUF file");
+    if (bytes.size() < 4 || std::memcmp(bytes.data(), "GGUF", 4) != 0) reject("it is not a GGUF file");
     cursor at(*this);
     at.take(4);
     const auto version = at.number<std::uint32_t>();
-    if ((version & 0xFFFFU) == 0)
-        reject("it is a big-endian GGUF file");
-    if (version != 2 && version != 3)
-        reject("GGUF version " + std::to_string(version) + "; valid: 2, 3");
+    if ((version & 0xFFFFU) == 0) reject("it is a big-endian GGUF file");
+    if (version != 2 && version != 3) reject("GGUF version " + std::to_string(version) + "; valid: 2, 3");
     const auto tensors = at.number<std::uint64_t>();
     const auto pairs = at.number<std::uint64_t>();
     read_metadata(at, pairs);
@@ -175,8 +166,7 @@ void gguf_file::read_metadata(cursor& at, std::uint64_t count) {
             reject("metadata " + quoted(key) + " has an unknown type");
         v.data = at.take(0);
         if (v.type == text) {
-            for (std::uint64_t j = 0; j < v.count; ++j)
-                (void)at.string();
+            for (std::uint64_t j = 0; j < v.count; ++j) (void)at.string();
         } else {
             if (v.count > file_.bytes().size())
                 reject("the file is truncated"); // also keeps the product in range
@@ -219,8 +209,7 @@ void gguf_file::read_tensors(cursor& at, std::uint64_t count) {
     const auto base = (at.position() + alignment - 1) / alignment * alignment;
     const auto size = file_.bytes().size();
     for (auto& r : records) {
-        if (r.offset % 4 != 0)
-            reject("tensor " + quoted(r.name) + " is not aligned");
+        if (r.offset % 4 != 0) reject("tensor " + quoted(r.name) + " is not aligned");
         // Types that are not supported have no known size; they are refused when they are asked for.
         const auto bytes = bytes_of(r.shape.type, r.shape.columns * r.shape.rows).value_or(0);
         if (base > size || r.offset > size - base || bytes > size - base - r.offset)
@@ -235,19 +224,15 @@ void gguf_file::read_tensors(cursor& at, std::uint64_t count) {
 
 const gguf_file::value& gguf_file::scalar(std::string_view key) const {
     const auto found = values_.find(key);
-    if (found == values_.end())
-        reject("metadata " + quoted(key) + " is missing");
-    if (found->second.array)
-        reject("metadata " + quoted(key) + " is a list; one value was expected");
+    if (found == values_.end()) reject("metadata " + quoted(key) + " is missing");
+    if (found->second.array) reject("metadata " + quoted(key) + " is a list; one value was expected");
     return found->second;
 }
 
 const gguf_file::value& gguf_file::list(std::string_view key) const {
     const auto found = values_.find(key);
-    if (found == values_.end())
-        reject("metadata " + quoted(key) + " is missing");
-    if (!found->second.array)
-        reject("metadata " + quoted(key) + " is one value; a list was expected");
+    if (found == values_.end()) reject("metadata " + quoted(key) + " is missing");
+    if (!found->second.array) reject("metadata " + quoted(key) + " is one value; a list was expected");
     return found->second;
 }
 
@@ -280,38 +265,33 @@ double gguf_file::as_number(std::string_view key, std::uint32_t type, const std:
 
 std::string_view gguf_file::string(std::string_view key) const {
     const auto& v = scalar(key);
-    if (v.type != text)
-        reject("metadata " + quoted(key) + " is not a string");
+    if (v.type != text) reject("metadata " + quoted(key) + " is not a string");
     return {reinterpret_cast<const char*>(v.data + 8), load<std::uint64_t>(v.data)};
 }
 
 double gguf_file::number(std::string_view key) const {
     const auto& v = scalar(key);
     const double x = as_number(key, v.type, v.data);
-    if (!std::isfinite(x))
-        reject("metadata " + quoted(key) + " is not a finite number");
+    if (!std::isfinite(x)) reject("metadata " + quoted(key) + " is not a finite number");
     return x;
 }
 
 std::uint64_t gguf_file::integer(std::string_view key) const {
     const double x = number(key);
     // Every count of a model is far below 2^53, so a double carries it exactly.
-    if (x < 0 || x > 9e15 || x != std::floor(x))
-        reject("metadata " + quoted(key) + " is not a whole number");
+    if (x < 0 || x > 9e15 || x != std::floor(x)) reject("metadata " + quoted(key) + " is not a whole number");
     return static_cast<std::uint64_t>(x);
 }
 
 bool gguf_file::flag(std::string_view key) const {
     const auto& v = scalar(key);
-    if (v.type != boolean)
-        reject("metadata " + quoted(key) + " is not true or false");
+    if (v.type != boolean) reject("metadata " + quoted(key) + " is not true or false");
     return load<std::uint8_t>(v.data) != 0;
 }
 
 std::vector<std::string_view> gguf_file::strings(std::string_view key) const {
     const auto& v = list(key);
-    if (v.type != text)
-        reject("metadata " + quoted(key) + " is not a list of strings");
+    if (v.type != text) reject("metadata " + quoted(key) + " is not a list of strings");
     std::vector<std::string_view> all;
     all.reserve(v.count);
     const std::byte* at = v.data;
@@ -334,8 +314,7 @@ std::vector<double> gguf_file::numbers(std::string_view key) const {
 
 const tensor* gguf_file::find(std::string_view name) const {
     const auto found = tensors_.find(name);
-    if (found == tensors_.end())
-        return nullptr;
+    if (found == tensors_.end()) return nullptr;
     if (!bytes_of(found->second.type, 0))
         reject("tensor " + quoted(name) + " has type " + type_name(found->second.type) +
                "; supported: F32, F16, BF16, Q8_0, Q4_0");
@@ -344,8 +323,7 @@ const tensor* gguf_file::find(std::string_view name) const {
 
 const tensor& gguf_file::tensor_at(std::string_view name) const {
     const tensor* t = find(name);
-    if (t == nullptr)
-        reject("tensor " + quoted(name) + " is missing");
+    if (t == nullptr) reject("tensor " + quoted(name) + " is missing");
     return *t;
 }
 

@@ -34,8 +34,7 @@ void expand_q8_0(const std::byte* p, std::size_t count, float* out) noexcept {
         const float scale = scale_of(p);
         std::int8_t q[block];
         std::memcpy(q, p + 2, sizeof q);
-        for (std::size_t j = 0; j < block; ++j)
-            out[i + j] = scale * static_cast<float>(q[j]);
+        for (std::size_t j = 0; j < block; ++j) out[i + j] = scale * static_cast<float>(q[j]);
     }
 }
 
@@ -45,8 +44,7 @@ void expand_q4_0(const std::byte* p, std::size_t count, float* out) noexcept {
         const float scale = scale_of(p);
         std::uint8_t q[block / 2];
         std::memcpy(q, p + 2, sizeof q);
-        for (std::size_t j = 0; j < block / 2; ++j)
-            out[i + j] = scale * static_cast<float>((q[j] & 0xF) - 8);
+        for (std::size_t j = 0; j < block / 2; ++j) out[i + j] = scale * static_cast<float>((q[j] & 0xF) - 8);
         for (std::size_t j = 0; j < block / 2; ++j)
             out[i + j + block / 2] = scale * static_cast<float>((q[j] >> 4) - 8);
     }
@@ -55,10 +53,8 @@ void expand_q4_0(const std::byte* p, std::size_t count, float* out) noexcept {
 template <class Half> void expand_half(const std::byte* p, std::size_t count, float* out) noexcept {
     const auto* from = reinterpret_cast<const Half*>(p);
     std::size_t i = 0;
-    for (; i + lanes <= count; i += lanes)
-        kvtl::simd::store<arch>(out + i, kvtl::simd::load<arch>(from + i));
-    for (; i < count; ++i)
-        out[i] = kvtl::to_float(from[i]);
+    for (; i + lanes <= count; i += lanes) kvtl::simd::store<arch>(out + i, kvtl::simd::load<arch>(from + i));
+    for (; i < count; ++i) out[i] = kvtl::to_float(from[i]);
 }
 
 /// Adds Rows x Tokens inner products of n numbers to y. Each register of weights is used for every token, and
@@ -68,13 +64,11 @@ void tile(const float* w, const float* x, std::size_t x_stride, std::size_t n, f
           std::size_t y_stride) noexcept {
     floats sum[Rows][Tokens];
     for (auto& row : sum)
-        for (auto& s : row)
-            s = floats(0.0F);
+        for (auto& s : row) s = floats(0.0F);
     std::size_t i = 0;
     for (; i + lanes <= n; i += lanes) {
         floats xs[Tokens];
-        for (std::size_t t = 0; t < Tokens; ++t)
-            xs[t] = kvtl::simd::load<arch>(x + t * x_stride + i);
+        for (std::size_t t = 0; t < Tokens; ++t) xs[t] = kvtl::simd::load<arch>(x + t * x_stride + i);
         for (std::size_t r = 0; r < Rows; ++r) {
             const floats weights = kvtl::simd::load<arch>(w + r * piece + i);
             for (std::size_t t = 0; t < Tokens; ++t)
@@ -84,8 +78,7 @@ void tile(const float* w, const float* x, std::size_t x_stride, std::size_t n, f
     for (std::size_t r = 0; r < Rows; ++r)
         for (std::size_t t = 0; t < Tokens; ++t) {
             float total = kvtl::simd::reduce_add<arch>(sum[r][t]);
-            for (std::size_t j = i; j < n; ++j)
-                total += w[r * piece + j] * x[t * x_stride + j];
+            for (std::size_t j = i; j < n; ++j) total += w[r * piece + j] * x[t * x_stride + j];
             y[t * y_stride + r] += total;
         }
 }
@@ -97,8 +90,7 @@ void tiles(const float* w, const float* x, std::size_t x_stride, std::size_t n, 
     std::size_t t = 0;
     for (; t + 2 <= tokens; t += 2)
         tile<Rows, 2>(w, x + t * x_stride, x_stride, n, y + t * y_stride, y_stride);
-    if (t < tokens)
-        tile<Rows, 1>(w, x + t * x_stride, x_stride, n, y + t * y_stride, y_stride);
+    if (t < tokens) tile<Rows, 1>(w, x + t * x_stride, x_stride, n, y + t * y_stride, y_stride);
 }
 
 } // namespace

@@ -68,8 +68,7 @@ void model::read_hyper(const gguf_file& file) {
     s.query_heads = count(file, name + ".attention.head_count");
     s.kv_heads = count_or(file, name + ".attention.head_count_kv", s.query_heads);
     s.head_dim = hyper_.width / s.query_heads;
-    if (file.has(name + ".attention.key_length"))
-        s.head_dim = count(file, name + ".attention.key_length");
+    if (file.has(name + ".attention.key_length")) s.head_dim = count(file, name + ".attention.key_length");
     if (count_or(file, name + ".attention.value_length", s.head_dim) != s.head_dim)
         file.reject("keys and values of different lengths are not supported");
     if (const auto checked = kvtl::geometry<kvtl::shape{}>::from(s); !checked)
@@ -91,8 +90,7 @@ void model::read_rope(const gguf_file& file) {
         else if (type != "none")
             file.reject("RoPE scaling '" + std::string(type) + "' is not supported; valid: linear");
     }
-    if (base <= 0 || stretch <= 0)
-        file.reject("RoPE base and scaling factor must be positive");
+    if (base <= 0 || stretch <= 0) file.reject("RoPE base and scaling factor must be positive");
     // Llama 3.1 and later slow down the low frequencies by factors of their own.
     const auto factors = optional_vector(file, "rope_freqs.weight", rotated / 2);
     for (std::uint32_t i = 0; i < rotated / 2; ++i) {

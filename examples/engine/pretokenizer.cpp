@@ -37,14 +37,10 @@ class scanner {
     /// The byte offset behind the next word.
     std::size_t next() {
         std::size_t length = contraction();
-        if (length == 0)
-            length = letters();
-        if (length == 0)
-            length = numbers();
-        if (length == 0)
-            length = others();
-        if (length == 0)
-            length = spaces();
+        if (length == 0) length = letters();
+        if (length == 0) length = numbers();
+        if (length == 0) length = others();
+        if (length == 0) length = spaces();
         at_ += length;
         return done() ? end_ : symbols_[at_].offset;
     }
@@ -59,30 +55,26 @@ class scanner {
     [[nodiscard]] bool newline(std::size_t i) const { return value(i) == '\r' || value(i) == '\n'; }
     [[nodiscard]] std::size_t run(std::size_t from, char_class kind) const {
         std::size_t n = 0;
-        while (is(from + n, kind))
-            ++n;
+        while (is(from + n, kind)) ++n;
         return n;
     }
 
     [[nodiscard]] std::size_t contraction() const {
-        if (value(0) != '\'')
-            return 0;
+        if (value(0) != '\'') return 0;
         const auto letter = [&](std::size_t i) {
             const char32_t c = value(i);
             return !gpt2_ && c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c;
         };
         const char32_t a = letter(1);
         const char32_t b = letter(2);
-        if (a == 's' || a == 't' || a == 'm' || a == 'd')
-            return 2;
+        if (a == 's' || a == 't' || a == 'm' || a == 'd') return 2;
         return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
     }
 
     /// Letters, with one sign or space before them: only a space for gpt2, anything but a line end for the
     /// others.
     [[nodiscard]] std::size_t letters() const {
-        if (is(0, char_class::letter))
-            return run(0, char_class::letter);
+        if (is(0, char_class::letter)) return run(0, char_class::letter);
         const bool lead = gpt2_ ? value(0) == ' ' : !newline(0) && !is(0, char_class::number);
         const std::size_t n = lead ? run(1, char_class::letter) : 0;
         return n == 0 ? 0 : n + 1;
@@ -97,12 +89,10 @@ class scanner {
     [[nodiscard]] std::size_t others() const {
         const std::size_t lead = value(0) == ' ' ? 1 : 0;
         std::size_t n = run(lead, char_class::other);
-        if (n == 0)
-            return 0;
+        if (n == 0) return 0;
         n += lead;
         if (!gpt2_)
-            while (newline(n))
-                ++n;
+            while (newline(n)) ++n;
         return n;
     }
 
@@ -112,8 +102,7 @@ class scanner {
         const std::size_t n = run(0, char_class::space);
         if (!gpt2_)
             for (std::size_t i = n; i > 0; --i)
-                if (newline(i - 1))
-                    return i;
+                if (newline(i - 1)) return i;
         return n > 1 && at_ + n < symbols_.size() ? n - 1 : n;
     }
 

@@ -24,8 +24,7 @@ class progress_bar {
 
     void update(std::size_t done) {
         const auto now = std::chrono::steady_clock::now();
-        if (!visible_ || (drawn_ && done < total_ && now - last_ < std::chrono::milliseconds(50)))
-            return;
+        if (!visible_ || (drawn_ && done < total_ && now - last_ < std::chrono::milliseconds(50))) return;
         last_ = now;
         drawn_ = true;
         constexpr std::size_t width = 40;
@@ -37,8 +36,7 @@ class progress_bar {
 
     /// Takes the bar away, so that other output can follow.
     void clear() {
-        if (!drawn_)
-            return;
+        if (!drawn_) return;
         std::fputs("\r\033[K", stderr);
         std::fflush(stderr);
         drawn_ = false;

@@ -1,5 +1,5 @@
-// The presets that the programs can choose by name. One line each in registry.cpp, one translation unit each in
-// presets/. SPDX-License-Identifier: MIT
+// The presets that the programs can choose by name. One line each in registry.cpp, one translation unit each
+// in presets/. SPDX-License-Identifier: MIT
 #pragma once
 
 #include "kv_cache.hpp"

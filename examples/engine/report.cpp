@@ -8,8 +8,7 @@ namespace engine {
 std::string to_json(const run_report& report) {
     using json = nlohmann::ordered_json;
     json parts = json::object();
-    for (const auto& [name, bytes] : report.stats.bytes_by_part)
-        parts[name] = bytes;
+    for (const auto& [name, bytes] : report.stats.bytes_by_part) parts[name] = bytes;
     json all = {
         {"policy", report.policy},
         {"io", report.stats.io},
@@ -35,8 +34,7 @@ std::string to_json(const run_report& report) {
         json& steps = all["logits"] = json::array();
         for (const auto& step : report.run.logits) {
             json& top = steps.emplace_back(json::array());
-            for (const auto& [id, value] : step)
-                top.push_back(json::array({id, value}));
+            for (const auto& [id, value] : step) top.push_back(json::array({id, value}));
         }
     }
     // A generation may stop inside a character; what is not UTF-8 becomes U+FFFD instead of an exception.

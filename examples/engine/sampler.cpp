@@ -15,15 +15,13 @@ std::vector<std::pair<token_id, float>> highest(std::span<const float> logits, s
         order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count), order.end(),
         [&](token_id a, token_id b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
     std::vector<std::pair<token_id, float>> top;
-    for (std::size_t i = 0; i < count; ++i)
-        top.emplace_back(order[i], logits[order[i]]);
+    for (std::size_t i = 0; i < count; ++i) top.emplace_back(order[i], logits[order[i]]);
     return top;
 }
 
 token_id sampler::choose(std::span<const float> logits) {
     const auto best = std::max_element(logits.begin(), logits.end());
-    if (temperature_ <= 0)
-        return static_cast<token_id>(best - logits.begin());
+    if (temperature_ <= 0) return static_cast<token_id>(best - logits.begin());
     weights_.clear();
     for (const float x : logits)
         weights_.push_back(std::exp((static_cast<double>(x) - static_cast<double>(*best)) / temperature_));
@@ -32,8 +30,7 @@ token_id sampler::choose(std::span<const float> logits) {
     double left = static_cast<double>(random_() >> 11) * 0x1p-53 * total;
     for (std::size_t i = 0; i < weights_.size(); ++i) {
         left -= weights_[i];
-        if (left < 0)
-            return static_cast<token_id>(i);
+        if (left < 0) return static_cast<token_id>(i);
     }
     return static_cast<token_id>(best - logits.begin()); // rounding used up the whole range
 }

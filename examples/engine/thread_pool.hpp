@@ -19,14 +19,12 @@ class thread_pool {
   public:
     /// `threads` includes the caller: 1 starts none.
     explicit thread_pool(unsigned threads) {
-        for (unsigned i = 1; i < threads; ++i)
-            workers_.emplace_back([this] { work(); });
+        for (unsigned i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
     }
     ~thread_pool() {
         stop_ = true;
         announce();
-        for (auto& w : workers_)
-            w.join();
+        for (auto& w : workers_) w.join();
     }
     thread_pool(const thread_pool&) = delete;
     thread_pool& operator=(const thread_pool&) = delete;
@@ -36,8 +34,7 @@ class thread_pool {
     template <class F> void parallel(std::size_t n, const F& f) {
         static_assert(std::is_nothrow_invocable_v<const F&, std::size_t>, "an exception would end a worker");
         if (workers_.empty() || n <= 1) {
-            for (std::size_t i = 0; i < n; ++i)
-                f(i);
+            for (std::size_t i = 0; i < n; ++i) f(i);
             return;
         }
         call_ = [](const void* function, std::size_t i) noexcept { (*static_cast<const F*>(function))(i); };
@@ -46,8 +43,7 @@ class thread_pool {
         unclaimed_ = static_cast<std::int64_t>(n); // publishes the job
         announce();
         drain();
-        for (auto left = unfinished_.load(); left != 0;)
-            left = pause_until(unfinished_, left);
+        for (auto left = unfinished_.load(); left != 0;) left = pause_until(unfinished_, left);
     }
 
   private:
@@ -61,16 +57,14 @@ class thread_pool {
     void drain() noexcept {
         for (auto left = unclaimed_--; left > 0; left = unclaimed_--) {
             call_(function_, static_cast<std::size_t>(left - 1));
-            if (--unfinished_ == 0)
-                unfinished_.notify_one();
+            if (--unfinished_ == 0) unfinished_.notify_one();
         }
     }
 
     void work() noexcept {
         for (std::uint32_t seen = 0;;) {
             seen = pause_until(epoch_, seen);
-            if (stop_)
-                return; // it was set before the epoch that announced it
+            if (stop_) return; // it was set before the epoch that announced it
             drain();
         }
     }
@@ -78,8 +72,7 @@ class thread_pool {
     /// Waits until `value` is no longer `old` and returns what it became.
     template <class T> static T pause_until(const std::atomic<T>& value, T old) noexcept {
         for (int spin = 0; spin < 4000; ++spin)
-            if (const T now = value; now != old)
-                return now;
+            if (const T now = value; now != old) return now;
         value.wait(old);
         return value;
     }

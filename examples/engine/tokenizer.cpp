@@ -38,41 +38,33 @@ template <class Rank> std::vector<std::string_view> merge_pairs(std::string_view
         parts.push_back({text.substr(i, n), index == 0 ? none : index - 1, index + 1});
         i += n;
     }
-    if (parts.empty())
-        return {};
+    if (parts.empty()) return {};
     parts.back().right = none;
 
     std::priority_queue<pair> queue;
     const auto enqueue = [&](std::size_t left) {
         const std::size_t right = left == none ? none : parts[left].right;
-        if (right == none)
-            return;
+        if (right == none) return;
         const double r = rank(parts[left].text, parts[right].text);
-        if (r < no_rank)
-            queue.push({r, left, parts[left].text.size() + parts[right].text.size()});
+        if (r < no_rank) queue.push({r, left, parts[left].text.size() + parts[right].text.size()});
     };
-    for (std::size_t i = 0; i < parts.size(); ++i)
-        enqueue(i);
+    for (std::size_t i = 0; i < parts.size(); ++i) enqueue(i);
     while (!queue.empty()) {
         const pair best = queue.top();
         queue.pop();
         part& left = parts[best.left];
-        if (left.text.empty() || left.right == none)
-            continue;
+        if (left.text.empty() || left.right == none) continue;
         part& right = parts[left.right];
-        if (left.text.size() + right.text.size() != best.bytes)
-            continue;
+        if (left.text.size() + right.text.size() != best.bytes) continue;
         left.text = {left.text.data(), best.bytes};
         right.text = {};
         left.right = right.right;
-        if (left.right != none)
-            parts[left.right].left = best.left;
+        if (left.right != none) parts[left.right].left = best.left;
         enqueue(left.left);
         enqueue(best.left);
     }
     std::vector<std::string_view> merged;
-    for (std::size_t i = 0; i != none; i = parts[i].right)
-        merged.push_back(parts[i].text);
+    for (std::size_t i = 0; i != none; i = parts[i].right) merged.push_back(parts[i].text);
     return merged;
 }
 
@@ -81,8 +73,7 @@ int byte_value(std::string_view token) {
     const auto digit = [](char c) {
         return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
     };
-    if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>')
-        return -1;
+    if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
     const int high = digit(token[3]);
     const int low = digit(token[4]);
     return high < 0 || low < 0 ? -1 : high * 16 + low;
@@ -98,8 +89,7 @@ tokenizer::tokenizer(const gguf_file& file) {
         if (types.size() != tokens_.size())
             file.reject("tokenizer.ggml.token_type has another length than the tokens");
         for (std::size_t i = 0; i < types.size(); ++i)
-            if (types[i] >= 1 && types[i] <= 6)
-                kinds_[i] = static_cast<kind>(types[i]);
+            if (types[i] >= 1 && types[i] <= 6) kinds_[i] = static_cast<kind>(types[i]);
     }
     byte_ids_.fill(-1);
     for (std::size_t i = 0; i < tokens_.size(); ++i) {
@@ -144,8 +134,7 @@ void tokenizer::read_family(const gguf_file& file) {
                     "' is not supported; valid: llama-bpe, qwen2, gpt-2, default");
     }
     const auto merges = file.strings("tokenizer.ggml.merges");
-    for (std::size_t i = 0; i < merges.size(); ++i)
-        merge_rank_.emplace(merges[i], static_cast<double>(i));
+    for (std::size_t i = 0; i < merges.size(); ++i) merge_rank_.emplace(merges[i], static_cast<double>(i));
 
     // Bytes that are printable in Latin-1 are written as themselves, the others as U+0100, U+0101, ...
     char32_t next = 0x100;
@@ -162,11 +151,9 @@ void tokenizer::read_family(const gguf_file& file) {
 void tokenizer::read_special(const gguf_file& file) {
     const auto id = [&](const std::string& name) -> std::int64_t {
         const std::string key = "tokenizer.ggml." + name + "_token_id";
-        if (!file.has(key))
-            return -1;
+        if (!file.has(key)) return -1;
         const auto value = file.integer(key);
-        if (value >= tokens_.size())
-            file.reject(key + " is beyond the vocabulary");
+        if (value >= tokens_.size()) file.reject(key + " is beyond the vocabulary");
         return static_cast<std::int64_t>(value);
     };
     const auto flag = [&](const std::string& name, bool otherwise) {
@@ -178,18 +165,15 @@ void tokenizer::read_special(const gguf_file& file) {
     bos_ = with_bos ? id("bos") : -1;
     unknown_ = id("unknown");
     for (const char* name : {"eos", "eot", "eom"})
-        if (const auto end = id(name); end >= 0)
-            ends_.push_back(static_cast<token_id>(end));
+        if (const auto end = id(name); end >= 0) ends_.push_back(static_cast<token_id>(end));
     for (const token_id special : special_)
         for (const char* name : {"<|eot_id|>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>"})
-            if (tokens_[special] == name)
-                ends_.push_back(special);
+            if (tokens_[special] == name) ends_.push_back(special);
 }
 
 std::vector<token_id> tokenizer::encode(std::string_view text, bool parse_control) const {
     std::vector<token_id> out;
-    if (bos_ >= 0)
-        out.push_back(static_cast<token_id>(bos_));
+    if (bos_ >= 0) out.push_back(static_cast<token_id>(bos_));
     std::size_t begin = 0; // of the ordinary text that has not been encoded yet
     for (std::size_t i = 0; i < text.size(); ++i) {
         const auto here = [&](token_id id) {
@@ -197,8 +181,7 @@ std::vector<token_id> tokenizer::encode(std::string_view text, bool parse_contro
                    text.substr(i).starts_with(tokens_[id]);
         };
         const auto found = std::find_if(special_.begin(), special_.end(), here);
-        if (found == special_.end())
-            continue;
+        if (found == special_.end()) continue;
         encode_fragment(text.substr(begin, i - begin), out);
         out.push_back(*found);
         begin = i + tokens_[*found].size();
@@ -209,8 +192,7 @@ std::vector<token_id> tokenizer::encode(std::string_view text, bool parse_contro
 }
 
 void tokenizer::encode_fragment(std::string_view text, std::vector<token_id>& out) const {
-    if (text.empty())
-        return;
+    if (text.empty()) return;
     if (byte_level_)
         encode_byte_level(text, out);
     else
@@ -261,8 +243,7 @@ void tokenizer::encode_byte_level(std::string_view text, std::vector<token_id>& 
     std::string word;
     for (const auto raw : split_words(text, pattern_)) {
         word.clear();
-        for (const char c : raw)
-            word += visible_[static_cast<unsigned char>(c)];
+        for (const char c : raw) word += visible_[static_cast<unsigned char>(c)];
         if (whole_words_first_) {
             if (const auto found = ids_.find(word); found != ids_.end()) {
                 out.push_back(found->second);
@@ -286,15 +267,13 @@ void tokenizer::encode_byte_level(std::string_view text, std::vector<token_id>& 
 }
 
 std::string tokenizer::piece(token_id id) const {
-    if (id >= tokens_.size() || kinds_[id] == kind::control)
-        return {};
+    if (id >= tokens_.size() || kinds_[id] == kind::control) return {};
     const auto token = tokens_[id];
     if (kinds_[id] == kind::byte) {
         const int byte = byte_value(token);
         return byte < 0 ? std::string() : std::string(1, static_cast<char>(byte));
     }
-    if (kinds_[id] == kind::user_defined)
-        return std::string(token);
+    if (kinds_[id] == kind::user_defined) return std::string(token);
     std::string text;
     for (std::size_t i = 0; i < token.size();) {
         const auto c = first_code_point(token.substr(i));
@@ -317,8 +296,7 @@ std::string tokenizer::piece(token_id id) const {
 
 std::string tokenizer::decode(std::span<const token_id> ids) const {
     std::string text;
-    for (const auto id : ids)
-        text += piece(id);
+    for (const auto id : ids) text += piece(id);
     return text;
 }
 

@@ -24,8 +24,7 @@ void rms_norm(const float* x, std::span<const float> weight, float epsilon, floa
         sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
     const double mean = sum / static_cast<double>(weight.size());
     const auto scale = static_cast<float>(1.0 / std::sqrt(mean + static_cast<double>(epsilon)));
-    for (std::size_t i = 0; i < weight.size(); ++i)
-        y[i] = x[i] * scale * weight[i];
+    for (std::size_t i = 0; i < weight.size(); ++i) y[i] = x[i] * scale * weight[i];
 }
 
 /// The same for every row of (T, rows_per_token, weight.size()).
@@ -46,8 +45,7 @@ void gated(float* gate, const float* up, std::size_t n) noexcept {
         const floats silu = g / (floats(1.0F) + kvtl::simd::exp<arch>(-g));
         kvtl::simd::store<arch>(gate + i, silu * kvtl::simd::load<arch>(up + i));
     }
-    for (; i < n; ++i)
-        gate[i] = gate[i] / (1.0F + std::exp(-gate[i])) * up[i];
+    for (; i < n; ++i) gate[i] = gate[i] / (1.0F + std::exp(-gate[i])) * up[i];
 }
 
 } // namespace
@@ -59,17 +57,14 @@ transformer::transformer(const model& m, kv_cache& cache, thread_pool& pool, std
 }
 
 void transformer::require(const kvtl::status& s) const {
-    if (!s)
-        throw run_failure(s.what());
+    if (!s) throw run_failure(s.what());
 }
 
 void transformer::begin() {
-    if (begun_)
-        require(cache_.end(sequence_));
+    if (begun_) require(cache_.end(sequence_));
     begun_ = false;
     const auto sequence = cache_.begin();
-    if (!sequence)
-        throw run_failure(sequence.error().message);
+    if (!sequence) throw run_failure(sequence.error().message);
     sequence_ = *sequence;
     begun_ = true;
     position_ = 0;
@@ -89,8 +84,7 @@ std::span<const float> transformer::prefill(std::span<const token_id> tokens,
         embed(tokens.subspan(done, n));
         run_layers(phase::prompt, n, done + n == tokens.size());
         done += n;
-        if (progress)
-            progress(done);
+        if (progress) progress(done);
     }
     return logits_of_last(n);
 }
@@ -146,13 +140,11 @@ void transformer::attention(phase p, std::uint32_t layer, std::size_t tokens, bo
         k_pre_ = k_;
         in.k_pre = k_pre_;
     }
-    if (contains(wants_.signals, kvtl::signal::x))
-        in.x = normed_;
+    if (contains(wants_.signals, kvtl::signal::x)) in.x = normed_;
     rotate(k_.data(), shape.kv_heads, tokens);
 
     // A policy that reads ahead is told early what the next layer will probably look for.
-    if (wants_.prefetch && p == phase::decode && layer + 1 < shape.layers)
-        guess_next_query(layer + 1);
+    if (wants_.prefetch && p == phase::decode && layer + 1 < shape.layers) guess_next_query(layer + 1);
 
     in.q = q_;
     in.k = k_;
@@ -163,12 +155,10 @@ void transformer::attention(phase p, std::uint32_t layer, std::size_t tokens, bo
         per_shard_[shard] = p == phase::prompt ? cache_.prefill(sequence_, layer, in, out_, s)
                                                : cache_.attend(sequence_, layer, in, out_, s);
     });
-    for (const auto& status : per_shard_)
-        require(status);
+    for (const auto& status : per_shard_) require(status);
 
     matmul(pool_, w.output, w.output_bias, out_.data(), tokens, sum_.data());
-    for (std::size_t i = 0; i < x_.size(); ++i)
-        x_[i] += sum_[i];
+    for (std::size_t i = 0; i < x_.size(); ++i) x_[i] += sum_[i];
 }
 
 void transformer::feed_forward(const layer_weights& w, std::size_t tokens) {
@@ -183,8 +173,7 @@ void transformer::feed_forward(const layer_weights& w, std::size_t tokens) {
         gated(gate_.data() + t * hidden, up_.data() + t * hidden, hidden);
     });
     matmul(pool_, w.down, {}, gate_.data(), tokens, sum_.data());
-    for (std::size_t i = 0; i < x_.size(); ++i)
-        x_[i] += sum_[i];
+    for (std::size_t i = 0; i < x_.size(); ++i) x_[i] += sum_[i];
 }
 
 /// The residual stream changes little from layer to layer: this layer's input through the next layer's query
@@ -197,8 +186,7 @@ void transformer::guess_next_query(std::uint32_t next_layer) {
     pool_.parallel(per_shard_.size(), [&](std::size_t shard) noexcept {
         per_shard_[shard] = cache_.prefetch(sequence_, next_layer, guess_, static_cast<unsigned>(shard));
     });
-    for (const auto& status : per_shard_)
-        require(status);
+    for (const auto& status : per_shard_) require(status);
 }
 
 void transformer::project_queries(const layer_weights& w, const float* x, std::size_t tokens, float* q) {

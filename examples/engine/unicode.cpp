@@ -30,22 +30,18 @@ template <std::size_t N> bool contains(const code_range (&ranges)[N], char32_t v
 code_point first_code_point(std::string_view text) noexcept {
     constexpr code_point invalid = {0xFFFD, 1};
     const auto lead = static_cast<unsigned char>(text[0]);
-    if (lead < 0x80)
-        return {lead, 1};
+    if (lead < 0x80) return {lead, 1};
     const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-    if (lead < 0xC2 || lead > 0xF4 || text.size() < length)
-        return invalid;
+    if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return invalid;
     auto value = static_cast<char32_t>(lead & (0x7FU >> length));
     for (std::size_t i = 1; i < length; ++i) {
         const auto next = static_cast<unsigned char>(text[i]);
-        if ((next & 0xC0) != 0x80)
-            return invalid;
+        if ((next & 0xC0) != 0x80) return invalid;
         value = (value << 6) | (next & 0x3FU);
     }
     // Longer than necessary, a surrogate, or beyond the last code point.
     constexpr char32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    if (value < least[length] || value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF))
-        return invalid;
+    if (value < least[length] || value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF)) return invalid;
     return {value, length};
 }
 
@@ -70,12 +66,9 @@ void append_utf8(std::string& text, char32_t value) {
 }
 
 char_class class_of(char32_t value) noexcept {
-    if (contains(spaces, value))
-        return char_class::space;
-    if (contains(letters, value))
-        return char_class::letter;
-    if (contains(numbers, value))
-        return char_class::number;
+    if (contains(spaces, value)) return char_class::space;
+    if (contains(letters, value)) return char_class::letter;
+    if (contains(numbers, value)) return char_class::number;
     return char_class::other;
 }
 

@@ -18,7 +18,9 @@ template <class Lane> struct lane_table {
     typename Lane::offsets offsets;
     std::uint32_t lanes_per_slot = 0;
 
-    [[nodiscard]] Lane at(std::uint32_t id) const noexcept { return {blocks + std::size_t{id} * offsets.bytes, sizes, offsets}; }
+    [[nodiscard]] Lane at(std::uint32_t id) const noexcept {
+        return {blocks + std::size_t{id} * offsets.bytes, sizes, offsets};
+    }
     [[nodiscard]] std::uint32_t slot_of(std::uint32_t id) const noexcept { return id / lanes_per_slot; }
 };
 

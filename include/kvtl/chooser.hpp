@@ -1,5 +1,5 @@
-// Which units a query attends: index scores, reduced over the queries that share a lane, then the selector's choice.
-// SPDX-License-Identifier: MIT
+// Which units a query attends: index scores, reduced over the queries that share a lane, then the selector's
+// choice. SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/lane.hpp>
@@ -26,7 +26,9 @@ struct model_extents {
     [[nodiscard]] std::size_t query_offset(std::uint32_t lane) const noexcept {
         return std::size_t{lane} * lane_queries() * dim;
     }
-    [[nodiscard]] std::size_t key_offset(std::uint32_t lane) const noexcept { return std::size_t{lane} * width(); }
+    [[nodiscard]] std::size_t key_offset(std::uint32_t lane) const noexcept {
+        return std::size_t{lane} * width();
+    }
 };
 
 template <class Types> class chooser {
@@ -36,7 +38,8 @@ template <class Types> class chooser {
 
     struct scratch {
         std::span<float> query; ///< (width)
-        std::span<float> score; ///< (rows, U): one row, or one per query of a KV head and one for the sum over heads
+        std::span<float>
+            score; ///< (rows, U): one row, or one per query of a KV head and one for the sum over heads
         std::span<std::uint32_t> order;
         std::span<std::uint64_t> keys;
 
@@ -53,12 +56,12 @@ template <class Types> class chooser {
     };
 
     chooser() = default;
-    chooser(const model_extents& m, const typename Types::index_state& index, const typename Types::selector_state& select,
-            const scratch& x) noexcept
+    chooser(const model_extents& m, const typename Types::index_state& index,
+            const typename Types::selector_state& select, const scratch& x) noexcept
         : model_(m), index_(&index), selector_(&select), x_(x) {}
 
-    /// Chooses among the units of a lane for the queries `q` (lane queries, D) of one token; at most `budget` entries.
-    /// Writes them to `out` (room for all units), best first, and returns their number.
+    /// Chooses among the units of a lane for the queries `q` (lane queries, D) of one token; at most `budget`
+    /// entries. Writes them to `out` (room for all units), best first, and returns their number.
     [[nodiscard]] std::uint32_t choose(const float* q, const units_view& u, std::uint32_t budget,
                                        std::span<chosen_unit> out) noexcept {
         if constexpr (selector::takes_everything) {
@@ -73,24 +76,28 @@ template <class Types> class chooser {
             } else {
                 score_by_head(q, u);
             }
-            return selector_->choose({x_.score.first(u.count), {u.unit, u.count}, budget, x_.order, x_.keys}, out);
+            return selector_->choose({x_.score.first(u.count), {u.unit, u.count}, budget, x_.order, x_.keys},
+                                     out);
         }
     }
 
   private:
     static constexpr bool linear = [] {
-        if constexpr (selector::uses_scores) return selector::reduction::linear;
-        else return true;
+        if constexpr (selector::uses_scores)
+            return selector::reduction::linear;
+        else
+            return true;
     }();
 
-    /// The mean over each KV head's queries, heads side by side: one dot product with a unit's mean gives the sum over
-    /// heads of the mean scores.
+    /// The mean over each KV head's queries, heads side by side: one dot product with a unit's mean gives the
+    /// sum over heads of the mean scores.
     void mean_queries(const float* q) noexcept {
         for (std::uint32_t h = 0; h < model_.lane_heads; ++h) {
             float* out = &x_.query[std::size_t{h} * model_.dim];
             const float* first = q + std::size_t{h} * model_.group * model_.dim;
             std::copy_n(first, model_.dim, out);
-            for (std::uint32_t g = 1; g < model_.group; ++g) simd::add(first + std::size_t{g} * model_.dim, out, model_.dim);
+            for (std::uint32_t g = 1; g < model_.group; ++g)
+                simd::add(first + std::size_t{g} * model_.dim, out, model_.dim);
             simd::scale(1.0F / static_cast<float>(model_.group), out, model_.dim);
         }
     }
@@ -105,8 +112,10 @@ template <class Types> class chooser {
                 head.dim = model_.dim;
                 index_->score(q + std::size_t{h} * model_.group * model_.dim, model_.group, head, rows);
                 selector::reduction::apply(rows, model_.group, u.count);
-                if (h == 0) std::copy_n(rows.data(), u.count, total.data());
-                else simd::add(rows.data(), total.data(), u.count);
+                if (h == 0)
+                    std::copy_n(rows.data(), u.count, total.data());
+                else
+                    simd::add(rows.data(), total.data(), u.count);
             }
         }
     }

@@ -1,5 +1,5 @@
-// Storage types of cache entries: 16-bit floats without arithmetic. SIMD conversions live in simd/; the scalar ones
-// here are their reference. SPDX-License-Identifier: MIT
+// Storage types of cache entries: 16-bit floats without arithmetic. SIMD conversions live in simd/; the
+// scalar ones here are their reference. SPDX-License-Identifier: MIT
 #pragma once
 
 #include <bit>
@@ -26,12 +26,17 @@ template <class T>
 concept element = std::same_as<T, float> || std::same_as<T, f16> || std::same_as<T, bf16>;
 
 template <element E> [[nodiscard]] constexpr std::string_view element_name() noexcept {
-    if constexpr (std::same_as<E, f16>) return "f16";
-    else if constexpr (std::same_as<E, bf16>) return "bf16";
-    else return "f32";
+    if constexpr (std::same_as<E, f16>)
+        return "f16";
+    else if constexpr (std::same_as<E, bf16>)
+        return "bf16";
+    else
+        return "f32";
 }
 
-[[nodiscard]] constexpr float to_float(float x) noexcept { return x; }
+[[nodiscard]] constexpr float to_float(float x) noexcept {
+    return x;
+}
 
 [[nodiscard]] constexpr float to_float(bf16 x) noexcept {
     return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
@@ -66,7 +71,8 @@ template <element E> [[nodiscard]] constexpr E from_float(float x) noexcept {
             const auto sign = static_cast<std::uint16_t>((u >> 16) & 0x8000U);
             if (nan) return f16{static_cast<std::uint16_t>(sign | 0x7E00U)};
             const std::uint32_t magnitude = u & 0x7FFFFFFFU;
-            if (magnitude >= 0x477FF000U) return f16{static_cast<std::uint16_t>(sign | 0x7C00U)}; // rounds to inf
+            if (magnitude >= 0x477FF000U)
+                return f16{static_cast<std::uint16_t>(sign | 0x7C00U)}; // rounds to inf
             if (magnitude < 0x38800000U) { // subnormal half, or zero: shift the full mantissa into place
                 if (magnitude < 0x33000000U) return f16{sign};
                 const std::uint32_t exponent = magnitude >> 23;

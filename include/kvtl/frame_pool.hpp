@@ -5,8 +5,8 @@
 //   dirty    the last page of a unit, with entries that storage has not (a *tail*),
 //   writing  on its way to storage,
 //   failed   a write of it failed; it keeps the only copy until the write is tried again.
-// It is free when it is none of these. A frame that is only `writing` counts as free already: whoever needs it waits for
-// the write, so that which unit is evicted never depends on how fast the device is.
+// It is free when it is none of these. A frame that is only `writing` counts as free already: whoever needs
+// it waits for the write, so that which unit is evicted never depends on how fast the device is.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -24,14 +24,15 @@ struct frame_record {
     std::uint32_t page = none; ///< page of the shard's file that this frame holds
     std::uint32_t lane = none; ///< owner, as index into the lanes of the pool's shard
     std::uint32_t unit = none;
-    std::uint32_t stamp = 0;   ///< tails: when it last received an entry
+    std::uint32_t stamp = 0; ///< tails: when it last received an entry
     std::uint16_t pins = 0;
     bool linked = false;
     bool dirty = false;
     bool writing = false;
     bool failed = false;
     bool admitted = false; ///< first frame of a chain the replacement policy knows
-    bool lent = false;     ///< entry-wise layouts: linked by a flight because it has a page that is still being written
+    bool lent =
+        false; ///< entry-wise layouts: linked by a flight because it has a page that is still being written
 
     [[nodiscard]] bool idle() const noexcept { return !linked && !dirty && !writing && !failed; }
 };
@@ -45,10 +46,11 @@ template <class Replacement> class frame_pool {
     }
 
     frame_pool() = default;
-    frame_pool(const typename Replacement::config_type& config, std::span<std::byte> frames, std::uint32_t page_bytes,
-               std::uint32_t unit_pages, std::uint32_t tail_quota, carver& metadata) noexcept
-        : memory_(frames.data()), page_bytes_(page_bytes), count_(static_cast<std::uint32_t>(frames.size() / page_bytes)),
-          tail_quota_(tail_quota) {
+    frame_pool(const typename Replacement::config_type& config, std::span<std::byte> frames,
+               std::uint32_t page_bytes, std::uint32_t unit_pages, std::uint32_t tail_quota,
+               carver& metadata) noexcept
+        : memory_(frames.data()), page_bytes_(page_bytes),
+          count_(static_cast<std::uint32_t>(frames.size() / page_bytes)), tail_quota_(tail_quota) {
         const auto t = take(metadata, count_, unit_pages);
         frame_ = t.frames;
         unsettled_ = t.unsettled;
@@ -90,7 +92,8 @@ template <class Replacement> class frame_pool {
         if (frame_[i].idle()) push_free(i);
     }
 
-    // ------------------------------------------------------------------------------------------------------- tails
+    // -------------------------------------------------------------------------------------------------------
+    // tails
     [[nodiscard]] std::uint32_t tail_count() const noexcept { return tail_count_; }
     [[nodiscard]] std::uint32_t tail_quota() const noexcept { return tail_quota_; }
     void mark_dirty(std::uint32_t i) noexcept {
@@ -114,12 +117,14 @@ template <class Replacement> class frame_pool {
     [[nodiscard]] std::uint32_t oldest_tail(std::uint32_t except) const noexcept {
         std::uint32_t best = none;
         for (std::uint32_t t = 0; t < tail_count_; ++t)
-            if (tails_[t] != except && (best == none || frame_[tails_[t]].stamp < frame_[best].stamp)) best = tails_[t];
+            if (tails_[t] != except && (best == none || frame_[tails_[t]].stamp < frame_[best].stamp))
+                best = tails_[t];
         return best;
     }
     [[nodiscard]] std::span<const std::uint32_t> tails() const noexcept { return tails_.first(tail_count_); }
 
-    // ------------------------------------------------------------------------------------------------ pending writes
+    // ------------------------------------------------------------------------------------------------
+    // pending writes
     void write_started(std::uint32_t i) noexcept {
         if (!frame_[i].writing && !frame_[i].failed) unsettled_[unsettled_count_++] = i;
         frame_[i].failed = false;
@@ -139,7 +144,9 @@ template <class Replacement> class frame_pool {
         settle(i);
     }
     /// Frames that are being written or could not be: for pages among them DRAM holds the truth.
-    [[nodiscard]] std::span<const std::uint32_t> unsettled() const noexcept { return unsettled_.first(unsettled_count_); }
+    [[nodiscard]] std::span<const std::uint32_t> unsettled() const noexcept {
+        return unsettled_.first(unsettled_count_);
+    }
 
     void link(std::uint32_t i) noexcept {
         note_draining(i, -1);

@@ -21,7 +21,8 @@ struct shape {
     friend constexpr bool operator==(const shape&, const shape&) noexcept = default;
 };
 
-/// A shape whose non-zero fields are constants of the type. Kernels see a constant head_dim where there is one.
+/// A shape whose non-zero fields are constants of the type. Kernels see a constant head_dim where there is
+/// one.
 template <shape Static> class geometry {
   public:
     static constexpr shape static_shape = Static;
@@ -40,7 +41,8 @@ template <shape Static> class geometry {
                                    g.shape_.query_heads, g.shape_.kv_heads);
         if (g.group() > max_group)
             return status::failure(errc::invalid_argument,
-                                   "shape.query_heads / shape.kv_heads is %u; valid: 1 to %u", g.group(), max_group);
+                                   "shape.query_heads / shape.kv_heads is %u; valid: 1 to %u", g.group(),
+                                   max_group);
         return g;
     }
 
@@ -67,13 +69,16 @@ template <shape Static> class geometry {
   private:
     static constexpr std::uint32_t limit = 1U << 16; ///< no model is near; keeps every product in 64 bits
 
-    static status take(const char* name, std::uint32_t fixed, std::uint32_t given, std::uint32_t& out) noexcept {
+    static status take(const char* name, std::uint32_t fixed, std::uint32_t given,
+                       std::uint32_t& out) noexcept {
         if (fixed != 0 && given != 0 && given != fixed)
-            return status::failure(errc::invalid_argument, "shape.%s is %u, but this geometry was compiled for %u",
-                                   name, given, fixed);
+            return status::failure(errc::invalid_argument,
+                                   "shape.%s is %u, but this geometry was compiled for %u", name, given,
+                                   fixed);
         out = fixed != 0 ? fixed : given;
         if (out == 0 || out > limit)
-            return status::failure(errc::invalid_argument, "shape.%s is %u; valid: 1 to %u", name, out, limit);
+            return status::failure(errc::invalid_argument, "shape.%s is %u; valid: 1 to %u", name, out,
+                                   limit);
         return {};
     }
 

@@ -1,6 +1,6 @@
-// A lane's block of memory: sinks, window, buffer, unit table, means. One lane is one KV head of a layer (or a whole
-// layer) of one sequence; its block has the same layout for every lane of a cache, contains no pointers and is
-// contiguous, so it can be copied, saved and counted as bytes. SPDX-License-Identifier: MIT
+// A lane's block of memory: sinks, window, buffer, unit table, means. One lane is one KV head of a layer (or
+// a whole layer) of one sequence; its block has the same layout for every lane of a cache, contains no
+// pointers and is contiguous, so it can be copied, saved and counted as bytes. SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/element.hpp>
@@ -16,15 +16,16 @@ namespace kvtl::inline v0 {
 
 /// Sizes that every lane of a cache has in common, all known when the cache is opened.
 struct lane_sizes {
-    std::uint32_t width = 0;        ///< elements of one key (or value) row: lane heads * D
+    std::uint32_t width = 0; ///< elements of one key (or value) row: lane heads * D
     std::uint32_t max_tokens = 0;
     std::uint32_t max_units = 0;
     std::uint32_t sinks = 0;
-    std::uint32_t window = 0;       ///< entries of the recent window; one more row holds the token of the current step
-    std::uint32_t buffer = 0;       ///< rows of the buffer
-    std::uint32_t runs = 0;         ///< page runs a lane may hold
-    bool means = false;             ///< units have means
-    bool chains = false;            ///< entry-wise layout: units are chains of entries
+    std::uint32_t window =
+        0; ///< entries of the recent window; one more row holds the token of the current step
+    std::uint32_t buffer = 0;        ///< rows of the buffer
+    std::uint32_t runs = 0;          ///< page runs a lane may hold
+    bool means = false;              ///< units have means
+    bool chains = false;             ///< entry-wise layout: units are chains of entries
     std::uint32_t chain_entries = 0; ///< rows that a lane's stream may have, gaps included
 };
 
@@ -83,7 +84,9 @@ template <element E, class ClustererLane> class lane_view {
     [[nodiscard]] ClustererLane& clusterer() const noexcept { return *get<ClustererLane>(at_->clusterer); }
     [[nodiscard]] const lane_sizes& sizes() const noexcept { return *sizes_; }
 
-    [[nodiscard]] unit_record& unit(std::uint32_t i) const noexcept { return get<unit_record>(at_->units)[i]; }
+    [[nodiscard]] unit_record& unit(std::uint32_t i) const noexcept {
+        return get<unit_record>(at_->units)[i];
+    }
     [[nodiscard]] std::span<unit_record> units() const noexcept {
         return {get<unit_record>(at_->units), state().units};
     }
@@ -91,7 +94,9 @@ template <element E, class ClustererLane> class lane_view {
     [[nodiscard]] float* mean(std::uint32_t u) const noexcept {
         return get<float>(at_->means) + std::size_t{u} * sizes_->width;
     }
-    [[nodiscard]] std::uint32_t& run(std::uint32_t i) const noexcept { return get<std::uint32_t>(at_->runs)[i]; }
+    [[nodiscard]] std::uint32_t& run(std::uint32_t i) const noexcept {
+        return get<std::uint32_t>(at_->runs)[i];
+    }
     /// Entry-wise layouts: the member of the same unit that follows entry i of the lane's stream.
     [[nodiscard]] std::uint32_t& next_member(std::uint32_t i) const noexcept {
         return get<std::uint32_t>(at_->chain)[i];
@@ -101,7 +106,9 @@ template <element E, class ClustererLane> class lane_view {
     [[nodiscard]] E* sink_k(std::uint32_t i) const noexcept { return row(at_->sink_k, i); }
     [[nodiscard]] E* sink_v(std::uint32_t i) const noexcept { return row(at_->sink_v, i); }
     /// The window is a ring: token t lies at row t % (window + 1).
-    [[nodiscard]] std::uint32_t ring(std::uint32_t token) const noexcept { return token % (sizes_->window + 1); }
+    [[nodiscard]] std::uint32_t ring(std::uint32_t token) const noexcept {
+        return token % (sizes_->window + 1);
+    }
     [[nodiscard]] E* window_k(std::uint32_t token) const noexcept { return row(at_->window_k, ring(token)); }
     [[nodiscard]] E* window_v(std::uint32_t token) const noexcept { return row(at_->window_v, ring(token)); }
 
@@ -139,7 +146,8 @@ template <element E, class ClustererLane> class lane_view {
         std::memmove(buffer_k(i), buffer_k(i + 1), after * sizes_->width * sizeof(E));
         std::memmove(buffer_v(i), buffer_v(i + 1), after * sizes_->width * sizeof(E));
         std::memmove(&buffer_unit(i), &buffer_unit(i + 1), after * sizeof(std::uint32_t));
-        if (sizes_->chains) std::memmove(&buffer_entry(i), &buffer_entry(i + 1), after * sizeof(std::uint32_t));
+        if (sizes_->chains)
+            std::memmove(&buffer_entry(i), &buffer_entry(i + 1), after * sizeof(std::uint32_t));
         --state().buffered;
     }
 

@@ -5,9 +5,9 @@
 //                                               .attend_tokens = 512, .io = {.path = "kv.bin"}});
 //
 // Threads: begin, end, rewind and stats are exclusive. The other calls take a shard; different shards may run
-// concurrently, each fills only its heads' part of `out`. Errors: cold calls return result<T>, hot calls a status and
-// are noexcept; a failed call leaves tokens, units and statistics as they were, and the call may be repeated for the
-// shard it failed on. SPDX-License-Identifier: MIT
+// concurrently, each fills only its heads' part of `out`. Errors: cold calls return result<T>, hot calls a
+// status and are noexcept; a failed call leaves tokens, units and statistics as they were, and the call may
+// be repeated for the shard it failed on. SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/explain.hpp>
@@ -22,7 +22,8 @@ namespace kvtl::inline v0 {
 
 /// Reached only by presets that miss a requirement: prints one sentence for each (see explain.hpp).
 template <class Preset, class Geometry, class Supplied = supplied_by_default> class kv_manager {
-    static_assert(explain_preset<Preset, Geometry, Supplied>(), "[kvtl] the sentences above say what to mend");
+    static_assert(explain_preset<Preset, Geometry, Supplied>(),
+                  "[kvtl] the sentences above say what to mend");
 };
 
 template <class Preset, class Geometry, class Supplied>
@@ -39,13 +40,16 @@ class kv_manager<Preset, Geometry, Supplied> {
     kv_manager& operator=(kv_manager&&) noexcept = default;
     ~kv_manager() = default;
 
-    /// Reserves all memory, opens the device, checks everything that can be checked. Cold; the only call that allocates.
+    /// Reserves all memory, opens the device, checks everything that can be checked. Cold; the only call that
+    /// allocates.
     [[nodiscard]] static result<kv_manager> open(const config& c) {
         auto g = Geometry::from(c.shape);
         if (!g) return g.error();
         if (!contains(c.supplied, needed_signals<Preset>()))
-            return status::failure(errc::unsupported, "supplied: preset %s needs the signal %s, which the engine does not supply",
-                                   preset_name<Preset>().data(), missing_signal(needed_signals<Preset>(), c.supplied));
+            return status::failure(
+                errc::unsupported,
+                "supplied: preset %s needs the signal %s, which the engine does not supply",
+                preset_name<Preset>().data(), missing_signal(needed_signals<Preset>(), c.supplied));
         std::uint32_t page = 4096;
         for (;;) {
             auto planned = planner<Preset, Geometry>::plan(c, *g, page);
@@ -64,7 +68,8 @@ class kv_manager<Preset, Geometry, Supplied> {
                 core_->slots[slot].open = true;
                 return sequence_id{slot, core_->slots[slot].generation};
             }
-        return status::failure(errc::out_of_range, "begin: all %zu sequences are open (max_sequences)", core_->slots.size());
+        return status::failure(errc::out_of_range, "begin: all %zu sequences are open (max_sequences)",
+                               core_->slots.size());
     }
 
     /// Forgets a sequence and frees its storage. Writes in the air are waited for.
@@ -76,11 +81,11 @@ class kv_manager<Preset, Geometry, Supplied> {
         return {};
     }
 
-    /// A chunk of T prompt tokens of one layer: q (T, HQ, D), k, v (T, H, D), exact causal attention over everything so
-    /// far to out (T, HQ, D). With `out` empty the engine attended itself. Chunks before the last set
-    /// in.last_chunk = false. After decode it is a further turn and goes the way of decode, in bulk.
-    [[nodiscard]] status prefill(sequence_id seq, std::size_t layer, const layer_input& in, std::span<float> out,
-                                 unsigned shard = 0) noexcept {
+    /// A chunk of T prompt tokens of one layer: q (T, HQ, D), k, v (T, H, D), exact causal attention over
+    /// everything so far to out (T, HQ, D). With `out` empty the engine attended itself. Chunks before the
+    /// last set in.last_chunk = false. After decode it is a further turn and goes the way of decode, in bulk.
+    [[nodiscard]] status prefill(sequence_id seq, std::size_t layer, const layer_input& in,
+                                 std::span<float> out, unsigned shard = 0) noexcept {
         std::size_t tokens = 0;
         if (status s = check_call("prefill", seq, layer, shard); !s) return s;
         if (status s = check_input("prefill", in, out, true, tokens); !s) return s;
@@ -91,18 +96,21 @@ class kv_manager<Preset, Geometry, Supplied> {
     }
 
     /// One decode step of one layer: appends k, v (H, D) and attends q (HQ, D) to out (HQ, D).
-    [[nodiscard]] status attend(sequence_id seq, std::size_t layer, const layer_input& in, std::span<float> out,
-                                unsigned shard = 0) noexcept {
+    [[nodiscard]] status attend(sequence_id seq, std::size_t layer, const layer_input& in,
+                                std::span<float> out, unsigned shard = 0) noexcept {
         std::size_t tokens = 0;
         if (status s = check_call("attend", seq, layer, shard); !s) return s;
         if (status s = check_input("attend", in, out, false, tokens); !s) return s;
-        if (out.empty()) return status::failure(errc::invalid_argument, "attend: out is empty; valid: %zu floats", core_->query_floats);
+        if (out.empty())
+            return status::failure(errc::invalid_argument, "attend: out is empty; valid: %zu floats",
+                                   core_->query_floats);
         if (status s = check_room("attend", seq, layer, shard, tokens); !s) return s;
         return core_->shards[shard].attend(seq.slot, static_cast<std::uint32_t>(layer), in, out);
     }
 
     /// Appends k, v (H, D) without attention, for engines that attend themselves (then select()).
-    [[nodiscard]] status append(sequence_id seq, std::size_t layer, const layer_input& in, unsigned shard = 0) noexcept {
+    [[nodiscard]] status append(sequence_id seq, std::size_t layer, const layer_input& in,
+                                unsigned shard = 0) noexcept {
         std::size_t tokens = 0;
         if (status s = check_call("append", seq, layer, shard); !s) return s;
         layer_input rows = in;
@@ -112,17 +120,18 @@ class kv_manager<Preset, Geometry, Supplied> {
         return core_->shards[shard].append(seq.slot, static_cast<std::uint32_t>(layer), in);
     }
 
-    /// Starts the reads of a layer early for a guessed (or the true) query q (HQ, D). A hint: what does not fit is left
-    /// to attend(); what was not needed is counted in wasted_bytes.
-    status prefetch(sequence_id seq, std::size_t layer, std::span<const float> q, unsigned shard = 0) noexcept {
+    /// Starts the reads of a layer early for a guessed (or the true) query q (HQ, D). A hint: what does not
+    /// fit is left to attend(); what was not needed is counted in wasted_bytes.
+    status prefetch(sequence_id seq, std::size_t layer, std::span<const float> q,
+                    unsigned shard = 0) noexcept {
         if (status s = check_call("prefetch", seq, layer, shard); !s) return s;
         if (status s = check_floats("prefetch", "q", q, core_->query_floats); !s) return s;
         return core_->shards[shard].prefetch(seq.slot, static_cast<std::uint32_t>(layer), q);
     }
 
     /// For engines with their own attention kernel: brings in what q (HQ, D) selects and calls
-    /// visit(std::size_t kv_head, rows_view<E> keys, rows_view<E> values) for every block to attend (append() first).
-    /// The views stay valid until the next call on this shard.
+    /// visit(std::size_t kv_head, rows_view<E> keys, rows_view<E> values) for every block to attend (append()
+    /// first). The views stay valid until the next call on this shard.
     template <class Visit>
     [[nodiscard]] status select(sequence_id seq, std::size_t layer, std::span<const float> q, Visit&& visit,
                                 unsigned shard = 0) noexcept {
@@ -168,7 +177,8 @@ class kv_manager<Preset, Geometry, Supplied> {
     /// Tokens that a layer of a sequence holds, staged ones included.
     [[nodiscard]] std::size_t tokens(sequence_id seq, std::size_t layer) noexcept {
         for (auto& shard : core_->shards)
-            if (const std::uint32_t n = shard.tokens(seq.slot, static_cast<std::uint32_t>(layer)); n != none) return n;
+            if (const std::uint32_t n = shard.tokens(seq.slot, static_cast<std::uint32_t>(layer)); n != none)
+                return n;
         return 0;
     }
 
@@ -206,17 +216,19 @@ class kv_manager<Preset, Geometry, Supplied> {
                                                    const typename planner<Preset, Geometry>::answer& a) {
         auto memory = reservation::make(a.bytes());
         if (!memory) return memory.error();
-        const auto fixed = memory->memory().first(a.fixed_bytes), frames = memory->memory().subspan(a.fixed_bytes);
-        const superblock block =
-            make_superblock(g.extents(), sizeof(element_type), preset_fingerprint<Preset>(), a.plan.device_page);
+        const auto fixed = memory->memory().first(a.fixed_bytes),
+                   frames = memory->memory().subspan(a.fixed_bytes);
+        const superblock block = make_superblock(g.extents(), sizeof(element_type),
+                                                 preset_fingerprint<Preset>(), a.plan.device_page);
         const std::uint64_t step = std::uint64_t{file_map::step_bytes} * a.plan.shards;
         const std::uint64_t data = std::uint64_t{a.plan.file_pages} * a.page_bytes * a.plan.shards;
-        auto device = types::io::open(c.io, {.queues = a.plan.shards,
-                                             .depth = 64,
-                                             .max_in_flight = 1U << 14,
-                                             .arena = frames,
-                                             .superblock = superblock_bytes(block),
-                                             .max_bytes = a.page_bytes + (data + step - 1) / step * step + step});
+        auto device =
+            types::io::open(c.io, {.queues = a.plan.shards,
+                                   .depth = 64,
+                                   .max_in_flight = 1U << 14,
+                                   .arena = frames,
+                                   .superblock = superblock_bytes(block),
+                                   .max_bytes = a.page_bytes + (data + step - 1) / step * step + step});
         if (!device) return device.error();
         auto made = std::make_unique<core>(std::move(*device));
         made->memory = std::move(*memory);
@@ -239,51 +251,65 @@ class kv_manager<Preset, Geometry, Supplied> {
         for (std::uint32_t s = 0; s < a.plan.shards; ++s)
             made->shards[s].init(a.plan, c, g, s, made->device, made->lanes, carve, carve,
                                  frames.subspan(s * shard_frames, shard_frames),
-                                 std::span(made->pools).subspan(std::size_t{s} * a.plan.pools, a.plan.pools), a.page_bytes);
+                                 std::span(made->pools).subspan(std::size_t{s} * a.plan.pools, a.plan.pools),
+                                 a.page_bytes);
         return made;
     }
 
-    // ----------------------------------------------------------------------------------------------------- checking
+    // -----------------------------------------------------------------------------------------------------
+    // checking
     status check_sequence(const char* call, sequence_id seq) const noexcept {
         if (seq.slot >= core_->slots.size() || !core_->slots[seq.slot].open ||
             core_->slots[seq.slot].generation != seq.generation)
-            return status::failure(errc::not_open, "%s: sequence %u (generation %u) is not open", call, seq.slot, seq.generation);
+            return status::failure(errc::not_open, "%s: sequence %u (generation %u) is not open", call,
+                                   seq.slot, seq.generation);
         return {};
     }
     status check_call(const char* call, sequence_id seq, std::size_t layer, unsigned shard) const noexcept {
         if (status s = check_sequence(call, seq); !s) return s;
         if (layer >= core_->plan.model.layers)
-            return status::failure(errc::out_of_range, "%s: layer is %zu; valid: 0 to %u", call, layer, core_->plan.model.layers - 1);
+            return status::failure(errc::out_of_range, "%s: layer is %zu; valid: 0 to %u", call, layer,
+                                   core_->plan.model.layers - 1);
         if (shard >= core_->shards.size())
-            return status::failure(errc::out_of_range, "%s: shard is %u; valid: 0 to %zu", call, shard, core_->shards.size() - 1);
+            return status::failure(errc::out_of_range, "%s: shard is %u; valid: 0 to %zu", call, shard,
+                                   core_->shards.size() - 1);
         return {};
     }
-    static status check_floats(const char* call, const char* name, std::span<const float> x, std::size_t want) noexcept {
+    static status check_floats(const char* call, const char* name, std::span<const float> x,
+                               std::size_t want) noexcept {
         if (x.size() != want)
-            return status::failure(errc::invalid_argument, "%s: %s has %zu floats; valid: %zu", call, name, x.size(), want);
+            return status::failure(errc::invalid_argument, "%s: %s has %zu floats; valid: %zu", call, name,
+                                   x.size(), want);
         if (!simd::all_finite(x.data(), x.size()))
-            return status::failure(errc::invalid_argument, "%s: %s holds a NaN or an infinity; valid: finite numbers", call, name);
+            return status::failure(errc::invalid_argument,
+                                   "%s: %s holds a NaN or an infinity; valid: finite numbers", call, name);
         return {};
     }
-    status check_input(const char* call, const layer_input& in, std::span<float> out, bool many, std::size_t& tokens) const noexcept {
+    status check_input(const char* call, const layer_input& in, std::span<float> out, bool many,
+                       std::size_t& tokens) const noexcept {
         tokens = many ? in.k.size() / core_->key_floats : 1;
         if (many && (tokens == 0 || in.k.size() % core_->key_floats != 0))
-            return status::failure(errc::invalid_argument, "%s: k has %zu floats; valid: a positive multiple of kv_heads * head_dim = %zu",
-                                   call, in.k.size(), core_->key_floats);
+            return status::failure(
+                errc::invalid_argument,
+                "%s: k has %zu floats; valid: a positive multiple of kv_heads * head_dim = %zu", call,
+                in.k.size(), core_->key_floats);
         if (status s = check_floats(call, "k", in.k, tokens * core_->key_floats); !s) return s;
         if (status s = check_floats(call, "v", in.v, tokens * core_->key_floats); !s) return s;
         if (!out.empty() || !in.q.empty())
             if (status s = check_floats(call, "q", in.q, tokens * core_->query_floats); !s) return s;
         if (!out.empty() && out.size() != tokens * core_->query_floats)
-            return status::failure(errc::invalid_argument, "%s: out has %zu floats; valid: %zu", call, out.size(),
-                                   tokens * core_->query_floats);
+            return status::failure(errc::invalid_argument, "%s: out has %zu floats; valid: %zu", call,
+                                   out.size(), tokens * core_->query_floats);
         return {};
     }
-    status check_room(const char* call, sequence_id seq, std::size_t layer, unsigned shard, std::size_t tokens) const noexcept {
+    status check_room(const char* call, sequence_id seq, std::size_t layer, unsigned shard,
+                      std::size_t tokens) const noexcept {
         const std::uint32_t have = core_->shards[shard].tokens(seq.slot, static_cast<std::uint32_t>(layer));
         if (have != none && have + tokens > core_->plan.sizes.max_tokens)
-            return status::failure(errc::out_of_range, "%s: %u tokens are held and %zu more come; valid: up to max_tokens = %u in all",
-                                   call, have, tokens, core_->plan.sizes.max_tokens);
+            return status::failure(
+                errc::out_of_range,
+                "%s: %u tokens are held and %zu more come; valid: up to max_tokens = %u in all", call, have,
+                tokens, core_->plan.sizes.max_tokens);
         return {};
     }
 

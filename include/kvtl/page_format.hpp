@@ -2,8 +2,8 @@
 //
 //   page  [ K row 0 | K row 1 | ... | pad | V row 0 | V row 1 | ... ]
 //
-// A row holds one token of a lane: (lane heads, D) elements, i.e. D for head-wise units and H*D for layer-wide ones.
-// A unit's entry i lies in its page i / rows at row i % rows. SPDX-License-Identifier: MIT
+// A row holds one token of a lane: (lane heads, D) elements, i.e. D for head-wise units and H*D for
+// layer-wide ones. A unit's entry i lies in its page i / rows at row i % rows. SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/element.hpp>
@@ -16,16 +16,17 @@
 namespace kvtl::inline v0 {
 
 template <element E> struct page_format {
-    std::uint32_t page_bytes = 0; ///< a multiple of the device page
-    std::uint32_t rows = 0;       ///< entries per page, at least 1
-    std::uint32_t width = 0;      ///< elements of one key (or value) row
+    std::uint32_t page_bytes = 0;   ///< a multiple of the device page
+    std::uint32_t rows = 0;         ///< entries per page, at least 1
+    std::uint32_t width = 0;        ///< elements of one key (or value) row
     std::uint32_t value_offset = 0; ///< bytes from the page's start to V row 0, a multiple of 64
 
     static constexpr std::uint32_t line = 64; ///< rows of values start on a cache line
 
-    /// The format for rows of `row_width` elements on a device with pages of `device_page` bytes. Rows longer than a
-    /// device page take as few device pages as hold one entry.
-    [[nodiscard]] static constexpr page_format make(std::uint32_t device_page, std::uint32_t row_width) noexcept {
+    /// The format for rows of `row_width` elements on a device with pages of `device_page` bytes. Rows longer
+    /// than a device page take as few device pages as hold one entry.
+    [[nodiscard]] static constexpr page_format make(std::uint32_t device_page,
+                                                    std::uint32_t row_width) noexcept {
         const auto row_bytes = static_cast<std::uint32_t>(row_width * sizeof(E));
         page_format f;
         f.width = row_width;
@@ -37,7 +38,9 @@ template <element E> struct page_format {
         return f;
     }
 
-    [[nodiscard]] std::uint32_t pages_for(std::uint32_t entries) const noexcept { return (entries + rows - 1) / rows; }
+    [[nodiscard]] std::uint32_t pages_for(std::uint32_t entries) const noexcept {
+        return (entries + rows - 1) / rows;
+    }
     [[nodiscard]] std::size_t row_bytes() const noexcept { return width * sizeof(E); }
     [[nodiscard]] std::size_t entry_bytes() const noexcept { return 2 * row_bytes(); }
 
@@ -48,12 +51,12 @@ template <element E> struct page_format {
         return reinterpret_cast<E*>(page + value_offset) + std::size_t{row} * width;
     }
     /// Keys of rows [0, count) restricted to one head of the lane: shape (count, dim).
-    [[nodiscard]] rows_view<E> keys(std::byte* page, std::uint32_t count, std::uint32_t head, std::uint32_t dim)
-        const noexcept {
+    [[nodiscard]] rows_view<E> keys(std::byte* page, std::uint32_t count, std::uint32_t head,
+                                    std::uint32_t dim) const noexcept {
         return {key(page, 0) + std::size_t{head} * dim, count, dim, width};
     }
-    [[nodiscard]] rows_view<E> values(std::byte* page, std::uint32_t count, std::uint32_t head, std::uint32_t dim)
-        const noexcept {
+    [[nodiscard]] rows_view<E> values(std::byte* page, std::uint32_t count, std::uint32_t head,
+                                      std::uint32_t dim) const noexcept {
         return {value(page, 0) + std::size_t{head} * dim, count, dim, width};
     }
 
@@ -71,7 +74,9 @@ template <element E> struct page_format {
     }
 
   private:
-    static constexpr std::uint32_t round_up(std::uint32_t bytes) noexcept { return (bytes + line - 1) / line * line; }
+    static constexpr std::uint32_t round_up(std::uint32_t bytes) noexcept {
+        return (bytes + line - 1) / line * line;
+    }
 };
 
 } // namespace kvtl::inline v0

@@ -1,5 +1,5 @@
-// From a configuration to the sizes of everything: what memory each part takes, how many frames are left, whether the
-// bound holds. SPDX-License-Identifier: MIT
+// From a configuration to the sizes of everything: what memory each part takes, how many frames are left,
+// whether the bound holds. SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/shard.hpp>
@@ -44,7 +44,8 @@ template <class Preset, class Geometry> class planner {
         p.shards = c.shards;
         p.pools = c.share ? 1 : p.max_sequences;
         p.gap_pages = c.read_through_pages;
-        p.attend_tokens = static_cast<std::uint32_t>(std::min<std::size_t>(c.attend_tokens, c.max_tokens + 1));
+        p.attend_tokens =
+            static_cast<std::uint32_t>(std::min<std::size_t>(c.attend_tokens, c.max_tokens + 1));
 
         const typename types::clusterer_state cluster(c.clusterer, g);
         const auto max_tokens = static_cast<std::uint32_t>(c.max_tokens);
@@ -59,7 +60,8 @@ template <class Preset, class Geometry> class planner {
         if (!p.window_only) size_units(c, cluster, format, p);
         p.shard_lanes = (p.model.lanes() + p.shards - 1) / p.shards;
         if (types::unit_of == granularity::layer) p.shard_lanes = 1;
-        p.chosen_per_lane = types::selector::takes_everything ? s.max_units : std::min(s.max_units, p.attend_tokens);
+        p.chosen_per_lane =
+            types::selector::takes_everything ? s.max_units : std::min(s.max_units, p.attend_tokens);
         p.chosen_per_lane = std::max<std::uint32_t>(1, p.chosen_per_lane);
         p.prefetches = std::min<std::uint32_t>(16, p.max_sequences + 1);
 
@@ -69,11 +71,14 @@ template <class Preset, class Geometry> class planner {
         if (types::layout::by_entry && !p.window_only) p.tail_frames = std::max(p.tail_frames, pool_lanes);
         if (!p.window_only) {
             const std::uint32_t rows = unit_growth<types>::scratch::rows(s, p.max_entries);
-            const std::uint32_t working = 2 * p.unit_pages + rows / format.rows + 6 +
-                                          (types::layout::by_entry ? 2 * std::min(p.max_entries, max_tokens) : 0);
-            const std::size_t arena = prompt_builder<types>::arena_bytes(p.model, s, max_tokens, cluster, format.page_bytes);
-            p.least_frames = std::max(p.tail_frames + working,
-                                      static_cast<std::uint32_t>((arena + format.page_bytes - 1) / format.page_bytes));
+            const std::uint32_t working =
+                2 * p.unit_pages + rows / format.rows + 6 +
+                (types::layout::by_entry ? 2 * std::min(p.max_entries, max_tokens) : 0);
+            const std::size_t arena =
+                prompt_builder<types>::arena_bytes(p.model, s, max_tokens, cluster, format.page_bytes);
+            p.least_frames =
+                std::max(p.tail_frames + working,
+                         static_cast<std::uint32_t>((arena + format.page_bytes - 1) / format.page_bytes));
         }
         return fit(c, a);
     }
@@ -81,19 +86,27 @@ template <class Preset, class Geometry> class planner {
   private:
     static status check(const config& c) noexcept {
         if (c.max_tokens == 0 || c.max_tokens > (1U << 26))
-            return status::failure(errc::invalid_argument, "max_tokens is %zu; valid: 1 to %u", c.max_tokens, 1U << 26);
+            return status::failure(errc::invalid_argument, "max_tokens is %zu; valid: 1 to %u", c.max_tokens,
+                                   1U << 26);
         if (c.max_sequences == 0 || c.max_sequences > 4096)
-            return status::failure(errc::invalid_argument, "max_sequences is %zu; valid: 1 to 4096", c.max_sequences);
-        if (c.shards == 0 || c.shards > 256 || (types::unit_of == granularity::head && c.shards > c.shape.kv_heads && c.shape.kv_heads != 0))
-            return status::failure(errc::invalid_argument, "shards is %u; valid: 1 to the number of KV heads (%u)", c.shards,
+            return status::failure(errc::invalid_argument, "max_sequences is %zu; valid: 1 to 4096",
+                                   c.max_sequences);
+        if (c.shards == 0 || c.shards > 256 ||
+            (types::unit_of == granularity::head && c.shards > c.shape.kv_heads && c.shape.kv_heads != 0))
+            return status::failure(errc::invalid_argument,
+                                   "shards is %u; valid: 1 to the number of KV heads (%u)", c.shards,
                                    c.shape.kv_heads);
-        if (c.memory_bytes == 0) return status::failure(errc::invalid_argument, "memory_bytes is 0; valid: what the parts need");
-        if (c.attend_tokens == 0) return status::failure(errc::invalid_argument, "attend_tokens is 0; valid: 1 and more");
-        if (c.window_tokens == 0) return status::failure(errc::invalid_argument, "window_tokens is 0; valid: 1 and more");
-        if (c.tail_frames == 0) return status::failure(errc::invalid_argument, "tail_frames is 0; valid: 1 and more");
+        if (c.memory_bytes == 0)
+            return status::failure(errc::invalid_argument, "memory_bytes is 0; valid: what the parts need");
+        if (c.attend_tokens == 0)
+            return status::failure(errc::invalid_argument, "attend_tokens is 0; valid: 1 and more");
+        if (c.window_tokens == 0)
+            return status::failure(errc::invalid_argument, "window_tokens is 0; valid: 1 and more");
+        if (c.tail_frames == 0)
+            return status::failure(errc::invalid_argument, "tail_frames is 0; valid: 1 and more");
         if (c.read_through_pages > flight::max_request_pages)
-            return status::failure(errc::invalid_argument, "read_through_pages is %u; valid: 0 to %u", c.read_through_pages,
-                                   flight::max_request_pages);
+            return status::failure(errc::invalid_argument, "read_through_pages is %u; valid: 0 to %u",
+                                   c.read_through_pages, flight::max_request_pages);
         return types::clusterer_state::check(c.clusterer);
     }
 
@@ -115,11 +128,15 @@ template <class Preset, class Geometry> class planner {
         const double lanes = static_cast<double>(shard_lanes) * p.model.layers * p.max_sequences;
         const double grown = storage_factor * format.pages_for(s.max_tokens) + 2 * run_pages;
         // A prompt may fall into as many clusters as the table has, each in a place for the largest one.
-        const double prompt = types::layout::by_entry ? s.runs * run_pages : s.max_units * p.unit_pages + 2 * run_pages;
+        const double prompt =
+            types::layout::by_entry ? s.runs * run_pages : s.max_units * p.unit_pages + 2 * run_pages;
         p.grow_pages = static_cast<std::uint32_t>(grown * lanes);
         // While one layer's prompt is placed, its staged chunks are still held. (A stream is its own stage.)
-        const double staged = types::layout::by_entry ? 0.0 : static_cast<double>(shard_lanes) * s.runs * run_pages;
-        p.file_pages = static_cast<std::uint32_t>((types::layout::by_entry ? prompt : std::max(grown, prompt)) * lanes + staged) + run_pages;
+        const double staged =
+            types::layout::by_entry ? 0.0 : static_cast<double>(shard_lanes) * s.runs * run_pages;
+        p.file_pages = static_cast<std::uint32_t>(
+                           (types::layout::by_entry ? prompt : std::max(grown, prompt)) * lanes + staged) +
+                       run_pages;
         static_cast<void>(c);
     }
 
@@ -139,7 +156,8 @@ template <class Preset, class Geometry> class planner {
         m.metadata += p.shards * (metadata.used() + p.pools * (pool_tables + 64));
         m.scratch = p.shards * (scratch.used() + 4096 + 64);
         m.tails = std::size_t{p.shards} * p.pools * p.tail_frames * a.page_bytes;
-        m.frames = std::size_t{p.shards} * p.pools * (frames - std::min(frames, p.tail_frames)) * a.page_bytes;
+        m.frames =
+            std::size_t{p.shards} * p.pools * (frames - std::min(frames, p.tail_frames)) * a.page_bytes;
         return m;
     }
 
@@ -158,16 +176,20 @@ template <class Preset, class Geometry> class planner {
         if (with(least) > c.memory_bytes) return too_small(c, a);
         // More frames than the units of all lanes can fill are no use.
         const cache_plan& p = a.plan;
-        const std::size_t pool_lanes = std::size_t{p.shard_lanes} * p.model.layers * (c.share ? p.max_sequences : 1);
-        const std::size_t per_lane = std::size_t{p.sizes.max_tokens} * p.unit_pages / p.max_entries + p.sizes.max_units;
+        const std::size_t pool_lanes =
+            std::size_t{p.shard_lanes} * p.model.layers * (c.share ? p.max_sequences : 1);
+        const std::size_t per_lane =
+            std::size_t{p.sizes.max_tokens} * p.unit_pages / p.max_entries + p.sizes.max_units;
         const std::size_t whole = pool_lanes * per_lane + a.plan.least_frames;
         auto low = least, high = static_cast<std::uint32_t>(std::clamp<std::size_t>(
                               std::min(whole, c.memory_bytes / a.page_bytes), least, 1U << 30));
         if (a.plan.window_only) high = least;
         while (low < high) {
             const std::uint32_t middle = low + (high - low + 1) / 2;
-            if (with(middle) <= c.memory_bytes) low = middle;
-            else high = middle - 1;
+            if (with(middle) <= c.memory_bytes)
+                low = middle;
+            else
+                high = middle - 1;
         }
         static_cast<void>(with(low));
         return a;
@@ -176,7 +198,8 @@ template <class Preset, class Geometry> class planner {
     /// Flights large enough to keep a device busy, small enough to leave frames for the batch being attended.
     static void size_flights(cache_plan& p, std::uint32_t frames) noexcept {
         if (p.window_only) return;
-        const std::uint32_t unit = types::layout::by_entry ? std::max(p.unit_pages, p.max_entries) : p.unit_pages;
+        const std::uint32_t unit =
+            types::layout::by_entry ? std::max(p.unit_pages, p.max_entries) : p.unit_pages;
         p.flight_pages = std::max(unit + 1, std::min<std::uint32_t>(512, frames / 2));
         p.batch_items = std::clamp<std::uint32_t>(p.flight_pages, 16, 128);
     }
@@ -188,20 +211,24 @@ template <class Preset, class Geometry> class planner {
             return std::string(text);
         };
         const memory_parts& m = a.parts;
-        std::string text = "memory_bytes is " + std::to_string(c.memory_bytes) + "; preset " + std::string(preset_name()) +
-                           " needs at least " + std::to_string(a.bytes()) + " with this shape and max_tokens:";
+        std::string text = "memory_bytes is " + std::to_string(c.memory_bytes) + "; preset " +
+                           std::string(preset_name()) + " needs at least " + std::to_string(a.bytes()) +
+                           " with this shape and max_tokens:";
         text += line("index", m.index, "");
         text += line("metadata", m.metadata, "");
         text += line("window", m.window, " (sinks included)");
         text += line("buffers", m.buffers, "");
         text += line("tails", m.tails, "");
         text += line("scratch", m.scratch, "");
-        text += line("frames", m.frames, " (at least; they also hold one lane's prompt while it is organised)");
+        text +=
+            line("frames", m.frames, " (at least; they also hold one lane's prompt while it is organised)");
         return error(errc::bound_too_small, text);
     }
     static std::string_view preset_name() noexcept {
-        if constexpr (requires { Preset::name; }) return Preset::name;
-        else return "(unnamed)";
+        if constexpr (requires { Preset::name; })
+            return Preset::name;
+        else
+            return "(unnamed)";
     }
 };
 

@@ -1,8 +1,9 @@
 // Prompts: from a lane's rows to units on storage.
 //
-// While a prompt is organised the frames of its pool lend their memory (nothing is resident before the first decode
-// step): the lane's rows, the clusterer's scratch and the pages on their way out all lie there, and count as frames.
-// Chunks before the last are staged on storage in sequence order. SPDX-License-Identifier: MIT
+// While a prompt is organised the frames of its pool lend their memory (nothing is resident before the first
+// decode step): the lane's rows, the clusterer's scratch and the pages on their way out all lie there, and
+// count as frames. Chunks before the last are staged on storage in sequence order.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/chooser.hpp>
@@ -14,19 +15,20 @@
 
 namespace kvtl::inline v0 {
 
-/// Exact causal attention of a chunk of T tokens for one lane. keys, values: (before + T, width) rows of the lane.
+/// Exact causal attention of a chunk of T tokens for one lane. keys, values: (before + T, width) rows of the
+/// lane.
 template <element E>
-void attend_prompt(const model_extents& m, std::uint32_t lane_in_layer, const layer_input& in, std::uint32_t before,
-                   std::uint32_t tokens, const E* keys, const E* values, std::span<float> out,
-                   std::span<float> scratch) noexcept {
+void attend_prompt(const model_extents& m, std::uint32_t lane_in_layer, const layer_input& in,
+                   std::uint32_t before, std::uint32_t tokens, const E* keys, const E* values,
+                   std::span<float> out, std::span<float> scratch) noexcept {
     const std::size_t token = std::size_t{m.query_heads()} * m.dim, rows = std::size_t{before} + tokens;
     const float scale = 1.0F / std::sqrt(static_cast<float>(m.dim));
     for (std::uint32_t h = 0; h < m.lane_heads; ++h) {
         const std::size_t offset = m.query_offset(lane_in_layer) + std::size_t{h} * m.group * m.dim;
         simd::attend_causal(in.q.data() + offset, token, m.group, scale, tokens,
-                               rows_view<E>{keys + std::size_t{h} * m.dim, rows, m.dim, m.width()},
-                               rows_view<E>{values + std::size_t{h} * m.dim, rows, m.dim, m.width()}, before,
-                               out.data() + offset, token, scratch);
+                            rows_view<E>{keys + std::size_t{h} * m.dim, rows, m.dim, m.width()},
+                            rows_view<E>{values + std::size_t{h} * m.dim, rows, m.dim, m.width()}, before,
+                            out.data() + offset, token, scratch);
     }
 }
 
@@ -38,8 +40,10 @@ template <class Types> class prompt_builder {
     using pool = typename Types::pool;
     using clusterer = typename Types::clusterer;
     static constexpr bool by_entry = store::by_entry;
-    static constexpr std::uint32_t probe_queries = 32; ///< last queries of the prompt that tell what is co-retrieved
-    static constexpr std::uint32_t staging_limit = 256; ///< more pages in the air do not make the device faster
+    static constexpr std::uint32_t probe_queries =
+        32; ///< last queries of the prompt that tell what is co-retrieved
+    static constexpr std::uint32_t staging_limit =
+        256; ///< more pages in the air do not make the device faster
 
     /// Pages on their way to or from storage at once, at least: a sequential unit must fit.
     [[nodiscard]] static std::uint32_t least_staging(std::uint32_t sequential_entries) noexcept {
@@ -59,8 +63,10 @@ template <class Types> class prompt_builder {
     prompt_builder(store& s, const parts& p) noexcept : store_(&s), p_(p) {}
 
     /// Bytes of arena that a prompt of `rows` tokens needs in a pool.
-    [[nodiscard]] static std::size_t arena_bytes(const model_extents& m, const lane_sizes& s, std::uint32_t rows,
-                                                 const typename Types::clusterer_state& cluster, std::uint32_t page_bytes) noexcept {
+    [[nodiscard]] static std::size_t arena_bytes(const model_extents& m, const lane_sizes& s,
+                                                 std::uint32_t rows,
+                                                 const typename Types::clusterer_state& cluster,
+                                                 std::uint32_t page_bytes) noexcept {
         carver c;
         arena::take(c, m, s, rows, cluster);
         return c.used() + (std::size_t{least_staging(cluster.sequential_entries())} + 1) * page_bytes;
@@ -80,7 +86,8 @@ template <class Types> class prompt_builder {
     }
 
     /// Encodes a chunk of T tokens behind `before` rows that are (or need not be) there. k, v: (T, H, D).
-    void encode(std::uint32_t lane_in_layer, const layer_input& in, std::uint32_t before, std::uint32_t tokens) noexcept {
+    void encode(std::uint32_t lane_in_layer, const layer_input& in, std::uint32_t before,
+                std::uint32_t tokens) noexcept {
         const std::size_t width = p_.model.width(), token = std::size_t{p_.model.kv_heads} * p_.model.dim;
         const std::size_t offset = p_.model.key_offset(lane_in_layer);
         for (std::uint32_t t = 0; t < tokens; ++t) {
@@ -130,13 +137,15 @@ template <class Types> class prompt_builder {
         return out.finish();
     }
 
-    /// Causal attention of the chunk's T queries over rows [0, before + T). out: (T, HQ, D), this lane's heads only.
-    void attend(std::uint32_t lane_in_layer, const layer_input& in, std::uint32_t before, std::uint32_t tokens,
-                std::span<float> out) const noexcept {
+    /// Causal attention of the chunk's T queries over rows [0, before + T). out: (T, HQ, D), this lane's
+    /// heads only.
+    void attend(std::uint32_t lane_in_layer, const layer_input& in, std::uint32_t before,
+                std::uint32_t tokens, std::span<float> out) const noexcept {
         attend_prompt(p_.model, lane_in_layer, in, before, tokens, row_k(0), row_v(0), out, x_.causal);
     }
 
-    /// Turns rows [0, total) into sinks, units and window. The lane must have no units; tokens are set by commit().
+    /// Turns rows [0, total) into sinks, units and window. The lane must have no units; tokens are set by
+    /// commit().
     [[nodiscard]] status organise(std::uint32_t lane_id, std::uint32_t lane_in_layer, const layer_input& in,
                                   std::uint32_t total, std::uint32_t chunk) noexcept {
         const lane l = store_->at(lane_id);
@@ -198,8 +207,8 @@ template <class Types> class prompt_builder {
         l.state().founded = false;
     }
 
-    /// Clusters a lane that has been sequential so far: reads all its units, groups them anew, and replaces them. Only
-    /// for lanes without resident data (begin() has emptied the pool).
+    /// Clusters a lane that has been sequential so far: reads all its units, groups them anew, and replaces
+    /// them. Only for lanes without resident data (begin() has emptied the pool).
     [[nodiscard]] status found(std::uint32_t lane_id) noexcept {
         const lane l = store_->at(lane_id);
         lane_state& s = l.state();
@@ -239,8 +248,10 @@ template <class Types> class prompt_builder {
     }
 
     [[nodiscard]] status no_storage() const noexcept {
-        return status::failure(errc::disk_full, "the layout has no room left for this prompt's units (%u pages in use); "
-                               "raise max_tokens or tokens_per_cluster", store_->layout().used());
+        return status::failure(errc::disk_full,
+                               "the layout has no room left for this prompt's units (%u pages in use); "
+                               "raise max_tokens or tokens_per_cluster",
+                               store_->layout().used());
     }
 
   private:
@@ -284,7 +295,8 @@ template <class Types> class prompt_builder {
     /// Fills pages in the arena and writes them in batches, one batch filling while the other is in the air.
     class page_writer {
       public:
-        explicit page_writer(prompt_builder& b) noexcept : b_(&b), half_(std::max<std::uint32_t>(1, b.pages_ / 2)) {}
+        explicit page_writer(prompt_builder& b) noexcept
+            : b_(&b), half_(std::max<std::uint32_t>(1, b.pages_ / 2)) {}
         [[nodiscard]] std::byte* next() noexcept {
             if (id_ == none) {
                 id_ = b_->store_->io().free_flight(0, store::step_flights);
@@ -321,8 +333,12 @@ template <class Types> class prompt_builder {
         std::uint32_t id_ = none, flying_ = none;
     };
 
-    [[nodiscard]] element_type* row_k(std::uint32_t i) const noexcept { return &x_.k[std::size_t{i} * p_.sizes.width]; }
-    [[nodiscard]] element_type* row_v(std::uint32_t i) const noexcept { return &x_.v[std::size_t{i} * p_.sizes.width]; }
+    [[nodiscard]] element_type* row_k(std::uint32_t i) const noexcept {
+        return &x_.k[std::size_t{i} * p_.sizes.width];
+    }
+    [[nodiscard]] element_type* row_v(std::uint32_t i) const noexcept {
+        return &x_.v[std::size_t{i} * p_.sizes.width];
+    }
 
     /// Gives every row a unit: the clusterer's groups, or sequential ones while there are too few entries.
     std::uint32_t label(rows_view<element_type> keys, bool& founded) noexcept {
@@ -338,7 +354,8 @@ template <class Types> class prompt_builder {
     }
 
     /// Unit table, statistics and `order` (rows grouped by unit, ascending within one).
-    void make_units(const lane& l, rows_view<element_type> keys, std::uint32_t units, std::uint32_t tokens) noexcept {
+    void make_units(const lane& l, rows_view<element_type> keys, std::uint32_t units,
+                    std::uint32_t tokens) noexcept {
         const auto n = static_cast<std::uint32_t>(keys.count);
         std::fill_n(x_.begin.begin(), units + 1, 0U);
         for (std::uint32_t i = 0; i < n; ++i) ++x_.begin[x_.label[i] + 1];
@@ -358,13 +375,15 @@ template <class Types> class prompt_builder {
 
     void refresh_means(const lane& l, rows_view<element_type> keys, std::uint32_t stored) noexcept {
         if constexpr (Types::means)
-            for (std::uint32_t u = 0, first = 0; u < l.state().units && first < stored; first += l.unit(u++).entries)
+            for (std::uint32_t u = 0, first = 0; u < l.state().units && first < stored;
+                 first += l.unit(u++).entries)
                 static_cast<void>(simd::mean_and_m2(keys.slice(first, l.unit(u).entries), l.mean(u)));
     }
 
     /// Places all units and writes their pages in storage order.
     [[nodiscard]] status place_units(const lane& l, std::uint32_t lane_in_layer, const layer_input& in,
-                                     std::uint32_t units, std::uint32_t first_row, std::uint32_t chunk) noexcept {
+                                     std::uint32_t units, std::uint32_t first_row,
+                                     std::uint32_t chunk) noexcept {
         const auto& format = store_->format();
         arrange_order(l, lane_in_layer, in, units, chunk);
         const arrangement a{x_.chain.first(units), x_.strength.first(units), l.units(), format.rows};
@@ -381,7 +400,8 @@ template <class Types> class prompt_builder {
                     format.put(page, row, row_k(from), row_v(from));
                 }
                 format.pad(page, row);
-                if (status s = out.put(store_->layout().page(l.unit(u).where, i)); !s) return release_all(l, s);
+                if (status s = out.put(store_->layout().page(l.unit(u).where, i)); !s)
+                    return release_all(l, s);
             }
         }
         if (status s = out.finish(); !s) return release_all(l, s);
@@ -430,8 +450,10 @@ template <class Types> class prompt_builder {
             for (std::uint32_t i = x_.begin[u]; i < x_.begin[u + 1]; ++i) {
                 const std::uint32_t e = x_.entry[x_.order[i]];
                 l.next_member(e) = none;
-                if (unit.members == none) unit.members = e;
-                else l.next_member(unit.last_member) = e;
+                if (unit.members == none)
+                    unit.members = e;
+                else
+                    l.next_member(unit.last_member) = e;
                 unit.last_member = e;
             }
         }
@@ -460,8 +482,10 @@ template <class Types> class prompt_builder {
         const auto copy = [&](std::byte* page, std::uint32_t row, std::uint32_t entry) {
             std::memcpy(row_k(n), format.key(page, row), format.row_bytes());
             std::memcpy(row_v(n), format.value(page, row), format.row_bytes());
-            if constexpr (by_entry) x_.entry[n] = entry;
-            else static_cast<void>(entry);
+            if constexpr (by_entry)
+                x_.entry[n] = entry;
+            else
+                static_cast<void>(entry);
             ++n;
         };
         if constexpr (by_entry) {

@@ -1,5 +1,5 @@
-// The one block of memory a cache owns, and the carver that divides it. Every byte kvtl holds for the cache comes from
-// here; nothing is allocated after open(). SPDX-License-Identifier: MIT
+// The one block of memory a cache owns, and the carver that divides it. Every byte kvtl holds for the cache
+// comes from here; nothing is allocated after open(). SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/status.hpp>
@@ -33,7 +33,8 @@ class reservation {
     [[nodiscard]] static result<reservation> make(std::size_t bytes) {
         void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (p == MAP_FAILED)
-            return status::failure(errc::bound_too_small, "memory_bytes: the system does not give %zu bytes", bytes);
+            return status::failure(errc::bound_too_small, "memory_bytes: the system does not give %zu bytes",
+                                   bytes);
         reservation r;
         r.memory_ = {static_cast<std::byte*>(p), bytes};
         return r;

@@ -15,23 +15,23 @@ struct cache_plan {
     std::uint32_t device_page = 4096;
     std::uint32_t max_sequences = 1;
     std::uint32_t shards = 1;
-    std::uint32_t pools = 1;          ///< per shard: one, or one per sequence
-    std::uint32_t max_entries = 1;    ///< of a unit
+    std::uint32_t pools = 1;       ///< per shard: one, or one per sequence
+    std::uint32_t max_entries = 1; ///< of a unit
     std::uint32_t unit_pages = 1;
-    std::uint32_t file_pages = 0;     ///< per shard, at most
-    std::uint32_t grow_pages = 0;     ///< per shard, beyond which decode adds no units
-    std::uint32_t shard_lanes = 1;    ///< most lanes of one layer that a shard owns
-    std::uint32_t tail_frames = 1;    ///< per pool
-    std::uint32_t frames = 0;         ///< per pool, tails included
-    std::uint32_t least_frames = 0;   ///< what a pool needs to work at all
-    std::uint32_t buffer_limit = 1;   ///< entries in a lane's buffer that force a load
+    std::uint32_t file_pages = 0;   ///< per shard, at most
+    std::uint32_t grow_pages = 0;   ///< per shard, beyond which decode adds no units
+    std::uint32_t shard_lanes = 1;  ///< most lanes of one layer that a shard owns
+    std::uint32_t tail_frames = 1;  ///< per pool
+    std::uint32_t frames = 0;       ///< per pool, tails included
+    std::uint32_t least_frames = 0; ///< what a pool needs to work at all
+    std::uint32_t buffer_limit = 1; ///< entries in a lane's buffer that force a load
     std::uint32_t flight_pages = 64;
     std::uint32_t batch_items = 32;
     std::uint32_t chosen_per_lane = 1;
     std::uint32_t prefetches = 2;
     std::uint32_t attend_tokens = 0;
     std::uint32_t gap_pages = 0;
-    bool window_only = false;         ///< every token stays in the window: no units, no storage
+    bool window_only = false; ///< every token stays in the window: no units, no storage
 };
 
 template <class Preset, class Geometry> class shard {
@@ -84,7 +84,8 @@ template <class Preset, class Geometry> class shard {
             }
             const auto format = page_format<element_type>::make(p.device_page, p.sizes.width);
             m.trash = scratch.take<std::byte>(format.page_bytes, 4096);
-            const std::uint32_t flights = runner::store::step_flights + p.prefetches + runner::store::write_flights;
+            const std::uint32_t flights =
+                runner::store::step_flights + p.prefetches + runner::store::write_flights;
             m.flights = metadata.take<flight>(flights);
             const std::uint32_t pages = p.window_only ? 1 : p.flight_pages;
             for (std::uint32_t i = 0; i < flights; ++i) {
@@ -111,12 +112,14 @@ template <class Preset, class Geometry> class shard {
     };
 
     [[nodiscard]] static typename runner::parts step_parts(const cache_plan& p) noexcept {
-        return {p.model, p.sizes, p.attend_tokens, p.chosen_per_lane, p.batch_items, turn_tokens, nullptr, nullptr};
+        return {p.model,       p.sizes,     p.attend_tokens, p.chosen_per_lane,
+                p.batch_items, turn_tokens, nullptr,         nullptr};
     }
 
     void init(const cache_plan& p, const config_type& config, const Geometry& geometry, std::uint32_t index,
-              typename types::device& device, const typename types::lane_table& lanes, carver& metadata, carver& scratch,
-              std::span<std::byte> frames, std::span<pool> pools, std::uint64_t data_offset) noexcept {
+              typename types::device& device, const typename types::lane_table& lanes, carver& metadata,
+              carver& scratch, std::span<std::byte> frames, std::span<pool> pools,
+              std::uint64_t data_offset) noexcept {
         plan_ = p;
         index_ = index;
         const memory m = memory::take(p, metadata, scratch);
@@ -125,29 +128,35 @@ template <class Preset, class Geometry> class shard {
         cluster_ = typename types::clusterer_state(config.clusterer, geometry);
         index_state_ = typename types::index_state(config.index, geometry);
         select_ = typename types::selector_state(config.selector, geometry);
-        if (!p.window_only) layout_ = typename types::layout_state(config.layout, {p.file_pages, p.grow_pages, p.unit_pages}, m.layout);
+        if (!p.window_only)
+            layout_ = typename types::layout_state(config.layout, {p.file_pages, p.grow_pages, p.unit_pages},
+                                                   m.layout);
         const std::size_t pool_bytes = std::size_t{p.frames} * format.page_bytes;
         for (std::uint32_t i = 0; i < pools.size(); ++i)
-            pools[i] = pool(config.replacement, frames.subspan(i * pool_bytes, pool_bytes), format.page_bytes, p.unit_pages,
-                            p.tail_frames, metadata);
+            pools[i] = pool(config.replacement, frames.subspan(i * pool_bytes, pool_bytes), format.page_bytes,
+                            p.unit_pages, p.tail_frames, metadata);
         pools_ = pools;
-        const auto step_pages = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, file_map::step_bytes / format.page_bytes));
+        const auto step_pages =
+            static_cast<std::uint32_t>(std::max<std::uint64_t>(1, file_map::step_bytes / format.page_bytes));
         const file_map map{data_offset, format.page_bytes, step_pages, index, p.shards};
-        io_ = typename types::transfers(device.queue(index), map, m.checksum, m.trash, p.gap_pages, m.flights);
-        store_ = unit_store<types>(
-            {format, &layout_, &io_, &device, pools, m.bounce, &lanes, &stats_, 0});
+        io_ =
+            typename types::transfers(device.queue(index), map, m.checksum, m.trash, p.gap_pages, m.flights);
+        store_ = unit_store<types>({format, &layout_, &io_, &device, pools, m.bounce, &lanes, &stats_, 0});
         store_.set_first_write_flight(runner::store::step_flights + p.prefetches);
         growth_ = unit_growth<types>(store_, cluster_, m.growth);
         choose_ = chooser<types>(p.model, index_state_, select_, m.choose);
-        prompt_ = prompt_builder<types>(store_, {p.model, p.sizes, p.attend_tokens, &cluster_, &growth_, &choose_});
+        prompt_ =
+            prompt_builder<types>(store_, {p.model, p.sizes, p.attend_tokens, &cluster_, &growth_, &choose_});
         auto parts = step_parts(p);
         parts.growth = &growth_;
         parts.choose = &choose_;
         step_ = runner(store_, parts, m.step);
     }
 
-    // ---------------------------------------------------------------------------------------------------- the calls
-    [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::span<float> out) noexcept {
+    // ----------------------------------------------------------------------------------------------------
+    // the calls
+    [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                                std::span<float> out) noexcept {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty()) return {};
         ready();
@@ -159,7 +168,8 @@ template <class Preset, class Geometry> class shard {
         step_.force_full_buffers(lanes, plan_.buffer_limit);
         status done = step_.attend(lanes, in.q.data(), out, a != nullptr ? a->flight : none);
         release(a, lanes, runner::fate::attended);
-        if (done.code() == errc::bound_too_small && anything_ahead()) { // what was read ahead holds the frames
+        if (done.code() == errc::bound_too_small &&
+            anything_ahead()) { // what was read ahead holds the frames
             release_all_aheads();
             stats_ = before;
             done = step_.attend(lanes, in.q.data(), out, none);
@@ -188,7 +198,8 @@ template <class Preset, class Geometry> class shard {
         return {};
     }
 
-    [[nodiscard]] status prefetch(std::uint32_t slot, std::uint32_t layer, std::span<const float> q) noexcept {
+    [[nodiscard]] status prefetch(std::uint32_t slot, std::uint32_t layer,
+                                  std::span<const float> q) noexcept {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty() || plan_.window_only) return {};
         ready();
@@ -206,7 +217,8 @@ template <class Preset, class Geometry> class shard {
         std::copy(q.begin(), q.end(), a->query.begin());
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             a->count[i] = step_.chosen_count(i);
-            std::copy_n(step_.chosen_of(i).begin(), a->count[i], a->chosen.begin() + i * plan_.chosen_per_lane);
+            std::copy_n(step_.chosen_of(i).begin(), a->count[i],
+                        a->chosen.begin() + i * plan_.chosen_per_lane);
         }
         io_.at(a->flight).clear();
         status s = step_.prefetch(lanes, a->flight);
@@ -224,7 +236,8 @@ template <class Preset, class Geometry> class shard {
         release(find_ahead(slot, layer), lanes, runner::fate::dropped);
         ahead* a = free_ahead();
         if (a == nullptr)
-            return status::failure(errc::out_of_range, "select: %u prefetches are outstanding, no room for one more",
+            return status::failure(errc::out_of_range,
+                                   "select: %u prefetches are outstanding, no room for one more",
                                    plan_.prefetches);
         step_.choose(lanes, q.data(), 0);
         a->slot = slot, a->layer = layer, a->complete = false;
@@ -232,8 +245,10 @@ template <class Preset, class Geometry> class shard {
         io_.at(a->flight).clear();
         status s = step_.prefetch(lanes, a->flight);
         if (s.ok() && !step_.all_planned(lanes, a->flight))
-            s = status::failure(errc::bound_too_small, "select: the chosen units do not fit in %u frames at once; raise "
-                                                       "memory_bytes or lower attend_tokens", plan_.frames);
+            s = status::failure(errc::bound_too_small,
+                                "select: the chosen units do not fit in %u frames at once; raise "
+                                "memory_bytes or lower attend_tokens",
+                                plan_.frames);
         if (s.ok()) s = step_.land_prefetch(lanes, a->flight);
         if (!s) {
             release(a, lanes, runner::fate::dropped);
@@ -271,15 +286,16 @@ template <class Preset, class Geometry> class shard {
                 std::uint32_t left = l.unit(w.unit).entries;
                 for (std::uint32_t f = l.unit(w.unit).frames; left > 0; f = frames[f].next) {
                     const std::uint32_t rows = std::min(left, store_.format().rows);
-                    block(store_.format().key(frames.bytes(f), 0), store_.format().value(frames.bytes(f), 0), rows);
+                    block(store_.format().key(frames.bytes(f), 0), store_.format().value(frames.bytes(f), 0),
+                          rows);
                     left -= rows;
                 }
             }
         }
     }
 
-    [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t tokens,
-                                 std::span<float> out, bool last) noexcept {
+    [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                                 std::uint32_t tokens, std::span<float> out, bool last) noexcept {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty()) return {};
         ready();
@@ -294,7 +310,8 @@ template <class Preset, class Geometry> class shard {
         for (const lane_ref& ref : lanes_of(slot, layer)) {
             const lane_state& s = store_.at(ref.id).state();
             if (n > s.tokens - s.window_begin)
-                return status::failure(errc::out_of_range, "rewind: n is %u; layer %u can give up %u tokens (its window)", n,
+                return status::failure(errc::out_of_range,
+                                       "rewind: n is %u; layer %u can give up %u tokens (its window)", n,
                                        layer, s.tokens - s.window_begin);
         }
         return {};
@@ -322,7 +339,8 @@ template <class Preset, class Geometry> class shard {
         const io_counters c = io_.counters();
         s.reads = c.reads, s.read_bytes = c.read_bytes, s.writes = c.writes, s.written_bytes = c.write_bytes;
         s.resident_bytes_peak = fixed_bytes;
-        for (const pool& p : pools_) s.resident_bytes_peak += std::size_t{p.peak()} * store_.format().page_bytes;
+        for (const pool& p : pools_)
+            s.resident_bytes_peak += std::size_t{p.peak()} * store_.format().page_bytes;
         return s;
     }
 
@@ -352,7 +370,9 @@ template <class Preset, class Geometry> class shard {
         }
         return into.first(n);
     }
-    [[nodiscard]] pool& pool_for(std::span<const lane_ref> lanes) noexcept { return store_.pool_of(lanes[0].id); }
+    [[nodiscard]] pool& pool_for(std::span<const lane_ref> lanes) noexcept {
+        return store_.pool_of(lanes[0].id);
+    }
     [[nodiscard]] pool& pool_at(std::uint32_t slot) noexcept { return pools_[pools_.size() == 1 ? 0 : slot]; }
 
     /// Every call ends the previous selection and takes note of what landed meanwhile.
@@ -361,7 +381,8 @@ template <class Preset, class Geometry> class shard {
         io_.poll(false);
     }
 
-    /// What must hold before entries are accepted: no failed write, room on storage, the lane clustered when it is time.
+    /// What must hold before entries are accepted: no failed write, room on storage, the lane clustered when
+    /// it is time.
     status accept(std::span<const lane_ref> lanes, std::uint32_t tokens) noexcept {
         if (plan_.window_only) return {};
         if (status s = prompt_is_complete(lanes); !s) return s;
@@ -371,7 +392,8 @@ template <class Preset, class Geometry> class shard {
         for (const lane_ref& ref : lanes) {
             const lane l = store_.at(ref.id);
             if (status s = step_.make_room(ref.id); !s) return s;
-            const std::uint32_t units = std::min(l.state().buffered + tokens, cluster_.max_units(l.state().tokens + tokens));
+            const std::uint32_t units =
+                std::min(l.state().buffered + tokens, cluster_.max_units(l.state().tokens + tokens));
             pages += growth_.worst_case_pages(units);
         }
         pages = std::min(pages, plan_.file_pages - layout_.top());
@@ -387,20 +409,25 @@ template <class Preset, class Geometry> class shard {
     [[nodiscard]] status prompt_is_complete(std::span<const lane_ref> lanes) const noexcept {
         const std::uint32_t staged = store_.at(lanes[0].id).state().staged;
         if (staged > 0)
-            return status::failure(errc::invalid_argument, "the prompt of this sequence is not complete: %u tokens wait for a "
-                                                           "prefill with last_chunk = true", staged);
+            return status::failure(errc::invalid_argument,
+                                   "the prompt of this sequence is not complete: %u tokens wait for a "
+                                   "prefill with last_chunk = true",
+                                   staged);
         return {};
     }
     [[nodiscard]] bool should_found(const lane& l) const noexcept {
         if constexpr (types::clusterer::founds)
             return !l.state().founded && cluster_.ready(l.state().window_begin - l.state().sinks);
-        else return false;
+        else
+            return false;
     }
 
-    void choose(std::span<const lane_ref> lanes, const float* q, std::uint32_t arriving, const ahead* a) noexcept {
+    void choose(std::span<const lane_ref> lanes, const float* q, std::uint32_t arriving,
+                const ahead* a) noexcept {
         if (a != nullptr && a->same_query(q, a->query.size())) { // the engine knew the true query in advance
             for (std::uint32_t i = 0; i < lanes.size(); ++i) {
-                std::copy_n(a->chosen.begin() + i * plan_.chosen_per_lane, a->count[i], step_.chosen_of(i).begin());
+                std::copy_n(a->chosen.begin() + i * plan_.chosen_per_lane, a->count[i],
+                            step_.chosen_of(i).begin());
                 step_.chosen_count(i) = a->count[i];
                 step_.clear_forced(i);
             }
@@ -419,14 +446,14 @@ template <class Preset, class Geometry> class shard {
                 ++l.state().tokens;
             }
             if (!out.empty())
-                attend_prompt(plan_.model, ref.in_layer, in, before, tokens, l.window_k(0), l.window_v(0), out,
-                              memory_.causal);
+                attend_prompt(plan_.model, ref.in_layer, in, before, tokens, l.window_k(0), l.window_v(0),
+                              out, memory_.causal);
         }
         return {};
     }
 
-    status prefill_prompt(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens, std::span<float> out,
-                          bool last) noexcept {
+    status prefill_prompt(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
+                          std::span<float> out, bool last) noexcept {
         pool& frames = pool_for(lanes);
         if (store_.has_failed_writes(frames)) return store_.write_error(frames);
         const std::uint32_t before = store_.at(lanes[0].id).state().staged, total = before + tokens;
@@ -441,7 +468,8 @@ template <class Preset, class Geometry> class shard {
             if (done = prompt_.load_staged(l, from, before); !done) break;
             prompt_.encode(ref.in_layer, in, before, tokens);
             if (!out.empty()) prompt_.attend(ref.in_layer, in, before, tokens, out);
-            done = last ? prompt_.organise(ref.id, ref.in_layer, in, total, tokens) : prompt_.stage(l, before, total);
+            done = last ? prompt_.organise(ref.id, ref.in_layer, in, total, tokens)
+                        : prompt_.stage(l, before, total);
             if (!done) break;
             ++organised;
             note_storage();
@@ -452,8 +480,10 @@ template <class Preset, class Geometry> class shard {
             return done;
         }
         for (const lane_ref& ref : lanes) {
-            if (last) prompt_.commit(store_.at(ref.id), total);
-            else store_.at(ref.id).state().staged = total;
+            if (last)
+                prompt_.commit(store_.at(ref.id), total);
+            else
+                store_.at(ref.id).state().staged = total;
         }
         return {};
     }
@@ -476,10 +506,12 @@ template <class Preset, class Geometry> class shard {
 
     void note_storage() noexcept {
         if (plan_.window_only) return;
-        stats_.storage_bytes = std::max<std::uint64_t>(stats_.storage_bytes, std::uint64_t{layout_.used()} * store_.format().page_bytes);
+        stats_.storage_bytes = std::max<std::uint64_t>(stats_.storage_bytes, std::uint64_t{layout_.used()} *
+                                                                                 store_.format().page_bytes);
     }
 
-    // ------------------------------------------------------------------------------------------------ reading ahead
+    // ------------------------------------------------------------------------------------------------
+    // reading ahead
     [[nodiscard]] ahead* find_ahead(std::uint32_t slot, std::uint32_t layer) noexcept {
         for (ahead& a : memory_.aheads)
             if (a.flight != none && a.slot == slot && a.layer == layer) return &a;
@@ -491,7 +523,8 @@ template <class Preset, class Geometry> class shard {
         return nullptr;
     }
     [[nodiscard]] bool anything_ahead() const noexcept {
-        return std::any_of(memory_.aheads.begin(), memory_.aheads.end(), [](const ahead& a) { return a.flight != none; });
+        return std::any_of(memory_.aheads.begin(), memory_.aheads.end(),
+                           [](const ahead& a) { return a.flight != none; });
     }
     void release(ahead* a, std::span<const lane_ref> lanes, typename runner::fate end) noexcept {
         if (a == nullptr) return;
@@ -506,7 +539,8 @@ template <class Preset, class Geometry> class shard {
     void release_all_aheads() noexcept {
         release_selection();
         for (ahead& a : memory_.aheads)
-            if (a.flight != none) release(&a, list_lanes(a.slot, a.layer, memory_.other_lanes), runner::fate::dropped);
+            if (a.flight != none)
+                release(&a, list_lanes(a.slot, a.layer, memory_.other_lanes), runner::fate::dropped);
     }
 
     cache_plan plan_{};

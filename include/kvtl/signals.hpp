@@ -1,6 +1,6 @@
-// What policies declare at compile time: the signals they need from the engine, the granularity of their decisions and
-// whether they read attention mass. The manager takes the union; what nobody declares costs nothing.
-// SPDX-License-Identifier: MIT
+// What policies declare at compile time: the signals they need from the engine, the granularity of their
+// decisions and whether they read attention mass. The manager takes the union; what nobody declares costs
+// nothing. SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,9 @@ enum class signal : std::uint32_t {
 [[nodiscard]] constexpr signal without(signal set, signal part) noexcept {
     return static_cast<signal>(static_cast<std::uint32_t>(set) & ~static_cast<std::uint32_t>(part));
 }
-[[nodiscard]] constexpr bool contains(signal set, signal part) noexcept { return (set & part) == part; }
+[[nodiscard]] constexpr bool contains(signal set, signal part) noexcept {
+    return (set & part) == part;
+}
 
 /// What an engine can hand over; the third template argument of kv_manager.
 template <signal... Signals> struct supplied {
@@ -44,19 +46,25 @@ enum class granularity : std::uint8_t { head, layer };
 enum class feedback : std::uint8_t { unused, selected, estimated, full };
 
 template <class Policy> [[nodiscard]] consteval signal needs_of() {
-    if constexpr (requires { Policy::needs; }) return Policy::needs;
-    else return signal::nothing;
+    if constexpr (requires { Policy::needs; })
+        return Policy::needs;
+    else
+        return signal::nothing;
 }
 
 template <class Policy> [[nodiscard]] consteval feedback feedback_of() {
-    if constexpr (requires { Policy::reads_mass; }) return Policy::reads_mass;
-    else return feedback::unused;
+    if constexpr (requires { Policy::reads_mass; })
+        return Policy::reads_mass;
+    else
+        return feedback::unused;
 }
 
 /// True when the policy works only on units that span all KV heads of a layer.
 template <class Policy> [[nodiscard]] consteval bool layer_wide_only() {
-    if constexpr (requires { Policy::layer_wide_only; }) return Policy::layer_wide_only;
-    else return false;
+    if constexpr (requires { Policy::layer_wide_only; })
+        return Policy::layer_wide_only;
+    else
+        return false;
 }
 
 } // namespace kvtl::inline v0

@@ -22,26 +22,26 @@ struct memory_parts {
 };
 
 struct statistics {
-    std::uint64_t steps = 0;               ///< attend() calls (per layer and shard)
-    std::uint64_t read_bytes = 0;          ///< issued to the device, gaps included
+    std::uint64_t steps = 0;      ///< attend() calls (per layer and shard)
+    std::uint64_t read_bytes = 0; ///< issued to the device, gaps included
     std::uint64_t reads = 0;
     std::uint64_t written_bytes = 0;
     std::uint64_t writes = 0;
-    std::uint64_t useful_bytes = 0;        ///< entry bytes of chosen units among the bytes read for them
-    std::uint64_t wasted_bytes = 0;        ///< read ahead for units that were then not chosen
-    std::uint64_t chosen_bytes = 0;        ///< entry bytes of all chosen units
+    std::uint64_t useful_bytes = 0;          ///< entry bytes of chosen units among the bytes read for them
+    std::uint64_t wasted_bytes = 0;          ///< read ahead for units that were then not chosen
+    std::uint64_t chosen_bytes = 0;          ///< entry bytes of all chosen units
     std::uint64_t resident_chosen_bytes = 0; ///< of these, resident before any read of the step was issued
     std::uint64_t chosen_units = 0;
-    std::uint64_t read_entries = 0;        ///< live entries of chosen units that were read
-    std::uint64_t decode_reads = 0;        ///< reads issued for chosen units
+    std::uint64_t read_entries = 0; ///< live entries of chosen units that were read
+    std::uint64_t decode_reads = 0; ///< reads issued for chosen units
     std::uint64_t splits = 0;
-    std::uint64_t delayed_splits = 0;      ///< splits that waited for their unit to be read
-    std::uint64_t forced_loads = 0;        ///< units loaded because the buffer was full
+    std::uint64_t delayed_splits = 0; ///< splits that waited for their unit to be read
+    std::uint64_t forced_loads = 0;   ///< units loaded because the buffer was full
     std::uint64_t refused_splits = 0;
-    std::uint64_t tail_rewrites = 0;       ///< unfinished pages written to make room for another tail
+    std::uint64_t tail_rewrites = 0;          ///< unfinished pages written to make room for another tail
     std::uint64_t bytes_moved_by_updates = 0; ///< entry bytes written again after their first write
-    std::uint64_t storage_bytes = 0;       ///< space of the file that holds live pages, at its peak
-    std::uint64_t resident_bytes_peak = 0; ///< DRAM in use for the cache, at its peak
+    std::uint64_t storage_bytes = 0;          ///< space of the file that holds live pages, at its peak
+    std::uint64_t resident_bytes_peak = 0;    ///< DRAM in use for the cache, at its peak
     memory_parts bytes_by_part;
 
     statistics& operator+=(const statistics& o) noexcept {
@@ -58,10 +58,13 @@ struct statistics {
     }
 
     [[nodiscard]] double hit_rate() const noexcept {
-        return chosen_bytes == 0 ? 1.0 : static_cast<double>(resident_chosen_bytes) / static_cast<double>(chosen_bytes);
+        return chosen_bytes == 0
+                   ? 1.0
+                   : static_cast<double>(resident_chosen_bytes) / static_cast<double>(chosen_bytes);
     }
     [[nodiscard]] double mean_read_entries() const noexcept {
-        return decode_reads == 0 ? 0.0 : static_cast<double>(read_entries) / static_cast<double>(decode_reads);
+        return decode_reads == 0 ? 0.0
+                                 : static_cast<double>(read_entries) / static_cast<double>(decode_reads);
     }
 };
 

@@ -15,7 +15,8 @@
 
 namespace kvtl::inline v0 {
 
-/// What kind of thing went wrong. The text of the status or error names the argument, its value and what is valid.
+/// What kind of thing went wrong. The text of the status or error names the argument, its value and what is
+/// valid.
 enum class errc : std::uint8_t {
     ok,
     invalid_argument, ///< a shape, a value or an option that can never work
@@ -56,19 +57,21 @@ class [[nodiscard]] status {
     char text_[239]; // only the first byte is set while ok
 };
 
-/// Why a cold call failed. The message may have several lines (one per part when a memory bound is too small).
+/// Why a cold call failed. The message may have several lines (one per part when a memory bound is too
+/// small).
 struct error {
     errc code = errc::invalid_argument;
     std::string message;
 
     error(errc c, std::string text) : code(c), message(std::move(text)) {}
-    error(const status& s) : code(s.code()), message(s.what()) {} // NOLINT: a status is an error in short form
+    error(const status& s)
+        : code(s.code()), message(s.what()) {} // NOLINT: a status is an error in short form
 };
 
 /// A value or the reason why there is none. Reading the wrong side is undefined, as for a pointer.
 template <class T> class [[nodiscard]] result {
   public:
-    result(T value) : content_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit by design
+    result(T value) : content_(std::in_place_index<0>, std::move(value)) {}   // NOLINT: implicit by design
     result(kvtl::error e) : content_(std::in_place_index<1>, std::move(e)) {} // NOLINT: implicit by design
     result(const status& s) : content_(std::in_place_index<1>, s) {}          // NOLINT: implicit by design
 

@@ -1,10 +1,10 @@
 // One decode step of one layer: choose units, read what is missing, attend while the reads fly, then commit.
 //
-// Nothing of a lane's tokens or units changes before commit(), which cannot fail, so a failed step may be tried again.
-// Work is a list of (lane, unit) items in unit order. It is cut into batches of as many units as there are frames;
-// while one batch is attended the next one's reads are in the air. Every item's partial result is computed by itself
-// and merged in unit order: the result's bits do not depend on the device, on threads or on the order of completions.
-// SPDX-License-Identifier: MIT
+// Nothing of a lane's tokens or units changes before commit(), which cannot fail, so a failed step may be
+// tried again. Work is a list of (lane, unit) items in unit order. It is cut into batches of as many units as
+// there are frames; while one batch is attended the next one's reads are in the air. Every item's partial
+// result is computed by itself and merged in unit order: the result's bits do not depend on the device, on
+// threads or on the order of completions. SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/attention.hpp>
@@ -35,13 +35,13 @@ template <class Types> class step_runner {
     };
 
     struct scratch {
-        std::span<chosen_unit> chosen;      ///< (lanes, chosen_per_lane)
+        std::span<chosen_unit> chosen;                 ///< (lanes, chosen_per_lane)
         std::span<std::uint32_t> chosen_count, forced; ///< (lanes)
-        std::span<float> total;             ///< (lanes, lane heads) partials
-        std::span<float> item;              ///< (batch_items, lane heads) partials
+        std::span<float> total;                        ///< (lanes, lane heads) partials
+        std::span<float> item;                         ///< (batch_items, lane heads) partials
         std::span<float> attend;
         std::span<element_type> turn_k, turn_v; ///< (turn_tokens, width)
-        std::span<float> turn;              ///< (turn_tokens, lane heads) partials
+        std::span<float> turn;                  ///< (turn_tokens, lane heads) partials
 
         static scratch take(carver& c, const parts& p, std::uint32_t lanes) noexcept {
             scratch x;
@@ -76,8 +76,8 @@ template <class Types> class step_runner {
             const std::uint32_t in_memory = l.entries_in_memory() + arriving;
             const std::uint32_t budget = p_.attend_tokens > in_memory ? p_.attend_tokens - in_memory : 0;
             const auto chosen = chosen_of(i);
-            const std::uint32_t n =
-                p_.choose->choose(q + p_.model.query_offset(lanes[i].in_layer), p_.growth->view(l), budget, chosen);
+            const std::uint32_t n = p_.choose->choose(q + p_.model.query_offset(lanes[i].in_layer),
+                                                      p_.growth->view(l), budget, chosen);
             std::sort(chosen.begin(), chosen.begin() + n,
                       [](const chosen_unit& a, const chosen_unit& b) { return a.unit < b.unit; });
             x_.chosen_count[i] = n;
@@ -92,13 +92,15 @@ template <class Types> class step_runner {
             if (l.state().buffered < limit) continue;
             const std::uint32_t u = p_.growth->fullest_buffered(lanes[i].id);
             const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
-            const bool there = std::any_of(chosen.begin(), chosen.end(), [u](const chosen_unit& c) { return c.unit == u; });
+            const bool there =
+                std::any_of(chosen.begin(), chosen.end(), [u](const chosen_unit& c) { return c.unit == u; });
             if (!there && l.unit(u).frames == none) x_.forced[i] = u;
         }
     }
 
-    /// Attention of one token per lane over everything it may see. The arriving token's row is in place already (ring
-    /// or sink) but not yet counted. out: (HQ, D). `prefetched`: a flight whose reads this step may use, or none.
+    /// Attention of one token per lane over everything it may see. The arriving token's row is in place
+    /// already (ring or sink) but not yet counted. out: (HQ, D). `prefetched`: a flight whose reads this step
+    /// may use, or none.
     [[nodiscard]] status attend(std::span<const lane_ref> lanes, const float* q, std::span<float> out,
                                 std::uint32_t prefetched) noexcept {
         count_choice(lanes);
@@ -127,8 +129,9 @@ template <class Types> class step_runner {
         if (at.lane < lanes.size()) return no_frames();
         for (std::uint32_t i = 0; i < lanes.size(); ++i)
             for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h)
-                finish(head_partial(total_of(i), h), out.data() + p_.model.query_offset(lanes[i].in_layer) +
-                                                         std::size_t{h} * p_.model.group * p_.model.dim,
+                finish(head_partial(total_of(i), h),
+                       out.data() + p_.model.query_offset(lanes[i].in_layer) +
+                           std::size_t{h} * p_.model.group * p_.model.dim,
                        p_.model.dim);
         return {};
     }
@@ -140,7 +143,8 @@ template <class Types> class step_runner {
             arrive(l);
             if (x_.forced[i] != none) ++store_->stats().forced_loads;
             p_.growth->merge_buffered(lanes[i].id);
-            // Still full: what should have been merged was attended, but had to leave its frames to a later batch.
+            // Still full: what should have been merged was attended, but had to leave its frames to a later
+            // batch.
             if (l.state().buffered >= buffer_limit) static_cast<void>(force_load(lanes[i].id));
             drain_window(lanes[i].id);
         }
@@ -148,15 +152,16 @@ template <class Types> class step_runner {
         store_->io().poll(false);
     }
 
-    /// Makes sure that the window has a row for the next token, or says why it has none: entries that found no place
-    /// have stayed there.
+    /// Makes sure that the window has a row for the next token, or says why it has none: entries that found
+    /// no place have stayed there.
     [[nodiscard]] status make_room(std::uint32_t lane_id) noexcept {
         if (drain_window(lane_id)) return {};
         const status forced = force_load(lane_id);
         if (drain_window(lane_id)) return {};
         if (!forced) return forced;
         if (status s = store_->write_error(store_->pool_of(lane_id)); !s) return s;
-        return status::failure(errc::bound_too_small, "no frame or no storage is left for the %u entries that wait for their units",
+        return status::failure(errc::bound_too_small,
+                               "no frame or no storage is left for the %u entries that wait for their units",
                                store_->at(lane_id).state().buffered);
     }
 
@@ -168,7 +173,8 @@ template <class Types> class step_runner {
         return true;
     }
 
-    // --------------------------------------------------------------------------------------------------- turns (T > 1)
+    // ---------------------------------------------------------------------------------------------------
+    // turns (T > 1)
     /// Exact causal attention of T further tokens over everything, in groups of turn_tokens queries.
     [[nodiscard]] status attend_turn(const lane_ref& ref, const layer_input& in, std::uint32_t tokens,
                                      std::span<float> out) noexcept {
@@ -184,22 +190,25 @@ template <class Types> class step_runner {
                 const std::uint32_t rows = std::min(p_.turn_tokens, first + queries - block);
                 encode_turn(ref, in, block, rows);
                 for (std::uint32_t t = 0; t < queries; ++t) {
-                    const std::uint32_t seen = std::min(rows, first + t + 1 > block ? first + t + 1 - block : 0);
+                    const std::uint32_t seen =
+                        std::min(rows, first + t + 1 > block ? first + t + 1 - block : 0);
                     attend_rows(q + t * token, ref, x_.turn_k.data(), x_.turn_v.data(), seen, turn_of(t));
                 }
             }
             for (std::uint32_t t = 0; t < queries; ++t)
                 for (std::uint32_t h = 0; h < m.lane_heads; ++h)
-                    finish(head_partial(turn_of(t), h), out.data() + (first + t) * token + m.query_offset(ref.in_layer) +
-                                                            std::size_t{h} * m.group * m.dim,
+                    finish(head_partial(turn_of(t), h),
+                           out.data() + (first + t) * token + m.query_offset(ref.in_layer) +
+                               std::size_t{h} * m.group * m.dim,
                            m.dim);
         }
         return {};
     }
 
-    /// Appends T tokens to a lane as decode would. An error leaves the lane with the tokens it has taken so far.
+    /// Appends T tokens to a lane as decode would. An error leaves the lane with the tokens it has taken so
+    /// far.
     [[nodiscard]] status append_turn(const lane_ref& ref, const layer_input& in, std::uint32_t tokens,
-                                   std::uint32_t buffer_limit) noexcept {
+                                     std::uint32_t buffer_limit) noexcept {
         const lane l = store_->at(ref.id);
         for (std::uint32_t t = 0; t < tokens; ++t) {
             if (status s = make_room(ref.id); !s) return s;
@@ -215,7 +224,8 @@ template <class Types> class step_runner {
     /// Puts token t of the input where the lane's next token belongs. k, v: (T, H, D).
     void encode_arrival(const lane_ref& ref, const layer_input& in, std::uint32_t t) noexcept {
         const lane l = store_->at(ref.id);
-        const std::size_t from = t * std::size_t{p_.model.kv_heads} * p_.model.dim + p_.model.key_offset(ref.in_layer);
+        const std::size_t from =
+            t * std::size_t{p_.model.kv_heads} * p_.model.dim + p_.model.key_offset(ref.in_layer);
         simd::encode(in.k.data() + from, l.arrival_k(l.state().tokens), p_.sizes.width);
         simd::encode(in.v.data() + from, l.arrival_v(l.state().tokens), p_.sizes.width);
     }
@@ -229,9 +239,10 @@ template <class Types> class step_runner {
         ++s.tokens;
     }
 
-    // ------------------------------------------------------------------------------------------------ reading ahead
-    /// Submits the reads of the chosen units into flight `id`, as far as frames allow. Units stay pinned until
-    /// release_flight().
+    // ------------------------------------------------------------------------------------------------
+    // reading ahead
+    /// Submits the reads of the chosen units into flight `id`, as far as frames allow. Units stay pinned
+    /// until release_flight().
     [[nodiscard]] status prefetch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
         cursor at;
         fill_flight(lanes, at, id, false);
@@ -260,8 +271,9 @@ template <class Types> class step_runner {
         }
         return {};
     }
-    /// What became of units that were read ahead: a step has chosen among them, a selection has shown all of them, or
-    /// nobody wanted them. What is not chosen does not stay, so a wrong guess leaves nothing behind but its cost.
+    /// What became of units that were read ahead: a step has chosen among them, a selection has shown all of
+    /// them, or nobody wanted them. What is not chosen does not stay, so a wrong guess leaves nothing behind
+    /// but its cost.
     enum class fate : std::uint8_t { attended, shown, dropped };
     /// Unpins what a prefetch (or a selection) pinned.
     void release_flight(std::span<const lane_ref> lanes, std::uint32_t id, fate end) noexcept {
@@ -275,7 +287,8 @@ template <class Types> class step_runner {
             unit.item = none;
             store_->unpin(unit, frames);
             if (!was_read) continue;
-            const bool unwanted = end == fate::dropped || (end == fate::attended && !is_chosen(w.lane, w.unit));
+            const bool unwanted =
+                end == fate::dropped || (end == fate::attended && !is_chosen(w.lane, w.unit));
             if (unwanted) store_->stats().wasted_bytes += unit.entries * store_->format().entry_bytes();
             if (unwanted || failed) store_->evict(l, w.unit, frames);
         }
@@ -307,7 +320,8 @@ template <class Types> class step_runner {
     [[nodiscard]] float* item_of(std::uint32_t i) const noexcept { return &x_.item[i * lane_partial()]; }
     [[nodiscard]] float* turn_of(std::uint32_t t) const noexcept { return &x_.turn[t * lane_partial()]; }
     [[nodiscard]] partial head_partial(float* memory, std::uint32_t h) const noexcept {
-        return partial_at(memory + h * partial_floats(p_.model.group, p_.model.dim), p_.model.group, p_.model.dim);
+        return partial_at(memory + h * partial_floats(p_.model.group, p_.model.dim), p_.model.group,
+                          p_.model.dim);
     }
     [[nodiscard]] bool is_chosen(std::uint32_t i, std::uint32_t u) const noexcept {
         const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
@@ -325,13 +339,16 @@ template <class Types> class step_runner {
                 const bool hit = unit.frames != none && unit.item == none;
                 ++stats.chosen_units;
                 stats.chosen_bytes += unit.entries * entry;
-                if (hit) stats.resident_chosen_bytes += unit.entries * entry;
-                else stats.useful_bytes += unit.entries * entry, stats.read_entries += unit.entries;
+                if (hit)
+                    stats.resident_chosen_bytes += unit.entries * entry;
+                else
+                    stats.useful_bytes += unit.entries * entry, stats.read_entries += unit.entries;
             }
         }
     }
 
-    /// The next batch into whichever step flight is not `busy`; none when there is nothing (or no frame) left.
+    /// The next batch into whichever step flight is not `busy`; none when there is nothing (or no frame)
+    /// left.
     std::uint32_t plan(std::span<const lane_ref> lanes, cursor& at, std::uint32_t busy) noexcept {
         if (at.lane >= lanes.size()) return none;
         const std::uint32_t id = busy == 0 ? 1 : 0;
@@ -340,7 +357,8 @@ template <class Types> class step_runner {
         return store_->io().at(id).items().empty() ? none : id;
     }
 
-    void fill_flight(std::span<const lane_ref> lanes, cursor& at, std::uint32_t id, bool with_forced) noexcept {
+    void fill_flight(std::span<const lane_ref> lanes, cursor& at, std::uint32_t id,
+                     bool with_forced) noexcept {
         flight& f = store_->io().at(id);
         for (; at.lane < lanes.size(); ++at.lane, at.i = 0) {
             const lane l = store_->at(lanes[at.lane].id);
@@ -409,7 +427,8 @@ template <class Types> class step_runner {
     }
 
     /// After an error: waits for what is in the air and takes units out whose pages did not all arrive.
-    status abandon(std::span<const lane_ref> lanes, std::uint32_t a, std::uint32_t b, const status& why) noexcept {
+    status abandon(std::span<const lane_ref> lanes, std::uint32_t a, std::uint32_t b,
+                   const status& why) noexcept {
         for (const std::uint32_t id : {a, b}) {
             if (id == none) continue;
             store_->io().drain(id);
@@ -424,7 +443,8 @@ template <class Types> class step_runner {
         return why;
     }
 
-    // ------------------------------------------------------------------------------------------------------ attention
+    // ------------------------------------------------------------------------------------------------------
+    // attention
     /// Sinks, window (the arriving token included when `arriving`) and buffer, in this order.
     void attend_memory(const lane_ref& ref, float* into, const float* q, bool arriving = true) noexcept {
         const lane l = store_->at(ref.id);
@@ -452,8 +472,9 @@ template <class Types> class step_runner {
             const std::uint64_t queries = h * m.group < 64 ? mask >> (h * m.group) : ~std::uint64_t{0};
             simd::attend_rows<simd::default_arch, element_type>(
                 q + m.query_offset(ref.in_layer) + std::size_t{h} * m.group * m.dim, m.dim, scale_,
-                {k + std::size_t{h} * m.dim, rows, m.dim, m.width()}, {v + std::size_t{h} * m.dim, rows, m.dim, m.width()},
-                nullptr, head_partial(into, h), x_.attend, queries);
+                {k + std::size_t{h} * m.dim, rows, m.dim, m.width()},
+                {v + std::size_t{h} * m.dim, rows, m.dim, m.width()}, nullptr, head_partial(into, h),
+                x_.attend, queries);
         }
     }
 
@@ -467,7 +488,8 @@ template <class Types> class step_runner {
         std::uint32_t left = unit.entries;
         for (std::uint32_t f = unit.frames; left > 0; f = frames[f].next) {
             const std::uint32_t rows = std::min(left, format.rows);
-            attend_rows(q, ref, format.key(frames.bytes(f), 0), format.value(frames.bytes(f), 0), rows, into, mask);
+            attend_rows(q, ref, format.key(frames.bytes(f), 0), format.value(frames.bytes(f), 0), rows, into,
+                        mask);
             left -= rows;
         }
     }
@@ -483,11 +505,13 @@ template <class Types> class step_runner {
             for (; u < l.state().units && f.item_room(); ++u) {
                 const std::uint32_t item = f.add_item({0, u, ~std::uint64_t{0}, 0, false});
                 const unit_record& unit = l.unit(u);
-                if (unit.frames != none) store_->touch(unit, store_->pool_of(ref.id));
+                if (unit.frames != none)
+                    store_->touch(unit, store_->pool_of(ref.id));
                 else if (!store_->plan_load(ref.id, u, 0, item)) {
                     f.drop_item();
                     break;
-                } else f.items()[item].loads = true;
+                } else
+                    f.items()[item].loads = true;
                 store_->pin(unit, store_->pool_of(ref.id));
             }
             if (f.items().empty()) return no_frames();
@@ -504,7 +528,8 @@ template <class Types> class step_runner {
         return {};
     }
 
-    void encode_turn(const lane_ref& ref, const layer_input& in, std::uint32_t first, std::uint32_t rows) noexcept {
+    void encode_turn(const lane_ref& ref, const layer_input& in, std::uint32_t first,
+                     std::uint32_t rows) noexcept {
         const std::size_t token = std::size_t{p_.model.kv_heads} * p_.model.dim;
         for (std::uint32_t t = 0; t < rows; ++t) {
             const std::size_t from = (first + t) * token + p_.model.key_offset(ref.in_layer);
@@ -513,7 +538,8 @@ template <class Types> class step_runner {
         }
     }
 
-    /// Reads the unit with most waiting entries and merges them (outside a step). On failure they go on waiting.
+    /// Reads the unit with most waiting entries and merges them (outside a step). On failure they go on
+    /// waiting.
     [[nodiscard]] status force_load(std::uint32_t lane_id) noexcept {
         const std::uint32_t u = p_.growth->fullest_buffered(lane_id);
         if (u == none) return {};

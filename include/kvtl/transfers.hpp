@@ -1,11 +1,12 @@
-// Transfers between frames and storage: plans of pages that become few large requests, checked when they land.
+// Transfers between frames and storage: plans of pages that become few large requests, checked when they
+// land.
 //
-// A *flight* is one batch of page transfers in one direction. submit_reads() sorts its pages by place, joins neighbours
-// (and reads through gaps that cost less than another operation), and hands all requests to the device in one
-// submission. Every page has a checksum, made when it is written and verified when it is read.
+// A *flight* is one batch of page transfers in one direction. submit_reads() sorts its pages by place, joins
+// neighbours (and reads through gaps that cost less than another operation), and hands all requests to the
+// device in one submission. Every page has a checksum, made when it is written and verified when it is read.
 //
-// The shards of a cache share one file: shard s owns every shards-th step of 64 MiB, so that no two shards ever agree on
-// anything while they work. SPDX-License-Identifier: MIT
+// The shards of a cache share one file: shard s owns every shards-th step of 64 MiB, so that no two shards
+// ever agree on anything while they work. SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/frame_pool.hpp>
@@ -20,19 +21,19 @@ namespace kvtl::inline v0 {
 
 /// One unit that a step works on.
 struct work_item {
-    std::uint32_t lane = 0;    ///< index among the lanes of this layer and shard
+    std::uint32_t lane = 0; ///< index among the lanes of this layer and shard
     std::uint32_t unit = none;
     std::uint64_t mask = 0;    ///< queries of the lane that attend it; 0: only brought in
     std::uint32_t pending = 0; ///< pages that have not landed
     bool done = false;
-    bool loads = false;        ///< some of its pages come from storage
+    bool loads = false; ///< some of its pages come from storage
 };
 
 /// Where the pages of a shard lie in the file.
 struct file_map {
     std::uint64_t data_offset = 0; ///< bytes before the first page (superblock)
     std::uint32_t page_bytes = 4096;
-    std::uint32_t step_pages = 0;  ///< pages per fallocate step
+    std::uint32_t step_pages = 0; ///< pages per fallocate step
     std::uint32_t shard = 0;
     std::uint32_t shards = 1;
 
@@ -53,7 +54,7 @@ struct page_transfer {
     std::uint32_t page = none;
     std::uint32_t frame = none;
     std::uint32_t item = none; ///< reads: the work item that waits for it, or none
-    bool held = false;         ///< reads: the frame has the page already, it only stays linked until the flight ends
+    bool held = false; ///< reads: the frame has the page already, it only stays linked until the flight ends
 };
 
 class flight {
@@ -78,7 +79,8 @@ class flight {
 
     void truncate(std::uint32_t pages) noexcept { pages_ = pages; }
     [[nodiscard]] bool holds_before(std::uint32_t page, std::uint32_t end) const noexcept {
-        return std::any_of(page_.begin(), page_.begin() + end, [page](const page_transfer& t) { return t.page == page; });
+        return std::any_of(page_.begin(), page_.begin() + end,
+                           [page](const page_transfer& t) { return t.page == page; });
     }
 
     [[nodiscard]] bool item_room() const noexcept { return items_ < item_capacity_; }
@@ -116,22 +118,24 @@ template <class Queue, class Pool> class transfers {
     static constexpr std::uint32_t max_flights = 128;
 
     transfers() = default;
-    transfers(Queue& queue, const file_map& map, std::span<std::uint32_t> checksum, std::span<std::byte> trash,
-              std::uint32_t gap_pages, std::span<flight> flights) noexcept
-        : queue_(&queue), map_(map), checksum_(checksum), trash_(trash), gap_pages_(gap_pages), flights_(flights) {}
+    transfers(Queue& queue, const file_map& map, std::span<std::uint32_t> checksum,
+              std::span<std::byte> trash, std::uint32_t gap_pages, std::span<flight> flights) noexcept
+        : queue_(&queue), map_(map), checksum_(checksum), trash_(trash), gap_pages_(gap_pages),
+          flights_(flights) {}
 
     [[nodiscard]] flight& at(std::uint32_t i) noexcept { return flights_[i]; }
     [[nodiscard]] const file_map& map() const noexcept { return map_; }
     [[nodiscard]] io_counters counters() const noexcept { return queue_->counters(); }
 
-    /// Reads every page of the flight into its frame. A page wanted by several items is read once, into the frame of
-    /// the first; `frame == none` pages must not occur.
+    /// Reads every page of the flight into its frame. A page wanted by several items is read once, into the
+    /// frame of the first; `frame == none` pages must not occur.
     [[nodiscard]] status submit_reads(std::uint32_t id, Pool& pool, bool frames_are_memory = false) noexcept {
         return submit(id, pool, false, frames_are_memory);
     }
-    /// Writes every page of the flight from its frame (or arena page), which must not change until it has landed. The
-    /// caller has told the pool that these writes start.
-    [[nodiscard]] status submit_writes(std::uint32_t id, Pool& pool, bool frames_are_memory = false) noexcept {
+    /// Writes every page of the flight from its frame (or arena page), which must not change until it has
+    /// landed. The caller has told the pool that these writes start.
+    [[nodiscard]] status submit_writes(std::uint32_t id, Pool& pool,
+                                       bool frames_are_memory = false) noexcept {
         flight& f = flights_[id];
         for (const page_transfer& t : f.pages())
             checksum_[t.page] = simd::page_checksum(pool.bytes(t.frame), map_.page_bytes);
@@ -172,10 +176,11 @@ template <class Queue, class Pool> class transfers {
         f.raw_ = frames_are_memory;
         f.pool_ = &pool;
         f.requests_ = 0;
-        std::sort(f.page_.begin(), f.page_.begin() + f.pages_, [](const page_transfer& a, const page_transfer& b) {
-            if (a.held != b.held) return b.held; // what needs no transfer comes last
-            return a.page != b.page ? a.page < b.page : a.item < b.item;
-        });
+        std::sort(f.page_.begin(), f.page_.begin() + f.pages_,
+                  [](const page_transfer& a, const page_transfer& b) {
+                      if (a.held != b.held) return b.held; // what needs no transfer comes last
+                      return a.page != b.page ? a.page < b.page : a.item < b.item;
+                  });
         f.moved_ = f.pages_;
         while (f.moved_ > 0 && f.page_[f.moved_ - 1].held) --f.moved_;
         if (f.moved_ == 0) return {};
@@ -194,12 +199,14 @@ template <class Queue, class Pool> class transfers {
         return {};
     }
 
-    std::uint32_t make_request(std::uint32_t id, Pool& pool, std::uint32_t begin, std::uint32_t& slices) noexcept {
+    std::uint32_t make_request(std::uint32_t id, Pool& pool, std::uint32_t begin,
+                               std::uint32_t& slices) noexcept {
         flight& f = flights_[id];
         const std::uint32_t first = slices;
         const auto piece = [&](std::byte* at) {
             ::iovec& last = f.slice_[slices == first ? slices : slices - 1];
-            if (slices != first && static_cast<std::byte*>(last.iov_base) + last.iov_len == at && at != trash_.data()) {
+            if (slices != first && static_cast<std::byte*>(last.iov_base) + last.iov_len == at &&
+                at != trash_.data()) {
                 last.iov_len += map_.page_bytes;
             } else {
                 f.slice_[slices++] = {at, map_.page_bytes};
@@ -211,16 +218,18 @@ template <class Queue, class Pool> class transfers {
             const std::uint32_t next = f.page_[end].page;
             if (next == page) continue; // one more item that waits for the same page
             const std::uint32_t gap = next - page - 1;
-            if (gap > (f.writes_ ? 0 : gap_pages_) || next - f.page_[begin].page >= flight::max_request_pages ||
-                !map_.adjacent_steps(page, next) || slices + gap + 1 > f.slice_.size() - (f.moved_ - end))
+            if (gap > (f.writes_ ? 0 : gap_pages_) ||
+                next - f.page_[begin].page >= flight::max_request_pages || !map_.adjacent_steps(page, next) ||
+                slices + gap + 1 > f.slice_.size() - (f.moved_ - end))
                 break;
             for (std::uint32_t g = 0; g < gap; ++g) piece(trash_.data());
             piece(pool.bytes(f.page_[end].frame));
             page = next;
         }
         f.begin_[f.requests_] = begin;
-        f.request_[f.requests_] = {f.writes_ ? io_verb::write : io_verb::read, slices - first, &f.slice_[first],
-                                   map_.offset(f.page_[begin].page), std::uint64_t{id} << 32 | f.requests_};
+        f.request_[f.requests_] = {f.writes_ ? io_verb::write : io_verb::read, slices - first,
+                                   &f.slice_[first], map_.offset(f.page_[begin].page),
+                                   std::uint64_t{id} << 32 | f.requests_};
         ++f.requests_;
         return end;
     }
@@ -233,8 +242,8 @@ template <class Queue, class Pool> class transfers {
         if (c.error != 0 && f.error_.ok())
             f.error_ = status::failure(errc::io_error, "%s of %zu pages at offset %llu failed: %s (errno %d)",
                                        f.writes_ ? "write" : "read", pages.size(),
-                                       static_cast<unsigned long long>(map_.offset(pages[0].page)), std::strerror(c.error),
-                                       c.error);
+                                       static_cast<unsigned long long>(map_.offset(pages[0].page)),
+                                       std::strerror(c.error), c.error);
         Pool& pool = *static_cast<Pool*>(f.pool_);
         if (f.writes_) {
             if (!f.raw_)
@@ -245,8 +254,10 @@ template <class Queue, class Pool> class transfers {
         for (const page_transfer& t : pages) {
             if (c.error == 0 && t.page != verified) {
                 verified = t.page;
-                if (simd::page_checksum(pool.bytes(t.frame), map_.page_bytes) != checksum_[t.page] && f.error_.ok())
-                    f.error_ = status::failure(errc::corrupt, "the page at offset %llu came back with another checksum",
+                if (simd::page_checksum(pool.bytes(t.frame), map_.page_bytes) != checksum_[t.page] &&
+                    f.error_.ok())
+                    f.error_ = status::failure(errc::corrupt,
+                                               "the page at offset %llu came back with another checksum",
                                                static_cast<unsigned long long>(map_.offset(t.page)));
             }
             if (t.item != none) --f.item_[t.item].pending;

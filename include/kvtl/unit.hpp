@@ -1,8 +1,9 @@
-// Units and lanes: the records behind the manager's tables. All of them are trivially copyable and use indices instead
-// of pointers, so that a lane's block of memory can be moved, hashed, saved and counted as bytes.
+// Units and lanes: the records behind the manager's tables. All of them are trivially copyable and use
+// indices instead of pointers, so that a lane's block of memory can be moved, hashed, saved and counted as
+// bytes.
 //
-// A *lane* owns units: one KV head of a layer (head-wise presets) or a whole layer (layer-wide presets), of one
-// sequence. SPDX-License-Identifier: MIT
+// A *lane* owns units: one KV head of a layer (head-wise presets) or a whole layer (layer-wide presets), of
+// one sequence. SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,8 @@
 
 namespace kvtl::inline v0 {
 
-inline constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max(); ///< "no frame", "no unit", ...
+inline constexpr std::uint32_t none =
+    std::numeric_limits<std::uint32_t>::max(); ///< "no frame", "no unit", ...
 
 /// Where a unit lies on storage; only its layout knows what the two words mean.
 struct place {
@@ -39,20 +41,20 @@ struct lane_state {
     std::uint32_t tokens = 0;
     std::uint32_t sinks = 0;
     std::uint32_t window_begin = 0;
-    std::uint32_t units = 0;      ///< units in the table; they are never removed, splits only add
-    std::uint32_t buffered = 0;   ///< entries in the buffer
-    std::uint32_t stored = 0;     ///< entry-wise layouts: entries in the lane's stream of pages
+    std::uint32_t units = 0;          ///< units in the table; they are never removed, splits only add
+    std::uint32_t buffered = 0;       ///< entries in the buffer
+    std::uint32_t stored = 0;         ///< entry-wise layouts: entries in the lane's stream of pages
     std::uint32_t stream_tail = none; ///< entry-wise layouts: frame of the stream's last page
-    std::uint32_t staged = 0;     ///< tokens staged by a prefill whose last chunk has not come
-    std::uint32_t runs = 0;       ///< page runs held for staging or for the stream
-    bool founded = false;         ///< the clusterer has grouped this lane (until then units are sequential)
+    std::uint32_t staged = 0;         ///< tokens staged by a prefill whose last chunk has not come
+    std::uint32_t runs = 0;           ///< page runs held for staging or for the stream
+    bool founded = false; ///< the clusterer has grouped this lane (until then units are sequential)
 };
 
 /// What a clusterer may look at when it places an entry.
 struct units_view {
     const unit_record* unit = nullptr;
     std::uint32_t count = 0;
-    const float* mean = nullptr;   ///< (count, dim) float32, `stride` floats from unit to unit
+    const float* mean = nullptr; ///< (count, dim) float32, `stride` floats from unit to unit
     std::uint32_t dim = 0;
     std::uint32_t stride = 0;
     std::uint32_t max_entries = 0; ///< no unit may grow beyond this
@@ -60,8 +62,8 @@ struct units_view {
     bool may_add = true;           ///< table and storage have room for one more unit
 };
 
-/// A clusterer's answer: put the entry into `unit`, split `unit` with it, or open a new unit for it (whose mean starts
-/// as that of `unit` unless that is none).
+/// A clusterer's answer: put the entry into `unit`, split `unit` with it, or open a new unit for it (whose
+/// mean starts as that of `unit` unless that is none).
 enum class growth : std::uint8_t { append, split, open };
 struct assignment {
     std::uint32_t unit = none;

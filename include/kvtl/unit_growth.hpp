@@ -1,7 +1,9 @@
-// How units grow during decode: entries that leave the window are appended, split their unit, or wait in the buffer.
+// How units grow during decode: entries that leave the window are appended, split their unit, or wait in the
+// buffer.
 //
-// The clusterer decides, this class carries out: pages, tails, relocation, splits, statistics. Every function either
-// completes or changes nothing; an entry that cannot be placed for now stays in the window. SPDX-License-Identifier: MIT
+// The clusterer decides, this class carries out: pages, tails, relocation, splits, statistics. Every function
+// either completes or changes nothing; an entry that cannot be placed for now stays in the window.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/kmeans.hpp>
@@ -22,19 +24,21 @@ template <class Types> class unit_growth {
     static constexpr bool by_entry = store::by_entry;
 
     struct scratch {
-        std::span<float> key;              ///< (width)
-        std::span<float> distance;         ///< (max_units)
-        std::span<element_type> k, v;      ///< (split_rows, width)
-        std::span<std::uint8_t> side;      ///< (split_rows)
-        std::span<std::uint32_t> entry;    ///< (split_rows) entry-wise layouts: places in the stream
-        std::span<std::byte> halve;        ///< halve_scratch_bytes(split_rows, width)
-        std::span<std::uint32_t> frames;   ///< (frames of both children)
+        std::span<float> key;            ///< (width)
+        std::span<float> distance;       ///< (max_units)
+        std::span<element_type> k, v;    ///< (split_rows, width)
+        std::span<std::uint8_t> side;    ///< (split_rows)
+        std::span<std::uint32_t> entry;  ///< (split_rows) entry-wise layouts: places in the stream
+        std::span<std::byte> halve;      ///< halve_scratch_bytes(split_rows, width)
+        std::span<std::uint32_t> frames; ///< (frames of both children)
 
-        /// Rows of the largest split: a full unit, everything buffered and the new entry, but never more than two units.
+        /// Rows of the largest split: a full unit, everything buffered and the new entry, but never more than
+        /// two units.
         [[nodiscard]] static std::uint32_t rows(const lane_sizes& s, std::uint32_t max_entries) noexcept {
             return std::min(max_entries + s.buffer + 1, 2 * max_entries);
         }
-        static scratch take(carver& c, const lane_sizes& s, std::uint32_t max_entries, std::uint32_t page_rows) noexcept {
+        static scratch take(carver& c, const lane_sizes& s, std::uint32_t max_entries,
+                            std::uint32_t page_rows) noexcept {
             const std::uint32_t n = rows(s, max_entries);
             scratch out;
             out.key = c.take<float>(s.width);
@@ -50,7 +54,8 @@ template <class Types> class unit_growth {
     };
 
     unit_growth() = default;
-    unit_growth(store& s, const clusterer_state& c, const scratch& x) noexcept : store_(&s), clusterer_(&c), x_(x) {}
+    unit_growth(store& s, const clusterer_state& c, const scratch& x) noexcept
+        : store_(&s), clusterer_(&c), x_(x) {}
 
     /// What the clusterer sees of a lane.
     [[nodiscard]] units_view view(const lane& l) const noexcept {
@@ -65,8 +70,8 @@ template <class Types> class unit_growth {
                 s.units < l.sizes().max_units && store_->layout().may_place()};
     }
 
-    /// The oldest entry of the window goes to a unit or to the buffer. False: not possible now (a write failed), the
-    /// entry stays where it is.
+    /// The oldest entry of the window goes to a unit or to the buffer. False: not possible now (a write
+    /// failed), the entry stays where it is.
     [[nodiscard]] bool place_oldest(std::uint32_t lane_id) noexcept {
         const lane l = store_->at(lane_id);
         lane_state& s = l.state();
@@ -78,8 +83,8 @@ template <class Types> class unit_growth {
         return true;
     }
 
-    /// Entries that wait for units that are resident now join them: a flagged unit splits with all of them (Algorithm
-    /// 1), others take them one by one under the usual rule.
+    /// Entries that wait for units that are resident now join them: a flagged unit splits with all of them
+    /// (Algorithm 1), others take them one by one under the usual rule.
     void merge_buffered(std::uint32_t lane_id) noexcept {
         const lane l = store_->at(lane_id);
         pool& frames = store_->pool_of(lane_id);
@@ -158,7 +163,8 @@ template <class Types> class unit_growth {
             if (!l.state().founded) { // too few entries to cluster: units are sequential
                 if (u.count == 0) return {none, growth::open};
                 const unit_record& last = u.unit[u.count - 1];
-                if (last.entries + last.buffered < clusterer_->sequential_entries()) return {u.count - 1, growth::append};
+                if (last.entries + last.buffered < clusterer_->sequential_entries())
+                    return {u.count - 1, growth::append};
                 return {none, growth::open};
             }
         }
@@ -200,7 +206,8 @@ template <class Types> class unit_growth {
         }
     }
 
-    /// A buffered entry whose unit is full and may not split waits for the nearest unit that has room instead.
+    /// A buffered entry whose unit is full and may not split waits for the nearest unit that has room
+    /// instead.
     bool move_elsewhere(std::uint32_t lane_id, std::uint32_t i) noexcept {
         const lane l = store_->at(lane_id);
         const std::uint32_t from = l.buffer_unit(i);
@@ -221,7 +228,8 @@ template <class Types> class unit_growth {
         return true;
     }
 
-    // ------------------------------------------------------------------------------------------------------- growing
+    // -------------------------------------------------------------------------------------------------------
+    // growing
     bool open_unit(std::uint32_t lane_id, std::uint32_t like, const new_entry& e) noexcept {
         const lane l = store_->at(lane_id);
         lane_state& s = l.state();
@@ -241,7 +249,8 @@ template <class Types> class unit_growth {
         return true;
     }
 
-    /// Adds an entry to a unit. False when the unit is cold and its last page is on storage, or when it cannot grow.
+    /// Adds an entry to a unit. False when the unit is cold and its last page is on storage, or when it
+    /// cannot grow.
     bool append(std::uint32_t lane_id, std::uint32_t u, const new_entry& e) noexcept {
         const lane l = store_->at(lane_id);
         pool& frames = store_->pool_of(lane_id);
@@ -250,8 +259,10 @@ template <class Types> class unit_growth {
         const std::uint32_t pinned = unit.frames;
         if (was_resident) store_->pin(unit, frames);
         bool done = false;
-        if constexpr (by_entry) done = append_member(l, u, e, frames);
-        else done = append_row(lane_id, u, e, frames);
+        if constexpr (by_entry)
+            done = append_member(l, u, e, frames);
+        else
+            done = append_row(lane_id, u, e, frames);
         if (was_resident) release_pin(frames, pinned);
         if (!done) return false;
         note_entry(l, u, e.k);
@@ -266,7 +277,8 @@ template <class Types> class unit_growth {
         const std::uint32_t page = unit.entries / format.rows, row = unit.entries % format.rows;
         std::uint32_t f = unit.tail;
         if (row == 0) {
-            if (page + 1 > store_->layout().capacity(unit.where) && !relocate(lane_id, u, page + 1)) return false;
+            if (page + 1 > store_->layout().capacity(unit.where) && !relocate(lane_id, u, page + 1))
+                return false;
             f = store_->acquire(frames);
             if (f == none) return false;
             frames[f].page = store_->layout().page(unit.where, page);
@@ -305,12 +317,16 @@ template <class Types> class unit_growth {
             } else {
                 for (f = unit.frames; frames[f].next != none;) f = frames[f].next;
             }
-            if (f != none) format.put(frames.bytes(f), unit.entries % format.rows, e.k, e.v);
-            else store_->evict(l, u, frames);
+            if (f != none)
+                format.put(frames.bytes(f), unit.entries % format.rows, e.k, e.v);
+            else
+                store_->evict(l, u, frames);
         }
         l.next_member(e.stream) = none;
-        if (unit.entries == 0) unit.members = e.stream;
-        else l.next_member(unit.last_member) = e.stream;
+        if (unit.entries == 0)
+            unit.members = e.stream;
+        else
+            l.next_member(unit.last_member) = e.stream;
         unit.last_member = e.stream;
         return true;
     }
@@ -379,9 +395,10 @@ template <class Types> class unit_growth {
         }
     }
 
-    // ------------------------------------------------------------------------------------------------------ splitting
-    /// Splits a resident unit together with everything buffered for it and the new entry, if any. The larger side stays
-    /// in the unit (at its own head on storage), the smaller becomes a new unit.
+    // ------------------------------------------------------------------------------------------------------
+    // splitting
+    /// Splits a resident unit together with everything buffered for it and the new entry, if any. The larger
+    /// side stays in the unit (at its own head on storage), the smaller becomes a new unit.
     bool split(std::uint32_t lane_id, std::uint32_t u, const new_entry* extra) noexcept {
         if constexpr (!clusterer::adapts) {
             static_cast<void>(lane_id), static_cast<void>(u), static_cast<void>(extra);
@@ -436,9 +453,11 @@ template <class Types> class unit_growth {
             const std::uint32_t c = s.units++;
             l.unit(c) = child;
             fill(lane_id, u, stays, n, x_.frames.first(kept_pages));
-            fill(lane_id, c, static_cast<std::uint8_t>(1 - stays), n, x_.frames.subspan(kept_pages, child_pages));
+            fill(lane_id, c, static_cast<std::uint8_t>(1 - stays), n,
+                 x_.frames.subspan(kept_pages, child_pages));
             ++store_->stats().splits;
-            if constexpr (!by_entry) store_->stats().bytes_moved_by_updates += old_entries * format.entry_bytes();
+            if constexpr (!by_entry)
+                store_->stats().bytes_moved_by_updates += old_entries * format.entry_bytes();
             return true;
         }
     }
@@ -459,7 +478,8 @@ template <class Types> class unit_growth {
         };
         std::uint32_t f = l.unit(u).frames, member = l.unit(u).members;
         for (std::uint32_t i = 0; i < l.unit(u).entries; ++i) {
-            put(format.key(frames.bytes(f), i % format.rows), format.value(frames.bytes(f), i % format.rows), member);
+            put(format.key(frames.bytes(f), i % format.rows), format.value(frames.bytes(f), i % format.rows),
+                member);
             if constexpr (by_entry) member = l.next_member(member);
             if ((i + 1) % format.rows == 0) f = frames[f].next;
         }
@@ -487,8 +507,10 @@ template <class Types> class unit_growth {
             format.put(frames.bytes(f), unit.entries % format.rows, k, &x_.v[std::size_t{i} * format.width]);
             if constexpr (by_entry) {
                 l.next_member(x_.entry[i]) = none;
-                if (unit.members == none) unit.members = x_.entry[i];
-                else l.next_member(unit.last_member) = x_.entry[i];
+                if (unit.members == none)
+                    unit.members = x_.entry[i];
+                else
+                    l.next_member(unit.last_member) = x_.entry[i];
                 unit.last_member = x_.entry[i];
             }
             note_entry(l, u, k);

@@ -1,7 +1,9 @@
-// Units between DRAM and storage, for one shard: which units are resident, how they come in, leave and are written.
+// Units between DRAM and storage, for one shard: which units are resident, how they come in, leave and are
+// written.
 //
-// The store knows lanes, frames and transfers, but no policy decision: what to bring in is the caller's choice, who
-// leaves is the replacement policy's, where bytes lie is the layout's. SPDX-License-Identifier: MIT
+// The store knows lanes, frames and transfers, but no policy decision: what to bring in is the caller's
+// choice, who leaves is the replacement policy's, where bytes lie is the layout's.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/frame_pool.hpp>
@@ -29,7 +31,8 @@ template <class Types> class unit_store {
         typename Types::transfers* io = nullptr;
         typename Types::device* device = nullptr;
         std::span<pool> pools;
-        std::span<std::uint32_t> bounce; ///< entry-wise layouts: frame that holds a page of the stream for now
+        std::span<std::uint32_t>
+            bounce; ///< entry-wise layouts: frame that holds a page of the stream for now
         const typename Types::lane_table* lanes = nullptr;
         statistics* stats = nullptr;
         std::uint32_t reserved_pages = 0;
@@ -40,7 +43,8 @@ template <class Types> class unit_store {
         std::fill(p_.bounce.begin(), p_.bounce.end(), none);
     }
 
-    // The first flights carry reads of the current step (double-buffered), the next ones prefetches, the last writes.
+    // The first flights carry reads of the current step (double-buffered), the next ones prefetches, the last
+    // writes.
     static constexpr std::uint32_t write_flights = 4;
     static constexpr std::uint32_t step_flights = 2;
 
@@ -54,19 +58,23 @@ template <class Types> class unit_store {
     }
     [[nodiscard]] std::span<pool> pools() const noexcept { return p_.pools; }
 
-    /// Makes sure that `pages` more pages than are in use could be written. Called before entries are accepted.
+    /// Makes sure that `pages` more pages than are in use could be written. Called before entries are
+    /// accepted.
     [[nodiscard]] status ensure_space(std::uint32_t pages) noexcept {
         const file_map& map = p_.io->map();
         while (p_.reserved_pages < p_.layout->top() + pages) {
             const std::uint32_t step = p_.reserved_pages / map.step_pages;
-            if (status s = p_.device->reserve(map.step_offset(step), std::uint64_t{map.step_pages} * map.page_bytes); !s)
+            if (status s =
+                    p_.device->reserve(map.step_offset(step), std::uint64_t{map.step_pages} * map.page_bytes);
+                !s)
                 return s;
             p_.reserved_pages += map.step_pages;
         }
         return {};
     }
 
-    // --------------------------------------------------------------------------------------------------- residency
+    // ---------------------------------------------------------------------------------------------------
+    // residency
     /// A frame that nothing holds; evicts units as needed. `none` when everything is pinned.
     [[nodiscard]] std::uint32_t acquire(pool& frames) noexcept {
         for (;;) {
@@ -94,7 +102,8 @@ template <class Types> class unit_store {
         unit.frames = none;
     }
 
-    /// Tells the replacement policy about a resident unit; only units with a page that may be dropped are known to it.
+    /// Tells the replacement policy about a resident unit; only units with a page that may be dropped are
+    /// known to it.
     void note_resident(const lane& l, std::uint32_t u, pool& frames, bool updated) noexcept {
         const unit_record& unit = l.unit(u);
         std::uint32_t pages = 0;
@@ -134,15 +143,20 @@ template <class Types> class unit_store {
         frames[last].next = f;
     }
 
-    // ------------------------------------------------------------------------------------------------------ reading
-    /// Plans the reads that make a unit resident: takes frames, links and pins them, and adds the pages to flight
-    /// `id`. False (and nothing changed) when frames or room in the flight run out.
-    [[nodiscard]] bool plan_load(std::uint32_t lane_id, std::uint32_t u, std::uint32_t id, std::uint32_t item) noexcept {
-        if constexpr (by_entry) return plan_entries(lane_id, u, id, item);
-        else return plan_pages(lane_id, u, id, item);
+    // ------------------------------------------------------------------------------------------------------
+    // reading
+    /// Plans the reads that make a unit resident: takes frames, links and pins them, and adds the pages to
+    /// flight `id`. False (and nothing changed) when frames or room in the flight run out.
+    [[nodiscard]] bool plan_load(std::uint32_t lane_id, std::uint32_t u, std::uint32_t id,
+                                 std::uint32_t item) noexcept {
+        if constexpr (by_entry)
+            return plan_entries(lane_id, u, id, item);
+        else
+            return plan_pages(lane_id, u, id, item);
     }
 
-    /// Entry-wise layouts: copies a unit's rows out of the pages that have landed. Page-wise units need nothing.
+    /// Entry-wise layouts: copies a unit's rows out of the pages that have landed. Page-wise units need
+    /// nothing.
     void finish_load(const lane& l, std::uint32_t u, pool& frames) noexcept {
         if constexpr (by_entry) {
             const unit_record& unit = l.unit(u);
@@ -185,9 +199,10 @@ template <class Types> class unit_store {
         l.state().runs = 0;
     }
 
-    // ------------------------------------------------------------------------------------------------------ writing
-    /// Puts a frame's page on the list of writes that flush_writes() submits together. The frame keeps its bytes until
-    /// the write has landed.
+    // ------------------------------------------------------------------------------------------------------
+    // writing
+    /// Puts a frame's page on the list of writes that flush_writes() submits together. The frame keeps its
+    /// bytes until the write has landed.
     void queue_write(pool& frames, std::uint32_t f) noexcept {
         if (open_write_ == none || open_pool_ != &frames || !p_.io->at(open_write_).room(1)) {
             flush_writes();
@@ -219,8 +234,10 @@ template <class Types> class unit_store {
             again = false;
             for (const std::uint32_t f : frames.unsettled())
                 if (frames[f].lane == lane_id && frames[f].unit == u) {
-                    if (frames[f].failed) ok = false;
-                    else again = true;
+                    if (frames[f].failed)
+                        ok = false;
+                    else
+                        again = true;
                 }
             if (again) {
                 flush_writes();
@@ -253,10 +270,11 @@ template <class Types> class unit_store {
     [[nodiscard]] status write_error(const pool& frames) const noexcept {
         for (const std::uint32_t f : frames.unsettled())
             if (frames[f].failed)
-                return status::failure(errc::writes_pending,
-                                       "a page at offset %llu could not be written; its entries are kept in memory, "
-                                       "appends wait for retry_writes()",
-                                       static_cast<unsigned long long>(p_.io->map().offset(frames[f].page)));
+                return status::failure(
+                    errc::writes_pending,
+                    "a page at offset %llu could not be written; its entries are kept in memory, "
+                    "appends wait for retry_writes()",
+                    static_cast<unsigned long long>(p_.io->map().offset(frames[f].page)));
         return {};
     }
 
@@ -289,8 +307,8 @@ template <class Types> class unit_store {
     /// A tail whose page is complete.
     void seal(pool& frames, std::uint32_t f) noexcept { start_tail_write(frames, f); }
 
-    /// Drops every resident unit of a pool and writes its tails, so that the pool's memory can be used for something
-    /// else. Fails when a write fails.
+    /// Drops every resident unit of a pool and writes its tails, so that the pool's memory can be used for
+    /// something else. Fails when a write fails.
     [[nodiscard]] status vacate(pool& frames) noexcept {
         while (!frames.tails().empty()) write_tail(frames, frames.tails().back());
         settle_all_writes(frames);
@@ -310,8 +328,10 @@ template <class Types> class unit_store {
         for (std::uint32_t u = 0; u < l.state().units; ++u) {
             unit_record& unit = l.unit(u);
             if (unit.tail != none) frames.clear_dirty(unit.tail);
-            if (unit.frames != none) evict(l, u, frames);
-            else if (unit.tail != none) frames.settle(unit.tail);
+            if (unit.frames != none)
+                evict(l, u, frames);
+            else if (unit.tail != none)
+                frames.settle(unit.tail);
             if constexpr (!by_entry)
                 if (unit.where.first != none) p_.layout->release(unit.where);
         }
@@ -348,7 +368,8 @@ template <class Types> class unit_store {
         return none;
     }
 
-    [[nodiscard]] bool plan_pages(std::uint32_t lane_id, std::uint32_t u, std::uint32_t id, std::uint32_t item) noexcept {
+    [[nodiscard]] bool plan_pages(std::uint32_t lane_id, std::uint32_t u, std::uint32_t id,
+                                  std::uint32_t item) noexcept {
         pool& frames = pool_of(lane_id);
         const lane l = at(lane_id);
         unit_record& unit = l.unit(u);
@@ -374,8 +395,10 @@ template <class Types> class unit_store {
             }
             frames[frame].next = none;
             frames.link(frame);
-            if (chain == none) chain = frame;
-            else frames[last].next = frame;
+            if (chain == none)
+                chain = frame;
+            else
+                frames[last].next = frame;
             last = frame;
         }
         unit.frames = chain;
@@ -401,8 +424,10 @@ template <class Types> class unit_store {
             }
             frames[frame].lane = lane_id, frames[frame].unit = u;
             frames.link(frame);
-            if (chain == none) chain = frame;
-            else frames[last].next = frame;
+            if (chain == none)
+                chain = frame;
+            else
+                frames[last].next = frame;
             last = frame;
         }
         const auto before = static_cast<std::uint32_t>(f.pages().size());
@@ -412,10 +437,12 @@ template <class Types> class unit_store {
             if (i == seen) continue;
             seen = i;
             const std::uint32_t page = stream_page(l, i);
-            if (l.state().stream_tail != none && i == l.state().stored / p_.format.rows) continue; // DRAM has it
+            if (l.state().stream_tail != none && i == l.state().stored / p_.format.rows)
+                continue; // DRAM has it
             if (p_.bounce[page] == none) {
-                std::uint32_t frame = unsettled_frame(frames, page); // still being written: it must not go before
-                const bool lent = frame != none;                     // its rows are copied
+                std::uint32_t frame =
+                    unsettled_frame(frames, page); // still being written: it must not go before
+                const bool lent = frame != none;   // its rows are copied
                 if (!lent) frame = acquire(frames);
                 if (frame == none) {
                     drop_entries(f, before, frames);

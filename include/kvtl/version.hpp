@@ -1,5 +1,5 @@
-// The version of kvtl. Every other copy (CMake, pkg-config, the inline namespace) is read from or checked against
-// this file. SPDX-License-Identifier: MIT
+// The version of kvtl. Every other copy (CMake, pkg-config, the inline namespace) is read from or checked
+// against this file. SPDX-License-Identifier: MIT
 #pragma once
 
 #define KVTL_VERSION_MAJOR 0

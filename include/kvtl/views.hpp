@@ -21,8 +21,8 @@ template <class Element> struct rows_view {
     }
 };
 
-/// What the engine hands over for one layer. Row-major, T tokens (T = 1 for attend). What the preset does not declare
-/// as a signal may stay empty.
+/// What the engine hands over for one layer. Row-major, T tokens (T = 1 for attend). What the preset does not
+/// declare as a signal may stay empty.
 struct layer_input {
     std::span<const float> q{};        ///< (T, HQ, D) post-RoPE queries
     std::span<const float> k{};        ///< (T, H, D)  post-RoPE keys
@@ -31,7 +31,7 @@ struct layer_input {
     std::span<const float> x{};        ///< (T, M)     input of the layer
     std::span<const float> probe{};    ///< (P, HQ, D) queries that stand for the future
     std::span<const float> external{}; ///< (T, H)     scores computed outside
-    bool last_chunk = true;          ///< prefill only: no further chunk of this prompt follows
+    bool last_chunk = true;            ///< prefill only: no further chunk of this prompt follows
 };
 
 /// A sequence held by a manager. The generation makes an ended sequence's id invalid for good.

@@ -70,8 +70,7 @@ class aligned_memory {
 };
 
 inline void fill_random(std::span<std::byte> bytes, std::mt19937_64& random) {
-    for (auto& b : bytes)
-        b = static_cast<std::byte>(random());
+    for (auto& b : bytes) b = static_cast<std::byte>(random());
 }
 
 [[nodiscard]] inline io_plan plan_of(std::uint64_t max_bytes, unsigned depth = 16,
@@ -177,30 +176,25 @@ template <class P, class MakeConfig> void round_trips(const MakeConfig& make_con
             at += bytes;
         }
         std::vector<io_request> batch;
-        for (const auto& w : writes)
-            batch.push_back(w.request);
+        for (const auto& w : writes) batch.push_back(w.request);
         REQUIRE(queue.submit(batch).ok());
-        for (const auto& c : drain(queue))
-            REQUIRE(c.error == 0);
+        for (const auto& c : drain(queue)) REQUIRE(c.error == 0);
 
         // Reads of random, also overlapping ranges; each into memory of its own.
         std::vector<owned_request> reads;
         std::size_t used = 0;
         for (;;) {
             const std::size_t bytes = unit * (1 + random() % (8 * page / unit));
-            if (used + bytes > file_bytes)
-                break;
+            if (used + bytes > file_bytes) break;
             const std::uint64_t at = page + random() % ((file_bytes - page - bytes) / unit + 1) * unit;
             reads.emplace_back(io_verb::read, at, reads.size(),
                                scatter(incoming + used, bytes, unit, random));
             used += bytes;
         }
         batch.clear();
-        for (const auto& r : reads)
-            batch.push_back(r.request);
+        for (const auto& r : reads) batch.push_back(r.request);
         REQUIRE(queue.submit(batch).ok());
-        for (const auto& c : drain(queue))
-            REQUIRE(c.error == 0);
+        for (const auto& c : drain(queue)) REQUIRE(c.error == 0);
         for (const auto& r : reads) {
             std::size_t from = r.request.offset;
             bool same = true;
@@ -320,15 +314,13 @@ template <class P, class MakeConfig> void more_requests_than_depth(const MakeCon
     const aligned_memory memory(requests * page);
     std::vector<::iovec> slices;
     std::vector<io_request> batch;
-    for (std::size_t i = 0; i < requests; ++i)
-        slices.push_back({memory.data() + i * page, page});
+    for (std::size_t i = 0; i < requests; ++i) slices.push_back({memory.data() + i * page, page});
     for (std::size_t i = 0; i < requests; ++i) {
         std::memset(slices[i].iov_base, static_cast<int>(i % 251), page);
         batch.push_back({io_verb::write, 1, &slices[i], (1 + i) * page, i});
     }
     for (const io_verb verb : {io_verb::write, io_verb::read}) {
-        for (auto& r : batch)
-            r.verb = verb;
+        for (auto& r : batch) r.verb = verb;
         // Two halves, and completions taken seven at a time, by polling and by waiting in turns.
         REQUIRE(queue.submit({batch.data(), requests / 2}).ok());
         REQUIRE(queue.submit({batch.data() + requests / 2, requests - requests / 2}).ok());
@@ -337,8 +329,7 @@ template <class P, class MakeConfig> void more_requests_than_depth(const MakeCon
         std::vector<io_completion> some(7);
         for (std::size_t call = 0, left = requests; left > 0; ++call) {
             const std::size_t n = queue.reap(some, call % 2 == 0);
-            if (call % 2 == 0)
-                REQUIRE(n > 0);
+            if (call % 2 == 0) REQUIRE(n > 0);
             REQUIRE(n <= some.size());
             for (std::size_t i = 0; i < n; ++i) {
                 REQUIRE(some[i].tag < requests);
@@ -349,8 +340,7 @@ template <class P, class MakeConfig> void more_requests_than_depth(const MakeCon
             CHECK(queue.in_flight() == left);
         }
         CHECK(std::all_of(seen.begin(), seen.end(), [](int times) { return times == 1; }));
-        if (verb == io_verb::write)
-            std::memset(memory.data(), 255, requests * page);
+        if (verb == io_verb::write) std::memset(memory.data(), 255, requests * page);
     }
     bool same = true;
     for (std::size_t i = 0; i < requests * page; ++i)
@@ -373,8 +363,7 @@ template <class P, class MakeConfig> void counters_are_exact(const MakeConfig& m
                               : std::vector<::iovec>{{at, page}});
     }
     std::vector<io_request> batch;
-    for (const auto& r : all)
-        batch.push_back(r.request);
+    for (const auto& r : all) batch.push_back(r.request);
     REQUIRE(queue.submit(batch).ok());
     CHECK(drain(queue).size() == 9);
     const io_counters c = queue.counters();
@@ -392,10 +381,8 @@ template <class P, class MakeConfig> void overflow_is_refused_whole(const MakeCo
     const aligned_memory memory(16 * page);
     std::vector<::iovec> slices;
     std::vector<io_request> batch;
-    for (std::size_t i = 0; i < 9; ++i)
-        slices.push_back({memory.data() + i * page, page});
-    for (std::size_t i = 0; i < 9; ++i)
-        batch.push_back({io_verb::write, 1, &slices[i], (1 + i) * page, i});
+    for (std::size_t i = 0; i < 9; ++i) slices.push_back({memory.data() + i * page, page});
+    for (std::size_t i = 0; i < 9; ++i) batch.push_back({io_verb::write, 1, &slices[i], (1 + i) * page, i});
     CHECK(queue.submit(batch).code() == errc::out_of_range);
     CHECK(queue.in_flight() == 0);
     CHECK(queue.counters().writes == 0);
@@ -474,20 +461,16 @@ template <class P, class MakeConfig> void queues_are_independent(const MakeConfi
             const std::size_t n = std::min<std::size_t>(256, part / page);
             for (std::size_t i = 0; i < n; ++i)
                 slices.push_back({(verb == io_verb::write ? outgoing : incoming) + i * page, page});
-            for (std::size_t i = 0; i < n; ++i)
-                batch.push_back({verb, 1, &slices[i], begin + i * page, i});
+            for (std::size_t i = 0; i < n; ++i) batch.push_back({verb, 1, &slices[i], begin + i * page, i});
             fine = fine && queue.submit(batch).ok();
             std::vector<io_completion> some(32);
             while (queue.in_flight() > 0) {
                 const std::size_t got = queue.reap(some, true);
                 fine = fine && got > 0;
-                for (std::size_t i = 0; i < got; ++i)
-                    fine = fine && some[i].error == 0;
-                if (got == 0)
-                    break;
+                for (std::size_t i = 0; i < got; ++i) fine = fine && some[i].error == 0;
+                if (got == 0) break;
             }
-            if (verb == io_verb::read)
-                fine = fine && std::memcmp(outgoing, incoming, n * page) == 0;
+            if (verb == io_verb::read) fine = fine && std::memcmp(outgoing, incoming, n * page) == 0;
         }
         same[q] = static_cast<char>(fine);
     };
@@ -508,17 +491,14 @@ template <class P, class MakeConfig> void queue_changes_threads(const MakeConfig
     std::memset(memory.data(), 5, 32 * page);
     std::vector<::iovec> slices;
     std::vector<io_request> batch;
-    for (std::size_t i = 0; i < 32; ++i)
-        slices.push_back({memory.data() + i * page, page});
-    for (std::size_t i = 0; i < 32; ++i)
-        batch.push_back({io_verb::write, 1, &slices[i], (1 + i) * page, i});
+    for (std::size_t i = 0; i < 32; ++i) slices.push_back({memory.data() + i * page, page});
+    for (std::size_t i = 0; i < 32; ++i) batch.push_back({io_verb::write, 1, &slices[i], (1 + i) * page, i});
     bool submitted = false;
     std::thread([&] { submitted = device.queue(0).submit(batch).ok(); }).join();
     REQUIRE(submitted);
     const auto done = drain(device.queue(0));
     CHECK(done.size() == 32);
-    for (const auto& c : done)
-        CHECK(c.error == 0);
+    for (const auto& c : done) CHECK(c.error == 0);
     std::byte* back = memory.data() + 32 * page;
     CHECK(transfer_one(device.queue(0), io_verb::read, page, back, 32 * page) == 0);
     CHECK(std::memcmp(memory.data(), back, 32 * page) == 0);
@@ -534,15 +514,12 @@ template <class P, class MakeConfig> void moves_and_ends_in_flight(const MakeCon
     const std::size_t page = device.facts().page;
     std::vector<::iovec> slices;
     std::vector<io_request> batch;
-    for (std::size_t i = 0; i < 15; ++i)
-        slices.push_back({memory.data() + i * page, page});
-    for (std::size_t i = 0; i < 15; ++i)
-        batch.push_back({io_verb::write, 1, &slices[i], (1 + i) * page, i});
+    for (std::size_t i = 0; i < 15; ++i) slices.push_back({memory.data() + i * page, page});
+    for (std::size_t i = 0; i < 15; ++i) batch.push_back({io_verb::write, 1, &slices[i], (1 + i) * page, i});
     REQUIRE(device.queue(0).submit(batch).ok());
     auto moved = std::move(device);
     CHECK(drain(moved.queue(0)).size() == 15);
-    for (auto& r : batch)
-        r.verb = io_verb::read;
+    for (auto& r : batch) r.verb = io_verb::read;
     REQUIRE(moved.queue(0).submit(batch).ok());
 }
 

@@ -2,8 +2,8 @@
 //
 //   replacement_contract<lru>({}, [](std::uint32_t handles, std::uint32_t pages) { return lru_model(...); });
 //
-// The model has the same calls as the policy's state and may be as slow as it likes. SPDX-License-Identifier:
-// MIT
+// The model has the same calls as the policy's state and may be as slow as it likes.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/explain.hpp>

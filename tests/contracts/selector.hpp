@@ -1,6 +1,6 @@
 // What every selector promises, run through the chooser that the manager uses. Queries and means are small
-// whole numbers, so that scores are exact in float and in double, and ties abound. SPDX-License-Identifier:
-// MIT
+// whole numbers, so that scores are exact in float and in double, and ties abound.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/chooser.hpp>

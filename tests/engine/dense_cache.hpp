@@ -38,8 +38,7 @@ class dense_cache final : public kv_cache {
     kvtl::result<kvtl::sequence_id> begin() override {
         for (std::uint32_t slot = 0; slot < sequences_.size(); ++slot) {
             auto& s = sequences_[slot];
-            if (s.open)
-                continue;
+            if (s.open) continue;
             s.open = true;
             s.heads.assign(std::size_t{options_.shape.layers} * options_.shape.kv_heads, {});
             return kvtl::sequence_id{slot, ++s.generation};
@@ -49,8 +48,7 @@ class dense_cache final : public kv_cache {
 
     kvtl::status prefill(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
                          std::span<float> out, unsigned shard) noexcept override {
-        if (shard == 0 && in.last_chunk)
-            ++last_chunks_;
+        if (shard == 0 && in.last_chunk) ++last_chunks_;
         const std::size_t one = std::size_t{options_.shape.kv_heads} * options_.shape.head_dim;
         return append_and_attend(seq, layer, in, out, shard, in.k.size() / one);
     }
@@ -154,8 +152,7 @@ class dense_cache final : public kv_cache {
         double top = -INFINITY;
         for (std::size_t i = 0; i < n; ++i) {
             double dot = 0;
-            for (std::size_t d = 0; d < dim; ++d)
-                dot += static_cast<double>(q[d]) * kept.k[i * dim + d];
+            for (std::size_t d = 0; d < dim; ++d) dot += static_cast<double>(q[d]) * kept.k[i * dim + d];
             weight[i] = dot / std::sqrt(static_cast<double>(dim));
             top = std::max(top, weight[i]);
         }
@@ -164,11 +161,9 @@ class dense_cache final : public kv_cache {
         for (std::size_t i = 0; i < n; ++i) {
             const double w = std::exp(weight[i] - top);
             total += w;
-            for (std::size_t d = 0; d < dim; ++d)
-                sum[d] += w * kept.v[i * dim + d];
+            for (std::size_t d = 0; d < dim; ++d) sum[d] += w * kept.v[i * dim + d];
         }
-        for (std::size_t d = 0; d < dim; ++d)
-            out[d] = static_cast<float>(sum[d] / total);
+        for (std::size_t d = 0; d < dim; ++d) out[d] = static_cast<float>(sum[d] / total);
     }
 
     cache_options options_;

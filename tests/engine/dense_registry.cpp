@@ -15,8 +15,7 @@ namespace {
 struct scratch_file {
     std::string path;
     ~scratch_file() {
-        if (!path.empty())
-            ::unlink(path.c_str());
+        if (!path.empty()) ::unlink(path.c_str());
     }
 };
 
@@ -25,8 +24,7 @@ class dense_cache_with_file final : public kv_cache {
     dense_cache_with_file(const cache_options& options, std::string path) : cache_(options), io_(options.io) {
         file_.path = std::move(path);
         for (const auto& s : options.settings)
-            if (s.field == "fail_at")
-                cache_.fail_at(std::stoul(s.value));
+            if (s.field == "fail_at") cache_.fail_at(std::stoul(s.value));
     }
     kvtl::result<kvtl::sequence_id> begin() override { return cache_.begin(); }
     kvtl::status prefill(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
@@ -62,8 +60,7 @@ class dense_cache_with_file final : public kv_cache {
 
 kvtl::result<std::unique_ptr<kv_cache>> open_cache(const cache_options& options) {
     // Refuses io_uring as some kernels and containers do.
-    if (options.io == "uring")
-        return kvtl::error(kvtl::errc::unsupported, "io_uring_setup: not permitted");
+    if (options.io == "uring") return kvtl::error(kvtl::errc::unsupported, "io_uring_setup: not permitted");
     std::string path;
     if (options.io == "posix") {
         const int fd = ::open(options.path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);

@@ -103,12 +103,10 @@ TEST_CASE("damaged lengths never lead outside of the file") {
     for (std::size_t at = 8; at < header; at += 13) {
         std::string damaged = whole;
         damaged[at] = static_cast<char>(damaged[at] ^ 0x7F);
-        if (!complaint(damaged).empty())
-            ++refused; // no crash is the point; a changed word may do no harm
+        if (!complaint(damaged).empty()) ++refused; // no crash is the point; a changed word may do no harm
         damaged = whole;
         damaged.replace(at, 8, 8, '\xFF');
-        if (!complaint(damaged).empty())
-            ++refused;
+        if (!complaint(damaged).empty()) ++refused;
     }
     CHECK(refused > 50);
 }

@@ -50,8 +50,7 @@ inline stored_matrix store_as(tensor_type type, const std::vector<double>& value
     for (std::size_t b = 0; b < values.size(); b += 32) {
         double extreme = 0;
         for (std::size_t i = 0; i < 32; ++i)
-            if (std::abs(values[b + i]) > std::abs(extreme))
-                extreme = values[b + i];
+            if (std::abs(values[b + i]) > std::abs(extreme)) extreme = values[b + i];
         const bool wide = type == tensor_type::q8_0;
         const double scale = put_half(wide ? std::abs(extreme) / 127 : extreme / -8);
         int level[32];
@@ -61,8 +60,7 @@ inline stored_matrix store_as(tensor_type type, const std::vector<double>& value
             s.values.push_back(scale * level[i]);
         }
         if (wide)
-            for (const int q : level)
-                s.bytes += static_cast<char>(q);
+            for (const int q : level) s.bytes += static_cast<char>(q);
         else
             for (std::size_t i = 0; i < 16; ++i)
                 s.bytes += static_cast<char>((level[i] + 8) | ((level[i + 16] + 8) << 4));
@@ -78,8 +76,7 @@ class gguf_writer {
     void flag(const std::string& key, bool value) { pair(key, 7, raw(static_cast<std::uint8_t>(value))); }
     void texts(const std::string& key, const std::vector<std::string>& values) {
         std::string all = raw(std::uint32_t{8}) + raw(std::uint64_t{values.size()});
-        for (const auto& v : values)
-            all += string(v);
+        for (const auto& v : values) all += string(v);
         pair(key, 9, all);
     }
     void f32s(const std::string& key, const std::vector<float>& values) { list(key, 6, values); }
@@ -88,8 +85,7 @@ class gguf_writer {
     void tensor(const std::string& name, const std::vector<std::uint64_t>& extents, tensor_type type,
                 const std::string& bytes) {
         records_ += string(name) + raw(static_cast<std::uint32_t>(extents.size()));
-        for (const auto e : extents)
-            records_ += raw(e);
+        for (const auto e : extents) records_ += raw(e);
         records_ += raw(static_cast<std::uint32_t>(type)) + raw(std::uint64_t{data_.size()});
         data_ += bytes;
         data_.append((32 - data_.size() % 32) % 32, '\0');
@@ -116,8 +112,7 @@ class gguf_writer {
     }
     template <class T> void list(const std::string& key, std::uint32_t type, const std::vector<T>& values) {
         std::string all = raw(type) + raw(std::uint64_t{values.size()});
-        for (const auto& v : values)
-            all += raw(v);
+        for (const auto& v : values) all += raw(v);
         pair(key, 9, all);
     }
 

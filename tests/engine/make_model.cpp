@@ -24,8 +24,7 @@ int main(int argc, char** argv) {
     m.context = 512;
     if (m.architecture != "qwen3")
         m.width = m.query_heads * m.head_dim; // the other two are always built like this
-    if (argc > 4)
-        m.seed = std::strtoull(argv[4], nullptr, 10);
+    if (argc > 4) m.seed = std::strtoull(argv[4], nullptr, 10);
     m.build().write(argv[3]);
     return 0;
 }

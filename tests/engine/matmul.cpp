@@ -18,8 +18,7 @@ constexpr tensor_type all_types[] = {tensor_type::f32, tensor_type::f16, tensor_
 std::vector<double> noise(std::size_t n, unsigned seed) {
     std::mt19937 random(seed);
     std::vector<double> x(n);
-    for (double& v : x)
-        v = static_cast<double>(random()) / 2147483648.0 - 1;
+    for (double& v : x) v = static_cast<double>(random()) / 2147483648.0 - 1;
     return x;
 }
 
@@ -31,10 +30,8 @@ void compare(tensor_type type, std::size_t rows, std::size_t columns, std::size_
     const auto stored = store_as(type, noise(rows * columns, 1));
     const tensor w{type, rows, columns, reinterpret_cast<const std::byte*>(stored.bytes.data())};
     std::vector<float> x, bias;
-    for (const double v : noise(tokens * columns, 2))
-        x.push_back(static_cast<float>(v));
-    for (const double v : noise(rows, 3))
-        bias.push_back(static_cast<float>(v));
+    for (const double v : noise(tokens * columns, 2)) x.push_back(static_cast<float>(v));
+    for (const double v : noise(rows, 3)) bias.push_back(static_cast<float>(v));
     std::vector<float> y(tokens * rows + 1, -77.0F);
     thread_pool pool(threads);
     matmul(pool, w, bias, x.data(), tokens, y.data());
@@ -71,15 +68,13 @@ TEST_CASE("a block's scale and signs are read as ggml writes them") {
     float out[32];
     // q8_0: scale 0.5, then int8.
     std::string q8 = gguf_writer::raw(kvtl::from_float<kvtl::f16>(0.5F));
-    for (int i = 0; i < 32; ++i)
-        q8 += static_cast<char>(i - 16);
+    for (int i = 0; i < 32; ++i) q8 += static_cast<char>(i - 16);
     expand(tensor_type::q8_0, reinterpret_cast<const std::byte*>(q8.data()), 0, 32, out);
     CHECK(out[0] == -8.0F);
     CHECK(out[31] == 7.5F);
     // q4_0: scale 2, byte j holds weight j in its low and weight j + 16 in its high nibble, both plus 8.
     std::string q4 = gguf_writer::raw(kvtl::from_float<kvtl::f16>(2.0F));
-    for (int i = 0; i < 16; ++i)
-        q4 += static_cast<char>(i | ((15 - i) << 4));
+    for (int i = 0; i < 16; ++i) q4 += static_cast<char>(i | ((15 - i) << 4));
     expand(tensor_type::q4_0, reinterpret_cast<const std::byte*>(q4.data()), 0, 32, out);
     CHECK(out[0] == -16.0F);
     CHECK(out[15] == 14.0F);

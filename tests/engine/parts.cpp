@@ -28,13 +28,11 @@ TEST_CASE("thread pool: every index once, job after job") {
             std::vector<std::atomic<int>> seen(n + 1);
             pool.parallel(n, [&](std::size_t i) noexcept { ++seen[i]; });
             int wrong = seen[n] != 0;
-            for (std::size_t i = 0; i < n; ++i)
-                wrong += seen[i] != 1;
+            for (std::size_t i = 0; i < n; ++i) wrong += seen[i] != 1;
             CHECK(wrong == 0);
         }
     }
-    for (int i = 0; i < 200; ++i)
-        thread_pool unused(3); // also when no job ever comes
+    for (int i = 0; i < 200; ++i) thread_pool unused(3); // also when no job ever comes
 }
 
 TEST_CASE("sampler: the best token, the lower one of equals") {
@@ -53,8 +51,7 @@ TEST_CASE("sampler: frequencies follow the softmax, and a seed fixes them") {
     const auto draw = [&](double temperature, std::uint64_t seed) {
         sampler s(temperature, seed);
         std::vector<int> count(3);
-        for (int i = 0; i < 16000; ++i)
-            ++count[s.choose(logits)];
+        for (int i = 0; i < 16000; ++i) ++count[s.choose(logits)];
         return count;
     };
     const auto one = draw(1, 1);
@@ -95,8 +92,7 @@ TEST_CASE("generation stops at the end of the text, or does not") {
         CHECK(all.tokens_per_s() > 0);
         const auto end =
             std::find_if(all.tokens.begin(), all.tokens.end(), [&](token_id id) { return words.is_end(id); });
-        if (end == all.tokens.end())
-            continue;
+        if (end == all.tokens.end()) continue;
         options.ignore_end = false;
         const auto stopped = generate(run, words, prompt, options);
         CHECK(stopped.tokens == std::vector<token_id>(all.tokens.begin(), end));

@@ -1,6 +1,6 @@
-// The embedded model on the real presets: with everything attended the engine equals the reference, bit for bit the same
-// on every backend and thread count; with 256 entries it still finds what was hidden far back, from a real file.
-// SPDX-License-Identifier: MIT
+// The embedded model on the real presets: with everything attended the engine equals the reference, bit for
+// bit the same on every backend and thread count; with 256 entries it still finds what was hidden far back,
+// from a real file. SPDX-License-Identifier: MIT
 #include "generate.hpp"
 #include "gguf.hpp"
 #include "kv_cache.hpp"
@@ -11,12 +11,12 @@
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <unistd.h>
 
 namespace {
 
@@ -26,7 +26,8 @@ const std::string data_folder = KVTL_SOURCE_DIR "/examples/data/";
 
 /// The build folder is on a disk with O_DIRECT; the system's temporary folder may not be.
 std::string scratch_file(const char* name) {
-    return (std::filesystem::current_path() / (std::string(name) + "-" + std::to_string(::getpid()) + ".kv")).string();
+    return (std::filesystem::current_path() / (std::string(name) + "-" + std::to_string(::getpid()) + ".kv"))
+        .string();
 }
 
 struct tiny {
@@ -74,7 +75,9 @@ needle hide(std::size_t characters, std::size_t depth, int i) {
     const std::string name = names[i % 5], code = std::to_string(31047 + 7919 * i);
     const std::size_t at = text.find(". ", characters * depth / 100) + 2;
     text.insert(at, "The secret code of " + name + " is " + code + ". ");
-    return {text + " Question: What is the secret code of " + name + "? Answer: The secret code of " + name + " is", code};
+    return {text + " Question: What is the secret code of " + name + "? Answer: The secret code of " + name +
+                " is",
+            code};
 }
 
 } // namespace

@@ -68,8 +68,7 @@ TEST_CASE("the words are the text, whatever the text") {
     const std::string alphabet = "aB'sreLL 1 2\n\r\t.-(\xC3\xA9\xE4\xB8\xAD\x80";
     for (int round = 0; round < 2000; ++round) {
         std::string text;
-        for (auto n = random() % 12; n > 0; --n)
-            text += alphabet[random() % alphabet.size()];
+        for (auto n = random() % 12; n > 0; --n) text += alphabet[random() % alphabet.size()];
         for (const auto pattern : {word_pattern::gpt2, word_pattern::llama3, word_pattern::qwen2}) {
             std::string joined;
             for (const auto word : split_words(text, pattern)) {

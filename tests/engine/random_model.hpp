@@ -53,8 +53,7 @@ struct random_model {
         const auto add = [&](const std::string& name, std::size_t rows, std::size_t columns, tensor_type t,
                              double middle, double spread) {
             std::vector<double> values(rows * columns);
-            for (double& v : values)
-                v = middle + spread * uniform();
+            for (double& v : values) v = middle + spread * uniform();
             auto stored = store_as(t, values);
             const std::vector<std::uint64_t> extents =
                 rows == 1 ? std::vector<std::uint64_t>{columns} : std::vector<std::uint64_t>{columns, rows};
@@ -72,11 +71,9 @@ struct random_model {
         };
 
         add("token_embd.weight", vocabulary, width, type, 0, 1);
-        if (!tied)
-            matrix("output.weight", vocabulary, width);
+        if (!tied) matrix("output.weight", vocabulary, width);
         norm("output_norm.weight", width);
-        if (rope_factors)
-            add("rope_freqs.weight", 1, rotated / 2, tensor_type::f32, 2, 1);
+        if (rope_factors) add("rope_freqs.weight", 1, rotated / 2, tensor_type::f32, 2, 1);
         for (std::size_t l = 0; l < layers; ++l) {
             const std::string b = "blk." + std::to_string(l) + ".";
             norm(b + "attn_norm.weight", width);
@@ -108,26 +105,22 @@ struct random_model {
         const auto has = [&](const std::string& name) { return weights.contains(name); };
         const auto normed = [&](const row& x, const row& w) {
             double square = 0;
-            for (const double v : x)
-                square += v * v;
+            for (const double v : x) square += v * v;
             const double scale = 1 / std::sqrt(square / static_cast<double>(x.size()) +
                                                static_cast<double>(static_cast<float>(epsilon)));
             row y(x.size());
-            for (std::size_t i = 0; i < x.size(); ++i)
-                y[i] = x[i] * scale * w[i];
+            for (std::size_t i = 0; i < x.size(); ++i) y[i] = x[i] * scale * w[i];
             return y;
         };
         const auto product = [&](const row& w, const row& x) {
             row y(w.size() / x.size(), 0.0);
             for (std::size_t r = 0; r < y.size(); ++r)
-                for (std::size_t c = 0; c < x.size(); ++c)
-                    y[r] += w[r * x.size() + c] * x[c];
+                for (std::size_t c = 0; c < x.size(); ++c) y[r] += w[r * x.size() + c] * x[c];
             return y;
         };
         const auto with_bias = [&](row y, const std::string& name) {
             if (has(name))
-                for (std::size_t i = 0; i < y.size(); ++i)
-                    y[i] += at(name)[i];
+                for (std::size_t i = 0; i < y.size(); ++i) y[i] += at(name)[i];
             return y;
         };
         // One head of a projection at a position: normalised for qwen3, then turned.
@@ -135,15 +128,13 @@ struct random_model {
                               std::size_t position) {
             row x(all.begin() + static_cast<std::ptrdiff_t>(h * head_dim),
                   all.begin() + static_cast<std::ptrdiff_t>((h + 1) * head_dim));
-            if (has(norm_name))
-                x = normed(x, at(norm_name));
+            if (has(norm_name)) x = normed(x, at(norm_name));
             row y = x;
             for (std::size_t i = 0; i < rotated / 2; ++i) {
                 double angle =
                     static_cast<double>(position) *
                     std::pow(rope_base, -2.0 * static_cast<double>(i) / static_cast<double>(rotated));
-                if (rope_factors)
-                    angle /= at("rope_freqs.weight")[i];
+                if (rope_factors) angle /= at("rope_freqs.weight")[i];
                 const std::size_t a = architecture == "llama" ? 2 * i : i;
                 const std::size_t b = architecture == "llama" ? 2 * i + 1 : i + rotated / 2;
                 y[a] = x[a] * std::cos(angle) - x[b] * std::sin(angle);
@@ -175,8 +166,7 @@ struct random_model {
                     double total = 0;
                     for (std::size_t s = 0; s <= t; ++s) {
                         const row key = head(k[s], kv, b + "attn_k_norm.weight", s);
-                        for (std::size_t d = 0; d < head_dim; ++d)
-                            weight[s] += query[d] * key[d];
+                        for (std::size_t d = 0; d < head_dim; ++d) weight[s] += query[d] * key[d];
                         weight[s] = std::exp(weight[s] / std::sqrt(static_cast<double>(head_dim)));
                         total += weight[s];
                     }
@@ -185,16 +175,13 @@ struct random_model {
                             mixed[h * head_dim + d] += weight[s] / total * v[s][kv * head_dim + d];
                 }
                 const row y = product(at(b + "attn_output.weight"), mixed);
-                for (std::size_t i = 0; i < width; ++i)
-                    x[t][i] += y[i];
+                for (std::size_t i = 0; i < width; ++i) x[t][i] += y[i];
                 const row n = normed(x[t], at(b + "ffn_norm.weight"));
                 row gate = product(at(b + "ffn_gate.weight"), n);
                 const row up = product(at(b + "ffn_up.weight"), n);
-                for (std::size_t i = 0; i < hidden; ++i)
-                    gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
+                for (std::size_t i = 0; i < hidden; ++i) gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
                 const row z = product(at(b + "ffn_down.weight"), gate);
-                for (std::size_t i = 0; i < width; ++i)
-                    x[t][i] += z[i];
+                for (std::size_t i = 0; i < width; ++i) x[t][i] += z[i];
             }
         }
         return product(at(tied ? "token_embd.weight" : "output.weight"),
@@ -224,8 +211,7 @@ struct random_model {
         tokens.push_back("<|endoftext|>");
         tokens.push_back("<|im_end|>");
         types.resize(tokens.size(), 3);
-        while (tokens.size() < vocabulary)
-            tokens.push_back("[PAD" + std::to_string(tokens.size()) + "]");
+        while (tokens.size() < vocabulary) tokens.push_back("[PAD" + std::to_string(tokens.size()) + "]");
         types.resize(tokens.size(), 5);
         file.text("tokenizer.ggml.model", "gpt2");
         file.text("tokenizer.ggml.pre", architecture == "llama" ? "llama-bpe" : "qwen2");

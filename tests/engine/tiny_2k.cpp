@@ -66,8 +66,7 @@ TEST_CASE("tiny-2k: ids, logits and greedy tokens are those of the reference") {
         for (std::size_t i = 0; i < greedy.size(); ++i) {
             CAPTURE(i);
             const auto best = highest(logits, 2);
-            if (margin[i] > 4e-2F)
-                CHECK(best[0].first == greedy[i]);
+            if (margin[i] > 4e-2F) CHECK(best[0].first == greedy[i]);
             CHECK(std::abs(best[0].second - best[1].second - margin[i]) < 4e-2F);
             decoded.push_back(greedy[i]);
             logits = run.step(

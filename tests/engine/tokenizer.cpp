@@ -63,8 +63,7 @@ gguf_writer sentencepiece(const std::function<void(gguf_writer&)>& more = nullpt
     w.u32("tokenizer.ggml.bos_token_id", 1);
     w.u32("tokenizer.ggml.eos_token_id", 2);
     w.u32("tokenizer.ggml.unknown_token_id", 0);
-    if (more)
-        more(w);
+    if (more) more(w);
     return w;
 }
 

@@ -57,8 +57,7 @@ void compare(random_model spec) {
     auto logits = run.prefill(ids);
     const auto expected = spec.logits(ids);
     double spread = 0;
-    for (const double v : expected)
-        spread = std::max(spread, std::abs(v));
+    for (const double v : expected) spread = std::max(spread, std::abs(v));
     CHECK(spread > 0.5); // the comparison says something
     CHECK(distance(logits, expected) < 2e-4 * spread);
     CHECK(cache.last_chunks() == spec.layers);
@@ -123,8 +122,7 @@ TEST_CASE("logits do not depend on threads or chunks, and rewind forgets") {
             transformer run(weights, cache, pool, chunk);
             run.begin();
             const auto logits = run.prefill(prompt);
-            if (first.empty())
-                first.assign(logits.begin(), logits.end());
+            if (first.empty()) first.assign(logits.begin(), logits.end());
             CHECK(std::equal(first.begin(), first.end(), logits.begin()));
             (void)run.step(9);
             (void)run.step(10);

@@ -53,8 +53,7 @@ bool says(const error& e, const char* text) {
 template <class Work> int in_child(const Work& work) {
     const ::pid_t child = ::fork();
     REQUIRE(child >= 0);
-    if (child == 0)
-        ::_exit(work());
+    if (child == 0) ::_exit(work());
     int status = 0;
     REQUIRE(::waitpid(child, &status, 0) == child);
     CHECK_MESSAGE(WIFEXITED(status), "ended by signal ", WTERMSIG(status));
@@ -82,8 +81,7 @@ extern "C" int fallocate(int fd, int mode, ::off_t offset, ::off_t bytes) {
         return -1;
     }
     const ::off_t share = fail_fallocate_with != 0 ? bytes / 2 : bytes;
-    if (::syscall(SYS_fallocate, fd, mode, offset, share) != 0)
-        return -1;
+    if (::syscall(SYS_fallocate, fd, mode, offset, share) != 0) return -1;
     errno = fail_fallocate_with;
     return fail_fallocate_with == 0 ? 0 : -1;
 }
@@ -340,8 +338,7 @@ TEST_CASE("a failed open leaves nothing behind") {
                   ::setrlimit(RLIMIT_FSIZE, &tight);
                   for (const char* name : {"empty", "new"}) {
                       const auto opened = cache_file::open({.path = folder.file(name)}, plan_of(mib));
-                      if (opened.ok() || opened.error().code != errc::disk_full)
-                          return 1;
+                      if (opened.ok() || opened.error().code != errc::disk_full) return 1;
                   }
                   return 0;
               }) == 0);
@@ -392,20 +389,15 @@ TEST_CASE("reserve grows the file, and says when it cannot") {
     SUBCASE("RLIMIT_FSIZE, without the signal") {
         CHECK(in_child([&] {
                   auto opened = cache_file::open({.path = path}, plan_of(16 * mib));
-                  if (!opened.ok())
-                      return 1;
+                  if (!opened.ok()) return 1;
                   const ::rlimit tight{2 * mib, 2 * mib};
                   ::setrlimit(RLIMIT_FSIZE, &tight);
-                  if (!opened->reserve(0, 2 * mib).ok())
-                      return 2;
+                  if (!opened->reserve(0, 2 * mib).ok()) return 2;
                   const status s = opened->reserve(2 * mib, mib);
-                  if (s.code() != errc::disk_full)
-                      return 3;
+                  if (s.code() != errc::disk_full) return 3;
                   const std::string what = s.what();
-                  if (what.find(path.substr(0, 20)) == std::string::npos)
-                      return 4;
-                  if (what.find("1048576 bytes at offset 2097152") == std::string::npos)
-                      return 5;
+                  if (what.find(path.substr(0, 20)) == std::string::npos) return 4;
+                  if (what.find("1048576 bytes at offset 2097152") == std::string::npos) return 5;
                   return opened->size() == 2 * mib ? 0 : 6;
               }) == 0);
     }

@@ -30,8 +30,7 @@ struct fixture {
     std::vector<std::uint64_t> order(std::size_t at_once = 64) {
         std::vector<::iovec> slices(50, ::iovec{memory.data(), 4096});
         std::vector<io_request> batch;
-        for (std::size_t i = 0; i < 50; ++i)
-            batch.push_back({io_verb::read, 1, &slices[i], i * 4096, i});
+        for (std::size_t i = 0; i < 50; ++i) batch.push_back({io_verb::read, 1, &slices[i], i * 4096, i});
         REQUIRE(device.queue(0).submit(batch).ok());
         std::vector<std::uint64_t> tags;
         for (const auto& c : drain(device.queue(0), at_once)) {
@@ -124,8 +123,7 @@ TEST_CASE("completions are delayed and reordered the same way for the same seed"
     REQUIRE(a.device.queue(0).submit({&request, 1}).ok());
     io_completion done;
     int empty = 0;
-    while (a.device.queue(0).reap({&done, 1}, false) == 0)
-        REQUIRE(++empty < 100000);
+    while (a.device.queue(0).reap({&done, 1}, false) == 0) REQUIRE(++empty < 100000);
     CHECK(empty > 0);
     REQUIRE(a.device.queue(0).submit({&request, 1}).ok());
     CHECK(a.device.queue(0).reap({&done, 1}, true) == 1);

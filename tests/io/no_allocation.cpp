@@ -91,16 +91,14 @@ template <io_policy P> void busy(const typename P::config& config) {
     const std::uint64_t before = allocations;
     fine = fine && device.reserve(0, 4 << 20).ok();
     for (int round = 0; round < 6; ++round) {
-        for (auto& r : batch)
-            r.verb = round % 2 == 0 ? io_verb::write : io_verb::read;
+        for (auto& r : batch) r.verb = round % 2 == 0 ? io_verb::write : io_verb::read;
         fine = fine && device.queue(0).submit(batch).ok();
         fine = fine && device.queue(0).submit(batch).ok();
         fine = fine && !device.queue(0).submit(batch).ok(); // full, and the refusal allocates nothing either
         while (device.queue(0).in_flight() > 0) {
             const std::size_t n = device.queue(0).reap(done, round % 3 != 0);
             completed += n;
-            for (std::size_t i = 0; i < n; ++i)
-                failed += done[i].error != 0;
+            for (std::size_t i = 0; i < n; ++i) failed += done[i].error != 0;
         }
     }
     const std::uint64_t during = allocations - before;

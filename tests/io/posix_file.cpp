@@ -25,8 +25,7 @@ std::atomic<unsigned> calls{0};
         }
         one = {slices[0].iov_base,
                slices[0].iov_len > 4096 ? slices[0].iov_len / 8192 * 4096 : slices[0].iov_len};
-        if (one.iov_len == 0)
-            one.iov_len = 4096;
+        if (one.iov_len == 0) one.iov_len = 4096;
         slices = &one;
         count = 1;
     }
@@ -38,8 +37,7 @@ std::uint64_t proc_io(const std::string& field) {
     std::string name;
     std::uint64_t value = 0;
     while (in >> name >> value)
-        if (name == field + ":")
-            return value;
+        if (name == field + ":") return value;
     return UINT64_MAX;
 }
 

@@ -58,8 +58,7 @@ TEST_CASE("a transfer survives any sequence of short steps") {
     std::mt19937 random(3);
     for (int round = 0; round < 200; ++round) {
         std::vector<char> file(unit * (1 + std::size_t{random()} % 60));
-        for (auto& c : file)
-            c = static_cast<char>(random());
+        for (auto& c : file) c = static_cast<char>(random());
         std::vector<char> memory(file.size());
         CHECK(short_read(file, memory, random) == 0);
         CHECK(memory == file);
@@ -91,8 +90,7 @@ TEST_CASE("a transfer ends with the right error") {
     SUBCASE("that goes on for ever") {
         transfer t(request, memory.size());
         int steps = 1;
-        while (!t.advance(-EAGAIN, unit))
-            REQUIRE(++steps < 100000);
+        while (!t.advance(-EAGAIN, unit)) REQUIRE(++steps < 100000);
         CHECK(t.completion().error == EAGAIN);
         CHECK(steps > 100);
     }
@@ -138,8 +136,7 @@ TEST_CASE("a fixed ring is first in, first out, across its end") {
     int in = 0;
     int out = 0;
     for (int round = 0; round < 10; ++round) {
-        while (ring.size() < 3)
-            ring.push(in++);
+        while (ring.size() < 3) ring.push(in++);
         CHECK(ring.pop() == out++);
         CHECK(ring.pop() == out++);
         CHECK(ring.size() == 1);

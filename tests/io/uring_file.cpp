@@ -20,8 +20,7 @@ std::uint64_t proc_io(const std::string& field) {
     std::string name;
     std::uint64_t value = 0;
     while (in >> name >> value)
-        if (name == field + ":")
-            return value;
+        if (name == field + ":") return value;
     return UINT64_MAX;
 }
 
@@ -41,8 +40,7 @@ bool forbid(unsigned number, unsigned why) {
 template <class Work> int in_child(const Work& work) {
     const ::pid_t child = ::fork();
     REQUIRE(child >= 0);
-    if (child == 0)
-        ::_exit(work());
+    if (child == 0) ::_exit(work());
     int status = 0;
     REQUIRE(::waitpid(child, &status, 0) == child);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -72,8 +70,7 @@ TEST_CASE("uring_file reads what counters() says from the device, registered or 
         auto device =
             open_device<uring_file>({.path = folder.file("a.kv"), .register_arena = registered}, plan);
         CHECK(device.facts().direct);
-        if (!registered)
-            CHECK_FALSE(device.facts().registered_arena);
+        if (!registered) CHECK_FALSE(device.facts().registered_arena);
         if (registered && !device.facts().registered_arena)
             MESSAGE("RLIMIT_MEMLOCK does not allow a registered arena");
         REQUIRE(device.reserve(0, bytes).ok());
@@ -162,21 +159,16 @@ TEST_CASE("uring_file works without the right to lock the arena, and says so") {
               ::setrlimit(RLIMIT_MEMLOCK, &none);
               ::__user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
               ::__user_cap_data_struct nothing[2]{};
-              if (::syscall(SYS_capset, &header, nothing) != 0)
-                  return 1;
+              if (::syscall(SYS_capset, &header, nothing) != 0) return 1;
               auto plan = plan_of(1 << 20);
               plan.arena = memory.all();
               auto device = uring_file::open({.path = folder.file("a.kv")}, plan);
-              if (!device.ok())
-                  return 2;
-              if (device->facts().registered_arena)
-                  return 3;
-              if (!device->reserve(0, 1 << 20).ok())
-                  return 4;
+              if (!device.ok()) return 2;
+              if (device->facts().registered_arena) return 3;
+              if (!device->reserve(0, 1 << 20).ok()) return 4;
               const ::iovec slice{memory.data(), 65536};
               const io_request request{io_verb::read, 1, &slice, 65536, 1};
-              if (!device->queue(0).submit({&request, 1}).ok())
-                  return 5;
+              if (!device->queue(0).submit({&request, 1}).ok()) return 5;
               io_completion done;
               return device->queue(0).reap({&done, 1}, true) == 1 && done.error == 0 ? 0 : 6;
           }) == 0);
@@ -186,17 +178,12 @@ TEST_CASE("uring_file says when io_uring is refused, and leaves no file") {
     const scratch_folder folder;
     for (const int why : {EPERM, ENOSYS})
         CHECK(in_child([&] {
-                  if (!forbid(SYS_io_uring_setup, static_cast<unsigned>(why)))
-                      return 1;
+                  if (!forbid(SYS_io_uring_setup, static_cast<unsigned>(why))) return 1;
                   const auto opened = uring_file::open({.path = folder.file("a.kv")}, plan_of(1 << 20));
-                  if (opened.ok())
-                      return 2;
-                  if (opened.error().code != errc::unsupported)
-                      return 3;
-                  if (opened.error().message.find("posix_file") == std::string::npos)
-                      return 4;
-                  if (opened.error().message.find(std::strerror(why)) == std::string::npos)
-                      return 5;
+                  if (opened.ok()) return 2;
+                  if (opened.error().code != errc::unsupported) return 3;
+                  if (opened.error().message.find("posix_file") == std::string::npos) return 4;
+                  if (opened.error().message.find(std::strerror(why)) == std::string::npos) return 5;
                   return std::filesystem::exists(folder.file("a.kv")) ? 6 : 0;
               }) == 0);
 }
@@ -205,24 +192,18 @@ TEST_CASE("uring_file fails every request of a ring that breaks, and reports it"
     const scratch_folder folder;
     CHECK(in_child([&] {
               auto device = uring_file::open({.path = folder.file("a.kv")}, plan_of(1 << 20, 2, 16));
-              if (!device.ok() || !device->reserve(0, 1 << 20).ok())
-                  return 1;
-              if (!forbid(SYS_io_uring_enter, EPERM))
-                  return 2;
+              if (!device.ok() || !device->reserve(0, 1 << 20).ok()) return 1;
+              if (!forbid(SYS_io_uring_enter, EPERM)) return 2;
               const aligned_memory memory(65536);
               const ::iovec slice{memory.data(), 65536};
               std::vector<io_request> batch(5, {io_verb::read, 1, &slice, 65536, 0});
               auto& queue = device->queue(0);
-              if (!queue.submit(batch).ok() || queue.in_flight() != 5)
-                  return 3;
+              if (!queue.submit(batch).ok() || queue.in_flight() != 5) return 3;
               io_completion done[8];
-              if (queue.reap(done, true) != 5)
-                  return 4;
+              if (queue.reap(done, true) != 5) return 4;
               for (int i = 0; i < 5; ++i)
-                  if (done[i].error != EPERM)
-                      return 5;
-              if (queue.in_flight() != 0)
-                  return 6;
+                  if (done[i].error != EPERM) return 5;
+              if (queue.in_flight() != 0) return 6;
               return queue.submit(batch).code() == errc::io_error && queue.in_flight() == 0 ? 0 : 7;
           }) == 0);
 }
@@ -243,10 +224,8 @@ TEST_CASE("uring_file finishes what is under way before it goes") {
     std::memset(memory.data(), 6, 4 << 20);
     std::vector<::iovec> slices;
     std::vector<io_request> batch;
-    for (std::size_t i = 0; i < 63; ++i)
-        slices.push_back({memory.data() + i * 65536, 65536});
-    for (std::size_t i = 0; i < 63; ++i)
-        batch.push_back({io_verb::write, 1, &slices[i], (1 + i) * 65536, i});
+    for (std::size_t i = 0; i < 63; ++i) slices.push_back({memory.data() + i * 65536, 65536});
+    for (std::size_t i = 0; i < 63; ++i) batch.push_back({io_verb::write, 1, &slices[i], (1 + i) * 65536, i});
     {
         auto device =
             open_device<uring_file>({.path = folder.file("a.kv"), .keep_file = true}, plan_of(4 << 20, 4));

@@ -1,5 +1,5 @@
-// dual_head: where the two heads of a pool lie, and which units become neighbours. SPDX-License-Identifier:
-// MIT
+// dual_head: where the two heads of a pool lie, and which units become neighbours.
+// SPDX-License-Identifier: MIT
 #include <kvtl/layout/dual_head.hpp>
 
 #include "contracts/layout.hpp"

@@ -1,5 +1,5 @@
-// unit_contiguous and correlated: adjacent pages, exactly as many as a unit needs. SPDX-License-Identifier:
-// MIT
+// unit_contiguous and correlated: adjacent pages, exactly as many as a unit needs.
+// SPDX-License-Identifier: MIT
 #include <kvtl/layout/unit_contiguous.hpp>
 
 #include "contracts/layout.hpp"

@@ -20,12 +20,12 @@ struct switched : kvtl::presets::dynakv {
 using cache_t = kvtl::kv_manager<switched, any_model>;
 using backend = kvtl::any_io::backend;
 
-constexpr kvtl::shape shape{2, 8, 4, 64};
+constexpr kvtl::shape model{2, 8, 4, 64};
 constexpr std::uint64_t entry_bytes = 2 * 64 * 2;
 
 cache_t::config config_for(std::size_t tokens, const kvtl::any_io::config& io) {
     cache_t::config c;
-    c.shape = shape;
+    c.shape = model;
     c.max_tokens = tokens;
     c.attend_tokens = 160;
     c.io = io;
@@ -63,7 +63,7 @@ void check_sums(const kvtl::statistics& s, const cache_t::config& c) {
 } // namespace
 
 TEST_CASE("counters agree with each other and with what was done") {
-    const drift data(shape, 1200, 51);
+    const drift data(model, 1200, 51);
     auto c = config_for(1200, {.use = backend::memory});
     auto cache = open_cache<cache_t>(c);
     check_sums(cache.stats(), c);
@@ -74,22 +74,22 @@ TEST_CASE("counters agree with each other and with what was done") {
     check_sums(prompt, c);
     CHECK(prompt.steps == 0);
     CHECK(prompt.chosen_bytes == 0);
-    const std::uint64_t raw_prompt = std::uint64_t{900} * shape.layers * shape.kv_heads * entry_bytes;
+    const std::uint64_t raw_prompt = std::uint64_t{900} * model.layers * model.kv_heads * entry_bytes;
     CHECK(prompt.written_bytes > raw_prompt);
     one.decode(200);
     const kvtl::statistics s = cache.stats();
     check_sums(s, c);
-    CHECK(s.steps == 200 * shape.layers);
+    CHECK(s.steps == 200 * model.layers);
     CHECK(s.decode_reads <= s.reads);
     CHECK(s.useful_bytes <= s.read_bytes - prompt.read_bytes);
     CHECK(s.hit_rate() > 0.05);
     CHECK(s.hit_rate() < 0.95);
     CHECK(s.mean_read_entries() > 1);
-    CHECK(s.chosen_bytes <= std::uint64_t{200} * shape.layers * shape.kv_heads * (c.attend_tokens - 36) * entry_bytes);
+    CHECK(s.chosen_bytes <= std::uint64_t{200} * model.layers * model.kv_heads * (c.attend_tokens - 36) * entry_bytes);
     CHECK(s.splits > 0);
     CHECK(s.bytes_moved_by_updates > 0);
     CHECK(s.bytes_moved_by_updates <= s.written_bytes);
-    const std::uint64_t raw = std::uint64_t{1200} * shape.layers * shape.kv_heads * entry_bytes;
+    const std::uint64_t raw = std::uint64_t{1200} * model.layers * model.kv_heads * entry_bytes;
     MESSAGE("storage " << static_cast<double>(s.storage_bytes) / static_cast<double>(raw) << " times the raw entries, hit rate " << s.hit_rate()
                        << ", useful " << static_cast<double>(s.useful_bytes) / static_cast<double>(s.read_bytes - prompt.read_bytes)
                        << " of the bytes read, " << s.mean_read_entries() << " entries per read");
@@ -105,7 +105,7 @@ TEST_CASE("counters agree with each other and with what was done") {
 }
 
 TEST_CASE("more memory means more hits, and all of it when everything fits") {
-    const drift data(shape, 1000, 52);
+    const drift data(model, 1000, 52);
     double before = -1;
     for (const std::size_t times : {1U, 3U, 12U}) {
         auto c = config_for(1000, {.use = backend::memory});
@@ -127,12 +127,13 @@ TEST_CASE("more memory means more hits, and all of it when everything fits") {
 
 TEST_CASE("the device reads what is counted") {
     const scratch_folder folder;
-    const drift data(shape, 1000, 53);
-    for (const backend b : {backend::posix, backend::uring}) {
+    const drift data(model, 1000, 53);
+    for (const auto& [b, gaps] : {std::pair(backend::posix, false), {backend::posix, true}, {backend::uring, false}, {backend::uring, true}}) {
 #if !defined(KVTL_HAS_URING) || !KVTL_HAS_URING
         if (b == backend::uring) continue;
 #endif
         auto c = config_for(1000, {.use = b, .path = folder.file("a.kv")});
+        if (!gaps) c.read_through_pages = 0;
         auto cache = open_cache<cache_t>(c);
         CAPTURE(std::string(cache.facts().name));
         REQUIRE(cache.facts().direct);
@@ -149,6 +150,8 @@ TEST_CASE("the device reads what is counted") {
             MESSAGE("no /proc/self/io here: the comparison is impossible");
             continue;
         }
-        CHECK(*device_after - *device_before == after.read_bytes - before.read_bytes);
+        // A gap that was never written is no work for the device: the kernel knows that it holds zeros.
+        if (gaps) CHECK(*device_after - *device_before <= after.read_bytes - before.read_bytes);
+        else CHECK(*device_after - *device_before == after.read_bytes - before.read_bytes);
     }
 }

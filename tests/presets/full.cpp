@@ -7,7 +7,9 @@ using any_model = kvtl::geometry<kvtl::shape{}>;
 
 template class kvtl::kv_manager<kvtl::presets::full, any_model>;
 
-TEST_CASE("full is dense attention over f16 entries") { kvtl_test::equals_dense<kvtl::full<any_model>>(); }
+TEST_CASE("full is dense attention over f16 entries") {
+    kvtl_test::equals_dense<kvtl::full<any_model>>();
+}
 
 TEST_CASE("full reads and writes nothing, and counts its window as memory") {
     using cache = kvtl::full<any_model>;

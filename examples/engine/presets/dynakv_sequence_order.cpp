@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-#include "preset_cache.hpp"
-
 #include <kvtl/presets/dynakv.hpp>
+
+#include "preset_cache.hpp"
 
 namespace engine {
 

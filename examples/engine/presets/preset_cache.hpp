@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "kv_cache.hpp"
-#include "registry.hpp"
-
 #include <kvtl/io/any_io.hpp>
 #include <kvtl/manager.hpp>
+
+#include "kv_cache.hpp"
+#include "registry.hpp"
 
 #include <charconv>
 #include <limits>
@@ -16,9 +16,7 @@
 namespace engine {
 
 /// The preset with a device that is chosen at run time.
-template <class Preset> struct on_any_io : Preset {
-    using io = kvtl::any_io;
-};
+template <class Preset> struct on_any_io : Preset { using io = kvtl::any_io; };
 
 /// Head size and all else come from the model file.
 using any_model = kvtl::geometry<kvtl::shape{}>;
@@ -26,7 +24,8 @@ using any_model = kvtl::geometry<kvtl::shape{}>;
 namespace detail {
 
 [[nodiscard]] inline kvtl::error bad_setting(const setting& s, const std::string& why) {
-    return {kvtl::errc::invalid_argument, "--set " + s.policy + "." + s.slot + "." + s.field + "=" + s.value + ": " + why};
+    return {kvtl::errc::invalid_argument,
+            "--set " + s.policy + "." + s.slot + "." + s.field + "=" + s.value + ": " + why};
 }
 
 /// Writes a textual value into a number of a config.
@@ -95,7 +94,8 @@ template <class Preset> class preset_cache final : public kv_cache {
         c.shards = o.shards;
         const auto backend = kvtl::any_io::parse(o.io);
         if (!backend)
-            return kvtl::error(kvtl::errc::invalid_argument, "--io is " + o.io + "; valid: uring, posix, memory");
+            return kvtl::error(kvtl::errc::invalid_argument,
+                               "--io is " + o.io + "; valid: uring, posix, memory");
         c.io.use = *backend;
         c.io.path = o.path;
         for (const setting& s : o.settings)
@@ -112,19 +112,21 @@ template <class Preset> class preset_cache final : public kv_cache {
     }
 
     [[nodiscard]] kvtl::result<kvtl::sequence_id> begin() override { return manager_.begin(); }
-    kvtl::status prefill(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in, std::span<float> out,
-                         unsigned shard) noexcept override {
+    kvtl::status prefill(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
+                         std::span<float> out, unsigned shard) noexcept override {
         return manager_.prefill(seq, layer, in, out, shard);
     }
-    kvtl::status attend(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in, std::span<float> out,
-                        unsigned shard) noexcept override {
+    kvtl::status attend(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
+                        std::span<float> out, unsigned shard) noexcept override {
         return manager_.attend(seq, layer, in, out, shard);
     }
     kvtl::status prefetch(kvtl::sequence_id seq, std::uint32_t layer, std::span<const float> q,
                           unsigned shard) noexcept override {
         return manager_.prefetch(seq, layer, q, shard);
     }
-    kvtl::status rewind(kvtl::sequence_id seq, std::size_t n) noexcept override { return manager_.rewind(seq, n); }
+    kvtl::status rewind(kvtl::sequence_id seq, std::size_t n) noexcept override {
+        return manager_.rewind(seq, n);
+    }
     kvtl::status end(kvtl::sequence_id seq) noexcept override { return manager_.end(seq); }
 
     [[nodiscard]] cache_stats stats() const override {
@@ -139,10 +141,13 @@ template <class Preset> class preset_cache final : public kv_cache {
         out.mean_read_entries = s.mean_read_entries();
         out.storage_bytes = s.storage_bytes;
         const kvtl::memory_parts& p = s.bytes_by_part;
-        out.bytes_by_part = {{"index", p.index},     {"metadata", p.metadata}, {"window", p.window}, {"buffers", p.buffers},
-                             {"tails", p.tails},     {"scratch", p.scratch},   {"frames", p.frames}};
+        out.bytes_by_part = {{"index", p.index},     {"metadata", p.metadata}, {"window", p.window},
+                             {"buffers", p.buffers}, {"tails", p.tails},       {"scratch", p.scratch},
+                             {"frames", p.frames}};
         const kvtl::io_facts facts = manager_.facts();
-        out.io = facts.name == std::string_view("in_memory") ? "memory" : facts.name == std::string_view("posix_file") ? "posix" : "uring";
+        out.io = facts.name == std::string_view("in_memory")    ? "memory"
+                 : facts.name == std::string_view("posix_file") ? "posix"
+                                                                : "uring";
         out.direct = facts.direct;
         return out;
     }

@@ -52,12 +52,9 @@ struct any_io {
 
     /// The names that programs take: "memory", "posix", "uring".
     [[nodiscard]] static std::optional<backend> parse(std::string_view text) noexcept {
-        if (text == "memory")
-            return backend::memory;
-        if (text == "posix")
-            return backend::posix;
-        if (text == "uring")
-            return backend::uring;
+        if (text == "memory") return backend::memory;
+        if (text == "posix") return backend::posix;
+        if (text == "uring") return backend::uring;
         return std::nullopt;
     }
 
@@ -114,14 +111,12 @@ class any_io::device {
   private:
     friend struct any_io;
     template <class Device> device(Device inner, unsigned queues) : inner_(std::move(inner)) {
-        for (unsigned i = 0; i < queues; ++i)
-            queues_.emplace_back(&std::get_if<Device>(&inner_)->queue(i));
+        for (unsigned i = 0; i < queues; ++i) queues_.emplace_back(&std::get_if<Device>(&inner_)->queue(i));
     }
     template <class Policy>
     [[nodiscard]] static result<device> from(const typename Policy::config& config, const io_plan& plan) {
         auto inner = Policy::open(config, plan);
-        if (!inner)
-            return inner.error();
+        if (!inner) return inner.error();
         return device(*std::move(inner), plan.queues);
     }
 

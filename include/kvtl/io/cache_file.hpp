@@ -51,17 +51,13 @@ class cache_file {
     };
 
     [[nodiscard]] static result<cache_file> open(const config& config, const io_plan& plan) {
-        if (auto s = check_plan(plan); !s)
-            return s;
-        if (config.path.empty())
-            return error(errc::invalid_argument, "path is empty; valid: a file name");
+        if (auto s = check_plan(plan); !s) return s;
+        if (config.path.empty()) return error(errc::invalid_argument, "path is empty; valid: a file name");
         auto file = std::make_unique<body>();
         file->path = config.path;
         file->limit = plan.max_bytes;
-        if (auto e = file->acquire())
-            return *std::move(e);
-        if (auto e = file->prepare(config.direct, plan.superblock))
-            return *std::move(e);
+        if (auto e = file->acquire()) return *std::move(e);
+        if (auto e = file->prepare(config.direct, plan.superblock)) return *std::move(e);
         file->on_close = config.keep_file ? body::closing::keep : body::closing::remove;
         return cache_file(std::move(file));
     }
@@ -105,13 +101,10 @@ class cache_file {
         ~body() { close(); }
 
         void close() noexcept {
-            if (fd < 0)
-                return;
-            if (on_close == closing::empty)
-                (void)!::ftruncate(fd, 0);
+            if (fd < 0) return;
+            if (on_close == closing::empty) (void)!::ftruncate(fd, 0);
             // Still under the lock, so nobody can have taken the file over in between.
-            if (on_close == closing::remove && names_our_file(target.c_str()))
-                ::unlink(target.c_str());
+            if (on_close == closing::remove && names_our_file(target.c_str())) ::unlink(target.c_str());
             // Spelled out: a child process or a ring that is being taken down may hold the description a
             // little longer.
             struct ::flock whole {};
@@ -129,12 +122,9 @@ class cache_file {
             errc code = errc::io_error;
             if (why == ENOENT || why == ENOTDIR || why == ENAMETOOLONG || why == ELOOP)
                 code = errc::invalid_argument;
-            if (why == EACCES || why == EPERM || why == EROFS || why == ETXTBSY)
-                code = errc::file_refused;
-            if (why == ENOSPC || why == EDQUOT || why == EFBIG)
-                code = errc::disk_full;
-            if (why == EOPNOTSUPP || why == ENOSYS || why == ENOLCK)
-                code = errc::unsupported;
+            if (why == EACCES || why == EPERM || why == EROFS || why == ETXTBSY) code = errc::file_refused;
+            if (why == ENOSPC || why == EDQUOT || why == EFBIG) code = errc::disk_full;
+            if (why == EOPNOTSUPP || why == ENOSYS || why == ENOLCK) code = errc::unsupported;
             return failure(code, std::string(doing) + ": " + std::strerror(why));
         }
 
@@ -151,10 +141,8 @@ class cache_file {
             // taken again.
             for (int attempt = 0; attempt < 16; ++attempt) {
                 bool created = false;
-                if (auto e = open_or_create(created))
-                    return e;
-                if (fd < 0)
-                    continue;
+                if (auto e = open_or_create(created)) return e;
+                if (fd < 0) continue;
                 on_close = created ? closing::remove : closing::keep;
                 target = path;
                 if (char* full = ::realpath(path.c_str(), nullptr); full != nullptr) {
@@ -166,13 +154,11 @@ class cache_file {
                 whole.l_whence = SEEK_SET;
                 if (::fcntl(fd, F_OFD_SETLK, &whole) != 0) {
                     const int why = errno;
-                    if (why != EAGAIN && why != EACCES)
-                        return failure("lock", why);
+                    if (why != EAGAIN && why != EACCES) return failure("lock", why);
                     on_close = closing::keep; // even if we created it: the other one has it now
                     return failure(errc::file_refused, "locked: it is open in another cache");
                 }
-                if (names_our_file(path.c_str()))
-                    return judge_content();
+                if (names_our_file(path.c_str())) return judge_content();
                 close();
             }
             return failure(errc::file_refused, "it keeps being replaced while it is opened");
@@ -183,15 +169,12 @@ class cache_file {
             // O_DIRECT comes later: a file system that lacks it would create the file and then refuse.
             fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0600);
             created = fd >= 0;
-            if (created)
-                return std::nullopt;
-            if (errno != EEXIST)
-                return failure("create", errno);
+            if (created) return std::nullopt;
+            if (errno != EEXIST) return failure("create", errno);
 
             struct ::stat found {};
             if (::stat(path.c_str(), &found) != 0) {
-                if (errno != ENOENT)
-                    return failure("stat", errno);
+                if (errno != ENOENT) return failure("stat", errno);
                 struct ::stat link {};
                 if (::lstat(path.c_str(), &link) == 0 && S_ISLNK(link.st_mode))
                     return failure(errc::file_refused, "a symbolic link to nothing");
@@ -202,30 +185,24 @@ class cache_file {
             // Should it have become a FIFO or a terminal since, O_NONBLOCK and O_NOCTTY keep the open
             // harmless.
             fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-            if (fd < 0)
-                return errno == ENOENT ? std::nullopt : std::optional(failure("open", errno));
-            if (::fstat(fd, &found) != 0)
-                return failure("stat", errno);
+            if (fd < 0) return errno == ENOENT ? std::nullopt : std::optional(failure("open", errno));
+            if (::fstat(fd, &found) != 0) return failure("stat", errno);
             if (!S_ISREG(found.st_mode))
                 return failure(errc::file_refused, std::string("it is ") + file_kind(found.st_mode));
             // io_uring takes O_NONBLOCK on a file as "fail rather than wait".
-            if (::fcntl(fd, F_SETFL, 0) != 0)
-                return failure("set flags", errno);
+            if (::fcntl(fd, F_SETFL, 0) != 0) return failure("set flags", errno);
             return std::nullopt;
         }
 
         [[nodiscard]] std::optional<error> judge_content() {
             struct ::stat found {};
-            if (::fstat(fd, &found) != 0)
-                return failure("stat", errno);
+            if (::fstat(fd, &found) != 0) return failure("stat", errno);
             size = static_cast<std::uint64_t>(found.st_size);
             fresh = size == 0;
-            if (fresh)
-                return std::nullopt;
+            if (fresh) return std::nullopt;
             std::byte head[sizeof(superblock)];
             const ::ssize_t n = ::pread(fd, head, sizeof head, 0);
-            if (n < 0)
-                return failure("read of the superblock", errno);
+            if (n < 0) return failure("read of the superblock", errno);
             if (auto s = parse_superblock({head, static_cast<std::size_t>(n)}); !s)
                 return failure(errc::file_refused, s.error().message);
             if (size < 4096)
@@ -246,8 +223,7 @@ class cache_file {
                 if (::fcntl(fd, F_SETFL, O_DIRECT) != 0 || (::fcntl(fd, F_GETFL) & O_DIRECT) == 0)
                     return no_direct("refuses O_DIRECT");
                 const dio_alignment known = query_dio_alignment(fd);
-                if (known.refused)
-                    return no_direct("says that this file cannot be read with O_DIRECT");
+                if (known.refused) return no_direct("says that this file cannot be read with O_DIRECT");
                 alignment = std::max({alignment, known.memory, known.offset});
                 direct = true;
             }
@@ -273,44 +249,33 @@ class cache_file {
             const std::size_t bytes =
                 4 * std::size_t{page}; // anonymous memory comes aligned to the CPU's page only
             void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-            if (memory == MAP_FAILED)
-                return failure("memory for the probe", errno);
+            if (memory == MAP_FAILED) return failure("memory for the probe", errno);
             const auto skew =
                 static_cast<std::size_t>(-reinterpret_cast<std::uintptr_t>(memory) & (page - 1));
             std::byte* buffer = static_cast<std::byte*>(memory) + skew;
 
             // What is there already is only overwritten once transfers are known to work.
             std::optional<error> e;
-            if (fresh)
-                e = write_first_page(buffer, first, head);
-            if (!e && direct)
-                e = probe(buffer);
-            if (!e && !fresh && !head.empty())
-                e = write_first_page(buffer, first, head);
+            if (fresh) e = write_first_page(buffer, first, head);
+            if (!e && direct) e = probe(buffer);
+            if (!e && !fresh && !head.empty()) e = write_first_page(buffer, first, head);
             ::munmap(memory, bytes);
             return e;
         }
 
         [[nodiscard]] std::optional<error> write_first_page(std::byte* buffer, const superblock& first,
                                                             std::span<const std::byte> head) {
-            if (on_close == closing::keep && fresh)
-                on_close = closing::empty; // should the rest of open fail
-            if (const int why = growth_error(page); why != 0)
-                return failure("first page", why);
+            if (on_close == closing::keep && fresh) on_close = closing::empty; // should the rest of open fail
+            if (const int why = growth_error(page); why != 0) return failure("first page", why);
             // The length changes with the write, so a crash leaves an empty file or a valid one.
-            if (::fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, page) != 0)
-                return no_room(0, page, errno);
+            if (::fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, page) != 0) return no_room(0, page, errno);
             std::memset(buffer, 0, page);
-            if (!head.empty())
-                std::memcpy(buffer, head.data(), head.size());
+            if (!head.empty()) std::memcpy(buffer, head.data(), head.size());
             std::memcpy(buffer, &first, sizeof first);
             const ::ssize_t n = ::pwrite(fd, buffer, page, 0);
-            if (n < 0 && errno == EINVAL && direct)
-                return no_direct("failed a direct write of one page");
-            if (n < 0)
-                return failure("write of the first page", errno);
-            if (n != static_cast<::ssize_t>(page))
-                return failure("write of the first page", EIO);
+            if (n < 0 && errno == EINVAL && direct) return no_direct("failed a direct write of one page");
+            if (n < 0) return failure("write of the first page", errno);
+            if (n != static_cast<::ssize_t>(page)) return failure("write of the first page", EIO);
             size = std::max<std::uint64_t>(size, page);
             return std::nullopt;
         }
@@ -321,22 +286,17 @@ class cache_file {
             for (;; alignment *= 2) {
                 const std::uint64_t offset = page - alignment; // an odd multiple, or 0
                 const ::ssize_t n = ::pread(fd, buffer + alignment, alignment, static_cast<::off_t>(offset));
-                if (n == static_cast<::ssize_t>(alignment))
-                    return std::nullopt;
-                if (n >= 0)
-                    return failure("probe read", EIO);
-                if (errno != EINVAL)
-                    return failure("probe read", errno);
-                if (alignment >= page)
-                    return no_direct("failed a direct read of one page");
+                if (n == static_cast<::ssize_t>(alignment)) return std::nullopt;
+                if (n >= 0) return failure("probe read", EIO);
+                if (errno != EINVAL) return failure("probe read", errno);
+                if (alignment >= page) return no_direct("failed a direct read of one page");
             }
         }
 
         /// RLIMIT_FSIZE is looked at first: the kernel would raise SIGXFSZ, and handlers are the program's.
         [[nodiscard]] static int growth_error(std::uint64_t end) noexcept {
             struct ::rlimit allowed {};
-            if (end > static_cast<std::uint64_t>(INT64_MAX))
-                return EFBIG;
+            if (end > static_cast<std::uint64_t>(INT64_MAX)) return EFBIG;
             if (::getrlimit(RLIMIT_FSIZE, &allowed) == 0 && allowed.rlim_cur != RLIM_INFINITY &&
                 end > allowed.rlim_cur)
                 return EFBIG;
@@ -357,8 +317,7 @@ class cache_file {
                                        "reserve of %" PRIu64 " bytes at offset %" PRIu64
                                        " exceeds max_bytes = %" PRIu64 " of '%s'",
                                        bytes, offset, limit, path.c_str());
-            if (bytes == 0)
-                return {};
+            if (bytes == 0) return {};
             const std::uint64_t end = offset + bytes;
             const std::lock_guard lock(growing);
             int why = growth_error(end);
@@ -369,13 +328,10 @@ class cache_file {
                               : errno;
                 } while (why == EINTR);
                 // A disk that filled up half way keeps what it gave; hand it back.
-                if (why != 0 && end > size)
-                    (void)!::ftruncate(fd, static_cast<::off_t>(size.load()));
+                if (why != 0 && end > size) (void)!::ftruncate(fd, static_cast<::off_t>(size.load()));
             }
-            if (why != 0)
-                return no_room(offset, bytes, why);
-            if (end > size)
-                size.store(end, std::memory_order_release);
+            if (why != 0) return no_room(offset, bytes, why);
+            if (end > size) size.store(end, std::memory_order_release);
             return {};
         }
     };

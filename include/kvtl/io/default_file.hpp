@@ -1,5 +1,5 @@
-// The file backend that presets name when they just mean "a file": uring_file where the build links kvtl::uring (which
-// defines KVTL_HAS_URING), posix_file otherwise. SPDX-License-Identifier: MIT
+// The file backend that presets name when they just mean "a file": uring_file where the build links
+// kvtl::uring (which defines KVTL_HAS_URING), posix_file otherwise. SPDX-License-Identifier: MIT
 #pragma once
 
 #if defined(KVTL_HAS_URING) && KVTL_HAS_URING

@@ -1,10 +1,11 @@
 // The vocabulary of the `io` slot: what a storage device looks like to the manager.
 //
-// A device is opened once and has one queue per shard. A queue is used by one thread at a time; different queues may be
-// used concurrently. Requests of one submit() go to the kernel together. Memory named by a request (the slices and what
-// they point to) belongs to the device from submit() until its completion is reaped. Completions come in any order.
-// Offsets, slice addresses and slice sizes are multiples of facts().alignment; short transfers are resumed by the device.
-// Nothing here allocates after open(). SPDX-License-Identifier: MIT
+// A device is opened once and has one queue per shard. A queue is used by one thread at a time; different
+// queues may be used concurrently. Requests of one submit() go to the kernel together. Memory named by a
+// request (the slices and what they point to) belongs to the device from submit() until its completion is
+// reaped. Completions come in any order. Offsets, slice addresses and slice sizes are multiples of
+// facts().alignment; short transfers are resumed by the device. Nothing here allocates after open().
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/status.hpp>
@@ -22,12 +23,12 @@ namespace kvtl::inline v0 {
 
 /// What the manager asks of a device when it opens it.
 struct io_plan {
-    unsigned queues = 1;                      ///< one per shard
-    unsigned depth = 64;                      ///< requests a queue may have with the kernel at once; more are held back
-    unsigned max_in_flight = 4096;            ///< requests a queue must accept before any completion is reaped
-    std::span<std::byte> arena;               ///< memory that transfers will use; may be registered with the kernel
-    std::span<const std::byte> superblock;    ///< first bytes of the file (io/superblock.hpp), at most one page
-    std::uint64_t max_bytes = 0;              ///< the file never grows beyond this
+    unsigned queues = 1;           ///< one per shard
+    unsigned depth = 64;           ///< requests a queue may have with the kernel at once; more are held back
+    unsigned max_in_flight = 4096; ///< requests a queue must accept before any completion is reaped
+    std::span<std::byte> arena;    ///< memory that transfers will use; may be registered with the kernel
+    std::span<const std::byte> superblock; ///< first bytes of the file (io/superblock.hpp), at most one page
+    std::uint64_t max_bytes = 0;           ///< the file never grows beyond this
 };
 
 /// What a device found out about itself when it was opened. Strings are static.
@@ -42,7 +43,8 @@ struct io_facts {
 
 enum class io_verb : std::uint8_t { read, write };
 
-/// One transfer: `slice_count` pieces of memory against one contiguous range of the file that starts at `offset`.
+/// One transfer: `slice_count` pieces of memory against one contiguous range of the file that starts at
+/// `offset`.
 struct io_request {
     io_verb verb = io_verb::read;
     std::uint32_t slice_count = 0;
@@ -56,8 +58,8 @@ struct io_completion {
     int error = 0; ///< 0, or the errno of the failed transfer (end of file inside a read counts as EIO)
 };
 
-/// Transfers issued by a queue since open(), counted where they are handed to the device. A resumed short transfer
-/// counts its bytes once.
+/// Transfers issued by a queue since open(), counted where they are handed to the device. A resumed short
+/// transfer counts its bytes once.
 struct io_counters {
     std::uint64_t reads = 0;
     std::uint64_t read_bytes = 0;
@@ -66,23 +68,33 @@ struct io_counters {
 };
 
 template <class Q>
-concept io_queue = requires(Q& q, const Q& cq, std::span<const io_request> requests, std::span<io_completion> done,
-                            bool wait) {
-    // Hands over all requests or none. Fails only when the queue would exceed max_in_flight or the ring is broken.
-    { q.submit(requests) } noexcept -> std::same_as<status>;
-    // Fills `done` with up to done.size() completions; with `wait` blocks until there is one (if any is in flight).
-    { q.reap(done, wait) } noexcept -> std::same_as<std::size_t>;
-    { cq.in_flight() } noexcept -> std::same_as<std::size_t>;
-    { cq.counters() } noexcept -> std::same_as<io_counters>;
+concept io_queue = requires(Q& q, const Q& cq, std::span<const io_request> requests,
+                            std::span<io_completion> done, bool wait) {
+    // Hands over all requests or none. Fails only when the queue would exceed max_in_flight or the ring is
+    // broken.
+    { q.submit(requests) }
+    noexcept->std::same_as<status>;
+    // Fills `done` with up to done.size() completions; with `wait` blocks until there is one (if any is in
+    // flight).
+    { q.reap(done, wait) }
+    noexcept->std::same_as<std::size_t>;
+    { cq.in_flight() }
+    noexcept->std::same_as<std::size_t>;
+    { cq.counters() }
+    noexcept->std::same_as<io_counters>;
 };
 
 template <class D>
 concept io_device = std::movable<D> && requires(D& d, const D& cd, unsigned i, std::uint64_t bytes) {
-    { cd.facts() } noexcept -> std::same_as<io_facts>;
-    { d.queue(i) } noexcept;
+    { cd.facts() }
+    noexcept->std::same_as<io_facts>;
+    { d.queue(i) }
+    noexcept;
     requires io_queue<std::remove_reference_t<decltype(d.queue(i))>>;
-    // Makes [offset, offset + bytes) of the file writable without further allocation (fallocate). Thread-safe.
-    { d.reserve(bytes, bytes) } noexcept -> std::same_as<status>;
+    // Makes [offset, offset + bytes) of the file writable without further allocation (fallocate).
+    // Thread-safe.
+    { d.reserve(bytes, bytes) }
+    noexcept->std::same_as<status>;
 };
 
 /// A policy of the io slot: a name, an aggregate config, and a device that opens from both.

@@ -88,13 +88,11 @@ template <io_policy Inner> class faulty<Inner>::queue {
           batch_(std::make_unique<io_request[]>(max_in_flight)),
           held_(std::make_unique<io_completion[]>(max_in_flight)), free_(max_in_flight),
           max_in_flight_(max_in_flight) {
-        for (std::size_t i = 0; i < max_in_flight; ++i)
-            free_.push(i);
+        for (std::size_t i = 0; i < max_in_flight; ++i) free_.push(i);
     }
 
     [[nodiscard]] status submit(std::span<const io_request> requests) noexcept {
-        if (auto s = check_room(in_flight(), requests.size(), max_in_flight_); !s)
-            return s;
+        if (auto s = check_room(in_flight(), requests.size(), max_in_flight_); !s) return s;
         std::size_t batch = 0;
         const std::size_t held_before = held_count_;
         for (const io_request& r : requests) {
@@ -112,22 +110,19 @@ template <io_policy Inner> class faulty<Inner>::queue {
         auto s = inner_->submit({batch_.get(), batch});
         if (!s) {
             held_count_ = held_before;
-            for (std::size_t i = 0; i < batch; ++i)
-                free_.push(static_cast<std::size_t>(batch_[i].tag));
+            for (std::size_t i = 0; i < batch; ++i) free_.push(static_cast<std::size_t>(batch_[i].tag));
         }
         return s;
     }
 
     [[nodiscard]] std::size_t reap(std::span<io_completion> done, bool wait) noexcept {
-        if (done.empty())
-            return 0;
+        if (done.empty()) return 0;
         gather(wait && held_count_ == 0);
         const unsigned hold = std::min(faults_->hold_percent.load(), 99U);
         std::size_t n = 0;
         std::size_t kept = 0;
         if (hold != 0) // a random order first, then a random share of it
-            for (std::size_t i = held_count_; i > 1; --i)
-                std::swap(held_[i - 1], held_[next() % i]);
+            for (std::size_t i = held_count_; i > 1; --i) std::swap(held_[i - 1], held_[next() % i]);
         for (std::size_t i = 0; i < held_count_; ++i) {
             const bool last_chance = wait && n == 0 && i + 1 == held_count_;
             const bool keep = n == done.size() || (hold != 0 && !last_chance && next() % 100 < hold);
@@ -158,13 +153,10 @@ template <io_policy Inner> class faulty<Inner>::queue {
         const bool read = r.verb == io_verb::read;
         const std::uint64_t n = (read ? f.reads : f.writes).fetch_add(1, std::memory_order_relaxed);
         const io_faults::window& window = read ? f.fail_read : f.fail_write;
-        if (window.holds(n))
-            return {window.error, false};
+        if (window.holds(n)) return {window.error, false};
         std::uint64_t bytes = 0;
-        for (std::uint32_t i = 0; i < r.slice_count; ++i)
-            bytes += r.slices[i].iov_len;
-        if (r.offset < f.bad_end && r.offset + bytes > f.bad_begin)
-            return {f.bad_error, false};
+        for (std::uint32_t i = 0; i < r.slice_count; ++i) bytes += r.slices[i].iov_len;
+        if (r.offset < f.bad_end && r.offset + bytes > f.bad_begin) return {f.bad_error, false};
         return {0, read && n == f.corrupt_read};
     }
 
@@ -177,8 +169,7 @@ template <io_policy Inner> class faulty<Inner>::queue {
             for (std::size_t i = 0; i < n; ++i) {
                 const auto slot = static_cast<std::size_t>(some[i].tag);
                 const pending& p = requests_[slot];
-                if (p.corrupt && some[i].error == 0)
-                    flip_a_bit(p.request);
+                if (p.corrupt && some[i].error == 0) flip_a_bit(p.request);
                 held_[held_count_++] = {p.request.tag, some[i].error};
                 free_.push(slot);
             }
@@ -244,8 +235,7 @@ template <io_policy Inner> class faulty<Inner>::device {
 template <io_policy Inner>
 result<typename faulty<Inner>::device> faulty<Inner>::open(const config& config, const io_plan& plan) {
     auto inner = Inner::open(config.inner, plan);
-    if (!inner)
-        return inner.error();
+    if (!inner) return inner.error();
     return device(*std::move(inner), config, plan);
 }
 

@@ -29,16 +29,11 @@ namespace kvtl::inline v0 {
 
 /// "a folder", "a FIFO", ... for the message that refuses it.
 [[nodiscard]] inline const char* file_kind(::mode_t mode) noexcept {
-    if (S_ISDIR(mode))
-        return "a folder";
-    if (S_ISCHR(mode))
-        return "a character device";
-    if (S_ISBLK(mode))
-        return "a block device";
-    if (S_ISFIFO(mode))
-        return "a FIFO";
-    if (S_ISSOCK(mode))
-        return "a socket";
+    if (S_ISDIR(mode)) return "a folder";
+    if (S_ISCHR(mode)) return "a character device";
+    if (S_ISBLK(mode)) return "a block device";
+    if (S_ISFIFO(mode)) return "a FIFO";
+    if (S_ISSOCK(mode)) return "a socket";
     return "not a regular file";
 }
 
@@ -56,12 +51,10 @@ namespace kvtl::inline v0 {
         {0x00004D44, "vfat"},      {0x2011BAB0, "exfat"},     {0x0000F15F, "ecryptfs"},
     };
     struct ::statfs found {};
-    if (::fstatfs(fd, &found) != 0)
-        return "of unknown type";
+    if (::fstatfs(fd, &found) != 0) return "of unknown type";
     const auto type = static_cast<std::uint32_t>(found.f_type);
     for (const known& k : names)
-        if (k.type == type)
-            return k.name;
+        if (k.type == type) return k.name;
     std::array<char, 32> text{};
     std::snprintf(text.data(), text.size(), "of type 0x%x", type);
     return text.data();
@@ -86,11 +79,9 @@ struct dio_alignment {
     alignas(8) std::array<std::uint32_t, 64> answer{}; // struct statx is 256 bytes
     if (::syscall(SYS_statx, fd, "", AT_EMPTY_PATH, want_mount_id | want_dio_alignment, answer.data()) != 0)
         return {};
-    if ((answer[mask_word] & want_dio_alignment) == 0)
-        return {};
+    if ((answer[mask_word] & want_dio_alignment) == 0) return {};
     // A user-mode emulator may hand on the mask and drop the words it does not know; the mount id shows that.
-    if (answer[mount_id_word] == 0 && answer[offset_word] == 0)
-        return {};
+    if (answer[mount_id_word] == 0 && answer[offset_word] == 0) return {};
     return {answer[memory_word], answer[offset_word], answer[offset_word] == 0};
 }
 
@@ -98,15 +89,13 @@ struct dio_alignment {
 /// device read, change and write it. Only powers of two up to 64 KiB are believed.
 [[nodiscard]] inline std::uint32_t physical_block(int fd) noexcept {
     struct ::stat found {};
-    if (::fstat(fd, &found) != 0)
-        return 0;
+    if (::fstat(fd, &found) != 0) return 0;
     for (const char* of : {"", "../"}) { // a partition asks the disk it is on
         std::array<char, 96> path{};
         std::snprintf(path.data(), path.size(), "/sys/dev/block/%u:%u/%squeue/physical_block_size",
                       major(found.st_dev), minor(found.st_dev), of);
         const int block = ::open(path.data(), O_RDONLY | O_CLOEXEC);
-        if (block < 0)
-            continue;
+        if (block < 0) continue;
         std::array<char, 16> text{};
         const ::ssize_t n = ::read(block, text.data(), text.size() - 1);
         ::close(block);

@@ -54,8 +54,7 @@ struct in_memory {
         store(const store&) = delete;
         store& operator=(const store&) = delete;
         ~store() {
-            if (bytes != nullptr)
-                ::munmap(bytes, capacity);
+            if (bytes != nullptr) ::munmap(bytes, capacity);
         }
     };
 };
@@ -66,13 +65,11 @@ class in_memory::queue {
         : file_(file), max_in_flight_(max_in_flight), done_(max_in_flight) {}
 
     [[nodiscard]] status submit(std::span<const io_request> requests) noexcept {
-        if (auto s = check_room(done_.size(), requests.size(), max_in_flight_); !s)
-            return s;
+        if (auto s = check_room(done_.size(), requests.size(), max_in_flight_); !s) return s;
         for (const io_request& r : requests) {
             const auto [error, bytes] =
                 check_request(r, alignment, file_.size.load(std::memory_order_acquire));
-            if (error == 0)
-                move(r, bytes);
+            if (error == 0) move(r, bytes);
             done_.push({r.tag, error});
         }
         return {};
@@ -81,8 +78,7 @@ class in_memory::queue {
     [[nodiscard]] std::size_t reap(std::span<io_completion> done,
                                    bool /*wait: nothing is ever pending*/) noexcept {
         const std::size_t n = std::min(done.size(), done_.size());
-        for (std::size_t i = 0; i < n; ++i)
-            done[i] = done_.pop();
+        for (std::size_t i = 0; i < n; ++i) done[i] = done_.pop();
         return n;
     }
 
@@ -135,8 +131,7 @@ class in_memory::device {
 };
 
 inline result<in_memory::device> in_memory::open(const config&, const io_plan& plan) {
-    if (auto s = check_plan(plan); !s)
-        return s;
+    if (auto s = check_plan(plan); !s) return s;
     auto s = std::make_unique<store>();
     void* bytes =
         ::mmap(nullptr, plan.max_bytes, PROT_READ | PROT_WRITE, // NORESERVE: pages come with the first write
@@ -147,8 +142,7 @@ inline result<in_memory::device> in_memory::open(const config&, const io_plan& p
     s->bytes = static_cast<std::byte*>(bytes);
     s->capacity = plan.max_bytes;
     s->size = page;
-    if (!plan.superblock.empty())
-        std::memcpy(s->bytes, plan.superblock.data(), plan.superblock.size());
+    if (!plan.superblock.empty()) std::memcpy(s->bytes, plan.superblock.data(), plan.superblock.size());
     for (unsigned i = 0; i < plan.queues; ++i)
         s->queues.push_back(std::make_unique<queue>(*s, plan.max_in_flight));
     return device(std::move(s));

@@ -65,8 +65,7 @@ class posix_file::queue {
             stopping_ = true;
         }
         work_.notify_all();
-        for (const ::pthread_t worker : workers_)
-            ::pthread_join(worker, nullptr);
+        for (const ::pthread_t worker : workers_) ::pthread_join(worker, nullptr);
     }
 
     /// pthread_create rather than std::thread: the latter reports failure by throwing.
@@ -84,21 +83,17 @@ class posix_file::queue {
                 return nullptr;
             };
             why = ::pthread_create(&worker, nullptr, entry, this);
-            if (why == 0)
-                workers_.push_back(worker);
+            if (why == 0) workers_.push_back(worker);
         }
         ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-        if (why == 0)
-            return {};
+        if (why == 0) return {};
         return status::failure(errc::unsupported, "posix_file: thread %zu of %u of a queue cannot start: %s",
                                workers_.size() + 1, threads, std::strerror(why));
     }
 
     [[nodiscard]] status submit(std::span<const io_request> requests) noexcept {
-        if (auto s = check_room(in_flight_, requests.size(), max_in_flight_); !s)
-            return s;
-        if (requests.empty())
-            return {};
+        if (auto s = check_room(in_flight_, requests.size(), max_in_flight_); !s) return s;
+        if (requests.empty()) return {};
         const std::uint64_t size = file_.size();
         {
             const std::lock_guard lock(mutex_);
@@ -121,8 +116,7 @@ class posix_file::queue {
     }
 
     [[nodiscard]] std::size_t reap(std::span<io_completion> done, bool wait) noexcept {
-        if (in_flight_ == 0 || done.empty())
-            return 0;
+        if (in_flight_ == 0 || done.empty()) return 0;
         std::unique_lock lock(mutex_);
         if (wait && done_.empty()) {
             reaper_waits_ = true;
@@ -130,8 +124,7 @@ class posix_file::queue {
             reaper_waits_ = false;
         }
         const std::size_t n = std::min(done.size(), done_.size());
-        for (std::size_t i = 0; i < n; ++i)
-            done[i] = done_.pop();
+        for (std::size_t i = 0; i < n; ++i) done[i] = done_.pop();
         in_flight_ -= n;
         return n;
     }
@@ -144,15 +137,13 @@ class posix_file::queue {
         std::unique_lock lock(mutex_);
         for (;;) {
             work_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
-            if (waiting_.empty())
-                return;
+            if (waiting_.empty()) return;
             transfer t = waiting_.pop();
             lock.unlock();
             run(t);
             lock.lock();
             done_.push(t.completion());
-            if (reaper_waits_)
-                landed_.notify_one();
+            if (reaper_waits_) landed_.notify_one();
         }
     }
 
@@ -163,8 +154,7 @@ class posix_file::queue {
             const auto offset = static_cast<::off_t>(t.offset());
             outcome = t.verb() == io_verb::read ? ::preadv(file_.fd(), t.slices(), slices, offset)
                                                 : ::pwritev(file_.fd(), t.slices(), slices, offset);
-            if (outcome < 0)
-                outcome = -errno;
+            if (outcome < 0) outcome = -errno;
         } while (!t.advance(outcome, file_.alignment()));
     }
 
@@ -211,13 +201,11 @@ inline result<posix_file::device> posix_file::open(const config& config, const i
         return status::failure(errc::invalid_argument, "posix_file.threads is %u; valid: 1 to 256",
                                config.threads);
     auto file = cache_file::open({config.path, config.keep_file, config.direct}, plan);
-    if (!file)
-        return file.error();
+    if (!file) return file.error();
     auto body = std::make_unique<device::body>(*std::move(file));
     for (unsigned i = 0; i < plan.queues; ++i) {
         body->queues.push_back(std::make_unique<queue>(body->file, plan.max_in_flight));
-        if (auto s = body->queues.back()->start(config.threads); !s)
-            return s;
+        if (auto s = body->queues.back()->start(config.threads); !s) return s;
     }
     return device(std::move(body));
 }

@@ -46,8 +46,7 @@ static_assert(std::is_trivially_copyable_v<superblock> && sizeof(superblock) == 
     std::array<unsigned char, offsetof(superblock, checksum)> bytes;
     std::memcpy(bytes.data(), &s, bytes.size());
     std::uint64_t hash = 0xCBF29CE484222325U;
-    for (const unsigned char byte : bytes)
-        hash = (hash ^ byte) * 0x100000001B3U;
+    for (const unsigned char byte : bytes) hash = (hash ^ byte) * 0x100000001B3U;
     return hash;
 }
 
@@ -99,18 +98,13 @@ static_assert(std::is_trivially_copyable_v<superblock> && sizeof(superblock) == 
     };
     const kvtl::shape& f = found.shape;
     const kvtl::shape& e = expected.shape;
-    if (f.layers != e.layers)
-        return differs("shape.layers", f.layers, e.layers);
-    if (f.query_heads != e.query_heads)
-        return differs("shape.query_heads", f.query_heads, e.query_heads);
-    if (f.kv_heads != e.kv_heads)
-        return differs("shape.kv_heads", f.kv_heads, e.kv_heads);
-    if (f.head_dim != e.head_dim)
-        return differs("shape.head_dim", f.head_dim, e.head_dim);
+    if (f.layers != e.layers) return differs("shape.layers", f.layers, e.layers);
+    if (f.query_heads != e.query_heads) return differs("shape.query_heads", f.query_heads, e.query_heads);
+    if (f.kv_heads != e.kv_heads) return differs("shape.kv_heads", f.kv_heads, e.kv_heads);
+    if (f.head_dim != e.head_dim) return differs("shape.head_dim", f.head_dim, e.head_dim);
     if (found.element_bytes != expected.element_bytes)
         return differs("element_bytes", found.element_bytes, expected.element_bytes);
-    if (expected.page != 0 && found.page != expected.page)
-        return differs("page", found.page, expected.page);
+    if (expected.page != 0 && found.page != expected.page) return differs("page", found.page, expected.page);
     if (found.fingerprint != expected.fingerprint)
         return status::failure(errc::file_refused,
                                "cache file of another preset: fingerprint %016" PRIx64

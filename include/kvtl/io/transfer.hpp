@@ -43,8 +43,7 @@ inline constexpr std::uint32_t max_slices = 1024;
 /// Every queue refuses an overflow with the same words, and refuses it whole.
 [[nodiscard]] inline status check_room(std::size_t in_flight, std::size_t more,
                                        std::size_t capacity) noexcept {
-    if (more <= capacity - in_flight)
-        return {};
+    if (more <= capacity - in_flight) return {};
     return status::failure(
         errc::out_of_range,
         "submit of %zu requests with %zu in flight; valid: up to max_in_flight = %zu together", more,
@@ -61,8 +60,7 @@ struct request_check {
 /// EINVAL: file systems differ in what they let through, so the rule is applied here.
 [[nodiscard]] inline request_check check_request(const io_request& r, std::uint32_t alignment,
                                                  std::uint64_t size) noexcept {
-    if (r.slice_count == 0 || r.slice_count > max_slices || r.slices == nullptr)
-        return {EINVAL, 0};
+    if (r.slice_count == 0 || r.slice_count > max_slices || r.slices == nullptr) return {EINVAL, 0};
     std::uint64_t bytes = 0;
     std::uint64_t bits = r.offset; // every bit below the alignment has to be clear in all of them
     for (std::uint32_t i = 0; i < r.slice_count; ++i) {
@@ -72,10 +70,8 @@ struct request_check {
         bytes += slice.iov_len;
         bits |= slice.iov_len | reinterpret_cast<std::uintptr_t>(slice.iov_base);
     }
-    if ((bits & (alignment - 1)) != 0)
-        return {EINVAL, bytes};
-    if (bytes > size || r.offset > size - bytes)
-        return {r.verb == io_verb::read ? EIO : ENOSPC, bytes};
+    if ((bits & (alignment - 1)) != 0) return {EINVAL, bytes};
+    if (bytes > size || r.offset > size - bytes) return {r.verb == io_verb::read ? EIO : ENOSPC, bytes};
     return {0, bytes};
 }
 
@@ -111,15 +107,13 @@ class transfer {
         if (outcome < 0) {
             const int why = static_cast<int>(-outcome);
             const bool transient = why == EINTR || why == EAGAIN || why == ECANCELED;
-            if (transient && ++retries_ < max_retries)
-                return false;
+            if (transient && ++retries_ < max_retries) return false;
             error_ = why;
             return true;
         }
         auto moved = static_cast<std::uint64_t>(outcome);
         left_ -= moved;
-        if (left_ == 0)
-            return true;
+        if (left_ == 0) return true;
         if (moved == 0 || moved % alignment != 0) { // the file was cut short behind our back
             error_ = EIO;
             return true;
@@ -163,16 +157,14 @@ template <class T> class fixed_ring {
 
     void push(const T& value) noexcept {
         std::size_t back = first_ + size_;
-        if (back >= capacity_)
-            back -= capacity_;
+        if (back >= capacity_) back -= capacity_;
         slots_[back] = value;
         ++size_;
     }
 
     T pop() noexcept {
         const T value = slots_[first_];
-        if (++first_ == capacity_)
-            first_ = 0;
+        if (++first_ == capacity_) first_ = 0;
         --size_;
         return value;
     }

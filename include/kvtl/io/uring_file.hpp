@@ -82,16 +82,14 @@ class uring_file::queue {
         : file_(file), max_in_flight_(plan.max_in_flight), depth_(std::min(plan.depth, max_depth)),
           held_back_(plan.max_in_flight), refused_(plan.max_in_flight), free_(depth_), staged_(depth_),
           slots_(std::make_unique<transfer[]>(depth_)) {
-        for (unsigned i = 0; i < depth_; ++i)
-            free_.push(i);
+        for (unsigned i = 0; i < depth_; ++i) free_.push(i);
     }
     queue(const queue&) = delete;
     queue& operator=(const queue&) = delete;
 
     /// The kernel writes into the caller's memory until a transfer ends, so all of them are waited for.
     ~queue() {
-        if (!has_ring_)
-            return;
+        if (!has_ring_) return;
         std::array<io_completion, 64> sink;
         while (in_flight_ > 0 && reap(sink, true) > 0) {
         }
@@ -102,8 +100,7 @@ class uring_file::queue {
         int why = -EINVAL;
         // TASKRUN_FLAG lets a poll without waiting see that there are completions to collect.
         for (const unsigned flags : {IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG, 0U}) {
-            if (why != -EINVAL)
-                break; // the flags came with Linux 5.19
+            if (why != -EINVAL) break; // the flags came with Linux 5.19
             ::io_uring_params params{};
             params.flags = flags;
             why = ::io_uring_queue_init_params(depth_, &ring_, &params);
@@ -131,14 +128,12 @@ class uring_file::queue {
         return true;
     }
     void forget_arena() noexcept {
-        if (!arena_.empty())
-            ::io_uring_unregister_buffers(&ring_);
+        if (!arena_.empty()) ::io_uring_unregister_buffers(&ring_);
         arena_ = {};
     }
 
     [[nodiscard]] status submit(std::span<const io_request> requests) noexcept {
-        if (auto s = check_room(in_flight_, requests.size(), max_in_flight_); !s)
-            return s;
+        if (auto s = check_room(in_flight_, requests.size(), max_in_flight_); !s) return s;
         if (broken_ != 0)
             return status::failure(errc::io_error, "uring_file: the ring of '%s' is broken: %s",
                                    file_.path().c_str(), std::strerror(broken_));
@@ -156,18 +151,14 @@ class uring_file::queue {
     }
 
     [[nodiscard]] std::size_t reap(std::span<io_completion> done, bool wait) noexcept {
-        if (in_flight_ == 0 || done.empty())
-            return 0;
+        if (in_flight_ == 0 || done.empty()) return 0;
         std::size_t n = 0;
         for (;;) {
-            while (n < done.size() && !refused_.empty())
-                done[n++] = refused_.pop();
+            while (n < done.size() && !refused_.empty()) done[n++] = refused_.pop();
             n += collect(done.subspan(n));
             feed();
-            if (n > 0 || !wait)
-                break;
-            if (!refused_.empty())
-                continue; // feed() found the ring broken
+            if (n > 0 || !wait) break;
+            if (!refused_.empty()) continue; // feed() found the ring broken
             ::io_uring_cqe* cqe = nullptr;
             // With nothing in the kernel it refused for lack of memory: let others run and try again.
             if (in_kernel() == 0)
@@ -192,8 +183,7 @@ class uring_file::queue {
         while (n < done.size()) {
             const auto room = static_cast<unsigned>(std::min(done.size() - n, cqes.size()));
             const unsigned ready = ::io_uring_peek_batch_cqe(&ring_, cqes.data(), room);
-            if (ready == 0)
-                break;
+            if (ready == 0) break;
             for (unsigned i = 0; i < ready; ++i) {
                 const auto slot = static_cast<unsigned>(cqes[i]->user_data);
                 if (slots_[slot].advance(cqes[i]->res, file_.alignment())) {
@@ -218,23 +208,19 @@ class uring_file::queue {
         }
         while (!staged_.empty() && broken_ == 0) {
             const int taken = ::io_uring_submit(&ring_);
-            for (int i = 0; i < taken; ++i)
-                (void)staged_.pop();
+            for (int i = 0; i < taken; ++i) (void)staged_.pop();
             if (taken == 0 || taken == -EAGAIN || taken == -EBUSY)
                 return; // short of memory; the next reap tries again
-            if (taken < 0 && taken != -EINTR)
-                broken_ = -taken;
+            if (taken < 0 && taken != -EINTR) broken_ = -taken;
         }
-        if (broken_ == 0)
-            return;
+        if (broken_ == 0) return;
         while (!staged_.empty()) { // a ring that was refused once is not entered again: these never reach the
                                    // kernel
             const unsigned slot = staged_.pop();
             refused_.push({slots_[slot].tag(), broken_});
             free_.push(slot);
         }
-        while (!held_back_.empty())
-            refused_.push({held_back_.pop().tag(), broken_});
+        while (!held_back_.empty()) refused_.push({held_back_.pop().tag(), broken_});
     }
 
     void stage(unsigned slot) noexcept {
@@ -256,8 +242,7 @@ class uring_file::queue {
             else
                 ::io_uring_prep_writev(sqe, fd, slices, count, t.offset());
         }
-        if (registered_file_)
-            ::io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
+        if (registered_file_) ::io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
         ::io_uring_sqe_set_data64(sqe, slot);
         staged_.push(slot);
     }
@@ -307,14 +292,11 @@ class uring_file::device {
 
         /// All queues or none, so that facts() is one answer.
         void register_arena(std::span<std::byte> arena) {
-            if (arena.empty() || !may_lock(arena.size() * queues.size()))
-                return;
+            if (arena.empty() || !may_lock(arena.size() * queues.size())) return;
             registered_arena =
                 std::all_of(queues.begin(), queues.end(), [&](auto& q) { return q->register_arena(arena); });
-            if (registered_arena)
-                return;
-            for (auto& q : queues)
-                q->forget_arena();
+            if (registered_arena) return;
+            for (auto& q : queues) q->forget_arena();
         }
 
         /// Asked first, because the kernel would bring all of the arena into memory before it refuses.
@@ -334,16 +316,13 @@ class uring_file::device {
 
 inline result<uring_file::device> uring_file::open(const config& config, const io_plan& plan) {
     auto file = cache_file::open({config.path, config.keep_file, config.direct}, plan);
-    if (!file)
-        return file.error();
+    if (!file) return file.error();
     auto body = std::make_unique<device::body>(*std::move(file));
     for (unsigned i = 0; i < plan.queues; ++i) {
         body->queues.push_back(std::make_unique<queue>(body->file, plan));
-        if (auto s = body->queues.back()->start(); !s)
-            return s;
+        if (auto s = body->queues.back()->start(); !s) return s;
     }
-    if (config.register_arena)
-        body->register_arena(plan.arena);
+    if (config.register_arena) body->register_arena(plan.arena);
     return device(std::move(body));
 }
 

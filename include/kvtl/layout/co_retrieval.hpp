@@ -1,8 +1,9 @@
-// Which units are retrieved together, and an order of all units in which such pairs are neighbours (DynaKV §5.1, Eq. 8).
+// Which units are retrieved together, and an order of all units in which such pairs are neighbours (DynaKV
+// §5.1, Eq. 8).
 //
-// add() takes the set of units that one query would choose. chain() counts the pairs, and joins units greedily: the most
-// frequent pair first (ties to the lower indices), a unit has at most two neighbours, no ring is closed. The frequencies
-// of Eq. 8 are these counts over their sum, so their order is the same.
+// add() takes the set of units that one query would choose. chain() counts the pairs, and joins units
+// greedily: the most frequent pair first (ties to the lower indices), a unit has at most two neighbours, no
+// ring is closed. The frequencies of Eq. 8 are these counts over their sum, so their order is the same.
 //
 // Cost: O(p log p) for p pairs; memory 8 bytes per pair and 16 per unit. SPDX-License-Identifier: MIT
 #pragma once
@@ -25,29 +26,31 @@ class co_retrieval {
     }
 
     co_retrieval(carver& c, std::uint32_t sets, std::uint32_t units) noexcept
-        : pair_(c.take<std::uint64_t>(pairs_for(sets))),
-          left_(c.take<std::uint32_t>(units)), right_(c.take<std::uint32_t>(units)), root_(c.take<std::uint32_t>(units)),
-          weight_left_(c.take<std::uint32_t>(units)), weight_right_(c.take<std::uint32_t>(units)), units_(units) {}
+        : pair_(c.take<std::uint64_t>(pairs_for(sets))), left_(c.take<std::uint32_t>(units)),
+          right_(c.take<std::uint32_t>(units)), root_(c.take<std::uint32_t>(units)),
+          weight_left_(c.take<std::uint32_t>(units)), weight_right_(c.take<std::uint32_t>(units)),
+          units_(units) {}
 
     /// `set`: the units one query chose, best first.
     void add(std::span<const chosen_unit> set) noexcept {
         const std::size_t n = std::min<std::size_t>(set.size(), set_limit);
         for (std::size_t i = 0; i < n; ++i)
             for (std::size_t j = i + 1; j < n && pairs_ < pair_.size(); ++j) {
-                const std::uint64_t a = std::min(set[i].unit, set[j].unit), b = std::max(set[i].unit, set[j].unit);
+                const std::uint64_t a = std::min(set[i].unit, set[j].unit),
+                                    b = std::max(set[i].unit, set[j].unit);
                 pair_[pairs_++] = a << unit_bits | b;
             }
     }
 
-    /// Fills `order` with every unit once and `strength[i]` with the count of the pair (order[i], order[i+1]), 0 where
-    /// a chain ends. Chains come in the order of their strongest pair, then the units without any.
+    /// Fills `order` with every unit once and `strength[i]` with the count of the pair (order[i],
+    /// order[i+1]), 0 where a chain ends. Chains come in the order of their strongest pair, then the units
+    /// without any.
     void chain(std::span<std::uint32_t> order, std::span<std::uint32_t> strength) noexcept {
         std::fill(left_.begin(), left_.end(), none);
         std::fill(right_.begin(), right_.end(), none);
         for (std::uint32_t u = 0; u < units_; ++u) root_[u] = u;
         const std::size_t distinct = count_pairs();
-        for (std::size_t i = 0; i < distinct; ++i)
-            join(lower(pair_[i]), higher(pair_[i]), count(pair_[i]));
+        for (std::size_t i = 0; i < distinct; ++i) join(lower(pair_[i]), higher(pair_[i]), count(pair_[i]));
         std::size_t n = 0;
         for (std::size_t i = 0; i < distinct; ++i) {
             const std::uint32_t a = lower(pair_[i]), b = higher(pair_[i]);
@@ -57,15 +60,17 @@ class co_retrieval {
     }
 
   private:
-    // A pair is packed as (4095 - count) : 12, lower unit : 26, higher unit : 26, so that sorting the packed words puts
-    // frequent pairs first and the lower indices first among equals.
+    // A pair is packed as (4095 - count) : 12, lower unit : 26, higher unit : 26, so that sorting the packed
+    // words puts frequent pairs first and the lower indices first among equals.
     static constexpr std::uint32_t unit_bits = 26;
     static constexpr std::uint64_t unit_mask = (std::uint64_t{1} << unit_bits) - 1;
     static constexpr std::uint64_t most = 4095;
     [[nodiscard]] static std::uint32_t lower(std::uint64_t p) noexcept {
         return static_cast<std::uint32_t>(p >> unit_bits & unit_mask);
     }
-    [[nodiscard]] static std::uint32_t higher(std::uint64_t p) noexcept { return static_cast<std::uint32_t>(p & unit_mask); }
+    [[nodiscard]] static std::uint32_t higher(std::uint64_t p) noexcept {
+        return static_cast<std::uint32_t>(p & unit_mask);
+    }
     [[nodiscard]] static std::uint32_t count(std::uint64_t p) noexcept {
         return static_cast<std::uint32_t>(most - (p >> 2 * unit_bits));
     }
@@ -90,7 +95,8 @@ class co_retrieval {
         return u;
     }
     void join(std::uint32_t a, std::uint32_t b, std::uint32_t strength) noexcept {
-        const bool a_free = left_[a] == none || right_[a] == none, b_free = left_[b] == none || right_[b] == none;
+        const bool a_free = left_[a] == none || right_[a] == none,
+                   b_free = left_[b] == none || right_[b] == none;
         if (!a_free || !b_free || find(a) == find(b)) return;
         (left_[a] == none ? weight_left_ : weight_right_)[a] = strength;
         (left_[a] == none ? left_ : right_)[a] = b;

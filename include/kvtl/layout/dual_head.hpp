@@ -4,14 +4,15 @@
 //   | A0 A1 A2 ->          <- B2 B1 B0 | C0 C1 ->        <- D1 D0 |
 //   left head                right head  left head       right head
 //
-// A pool has room for two units of the maximum size, so appending never moves anything and the heads cannot meet. The
-// right head of a pool and the left head of the next one touch: the strongest co-retrieved pair goes there and is one
-// sequential read; the next-strongest pair shares a pool and is read across the gap where that is cheaper than another
-// read (design choice of this project: the paper pairs inside a pool only).
+// A pool has room for two units of the maximum size, so appending never moves anything and the heads cannot
+// meet. The right head of a pool and the left head of the next one touch: the strongest co-retrieved pair
+// goes there and is one sequential read; the next-strongest pair shares a pool and is read across the gap
+// where that is cheaper than another read (design choice of this project: the paper pairs inside a pool
+// only).
 //
-// Paper: "one of the sub-clusters continues to grow from the original head, the other is migrated to a newly allocated
-// pool, paired with another cluster (or left with an empty partner slot)".
-// Memory: 2 bits per pool. SPDX-License-Identifier: MIT
+// Paper: "one of the sub-clusters continues to grow from the original head, the other is migrated to a newly
+// allocated pool, paired with another cluster (or left with an empty partner slot)". Memory: 2 bits per pool.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/layout/layout_limits.hpp>
@@ -45,8 +46,8 @@ struct dual_head {
             return 2 * page_map::bytes(limits.file_pages / (2 * limits.unit_pages));
         }
 
-        /// Chains take neighbouring heads: right of a pool, left of the next, right of the next, ... Single units fill
-        /// the halves that remain, and so does the rest of a chain for which no pool is free.
+        /// Chains take neighbouring heads: right of a pool, left of the next, right of the next, ... Single
+        /// units fill the halves that remain, and so does the rest of a chain for which no pool is free.
         [[nodiscard]] bool arrange(const arrangement& a) noexcept {
             const std::size_t n = a.order.size();
             for (std::size_t i = 0; i < n; ++i) a.unit[a.order[i]].where = {};
@@ -85,7 +86,9 @@ struct dual_head {
             out = take(pool, false);
             return true;
         }
-        [[nodiscard]] bool may_place() const noexcept { return half_taken_ > 0 || pools_taken_ < grow_pools_; }
+        [[nodiscard]] bool may_place() const noexcept {
+            return half_taken_ > 0 || pools_taken_ < grow_pools_;
+        }
 
         [[nodiscard]] std::uint32_t capacity(place) const noexcept { return unit_pages_; }
 
@@ -127,8 +130,8 @@ struct dual_head {
 
       private:
         void arrange_chain(const arrangement& a, std::size_t begin, std::size_t end) noexcept {
-            // Links alternate between "touching across a pool boundary" and "sharing a pool"; choose which comes first
-            // so that the touching links are the stronger half.
+            // Links alternate between "touching across a pool boundary" and "sharing a pool"; choose which
+            // comes first so that the touching links are the stronger half.
             std::uint64_t sum[2] = {0, 0};
             for (std::size_t i = begin; i + 1 < end; ++i) sum[(i - begin) % 2] += a.strength[i];
             const bool first_link_touches = config_.pair_in_pool ? sum[0] < sum[1] : sum[0] >= sum[1];

@@ -53,14 +53,17 @@ class page_map {
         cursor_ = std::min(cursor_, first);
     }
 
-    [[nodiscard]] bool taken(std::uint32_t page) const noexcept { return (word_[page / 64] >> (page % 64) & 1U) != 0; }
+    [[nodiscard]] bool taken(std::uint32_t page) const noexcept {
+        return (word_[page / 64] >> (page % 64) & 1U) != 0;
+    }
     [[nodiscard]] std::uint32_t used() const noexcept { return used_; }
     [[nodiscard]] std::uint32_t capacity() const noexcept { return pages_; }
     /// One past the highest page ever taken: the file must reach this far.
     [[nodiscard]] std::uint32_t top() const noexcept { return top_; }
 
   private:
-    [[nodiscard]] std::uint32_t find(std::uint32_t begin, std::uint32_t end, std::uint32_t count) const noexcept {
+    [[nodiscard]] std::uint32_t find(std::uint32_t begin, std::uint32_t end,
+                                     std::uint32_t count) const noexcept {
         std::uint32_t run = 0;
         for (std::uint32_t page = begin; page < end;) {
             const std::uint64_t rest = word_[page / 64] >> (page % 64);
@@ -71,7 +74,8 @@ class page_map {
             page += free;
             if (free == left) continue;
             run = 0;
-            page += std::min(end - page, static_cast<std::uint32_t>(std::countr_one(word_[page / 64] >> (page % 64))));
+            page += std::min(end - page,
+                             static_cast<std::uint32_t>(std::countr_one(word_[page / 64] >> (page % 64))));
         }
         return none;
     }
@@ -79,8 +83,10 @@ class page_map {
     void mark(std::uint32_t first, std::uint32_t count, bool taken_now) noexcept {
         for (std::uint32_t page = first; page < first + count; ++page) {
             const std::uint64_t bit = std::uint64_t{1} << (page % 64);
-            if (taken_now) word_[page / 64] |= bit;
-            else word_[page / 64] &= ~bit;
+            if (taken_now)
+                word_[page / 64] |= bit;
+            else
+                word_[page / 64] &= ~bit;
         }
     }
 

@@ -1,9 +1,9 @@
-// Layout: entries stay where they were generated. A lane is a stream of pages in token order; a unit is a set of rows
-// scattered over them, so reading a unit reads every page that holds one of its entries.
+// Layout: entries stay where they were generated. A lane is a stream of pages in token order; a unit is a set
+// of rows scattered over them, so reading a unit reads every page that holds one of its entries.
 //
-// This is the layout of engines without clustering, and the baseline of DynaKV's Figure 12. Nothing is ever moved.
-// Memory: one bit per page, and 4 bytes per entry for the units' member chains (counted by the manager).
-// SPDX-License-Identifier: MIT
+// This is the layout of engines without clustering, and the baseline of DynaKV's Figure 12. Nothing is ever
+// moved. Memory: one bit per page, and 4 bytes per entry for the units' member chains (counted by the
+// manager). SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/layout/layout_limits.hpp>

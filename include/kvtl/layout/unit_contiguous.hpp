@@ -1,8 +1,8 @@
 // Layout: every unit is one run of adjacent pages, exactly as long as it needs.
 //
-// A unit that outgrows its run moves as a whole to a longer one (the manager rewrites it and counts the bytes): the
-// naive cluster-by-cluster layout that DynaKV's Figure 13 compares with. Runs of one prompt follow each other in unit
-// order (`correlated`: in co-retrieval order). SPDX-License-Identifier: MIT
+// A unit that outgrows its run moves as a whole to a longer one (the manager rewrites it and counts the
+// bytes): the naive cluster-by-cluster layout that DynaKV's Figure 13 compares with. Runs of one prompt
+// follow each other in unit order (`correlated`: in co-retrieval order). SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/layout/layout_limits.hpp>
@@ -14,7 +14,7 @@ namespace kvtl::inline v0 {
 
 struct unit_contiguous {
     static constexpr std::string_view name = "unit_contiguous";
-    static constexpr bool by_entry = false;         ///< pages belong to units
+    static constexpr bool by_entry = false;          ///< pages belong to units
     static constexpr bool wants_correlation = false; ///< prompt units are placed in unit order
     struct config {
         template <class Visit> void fields(Visit&&) {}
@@ -24,14 +24,15 @@ struct unit_contiguous {
       public:
         state() = default;
         state(const config&, const layout_limits& limits, std::span<std::byte> memory) noexcept
-            : map_(limits.file_pages, memory), grow_pages_(limits.grow_pages), run_pages_(2 * limits.unit_pages) {}
+            : map_(limits.file_pages, memory), grow_pages_(limits.grow_pages),
+              run_pages_(2 * limits.unit_pages) {}
 
         [[nodiscard]] static std::size_t bytes(const layout_limits& limits) noexcept {
             return page_map::bytes(limits.file_pages);
         }
 
-        /// Places the units of a prompt; on failure nothing stays allocated. One long run keeps them adjacent; where
-        /// the file has no such run left, each unit takes its own.
+        /// Places the units of a prompt; on failure nothing stays allocated. One long run keeps them
+        /// adjacent; where the file has no such run left, each unit takes its own.
         [[nodiscard]] bool arrange(const arrangement& a) noexcept {
             std::uint32_t total = 0;
             for (const std::uint32_t u : a.order) total += a.pages(u);
@@ -64,7 +65,9 @@ struct unit_contiguous {
         [[nodiscard]] bool may_place() const noexcept { return map_.used() + run_pages_ / 2 <= grow_pages_; }
 
         [[nodiscard]] static std::uint32_t capacity(place where) noexcept { return where.extra; }
-        [[nodiscard]] static std::uint32_t page(place where, std::uint32_t i) noexcept { return where.first + i; }
+        [[nodiscard]] static std::uint32_t page(place where, std::uint32_t i) noexcept {
+            return where.first + i;
+        }
 
         void release(place where) noexcept { map_.release(where.first, where.extra); }
 
@@ -83,7 +86,8 @@ struct unit_contiguous {
     };
 };
 
-/// Layout: unit_contiguous, with units that are retrieved together placed next to each other (DynaKV §5.1, Eq. 8).
+/// Layout: unit_contiguous, with units that are retrieved together placed next to each other (DynaKV §5.1,
+/// Eq. 8).
 struct correlated {
     static constexpr std::string_view name = "correlated";
     static constexpr bool by_entry = false;

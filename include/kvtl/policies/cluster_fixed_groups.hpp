@@ -1,7 +1,7 @@
 // Clusterer: units are runs of consecutive tokens (Quest's pages, KVSwap's groups, plain offloading).
 //
-// `fixed_groups` units belong to one KV head; `fixed_layer_groups` units hold the entries of all KV heads of the layer,
-// so that one unit is one long read (KVSwap §3.2). SPDX-License-Identifier: MIT
+// `fixed_groups` units belong to one KV head; `fixed_layer_groups` units hold the entries of all KV heads of
+// the layer, so that one unit is one long read (KVSwap §3.2). SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/cluster_single_tokens.hpp>

@@ -1,8 +1,8 @@
 // Clusterer: k-means over the prompt; later entries go to the nearest cluster and nothing else ever changes.
 //
-// This is the "static update" that DynaKV's Figure 1(a) and Table 5 compare with (PQCache and Squeezed Attention update
-// their clusters this way). Centroids stay as the prompt left them. A cluster that has reached the largest size on
-// storage continues in a sibling that shares its centroid.
+// This is the "static update" that DynaKV's Figure 1(a) and Table 5 compare with (PQCache and Squeezed
+// Attention update their clusters this way). Centroids stay as the prompt left them. A cluster that has
+// reached the largest size on storage continues in a sibling that shares its centroid.
 //
 // Cost: group() is Lloyd's algorithm, O(n C D) per iteration; assign() reads every centroid once, O(U D).
 // SPDX-License-Identifier: MIT
@@ -24,7 +24,8 @@ struct prompt_clusters {
 
     [[nodiscard]] static status check(const prompt_clusters& c) noexcept {
         if (c.tokens_per_cluster < 4 || c.tokens_per_cluster > 4096)
-            return status::failure(errc::invalid_argument, "clusterer.tokens_per_cluster is %u; valid: 4 to 4096",
+            return status::failure(errc::invalid_argument,
+                                   "clusterer.tokens_per_cluster is %u; valid: 4 to 4096",
                                    c.tokens_per_cluster);
         if (c.found_entries < 2 * c.tokens_per_cluster || c.found_entries > (1U << 20))
             return status::failure(errc::invalid_argument, "clusterer.found_entries is %u; valid: %u to %u",
@@ -35,9 +36,11 @@ struct prompt_clusters {
     [[nodiscard]] std::uint32_t clusters(std::size_t entries) const noexcept {
         return std::max<std::uint32_t>(1, static_cast<std::uint32_t>(entries / tokens_per_cluster));
     }
-    /// An oversized cluster falls into pieces of more than tokens_per_cluster entries on average, so limiting sizes at
-    /// most doubles the count.
-    [[nodiscard]] std::uint32_t prompt_units(std::size_t entries) const noexcept { return 2 * clusters(entries) + 1; }
+    /// An oversized cluster falls into pieces of more than tokens_per_cluster entries on average, so limiting
+    /// sizes at most doubles the count.
+    [[nodiscard]] std::uint32_t prompt_units(std::size_t entries) const noexcept {
+        return 2 * clusters(entries) + 1;
+    }
     [[nodiscard]] std::size_t scratch_bytes(std::uint32_t entries, std::uint32_t dim) const noexcept {
         return centroid_bytes(entries, dim) + kmeans_scratch_bytes(entries, dim, prompt_units(entries));
     }
@@ -45,8 +48,8 @@ struct prompt_clusters {
         return (clusters(entries) * dim * sizeof(float) + 63) / 64 * 64;
     }
 
-    /// Clusters `keys` (n, D): fills `label` (n) and returns the number of clusters, none empty, none larger than
-    /// max_entries().
+    /// Clusters `keys` (n, D): fills `label` (n) and returns the number of clusters, none empty, none larger
+    /// than max_entries().
     template <class Element>
     [[nodiscard]] std::uint32_t group(rows_view<Element> keys, std::span<std::byte> scratch,
                                       std::uint32_t* label) const noexcept {
@@ -66,7 +69,7 @@ struct kmeans_static {
     static constexpr signal needs = signal::k;
     static constexpr bool needs_means = true;
     static constexpr bool updates_means = false; ///< centroids are frozen once the lane is clustered
-    static constexpr bool founds = true; ///< groups a lane once it has enough entries
+    static constexpr bool founds = true;         ///< groups a lane once it has enough entries
     static constexpr bool adapts = false;
 
     struct config {
@@ -91,15 +94,17 @@ struct kmeans_static {
 
         [[nodiscard]] static status check(const config& c) noexcept {
             if (c.buffer_entries == 0 || c.buffer_entries > 4096)
-                return status::failure(errc::invalid_argument, "clusterer.buffer_entries is %u; valid: 1 to 4096",
-                                       c.buffer_entries);
+                return status::failure(errc::invalid_argument,
+                                       "clusterer.buffer_entries is %u; valid: 1 to 4096", c.buffer_entries);
             return prompt_clusters::check({c.tokens_per_cluster, c.found_entries, c.seed});
         }
         [[nodiscard]] std::uint32_t max_entries() const noexcept { return prompt_.max_entries(); }
         [[nodiscard]] std::uint32_t max_units(std::uint32_t tokens) const noexcept {
             return prompt_.prompt_units(tokens) + 1;
         }
-        [[nodiscard]] bool ready(std::uint32_t entries) const noexcept { return entries >= prompt_.found_entries; }
+        [[nodiscard]] bool ready(std::uint32_t entries) const noexcept {
+            return entries >= prompt_.found_entries;
+        }
         [[nodiscard]] std::size_t scratch_bytes(std::uint32_t entries, std::uint32_t dim) const noexcept {
             return prompt_.scratch_bytes(entries, dim);
         }
@@ -113,11 +118,13 @@ struct kmeans_static {
         }
         void founded(lane&, const units_view&) const noexcept {}
 
-        [[nodiscard]] growth judge(lane&, const unit_record& unit, float, const units_view& u) const noexcept {
+        [[nodiscard]] growth judge(lane&, const unit_record& unit, float,
+                                   const units_view& u) const noexcept {
             return unit.entries < u.max_entries ? growth::append : growth::open;
         }
 
-        /// Nearest centroid; ties and siblings resolve to the lowest index with room. `distance` has u.count floats.
+        /// Nearest centroid; ties and siblings resolve to the lowest index with room. `distance` has u.count
+        /// floats.
         [[nodiscard]] assignment assign(lane&, const float* key, const units_view& u,
                                         std::span<float> distance) const noexcept {
             if (u.count == 0) return {none, growth::open};

@@ -34,8 +34,8 @@ template <granularity Granularity, std::uint32_t DefaultTokens> struct sequentia
 
         [[nodiscard]] static status check(const config& c) noexcept {
             if (c.group_tokens == 0 || c.group_tokens > 4096)
-                return status::failure(errc::invalid_argument, "clusterer.group_tokens is %u; valid: 1 to 4096",
-                                       c.group_tokens);
+                return status::failure(errc::invalid_argument,
+                                       "clusterer.group_tokens is %u; valid: 1 to 4096", c.group_tokens);
             return {};
         }
 
@@ -49,7 +49,8 @@ template <granularity Granularity, std::uint32_t DefaultTokens> struct sequentia
         [[nodiscard]] std::uint32_t sequential_entries() const noexcept { return config_.group_tokens; }
         [[nodiscard]] static std::uint32_t buffer_entries() noexcept { return 4; }
 
-        [[nodiscard]] assignment assign(lane&, const float*, const units_view& u, std::span<float>) const noexcept {
+        [[nodiscard]] assignment assign(lane&, const float*, const units_view& u,
+                                        std::span<float>) const noexcept {
             if (u.count == 0) return {none, growth::open};
             const unit_record& last = u.unit[u.count - 1];
             if (last.entries + last.buffered < config_.group_tokens) return {u.count - 1, growth::append};

@@ -1,14 +1,15 @@
-// Clusterer: k-means over the prompt, then clusters that split when their variance exceeds the head's threshold
-// (DynaKV §4, Algorithm 1).
+// Clusterer: k-means over the prompt, then clusters that split when their variance exceeds the head's
+// threshold (DynaKV §4, Algorithm 1).
 //
-// assign() only decides; the manager carries a split out when the cluster is resident and lets the entry wait in the
-// lane's buffer when it is not (the delayed split), forcing the cluster with most waiting entries into DRAM once the
-// buffer is full. Statistics are Welford's: n' = n+1, mean' = mean + (k-mean)/n', m2' = m2 + n/n' |k-mean|^2,
-// variance = m2/n.
+// assign() only decides; the manager carries a split out when the cluster is resident and lets the entry wait
+// in the lane's buffer when it is not (the delayed split), forcing the cluster with most waiting entries into
+// DRAM once the buffer is full. Statistics are Welford's: n' = n+1, mean' = mean + (k-mean)/n', m2' = m2 +
+// n/n' |k-mean|^2, variance = m2/n.
 //
-// Where the paper is silent: the threshold of a head is `threshold_scale` times the size-weighted mean variance of its
-// first clusters; clusters below 4 entries never split; a cluster at the largest size on storage splits as if its
-// variance were exceeded; when clusters reach 2 T / tokens_per_cluster a split is refused and the threshold rises 10 %.
+// Where the paper is silent: the threshold of a head is `threshold_scale` times the size-weighted mean
+// variance of its first clusters; clusters below 4 entries never split; a cluster at the largest size on
+// storage splits as if its variance were exceeded; when clusters reach 2 T / tokens_per_cluster a split is
+// refused and the threshold rises 10 %.
 //
 // Cost: assign() reads every mean once, O(U D). Memory: 8 bytes per lane. SPDX-License-Identifier: MIT
 #pragma once
@@ -29,7 +30,7 @@ struct variance_split {
 
     struct config {
         std::uint32_t tokens_per_cluster = prompt_clusters{}.tokens_per_cluster;
-        float threshold_scale = 1.0F; ///< tau_h as a multiple of the head's mean prompt variance
+        float threshold_scale = 1.0F;      ///< tau_h as a multiple of the head's mean prompt variance
         std::uint32_t buffer_entries = 16; ///< B_max per lane (the paper sweeps up to 16)
         std::uint32_t found_entries = prompt_clusters{}.found_entries;
         std::uint64_t seed = prompt_clusters{}.seed;
@@ -43,26 +44,28 @@ struct variance_split {
     };
 
     struct lane {
-        float threshold = 0;         ///< tau_h, squared key units
-        std::uint32_t refused = 0;   ///< splits refused for want of units or storage
+        float threshold = 0;       ///< tau_h, squared key units
+        std::uint32_t refused = 0; ///< splits refused for want of units or storage
     };
 
-    static constexpr std::uint32_t smallest_split = 4;   ///< entries, the new one included
+    static constexpr std::uint32_t smallest_split = 4; ///< entries, the new one included
     static constexpr float refusal_growth = 1.1F;
 
     template <class Geometry> class state {
       public:
         state() = default;
         state(const config& c, const Geometry&) noexcept
-            : prompt_{c.tokens_per_cluster, c.found_entries, c.seed}, scale_(c.threshold_scale), buffer_(c.buffer_entries) {}
+            : prompt_{c.tokens_per_cluster, c.found_entries, c.seed}, scale_(c.threshold_scale),
+              buffer_(c.buffer_entries) {}
 
         [[nodiscard]] static status check(const config& c) noexcept {
             if (!(c.threshold_scale > 0.0F && c.threshold_scale < 1e6F))
-                return status::failure(errc::invalid_argument, "clusterer.threshold_scale is %g; valid: above 0, below 1e6",
+                return status::failure(errc::invalid_argument,
+                                       "clusterer.threshold_scale is %g; valid: above 0, below 1e6",
                                        static_cast<double>(c.threshold_scale));
             if (c.buffer_entries == 0 || c.buffer_entries > 4096)
-                return status::failure(errc::invalid_argument, "clusterer.buffer_entries is %u; valid: 1 to 4096",
-                                       c.buffer_entries);
+                return status::failure(errc::invalid_argument,
+                                       "clusterer.buffer_entries is %u; valid: 1 to 4096", c.buffer_entries);
             return prompt_clusters::check({c.tokens_per_cluster, c.found_entries, c.seed});
         }
         [[nodiscard]] std::uint32_t max_entries() const noexcept { return prompt_.max_entries(); }
@@ -70,8 +73,12 @@ struct variance_split {
             return prompt_.prompt_units(tokens) + 1;
         }
         /// Live clusters a lane of `tokens` tokens may have before splits are refused.
-        [[nodiscard]] std::uint32_t unit_limit(std::uint32_t tokens) const noexcept { return 2 * prompt_.clusters(tokens); }
-        [[nodiscard]] bool ready(std::uint32_t entries) const noexcept { return entries >= prompt_.found_entries; }
+        [[nodiscard]] std::uint32_t unit_limit(std::uint32_t tokens) const noexcept {
+            return 2 * prompt_.clusters(tokens);
+        }
+        [[nodiscard]] bool ready(std::uint32_t entries) const noexcept {
+            return entries >= prompt_.found_entries;
+        }
         [[nodiscard]] std::size_t scratch_bytes(std::uint32_t entries, std::uint32_t dim) const noexcept {
             return prompt_.scratch_bytes(entries, dim);
         }
@@ -95,9 +102,11 @@ struct variance_split {
             l.refused = 0;
         }
 
-        /// append: the variance with the entry stays within the threshold. split: it does not, or the cluster is as large
-        /// as storage allows. open: the cluster is full and may not split, so the entry must go elsewhere.
-        [[nodiscard]] growth judge(lane& l, const unit_record& c, float distance, const units_view& u) const noexcept {
+        /// append: the variance with the entry stays within the threshold. split: it does not, or the cluster
+        /// is as large as storage allows. open: the cluster is full and may not split, so the entry must go
+        /// elsewhere.
+        [[nodiscard]] growth judge(lane& l, const unit_record& c, float distance,
+                                   const units_view& u) const noexcept {
             const bool full = c.entries + 1 > u.max_entries;
             const float n = static_cast<float>(c.entries);
             const float variance = (c.m2 + n / (n + 1.0F) * distance) / (n + 1.0F);
@@ -123,10 +132,12 @@ struct variance_split {
         }
 
       private:
-        [[nodiscard]] static std::uint32_t nearest_with_room(const units_view& u, std::span<const float> distance) noexcept {
+        [[nodiscard]] static std::uint32_t nearest_with_room(const units_view& u,
+                                                             std::span<const float> distance) noexcept {
             std::uint32_t best = none;
             for (std::uint32_t i = 0; i < u.count; ++i)
-                if (u.unit[i].entries + u.unit[i].buffered < u.max_entries && (best == none || distance[i] < distance[best]))
+                if (u.unit[i].entries + u.unit[i].buffered < u.max_entries &&
+                    (best == none || distance[i] < distance[best]))
                     best = i;
             return best;
         }

@@ -1,5 +1,5 @@
-// Compressor: an entry is stored as it is, post-RoPE, each number rounded to `Element` (the null object of the
-// slot). SPDX-License-Identifier: MIT
+// Compressor: an entry is stored as it is, post-RoPE, each number rounded to `Element` (the null object of
+// the slot). SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/element.hpp>

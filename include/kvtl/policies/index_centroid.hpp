@@ -1,5 +1,5 @@
-// Index: a unit is represented by the mean of its post-RoPE keys; its score for a query is their inner product
-// (DynaKV §4.1 Eq. 4; ClusterKV, RetroInfer, PQCache's coarse level).
+// Index: a unit is represented by the mean of its post-RoPE keys; its score for a query is their inner
+// product (DynaKV §4.1 Eq. 4; ClusterKV, RetroInfer, PQCache's coarse level).
 //
 // The means are those that the clusterer maintains (one copy per lane, float32, 4 D bytes per unit).
 // Cost: score() reads every mean once for the whole query group. SPDX-License-Identifier: MIT
@@ -30,8 +30,10 @@ struct centroid {
         [[nodiscard]] static std::size_t bytes_per_unit() noexcept { return 0; } // beyond the shared means
 
         /// out[i * u.count + j] = query i . mean of unit j, shape (queries, U). `q`: (queries, u.dim).
-        void score(const float* q, std::uint32_t queries, const units_view& u, std::span<float> out) const noexcept {
-            simd::dot_group(q, queries, u.dim, rows_view<float>{u.mean, u.count, u.dim, u.stride}, out.data(), u.count);
+        void score(const float* q, std::uint32_t queries, const units_view& u,
+                   std::span<float> out) const noexcept {
+            simd::dot_group(q, queries, u.dim, rows_view<float>{u.mean, u.count, u.dim, u.stride}, out.data(),
+                            u.count);
         }
     };
 };

@@ -1,4 +1,5 @@
-// Position: a kept key keeps the position it was rotated to (the null object of the slot). SPDX-License-Identifier: MIT
+// Position: a kept key keeps the position it was rotated to (the null object of the slot).
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <string_view>

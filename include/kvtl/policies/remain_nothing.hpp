@@ -1,4 +1,5 @@
-// Remainder: nothing stands in for units that are not read (the null object of the slot). SPDX-License-Identifier: MIT
+// Remainder: nothing stands in for units that are not read (the null object of the slot).
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <string_view>

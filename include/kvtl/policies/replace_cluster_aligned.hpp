@@ -1,13 +1,12 @@
 // Replacement: small clusters stay, and so do recently updated ones (DynaKV §6.2).
 //
-// Principle 1: residents are kept in one LRU list per size; the victim is the list end with the largest size x age, so
-// a cluster of four pages leaves after a quarter of the idle time of a cluster of one page: per page of memory the
-// small one saves more reads.
-// Principle 2: a share of the frames is reserved for clusters that received entries or were split in the last
-// `updated_steps` steps; while they fit there they are not victims at all. One that loses this protection joins the
-// list of its size as the most recent.
-// The paper names both principles without a formula; size x age, the share (1/4) and the horizon (16 steps, the range of
-// its Table 2) are this project's choice.
+// Principle 1: residents are kept in one LRU list per size; the victim is the list end with the largest size
+// x age, so a cluster of four pages leaves after a quarter of the idle time of a cluster of one page: per
+// page of memory the small one saves more reads. Principle 2: a share of the frames is reserved for clusters
+// that received entries or were split in the last `updated_steps` steps; while they fit there they are not
+// victims at all. One that loses this protection joins the list of its size as the most recent. The paper
+// names both principles without a formula; size x age, the share (1/4) and the horizon (16 steps, the range
+// of its Table 2) are this project's choice.
 //
 // Cost: O(number of sizes) per victim. SPDX-License-Identifier: MIT
 #pragma once
@@ -40,7 +39,8 @@ struct cluster_aligned {
 
       public:
         state() = default;
-        state(const config& c, std::uint32_t handles, std::uint32_t unit_pages, std::span<std::byte> memory) noexcept
+        state(const config& c, std::uint32_t handles, std::uint32_t unit_pages,
+              std::span<std::byte> memory) noexcept
             : config_(c), classes_(unit_pages), reserved_(handles * c.updated_percent / 100) {
             const std::size_t list_bytes = resident_lists::bytes(handles, classes_ + 1);
             lists_ = resident_lists(handles, classes_ + 1, memory.first(list_bytes));
@@ -53,8 +53,8 @@ struct cluster_aligned {
 
         void tick() noexcept {
             ++now_;
-            for (std::uint32_t h = lists_.back(classes_); h != none && now_ - entry_[h].updated > config_.updated_steps;
-                 h = lists_.back(classes_))
+            for (std::uint32_t h = lists_.back(classes_);
+                 h != none && now_ - entry_[h].updated > config_.updated_steps; h = lists_.back(classes_))
                 unprotect(h);
         }
         void admit(std::uint32_t h, resident_facts facts) noexcept {

@@ -17,7 +17,8 @@ struct lru {
       public:
         state() = default;
         /// `handles`: residents are numbered below this. `memory` holds bytes(handles) bytes.
-        state(const config&, std::uint32_t handles, std::uint32_t /*unit_pages*/, std::span<std::byte> memory) noexcept
+        state(const config&, std::uint32_t handles, std::uint32_t /*unit_pages*/,
+              std::span<std::byte> memory) noexcept
             : lists_(handles, 1, memory) {}
         [[nodiscard]] static std::size_t bytes(std::uint32_t handles, std::uint32_t /*unit_pages*/) noexcept {
             return resident_lists::bytes(handles, 1);

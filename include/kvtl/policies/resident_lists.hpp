@@ -47,7 +47,9 @@ class resident_lists {
         push_front(list, h);
     }
     /// The least recent handle of a list, or `none`.
-    [[nodiscard]] std::uint32_t back(std::uint32_t list) const noexcept { return member(link_[handles_ + list].prev); }
+    [[nodiscard]] std::uint32_t back(std::uint32_t list) const noexcept {
+        return member(link_[handles_ + list].prev);
+    }
     /// The next more recent one, or `none`.
     [[nodiscard]] std::uint32_t towards_front(std::uint32_t, std::uint32_t h) const noexcept {
         return member(link_[h].prev);

@@ -1,4 +1,5 @@
-// Retention: every entry is kept, on storage if not in memory (the null object of the slot). SPDX-License-Identifier: MIT
+// Retention: every entry is kept, on storage if not in memory (the null object of the slot).
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,5 @@
-// Selector: every unit enters attention, whatever the budget (the null object of the slot). SPDX-License-Identifier: MIT
+// Selector: every unit enters attention, whatever the budget (the null object of the slot).
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/unit.hpp>

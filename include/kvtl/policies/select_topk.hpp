@@ -1,10 +1,10 @@
-// Selector: the units with the highest scores, whole units in score order until the budget of entries is used up; a unit
-// that would overshoot is skipped (DynaKV §4.1: top-k clusters by query-centroid similarity).
+// Selector: the units with the highest scores, whole units in score order until the budget of entries is used
+// up; a unit that would overshoot is skipped (DynaKV §4.1: top-k clusters by query-centroid similarity).
 //
-// The reduction says how the scores of the queries that share KV heads become one score per unit. Published systems
-// differ in nothing but this, so it is a template argument:
-//   reduce::group_mean   DynaKV here; a mean of dot products is a dot product with the mean query, which costs 1/G
-//   reduce::group_max    a unit counts as much as its best query
+// The reduction says how the scores of the queries that share KV heads become one score per unit. Published
+// systems differ in nothing but this, so it is a template argument:
+//   reduce::group_mean   DynaKV here; a mean of dot products is a dot product with the mean query, which
+//   costs 1/G reduce::group_max    a unit counts as much as its best query
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -29,7 +29,8 @@ struct group_max {
     /// scores: (queries, units) -> first row becomes the reduced scores.
     static void apply(std::span<float> scores, std::uint32_t queries, std::uint32_t units) noexcept {
         for (std::uint32_t g = 1; g < queries; ++g)
-            for (std::uint32_t u = 0; u < units; ++u) scores[u] = std::max(scores[u], scores[std::size_t{g} * units + u]);
+            for (std::uint32_t u = 0; u < units; ++u)
+                scores[u] = std::max(scores[u], scores[std::size_t{g} * units + u]);
     }
 };
 
@@ -60,10 +61,12 @@ template <class Reduce> struct topk {
         state(const config&, const Geometry&) noexcept {}
 
         /// Writes the chosen units in score order and returns their number; out has room for every unit.
-        [[nodiscard]] std::uint32_t choose(const choice_input& in, std::span<chosen_unit> out) const noexcept {
+        [[nodiscard]] std::uint32_t choose(const choice_input& in,
+                                           std::span<chosen_unit> out) const noexcept {
             const auto units = static_cast<std::uint32_t>(in.score.size());
             std::uint32_t left = in.budget, chosen = 0;
-            // A first look at as many units as could fit by count; only skipped ones make a second look necessary.
+            // A first look at as many units as could fit by count; only skipped ones make a second look
+            // necessary.
             std::uint32_t ranked = std::min(units, std::max<std::uint32_t>(16, in.budget / 8));
             for (std::uint32_t seen = 0; left > 0 && seen < units;) {
                 static_cast<void>(simd::top_k(in.score.data(), units, ranked, in.order.data(), in.scratch));

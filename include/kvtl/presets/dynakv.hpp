@@ -1,15 +1,18 @@
 // DynaKV: adaptive clusters on flash, and the presets that take one of its techniques away.
 //
-// Paper: "DynaKV: Enabling Accurate and Efficient Long-Sequence LLM Decoding on Smartphones". Composed here: prompt
-// k-means with variance-triggered, delayed splits (§4, Algorithm 1), centroids scored by inner product, co-retrieved
-// clusters placed side by side in dual-head pools (§5), cluster-aligned replacement (§6.2). Deviations: f16 instead of
-// FP8 entries; centroids stay in DRAM and layers are read on demand (§6.1's pipelines are schedules of their own); the
-// recent window and the sinks are always attended, which the paper does not say.
+// Paper: "DynaKV: Enabling Accurate and Efficient Long-Sequence LLM Decoding on Smartphones". Composed here:
+// prompt k-means with variance-triggered, delayed splits (§4, Algorithm 1), centroids scored by inner
+// product, co-retrieved clusters placed side by side in dual-head pools (§5), cluster-aligned replacement
+// (§6.2). Deviations: f16 instead of FP8 entries; centroids stay in DRAM and layers are read on demand
+// (§6.1's pipelines are schedules of their own); the recent window and the sinks are always attended, which
+// the paper does not say.
 //
-// tokens_per_cluster is 16: single needles of 1,024 tokens on the embedded model at 256 attended entries were found 45, 48
-// and 50 times of 50 with 32, 16 and 8 tokens per cluster (`kvtl-run --policy dynakv --attend-tokens 256 -n 6
-// --set dynakv.clusterer.tokens_per_cluster=N` over the 50 prompts), and 16 entries of 64 f16 numbers fill a page. Scores
-// reduced over the query group by maximum instead of mean found 40 (at 32). SPDX-License-Identifier: MIT
+// tokens_per_cluster is 16: single needles of 1,024 tokens on the embedded model at 256 attended entries were
+// found 45, 48 and 50 times of 50 with 32, 16 and 8 tokens per cluster (`kvtl-run --policy dynakv
+// --attend-tokens 256 -n 6
+// --set dynakv.clusterer.tokens_per_cluster=N` over the 50 prompts), and 16 entries of 64 f16 numbers fill a
+// page. Scores reduced over the query group by maximum instead of mean found 40 (at 32).
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/io/default_file.hpp>
@@ -67,7 +70,8 @@ struct dynakv_lru : dynakv {
 template <class Geometry> using dynakv = kv_manager<presets::dynakv, Geometry>;
 template <class Geometry> using dynakv_static = kv_manager<presets::dynakv_static, Geometry>;
 template <class Geometry> using dynakv_sequence_order = kv_manager<presets::dynakv_sequence_order, Geometry>;
-template <class Geometry> using dynakv_unit_contiguous = kv_manager<presets::dynakv_unit_contiguous, Geometry>;
+template <class Geometry>
+using dynakv_unit_contiguous = kv_manager<presets::dynakv_unit_contiguous, Geometry>;
 template <class Geometry> using dynakv_lru = kv_manager<presets::dynakv_lru, Geometry>;
 
 } // namespace kvtl::inline v0

@@ -20,8 +20,8 @@ namespace kvtl::inline v0 {
 
 namespace presets {
 
-/// Exact attention over a cache that stays in memory: the null object of every slot. The window holds every token, so
-/// there are no units, nothing is read or written, and memory_bytes must hold the whole cache.
+/// Exact attention over a cache that stays in memory: the null object of every slot. The window holds every
+/// token, so there are no units, nothing is read or written, and memory_bytes must hold the whole cache.
 struct full {
     static constexpr std::string_view name = "full";
     static constexpr std::uint32_t window_tokens = whole_sequence;
