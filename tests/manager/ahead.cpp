@@ -65,11 +65,13 @@ template <class Cache> void prefetch_changes_no_bit() {
         const auto with_wrong_query = decode_with(guessing, data, [&](auto& one, std::size_t layer) {
             require_ok(guessing.prefetch(one.id(), layer, data.q(layer, (one.tokens() * 7) % 200)));
             // A second guess replaces the first; one for the next layer waits its turn.
-            if (one.tokens() % 3 == 0) require_ok(guessing.prefetch(one.id(), layer, data.q(layer, (one.tokens() * 5) % 200)));
-            if (layer + 1 < small.layers) require_ok(guessing.prefetch(one.id(), layer + 1, data.q(layer, one.tokens())));
+            if (one.tokens() % 3 == 0)
+                require_ok(guessing.prefetch(one.id(), layer, data.q(layer, (one.tokens() * 5) % 200)));
+            if (layer + 1 < small.layers)
+                require_ok(guessing.prefetch(one.id(), layer + 1, data.q(layer, one.tokens())));
         });
-        // With room for everything the choice does not depend on what is resident; with little room splits may wait
-        // for other steps, and only the sum over everything can be compared (below).
+        // With room for everything the choice does not depend on what is resident; with little room splits
+        // may wait for other steps, and only the sum over everything can be compared (below).
         if (!smallest) CHECK(same_bits(with_wrong_query, expected));
         CHECK(guessing.stats().wasted_bytes > 0);
     }
@@ -111,14 +113,16 @@ template <class Cache> void selection_equals_attend() {
         one.decode(1);
         for (std::size_t l = 0; l < small.layers; ++l) {
             std::vector<std::vector<float>> k(small.kv_heads), v(small.kv_heads);
-            const auto visit = [&](std::size_t head, kvtl::rows_view<float> keys, kvtl::rows_view<float> values) {
+            const auto visit = [&](std::size_t head, kvtl::rows_view<float> keys,
+                                   kvtl::rows_view<float> values) {
                 for (std::size_t r = 0; r < keys.count; ++r) {
                     k[head].insert(k[head].end(), keys.row(r), keys.row(r) + keys.dim);
                     v[head].insert(v[head].end(), values.row(r), values.row(r) + values.dim);
                 }
             };
             require_ok(selecting.select(two.id(), l, data.q(l, t), visit));
-            const float* out = one.outputs().data() + (200 * small.layers + (t - 200) * small.layers + l) * data.query_floats();
+            const float* out = one.outputs().data() +
+                               (200 * small.layers + (t - 200) * small.layers + l) * data.query_floats();
             for (std::size_t h = 0; h < small.kv_heads; ++h) {
                 k[h].insert(k[h].end(), data.key(l, t, h), data.key(l, t, h) + 64);
                 v[h].insert(v[h].end(), data.value(l, t, h), data.value(l, t, h) + 64);
@@ -127,9 +131,11 @@ template <class Cache> void selection_equals_attend() {
                 visited += rows;
                 for (std::size_t g = 0; g < 2; ++g) {
                     const float* q = data.q(l, t).data() + (h * 2 + g) * 64;
-                    const auto dense = oracle::attend(q, 0.125, kvtl::rows_view<float>{k[h].data(), rows, 64, 64},
-                                                      kvtl::rows_view<float>{v[h].data(), rows, 64, 64});
-                    for (std::size_t d = 0; d < 64; ++d) error.see(static_cast<double>(out[(h * 2 + g) * 64 + d]) - dense[d]);
+                    const auto dense =
+                        oracle::attend(q, 0.125, kvtl::rows_view<float>{k[h].data(), rows, 64, 64},
+                                       kvtl::rows_view<float>{v[h].data(), rows, 64, 64});
+                    for (std::size_t d = 0; d < 64; ++d)
+                        error.see(static_cast<double>(out[(h * 2 + g) * 64 + d]) - dense[d]);
                 }
             }
             auto in = data.input(l, t);
@@ -145,12 +151,60 @@ template <class Cache> void selection_equals_attend() {
 
 } // namespace
 
-TEST_CASE("prefetch changes no bit (units in pages)") { prefetch_changes_no_bit<paged>(); }
-TEST_CASE("prefetch changes no bit (entries in token order)") { prefetch_changes_no_bit<in_order>(); }
-TEST_CASE("prefetching several layers with wrong guesses and little memory stays exact (pages)") { guesses_cost_no_accuracy<paged>(); }
-TEST_CASE("prefetching several layers with wrong guesses and little memory stays exact (token order)") { guesses_cost_no_accuracy<in_order>(); }
-TEST_CASE("what select shows is what attend attends (pages)") { selection_equals_attend<paged>(); }
-TEST_CASE("what select shows is what attend attends (token order)") { selection_equals_attend<in_order>(); }
+TEST_CASE("prefetch changes no bit (units in pages)") {
+    prefetch_changes_no_bit<paged>();
+}
+TEST_CASE("prefetch changes no bit (entries in token order)") {
+    prefetch_changes_no_bit<in_order>();
+}
+TEST_CASE("prefetching several layers with wrong guesses and little memory stays exact (pages)") {
+    guesses_cost_no_accuracy<paged>();
+}
+TEST_CASE("prefetching several layers with wrong guesses and little memory stays exact (token order)") {
+    guesses_cost_no_accuracy<in_order>();
+}
+TEST_CASE("what select shows is what attend attends (pages)") {
+    selection_equals_attend<paged>();
+}
+TEST_CASE("what select shows is what attend attends (token order)") {
+    selection_equals_attend<in_order>();
+}
+
+TEST_CASE("select shows every token once, wherever it waits") {
+    const drift data(small, 500, 27);
+    auto cache = open_cache<paged>(config_for<paged>(500));
+    std::size_t waiting = 0;
+    oracle::largest_error error;
+    for (std::size_t prompt = 200; prompt < 210; ++prompt) {
+        reader<paged> one(cache, data, 0);
+        one.prefill(prompt);
+        for (int i = 0; i < 5; ++i) { // all units are cold: what leaves the window waits
+            for (std::size_t l = 0; l < small.layers; ++l)
+                require_ok(cache.append(one.id(), l, data.input(l, one.tokens())));
+            one.advance();
+        }
+        const std::size_t t = one.tokens() - 1;
+        std::vector<std::vector<float>> k(small.kv_heads), v(small.kv_heads);
+        require_ok(cache.select(one.id(), 1, data.q(1, t), [&](std::size_t h, auto keys, auto values) {
+            for (std::size_t r = 0; r < keys.count; ++r) {
+                k[h].insert(k[h].end(), keys.row(r), keys.row(r) + 64);
+                v[h].insert(v[h].end(), values.row(r), values.row(r) + 64);
+            }
+        }));
+        const auto dense = dense_attention<float>(data, 1, t);
+        for (std::uint32_t h = 0; h < small.kv_heads; ++h) {
+            waiting += cache.inspect(0).store().at(small.kv_heads + h).state().buffered;
+            CHECK(k[h].size() == (t + 1) * 64);
+            const auto shown = oracle::attend(data.q(1, t).data() + std::size_t{h} * 2 * 64, 0.125,
+                                              kvtl::rows_view<float>{k[h].data(), k[h].size() / 64, 64, 64},
+                                              kvtl::rows_view<float>{v[h].data(), v[h].size() / 64, 64, 64});
+            for (std::size_t d = 0; d < 64; ++d) error.see(shown[d] - dense[std::size_t{h} * 2 * 64 + d]);
+        }
+        one.end();
+    }
+    CHECK(waiting > 20);
+    CHECK(error.value() < exact);
+}
 
 TEST_CASE("select refuses more than fits at once, and goes on working") {
     const drift data(small, 500, 24);
@@ -161,9 +215,12 @@ TEST_CASE("select refuses more than fits at once, and goes on working") {
     reader<paged> one(cache, data, 4);
     one.prefill(400);
     std::size_t rows = 0;
-    const kvtl::status s = cache.select(one.id(), 0, data.q(0, 400), [&](std::size_t, auto keys, auto) { rows += keys.count; });
-    if (s.ok()) CHECK(rows == std::size_t{400} * small.kv_heads);
-    else CHECK(s.code() == kvtl::errc::bound_too_small);
+    const kvtl::status s =
+        cache.select(one.id(), 0, data.q(0, 400), [&](std::size_t, auto keys, auto) { rows += keys.count; });
+    if (s.ok())
+        CHECK(rows == std::size_t{400} * small.kv_heads);
+    else
+        CHECK(s.code() == kvtl::errc::bound_too_small);
     one.decode(20);
     CHECK(one.error() < exact);
 }

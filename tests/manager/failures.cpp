@@ -1,5 +1,5 @@
-// A call that fails changes nothing: tokens, units and statistics are as before, the error names what went wrong, and
-// the same call made again gives the bits of a run in which nothing ever failed.
+// A call that fails changes nothing: tokens, units and statistics are as before, the error names what went
+// wrong, and the same call made again gives the bits of a run in which nothing ever failed.
 // SPDX-License-Identifier: MIT
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/presets/dynakv.hpp>
@@ -54,21 +54,25 @@ template <class Cache> snapshot take(Cache& cache, kvtl::sequence_id seq) {
         for (std::uint32_t h = 0; h < small.kv_heads; ++h) {
             const auto l = store.at((seq.slot * small.layers + layer) * small.kv_heads + h);
             const auto& state = l.state();
-            s.words.insert(s.words.end(), {state.tokens, state.sinks, state.window_begin, state.units, state.buffered, state.staged});
+            s.words.insert(s.words.end(), {state.tokens, state.sinks, state.window_begin, state.units,
+                                           state.buffered, state.staged});
             for (std::uint32_t i = 0; i < state.buffered; ++i) s.words.push_back(l.buffer_unit(i));
             s.numbers.push_back(l.clusterer().threshold);
             for (std::uint32_t u = 0; u < state.units; ++u) {
                 const auto& unit = l.unit(u);
-                s.words.insert(s.words.end(), {unit.entries, unit.updated, unit.buffered, unit.flagged ? 1U : 0U, unit.where.first,
-                                               unit.where.extra, unit.members});
+                s.words.insert(s.words.end(),
+                               {unit.entries, unit.updated, unit.buffered, unit.flagged ? 1U : 0U,
+                                unit.where.first, unit.where.extra, unit.members});
                 s.numbers.push_back(unit.m2);
                 s.numbers.insert(s.numbers.end(), l.mean(u), l.mean(u) + small.head_dim);
             }
         }
     }
     const kvtl::statistics t = cache.stats();
-    s.counters = {t.steps, t.useful_bytes, t.wasted_bytes, t.chosen_bytes, t.resident_chosen_bytes, t.chosen_units, t.read_entries,
-                  t.decode_reads, t.splits, t.delayed_splits, t.forced_loads, t.refused_splits, t.bytes_moved_by_updates};
+    s.counters = {
+        t.steps,        t.useful_bytes,   t.wasted_bytes,          t.chosen_bytes, t.resident_chosen_bytes,
+        t.chosen_units, t.read_entries,   t.decode_reads,          t.splits,       t.delayed_splits,
+        t.forced_loads, t.refused_splits, t.bytes_moved_by_updates};
     return s;
 }
 
@@ -83,10 +87,11 @@ template <class Cache> std::vector<float> undisturbed(const typename Cache::conf
     return one.outputs();
 }
 
-/// The same run; before each call `arm` lets the device fail, and when the call has failed `disarm` makes it well.
+/// The same run; before each call `arm` lets the device fail, and when the call has failed `disarm` makes it
+/// well.
 template <class Cache, class Arm, class Disarm>
-std::size_t disturbed(const typename Cache::config& c, const drift& data, kvtl::errc expected, const std::vector<float>& should,
-                      Arm&& arm, Disarm&& disarm) {
+std::size_t disturbed(const typename Cache::config& c, const drift& data, kvtl::errc expected,
+                      const std::vector<float>& should, Arm&& arm, Disarm&& disarm) {
     auto cache = open_cache<Cache>(c);
     const auto seq = *cache.begin();
     std::vector<float> outputs;
@@ -95,7 +100,9 @@ std::size_t disturbed(const typename Cache::config& c, const drift& data, kvtl::
         std::vector<float> out(n * data.query_floats(), NAN);
         auto in = data.input(layer, token, n);
         in.last_chunk = last;
-        const auto once = [&] { return prefill ? cache.prefill(seq, layer, in, out) : cache.attend(seq, layer, in, out); };
+        const auto once = [&] {
+            return prefill ? cache.prefill(seq, layer, in, out) : cache.attend(seq, layer, in, out);
+        };
         const snapshot before = take(cache, seq);
         arm(cache);
         kvtl::status s = once();
@@ -137,27 +144,36 @@ template <class Cache> void reads_that_fail() {
     const auto should = undisturbed<Cache>(c, data);
     auto& f = *c.io.faults;
     SUBCASE("the first read of a call fails") {
-        CHECK(disturbed<Cache>(c, data, kvtl::errc::io_error, should, [&](auto&) { f.fail_read.first = f.reads.load(); },
-                               [&](auto&) { f.fail_read.first = kvtl::io_faults::never; }) > 50);
+        CHECK(disturbed<Cache>(
+                  c, data, kvtl::errc::io_error, should, [&](auto&) { f.fail_read.first = f.reads.load(); },
+                  [&](auto&) { f.fail_read.first = kvtl::io_faults::never; }) > 50);
     }
     SUBCASE("a later read of a call fails, and completions come late") {
         f.hold_percent = 50;
-        CHECK(disturbed<Cache>(c, data, kvtl::errc::io_error, should, [&](auto&) { f.fail_read.first = f.reads.load() + 2; },
-                               [&](auto&) { f.fail_read.first = kvtl::io_faults::never; }) > 20);
+        CHECK(disturbed<Cache>(
+                  c, data, kvtl::errc::io_error, should,
+                  [&](auto&) { f.fail_read.first = f.reads.load() + 2; },
+                  [&](auto&) { f.fail_read.first = kvtl::io_faults::never; }) > 20);
     }
     SUBCASE("a bit has flipped") {
-        CHECK(disturbed<Cache>(c, data, kvtl::errc::corrupt, should, [&](auto&) { f.corrupt_read = f.reads.load(); },
-                               [&](auto&) { f.corrupt_read = kvtl::io_faults::never; }) > 20);
+        CHECK(disturbed<Cache>(
+                  c, data, kvtl::errc::corrupt, should, [&](auto&) { f.corrupt_read = f.reads.load(); },
+                  [&](auto&) { f.corrupt_read = kvtl::io_faults::never; }) > 20);
     }
 }
 
 } // namespace
 
-TEST_CASE("failed reads change nothing (units in pages)") { reads_that_fail<paged>(); }
-TEST_CASE("failed reads change nothing (entries in token order)") { reads_that_fail<in_order>(); }
+TEST_CASE("failed reads change nothing (units in pages)") {
+    reads_that_fail<paged>();
+}
+TEST_CASE("failed reads change nothing (entries in token order)") {
+    reads_that_fail<in_order>();
+}
 
 TEST_CASE("reads that fail while lanes are clustered for the first time can be tried again") {
-    // Which lanes have been clustered before the failure is kept; tokens are not taken, and the bits stay the same.
+    // Which lanes have been clustered before the failure is kept; tokens are not taken, and the bits stay the
+    // same.
     const drift data(small, max_tokens, 37);
     auto c = tight<paged>();
     auto plain = open_cache<paged>(c);
@@ -171,7 +187,8 @@ TEST_CASE("reads that fail while lanes are clustered for the first time can be t
     for (std::size_t t = 0; t < 120; ++t)
         for (std::size_t l = 0; l < small.layers; ++l) {
             std::vector<float> out(data.query_floats(), NAN);
-            for (std::uint64_t nth = 0;; ++nth) { // the first read of the call fails, then the second, until there is none
+            for (std::uint64_t nth = 0;;
+                 ++nth) { // the first read of the call fails, then the second, until there is none
                 f.fail_read.first = f.reads.load() + nth;
                 const kvtl::status s = cache.attend(seq, l, data.input(l, t), out);
                 if (s.ok()) break;
@@ -201,7 +218,8 @@ TEST_CASE("a full disk refuses entries before it takes them") {
         CHECK(s.code() == kvtl::errc::disk_full);
         CHECK(take(cache, seq) == empty);
     }
-    CHECK(cache.attend(seq, 0, data.input(0, 0), std::span(out).first(data.query_floats())).code() == kvtl::errc::disk_full);
+    CHECK(cache.attend(seq, 0, data.input(0, 0), std::span(out).first(data.query_floats())).code() ==
+          kvtl::errc::disk_full);
     CHECK(take(cache, seq) == empty);
     c.io.faults->full_beyond = kvtl::io_faults::never; // somebody made room
     require_ok(cache.end(seq));
@@ -262,13 +280,16 @@ TEST_CASE("a background write that fails loses nothing: appends wait, reads go o
             const kvtl::status s = cache.attend(one.id(), layer, data.input(layer, one.tokens()), out);
             CHECK(s.code() == kvtl::errc::writes_pending);
             CHECK(std::string(s.what()).find("retry_writes") != std::string::npos);
-            CHECK(cache.append(one.id(), layer, data.input(layer, one.tokens())).code() == kvtl::errc::writes_pending);
+            CHECK(cache.append(one.id(), layer, data.input(layer, one.tokens())).code() ==
+                  kvtl::errc::writes_pending);
             std::vector<float> turn(5 * data.query_floats());
-            CHECK(cache.prefill(one.id(), layer, data.input(layer, one.tokens(), 5), turn).code() == kvtl::errc::writes_pending);
+            CHECK(cache.prefill(one.id(), layer, data.input(layer, one.tokens(), 5), turn).code() ==
+                  kvtl::errc::writes_pending);
             CHECK(take(cache, one.id()) == before);
             std::size_t rows = 0; // reading is still possible
             require_ok(cache.prefetch(one.id(), layer, data.q(layer, one.tokens())));
-            const kvtl::status read = cache.select(one.id(), layer, data.q(layer, one.tokens()), [&](std::size_t, auto keys, auto) { rows += keys.count; });
+            const kvtl::status read = cache.select(one.id(), layer, data.q(layer, one.tokens()),
+                                                   [&](std::size_t, auto keys, auto) { rows += keys.count; });
             if (read.ok()) CHECK(rows == cache.tokens(one.id(), layer) * small.kv_heads);
             f.fail_write.first = f.writes.load();
             f.fail_write.count = 1U << 30;
@@ -328,9 +349,11 @@ TEST_CASE("wrong input is refused, named, and changes nothing") {
         CHECK(take(cache, seq) == before);
     };
     using kvtl::errc;
-    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (const float bad :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
         for (const char* which : {"q", "k", "v"}) {
-            std::vector<float> q(good.q.begin(), good.q.end()), k(good.k.begin(), good.k.end()), v(good.v.begin(), good.v.end());
+            std::vector<float> q(good.q.begin(), good.q.end()), k(good.k.begin(), good.k.end()),
+                v(good.v.begin(), good.v.end());
             (*which == 'q' ? q : *which == 'k' ? k : v).back() = bad;
             kvtl::layer_input in;
             in.q = q, in.k = k, in.v = v;
@@ -368,7 +391,8 @@ TEST_CASE("wrong input is refused, named, and changes nothing") {
     refused(cache.attend({seq.slot + 1, 1}, 0, good, row), errc::not_open, "sequence 1");
     refused(cache.end({7, 1}), errc::not_open, "end");
     std::vector<float> long_out(max_tokens * data.query_floats());
-    refused(cache.prefill(seq, 0, data.input(0, 0, max_tokens), long_out), errc::out_of_range, "max_tokens = 420");
+    refused(cache.prefill(seq, 0, data.input(0, 0, max_tokens), long_out), errc::out_of_range,
+            "max_tokens = 420");
 
     one.decode(max_tokens - t); // to the brim, and not one more
     for (std::size_t l = 0; l < small.layers; ++l) {
@@ -391,6 +415,7 @@ TEST_CASE("wrong input is refused, named, and changes nothing") {
     unfinished = data.input(0, 0, 10);
     unfinished.last_chunk = false;
     require_ok(cache.prefill(third.id(), 0, unfinished, std::span(out).first(10 * data.query_floats())));
-    CHECK(cache.attend(third.id(), 0, good, row).code() == errc::invalid_argument); // the prompt is not complete
+    CHECK(cache.attend(third.id(), 0, good, row).code() ==
+          errc::invalid_argument); // the prompt is not complete
     CHECK(cache.tokens(third.id(), 0) == 10);
 }

@@ -58,8 +58,12 @@ void* operator new(std::size_t n) {
     ++allocations;
     return std::malloc(n);
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+void operator delete(void* p) noexcept {
+    std::free(p);
+}
+void operator delete(void* p, std::size_t) noexcept {
+    std::free(p);
+}
 #endif
 
 using namespace kvtl_test;
@@ -67,9 +71,7 @@ using namespace kvtl_test;
 namespace {
 using any_model = kvtl::geometry<kvtl::shape{}>;
 
-template <class Preset> struct switched : Preset {
-    using io = kvtl::any_io;
-};
+template <class Preset> struct switched : Preset { using io = kvtl::any_io; };
 
 /// Every call there is, through clustering, splits, eviction and reuse; the test's own memory is made before.
 template <class Cache> void busy(const kvtl::any_io::config& io) {
@@ -95,9 +97,7 @@ template <class Cache> void busy(const kvtl::any_io::config& io) {
     const auto fine = [&](const kvtl::status& s) {
         if (trouble.ok() && !s.ok()) trouble = s;
     };
-    const auto refused = [&](const kvtl::status& s) {
-        accepted += s.ok() ? 1U : 0U;
-    };
+    const auto refused = [&](const kvtl::status& s) { accepted += s.ok() ? 1U : 0U; };
     std::size_t rows = 0;
 
     const std::uint64_t before = allocations;
@@ -122,7 +122,8 @@ template <class Cache> void busy(const kvtl::any_io::config& io) {
             auto in = data.input(l, 350);
             in.q = {};
             fine(cache.append(a, l, in));
-            fine(cache.select(a, l, data.q(l, 350), [&](std::size_t, auto keys, auto) { rows += keys.count; }));
+            fine(cache.select(a, l, data.q(l, 350),
+                              [&](std::size_t, auto keys, auto) { rows += keys.count; }));
             fine(cache.prefill(a, l, data.input(l, 351, 20), std::span(out).first(20 * data.query_floats())));
             in.q = bad;
             refused(cache.attend(a, l, in, row));

@@ -21,7 +21,8 @@ struct groups : kvtl::presets::full {
 };
 using groups_t = kvtl::kv_manager<groups, any_model>;
 
-template <class Cache> void refuses(const typename Cache::config& c, kvtl::errc code, const std::vector<std::string>& words) {
+template <class Cache>
+void refuses(const typename Cache::config& c, kvtl::errc code, const std::vector<std::string>& words) {
     CAPTURE(words.front());
     const auto opened = Cache::open(c);
     REQUIRE_FALSE(opened.ok());
@@ -61,7 +62,8 @@ TEST_CASE("a bound that is too small is answered with one line per part, and the
     CHECK(text.find("memory_bytes is 1000") != std::string::npos);
     CHECK(text.find("dynakv") != std::string::npos);
     std::size_t sum = 0;
-    for (const char* part : {"index", "metadata", "window", "buffers", "tails", "scratch", "frames"}) sum += bytes_in(text, part);
+    for (const char* part : {"index", "metadata", "window", "buffers", "tails", "scratch", "frames"})
+        sum += bytes_in(text, part);
     CHECK(std::count(text.begin(), text.end(), '\n') == 7);
     const std::size_t least = least_memory<cache_t>(c);
     CHECK(sum == least);
@@ -89,8 +91,10 @@ TEST_CASE("impossible numbers name the field and what is valid") {
     };
     bad([](config& c) { c.shape.layers = 0; }, {"shape.layers is 0", "valid: 1 to"});
     bad([](config& c) { c.shape.head_dim = 0; }, {"shape.head_dim is 0"});
-    bad([](config& c) { c.shape.query_heads = 5; }, {"shape.query_heads is 5", "multiple of shape.kv_heads = 2"});
-    bad([](config& c) { c.shape.query_heads = 256; }, {"shape.query_heads / shape.kv_heads is 128", "1 to 64"});
+    bad([](config& c) { c.shape.query_heads = 5; },
+        {"shape.query_heads is 5", "multiple of shape.kv_heads = 2"});
+    bad([](config& c) { c.shape.query_heads = 256; },
+        {"shape.query_heads / shape.kv_heads is 128", "1 to 64"});
     bad([](config& c) { c.max_tokens = 0; }, {"max_tokens is 0", "valid: 1 to"});
     bad([](config& c) { c.max_sequences = 0; }, {"max_sequences is 0", "valid: 1 to"});
     bad([](config& c) { c.max_sequences = 5000; }, {"max_sequences is 5000"});
@@ -101,8 +105,10 @@ TEST_CASE("impossible numbers name the field and what is valid") {
     bad([](config& c) { c.window_tokens = 0; }, {"window_tokens is 0"});
     bad([](config& c) { c.tail_frames = 0; }, {"tail_frames is 0"});
     bad([](config& c) { c.read_through_pages = 1000; }, {"read_through_pages is 1000", "0 to 128"});
-    bad([](config& c) { c.clusterer.tokens_per_cluster = 3; }, {"clusterer.tokens_per_cluster is 3", "4 to 4096"});
-    bad([](config& c) { c.clusterer.found_entries = 1; }, {"clusterer.found_entries is 1"});
+    bad([](config& c) { c.clusterer.tokens_per_cluster = 3; },
+        {"clusterer.tokens_per_cluster is 3", "4 to 4096"});
+    bad([](config& c) { c.clusterer.tokens_per_cluster = 20, c.clusterer.found_entries = 39; },
+        {"clusterer.found_entries is 39", "valid: 40 to"});
     bad([](config& c) { c.clusterer.buffer_entries = 0; }, {"clusterer.buffer_entries is 0", "1 to 4096"});
     bad([](config& c) { c.clusterer.threshold_scale = 0; }, {"clusterer.threshold_scale is 0", "above 0"});
     bad([](config& c) { c.clusterer.threshold_scale = NAN; }, {"clusterer.threshold_scale is"});
@@ -143,9 +149,7 @@ TEST_CASE("paths that are not ours are refused and left alone") {
         CHECK(opened.error().code == kvtl::errc::file_refused);
         CHECK(opened.error().message.find(path) != std::string::npos);
     };
-    {
-        std::ofstream(folder.file("letter.txt")) << "not a cache";
-    }
+    { std::ofstream(folder.file("letter.txt")) << "not a cache"; }
     named(folder.file("letter.txt"));
     std::string text;
     std::getline(std::ifstream(folder.file("letter.txt")), text);

@@ -1,5 +1,5 @@
-// Every entry is in exactly one place after every step, on storage as the tables say, and units never share a page. An
-// append never writes a full page again, and no page is read before it was written.
+// Every entry is in exactly one place after every step, on storage as the tables say, and units never share a
+// page. An append never writes a full page again, and no page is read before it was written.
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/dynakv.hpp>
 
@@ -58,7 +58,9 @@ template <class Cache> page_owners owners(Cache& cache) {
             if constexpr (Cache::types::layout::by_entry) {
                 for (std::uint32_t r = 0; r < l.state().runs; ++r)
                     for (std::uint32_t i = 0; i < store.layout().run_pages(); ++i)
-                        CHECK(all.emplace(store.io().map().offset(l.run(r) + i), owner{layer, lane, r, i, false, {}}).second);
+                        CHECK(all.emplace(store.io().map().offset(l.run(r) + i),
+                                          owner{layer, lane, r, i, false, {}})
+                                  .second);
             } else {
                 for (std::uint32_t u = 0; u < l.state().units; ++u)
                     for (std::uint32_t i = 0; i < store.layout().capacity(l.unit(u).where); ++i) {
@@ -71,9 +73,8 @@ template <class Cache> page_owners owners(Cache& cache) {
     return all;
 }
 
-template <class Cache> using contents = std::vector<lane_content>;
-
-template <class Cache> std::vector<lane_content> look_everywhere(Cache& cache, io_log& log, const drift& data) {
+template <class Cache>
+std::vector<lane_content> look_everywhere(Cache& cache, io_log& log, const drift& data) {
     std::vector<lane_content> all;
     cache.inspect(0).store().io().poll(false); // a turn leaves its last writes to be noticed later
     REQUIRE(cache.inspect(0).store().io().idle());
@@ -90,7 +91,8 @@ template <class Cache> std::vector<lane_content> look_everywhere(Cache& cache, i
 }
 
 /// Means and sums of squares are those of the members.
-template <class Cache> double worst_moments(Cache& cache, const drift& data, const std::vector<lane_content>& all) {
+template <class Cache>
+double worst_moments(Cache& cache, const drift& data, const std::vector<lane_content>& all) {
     double worst = 0;
     auto& store = cache.inspect(0).store();
     for (std::uint32_t layer = 0; layer < small.layers; ++layer)
@@ -99,8 +101,10 @@ template <class Cache> double worst_moments(Cache& cache, const drift& data, con
             const auto& units = all[layer * small.kv_heads + lane].units;
             for (std::uint32_t u = 0; u < units.size(); ++u) {
                 std::vector<float> rows;
-                for (const std::uint32_t t : units[u]) rows.insert(rows.end(), data.key(layer, t, lane), data.key(layer, t, lane) + 64);
-                const auto m = oracle::moments_of(kvtl::rows_view<float>{rows.data(), units[u].size(), 64, 64});
+                for (const std::uint32_t t : units[u])
+                    rows.insert(rows.end(), data.key(layer, t, lane), data.key(layer, t, lane) + 64);
+                const auto m =
+                    oracle::moments_of(kvtl::rows_view<float>{rows.data(), units[u].size(), 64, 64});
                 worst = std::max(worst, std::fabs(static_cast<double>(l.unit(u).m2) - m.m2) / (1 + m.m2));
                 for (std::size_t d = 0; d < 64; ++d)
                     worst = std::max(worst, std::fabs(static_cast<double>(l.mean(u)[d]) - m.mean[d]));
@@ -110,7 +114,8 @@ template <class Cache> double worst_moments(Cache& cache, const drift& data, con
 }
 
 /// A prompt, decode, a turn and decode again, looking at everything after every step.
-template <class Cache> kvtl::statistics watch(typename Cache::config config, const std::shared_ptr<io_log>& log) {
+template <class Cache>
+kvtl::statistics watch(typename Cache::config config, const std::shared_ptr<io_log>& log) {
     const drift data(small, config.max_tokens, 3, {.numbered = true});
     auto cache = open_cache<Cache>(config);
     reader<Cache> one(cache, data, 0);
@@ -128,14 +133,15 @@ template <class Cache> kvtl::statistics watch(typename Cache::config config, con
             const owner& o = was->second;
             // Only a split (or another unit that moved in) may write a full page.
             const auto is = owned_now.find(e.offset);
-            const bool same_owner = is != owned_now.end() && is->second.layer == o.layer && is->second.lane == o.lane &&
-                                    is->second.unit == o.unit && is->second.page == o.page;
+            const bool same_owner = is != owned_now.end() && is->second.layer == o.layer &&
+                                    is->second.lane == o.lane && is->second.unit == o.unit &&
+                                    is->second.page == o.page;
             const std::size_t lane = o.layer * small.kv_heads + o.lane;
             const token_list &old_unit = before[lane].units[o.unit], &new_unit = now[lane].units[o.unit];
             const std::size_t end = (o.page + 1) * rows;
             const bool lane_split = now[lane].units.size() > before[lane].units.size();
-            if (!lane_split && same_owner && new_unit.size() >= old_unit.size() && std::equal(old_unit.begin(), old_unit.end(), new_unit.begin()) &&
-                old_unit.size() >= end)
+            if (!lane_split && same_owner && new_unit.size() >= old_unit.size() &&
+                std::equal(old_unit.begin(), old_unit.end(), new_unit.begin()) && old_unit.size() >= end)
                 ++rewrites_of_full_pages;
         }
         before = now;
@@ -173,7 +179,9 @@ TEST_CASE("dual_head: every entry is in one place, also while clusters split lat
     const auto log = std::make_shared<io_log>();
     auto config = tight<dual>(log);
     SUBCASE("many tails") {}
-    SUBCASE("two tails: they displace each other") { config.tail_frames = 2; }
+    SUBCASE("two tails: they displace each other") {
+        config.tail_frames = 2;
+    }
     const auto s = watch<dual>(config, log);
     CHECK(s.splits > 20);
     CHECK(s.delayed_splits > 0);
@@ -187,7 +195,8 @@ TEST_CASE("sequence_order: every entry is in one place and nothing is ever moved
     const auto s = watch<in_order>(tight<in_order>(log), log);
     CHECK(s.splits > 20);
     CHECK(s.bytes_moved_by_updates == 0);
-    for (const auto& [offset, times] : log->writes) CHECK(times <= 2); // staged by a chunk, completed by the next
+    for (const auto& [offset, times] : log->writes)
+        CHECK(times <= 2); // staged by a chunk, completed by the next
 }
 
 TEST_CASE("unit_contiguous: every entry is in one place, units move when they grow") {

@@ -42,10 +42,11 @@ std::optional<std::uint64_t> proc_io(const std::string& field) {
     return std::nullopt;
 }
 
-/// What a step asks for, seen from outside: entries that select() shows beyond those that were in memory anyway.
+/// What must hold at any time.
 void check_sums(const kvtl::statistics& s, const cache_t::config& c) {
-    CHECK(s.bytes_by_part.total() == s.bytes_by_part.index + s.bytes_by_part.metadata + s.bytes_by_part.window +
-                                         s.bytes_by_part.buffers + s.bytes_by_part.tails + s.bytes_by_part.scratch +
+    CHECK(s.bytes_by_part.total() == s.bytes_by_part.index + s.bytes_by_part.metadata +
+                                         s.bytes_by_part.window + s.bytes_by_part.buffers +
+                                         s.bytes_by_part.tails + s.bytes_by_part.scratch +
                                          s.bytes_by_part.frames);
     CHECK(s.bytes_by_part.total() <= c.memory_bytes);
     CHECK(s.resident_bytes_peak <= s.bytes_by_part.total());
@@ -85,13 +86,16 @@ TEST_CASE("counters agree with each other and with what was done") {
     CHECK(s.hit_rate() > 0.05);
     CHECK(s.hit_rate() < 0.95);
     CHECK(s.mean_read_entries() > 1);
-    CHECK(s.chosen_bytes <= std::uint64_t{200} * model.layers * model.kv_heads * (c.attend_tokens - 36) * entry_bytes);
+    CHECK(s.chosen_bytes <=
+          std::uint64_t{200} * model.layers * model.kv_heads * (c.attend_tokens - 36) * entry_bytes);
     CHECK(s.splits > 0);
     CHECK(s.bytes_moved_by_updates > 0);
     CHECK(s.bytes_moved_by_updates <= s.written_bytes);
     const std::uint64_t raw = std::uint64_t{1200} * model.layers * model.kv_heads * entry_bytes;
-    MESSAGE("storage " << static_cast<double>(s.storage_bytes) / static_cast<double>(raw) << " times the raw entries, hit rate " << s.hit_rate()
-                       << ", useful " << static_cast<double>(s.useful_bytes) / static_cast<double>(s.read_bytes - prompt.read_bytes)
+    MESSAGE("storage " << static_cast<double>(s.storage_bytes) / static_cast<double>(raw)
+                       << " times the raw entries, hit rate " << s.hit_rate() << ", useful "
+                       << static_cast<double>(s.useful_bytes) /
+                              static_cast<double>(s.read_bytes - prompt.read_bytes)
                        << " of the bytes read, " << s.mean_read_entries() << " entries per read");
     CHECK(s.storage_bytes >= raw * 1100 / 1200 / 2);
     CHECK(static_cast<double>(s.storage_bytes) <= 2.5 * static_cast<double>(raw));
@@ -128,7 +132,10 @@ TEST_CASE("more memory means more hits, and all of it when everything fits") {
 TEST_CASE("the device reads what is counted") {
     const scratch_folder folder;
     const drift data(model, 1000, 53);
-    for (const auto& [b, gaps] : {std::pair(backend::posix, false), {backend::posix, true}, {backend::uring, false}, {backend::uring, true}}) {
+    for (const auto& [b, gaps] : {std::pair(backend::posix, false),
+                                  {backend::posix, true},
+                                  {backend::uring, false},
+                                  {backend::uring, true}}) {
 #if !defined(KVTL_HAS_URING) || !KVTL_HAS_URING
         if (b == backend::uring) continue;
 #endif
@@ -151,7 +158,9 @@ TEST_CASE("the device reads what is counted") {
             continue;
         }
         // A gap that was never written is no work for the device: the kernel knows that it holds zeros.
-        if (gaps) CHECK(*device_after - *device_before <= after.read_bytes - before.read_bytes);
-        else CHECK(*device_after - *device_before == after.read_bytes - before.read_bytes);
+        if (gaps)
+            CHECK(*device_after - *device_before <= after.read_bytes - before.read_bytes);
+        else
+            CHECK(*device_after - *device_before == after.read_bytes - before.read_bytes);
     }
 }

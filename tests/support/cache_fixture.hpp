@@ -1,6 +1,6 @@
-// A sequence that is fed to a manager as an engine would (chunks of a prompt, decode steps, further turns) and compared
-// with attention computed by definition: in double precision, over every earlier token, keys and values rounded to what
-// the cache stores.
+// A sequence that is fed to a manager as an engine would (chunks of a prompt, decode steps, further turns)
+// and compared with attention computed by definition: in double precision, over every earlier token, keys and
+// values rounded to what the cache stores.
 //
 //   auto cache = open_cache<my_cache>(config);
 //   reader<my_cache> one(cache, data);          // data: a drift stream
@@ -31,7 +31,9 @@ namespace kvtl_test {
 /// Largest difference from dense attention that float sums may have: logits of some tens, values around 1.
 inline constexpr double exact = 2e-5;
 
-inline void require_ok(const kvtl::status& s) { REQUIRE_MESSAGE(s.ok(), std::string(s.what())); }
+inline void require_ok(const kvtl::status& s) {
+    REQUIRE_MESSAGE(s.ok(), std::string(s.what()));
+}
 
 template <class Cache> [[nodiscard]] Cache open_cache(const typename Cache::config& c) {
     auto opened = Cache::open(c);
@@ -52,7 +54,8 @@ template <class Cache> [[nodiscard]] std::size_t least_memory(typename Cache::co
 }
 
 /// Dense attention of token t of a layer over tokens 0 to t. out: (HQ, D).
-template <kvtl::element E> std::vector<double> dense_attention(const drift& data, std::size_t layer, std::size_t t) {
+template <kvtl::element E>
+std::vector<double> dense_attention(const drift& data, std::size_t layer, std::size_t t) {
     const kvtl::shape& s = data.shape();
     const std::size_t dim = s.head_dim, group = s.query_heads / s.kv_heads;
     const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
@@ -64,7 +67,8 @@ template <kvtl::element E> std::vector<double> dense_attention(const drift& data
         for (std::size_t i = 0; i <= t; ++i) {
             for (std::size_t d = 0; d < dim; ++d) row[d] = stored(data.key(layer, i, h)[d]);
             for (std::size_t g = 0; g < group; ++g)
-                logit[g * (t + 1) + i] = scale * oracle::dot(data.q(layer, t).data() + (h * group + g) * dim, row.data(), dim);
+                logit[g * (t + 1) + i] =
+                    scale * oracle::dot(data.q(layer, t).data() + (h * group + g) * dim, row.data(), dim);
         }
         for (std::size_t g = 0; g < group; ++g) {
             const auto first = logit.begin() + static_cast<std::ptrdiff_t>(g * (t + 1));
@@ -74,7 +78,8 @@ template <kvtl::element E> std::vector<double> dense_attention(const drift& data
             for (std::size_t i = 0; i <= t; ++i) {
                 const double weight = std::exp(logit[g * (t + 1) + i] - largest);
                 sum += weight;
-                for (std::size_t d = 0; d < dim; ++d) o[d] += weight * static_cast<double>(stored(data.value(layer, i, h)[d]));
+                for (std::size_t d = 0; d < dim; ++d)
+                    o[d] += weight * static_cast<double>(stored(data.value(layer, i, h)[d]));
             }
             for (std::size_t d = 0; d < dim; ++d) o[d] /= sum;
         }
@@ -108,8 +113,10 @@ template <class Cache> class reader {
                 auto in = data_->input(l, tokens_, some);
                 in.last_chunk = done + some == n;
                 std::vector<float> out(some * data_->query_floats(), NAN);
-                for (unsigned s = 0; s < cache_->shards(); ++s) require_ok(cache_->prefill(seq_, l, in, out, s));
-                for (std::size_t t = 0; t < some; ++t) compare(l, tokens_ + t, &out[t * data_->query_floats()]);
+                for (unsigned s = 0; s < cache_->shards(); ++s)
+                    require_ok(cache_->prefill(seq_, l, in, out, s));
+                for (std::size_t t = 0; t < some; ++t)
+                    compare(l, tokens_ + t, &out[t * data_->query_floats()]);
                 outputs_.insert(outputs_.end(), out.begin(), out.end());
             }
             tokens_ += some;
@@ -169,7 +176,8 @@ template <class Cache> class reader {
     });
 }
 
-// ------------------------------------------------------------------------------ "budget = everything equals dense"
+// ------------------------------------------------------------------------------ "budget = everything equals
+// dense"
 
 /// What an engine does in one scenario, and with which cache.
 struct scenario {
@@ -180,7 +188,8 @@ struct scenario {
     bool adapt_prompt = false;
 };
 
-template <class Cache> typename Cache::config config_of(const scenario& s, const typename Cache::config& base) {
+template <class Cache>
+typename Cache::config config_of(const scenario& s, const typename Cache::config& base) {
     typename Cache::config c = base;
     c.shape = s.shape;
     c.max_tokens = s.prompt + s.decode + s.turn + s.turn_decode + 8;
@@ -235,7 +244,13 @@ template <class Cache> void equals_dense(const typename Cache::config& base = {}
         run({.shape = {1, 1, 1, 64}, .prompt = 640, .chunk = 100, .decode = 8, .smallest = true});
     }
     SUBCASE("two shards") {
-        run({.shape = {2, 6, 3, 64}, .prompt = 600, .chunk = 250, .decode = 30, .turn = 20, .shards = 2, .smallest = true});
+        run({.shape = {2, 6, 3, 64},
+             .prompt = 600,
+             .chunk = 250,
+             .decode = 30,
+             .turn = 20,
+             .shards = 2,
+             .smallest = true});
     }
     SUBCASE("turns after decode, also short ones and from nothing") {
         run({.prompt = 600, .decode = 20, .turn = 150, .turn_decode = 20, .smallest = true});

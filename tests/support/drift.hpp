@@ -1,8 +1,8 @@
-// Keys, values and queries like those of a long conversation: a few sinks, then topics that come, drift away and
-// come back. What caches of clusters live on, and what makes clusters that never change grow stale.
+// Keys, values and queries like those of a long conversation: a few sinks, then topics that come, drift away
+// and come back. What caches of clusters live on, and what makes clusters that never change grow stale.
 //
-// Shapes: q (T, HQ, D), k and v (T, H, D) per layer, row-major. The first number of a value row can carry the token's
-// number (`numbered`), so that a test can tell where an entry went. Equal seeds give equal numbers.
+// Shapes: q (T, HQ, D), k and v (T, H, D) per layer, row-major. The first number of a value row can carry the
+// token's number (`numbered`), so that a test can tell where an entry went. Equal seeds give equal numbers.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -21,37 +21,44 @@ namespace kvtl_test {
 
 struct drift_config {
     std::uint32_t sinks = 4;
-    std::uint32_t topics = 12;    ///< known at a time
-    double spread = 1.0;          ///< standard deviation of a topic's centre, per dimension
-    double noise = 0.5;           ///< of a key around its topic
-    double drift = 0.03;          ///< of a topic's centre, per token spent on it
-    double change = 0.08;         ///< chance that the next token is about another topic
-    double revisit = 0.5;         ///< chance that a change goes to a topic met before; otherwise a new one replaces the oldest
-    double sharpness = 0.12;      ///< length of a query's part along its topic
-    std::size_t calm = 0;         ///< no new topic before this token
-    bool numbered = false;        ///< value row d = 0 is the token's number
+    std::uint32_t topics = 12; ///< known at a time
+    double spread = 1.0;       ///< standard deviation of a topic's centre, per dimension
+    double noise = 0.5;        ///< of a key around its topic
+    double drift = 0.03;       ///< of a topic's centre, per token spent on it
+    double change = 0.08;      ///< chance that the next token is about another topic
+    double revisit =
+        0.5; ///< chance that a change goes to a topic met before; otherwise a new one replaces the oldest
+    double sharpness = 0.12; ///< length of a query's part along its topic
+    std::size_t calm = 0;    ///< no new topic before this token
+    bool numbered = false;   ///< value row d = 0 is the token's number
 };
 
 class drift {
   public:
     drift(kvtl::shape shape, std::size_t tokens, std::uint64_t seed, const drift_config& config = {})
-        : shape_(shape), tokens_(tokens), config_(config), q_(shape.layers), k_(shape.layers), v_(shape.layers) {
+        : shape_(shape), tokens_(tokens), config_(config), q_(shape.layers), k_(shape.layers),
+          v_(shape.layers) {
         const std::vector<visit> path = walk(seed);
         for (std::uint32_t l = 0; l < shape.layers; ++l) fill(l, path, seed * 1000 + l + 1);
     }
 
     [[nodiscard]] const kvtl::shape& shape() const { return shape_; }
     [[nodiscard]] std::size_t tokens() const { return tokens_; }
-    [[nodiscard]] std::size_t query_floats() const { return std::size_t{shape_.query_heads} * shape_.head_dim; }
+    [[nodiscard]] std::size_t query_floats() const {
+        return std::size_t{shape_.query_heads} * shape_.head_dim;
+    }
     [[nodiscard]] std::size_t key_floats() const { return std::size_t{shape_.kv_heads} * shape_.head_dim; }
 
-    [[nodiscard]] std::span<const float> q(std::size_t layer, std::size_t first, std::size_t count = 1) const {
+    [[nodiscard]] std::span<const float> q(std::size_t layer, std::size_t first,
+                                           std::size_t count = 1) const {
         return std::span(q_[layer]).subspan(first * query_floats(), count * query_floats());
     }
-    [[nodiscard]] std::span<const float> k(std::size_t layer, std::size_t first, std::size_t count = 1) const {
+    [[nodiscard]] std::span<const float> k(std::size_t layer, std::size_t first,
+                                           std::size_t count = 1) const {
         return std::span(k_[layer]).subspan(first * key_floats(), count * key_floats());
     }
-    [[nodiscard]] std::span<const float> v(std::size_t layer, std::size_t first, std::size_t count = 1) const {
+    [[nodiscard]] std::span<const float> v(std::size_t layer, std::size_t first,
+                                           std::size_t count = 1) const {
         return std::span(v_[layer]).subspan(first * key_floats(), count * key_floats());
     }
     /// Key row of one KV head.
@@ -109,17 +116,19 @@ class drift {
                 float* k = &k_[layer][t * key_floats() + h * dim];
                 float* v = &v_[layer][t * key_floats() + h * dim];
                 for (std::size_t d = 0; d < dim; ++d) {
-                    c[d] = path[t].fresh ? config_.spread * random.normal() : c[d] + config_.drift * random.normal();
-                    k[d] = static_cast<float>((is_sink ? 2 * sink[h * dim + d] : c[d]) + config_.noise * random.normal());
+                    c[d] = path[t].fresh ? config_.spread * random.normal()
+                                         : c[d] + config_.drift * random.normal();
+                    k[d] = static_cast<float>((is_sink ? 2 * sink[h * dim + d] : c[d]) +
+                                              config_.noise * random.normal());
                     v[d] = static_cast<float>(random.normal());
                 }
                 if (config_.numbered) v[0] = static_cast<float>(t);
                 for (std::size_t g = 0; g < group; ++g) {
                     float* q = &q_[layer][t * query_floats() + (h * group + g) * dim];
                     for (std::size_t d = 0; d < dim; ++d)
-                        q[d] = static_cast<float>(std::sqrt(static_cast<double>(dim)) *
-                                                  (config_.sharpness * (c[d] + 0.3 * sink[h * dim + d]) +
-                                                   0.1 * random.normal()));
+                        q[d] = static_cast<float>(
+                            std::sqrt(static_cast<double>(dim)) *
+                            (config_.sharpness * (c[d] + 0.3 * sink[h * dim + d]) + 0.1 * random.normal()));
                 }
             }
     }

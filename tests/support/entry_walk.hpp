@@ -1,6 +1,6 @@
-// Where every entry of a lane is, found by looking: sinks, window, buffer, and the pages of every unit, in frames or read
-// back from storage. Tokens are told apart by the first number of their value row (drift_config::numbered), so the
-// walk believes nothing that the manager says about itself.
+// Where every entry of a lane is, found by looking: sinks, window, buffer, and the pages of every unit, in
+// frames or read back from storage. Tokens are told apart by the first number of their value row
+// (drift_config::numbered), so the walk believes nothing that the manager says about itself.
 //
 //   const lane_content c = look_at(cache, log, shard, slot, layer, lane);
 //   CHECK(c.complete());            // every token in exactly one place
@@ -8,9 +8,9 @@
 // For caches of raw<float> on recording_io. SPDX-License-Identifier: MIT
 #pragma once
 
-#include "support/recording_io.hpp"
-
 #include <kvtl/unit.hpp>
+
+#include "support/recording_io.hpp"
 
 #include <doctest/doctest.h>
 
@@ -52,17 +52,18 @@ struct lane_content {
 };
 
 /// Number of a lane among all lanes of a cache.
-[[nodiscard]] inline std::uint32_t lane_id(const kvtl::shape& s, std::uint32_t slot, std::uint32_t layer, std::uint32_t lane,
-                                           bool layer_wide = false) {
+[[nodiscard]] inline std::uint32_t lane_id(const kvtl::shape& s, std::uint32_t slot, std::uint32_t layer,
+                                           std::uint32_t lane, bool layer_wide = false) {
     const std::uint32_t lanes = layer_wide ? 1 : s.kv_heads;
     return (slot * s.layers + layer) * lanes + lane;
 }
 
 template <class Cache>
-lane_content look_at(Cache& cache, io_log& log, const drift& data, std::uint32_t layer, std::uint32_t lane, unsigned shard = 0,
-                     std::uint32_t slot = 0) {
+lane_content look_at(Cache& cache, io_log& log, const drift& data, std::uint32_t layer, std::uint32_t lane,
+                     unsigned shard = 0, std::uint32_t slot = 0) {
     auto& store = cache.inspect(shard).store();
-    const std::uint32_t id = lane_id(data.shape(), slot, layer, lane, Cache::types::unit_of == kvtl::granularity::layer);
+    const std::uint32_t id =
+        lane_id(data.shape(), slot, layer, lane, Cache::types::unit_of == kvtl::granularity::layer);
     const auto l = store.at(id);
     auto& frames = store.pool_of(id);
     const auto& state = l.state();
@@ -79,7 +80,8 @@ lane_content look_at(Cache& cache, io_log& log, const drift& data, std::uint32_t
     for (std::uint32_t i = 0; i < state.sinks; ++i) c.sinks.push_back(token_of(l.sink_k(i), l.sink_v(i)));
     for (std::uint32_t t = state.window_begin; t < state.tokens; ++t)
         c.window.push_back(token_of(l.window_k(t), l.window_v(t)));
-    for (std::uint32_t i = 0; i < state.buffered; ++i) c.buffer.push_back(token_of(l.buffer_k(i), l.buffer_v(i)));
+    for (std::uint32_t i = 0; i < state.buffered; ++i)
+        c.buffer.push_back(token_of(l.buffer_k(i), l.buffer_v(i)));
 
     const auto frame_of_page = [&](std::uint32_t page) {
         for (const std::uint32_t f : frames.unsettled())
@@ -103,13 +105,16 @@ lane_content look_at(Cache& cache, io_log& log, const drift& data, std::uint32_t
             for (std::uint32_t e = unit.members; e != kvtl::none; e = l.next_member(e)) {
                 const std::uint32_t i = e / format.rows;
                 const bool in_tail = state.stream_tail != kvtl::none && i == state.stored / format.rows;
-                std::byte* page = page_bytes(store.stream_page(l, i), in_tail ? state.stream_tail : kvtl::none);
-                members.push_back(token_of(format.key(page, e % format.rows), format.value(page, e % format.rows)));
+                std::byte* page =
+                    page_bytes(store.stream_page(l, i), in_tail ? state.stream_tail : kvtl::none);
+                members.push_back(
+                    token_of(format.key(page, e % format.rows), format.value(page, e % format.rows)));
             }
             token_list resident;
             std::uint32_t f = unit.frames;
             for (std::uint32_t i = 0; unit.frames != kvtl::none && i < unit.entries; ++i) {
-                resident.push_back(token_of(format.key(frames.bytes(f), i % format.rows), format.value(frames.bytes(f), i % format.rows)));
+                resident.push_back(token_of(format.key(frames.bytes(f), i % format.rows),
+                                            format.value(frames.bytes(f), i % format.rows)));
                 if ((i + 1) % format.rows == 0) f = frames[f].next;
             }
             c.frames_agree = c.frames_agree && (unit.frames == kvtl::none || resident == members);
@@ -120,12 +125,14 @@ lane_content look_at(Cache& cache, io_log& log, const drift& data, std::uint32_t
                 const bool last = i + 1 == format.pages_for(unit.entries);
                 const std::uint32_t page_number = store.layout().page(unit.where, i);
                 std::byte* page = page_bytes(page_number, last ? unit.tail : kvtl::none);
-                for (std::uint32_t r = 0; r < rows; ++r) members.push_back(token_of(format.key(page, r), format.value(page, r)));
+                for (std::uint32_t r = 0; r < rows; ++r)
+                    members.push_back(token_of(format.key(page, r), format.value(page, r)));
                 if (f != kvtl::none) {
                     const std::byte* resident = frames.bytes(f);
                     c.frames_agree = c.frames_agree &&
                                      std::memcmp(resident, page, rows * format.row_bytes()) == 0 &&
-                                     std::memcmp(resident + format.value_offset, page + format.value_offset, rows * format.row_bytes()) == 0;
+                                     std::memcmp(resident + format.value_offset, page + format.value_offset,
+                                                 rows * format.row_bytes()) == 0;
                     f = frames[f].next;
                 } else {
                     c.frames_agree = c.frames_agree && unit.frames == kvtl::none;

@@ -1,8 +1,8 @@
-// A device that remembers what was asked of it: in_memory, with a log of every range that was written or read, and a way
-// to read a page back behind the cache's back.
+// A device that remembers what was asked of it: in_memory, with a log of every range that was written or
+// read, and a way to read a page back behind the cache's back.
 //
-// A read may pass over pages that nobody wants (gaps that cost less than another operation); their bytes go to one page
-// of scratch outside the frames. `wanted` tells them apart: its memory lies in the arena.
+// A read may pass over pages that nobody wants (gaps that cost less than another operation); their bytes go
+// to one page of scratch outside the frames. `wanted` tells them apart: its memory lies in the arena.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -44,7 +44,8 @@ struct io_log {
         const ::iovec slice{at, bytes};
         const kvtl::io_request request{kvtl::io_verb::read, 1, &slice, offset, 0};
         kvtl::io_completion done;
-        if (!queue->submit({&request, 1}).ok() || queue->reap({&done, 1}, true) != 1 || done.error != 0) return {};
+        if (!queue->submit({&request, 1}).ok() || queue->reap({&done, 1}, true) != 1 || done.error != 0)
+            return {};
         return {at, at + bytes};
     }
 
@@ -78,10 +79,13 @@ struct recording {
             for (std::uint32_t i = 0; i < r.slice_count; ++i) {
                 const auto* memory = static_cast<const std::byte*>(r.slices[i].iov_base);
                 const bool wanted = memory >= arena_.data() && memory < arena_.data() + arena_.size();
-                for (std::size_t done = 0; done < r.slices[i].iov_len; done += io_log::page, at += io_log::page) {
+                for (std::size_t done = 0; done < r.slices[i].iov_len;
+                     done += io_log::page, at += io_log::page) {
                     log_->events.push_back({r.verb, at, wanted});
-                    if (r.verb == kvtl::io_verb::write) ++log_->writes[at];
-                    else if (wanted && !log_->writes.contains(at)) ++log_->reads_before_write;
+                    if (r.verb == kvtl::io_verb::write)
+                        ++log_->writes[at];
+                    else if (wanted && !log_->writes.contains(at))
+                        ++log_->reads_before_write;
                 }
             }
         }
@@ -93,7 +97,8 @@ struct recording {
 
     class device {
       public:
-        device(kvtl::in_memory::device inner, const config& c, const kvtl::io_plan& plan) : inner_(std::move(inner)) {
+        device(kvtl::in_memory::device inner, const config& c, const kvtl::io_plan& plan)
+            : inner_(std::move(inner)) {
             for (unsigned i = 0; i < plan.queues; ++i)
                 queues_.push_back(std::make_unique<recording::queue>(inner_.queue(i), c.log, plan.arena));
             c.log->queue = &inner_.queue(0);
