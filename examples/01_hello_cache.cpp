@@ -1,8 +1,7 @@
 // A KV cache on flash in one page: append a prompt, decode, look at what it cost.
 //
-// Features: open, prefill, attend, stats. Prints the largest difference between attention over the 256
-// entries that were chosen and attention over all of them; with --attend-tokens everything it would be 0.
-// SPDX-License-Identifier: MIT
+// Features: open, prefill, attend, stats. Prints memory, storage and bytes read per step; the memory can
+// never be more than the bound given to open. SPDX-License-Identifier: MIT
 
 // [readme]
 #include <kvtl/presets/dynakv.hpp>

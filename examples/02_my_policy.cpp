@@ -1,8 +1,9 @@
-// A policy of your own in thirty lines: a selector that takes units by score like topk, but never more than
-// one unit per `spread` scored ones, and an ablation that uses it.
+// A policy of your own in thirty lines: a selector that takes the units that score above the mean of all
+// scores, and a two-line preset that uses it.
 //
-// Features: user-defined selector, two-line preset, select() with the engine's own attention loop. Prints how
-// many entries were attended; more than the budget would be an error. SPDX-License-Identifier: MIT
+// Features: user-defined selector, preset by inheritance, append() and select() for engines with their own
+// attention. Prints how many entries were attended; more than the budget would be an error.
+// SPDX-License-Identifier: MIT
 #include <kvtl/io/in_memory.hpp>
 #include <kvtl/presets/dynakv.hpp>
 
@@ -11,7 +12,7 @@
 #include <random>
 #include <vector>
 
-// ---------------------------------------------------------------------------------------------------- the
+// The policy.
 // policy
 struct above_mean {
     static constexpr std::string_view name = "above_mean"; // required
@@ -51,7 +52,7 @@ struct mine : kvtl::presets::dynakv {
     using io = kvtl::in_memory;
 };
 
-// ---------------------------------------------------------------------------------------------------- its
+// Its use.
 // use
 int main() {
     auto opened =

@@ -7,7 +7,9 @@
 // Threads: begin, end, rewind and stats are exclusive. The other calls take a shard; different shards may run
 // concurrently, each fills only its heads' part of `out`. Errors: cold calls return result<T>, hot calls a
 // status and are noexcept; a failed call leaves tokens, units and statistics as they were, and the call may
-// be repeated for the shard it failed on. SPDX-License-Identifier: MIT
+// be repeated for the shard it failed on. One exception: a further turn (prefill after decode) whose writes
+// fail half-way cannot be undone; every later call on that sequence then says that it must be ended.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/explain.hpp>
@@ -174,8 +176,10 @@ class kv_manager<Preset, Geometry, Supplied> {
 
     [[nodiscard]] unsigned shards() const noexcept { return static_cast<unsigned>(core_->shards.size()); }
     [[nodiscard]] io_facts facts() const noexcept { return core_->device.facts(); }
-    /// Tokens that a layer of a sequence holds, staged ones included.
+    /// Tokens that a layer of a sequence holds, staged ones included; 0 for a sequence or layer that is not
+    /// there. Exclusive.
     [[nodiscard]] std::size_t tokens(sequence_id seq, std::size_t layer) noexcept {
+        if (!check_call("tokens", seq, layer, 0)) return 0;
         for (auto& shard : core_->shards)
             if (const std::uint32_t n = shard.tokens(seq.slot, static_cast<std::uint32_t>(layer)); n != none)
                 return n;
@@ -225,7 +229,7 @@ class kv_manager<Preset, Geometry, Supplied> {
         auto device =
             types::io::open(c.io, {.queues = a.plan.shards,
                                    .depth = 64,
-                                   .max_in_flight = 1U << 14,
+                                   .max_in_flight = a.plan.max_in_flight,
                                    .arena = frames,
                                    .superblock = superblock_bytes(block),
                                    .max_bytes = a.page_bytes + (data + step - 1) / step * step + step});
@@ -275,14 +279,17 @@ class kv_manager<Preset, Geometry, Supplied> {
                                    core_->shards.size() - 1);
         return {};
     }
+    template <class E = float>
     static status check_floats(const char* call, const char* name, std::span<const float> x,
                                std::size_t want) noexcept {
         if (x.size() != want)
             return status::failure(errc::invalid_argument, "%s: %s has %zu floats; valid: %zu", call, name,
                                    x.size(), want);
-        if (!simd::all_finite(x.data(), x.size()))
-            return status::failure(errc::invalid_argument,
-                                   "%s: %s holds a NaN or an infinity; valid: finite numbers", call, name);
+        if (!simd::all_finite<E>(x.data(), x.size()))
+            return status::failure(
+                errc::invalid_argument,
+                "%s: %s holds a NaN, an infinity or a number beyond %s; valid: finite numbers", call, name,
+                element_name<E>().data());
         return {};
     }
     status check_input(const char* call, const layer_input& in, std::span<float> out, bool many,
@@ -293,8 +300,8 @@ class kv_manager<Preset, Geometry, Supplied> {
                 errc::invalid_argument,
                 "%s: k has %zu floats; valid: a positive multiple of kv_heads * head_dim = %zu", call,
                 in.k.size(), core_->key_floats);
-        if (status s = check_floats(call, "k", in.k, tokens * core_->key_floats); !s) return s;
-        if (status s = check_floats(call, "v", in.v, tokens * core_->key_floats); !s) return s;
+        if (status s = check_floats<element_type>(call, "k", in.k, tokens * core_->key_floats); !s) return s;
+        if (status s = check_floats<element_type>(call, "v", in.v, tokens * core_->key_floats); !s) return s;
         if (!out.empty() || !in.q.empty())
             if (status s = check_floats(call, "q", in.q, tokens * core_->query_floats); !s) return s;
         if (!out.empty() && out.size() != tokens * core_->query_floats)

@@ -34,7 +34,7 @@ template <class Preset, class Geometry> class planner {
     static constexpr double storage_factor = 2.5;
 
     [[nodiscard]] static result<answer> plan(const config& c, const Geometry& g, std::uint32_t device_page) {
-        if (status s = check(c); !s) return s;
+        if (status s = check(c, g); !s) return s;
         answer a;
         cache_plan& p = a.plan;
         p.model = {g.layers(), g.kv_heads(), g.group(), g.head_dim(),
@@ -84,7 +84,7 @@ template <class Preset, class Geometry> class planner {
     }
 
   private:
-    static status check(const config& c) noexcept {
+    static status check(const config& c, const Geometry& g) noexcept {
         if (c.max_tokens == 0 || c.max_tokens > (1U << 26))
             return status::failure(errc::invalid_argument, "max_tokens is %zu; valid: 1 to %u", c.max_tokens,
                                    1U << 26);
@@ -92,10 +92,10 @@ template <class Preset, class Geometry> class planner {
             return status::failure(errc::invalid_argument, "max_sequences is %zu; valid: 1 to 4096",
                                    c.max_sequences);
         if (c.shards == 0 || c.shards > 256 ||
-            (types::unit_of == granularity::head && c.shards > c.shape.kv_heads && c.shape.kv_heads != 0))
+            (types::unit_of == granularity::head && c.shards > g.kv_heads()))
             return status::failure(errc::invalid_argument,
                                    "shards is %u; valid: 1 to the number of KV heads (%u)", c.shards,
-                                   c.shape.kv_heads);
+                                   g.kv_heads());
         if (c.memory_bytes == 0)
             return status::failure(errc::invalid_argument, "memory_bytes is 0; valid: what the parts need");
         if (c.attend_tokens == 0)
@@ -107,6 +107,11 @@ template <class Preset, class Geometry> class planner {
         if (c.read_through_pages > flight::max_request_pages)
             return status::failure(errc::invalid_argument, "read_through_pages is %u; valid: 0 to %u",
                                    c.read_through_pages, flight::max_request_pages);
+        if (c.share && c.max_sequences > 1 && types::layout::by_entry && c.window_tokens < c.max_tokens)
+            return status::failure(
+                errc::invalid_argument,
+                "share is true; valid with this layout (entries in token order): false, as "
+                "prompts of other sequences would cut a sequence's stream short");
         return types::clusterer_state::check(c.clusterer);
     }
 
@@ -154,6 +159,9 @@ template <class Preset, class Geometry> class planner {
         static_cast<void>(shard_type::memory::take(p, metadata, scratch));
         const std::size_t pool_tables = types::pool::table_bytes(frames, p.unit_pages);
         m.metadata += p.shards * (metadata.used() + p.pools * (pool_tables + 64));
+        // The device allocates its rings itself; as many bytes of the reservation stay untouched for them.
+        constexpr std::size_t ring_bytes = 112;
+        m.metadata += std::size_t{p.shards} * p.max_in_flight * ring_bytes;
         m.scratch = p.shards * (scratch.used() + 4096 + 64);
         m.tails = std::size_t{p.shards} * p.pools * p.tail_frames * a.page_bytes;
         m.frames =
@@ -201,6 +209,8 @@ template <class Preset, class Geometry> class planner {
         const std::uint32_t unit =
             types::layout::by_entry ? std::max(p.unit_pages, p.max_entries) : p.unit_pages;
         p.flight_pages = std::max(unit + 1, std::min<std::uint32_t>(512, frames / 2));
+        p.max_in_flight =
+            p.flight_pages * (runner::store::step_flights + p.prefetches + runner::store::write_flights);
         p.batch_items = std::clamp<std::uint32_t>(p.flight_pages, 16, 128);
     }
 

@@ -122,9 +122,18 @@ template <class Types> class prompt_builder {
     /// Writes rows [from, to) to the lane's stream; `from` is rounded down to a page.
     [[nodiscard]] status stage(const lane& l, std::uint32_t from, std::uint32_t to) noexcept {
         const auto& format = store_->format();
-        if (to == 0) return {};
+        if (to <= from) return {};
         if (!store_->extend_stream(l, format.pages_for(to) - 1)) return no_storage();
         if (status s = store_->ensure_space(0); !s) return s;
+        // The page that earlier rows share is written again. Should that fail, the old page still counts.
+        std::uint32_t& shared_page = store_->io().checksum(store_->stream_page(l, from / format.rows));
+        const std::uint32_t before = shared_page;
+        const status done = write_rows(l, from, to);
+        if (!done) shared_page = before;
+        return done;
+    }
+    [[nodiscard]] status write_rows(const lane& l, std::uint32_t from, std::uint32_t to) noexcept {
+        const auto& format = store_->format();
         page_writer out(*this);
         for (std::uint32_t i = from / format.rows; i < format.pages_for(to); ++i) {
             const std::uint32_t rows = std::min(format.rows, to - i * format.rows);
@@ -169,7 +178,7 @@ template <class Types> class prompt_builder {
         l.state().founded = founded;
         status done;
         if constexpr (by_entry) {
-            done = stage(l, l.state().staged, total - window);
+            if (l.state().staged < total - window) done = stage(l, l.state().staged, total - window);
             if (done.ok()) chain_members(l, units, n, sinks);
         } else {
             done = place_units(l, lane_in_layer, in, units, sinks, chunk);

@@ -29,6 +29,7 @@ struct cache_plan {
     std::uint32_t batch_items = 32;
     std::uint32_t chosen_per_lane = 1;
     std::uint32_t prefetches = 2;
+    std::uint32_t max_in_flight = 64; ///< requests that a shard's flights may have with the device
     std::uint32_t attend_tokens = 0;
     std::uint32_t gap_pages = 0;
     bool window_only = false; ///< every token stays in the window: no units, no storage
@@ -160,6 +161,9 @@ template <class Preset, class Geometry> class shard {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty()) return {};
         ready();
+        // Entries that found no place last time are placed now, which must not meet units whose reads are in
+        // the air.
+        if (window_overflows(lanes)) release_all_aheads();
         if (status s = accept(lanes, 1); !s) return s;
         const statistics before = stats_;
         for (const lane_ref& ref : lanes) step_.encode_arrival(ref, in, 0);
@@ -203,7 +207,7 @@ template <class Preset, class Geometry> class shard {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty() || plan_.window_only) return {};
         ready();
-        if (status s = prompt_is_complete(lanes); !s) return s;
+        if (status s = check_complete(lanes); !s) return s;
         ahead* a = find_ahead(slot, layer);
         release(a, lanes, runner::fate::dropped);
         a = free_ahead();
@@ -232,7 +236,7 @@ template <class Preset, class Geometry> class shard {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty()) return {};
         ready();
-        if (status s = prompt_is_complete(lanes); !s) return s;
+        if (status s = check_complete(lanes); !s) return s;
         release(find_ahead(slot, layer), lanes, runner::fate::dropped);
         ahead* a = free_ahead();
         if (a == nullptr)
@@ -385,7 +389,7 @@ template <class Preset, class Geometry> class shard {
     /// it is time.
     status accept(std::span<const lane_ref> lanes, std::uint32_t tokens) noexcept {
         if (plan_.window_only) return {};
-        if (status s = prompt_is_complete(lanes); !s) return s;
+        if (status s = check_complete(lanes); !s) return s;
         pool& frames = pool_for(lanes);
         if (store_.has_failed_writes(frames)) return store_.write_error(frames);
         std::uint32_t pages = 0;
@@ -406,7 +410,16 @@ template <class Preset, class Geometry> class shard {
         }
         return {};
     }
-    [[nodiscard]] status prompt_is_complete(std::span<const lane_ref> lanes) const noexcept {
+    [[nodiscard]] bool window_overflows(std::span<const lane_ref> lanes) const noexcept {
+        return std::any_of(lanes.begin(), lanes.end(), [this](const lane_ref& ref) {
+            const lane_state& s = store_.at(ref.id).state();
+            return s.tokens - s.window_begin > plan_.sizes.window;
+        });
+    }
+    [[nodiscard]] status check_complete(std::span<const lane_ref> lanes) const noexcept {
+        if (store_.at(lanes[0].id).state().cut_short)
+            return status::failure(errc::io_error,
+                                   "a turn of this sequence was cut short by a device error; end it");
         const std::uint32_t staged = store_.at(lanes[0].id).state().staged;
         if (staged > 0)
             return status::failure(errc::invalid_argument,
@@ -498,8 +511,13 @@ template <class Preset, class Geometry> class shard {
                     stats_ = before;
                     return s;
                 }
-        for (const lane_ref& ref : lanes)
-            if (status s = step_.append_turn(ref, in, tokens, plan_.buffer_limit); !s) return s;
+        for (const lane_ref& ref : lanes) {
+            status s = step_.append_turn(ref, in, tokens, plan_.buffer_limit);
+            if (s.ok()) continue;
+            // Lanes differ now, and attention over what came before cannot be had again: say so from here on.
+            for (const lane_ref& other : lanes) store_.at(other.id).state().cut_short = true;
+            return s;
+        }
         note_storage();
         return {};
     }

@@ -247,7 +247,7 @@ template <class Types> class step_runner {
         cursor at;
         fill_flight(lanes, at, id, false);
         for (work_item& w : store_->io().at(id).items())
-            if (w.loads) store_->at(lanes[w.lane].id).unit(w.unit).item = id;
+            if (w.loads) store_->at(lanes[w.lane].id).unit(w.unit).flight = id;
         return submit(lanes, id);
     }
     [[nodiscard]] bool all_planned(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
@@ -283,8 +283,8 @@ template <class Types> class step_runner {
             const lane l = store_->at(lanes[w.lane].id);
             unit_record& unit = l.unit(w.unit);
             pool& frames = store_->pool_of(lanes[w.lane].id);
-            const bool was_read = unit.item == id;
-            unit.item = none;
+            const bool was_read = unit.flight == id;
+            unit.flight = none;
             store_->unpin(unit, frames);
             if (!was_read) continue;
             const bool unwanted =
@@ -336,7 +336,7 @@ template <class Types> class step_runner {
             const lane l = store_->at(lanes[i].id);
             for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i])) {
                 const unit_record& unit = l.unit(c.unit);
-                const bool hit = unit.frames != none && unit.item == none;
+                const bool hit = unit.frames != none && unit.flight == none;
                 ++stats.chosen_units;
                 stats.chosen_bytes += unit.entries * entry;
                 if (hit)
@@ -469,7 +469,8 @@ template <class Types> class step_runner {
         if (rows == 0) return;
         const model_extents& m = p_.model;
         for (std::uint32_t h = 0; h < m.lane_heads; ++h) {
-            const std::uint64_t queries = h * m.group < 64 ? mask >> (h * m.group) : ~std::uint64_t{0};
+            // A mask has 64 bits: heads beyond them (layer-wide lanes) are attended by all their queries.
+            const std::uint64_t queries = (h + 1) * m.group <= 64 ? mask >> (h * m.group) : simd::all_queries;
             simd::attend_rows<simd::default_arch, element_type>(
                 q + m.query_offset(ref.in_layer) + std::size_t{h} * m.group * m.dim, m.dim, scale_,
                 {k + std::size_t{h} * m.dim, rows, m.dim, m.width()},

@@ -124,6 +124,7 @@ template <class Queue, class Pool> class transfers {
           flights_(flights) {}
 
     [[nodiscard]] flight& at(std::uint32_t i) noexcept { return flights_[i]; }
+    [[nodiscard]] std::uint32_t& checksum(std::uint32_t page) noexcept { return checksum_[page]; }
     [[nodiscard]] const file_map& map() const noexcept { return map_; }
     [[nodiscard]] io_counters counters() const noexcept { return queue_->counters(); }
 

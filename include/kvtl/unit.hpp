@@ -27,7 +27,7 @@ struct unit_record {
     std::uint32_t tail = none;   ///< the frame of the last page while it has entries that storage has not
     std::uint32_t updated = 0;   ///< lane's token count at the last append or split
     std::uint32_t buffered = 0;  ///< entries of this unit that wait in the lane's buffer
-    std::uint32_t item = none;   ///< this step's work item, while one exists
+    std::uint32_t flight = none; ///< the prefetch or selection that reads this unit, while there is one
     bool flagged = false;        ///< waits for a delayed split
     float m2 = 0;                ///< sum of squared distances to the mean; variance = m2 / entries
     place where;
@@ -47,6 +47,7 @@ struct lane_state {
     std::uint32_t stream_tail = none; ///< entry-wise layouts: frame of the stream's last page
     std::uint32_t staged = 0;         ///< tokens staged by a prefill whose last chunk has not come
     std::uint32_t runs = 0;           ///< page runs held for staging or for the stream
+    bool cut_short = false;           ///< a further turn failed after some of its tokens were taken
     bool founded = false; ///< the clusterer has grouped this lane (until then units are sequential)
 };
 

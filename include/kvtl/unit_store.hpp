@@ -262,6 +262,7 @@ template <class Types> class unit_store {
     }
     /// Submits every failed write again and waits for the outcome.
     [[nodiscard]] status retry_writes(pool& frames) noexcept {
+        if (status s = ensure_space(0); !s) return s;
         for (std::uint32_t f = 0; f < frames.size(); ++f)
             if (frames[f].failed) queue_write(frames, f);
         settle_all_writes(frames);

@@ -164,3 +164,22 @@ TEST_CASE("the device reads what is counted") {
             CHECK(*device_after - *device_before == after.read_bytes - before.read_bytes);
     }
 }
+
+TEST_CASE("a prompt of max_tokens fits on storage, whatever its keys are like and in however many chunks") {
+    // One layer, one head: nothing else on storage makes up for staged chunks, half-empty clusters or pieces
+    // of large ones.
+    for (const drift_config& kind : {drift_config{}, drift_config{.topics = 2, .noise = 0.01, .drift = 0.0},
+                                     drift_config{.topics = 40, .noise = 0.05, .change = 0.02},
+                                     drift_config{.noise = 0.0, .drift = 0.0}})
+        for (const std::size_t chunk : {3000U, 700U}) {
+            auto c = config_for(3020, {.use = backend::memory});
+            c.shape = {1, 1, 1, 64};
+            c.memory_bytes = least_memory<cache_t>(c);
+            const drift data(c.shape, 3020, 54, kind);
+            auto cache = open_cache<cache_t>(c);
+            reader<cache_t> one(cache, data, 0);
+            one.prefill(3000, chunk);
+            one.decode(20);
+            one.check_tokens();
+        }
+}

@@ -3,8 +3,11 @@
 //
 // The reduction says how the scores of the queries that share KV heads become one score per unit. Published
 // systems differ in nothing but this, so it is a template argument:
-//   reduce::group_mean   DynaKV here; a mean of dot products is a dot product with the mean query, which
-//   costs 1/G reduce::group_max    a unit counts as much as its best query
+//
+//   reduce::group_mean   DynaKV here: one dot product with the mean query
+//
+//   reduce::group_max    a unit counts as much as its best query
+//
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -60,7 +63,8 @@ template <class Reduce> struct topk {
         state() = default;
         state(const config&, const Geometry&) noexcept {}
 
-        /// Writes the chosen units in score order and returns their number; out has room for every unit.
+        /// Writes the chosen units in score order and returns their number; `out` has room for min(U,
+        /// attend_tokens) units.
         [[nodiscard]] std::uint32_t choose(const choice_input& in,
                                            std::span<chosen_unit> out) const noexcept {
             const auto units = static_cast<std::uint32_t>(in.score.size());

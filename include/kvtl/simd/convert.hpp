@@ -29,19 +29,25 @@ inline void decode(const E* in, float* out, std::size_t n) noexcept {
     if (i != n) store_part<Arch>(out + i, load_part<Arch>(in + i, n - i), n - i);
 }
 
-/// No NaN and no infinity among the n numbers.
-template <class Arch = default_arch>
+/// No NaN, no infinity and nothing that rounds to one when it is stored as E among the n numbers.
+template <class E = float, class Arch = default_arch>
 [[nodiscard]] inline bool all_finite(const float* x, std::size_t n) noexcept {
     using F = floats<Arch>;
     constexpr std::size_t lane_count = lanes<Arch>;
-    // 0 * x is 0 for every finite x and NaN for the others, and a sum keeps a NaN: no branch per number.
-    const F zero(0.0F);
+    // A number beyond E's range overflows when scaled; 0 * y is 0 for every finite y and NaN for the others,
+    // and a sum keeps a NaN: no branch per number. 65504 and 3.3895e38 are the largest numbers of f16 and
+    // bf16.
+    constexpr float scaled = std::same_as<E, f16>    ? 3.4028234e38F / 65519.0F
+                             : std::same_as<E, bf16> ? 1.0033F
+                                                     : 1.0F;
+    const F zero(0.0F), scale(scaled);
     F sum[4] = {zero, zero, zero, zero};
+    const auto check = [&](F y, F& into) { into = fma<Arch>(y * scale, zero, into); };
     std::size_t i = 0;
     for (; i + 4 * lane_count <= n; i += 4 * lane_count)
-        unrolled<4>([&](auto j) { sum[j] = fma<Arch>(load<Arch>(x + i + j * lane_count), zero, sum[j]); });
-    for (; i + lane_count <= n; i += lane_count) sum[0] = fma<Arch>(load<Arch>(x + i), zero, sum[0]);
-    if (i != n) sum[1] = fma<Arch>(load_part<Arch>(x + i, n - i), zero, sum[1]);
+        unrolled<4>([&](auto j) { check(load<Arch>(x + i + j * lane_count), sum[j]); });
+    for (; i + lane_count <= n; i += lane_count) check(load<Arch>(x + i), sum[0]);
+    if (i != n) check(load_part<Arch>(x + i, n - i), sum[1]);
     return reduce_add<Arch>((sum[0] + sum[1]) + (sum[2] + sum[3])) == 0.0F;
 }
 
