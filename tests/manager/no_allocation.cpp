@@ -80,7 +80,7 @@ template <class Cache> void busy(const kvtl::any_io::config& io) {
     c.shape = small;
     c.max_tokens = 400;
     c.max_sequences = 2;
-    c.share = true;
+    c.share = !Cache::types::layout::by_entry;
     c.attend_tokens = 96;
     c.window_tokens = 8;
     c.clusterer.tokens_per_cluster = 8;

@@ -272,6 +272,12 @@ template <class Cache> void equals_dense(const typename Cache::config& base = {}
             auto config = config_of<Cache>(s, base);
             config.max_sequences = 2;
             config.share = share;
+            if (share && Cache::types::layout::by_entry && Cache::preset::window_tokens < config.max_tokens) {
+                const auto refused = Cache::open(config);
+                REQUIRE_FALSE(refused.ok());
+                CHECK(refused.error().message.find("share is true") != std::string::npos);
+                continue;
+            }
             config.memory_bytes = least_memory<Cache>(config);
             const drift first(s.shape, config.max_tokens, 1), second(s.shape, config.max_tokens, 2);
             auto cache = open_cache<Cache>(config);
