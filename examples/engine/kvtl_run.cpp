@@ -151,6 +151,9 @@ void run(const arguments& a) {
     options.memory_bytes = static_cast<std::size_t>(a.memory_mib * (1 << 20));
     options.attend_tokens = a.attend_tokens;
     options.keep_tokens = a.keep_tokens;
+    if (a.keep_tokens != 0)
+        std::fprintf(stderr, "kvtl-run: --keep-tokens has no effect: %s keeps every entry\n",
+                     a.policy.c_str());
     options.shards = a.shards != 0 ? a.shards : std::min(2U, options.shape.kv_heads);
     if (options.shards > options.shape.kv_heads)
         throw bad_input("--shards: the model has " + std::to_string(options.shape.kv_heads) +
