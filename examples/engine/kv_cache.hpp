@@ -8,6 +8,7 @@
 
 #include <kvtl/geometry.hpp>
 #include <kvtl/signals.hpp>
+#include <kvtl/statistics.hpp>
 #include <kvtl/status.hpp>
 #include <kvtl/views.hpp>
 
@@ -41,6 +42,8 @@ struct cache_options {
     unsigned shards = 1;         ///< KV head h belongs to shard h % shards
     std::string io;              ///< "uring", "posix" or "memory"
     std::string path;            ///< unused by "memory"
+    std::string calibration;     ///< file of bases for presets that need one ("" for none)
+    bool time_phases = false;    ///< fill cache_stats::detail.phase_ns
     std::vector<setting> settings;
 };
 
@@ -56,6 +59,7 @@ struct cache_stats {
     std::vector<std::pair<std::string, std::uint64_t>> bytes_by_part;
     std::string io;      ///< what really ran: "uring", "posix" or "memory"
     bool direct = false; ///< transfers bypassed the page cache
+    kvtl::statistics detail; ///< everything that the manager counts
 };
 
 /// What the engine must supply beyond q, k and v. What is not wanted costs the engine nothing.

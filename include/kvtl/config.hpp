@@ -29,6 +29,7 @@ template <class Preset> struct cache_config {
     std::uint32_t sink_tokens = Preset::sink_tokens;     ///< first entries, likewise
     std::uint32_t tail_frames = automatic; ///< unfinished pages held per pool (automatic: two per lane)
     std::uint32_t read_through_pages = 4;  ///< gaps up to this many pages are read rather than skipped
+    bool time_phases = false;              ///< measure statistics::phase_ns (two clock readings per phase)
     signal supplied = signal::q | signal::k | signal::v; ///< what the engine hands over
     typename Preset::clusterer::config clusterer{};
     typename Preset::index::config index{};

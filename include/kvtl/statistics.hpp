@@ -21,6 +21,23 @@ struct memory_parts {
     }
 };
 
+/// Nanoseconds that decode spent in each phase, when cache_config::time_phases asks for it.
+struct phase_times {
+    std::uint64_t append = 0;     ///< taking the arriving token in
+    std::uint64_t score = 0;      ///< index scores
+    std::uint64_t choose = 0;     ///< selection
+    std::uint64_t fetch_wait = 0; ///< submitting reads and waiting for them
+    std::uint64_t attend = 0;     ///< attention, estimates and merging included
+    std::uint64_t maintain = 0;   ///< growth of units, splits, tails, writes
+    std::uint64_t evict = 0;      ///< retention: scoring and dropping entries
+
+    phase_times& operator+=(const phase_times& o) noexcept {
+        append += o.append, score += o.score, choose += o.choose, fetch_wait += o.fetch_wait;
+        attend += o.attend, maintain += o.maintain, evict += o.evict;
+        return *this;
+    }
+};
+
 struct statistics {
     std::uint64_t steps = 0;      ///< attend() calls (per layer and shard)
     std::uint64_t read_bytes = 0; ///< issued to the device, gaps included
@@ -32,6 +49,7 @@ struct statistics {
     std::uint64_t chosen_bytes = 0;          ///< entry bytes of all chosen units
     std::uint64_t resident_chosen_bytes = 0; ///< of these, resident before any read of the step was issued
     std::uint64_t chosen_units = 0;
+    std::uint64_t reused_units = 0; ///< chosen units that the previous step of their lane had chosen too
     std::uint64_t read_entries = 0; ///< live entries of chosen units that were read
     std::uint64_t decode_reads = 0; ///< reads issued for chosen units
     std::uint64_t splits = 0;
@@ -42,6 +60,8 @@ struct statistics {
     std::uint64_t bytes_moved_by_updates = 0; ///< entry bytes written again after their first write
     std::uint64_t storage_bytes = 0;          ///< space of the file that holds live pages, at its peak
     std::uint64_t resident_bytes_peak = 0;    ///< DRAM in use for the cache, at its peak
+    std::uint64_t kept_entries = 0;           ///< entries (per KV head) that retention has kept so far
+    phase_times phase_ns;
     memory_parts bytes_by_part;
 
     statistics& operator+=(const statistics& o) noexcept {
@@ -49,11 +69,12 @@ struct statistics {
         written_bytes += o.written_bytes, writes += o.writes;
         useful_bytes += o.useful_bytes, wasted_bytes += o.wasted_bytes;
         chosen_bytes += o.chosen_bytes, resident_chosen_bytes += o.resident_chosen_bytes;
-        chosen_units += o.chosen_units, read_entries += o.read_entries, decode_reads += o.decode_reads;
+        chosen_units += o.chosen_units, reused_units += o.reused_units, read_entries += o.read_entries, decode_reads += o.decode_reads;
         splits += o.splits, delayed_splits += o.delayed_splits, forced_loads += o.forced_loads;
         refused_splits += o.refused_splits, tail_rewrites += o.tail_rewrites;
         bytes_moved_by_updates += o.bytes_moved_by_updates, storage_bytes += o.storage_bytes;
-        resident_bytes_peak += o.resident_bytes_peak;
+        resident_bytes_peak += o.resident_bytes_peak, kept_entries += o.kept_entries;
+        phase_ns += o.phase_ns;
         return *this;
     }
 
@@ -61,6 +82,10 @@ struct statistics {
         return chosen_bytes == 0
                    ? 1.0
                    : static_cast<double>(resident_chosen_bytes) / static_cast<double>(chosen_bytes);
+    }
+    [[nodiscard]] double reuse_rate() const noexcept {
+        return chosen_units == 0 ? 0.0
+                                 : static_cast<double>(reused_units) / static_cast<double>(chosen_units);
     }
     [[nodiscard]] double mean_read_entries() const noexcept {
         return decode_reads == 0 ? 0.0

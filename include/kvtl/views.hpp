@@ -31,6 +31,8 @@ struct layer_input {
     std::span<const float> x{};        ///< (T, M)     input of the layer
     std::span<const float> probe{};    ///< (P, HQ, D) queries that stand for the future
     std::span<const float> external{}; ///< (T, H)     scores computed outside
+    std::span<float> lse{};            ///< (HQ) attend() writes, when not empty: log of the sum of exp(logit)
+                                       ///< over the entries it attended, estimates not included
     bool last_chunk = true;            ///< prefill only: no further chunk of this prompt follows
 };
 

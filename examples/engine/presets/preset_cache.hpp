@@ -92,6 +92,7 @@ template <class Preset> class preset_cache final : public kv_cache {
         c.memory_bytes = o.memory_bytes;
         c.attend_tokens = o.attend_tokens;
         c.shards = o.shards;
+        c.time_phases = o.time_phases;
         const auto backend = kvtl::any_io::parse(o.io);
         if (!backend)
             return kvtl::error(kvtl::errc::invalid_argument,
@@ -149,6 +150,7 @@ template <class Preset> class preset_cache final : public kv_cache {
                  : facts.name == std::string_view("posix_file") ? "posix"
                                                                 : "uring";
         out.direct = facts.direct;
+        out.detail = s;
         return out;
     }
     [[nodiscard]] unsigned shards() const noexcept override { return manager_.shards(); }
