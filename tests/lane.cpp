@@ -58,6 +58,7 @@ TEST_CASE("arrays are aligned, apart, and make up the block") {
         {&l.state(), sizeof(lane_state)},
         {&l.clusterer(), sizeof(clusterer_lane)},
         {&l.unit(0), 11 * sizeof(unit_record)},
+        {l.chosen_before().data(), sizeof(std::uint64_t)},
         {&l.run(0), 4 * sizeof(std::uint32_t)},
         {&l.next_member(0), 40 * sizeof(std::uint32_t)},
         {&l.buffer_unit(0), 6 * sizeof(std::uint32_t)},

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <kvtl/geometry.hpp>
+#include <kvtl/io/throttled.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/statistics.hpp>
 #include <kvtl/status.hpp>
@@ -38,12 +39,17 @@ struct cache_options {
     std::size_t max_sequences = 1;
     std::size_t memory_bytes = 0;
     std::size_t attend_tokens = 0;
-    std::size_t keep_tokens = 0; ///< 0: what the policy does by default
-    unsigned shards = 1;         ///< KV head h belongs to shard h % shards
-    std::string io;              ///< "uring", "posix" or "memory"
-    std::string path;            ///< unused by "memory"
-    std::string calibration;     ///< file of bases for presets that need one ("" for none)
-    bool time_phases = false;    ///< fill cache_stats::detail.phase_ns
+    std::size_t keep_tokens = 0;           ///< 0: what the policy does by default
+    unsigned shards = 1;                   ///< KV head h belongs to shard h % shards
+    std::string io;                        ///< "uring", "posix" or "memory"
+    std::string path;                      ///< unused by "memory"
+    std::shared_ptr<kvtl::throttle> limit; ///< a slower device to imitate; empty: the one that is there
+    std::vector<double>
+        rope_frequencies;         ///< angle per position of each rotated pair; empty: base 10,000, all
+    bool rope_neighbours = false; ///< pairs are (0, 1), (2, 3), ... instead of (0, n), (1, n + 1), ...
+    std::string calibration;      ///< file of bases for presets that need one ("" for none)
+    bool fit = false;             ///< turn size knobs down until the index takes half of the memory
+    bool time_phases = false;     ///< fill cache_stats::detail.phase_ns
     std::vector<setting> settings;
 };
 
@@ -57,9 +63,10 @@ struct cache_stats {
     double mean_read_entries = 0;
     std::uint64_t storage_bytes = 0;
     std::vector<std::pair<std::string, std::uint64_t>> bytes_by_part;
-    std::string io;      ///< what really ran: "uring", "posix" or "memory"
-    bool direct = false; ///< transfers bypassed the page cache
+    std::string io;          ///< what really ran: "uring", "posix" or "memory"
+    bool direct = false;     ///< transfers bypassed the page cache
     kvtl::statistics detail; ///< everything that the manager counts
+    std::vector<std::pair<std::string, std::string>> config; ///< ("slot.field", value) as it runs
 };
 
 /// What the engine must supply beyond q, k and v. What is not wanted costs the engine nothing.

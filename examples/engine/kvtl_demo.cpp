@@ -1,42 +1,46 @@
 // kvtl-demo: how well, and at what cost, policies answer questions about a document longer than their memory.
 //
-//   kvtl-demo -m tiny-2k.gguf --data prose.txt --questions 20 --memory-mib 3
+//   kvtl-demo -m tiny-2k.gguf --data prose.txt --questions 20 --memory-mib 3.25 --html report.html
 //
 // Every question has its own document. The document is prefilled; the question is then decoded token by
 // token, so that no policy sees it while it organises the document, and what it needs has to come back from
-// the cache file. Every policy gets the same documents and questions. Exit status: 0, 2 for what can never
-// work (bad usage, unreadable file, impossible value), 1 for a run that fails midway.
-// SPDX-License-Identifier: MIT
+// the cache file. Then a piece of running text is predicted token by token: the perplexity ratio says how
+// much worse than with everything attended. Every policy gets the same documents, questions and text
+// (eval/evaluator.hpp). One that cannot be opened says why in its line; that is an error only when no policy
+// that was named can. Exit status: 0, 2 for what can never work (bad usage, unreadable file, impossible
+// value), 1 for a run that fails midway. SPDX-License-Identifier: MIT
 #include <kvtl/version.hpp>
 
 #include "cleanup.hpp"
+#include "contenders.hpp"
 #include "demo_document.hpp"
-#include "error.hpp"
+#include "evaluator.hpp"
 #include "gguf.hpp"
 #include "kv_cache.hpp"
 #include "model.hpp"
 #include "program.hpp"
-#include "progress.hpp"
-#include "sampler.hpp"
+#include "report_html.hpp"
+#include "row.hpp"
+#include "tasks.hpp"
 #include "thread_pool.hpp"
 #include "tokenizer.hpp"
-#include "transformer.hpp"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <sstream>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace {
 
-using engine::bad_input;
 using engine::require;
 
 constexpr const char* program = "kvtl-demo";
@@ -50,43 +54,18 @@ struct arguments {
     std::string policies = "all";
     std::string io = "uring";
     std::string kv_path = "./kvtl-demo-" + std::to_string(::getpid()) + ".kv";
+    std::string calibration;
     std::string json_file;
+    std::string html_file;
     std::size_t questions = 20;
-    std::size_t attend_tokens = 256;
-    double memory_mib = 3;
+    std::size_t attend_tokens = 128;
+    std::size_t nll_tokens = 800;
+    std::size_t nll_prefill = 256;
+    double memory_mib = 3.25;
     unsigned threads = 2;
     bool list_policies = false;
     std::vector<std::string> settings;
     engine::document_plan document;
-};
-
-struct question {
-    std::vector<engine::token_id> prompt;
-    std::size_t document_tokens = 0; ///< what is prefilled; the rest of the prompt is decoded
-    std::string answer;
-};
-
-struct row {
-    std::string policy;
-    std::size_t questions = 0;
-    std::size_t right = 0;
-    std::size_t steps = 0; ///< decoded tokens; seconds, bytes and reads below are theirs
-    double seconds = 0;
-    std::uint64_t read_bytes = 0;
-    std::uint64_t useful_bytes = 0;
-    std::uint64_t reads = 0;
-    double prefill_seconds = 0;
-    engine::cache_stats stats; ///< of the whole run
-
-    [[nodiscard]] double accuracy() const {
-        return static_cast<double>(right) / static_cast<double>(questions);
-    }
-    [[nodiscard]] double per_token(std::uint64_t count) const {
-        return static_cast<double>(count) / static_cast<double>(steps);
-    }
-    [[nodiscard]] double tokens_per_s() const {
-        return seconds > 0 ? static_cast<double>(steps) / seconds : 0;
-    }
 };
 
 void define_options(CLI::App& app, arguments& a) {
@@ -106,28 +85,20 @@ void define_options(CLI::App& app, arguments& a) {
         ->capture_default_str();
     app.add_option("--memory-mib", a.memory_mib, "memory of the cache in MiB (full is exempt)")
         ->capture_default_str();
+    app.add_option("--nll-tokens", a.nll_tokens, "of the running text; 0: none")->capture_default_str();
+    app.add_option("--nll-prefill", a.nll_prefill, "of them are prefilled")->capture_default_str();
+    app.add_option("--calibration", a.calibration,
+                   "file of bases for policies that need one (default: MODEL.cal beside the model)");
     app.add_option("--kv-path", a.kv_path, "file of the cache (default ./kvtl-demo-PID.kv)");
     app.add_option("--io", a.io, "uring, posix or memory")->capture_default_str();
     app.add_option("--threads", a.threads, "threads of the engine")->capture_default_str();
     app.add_option("--json", a.json_file, "write the rows as JSON; - for standard output");
-    for (const char* name : {"--questions", "--tokens", "--facts", "--seed", "--attend-tokens", "--threads"})
+    app.add_option("--html", a.html_file, "write a report with plots");
+    for (const char* name : {"--questions", "--tokens", "--facts", "--seed", "--attend-tokens",
+                             "--nll-tokens", "--nll-prefill", "--threads"})
         app.get_option(name)->check(engine::whole_number);
     for (auto* option : app.get_options()) // the last one counts, so that scripts can have defaults
         if (option->get_name() != "--set") option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-}
-
-std::vector<std::string> chosen_policies(const std::string& list) {
-    std::vector<std::string> chosen;
-    if (list == "all") {
-        for (const auto name : engine::policy_names()) chosen.emplace_back(name);
-        return chosen;
-    }
-    std::istringstream names(list + ',');
-    for (std::string name; std::getline(names, name, ',');) {
-        engine::require_policy(name, "--policies");
-        chosen.push_back(name);
-    }
-    return chosen;
 }
 
 void check(const arguments& a) {
@@ -140,6 +111,8 @@ void check(const arguments& a) {
     require(!a.kv_path.empty() || a.io == "memory", "--kv-path: the path is empty");
     engine::require_io(a.io);
     engine::require_writable(a.json_file, "--json");
+    engine::require_writable(a.html_file, "--html");
+    require(a.html_file != "-", "--html: a report needs a file");
 }
 
 std::string read_prose(const std::string& path) {
@@ -149,165 +122,187 @@ std::string read_prose(const std::string& path) {
 }
 
 /// The asked facts stand at evenly spread depths, so that a policy which forgets some part is found out.
-std::vector<question> make_questions(const arguments& a, const engine::tokenizer& words,
-                                     std::size_t context) {
+eval::task make_questions(const arguments& a, const engine::tokenizer& words, std::size_t context) {
     const std::string prose = read_prose(a.data);
     const engine::document_writer writer(words, prose);
-    std::vector<question> all;
+    eval::task task;
+    task.name = "questions about documents";
     for (std::size_t i = 0; i < a.questions; ++i) {
         engine::document_plan plan = a.document;
         plan.depth = (static_cast<double>(i) + 0.5) / static_cast<double>(a.questions);
         plan.seed = a.document.seed * 1000003 + i; // seeds one apart share no document
         const auto text = writer.write(plan);
-        question& q = all.emplace_back();
-        q.prompt = words.encode(text.prompt);
-        q.document_tokens = engine::question_begin(words, q.prompt);
-        q.answer = text.answer;
-        require(q.prompt.size() + most_answer_tokens <= context,
-                "--tokens: a prompt of " + std::to_string(q.prompt.size()) +
+        eval::example& e = task.examples.emplace_back();
+        e.tokens = words.encode(text.prompt);
+        e.prefill = engine::question_begin(words, e.tokens);
+        e.answer = text.answer;
+        e.most_answer_tokens = most_answer_tokens;
+        require(e.tokens.size() + most_answer_tokens <= context,
+                "--tokens: a prompt of " + std::to_string(e.tokens.size()) +
                     " tokens and its answer are longer " + "than the model's context of " +
                     std::to_string(context));
     }
-    return all;
+    return task;
 }
 
-/// Prefills the document, decodes the question, then the answer greedily; adds what that cost to the row.
-void ask(const question& q, engine::transformer& t, const engine::tokenizer& words,
-         const engine::kv_cache& cache, row& r) {
-    using clock = std::chrono::steady_clock;
-    const auto seconds_since = [](clock::time_point start) {
-        return std::chrono::duration<double>(clock::now() - start).count();
-    };
-    const std::span<const engine::token_id> prompt = q.prompt;
-    auto start = clock::now();
-    t.begin();
-    (void)t.prefill(prompt.first(q.document_tokens));
-    r.prefill_seconds += seconds_since(start);
-
-    const auto before = cache.stats();
-    engine::sampler greedy(0, 1);
-    std::span<const float> logits;
-    std::string text;
-    start = clock::now();
-    for (const auto token : prompt.subspan(q.document_tokens)) logits = t.step(token);
-    for (std::size_t n = 1;; ++n) {
-        const auto token = greedy.choose(logits);
-        text += words.piece(token);
-        if (engine::without_spaces(text).size() >= q.answer.size() || n == most_answer_tokens) break;
-        logits = t.step(token);
-    }
-    r.seconds += seconds_since(start);
-    const auto after = cache.stats();
-
-    ++r.questions;
-    r.right += engine::without_spaces(text).starts_with(q.answer) ? 1 : 0;
-    r.steps += t.position() - q.document_tokens;
-    r.read_bytes += after.read_bytes - before.read_bytes;
-    r.useful_bytes += after.useful_bytes - before.useful_bytes;
-    r.reads += after.reads - before.reads;
+eval::task make_text(const arguments& a, const engine::tokenizer& words, std::size_t context) {
+    const std::size_t most = std::min(a.nll_tokens, context);
+    require(a.nll_prefill >= 1 && a.nll_prefill + 2 <= most,
+            "--nll-prefill: valid: 1 to " + std::to_string(most < 3 ? 1 : most - 2));
+    eval::task_options options{.prose_file = a.data, .limit = 1};
+    options.nll_prefill = a.nll_prefill;
+    options.nll_tokens = a.nll_tokens;
+    eval::task task = eval::make_task("nll:builtin", words, context, options);
+    task.name = "running text";
+    return task;
 }
 
-row run_policy(const std::string& policy, engine::cache_options& options, const engine::model& model,
-               const engine::tokenizer& words, engine::thread_pool& pool,
-               const std::vector<question>& questions) {
-    row r;
-    r.policy = options.policy = policy;
-    {
-        const auto cache = engine::open_or_fall_back(options, program);
-        engine::transformer transformer(model, *cache, pool);
-        engine::progress_bar progress(policy, questions.size());
-        progress.update(0);
-        for (const question& q : questions) {
-            ask(q, transformer, words, *cache, r);
-            progress.update(r.questions);
-        }
-        r.stats = cache->stats();
-    }
-    engine::forget_file();
-    return r;
+/// Where a paper's number was chosen for models of 32 layers, the one in proportion to the 6 of tiny-2k.
+std::vector<engine::setting> proportions() {
+    return {{"dynamickv", "budget", "interval", "1"}}; // of 4: with all layers provisional, nothing is saved
 }
 
 double mib(double bytes) {
     return bytes / (1 << 20);
 }
 
-void print_row(std::FILE* out, const row& r) {
-    std::fprintf(out, "%-24s %8.2f %6.2f MiB %10.1f %12.1f %9.2f %9.1f\n", r.policy.c_str(), r.accuracy(),
-                 mib(static_cast<double>(r.stats.resident_bytes_peak)), r.per_token(r.read_bytes) / 1024,
-                 r.per_token(r.reads), r.stats.hit_rate, r.tokens_per_s());
+/// What a policy did: both rows say the same when it could not run.
+struct line {
+    eval::row needle;
+    eval::row text; ///< of --nll-tokens 0: nothing in it
+};
+
+std::string cell(const std::optional<double>& value, const char* format, double unit = 1) {
+    if (!value) return "-";
+    char text[32];
+    std::snprintf(text, sizeof text, format, *value / unit);
+    return text;
+}
+
+void print_head(std::FILE* out, const arguments& a, const eval::task& questions, const kvtl::shape& shape) {
+    std::size_t tokens = 0, decoded = 0;
+    for (const eval::example& e : questions.examples) {
+        tokens += e.prefill;
+        decoded += e.tokens.size() - e.prefill;
+    }
+    const double count = static_cast<double>(questions.examples.size());
+    const double entry_bytes = 2.0 * 2.0 * shape.layers * shape.kv_heads * shape.head_dim; // K and V, f16
+    std::fprintf(
+        out,
+        "%zu question%s, each about its own document of %.0f tokens (%zu fact%s in it), asked in %.0f "
+        "tokens.\n"
+        "A document's cache is %.2f MiB in f16; policies other than full may use %.2f MiB of memory\n"
+        "and attend %zu entries per head and layer.\n",
+        questions.examples.size(), questions.examples.size() == 1 ? "" : "s",
+        static_cast<double>(tokens) / count, a.document.facts, a.document.facts == 1 ? "" : "s",
+        static_cast<double>(decoded) / count, mib(entry_bytes * static_cast<double>(tokens) / count),
+        a.memory_mib, a.attend_tokens);
+    if (a.nll_tokens != 0)
+        std::fprintf(out, "Perplexity: of %zu tokens of prose, %zu of them read beforehand; full is 1.\n",
+                     a.nll_tokens, a.nll_prefill);
+    std::fprintf(out, "\n%-22s %8s %10s %10s %10s %11s %8s %8s\n", "policy", "accuracy", "perplexity",
+                 "KV memory", "KiB/token", "reads/token", "hit rate", "tokens/s");
     std::fflush(out);
 }
 
-std::string to_json(const arguments& a, const std::vector<row>& rows) {
+void print_line(std::FILE* out, const line& l) {
+    const eval::row& r = l.needle;
+    if (r.error) { // its first line; the rest lists the parts of a bound
+        std::fprintf(out, "%-22s %s\n", r.policy.c_str(), r.error->substr(0, r.error->find('\n')).c_str());
+        return;
+    }
+    std::fprintf(out, "%-22s %8s %10s %6s MiB %10s %11s %8s %8s\n", r.policy.c_str(),
+                 cell(r.accuracy, "%.2f").c_str(), cell(perplexity_ratio(l.text), "%.3f").c_str(),
+                 cell(r.resident_bytes_peak, "%.2f", 1 << 20).c_str(),
+                 cell(r.read_bytes_per_token, "%.1f", 1024).c_str(), cell(r.reads_per_token, "%.1f").c_str(),
+                 cell(r.hit_rate, "%.2f").c_str(), cell(r.tokens_per_s, "%.1f").c_str());
+}
+
+std::string to_json(const arguments& a, const std::vector<line>& lines) {
     using json = nlohmann::ordered_json;
+    const auto value = [](const auto& optional) { return optional ? json(*optional) : json(); };
     json all = json::array();
-    for (const row& r : rows)
+    for (const auto& [r, text] : lines)
         all.push_back({{"policy", r.policy},
                        {"task", "needle"},
-                       {"questions", r.questions},
+                       {"questions", a.questions},
                        {"attend_tokens", a.attend_tokens},
                        {"memory_mib", a.memory_mib},
-                       {"accuracy", r.accuracy()},
-                       {"resident_bytes_peak", r.stats.resident_bytes_peak},
-                       {"read_bytes_per_token", r.per_token(r.read_bytes)},
-                       {"useful_bytes_per_token", r.per_token(r.useful_bytes)},
-                       {"reads_per_token", r.per_token(r.reads)},
-                       {"mean_read_entries", r.stats.mean_read_entries},
-                       {"hit_rate", r.stats.hit_rate},
-                       {"tokens_per_s", r.tokens_per_s()},
-                       {"prefill_s", r.prefill_seconds / static_cast<double>(r.questions)},
-                       {"decoded_tokens", r.steps},
-                       {"io", r.stats.io},
-                       {"direct", r.stats.direct}});
+                       {"error", value(r.error)},
+                       {"accuracy", value(r.accuracy)},
+                       {"nll", value(text.nll)},
+                       {"nll_full", value(text.nll_full)},
+                       {"perplexity_ratio", value(perplexity_ratio(text))},
+                       {"resident_bytes_peak", value(r.resident_bytes_peak)},
+                       {"read_bytes_per_token", value(r.read_bytes_per_token)},
+                       {"useful_bytes_per_token", value(r.useful_bytes_per_token)},
+                       {"reads_per_token", value(r.reads_per_token)},
+                       {"mean_read_entries", value(r.mean_read_entries)},
+                       {"hit_rate", value(r.hit_rate)},
+                       {"tokens_per_s", value(r.tokens_per_s)},
+                       {"prefill_s", value(r.prefill_s)},
+                       {"decoded_tokens", r.decoded_tokens},
+                       {"io", r.io},
+                       {"direct", r.direct}});
     return all.dump(1);
+}
+
+std::string device_of(const std::vector<line>& lines) {
+    for (const auto& [r, text] : lines)
+        if (!r.error && r.io != "memory") return r.io + (r.direct ? ", O_DIRECT" : "");
+    return "memory";
+}
+
+std::string report_of(const arguments& a, const std::vector<line>& lines) {
+    eval::report report;
+    report.title = "KV cache policies under one bound";
+    report.facts = {{"model", std::filesystem::path(a.model).filename().string()},
+                    {"memory of a cache", cell(a.memory_mib, "%g MiB (full is exempt)")},
+                    {"program", std::string(program) + " " + KVTL_VERSION_STRING},
+                    {"question", "hidden while compressing"},
+                    {"device", device_of(lines)}};
+    for (const line& l : lines) report.rows.push_back(l.needle);
+    if (a.nll_tokens != 0)
+        for (const line& l : lines) report.rows.push_back(l.text);
+    return eval::to_html(report);
 }
 
 void run(const arguments& a) {
     check(a);
     engine::cache_options options;
-    for (const auto& text : a.settings) options.settings.push_back(engine::parse_setting(text));
-    const auto policies = chosen_policies(a.policies);
+    options.settings = proportions();
+    for (const auto& text : a.settings) options.settings.push_back(engine::parse_setting(text)); // these win
+    const auto policies = eval::parse_policies(a.policies);
     const engine::gguf_file file(a.model);
     const engine::model model(file);
     const engine::tokenizer words(file);
-    const auto questions = make_questions(a, words, model.hyper().context);
+    const eval::task questions = make_questions(a, words, model.hyper().context);
+    std::optional<eval::task> text;
+    if (a.nll_tokens != 0) text = make_text(a, words, model.hyper().context);
 
-    std::size_t longest = 0, tokens = 0, decoded = 0;
-    for (const question& q : questions) {
-        longest = std::max(longest, q.prompt.size());
-        tokens += q.document_tokens;
-        decoded += q.prompt.size() - q.document_tokens;
-    }
-    const auto& shape = options.shape = model.hyper().shape;
-    options.max_tokens = longest + most_answer_tokens;
+    options.shape = model.hyper().shape;
+    options.rope_frequencies.assign(model.rope_frequencies().begin(), model.rope_frequencies().end());
+    options.rope_neighbours = model.hyper().pairing == engine::rope_pairing::neighbours;
+    options.max_tokens = std::max(questions.most_tokens(), text ? text->most_tokens() : 0);
     options.memory_bytes = static_cast<std::size_t>(a.memory_mib * (1 << 20));
     options.attend_tokens = a.attend_tokens;
-    options.shards = std::min(2U, shape.kv_heads);
+    options.shards = std::min(2U, options.shape.kv_heads);
     options.io = a.io;
     options.path = a.kv_path;
-
-    for (const auto& policy :
-         policies) { // a bound too small for the last policy shall not come after an hour
-        options.policy = policy;
-        (void)engine::open_or_fall_back(options, program);
+    options.calibration = a.calibration.empty() ? engine::calibration_beside(a.model) : a.calibration;
+    options.fit = true;
+    options.time_phases = true;
+    std::vector<eval::contender> contenders;
+    for (const auto& policy : policies) {
+        contenders.push_back({.options = options, .error = {}});
+        contenders.back().options.policy = policy;
+        if (policy == "full") contenders.back().options.io = "memory"; // it has no file
     }
-    engine::forget_file();
+    const auto wants = eval::try_all(contenders, options.io, program);
+    eval::require_any(contenders, policies);
 
     std::FILE* const out = a.json_file == "-" ? stderr : stdout;
-    const double count = static_cast<double>(questions.size());
-    const double entry_bytes = 2.0 * 2.0 * shape.layers * shape.kv_heads * shape.head_dim; // K and V, f16
-    std::fprintf(
-        out,
-        "%zu questions, each about its own document of %.0f tokens (%zu fact%s in it), asked in %.0f "
-        "tokens.\n"
-        "A document's cache is %.2f MiB in f16; policies other than full may use %.2f MiB of memory\n"
-        "and attend %zu entries per head and layer.\n\n",
-        questions.size(), static_cast<double>(tokens) / count, a.document.facts,
-        a.document.facts == 1 ? "" : "s", static_cast<double>(decoded) / count,
-        mib(entry_bytes * static_cast<double>(tokens) / count), a.memory_mib, a.attend_tokens);
-    std::fprintf(out, "%-24s %8s %10s %10s %12s %9s %9s\n", "policy", "accuracy", "KV memory", "KiB/token",
-                 "reads/token", "hit rate", "tokens/s");
-    std::fflush(out);
+    print_head(out, a, questions, options.shape);
 
     // Threads inherit what is held back: only this one takes the ending signals, and so never while it opens
     // a file.
@@ -315,19 +310,23 @@ void run(const arguments& a) {
         const engine::signal_hold hold;
         return engine::thread_pool(a.threads);
     }();
-    std::vector<row> rows;
-    for (const auto& policy : policies) {
-        rows.push_back(run_policy(policy, options, model, words, pool, questions));
-        print_row(out, rows.back());
+    eval::evaluator evaluator(model, words, pool, options, wants, program);
+    std::vector<line> lines;
+    for (auto& r : eval::run_task(evaluator, questions, contenders, false))
+        lines.push_back({std::move(r), {}});
+    if (text) {
+        auto rows = eval::run_task(evaluator, *text, contenders, false);
+        for (std::size_t i = 0; i < rows.size(); ++i) lines[i].text = std::move(rows[i]);
     }
-    std::fprintf(out, "\nKiB, reads, hit rate and tokens/s are those of decoding.");
-    const auto on_file =
-        std::find_if(rows.begin(), rows.end(), [](const row& r) { return r.stats.io != "memory"; });
-    if (on_file != rows.end())
-        std::fprintf(out, " The cache was a file: %s%s.", on_file->stats.io.c_str(),
-                     on_file->stats.direct ? ", O_DIRECT" : "");
-    std::fprintf(out, "\n");
-    if (!a.json_file.empty()) engine::write_output(a.json_file, to_json(a, rows));
+    for (const line& l : lines) print_line(out, l);
+    std::fprintf(out, "\nKiB, reads, hit rate and tokens/s are those of decoding. The cache was %s%s.\n",
+                 device_of(lines) == "memory" ? "in " : "a file: ", device_of(lines).c_str());
+    if (!a.json_file.empty()) engine::write_output(a.json_file, to_json(a, lines));
+    if (!a.html_file.empty()) {
+        engine::write_output(a.html_file, report_of(a, lines));
+        std::fprintf(out, "Plots: %s\n", a.html_file.c_str());
+    }
+    eval::require_finished(contenders);
 }
 
 } // namespace

@@ -14,6 +14,7 @@
 #include "model.hpp"
 #include "program.hpp"
 #include "progress.hpp"
+#include "recording_cache.hpp"
 #include "report.hpp"
 #include "thread_pool.hpp"
 #include "tokenizer.hpp"
@@ -43,6 +44,8 @@ struct arguments {
     std::optional<std::string> prompt;
     std::string prompt_file;
     std::string json_file;
+    std::string trace_file;
+    std::string calibration;
     std::string policy = "dynakv";
     std::string io = "uring";
     std::string kv_path = "./kvtl-" + std::to_string(::getpid()) + ".kv";
@@ -82,6 +85,10 @@ void define_options(CLI::App& app, arguments& a) {
                    "parts of the cache that work concurrently (default: 2, at most KV heads)");
     app.add_option("--prefill-chunk", a.prefill_chunk, "tokens per pass of the prompt")
         ->capture_default_str();
+    app.add_option("--calibration", a.calibration,
+                   "bases for policies that need them (default: the model's name with .cal, if it is there)");
+    app.add_option("--record-trace", a.trace_file,
+                   "write q, k and v of every token and layer (kvtl-bench replays)");
     app.add_option("--json", a.json_file, "write the result as JSON; - for standard output");
     for (const char* name : {"--predict", "--seed", "--logits", "--attend-tokens", "--keep-tokens",
                              "--threads", "--shards", "--prefill-chunk"})
@@ -102,6 +109,8 @@ void check(const arguments& a) {
     engine::require_io(a.io);
     require(!a.kv_path.empty() || a.io == "memory", "--kv-path: the path is empty");
     engine::require_policy(a.policy, "--policy");
+    require(a.trace_file != "-", "--record-trace: a trace needs a file");
+    engine::require_writable(a.trace_file, "--record-trace");
     engine::require_writable(a.json_file, "--json"); // the run may take long: find out now that it cannot
 }
 
@@ -147,10 +156,13 @@ void run(const arguments& a) {
 
     options.policy = a.policy;
     options.shape = model.hyper().shape;
+    options.rope_frequencies.assign(model.rope_frequencies().begin(), model.rope_frequencies().end());
+    options.rope_neighbours = model.hyper().pairing == engine::rope_pairing::neighbours;
     options.max_tokens = tokens.size() + a.generate.predict;
     options.memory_bytes = static_cast<std::size_t>(a.memory_mib * (1 << 20));
     options.attend_tokens = a.attend_tokens;
     options.keep_tokens = a.keep_tokens;
+    options.calibration = a.calibration.empty() ? engine::calibration_beside(a.model) : a.calibration;
     if (a.keep_tokens != 0)
         std::fprintf(stderr, "kvtl-run: --keep-tokens has no effect: %s keeps every entry\n",
                      a.policy.c_str());
@@ -170,7 +182,10 @@ void run(const arguments& a) {
     engine::run_report report;
     {
         const auto cache = engine::open_or_fall_back(options, program);
-        engine::transformer transformer(model, *cache, pool, a.prefill_chunk);
+        std::optional<engine::recording_cache> recording;
+        if (!a.trace_file.empty()) recording.emplace(*cache, options.shape, a.trace_file);
+        engine::kv_cache& used = recording ? static_cast<engine::kv_cache&>(*recording) : *cache;
+        engine::transformer transformer(model, used, pool, a.prefill_chunk);
         const bool stream = a.json_file != "-";
         engine::progress_bar reading("prompt", tokens.size());
         engine::progress_bar writing("tokens", a.generate.predict, !stream || ::isatty(STDOUT_FILENO) == 0);
@@ -188,6 +203,7 @@ void run(const arguments& a) {
         };
         report.run = generate(transformer, words, tokens, a.generate, events);
         if (stream) std::printf("\n");
+        if (recording) recording->finish();
         report.stats = cache->stats();
     }
     engine::forget_file();

@@ -52,6 +52,12 @@ void require_io(const std::string& name) {
             "--io: unknown device '" + name + "'; valid: uring, posix, memory");
 }
 
+std::string calibration_beside(const std::string& model_file) {
+    const std::filesystem::path file = std::filesystem::path(model_file).replace_extension(".cal");
+    std::error_code none;
+    return std::filesystem::is_regular_file(file, none) ? file.string() : std::string();
+}
+
 void require_writable(const std::string& file, const char* option) {
     namespace fs = std::filesystem;
     if (file.empty() || file == "-") return;

@@ -24,6 +24,9 @@ void require(bool good, const std::string& message);
 void require_policy(const std::string& name, const char* option);
 void require_io(const std::string& name);
 
+/// MODEL.cal beside MODEL.gguf, or "" when there is none.
+[[nodiscard]] std::string calibration_beside(const std::string& model_file);
+
 /// A run may take long: finds out before it whether its result can be written. "" and "-" always can.
 void require_writable(const std::string& file, const char* option);
 

@@ -5,6 +5,11 @@
 
 namespace engine {
 
+// One line per preset that was compiled in, made from presets/preset_table.cmake.
+#define KVTL_PRESET(name) cache_opener open_##name;
+#include "preset_table.inc"
+#undef KVTL_PRESET
+
 namespace {
 
 struct entry {
@@ -13,12 +18,9 @@ struct entry {
 };
 
 constexpr std::array table = {
-    entry{"full", open_full},
-    entry{"dynakv", open_dynakv},
-    entry{"dynakv_static", open_dynakv_static},
-    entry{"dynakv_sequence_order", open_dynakv_sequence_order},
-    entry{"dynakv_unit_contiguous", open_dynakv_unit_contiguous},
-    entry{"dynakv_lru", open_dynakv_lru},
+#define KVTL_PRESET(name) entry{#name, open_##name},
+#include "preset_table.inc"
+#undef KVTL_PRESET
 };
 
 } // namespace

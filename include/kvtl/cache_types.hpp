@@ -3,6 +3,7 @@
 
 #include <kvtl/frame_pool.hpp>
 #include <kvtl/lane.hpp>
+#include <kvtl/page_format.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/transfers.hpp>
 
@@ -17,12 +18,24 @@ template <class Lane> struct lane_table {
     lane_sizes sizes;
     typename Lane::offsets offsets;
     std::uint32_t lanes_per_slot = 0;
+    std::uint32_t lanes_per_layer = 0;
 
     [[nodiscard]] Lane at(std::uint32_t id) const noexcept {
         return {blocks + std::size_t{id} * offsets.bytes, sizes, offsets};
     }
     [[nodiscard]] std::uint32_t slot_of(std::uint32_t id) const noexcept { return id / lanes_per_slot; }
+    [[nodiscard]] std::uint32_t layer_of(std::uint32_t id) const noexcept {
+        return id % lanes_per_slot / lanes_per_layer;
+    }
+    [[nodiscard]] std::uint32_t in_layer(std::uint32_t id) const noexcept { return id % lanes_per_layer; }
 };
+
+template <class Remainder> [[nodiscard]] consteval bool remainder_needs_means() {
+    if constexpr (requires { Remainder::needs_means; })
+        return Remainder::needs_means;
+    else
+        return false;
+}
 
 template <class Preset, class Geometry> struct cache_types {
     using geometry = Geometry;
@@ -34,6 +47,8 @@ template <class Preset, class Geometry> struct cache_types {
     using index_state = typename index::template state<Geometry>;
     using selector = typename Preset::selector;
     using selector_state = typename selector::template state<Geometry>;
+    using remainder = typename Preset::remainder;
+    using remainder_state = typename remainder::template state<Geometry>;
     using layout = typename Preset::layout;
     using layout_state = typename layout::template state<Geometry>;
     using io = typename Preset::io;
@@ -46,11 +61,30 @@ template <class Preset, class Geometry> struct cache_types {
     };
     using pool = frame_pool<replacement>;
     using transfers = kvtl::transfers<queue, pool>;
-    using lane = lane_view<element_type, typename clusterer::lane>;
+    /// Units are runs of consecutive entries: they need no records beyond residency (group_store.hpp).
+    static constexpr bool sequential = detail::sequential_units<clusterer>() && layout::by_entry;
+    using unit_type = std::conditional_t<sequential, group_record, unit_record>;
+    using lane = lane_view<element_type, typename clusterer::lane, unit_type>;
     using lane_table = kvtl::lane_table<lane>;
 
+    /// Storage holds values only: the index has the keys, or rebuilds them.
+    static constexpr bool values_only = sequential && requires { requires index::rebuilds_keys; };
+    [[nodiscard]] static constexpr page_format<element_type> page_format_of(std::uint32_t device_page,
+                                                                            std::uint32_t width) noexcept {
+        return values_only ? page_format<element_type>::values_only(device_page, width)
+                           : page_format<element_type>::make(device_page, width);
+    }
+    /// Fixed groups: how one lies in its slot.
+    [[nodiscard]] static constexpr page_format<element_type> slot_format_of(std::uint32_t width,
+                                                                            std::uint32_t group) noexcept {
+        return page_format<element_type>::packed(width, group);
+    }
+
+    /// What a step has read does not outlive it.
+    static constexpr bool keeps_nothing = requires { requires Preset::replacement::keeps_nothing; };
     /// Units have means because a policy reads them.
-    static constexpr bool means = clusterer::needs_means || index::needs_means;
+    static constexpr bool means =
+        clusterer::needs_means || index::needs_means || remainder_needs_means<remainder>();
     static constexpr granularity unit_of = clusterer::unit_of;
 };
 

@@ -7,12 +7,70 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <string>
+#include <type_traits>
 
 namespace kvtl::inline v0 {
 
 inline constexpr std::uint32_t whole_sequence =
     std::numeric_limits<std::uint32_t>::max(); ///< window_tokens of `full`
 inline constexpr std::uint32_t automatic = std::numeric_limits<std::uint32_t>::max();
+
+/// A policy's config; empty where it has none.
+struct no_settings {
+    template <class Visit> void fields(Visit&&) {}
+};
+namespace detail {
+template <class Policy> struct settings { using type = no_settings; };
+template <class Policy>
+requires requires {
+    typename Policy::config;
+}
+struct settings<Policy> {
+    using type = typename Policy::config;
+};
+} // namespace detail
+template <class Policy> using settings_of = typename detail::settings<Policy>::type;
+
+/// A preset may hold defaults for the configs of its slots: `static constexpr low_rank_keys::config
+/// index_config{.rank = 16}`. They count only while the slot has that policy: an ablation that exchanges it
+/// gets the new one's own defaults.
+namespace detail {
+template <class Config, class Default> [[nodiscard]] constexpr Config default_config(const Default& d) {
+    if constexpr (std::is_same_v<Config, Default>)
+        return d;
+    else
+        return Config{};
+}
+template <class Preset> [[nodiscard]] constexpr settings_of<typename Preset::clusterer> clusterer_defaults() {
+    using config = settings_of<typename Preset::clusterer>;
+    if constexpr (requires { Preset::clusterer_config; })
+        return default_config<config>(Preset::clusterer_config);
+    else
+        return config{};
+}
+template <class Preset> [[nodiscard]] constexpr settings_of<typename Preset::index> index_defaults() {
+    using config = settings_of<typename Preset::index>;
+    if constexpr (requires { Preset::index_config; })
+        return default_config<config>(Preset::index_config);
+    else
+        return config{};
+}
+template <class Preset> [[nodiscard]] constexpr settings_of<typename Preset::selector> selector_defaults() {
+    using config = settings_of<typename Preset::selector>;
+    if constexpr (requires { Preset::selector_config; })
+        return default_config<config>(Preset::selector_config);
+    else
+        return config{};
+}
+template <class Preset> [[nodiscard]] constexpr settings_of<typename Preset::remainder> remainder_defaults() {
+    using config = settings_of<typename Preset::remainder>;
+    if constexpr (requires { Preset::remainder_config; })
+        return default_config<config>(Preset::remainder_config);
+    else
+        return config{};
+}
+} // namespace detail
 
 /// Configuration of kv_manager<Preset, ...>. Defaults of the policies' configs are those of the preset.
 template <class Preset> struct cache_config {
@@ -29,14 +87,22 @@ template <class Preset> struct cache_config {
     std::uint32_t sink_tokens = Preset::sink_tokens;     ///< first entries, likewise
     std::uint32_t tail_frames = automatic; ///< unfinished pages held per pool (automatic: two per lane)
     std::uint32_t read_through_pages = 4;  ///< gaps up to this many pages are read rather than skipped
-    bool time_phases = false;              ///< measure statistics::phase_ns (two clock readings per phase)
+    std::size_t keep_tokens = 0; ///< presets that drop entries: mean number of entries per layer and KV head
+                                 ///< that survive, sinks and window included (0: attend_tokens)
+    std::size_t prefill_tokens = 0; ///< presets that drop entries: longest prompt (0: max_tokens)
+    bool time_phases = false;       ///< measure statistics::phase_ns (two clock readings per phase)
+    std::string calibration{};      ///< file of bases, for presets that need signal::calibration
     signal supplied = signal::q | signal::k | signal::v; ///< what the engine hands over
-    typename Preset::clusterer::config clusterer{};
-    typename Preset::index::config index{};
-    typename Preset::selector::config selector{};
+    settings_of<typename Preset::clusterer> clusterer = detail::clusterer_defaults<Preset>();
+    settings_of<typename Preset::index> index = detail::index_defaults<Preset>();
+    settings_of<typename Preset::selector> selector = detail::selector_defaults<Preset>();
+    settings_of<typename Preset::remainder> remainder = detail::remainder_defaults<Preset>();
     typename Preset::layout::config layout{};
     typename Preset::replacement::config replacement{};
     typename Preset::io::config io{};
+    settings_of<typename Preset::budget> budget{};
+    settings_of<typename Preset::retention> retention{};
+    settings_of<typename Preset::position> position{};
 };
 
 } // namespace kvtl::inline v0

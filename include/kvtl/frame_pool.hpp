@@ -65,10 +65,12 @@ template <class Replacement> class frame_pool {
     [[nodiscard]] frame_record& operator[](std::uint32_t i) noexcept { return frame_[i]; }
     [[nodiscard]] const frame_record& operator[](std::uint32_t i) const noexcept { return frame_[i]; }
     [[nodiscard]] std::uint32_t size() const noexcept { return count_; }
+    [[nodiscard]] std::uint32_t frame_bytes() const noexcept { return page_bytes_; }
     [[nodiscard]] std::span<std::byte> memory() const noexcept {
         return {memory_, std::size_t{count_} * page_bytes_};
     }
     [[nodiscard]] typename Replacement::state_type& replacement() noexcept { return replacement_; }
+    [[nodiscard]] std::uint32_t free() const noexcept { return free_count_; }
     [[nodiscard]] std::uint32_t in_use() const noexcept { return count_ - free_count_; }
     [[nodiscard]] std::uint32_t peak() const noexcept { return peak_; }
     /// The first `frames` frames of the arena have been lent as plain memory.

@@ -27,13 +27,19 @@ struct lane_sizes {
     bool means = false;              ///< units have means
     bool chains = false;             ///< entry-wise layout: units are chains of entries
     std::uint32_t chain_entries = 0; ///< rows that a lane's stream may have, gaps included
+    std::uint32_t spare = 1;         ///< rows of the window's ring beyond the window
+    std::size_t batch_scratch = 0;   ///< bytes to cluster as many rows, for clusterers that place batches
+    std::size_t index_unit = 0, index_lane = 0;         ///< bytes of the index's summaries
+    std::size_t remainder_unit = 0, remainder_lane = 0; ///< bytes of the remainder's
 };
 
 /// Offsets of a lane's arrays in its block.
-template <element E, class ClustererLane> struct lane_offsets {
+template <element E, class ClustererLane, class Unit = unit_record> struct lane_offsets {
     std::size_t state = 0, clusterer = 0, units = 0, runs = 0, chain = 0;
     std::size_t buffer_unit = 0, buffer_entry = 0;
     std::size_t means = 0;
+    std::size_t index_lane = 0, index_units = 0, remainder_lane = 0, remainder_units = 0;
+    std::size_t chosen = 0; ///< one bit per unit: the previous step chose it
     std::size_t sink_k = 0, sink_v = 0, window_k = 0, window_v = 0;
     std::size_t buffer_k = 0, buffer_v = 0;
     std::size_t bytes = 0;
@@ -50,7 +56,8 @@ template <element E, class ClustererLane> struct lane_offsets {
         const std::size_t row = s.width * sizeof(E);
         o.state = put(sizeof(lane_state));
         o.clusterer = put(sizeof(ClustererLane));
-        o.units = put(s.max_units * sizeof(unit_record));
+        o.units = put(s.max_units * sizeof(Unit));
+        o.chosen = put((s.max_units + 63) / 64 * sizeof(std::uint64_t));
         o.runs = put(s.runs * sizeof(std::uint32_t));
         o.chain = put(s.chains ? s.chain_entries * sizeof(std::uint32_t) : 0);
         o.metadata_bytes = used;
@@ -60,11 +67,15 @@ template <element E, class ClustererLane> struct lane_offsets {
         o.buffer_v = put(s.buffer * row);
         o.buffer_bytes = used - o.metadata_bytes;
         o.means = put(s.means ? std::size_t{s.max_units} * s.width * sizeof(float) : 0);
+        o.index_lane = put(s.index_lane);
+        o.index_units = put(s.index_unit * s.max_units);
+        o.remainder_lane = put(s.remainder_lane);
+        o.remainder_units = put(s.remainder_unit * s.max_units);
         o.index_bytes = used - o.metadata_bytes - o.buffer_bytes;
         o.sink_k = put(s.sinks * row);
         o.sink_v = put(s.sinks * row);
-        o.window_k = put((std::size_t{s.window} + 1) * row);
-        o.window_v = put((std::size_t{s.window} + 1) * row);
+        o.window_k = put((std::size_t{s.window} + s.spare) * row);
+        o.window_v = put((std::size_t{s.window} + s.spare) * row);
         o.window_bytes = used - o.metadata_bytes - o.buffer_bytes - o.index_bytes;
         o.bytes = used;
         return o;
@@ -72,9 +83,9 @@ template <element E, class ClustererLane> struct lane_offsets {
 };
 
 /// Access to one lane. Cheap to make and to copy; owns nothing.
-template <element E, class ClustererLane> class lane_view {
+template <element E, class ClustererLane, class Unit = unit_record> class lane_view {
   public:
-    using offsets = lane_offsets<E, ClustererLane>;
+    using offsets = lane_offsets<E, ClustererLane, Unit>;
 
     lane_view() = default;
     lane_view(std::byte* block, const lane_sizes& sizes, const offsets& at) noexcept
@@ -84,15 +95,27 @@ template <element E, class ClustererLane> class lane_view {
     [[nodiscard]] ClustererLane& clusterer() const noexcept { return *get<ClustererLane>(at_->clusterer); }
     [[nodiscard]] const lane_sizes& sizes() const noexcept { return *sizes_; }
 
-    [[nodiscard]] unit_record& unit(std::uint32_t i) const noexcept {
-        return get<unit_record>(at_->units)[i];
-    }
-    [[nodiscard]] std::span<unit_record> units() const noexcept {
-        return {get<unit_record>(at_->units), state().units};
-    }
+    [[nodiscard]] Unit& unit(std::uint32_t i) const noexcept { return get<Unit>(at_->units)[i]; }
+    [[nodiscard]] std::span<Unit> units() const noexcept { return {get<Unit>(at_->units), state().units}; }
     /// (U, width) float32.
     [[nodiscard]] float* mean(std::uint32_t u) const noexcept {
         return get<float>(at_->means) + std::size_t{u} * sizes_->width;
+    }
+    /// What the index keeps of this lane. `in_layer` is the lane's number in its layer.
+    [[nodiscard]] summary_view index_summary(const summary_shape& shape, std::uint32_t layer,
+                                             std::uint32_t in_layer) const noexcept {
+        return {block_ + at_->index_lane,   block_ + at_->index_units, sizes_->index_unit, shape, layer,
+                in_layer * shape.lane_heads};
+    }
+    [[nodiscard]] summary_view remainder_summary(const summary_shape& shape, std::uint32_t layer,
+                                                 std::uint32_t in_layer) const noexcept {
+        return {
+            block_ + at_->remainder_lane, block_ + at_->remainder_units, sizes_->remainder_unit, shape, layer,
+            in_layer * shape.lane_heads};
+    }
+    /// One bit per unit, set when the previous step chose it.
+    [[nodiscard]] std::span<std::uint64_t> chosen_before() const noexcept {
+        return {get<std::uint64_t>(at_->chosen), (sizes_->max_units + 63) / 64};
     }
     [[nodiscard]] std::uint32_t& run(std::uint32_t i) const noexcept {
         return get<std::uint32_t>(at_->runs)[i];
@@ -105,9 +128,9 @@ template <element E, class ClustererLane> class lane_view {
     // Rows, each `width` elements.
     [[nodiscard]] E* sink_k(std::uint32_t i) const noexcept { return row(at_->sink_k, i); }
     [[nodiscard]] E* sink_v(std::uint32_t i) const noexcept { return row(at_->sink_v, i); }
-    /// The window is a ring: token t lies at row t % (window + 1).
+    /// The window is a ring: token t lies at row t % (window + spare).
     [[nodiscard]] std::uint32_t ring(std::uint32_t token) const noexcept {
-        return token % (sizes_->window + 1);
+        return token % (sizes_->window + sizes_->spare);
     }
     [[nodiscard]] E* window_k(std::uint32_t token) const noexcept { return row(at_->window_k, ring(token)); }
     [[nodiscard]] E* window_v(std::uint32_t token) const noexcept { return row(at_->window_v, ring(token)); }
@@ -165,6 +188,10 @@ template <element E, class ClustererLane> class lane_view {
     void reset() const noexcept {
         state() = lane_state{};
         clusterer() = ClustererLane{};
+        for (std::uint64_t& bits : chosen_before()) bits = 0;
+        // What index and remainder fitted to the lane's last sequence is not the next one's.
+        std::memset(block_ + at_->index_lane, 0, sizes_->index_lane);
+        std::memset(block_ + at_->remainder_lane, 0, sizes_->remainder_lane);
     }
 
   private:

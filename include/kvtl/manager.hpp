@@ -12,6 +12,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/calibration.hpp>
+#include <kvtl/call_checks.hpp>
 #include <kvtl/explain.hpp>
 #include <kvtl/io/superblock.hpp>
 #include <kvtl/planner.hpp>
@@ -29,8 +31,8 @@ template <class Preset, class Geometry, class Supplied = supplied_by_default> cl
 };
 
 template <class Preset, class Geometry, class Supplied>
-requires preset_for<Preset, Geometry, Supplied>
-class kv_manager<Preset, Geometry, Supplied> {
+requires preset_for<Preset, Geometry, Supplied> &&
+    (!drops_entries<Preset>)class kv_manager<Preset, Geometry, Supplied> {
   public:
     using preset = Preset;
     using geometry = Geometry;
@@ -52,34 +54,45 @@ class kv_manager<Preset, Geometry, Supplied> {
                 errc::unsupported,
                 "supplied: preset %s needs the signal %s, which the engine does not supply",
                 preset_name<Preset>().data(), missing_signal(needed_signals<Preset>(), c.supplied));
+        calibration bases;
+        if (auto e = open_calibration(c, *g, bases); e.code != errc::ok) return e;
         std::uint32_t page = 4096;
         for (;;) {
-            auto planned = planner<Preset, Geometry>::plan(c, *g, page);
+            auto planned = planner<Preset, Geometry>::plan(c, *g, page, bases.bytes());
             if (!planned) return planned.error();
-            auto core = open_core(c, *g, *planned);
+            auto core = open_core(c, *g, *planned, bases);
             if (!core) return core.error();
             if ((*core)->device.facts().page <= page) return kv_manager(std::move(*core));
             page = (*core)->device.facts().page; // a device with larger pages: plan again for it
         }
     }
 
-    /// A new, empty sequence.
-    [[nodiscard]] result<sequence_id> begin() {
-        for (std::uint32_t slot = 0; slot < core_->slots.size(); ++slot)
-            if (!core_->slots[slot].open) {
-                core_->slots[slot].open = true;
-                return sequence_id{slot, core_->slots[slot].generation};
+    /// The config with the largest index that takes at most half of memory_bytes: the preset's size knobs are
+    /// turned down in its published order (`Preset::shrink`) until it does. Without knobs, or when even the
+    /// smallest is too large, the config comes back as far as it got and open() decides.
+    [[nodiscard]] static result<config> fitted(config c) {
+        auto g = Geometry::from(c.shape);
+        if (!g) return g.error();
+        if constexpr (requires { Preset::shrink(c); })
+            for (;;) {
+                calibration bases;
+                if (auto e = open_calibration(c, *g, bases); e.code != errc::ok) return e;
+                const auto planned = planner<Preset, Geometry>::plan(c, *g, 4096, bases.bytes());
+                if (planned.ok() && planned->parts.index <= c.memory_bytes / 2) break;
+                if (!planned.ok() && planned.error().code != errc::bound_too_small) return planned.error();
+                if (!Preset::shrink(c)) break;
             }
-        return status::failure(errc::out_of_range, "begin: all %zu sequences are open (max_sequences)",
-                               core_->slots.size());
+        return c;
     }
+
+    /// A new, empty sequence.
+    [[nodiscard]] result<sequence_id> begin() { return core_->calls.begin(); }
 
     /// Forgets a sequence and frees its storage. Writes in the air are waited for.
     status end(sequence_id seq) noexcept {
         if (status s = check_sequence("end", seq); !s) return s;
         for (auto& shard : core_->shards) shard.end(seq.slot);
-        core_->slots[seq.slot].open = false;
-        ++core_->slots[seq.slot].generation;
+        core_->calls.end(seq);
         return {};
     }
 
@@ -105,7 +118,7 @@ class kv_manager<Preset, Geometry, Supplied> {
         if (status s = check_input("attend", in, out, false, tokens); !s) return s;
         if (out.empty())
             return status::failure(errc::invalid_argument, "attend: out is empty; valid: %zu floats",
-                                   core_->query_floats);
+                                   core_->calls.query_floats);
         if (status s = check_room("attend", seq, layer, shard, tokens); !s) return s;
         return core_->shards[shard].attend(seq.slot, static_cast<std::uint32_t>(layer), in, out);
     }
@@ -127,7 +140,7 @@ class kv_manager<Preset, Geometry, Supplied> {
     status prefetch(sequence_id seq, std::size_t layer, std::span<const float> q,
                     unsigned shard = 0) noexcept {
         if (status s = check_call("prefetch", seq, layer, shard); !s) return s;
-        if (status s = check_floats("prefetch", "q", q, core_->query_floats); !s) return s;
+        if (status s = check_floats("prefetch", "q", q, core_->calls.query_floats); !s) return s;
         return core_->shards[shard].prefetch(seq.slot, static_cast<std::uint32_t>(layer), q);
     }
 
@@ -138,7 +151,7 @@ class kv_manager<Preset, Geometry, Supplied> {
     [[nodiscard]] status select(sequence_id seq, std::size_t layer, std::span<const float> q, Visit&& visit,
                                 unsigned shard = 0) noexcept {
         if (status s = check_call("select", seq, layer, shard); !s) return s;
-        if (status s = check_floats("select", "q", q, core_->query_floats); !s) return s;
+        if (status s = check_floats("select", "q", q, core_->calls.query_floats); !s) return s;
         const auto l = static_cast<std::uint32_t>(layer);
         if (status s = core_->shards[shard].select(seq.slot, l, q); !s) return s;
         core_->shards[shard].views(seq.slot, l, visit);
@@ -193,11 +206,6 @@ class kv_manager<Preset, Geometry, Supplied> {
     using shard_type = shard<Preset, Geometry>;
     using pool = typename types::pool;
 
-    struct slot_state {
-        bool open = false;
-        std::uint32_t generation = 1;
-    };
-
     /// Members are destroyed in reverse order: the device (which waits for its transfers) before the memory.
     struct core {
         reservation memory;
@@ -207,8 +215,7 @@ class kv_manager<Preset, Geometry, Supplied> {
         memory_parts parts;
         std::vector<pool> pools;
         std::vector<shard_type> shards;
-        std::vector<slot_state> slots;
-        std::size_t query_floats = 0, key_floats = 0;
+        call_checks<element_type> calls;
         bool adapt_prompt = false;
 
         explicit core(typename types::device d) : device(std::move(d)) {}
@@ -216,8 +223,38 @@ class kv_manager<Preset, Geometry, Supplied> {
 
     explicit kv_manager(std::unique_ptr<core> c) noexcept : core_(std::move(c)) {}
 
+    /// The calibration file of a preset that needs one, or can use one.
+    struct calibration {
+        std::unique_ptr<calibration_file> file;
+        [[nodiscard]] std::size_t bytes() const noexcept { return file ? file->bytes() : 0; }
+    };
+    static error open_calibration(const config& c, const Geometry& g, calibration& out) {
+        if constexpr (requires { Preset::index::calibrated; }) {
+            constexpr auto kind = Preset::index::calibrated;
+            if (c.calibration.empty() && !contains(needed_signals<Preset>(), signal::calibration))
+                return {errc::ok, {}}; // the index can do without
+            if (c.calibration.empty())
+                return {errc::unsupported,
+                        "calibration is empty; preset " + std::string(preset_name<Preset>()) +
+                            " needs a calibration file with section " + std::string(kind_name(kind))};
+            calibration_request want{.kinds = kind_bit(kind)};
+            if constexpr (requires { c.index.rank; })
+                want.rank = std::min(c.index.rank, g.kv_heads() * g.head_dim());
+            else if constexpr (requires { c.index.channels; })
+                if (calibration_extents::has_directions(kind))
+                    want.rank = std::min(c.index.channels, g.head_dim());
+            auto file = calibration_file::open(c.calibration, g.extents(), want);
+            if (!file) return file.error();
+            out.file = std::make_unique<calibration_file>(std::move(*file));
+        } else {
+            static_cast<void>(c), static_cast<void>(g), static_cast<void>(out);
+        }
+        return {errc::ok, {}};
+    }
+
     static result<std::unique_ptr<core>> open_core(const config& c, const Geometry& g,
-                                                   const typename planner<Preset, Geometry>::answer& a) {
+                                                   const typename planner<Preset, Geometry>::answer& a,
+                                                   const calibration& bases) {
         auto memory = reservation::make(a.bytes());
         if (!memory) return memory.error();
         const auto fixed = memory->memory().first(a.fixed_bytes),
@@ -239,85 +276,57 @@ class kv_manager<Preset, Geometry, Supplied> {
         made->plan = a.plan;
         made->parts = a.parts;
         made->adapt_prompt = c.adapt_prompt;
-        made->query_floats = std::size_t{g.query_heads()} * g.head_dim();
-        made->key_floats = std::size_t{g.kv_heads()} * g.head_dim();
-        made->slots.resize(a.plan.max_sequences);
-        made->pools.resize(std::size_t{a.plan.shards} * a.plan.pools);
+        made->calls = {.layers = g.layers(),
+                       .shards = a.plan.shards,
+                       .max_tokens = a.plan.sizes.max_tokens,
+                       .query_floats = std::size_t{g.query_heads()} * g.head_dim(),
+                       .key_floats = std::size_t{g.kv_heads()} * g.head_dim(),
+                       .slots = {a.plan.max_sequences, typename call_checks<element_type>::slot_state{}}};
+        const std::size_t shard_pools = a.plan.pools * (types::sequential ? 2U : 1U);
+        made->pools.resize(a.plan.shards * shard_pools);
         made->shards = std::vector<shard_type>(a.plan.shards);
         carver carve(fixed);
+        calibration_view view;
+        if (bases.file) {
+            auto read = bases.file->read(carve.template take<std::byte>(bases.bytes()));
+            if (!read) return read.error();
+            view = *read;
+        }
         const std::uint32_t lanes = a.plan.max_sequences * a.plan.model.layers * a.plan.model.lanes();
         made->lanes.sizes = a.plan.sizes;
         made->lanes.offsets = types::lane::offsets::make(a.plan.sizes);
+        made->lanes.lanes_per_layer = a.plan.model.lanes();
         made->lanes.lanes_per_slot = a.plan.model.layers * a.plan.model.lanes();
         made->lanes.blocks = carve.template take<std::byte>(lanes * made->lanes.offsets.bytes).data();
         for (std::uint32_t i = 0; i < lanes; ++i) made->lanes.at(i).reset();
         const std::size_t shard_frames = frames.size() / a.plan.shards;
-        for (std::uint32_t s = 0; s < a.plan.shards; ++s)
+        for (std::uint32_t s = 0; s < a.plan.shards; ++s) {
             made->shards[s].init(a.plan, c, g, s, made->device, made->lanes, carve, carve,
                                  frames.subspan(s * shard_frames, shard_frames),
-                                 std::span(made->pools).subspan(std::size_t{s} * a.plan.pools, a.plan.pools),
-                                 a.page_bytes);
+                                 std::span(made->pools).subspan(s * shard_pools, shard_pools), a.page_bytes);
+            made->shards[s].bind(view);
+        }
         return made;
     }
 
-    // -----------------------------------------------------------------------------------------------------
-    // checking
     status check_sequence(const char* call, sequence_id seq) const noexcept {
-        if (seq.slot >= core_->slots.size() || !core_->slots[seq.slot].open ||
-            core_->slots[seq.slot].generation != seq.generation)
-            return status::failure(errc::not_open, "%s: sequence %u (generation %u) is not open", call,
-                                   seq.slot, seq.generation);
-        return {};
+        return core_->calls.sequence(call, seq);
     }
     status check_call(const char* call, sequence_id seq, std::size_t layer, unsigned shard) const noexcept {
-        if (status s = check_sequence(call, seq); !s) return s;
-        if (layer >= core_->plan.model.layers)
-            return status::failure(errc::out_of_range, "%s: layer is %zu; valid: 0 to %u", call, layer,
-                                   core_->plan.model.layers - 1);
-        if (shard >= core_->shards.size())
-            return status::failure(errc::out_of_range, "%s: shard is %u; valid: 0 to %zu", call, shard,
-                                   core_->shards.size() - 1);
-        return {};
+        return core_->calls.call(call, seq, layer, shard);
     }
-    template <class E = float>
-    static status check_floats(const char* call, const char* name, std::span<const float> x,
-                               std::size_t want) noexcept {
-        if (x.size() != want)
-            return status::failure(errc::invalid_argument, "%s: %s has %zu floats; valid: %zu", call, name,
-                                   x.size(), want);
-        if (!simd::all_finite<E>(x.data(), x.size()))
-            return status::failure(
-                errc::invalid_argument,
-                "%s: %s holds a NaN, an infinity or a number beyond %s; valid: finite numbers", call, name,
-                element_name<E>().data());
-        return {};
+    status check_floats(const char* call, const char* name, std::span<const float> x,
+                        std::size_t want) const noexcept {
+        return core_->calls.floats(call, name, x, want);
     }
     status check_input(const char* call, const layer_input& in, std::span<float> out, bool many,
                        std::size_t& tokens) const noexcept {
-        tokens = many ? in.k.size() / core_->key_floats : 1;
-        if (many && (tokens == 0 || in.k.size() % core_->key_floats != 0))
-            return status::failure(
-                errc::invalid_argument,
-                "%s: k has %zu floats; valid: a positive multiple of kv_heads * head_dim = %zu", call,
-                in.k.size(), core_->key_floats);
-        if (status s = check_floats<element_type>(call, "k", in.k, tokens * core_->key_floats); !s) return s;
-        if (status s = check_floats<element_type>(call, "v", in.v, tokens * core_->key_floats); !s) return s;
-        if (!out.empty() || !in.q.empty())
-            if (status s = check_floats(call, "q", in.q, tokens * core_->query_floats); !s) return s;
-        if (!out.empty() && out.size() != tokens * core_->query_floats)
-            return status::failure(errc::invalid_argument, "%s: out has %zu floats; valid: %zu", call,
-                                   out.size(), tokens * core_->query_floats);
-        return {};
+        return core_->calls.input(call, in, out, many, tokens);
     }
     status check_room(const char* call, sequence_id seq, std::size_t layer, unsigned shard,
                       std::size_t tokens) const noexcept {
         const std::uint32_t have = core_->shards[shard].tokens(seq.slot, static_cast<std::uint32_t>(layer));
-        if (have != none && have + tokens > core_->plan.sizes.max_tokens)
-            return status::failure(
-                errc::out_of_range,
-                "%s: %u tokens are held and %zu more come; valid: up to max_tokens = %u in all", call, have,
-                tokens, core_->plan.sizes.max_tokens);
-        return {};
+        return have == none ? status{} : core_->calls.room(call, have, tokens);
     }
 
     std::unique_ptr<core> core_;

@@ -20,6 +20,7 @@ template <element E> struct page_format {
     std::uint32_t rows = 0;         ///< entries per page, at least 1
     std::uint32_t width = 0;        ///< elements of one key (or value) row
     std::uint32_t value_offset = 0; ///< bytes from the page's start to V row 0, a multiple of 64
+    bool has_keys = true;           ///< false: rows are values, keys live elsewhere
 
     static constexpr std::uint32_t line = 64; ///< rows of values start on a cache line
 
@@ -38,11 +39,29 @@ template <element E> struct page_format {
         return f;
     }
 
+    /// The format of a buffer for `count` entries that is no page.
+    [[nodiscard]] static constexpr page_format packed(std::uint32_t row_width, std::uint32_t count) noexcept {
+        const auto row_bytes = static_cast<std::uint32_t>(row_width * sizeof(E));
+        return {2 * round_up(count * row_bytes), count, row_width, round_up(count * row_bytes)};
+    }
+    /// The format of pages that hold values only.
+    [[nodiscard]] static constexpr page_format values_only(std::uint32_t device_page,
+                                                           std::uint32_t row_width) noexcept {
+        const auto row_bytes = static_cast<std::uint32_t>(row_width * sizeof(E));
+        page_format f;
+        f.width = row_width;
+        f.page_bytes = device_page;
+        while (f.page_bytes < row_bytes) f.page_bytes += device_page;
+        f.rows = f.page_bytes / row_bytes;
+        f.has_keys = false;
+        return f;
+    }
+
     [[nodiscard]] std::uint32_t pages_for(std::uint32_t entries) const noexcept {
         return (entries + rows - 1) / rows;
     }
     [[nodiscard]] std::size_t row_bytes() const noexcept { return width * sizeof(E); }
-    [[nodiscard]] std::size_t entry_bytes() const noexcept { return 2 * row_bytes(); }
+    [[nodiscard]] std::size_t entry_bytes() const noexcept { return (has_keys ? 2 : 1) * row_bytes(); }
 
     [[nodiscard]] E* key(std::byte* page, std::uint32_t row) const noexcept {
         return reinterpret_cast<E*>(page) + std::size_t{row} * width;
@@ -69,7 +88,7 @@ template <element E> struct page_format {
     void pad(std::byte* page, std::uint32_t used) const noexcept {
         const std::size_t keys_end = used * row_bytes();
         const std::size_t values_end = value_offset + used * row_bytes();
-        std::memset(page + keys_end, 0, value_offset - keys_end);
+        if (has_keys) std::memset(page + keys_end, 0, value_offset - keys_end);
         std::memset(page + values_end, 0, page_bytes - values_end);
     }
 

@@ -21,6 +21,7 @@ template <class Preset, class Geometry> class planner {
     struct answer {
         cache_plan plan;
         memory_parts parts;
+        std::size_t calibration_bytes = 0;
         std::size_t fixed_bytes = 0; ///< everything but the frames, rounded up to pages
         std::uint32_t page_bytes = 4096;
 
@@ -33,9 +34,11 @@ template <class Preset, class Geometry> class planner {
     /// Storage beyond which decode adds no units, as a multiple of the raw entries.
     static constexpr double storage_factor = 2.5;
 
-    [[nodiscard]] static result<answer> plan(const config& c, const Geometry& g, std::uint32_t device_page) {
+    [[nodiscard]] static result<answer> plan(const config& c, const Geometry& g, std::uint32_t device_page,
+                                             std::size_t calibration_bytes = 0) {
         if (status s = check(c, g); !s) return s;
         answer a;
+        a.calibration_bytes = (calibration_bytes + 63) / 64 * 64;
         cache_plan& p = a.plan;
         p.model = {g.layers(), g.kv_heads(), g.group(), g.head_dim(),
                    types::unit_of == granularity::layer ? g.kv_heads() : 1};
@@ -55,13 +58,17 @@ template <class Preset, class Geometry> class planner {
         s.sinks = std::min(c.sink_tokens, max_tokens);
         s.window = std::min(c.window_tokens, max_tokens);
         p.window_only = s.window >= max_tokens && s.sinks == 0;
-        const auto format = page_format<typename types::element_type>::make(device_page, s.width);
+        const auto format = types::page_format_of(device_page, s.width);
         a.page_bytes = format.page_bytes;
+        p.time_phases = c.time_phases;
         if (!p.window_only) size_units(c, cluster, format, p);
+        size_policies(c, g, p);
         p.shard_lanes = (p.model.lanes() + p.shards - 1) / p.shards;
         if (types::unit_of == granularity::layer) p.shard_lanes = 1;
-        p.chosen_per_lane =
-            types::selector::takes_everything ? s.max_units : std::min(s.max_units, p.attend_tokens);
+        const std::uint32_t choosers = chooser<types>::per_query ? p.model.group : 1;
+        p.chosen_per_lane = types::selector::takes_everything
+                                ? s.max_units
+                                : std::min(s.max_units, choosers * p.attend_tokens);
         p.chosen_per_lane = std::max<std::uint32_t>(1, p.chosen_per_lane);
         p.prefetches = std::min<std::uint32_t>(16, p.max_sequences + 1);
 
@@ -69,17 +76,7 @@ template <class Preset, class Geometry> class planner {
         const std::uint32_t by_lane = pool_lanes * (types::layout::by_entry ? 1 : 2);
         p.tail_frames = p.window_only ? 0 : c.tail_frames == automatic ? by_lane : c.tail_frames;
         if (types::layout::by_entry && !p.window_only) p.tail_frames = std::max(p.tail_frames, pool_lanes);
-        if (!p.window_only) {
-            const std::uint32_t rows = unit_growth<types>::scratch::rows(s, p.max_entries);
-            const std::uint32_t working =
-                2 * p.unit_pages + rows / format.rows + 6 +
-                (types::layout::by_entry ? 2 * std::min(p.max_entries, max_tokens) : 0);
-            const std::size_t arena =
-                prompt_builder<types>::arena_bytes(p.model, s, max_tokens, cluster, format.page_bytes);
-            p.least_frames =
-                std::max(p.tail_frames + working,
-                         static_cast<std::uint32_t>((arena + format.page_bytes - 1) / format.page_bytes));
-        }
+        if (!p.window_only) size_frames(format, cluster, pool_lanes, p);
         return fit(c, a);
     }
 
@@ -115,6 +112,44 @@ template <class Preset, class Geometry> class planner {
         return types::clusterer_state::check(c.clusterer);
     }
 
+    /// What index and remainder keep for each unit, and what they need while they work.
+    static void size_policies(const config& c, const Geometry& g, cache_plan& p) noexcept {
+        const typename types::index_state index(c.index, g);
+        const typename types::remainder_state rest(c.remainder, g);
+        const summary_shape shape = p.model.summaries(p.max_entries);
+        if (p.window_only) return;
+        summaries<types>::size(index, rest, shape, p.sizes);
+        if constexpr (requires { index.scratch_floats(shape, p.sizes.max_units); })
+            p.index_floats = index.scratch_floats(shape, p.sizes.max_units);
+        if constexpr (requires { rest.scratch_floats(shape, p.sizes.max_units); })
+            p.rest_floats = rest.scratch_floats(shape, p.sizes.max_units);
+        if constexpr (detail::fits_lane<typename types::index>())
+            p.fit_bytes = index.fit_scratch_bytes(shape, p.sizes.max_tokens);
+    }
+
+    /// The least number of frames with which a pool can work at all.
+    static void size_frames(const page_format<typename types::element_type>& format,
+                            const typename types::clusterer_state& cluster, std::uint32_t pool_lanes,
+                            cache_plan& p) noexcept {
+        const lane_sizes& s = p.sizes;
+        if constexpr (types::sequential) {
+            static_cast<void>(cluster);
+            p.spare_pages = format.pages_for(p.max_entries) + 1;
+            p.tail_frames = pool_lanes + p.spare_pages;
+            p.least_frames = p.tail_frames + p.unit_pages + 2 + least_slot_frames(p);
+        } else {
+            const std::uint32_t rows = unit_growth<types>::scratch::rows(s, p.max_entries);
+            const std::uint32_t working =
+                2 * p.unit_pages + rows / format.rows + 6 +
+                (types::layout::by_entry ? 2 * std::min(p.max_entries, s.max_tokens) : 0);
+            const std::size_t arena =
+                prompt_builder<types>::arena_bytes(p.model, s, s.max_tokens, cluster, format.page_bytes);
+            p.least_frames =
+                std::max(p.tail_frames + working,
+                         static_cast<std::uint32_t>((arena + format.page_bytes - 1) / format.page_bytes));
+        }
+    }
+
     static void size_units(const config& c, const typename types::clusterer_state& cluster,
                            const page_format<typename types::element_type>& format, cache_plan& p) noexcept {
         lane_sizes& s = p.sizes;
@@ -123,10 +158,22 @@ template <class Preset, class Geometry> class planner {
         p.buffer_limit = cluster.buffer_entries();
         s.buffer = p.buffer_limit + 2;
         s.max_units = cluster.max_units(s.max_tokens);
+        if constexpr (!types::sequential)
+            if constexpr (unit_growth<types>::batches) { // entries that wait are attended: not too many of
+                                                         // them
+                s.spare = cluster.batch_entries(p.attend_tokens / 4);
+                s.batch_scratch = cluster.batch_scratch_bytes(s.spare, s.width);
+            }
         s.means = types::means;
-        s.chains = types::layout::by_entry;
+        s.chains = types::layout::by_entry && !types::sequential;
+        if constexpr (types::sequential) {
+            p.unit_pages = format.pages_for(p.max_entries) + 1; // a group may begin in the middle of a page
+            p.buffer_limit = 1;
+            s.buffer = 0;
+            s.spare = p.max_entries;
+        }
         // A stream that is interrupted goes on in a new page; a sequence is interrupted about once per layer.
-        s.chain_entries = s.max_tokens + (p.model.layers + 8) * format.rows;
+        s.chain_entries = s.max_tokens + (types::sequential ? 0 : (p.model.layers + 8) * format.rows);
         const std::uint32_t run_pages = types::layout::by_entry ? 8 : 2 * p.unit_pages;
         s.runs = (format.pages_for(s.chain_entries) + run_pages - 1) / run_pages + 1;
         const std::uint32_t shard_lanes = (p.model.lanes() + p.shards - 1) / p.shards;
@@ -153,11 +200,14 @@ template <class Preset, class Geometry> class planner {
         const auto at = types::lane::offsets::make(p.sizes);
         m.metadata = lanes * at.metadata_bytes;
         m.buffers = lanes * at.buffer_bytes;
-        m.index = lanes * at.index_bytes;
+        m.index = lanes * at.index_bytes + a.calibration_bytes;
         m.window = lanes * at.window_bytes;
         carver metadata, scratch;
         static_cast<void>(shard_type::memory::take(p, metadata, scratch));
-        const std::size_t pool_tables = types::pool::table_bytes(frames, p.unit_pages);
+        const std::size_t pool_tables =
+            types::sequential
+                ? types::pool::table_bytes(p.slots, 1) + types::pool::table_bytes(p.page_frames, 1) + 64
+                : types::pool::table_bytes(frames, p.unit_pages);
         m.metadata += p.shards * (metadata.used() + p.pools * (pool_tables + 64));
         // The device allocates its rings itself; as many bytes of the reservation stay untouched for them.
         constexpr std::size_t ring_bytes = 112;
@@ -206,12 +256,36 @@ template <class Preset, class Geometry> class planner {
     /// Flights large enough to keep a device busy, small enough to leave frames for the batch being attended.
     static void size_flights(cache_plan& p, std::uint32_t frames) noexcept {
         if (p.window_only) return;
-        const std::uint32_t unit =
-            types::layout::by_entry ? std::max(p.unit_pages, p.max_entries) : p.unit_pages;
-        p.flight_pages = std::max(unit + 1, std::min<std::uint32_t>(512, frames / 2));
+        if constexpr (types::sequential) split_frames(p, frames);
+        const std::uint32_t unit = types::layout::by_entry && !types::sequential
+                                       ? std::max(p.unit_pages, p.max_entries)
+                                       : p.unit_pages;
+        p.flight_pages =
+            std::max(unit + 1, std::min<std::uint32_t>(512, types::sequential ? p.page_frames : frames / 2));
         p.max_in_flight =
             p.flight_pages * (runner::store::step_flights + p.prefetches + runner::store::write_flights);
         p.batch_items = std::clamp<std::uint32_t>(p.flight_pages, 16, 128);
+    }
+
+    /// Frames' worth of slots: two groups, and what the index borrows while it fits a lane.
+    [[nodiscard]] static std::uint32_t least_slot_frames(const cache_plan& p) noexcept {
+        const auto format = types::page_format_of(p.device_page, p.sizes.width);
+        const std::size_t two =
+            2 * std::size_t{types::slot_format_of(p.sizes.width, p.max_entries).page_bytes};
+        const std::size_t bytes = std::max(two, p.fit_bytes) + two; // the last slot may be cut off
+        return static_cast<std::uint32_t>((bytes + format.page_bytes - 1) / format.page_bytes);
+    }
+
+    /// Fixed groups: a quarter of a pool carries pages, as far as a step can use them, the rest are slots.
+    static void split_frames(cache_plan& p, std::uint32_t frames) noexcept {
+        const auto format = types::page_format_of(p.device_page, p.sizes.width);
+        const auto slot = types::slot_format_of(p.sizes.width, p.max_entries);
+        const std::uint32_t of_step =
+            2 * p.shard_lanes * p.unit_pages * (p.attend_tokens / p.max_entries + 1);
+        p.page_frames = p.tail_frames + std::clamp(frames / 4, p.unit_pages + 1, of_step);
+        p.page_frames = std::min(p.page_frames, frames - least_slot_frames(p));
+        p.slots = static_cast<std::uint32_t>(std::size_t{frames - p.page_frames} * format.page_bytes /
+                                             slot.page_bytes);
     }
 
     static result<answer> too_small(const config& c, const answer& a) {

@@ -57,6 +57,7 @@ template <class Types> class prompt_builder {
         const typename Types::clusterer_state* cluster = nullptr;
         unit_growth<Types>* growth = nullptr;
         chooser<Types>* choose = nullptr;
+        const summaries<Types>* sums = nullptr;
     };
 
     prompt_builder() = default;
@@ -174,21 +175,21 @@ template <class Types> class prompt_builder {
         const rows_view<element_type> keys{row_k(sinks), n, p_.sizes.width, p_.sizes.width};
         bool founded = false;
         const std::uint32_t units = label(keys, founded);
-        make_units(l, keys, units, total);
+        make_units(lane_id, sinks, keys, units, total);
         l.state().founded = founded;
         status done;
         if constexpr (by_entry) {
             if (l.state().staged < total - window) done = stage(l, l.state().staged, total - window);
             if (done.ok()) chain_members(l, units, n, sinks);
         } else {
-            done = place_units(l, lane_in_layer, in, units, sinks, chunk);
+            done = place_units(lane_id, lane_in_layer, in, units, sinks, chunk);
         }
         if (!done.ok()) {
             forget_units(l);
             return done;
         }
         if constexpr (clusterer::founds)
-            if (founded) p_.cluster->founded(l.clusterer(), p_.growth->view(l));
+            if (founded) p_.cluster->founded(l.clusterer(), p_.growth->view(lane_id));
         return {};
     }
 
@@ -236,15 +237,15 @@ template <class Types> class prompt_builder {
         // The old table stays in the arena until the new units are on storage.
         const std::uint32_t old_units = s.units;
         std::copy_n(&l.unit(0), old_units, x_.old_unit.begin());
-        make_units(l, keys, units, s.tokens);
+        make_units(lane_id, 0, keys, units, s.tokens);
         if constexpr (by_entry) {
             static_cast<void>(stored);
             rechain(l, units, n);
         } else {
-            if (status done = place_units(l, 0, {}, units, 0, 0); !done) {
+            if (status done = place_units(lane_id, 0, {}, units, 0, 0); !done) {
                 s.units = old_units;
                 std::copy_n(x_.old_unit.begin(), old_units, &l.unit(0));
-                refresh_means(l, keys, stored);
+                refresh_means(lane_id, keys, stored);
                 return done;
             }
             for (std::uint32_t u = 0; u < old_units; ++u) store_->layout().release(x_.old_unit[u].where);
@@ -252,7 +253,7 @@ template <class Types> class prompt_builder {
         }
         s.buffered = 0;
         s.founded = founded;
-        if constexpr (clusterer::founds) p_.cluster->founded(l.clusterer(), p_.growth->view(l));
+        if constexpr (clusterer::founds) p_.cluster->founded(l.clusterer(), p_.growth->view(lane_id));
         return {};
     }
 
@@ -363,8 +364,10 @@ template <class Types> class prompt_builder {
     }
 
     /// Unit table, statistics and `order` (rows grouped by unit, ascending within one).
-    void make_units(const lane& l, rows_view<element_type> keys, std::uint32_t units,
-                    std::uint32_t tokens) noexcept {
+    /// Row i is row first_row + i of the arena.
+    void make_units(std::uint32_t lane_id, std::uint32_t first_row, rows_view<element_type> keys,
+                    std::uint32_t units, std::uint32_t tokens) noexcept {
+        const lane l = store_->at(lane_id);
         const auto n = static_cast<std::uint32_t>(keys.count);
         std::fill_n(x_.begin.begin(), units + 1, 0U);
         for (std::uint32_t i = 0; i < n; ++i) ++x_.begin[x_.label[i] + 1];
@@ -379,22 +382,38 @@ template <class Types> class prompt_builder {
             unit.updated = tokens;
             if constexpr (Types::means)
                 unit.m2 = simd::mean_and_m2(keys, x_.order.subspan(x_.begin[u], unit.entries), l.mean(u));
+            if constexpr (summaries<Types>::any) {
+                p_.sums->clear(lane_id, u);
+                for (std::uint32_t i = 0; i < unit.entries; ++i) {
+                    const std::uint32_t row = first_row + x_.order[x_.begin[u] + i];
+                    p_.sums->absorb(lane_id, u, i, row_k(row), row_v(row));
+                }
+            }
         }
     }
 
-    void refresh_means(const lane& l, rows_view<element_type> keys, std::uint32_t stored) noexcept {
-        if constexpr (Types::means)
-            for (std::uint32_t u = 0, first = 0; u < l.state().units && first < stored;
-                 first += l.unit(u++).entries)
+    /// The means and summaries of units whose rows lie one after the other in the arena.
+    void refresh_means(std::uint32_t lane_id, rows_view<element_type> keys, std::uint32_t stored) noexcept {
+        const lane l = store_->at(lane_id);
+        for (std::uint32_t u = 0, first = 0; u < l.state().units && first < stored;
+             first += l.unit(u++).entries) {
+            if constexpr (Types::means)
                 static_cast<void>(simd::mean_and_m2(keys.slice(first, l.unit(u).entries), l.mean(u)));
+            if constexpr (summaries<Types>::any) {
+                p_.sums->clear(lane_id, u);
+                for (std::uint32_t i = 0; i < l.unit(u).entries; ++i)
+                    p_.sums->absorb(lane_id, u, i, row_k(first + i), row_v(first + i));
+            }
+        }
     }
 
     /// Places all units and writes their pages in storage order.
-    [[nodiscard]] status place_units(const lane& l, std::uint32_t lane_in_layer, const layer_input& in,
-                                     std::uint32_t units, std::uint32_t first_row,
+    [[nodiscard]] status place_units(std::uint32_t lane_id, std::uint32_t lane_in_layer,
+                                     const layer_input& in, std::uint32_t units, std::uint32_t first_row,
                                      std::uint32_t chunk) noexcept {
+        const lane l = store_->at(lane_id);
         const auto& format = store_->format();
-        arrange_order(l, lane_in_layer, in, units, chunk);
+        arrange_order(lane_id, lane_in_layer, in, units, chunk);
         const arrangement a{x_.chain.first(units), x_.strength.first(units), l.units(), format.rows};
         if (!store_->layout().arrange(a)) return no_storage();
         if (status s = store_->ensure_space(0); !s) return release_all(l, s);
@@ -426,8 +445,8 @@ template <class Types> class prompt_builder {
     }
 
     /// Unit order, or chains of units that the prompt's last queries would retrieve together.
-    void arrange_order(const lane& l, std::uint32_t lane_in_layer, const layer_input& in, std::uint32_t units,
-                       std::uint32_t chunk) noexcept {
+    void arrange_order(std::uint32_t lane_id, std::uint32_t lane_in_layer, const layer_input& in,
+                       std::uint32_t units, std::uint32_t chunk) noexcept {
         if constexpr (Types::layout::wants_correlation) {
             if (!in.q.empty() && chunk > 0 && units > 2) {
                 const std::uint32_t probes = std::min(chunk, probe_queries);
@@ -438,7 +457,8 @@ template <class Types> class prompt_builder {
                 const std::uint32_t budget = p_.attend_tokens > in_memory ? p_.attend_tokens - in_memory : 0;
                 for (std::uint32_t t = chunk - probes; t < chunk; ++t) {
                     const float* q = in.q.data() + t * token + p_.model.query_offset(lane_in_layer);
-                    pairs.add(x_.chosen.first(p_.choose->choose(q, p_.growth->view(l), budget, x_.chosen)));
+                    pairs.add(
+                        x_.chosen.first(p_.choose->choose(q, p_.growth->view(lane_id), budget, x_.chosen)));
                 }
                 pairs.chain(x_.chain.first(units), x_.strength.first(units));
                 return;

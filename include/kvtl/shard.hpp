@@ -3,37 +3,11 @@
 #pragma once
 
 #include <kvtl/cache_types.hpp>
+#include <kvtl/calibration.hpp>
 #include <kvtl/config.hpp>
-#include <kvtl/step.hpp>
+#include <kvtl/shard_memory.hpp>
 
 namespace kvtl::inline v0 {
-
-/// Numbers that open() settles and every shard needs.
-struct cache_plan {
-    model_extents model;
-    lane_sizes sizes;
-    std::uint32_t device_page = 4096;
-    std::uint32_t max_sequences = 1;
-    std::uint32_t shards = 1;
-    std::uint32_t pools = 1;       ///< per shard: one, or one per sequence
-    std::uint32_t max_entries = 1; ///< of a unit
-    std::uint32_t unit_pages = 1;
-    std::uint32_t file_pages = 0;   ///< per shard, at most
-    std::uint32_t grow_pages = 0;   ///< per shard, beyond which decode adds no units
-    std::uint32_t shard_lanes = 1;  ///< most lanes of one layer that a shard owns
-    std::uint32_t tail_frames = 1;  ///< per pool
-    std::uint32_t frames = 0;       ///< per pool, tails included
-    std::uint32_t least_frames = 0; ///< what a pool needs to work at all
-    std::uint32_t buffer_limit = 1; ///< entries in a lane's buffer that force a load
-    std::uint32_t flight_pages = 64;
-    std::uint32_t batch_items = 32;
-    std::uint32_t chosen_per_lane = 1;
-    std::uint32_t prefetches = 2;
-    std::uint32_t max_in_flight = 64; ///< requests that a shard's flights may have with the device
-    std::uint32_t attend_tokens = 0;
-    std::uint32_t gap_pages = 0;
-    bool window_only = false; ///< every token stays in the window: no units, no storage
-};
 
 template <class Preset, class Geometry> class shard {
   public:
@@ -42,80 +16,16 @@ template <class Preset, class Geometry> class shard {
     using pool = typename types::pool;
     using lane = typename types::lane;
     using runner = step_runner<types>;
+    using store_type = store_of<types>;
     using lane_ref = typename runner::lane_ref;
     using config_type = cache_config<Preset>;
-    static constexpr std::uint32_t turn_tokens = 32;
 
     shard() = default;
     shard(const shard&) = delete;
     shard& operator=(const shard&) = delete;
 
-    /// A prefetch or selection that is in the air or holds pins.
-    struct ahead {
-        std::uint32_t slot = none, layer = none;
-        std::uint32_t flight = none;
-        bool complete = false; ///< its choice covers every lane (its query may be compared)
-        bool same_query(const float* q, std::size_t n) const noexcept {
-            return complete && std::memcmp(query.data(), q, n * sizeof(float)) == 0;
-        }
-        std::span<float> query;
-        std::span<chosen_unit> chosen;
-        std::span<std::uint32_t> count;
-    };
-
-    /// Lays the shard out in memory, or only counts when the carvers have no block.
-    struct memory {
-        std::span<std::uint32_t> checksum, bounce;
-        std::span<std::byte> layout, trash;
-        std::span<flight> flights;
-        typename unit_growth<types>::scratch growth;
-        typename chooser<types>::scratch choose;
-        typename runner::scratch step;
-        std::span<lane_ref> lanes, other_lanes; ///< of the current call; of a prefetch that it ends
-        std::span<float> causal;
-        std::span<ahead> aheads;
-
-        static memory take(const cache_plan& p, carver& metadata, carver& scratch) noexcept {
-            memory m;
-            const layout_limits limits{p.file_pages, p.grow_pages, p.unit_pages};
-            if (!p.window_only) {
-                m.checksum = metadata.take<std::uint32_t>(p.file_pages);
-                m.bounce = metadata.take<std::uint32_t>(types::layout::by_entry ? p.file_pages : 0);
-                m.layout = metadata.take<std::byte>(types::layout_state::bytes(limits));
-            }
-            const auto format = page_format<element_type>::make(p.device_page, p.sizes.width);
-            m.trash = scratch.take<std::byte>(format.page_bytes, 4096);
-            const std::uint32_t flights =
-                runner::store::step_flights + p.prefetches + runner::store::write_flights;
-            m.flights = metadata.take<flight>(flights);
-            const std::uint32_t pages = p.window_only ? 1 : p.flight_pages;
-            for (std::uint32_t i = 0; i < flights; ++i) {
-                const bool reads = i < runner::store::step_flights + p.prefetches;
-                flight f(scratch, pages, reads ? p.batch_items : 1);
-                if (!m.flights.empty()) m.flights[i] = f;
-            }
-            m.growth = unit_growth<types>::scratch::take(scratch, p.sizes, p.max_entries, format.rows);
-            m.choose = chooser<types>::scratch::take(scratch, p.model, p.sizes.max_units);
-            m.step = runner::scratch::take(scratch, step_parts(p), p.shard_lanes);
-            m.lanes = scratch.take<lane_ref>(p.shard_lanes);
-            m.other_lanes = scratch.take<lane_ref>(p.shard_lanes);
-            m.causal = scratch.take<float>(p.window_only ? simd::causal_scratch_floats(p.model.dim) : 0);
-            m.aheads = metadata.take<ahead>(p.prefetches);
-            for (std::uint32_t i = 0; i < p.prefetches; ++i) {
-                ahead a;
-                a.query = scratch.take<float>(std::size_t{p.model.query_heads()} * p.model.dim);
-                a.chosen = scratch.take<chosen_unit>(std::size_t{p.shard_lanes} * p.chosen_per_lane);
-                a.count = scratch.take<std::uint32_t>(p.shard_lanes);
-                if (!m.aheads.empty()) m.aheads[i] = a;
-            }
-            return m;
-        }
-    };
-
-    [[nodiscard]] static typename runner::parts step_parts(const cache_plan& p) noexcept {
-        return {p.model,       p.sizes,     p.attend_tokens, p.chosen_per_lane,
-                p.batch_items, turn_tokens, nullptr,         nullptr};
-    }
+    using ahead = kvtl::ahead;
+    using memory = shard_memory<types>;
 
     void init(const cache_plan& p, const config_type& config, const Geometry& geometry, std::uint32_t index,
               typename types::device& device, const typename types::lane_table& lanes, carver& metadata,
@@ -125,33 +35,50 @@ template <class Preset, class Geometry> class shard {
         index_ = index;
         const memory m = memory::take(p, metadata, scratch);
         memory_ = m;
-        const auto format = page_format<element_type>::make(p.device_page, p.sizes.width);
+        const auto format = types::page_format_of(p.device_page, p.sizes.width);
         cluster_ = typename types::clusterer_state(config.clusterer, geometry);
         index_state_ = typename types::index_state(config.index, geometry);
         select_ = typename types::selector_state(config.selector, geometry);
+        rest_ = typename types::remainder_state(config.remainder, geometry);
         if (!p.window_only)
             layout_ = typename types::layout_state(config.layout, {p.file_pages, p.grow_pages, p.unit_pages},
                                                    m.layout);
-        const std::size_t pool_bytes = std::size_t{p.frames} * format.page_bytes;
-        for (std::uint32_t i = 0; i < pools.size(); ++i)
-            pools[i] = pool(config.replacement, frames.subspan(i * pool_bytes, pool_bytes), format.page_bytes,
-                            p.unit_pages, p.tail_frames, metadata);
-        pools_ = pools;
+        make_pools(config, format, frames, pools, metadata);
         const auto step_pages =
             static_cast<std::uint32_t>(std::max<std::uint64_t>(1, file_map::step_bytes / format.page_bytes));
         const file_map map{data_offset, format.page_bytes, step_pages, index, p.shards};
         io_ =
             typename types::transfers(device.queue(index), map, m.checksum, m.trash, p.gap_pages, m.flights);
-        store_ = unit_store<types>({format, &layout_, &io_, &device, pools, m.bounce, &lanes, &stats_, 0});
-        store_.set_first_write_flight(runner::store::step_flights + p.prefetches);
-        growth_ = unit_growth<types>(store_, cluster_, m.growth);
+        const typename page_store<types>::parts store_parts{format,   &layout_, &io_,    &device, pools_,
+                                                            m.bounce, &lanes,   &stats_, 0};
+        if (p.time_phases) clock_ = phase_clock(stats_.phase_ns);
+        sums_ = summaries<types>(index_state_, rest_, lanes, p.model.summaries(p.max_entries), m.sums);
         choose_ = chooser<types>(p.model, index_state_, select_, m.choose);
-        prompt_ =
-            prompt_builder<types>(store_, {p.model, p.sizes, p.attend_tokens, &cluster_, &growth_, &choose_});
-        auto parts = step_parts(p);
+        if constexpr (types::sequential) {
+            store_ = store_type(
+                typename store_type::parts{store_parts, types::slot_format_of(p.sizes.width, p.max_entries),
+                                           page_pools_, &sums_, p.spare_pages});
+            growth_ = growth_of<types>(store_, sums_);
+        } else {
+            store_ = store_type(store_parts);
+            growth_ = growth_of<types>(store_, cluster_, sums_, m.growth);
+            prompt_ = prompt_builder<types>(
+                store_, {p.model, p.sizes, p.attend_tokens, &cluster_, &growth_, &choose_, &sums_});
+        }
+        store_.set_first_write_flight(runner::store::step_flights + p.prefetches);
+        auto parts = memory::step_parts(p);
         parts.growth = &growth_;
         parts.choose = &choose_;
+        parts.sums = &sums_;
+        parts.rest = &rest_;
+        parts.clock = p.time_phases ? &clock_ : nullptr;
         step_ = runner(store_, parts, m.step);
+    }
+
+    /// Hands the index what was fitted offline, before the first key.
+    void bind(const calibration_view& calibration) noexcept {
+        if constexpr (requires { index_state_.bind(calibration); }) index_state_.bind(calibration);
+        static_cast<void>(calibration);
     }
 
     // ----------------------------------------------------------------------------------------------------
@@ -166,17 +93,18 @@ template <class Preset, class Geometry> class shard {
         if (window_overflows(lanes)) release_all_aheads();
         if (status s = accept(lanes, 1); !s) return s;
         const statistics before = stats_;
+        const phase_clock::span timed(plan_.time_phases ? &clock_ : nullptr, &phase_times::append);
         for (const lane_ref& ref : lanes) step_.encode_arrival(ref, in, 0);
         ahead* a = find_ahead(slot, layer);
-        choose(lanes, in.q.data(), 1, a);
+        choose(lanes, in.q.data(), 1, layer, a);
         step_.force_full_buffers(lanes, plan_.buffer_limit);
-        status done = step_.attend(lanes, in.q.data(), out, a != nullptr ? a->flight : none);
+        status done = step_.attend(lanes, in.q.data(), out, a != nullptr ? a->flight : none, in.lse);
         release(a, lanes, runner::fate::attended);
         if (done.code() == errc::bound_too_small &&
             anything_ahead()) { // what was read ahead holds the frames
             release_all_aheads();
             stats_ = before;
-            done = step_.attend(lanes, in.q.data(), out, none);
+            done = step_.attend(lanes, in.q.data(), out, none, in.lse);
         }
         if (!done) {
             stats_ = before;
@@ -278,7 +206,8 @@ template <class Preset, class Geometry> class shard {
             };
             block(l.sink_k(0), l.sink_v(0), s.sinks);
             for (std::uint32_t from = s.window_begin; from < s.tokens;) {
-                const std::uint32_t rows = std::min(s.tokens - from, plan_.sizes.window + 1 - l.ring(from));
+                const std::uint32_t rows =
+                    std::min(s.tokens - from, plan_.sizes.window + plan_.sizes.spare - l.ring(from));
                 block(l.window_k(from), l.window_v(from), rows);
                 from += rows;
             }
@@ -287,11 +216,11 @@ template <class Preset, class Geometry> class shard {
             const pool& frames = store_.pool_of(lanes[i].id);
             for (const work_item& w : io_.at(selection_->flight).items()) {
                 if (w.lane != i) continue;
-                std::uint32_t left = l.unit(w.unit).entries;
+                const auto& format = store_.unit_format();
+                std::uint32_t left = store_.entries_of(l.unit(w.unit));
                 for (std::uint32_t f = l.unit(w.unit).frames; left > 0; f = frames[f].next) {
-                    const std::uint32_t rows = std::min(left, store_.format().rows);
-                    block(store_.format().key(frames.bytes(f), 0), store_.format().value(frames.bytes(f), 0),
-                          rows);
+                    const std::uint32_t rows = std::min(left, format.rows);
+                    block(format.key(frames.bytes(f), 0), format.value(frames.bytes(f), 0), rows);
                     left -= rows;
                 }
             }
@@ -305,9 +234,14 @@ template <class Preset, class Geometry> class shard {
         ready();
         if (plan_.window_only) return prefill_window(lanes, in, tokens, out);
         release_all_aheads();
-        const lane first = store_.at(lanes[0].id);
-        if (first.state().tokens > 0) return prefill_turn(lanes, in, tokens, out);
-        return prefill_prompt(lanes, in, tokens, out, last);
+        if constexpr (types::sequential) {
+            static_cast<void>(last);
+            return prefill_groups(lanes, in, tokens, out);
+        } else {
+            const lane first = store_.at(lanes[0].id);
+            if (first.state().tokens > 0) return prefill_turn(lanes, in, tokens, out);
+            return prefill_prompt(lanes, in, tokens, out, last);
+        }
     }
 
     [[nodiscard]] status check_rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n) noexcept {
@@ -326,14 +260,13 @@ template <class Preset, class Geometry> class shard {
 
     [[nodiscard]] status retry_writes(std::uint32_t slot) noexcept {
         release_selection();
-        return store_.retry_writes(pool_at(slot));
+        return store_.retry_writes(write_pool_at(slot));
     }
 
     /// Forgets a sequence: its pages, frames and tables.
     void end(std::uint32_t slot) noexcept {
         release_all_aheads();
-        pool& frames = pool_at(slot);
-        store_.settle_all_writes(frames);
+        store_.settle_all_writes(write_pool_at(slot));
         for (std::uint32_t layer = 0; layer < plan_.model.layers; ++layer)
             for (const lane_ref& ref : lanes_of(slot, layer)) store_.forget_lane(ref.id);
     }
@@ -343,8 +276,15 @@ template <class Preset, class Geometry> class shard {
         const io_counters c = io_.counters();
         s.reads = c.reads, s.read_bytes = c.read_bytes, s.writes = c.writes, s.written_bytes = c.write_bytes;
         s.resident_bytes_peak = fixed_bytes;
-        for (const pool& p : pools_)
-            s.resident_bytes_peak += std::size_t{p.peak()} * store_.format().page_bytes;
+        for (std::uint32_t slot = 0; slot < plan_.max_sequences; ++slot)
+            for (std::uint32_t layer = 0; layer < plan_.model.layers; ++layer)
+                for (std::uint32_t i = index_; i < plan_.model.lanes() && !plan_.window_only;
+                     i += plan_.shards)
+                    s.units += store_.at((slot * plan_.model.layers + layer) * plan_.model.lanes() + i)
+                                   .state()
+                                   .units;
+        for (const pool& p : pools_) s.resident_bytes_peak += std::size_t{p.peak()} * p.frame_bytes();
+        for (const pool& p : page_pools_) s.resident_bytes_peak += std::size_t{p.peak()} * p.frame_bytes();
         return s;
     }
 
@@ -355,8 +295,8 @@ template <class Preset, class Geometry> class shard {
         const lane_state& s = store_.at(lanes[0].id).state();
         return s.tokens + s.staged;
     }
-    [[nodiscard]] unit_store<types>& store() noexcept { return store_; }
-    [[nodiscard]] unit_growth<types>& growth() noexcept { return growth_; }
+    [[nodiscard]] store_of<types>& store() noexcept { return store_; }
+    [[nodiscard]] growth_of<types>& growth() noexcept { return growth_; }
 
   private:
     /// The lanes of a layer that this shard owns. Layer-wide lanes belong to the shard of their sequence.
@@ -378,6 +318,38 @@ template <class Preset, class Geometry> class shard {
         return store_.pool_of(lanes[0].id);
     }
     [[nodiscard]] pool& pool_at(std::uint32_t slot) noexcept { return pools_[pools_.size() == 1 ? 0 : slot]; }
+    /// The pool whose frames carry a sequence's writes.
+    [[nodiscard]] pool& write_pool_at(std::uint32_t slot) noexcept {
+        if constexpr (types::sequential)
+            return page_pools_[pools_.size() == 1 ? 0 : slot];
+        else
+            return pool_at(slot);
+    }
+
+    /// Divides the shard's frames among its pools. Lanes of fixed groups have two kinds: page frames, then
+    /// slots.
+    void make_pools(const config_type& config, const page_format<element_type>& format,
+                    std::span<std::byte> frames, std::span<pool> pools, carver& metadata) noexcept {
+        const std::size_t pool_bytes = std::size_t{plan_.frames} * format.page_bytes;
+        const std::size_t kinds = types::sequential ? 2 : 1;
+        pools_ = pools.first(pools.size() / kinds);
+        page_pools_ = pools.subspan(pools_.size());
+        for (std::uint32_t i = 0; i < pools_.size(); ++i) {
+            const auto part = frames.subspan(i * pool_bytes, pool_bytes);
+            if constexpr (types::sequential) {
+                const auto slot = types::slot_format_of(plan_.sizes.width, plan_.max_entries);
+                const std::size_t carriers = std::size_t{plan_.page_frames} * format.page_bytes;
+                page_pools_[i] = pool(config.replacement, part.first(carriers), format.page_bytes, 1,
+                                      plan_.page_frames, metadata);
+                pools_[i] = pool(config.replacement,
+                                 part.subspan(carriers, std::size_t{plan_.slots} * slot.page_bytes),
+                                 slot.page_bytes, 1, 1, metadata);
+            } else {
+                pools_[i] = pool(config.replacement, part, format.page_bytes, plan_.unit_pages,
+                                 plan_.tail_frames, metadata);
+            }
+        }
+    }
 
     /// Every call ends the previous selection and takes note of what landed meanwhile.
     void ready() noexcept {
@@ -390,31 +362,34 @@ template <class Preset, class Geometry> class shard {
     status accept(std::span<const lane_ref> lanes, std::uint32_t tokens) noexcept {
         if (plan_.window_only) return {};
         if (status s = check_complete(lanes); !s) return s;
-        pool& frames = pool_for(lanes);
-        if (store_.has_failed_writes(frames)) return store_.write_error(frames);
+        pool& writes = store_.write_pool(lanes[0].id);
+        if (store_.has_failed_writes(writes)) return store_.write_error(writes);
         std::uint32_t pages = 0;
         for (const lane_ref& ref : lanes) {
             const lane l = store_.at(ref.id);
             if (status s = step_.make_room(ref.id); !s) return s;
-            const std::uint32_t units =
-                std::min(l.state().buffered + tokens, cluster_.max_units(l.state().tokens + tokens));
-            pages += growth_.worst_case_pages(units);
+            if constexpr (types::sequential) {
+                pages += growth_.worst_case_pages(tokens);
+            } else {
+                const std::uint32_t units =
+                    std::min(l.state().buffered + tokens, cluster_.max_units(l.state().tokens + tokens));
+                pages += growth_.worst_case_pages(units);
+            }
         }
         pages = std::min(pages, plan_.file_pages - layout_.top());
         if (status s = store_.ensure_space(pages); !s) return s;
-        for (const lane_ref& ref : lanes) {
-            if (!should_found(store_.at(ref.id))) continue;
-            release_all_aheads();
-            if (status s = prompt_.begin(frames, plan_.sizes.max_tokens); !s) return s;
-            if (status s = prompt_.found(ref.id); !s) return s;
-        }
+        if constexpr (types::clusterer::founds)
+            for (const lane_ref& ref : lanes) {
+                if (!should_found(store_.at(ref.id))) continue;
+                release_all_aheads();
+                if (status s = prompt_.begin(pool_for(lanes), plan_.sizes.max_tokens); !s) return s;
+                if (status s = prompt_.found(ref.id); !s) return s;
+            }
         return {};
     }
     [[nodiscard]] bool window_overflows(std::span<const lane_ref> lanes) const noexcept {
-        return std::any_of(lanes.begin(), lanes.end(), [this](const lane_ref& ref) {
-            const lane_state& s = store_.at(ref.id).state();
-            return s.tokens - s.window_begin > plan_.sizes.window;
-        });
+        return std::any_of(lanes.begin(), lanes.end(),
+                           [this](const lane_ref& ref) { return growth_.overdue(store_.at(ref.id)); });
     }
     [[nodiscard]] status check_complete(std::span<const lane_ref> lanes) const noexcept {
         if (store_.at(lanes[0].id).state().cut_short)
@@ -435,9 +410,12 @@ template <class Preset, class Geometry> class shard {
             return false;
     }
 
-    void choose(std::span<const lane_ref> lanes, const float* q, std::uint32_t arriving,
+    void choose(std::span<const lane_ref> lanes, const float* q, std::uint32_t arriving, std::uint32_t layer,
                 const ahead* a) noexcept {
-        if (a != nullptr && a->same_query(q, a->query.size())) { // the engine knew the true query in advance
+        // What was chosen for a prediction stands; for others it does when the engine knew the true query.
+        const bool ahead_counts = detail::chooses_ahead<typename types::selector>() && layer > 0;
+        if (ahead_counts && a == nullptr) return step_.choose_again(lanes, arriving);
+        if (a != nullptr && (ahead_counts || a->same_query(q, a->query.size()))) {
             for (std::uint32_t i = 0; i < lanes.size(); ++i) {
                 std::copy_n(a->chosen.begin() + i * plan_.chosen_per_lane, a->count[i],
                             step_.chosen_of(i).begin());
@@ -522,6 +500,36 @@ template <class Preset, class Geometry> class shard {
         return {};
     }
 
+    /// Fixed groups: a prompt is nothing but many tokens. A first chunk that fails leaves an empty sequence.
+    status prefill_groups(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
+                          std::span<float> out) noexcept {
+        const bool first = store_.at(lanes[0].id).state().tokens == 0;
+        if constexpr (detail::fits_lane<typename types::index>())
+            if (first) fit_index(lanes, in, tokens);
+        status done = prefill_turn(lanes, in, tokens, out);
+        if (done.ok() || !first) return done;
+        store_.settle_all_writes(store_.write_pool(lanes[0].id));
+        for (const lane_ref& ref : lanes) store_.forget_lane(ref.id);
+        return done;
+    }
+
+    /// The index fits its codebook or basis to a lane's first keys; the slots, empty now, lend it their
+    /// memory.
+    void fit_index(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens) noexcept {
+        if constexpr (detail::fits_lane<typename types::index>()) {
+            pool& slots = pool_for(lanes);
+            store_.vacate(slots);
+            const std::size_t stride = std::size_t{plan_.model.kv_heads} * plan_.model.dim;
+            for (const lane_ref& ref : lanes)
+                index_state_.fit(sums_.index_of(ref.id),
+                                 rows_view<float>{in.k.data() + plan_.model.key_offset(ref.in_layer), tokens,
+                                                  plan_.model.width(), stride},
+                                 slots.memory());
+        } else {
+            static_cast<void>(lanes), static_cast<void>(in), static_cast<void>(tokens);
+        }
+    }
+
     void note_storage() noexcept {
         if (plan_.window_only) return;
         stats_.storage_bytes = std::max<std::uint64_t>(stats_.storage_bytes, std::uint64_t{layout_.used()} *
@@ -570,10 +578,14 @@ template <class Preset, class Geometry> class shard {
     typename types::layout_state layout_{};
     typename types::transfers io_{};
     std::span<pool> pools_;
-    unit_store<types> store_;
-    unit_growth<types> growth_;
+    std::span<pool> page_pools_; ///< fixed groups: frames that carry pages
+    typename types::remainder_state rest_{};
+    summaries<types> sums_;
+    phase_clock clock_;
+    store_type store_;
+    growth_of<types> growth_;
     chooser<types> choose_;
-    prompt_builder<types> prompt_;
+    prompt_builder<types> prompt_; ///< clusters: groups need none
     runner step_;
     statistics stats_;
     ahead* selection_ = nullptr;

@@ -48,6 +48,7 @@ struct statistics {
     std::uint64_t wasted_bytes = 0;          ///< read ahead for units that were then not chosen
     std::uint64_t chosen_bytes = 0;          ///< entry bytes of all chosen units
     std::uint64_t resident_chosen_bytes = 0; ///< of these, resident before any read of the step was issued
+    std::uint64_t units = 0;                 ///< units that there are now
     std::uint64_t chosen_units = 0;
     std::uint64_t reused_units = 0; ///< chosen units that the previous step of their lane had chosen too
     std::uint64_t read_entries = 0; ///< live entries of chosen units that were read
@@ -60,7 +61,7 @@ struct statistics {
     std::uint64_t bytes_moved_by_updates = 0; ///< entry bytes written again after their first write
     std::uint64_t storage_bytes = 0;          ///< space of the file that holds live pages, at its peak
     std::uint64_t resident_bytes_peak = 0;    ///< DRAM in use for the cache, at its peak
-    std::uint64_t kept_entries = 0;           ///< entries (per KV head) that retention has kept so far
+    std::uint64_t kept_entries = 0;           ///< entries (per KV head) that retention holds now
     phase_times phase_ns;
     memory_parts bytes_by_part;
 
@@ -69,7 +70,8 @@ struct statistics {
         written_bytes += o.written_bytes, writes += o.writes;
         useful_bytes += o.useful_bytes, wasted_bytes += o.wasted_bytes;
         chosen_bytes += o.chosen_bytes, resident_chosen_bytes += o.resident_chosen_bytes;
-        chosen_units += o.chosen_units, reused_units += o.reused_units, read_entries += o.read_entries, decode_reads += o.decode_reads;
+        units += o.units, chosen_units += o.chosen_units, reused_units += o.reused_units,
+            read_entries += o.read_entries, decode_reads += o.decode_reads;
         splits += o.splits, delayed_splits += o.delayed_splits, forced_loads += o.forced_loads;
         refused_splits += o.refused_splits, tail_rewrites += o.tail_rewrites;
         bytes_moved_by_updates += o.bytes_moved_by_updates, storage_bytes += o.storage_bytes;

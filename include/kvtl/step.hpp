@@ -7,67 +7,29 @@
 // threads or on the order of completions. SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/attention.hpp>
-#include <kvtl/prompt.hpp>
-#include <kvtl/simd/attend.hpp>
-
-#include <cmath>
+#include <kvtl/step_attention.hpp>
 
 namespace kvtl::inline v0 {
 
-template <class Types> class step_runner {
+template <class Types> class step_runner : public step_attention<Types> {
+    using base = step_attention<Types>;
+    using base::attend_memory, base::attend_rows, base::attend_unit, base::count_choice, base::estimate_rest,
+        base::head_partial, base::item_of, base::remember_choice, base::tell_lse, base::total_of,
+        base::turn_of;
+    using base::p_, base::store_, base::x_;
+
   public:
     using element_type = typename Types::element_type;
-    using store = unit_store<Types>;
+    using store = store_of<Types>;
+    using remainder = typename Types::remainder;
     using lane = typename Types::lane;
     using pool = typename Types::pool;
-    static constexpr bool by_entry = store::by_entry;
-
-    struct parts {
-        model_extents model;
-        lane_sizes sizes;
-        std::uint32_t attend_tokens = 0;
-        std::uint32_t chosen_per_lane = 0;
-        std::uint32_t batch_items = 0;
-        std::uint32_t turn_tokens = 0;
-        unit_growth<Types>* growth = nullptr;
-        chooser<Types>* choose = nullptr;
-    };
-
-    struct scratch {
-        std::span<chosen_unit> chosen;                 ///< (lanes, chosen_per_lane)
-        std::span<std::uint32_t> chosen_count, forced; ///< (lanes)
-        std::span<float> total;                        ///< (lanes, lane heads) partials
-        std::span<float> item;                         ///< (batch_items, lane heads) partials
-        std::span<float> attend;
-        std::span<element_type> turn_k, turn_v; ///< (turn_tokens, width)
-        std::span<float> turn;                  ///< (turn_tokens, lane heads) partials
-
-        static scratch take(carver& c, const parts& p, std::uint32_t lanes) noexcept {
-            scratch x;
-            const std::size_t lane_partial = p.model.lane_heads * partial_floats(p.model.group, p.model.dim);
-            x.chosen = c.take<chosen_unit>(std::size_t{lanes} * p.chosen_per_lane);
-            x.chosen_count = c.take<std::uint32_t>(lanes);
-            x.forced = c.take<std::uint32_t>(lanes);
-            x.total = c.take<float>(lanes * lane_partial);
-            x.item = c.take<float>(p.batch_items * lane_partial);
-            x.attend = c.take<float>(simd::attend_scratch_floats(p.model.group));
-            x.turn_k = c.take<element_type>(std::size_t{p.turn_tokens} * p.sizes.width);
-            x.turn_v = c.take<element_type>(std::size_t{p.turn_tokens} * p.sizes.width);
-            x.turn = c.take<float>(p.turn_tokens * lane_partial);
-            return x;
-        }
-    };
+    using lane_ref = typename base::lane_ref;
+    using base::by_entry, base::chosen_count, base::chosen_of;
 
     step_runner() = default;
-    step_runner(store& s, const parts& p, const scratch& x) noexcept
-        : store_(&s), p_(p), x_(x), scale_(1.0F / std::sqrt(static_cast<float>(p.model.dim))) {}
-
-    /// The lanes of this step: `lane_id[i]` is lane `lane_in_layer[i]` of the layer.
-    struct lane_ref {
-        std::uint32_t id = 0;
-        std::uint32_t in_layer = 0;
-    };
+    step_runner(store& s, const typename base::parts& p, const typename base::scratch& x) noexcept
+        : base(s, p, x) {}
 
     /// Chooses units for every lane. q: (HQ, D).
     void choose(std::span<const lane_ref> lanes, const float* q, std::uint32_t arriving) noexcept {
@@ -77,9 +39,32 @@ template <class Types> class step_runner {
             const std::uint32_t budget = p_.attend_tokens > in_memory ? p_.attend_tokens - in_memory : 0;
             const auto chosen = chosen_of(i);
             const std::uint32_t n = p_.choose->choose(q + p_.model.query_offset(lanes[i].in_layer),
-                                                      p_.growth->view(l), budget, chosen);
+                                                      p_.growth->view(lanes[i].id), budget, chosen, p_.clock);
             std::sort(chosen.begin(), chosen.begin() + n,
                       [](const chosen_unit& a, const chosen_unit& b) { return a.unit < b.unit; });
+            x_.chosen_count[i] = n;
+            x_.forced[i] = none;
+        }
+    }
+
+    /// For layers whose query nobody predicted: what the previous step chose, then the most recent units, as
+    /// far as the budget allows.
+    void choose_again(std::span<const lane_ref> lanes, std::uint32_t arriving) noexcept {
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const lane l = store_->at(lanes[i].id);
+            const std::uint32_t in_memory = l.entries_in_memory() + arriving;
+            std::uint32_t left = p_.attend_tokens > in_memory ? p_.attend_tokens - in_memory : 0, n = 0;
+            const auto bits = l.chosen_before();
+            const auto out = chosen_of(i);
+            for (const bool before : {true, false})
+                for (std::uint32_t u = l.state().units; u-- > 0 && n < out.size();) {
+                    const std::uint32_t entries = store_->entries_of(l.unit(u));
+                    if (((bits[u / 64] >> (u % 64) & 1) != 0) != before || entries > left) continue;
+                    out[n++] = {u, ~std::uint64_t{0}};
+                    left -= entries;
+                }
+            std::sort(out.begin(), out.begin() + n,
+                      [](const chosen_unit& x, const chosen_unit& y) { return x.unit < y.unit; });
             x_.chosen_count[i] = n;
             x_.forced[i] = none;
         }
@@ -102,7 +87,8 @@ template <class Types> class step_runner {
     /// already (ring or sink) but not yet counted. out: (HQ, D). `prefetched`: a flight whose reads this step
     /// may use, or none.
     [[nodiscard]] status attend(std::span<const lane_ref> lanes, const float* q, std::span<float> out,
-                                std::uint32_t prefetched) noexcept {
+                                std::uint32_t prefetched, std::span<float> lse = {}) noexcept {
+        const phase_clock::span timed(p_.clock, &phase_times::fetch_wait);
         count_choice(lanes);
         if constexpr (by_entry)
             if (status s = land_prefetch(lanes, prefetched); !s) return s;
@@ -110,7 +96,9 @@ template <class Types> class step_runner {
         cursor at;
         std::uint32_t flying = plan(lanes, at, none);
         if (status s = submit(lanes, flying); !s) return abandon(lanes, flying, none, s);
+        timed.enter(&phase_times::attend);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) attend_memory(lanes[i], total_of(i), q);
+        timed.enter(&phase_times::fetch_wait);
         if constexpr (!by_entry)
             if (status s = land_prefetch(lanes, prefetched); !s) return abandon(lanes, flying, none, s);
         while (flying != none) {
@@ -127,6 +115,10 @@ template <class Types> class step_runner {
                 if (status s = submit(lanes, flying); !s) return abandon(lanes, flying, none, s);
         }
         if (at.lane < lanes.size()) return no_frames();
+        timed.enter(&phase_times::attend);
+        if (!lse.empty()) tell_lse(lanes, lse);
+        if constexpr (detail::estimates<remainder>())
+            for (std::uint32_t i = 0; i < lanes.size(); ++i) estimate_rest(lanes, i, q);
         for (std::uint32_t i = 0; i < lanes.size(); ++i)
             for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h)
                 finish(head_partial(total_of(i), h),
@@ -138,6 +130,8 @@ template <class Types> class step_runner {
 
     /// Counts the arrived token, lets the oldest window entry go to its unit, merges waiting entries.
     void commit(std::span<const lane_ref> lanes, std::uint32_t buffer_limit) noexcept {
+        const phase_clock::span timed(p_.clock, &phase_times::maintain);
+        remember_choice(lanes);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const lane l = store_->at(lanes[i].id);
             arrive(l);
@@ -168,7 +162,7 @@ template <class Types> class step_runner {
     /// True when the lane's window holds no more than it should. A failed write may have kept an entry there.
     bool drain_window(std::uint32_t lane_id) noexcept {
         const lane l = store_->at(lane_id);
-        while (l.state().tokens - l.state().window_begin > p_.sizes.window)
+        while (p_.growth->overdue(l))
             if (!p_.growth->place_oldest(lane_id)) return false;
         return true;
     }
@@ -247,7 +241,9 @@ template <class Types> class step_runner {
         cursor at;
         fill_flight(lanes, at, id, false);
         for (work_item& w : store_->io().at(id).items())
-            if (w.loads) store_->at(lanes[w.lane].id).unit(w.unit).flight = id;
+            if (w.loads)
+                store_->set_flight(store_->at(lanes[w.lane].id).unit(w.unit),
+                                   store_->pool_of(lanes[w.lane].id), id);
         return submit(lanes, id);
     }
     [[nodiscard]] bool all_planned(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
@@ -281,26 +277,29 @@ template <class Types> class step_runner {
         const bool failed = !land_prefetch(lanes, id).ok();
         for (work_item& w : f.items()) {
             const lane l = store_->at(lanes[w.lane].id);
-            unit_record& unit = l.unit(w.unit);
+            auto& unit = l.unit(w.unit);
             pool& frames = store_->pool_of(lanes[w.lane].id);
-            const bool was_read = unit.flight == id;
-            unit.flight = none;
+            const bool was_read = store_->flight_of(unit, frames) == id;
+            store_->set_flight(unit, frames, none);
             store_->unpin(unit, frames);
-            if (!was_read) continue;
+            if (!was_read) {
+                drop_if_used(lanes[w.lane].id, w.unit);
+                continue;
+            }
             const bool unwanted =
                 end == fate::dropped || (end == fate::attended && !is_chosen(w.lane, w.unit));
-            if (unwanted) store_->stats().wasted_bytes += unit.entries * store_->format().entry_bytes();
-            if (unwanted || failed) store_->evict(l, w.unit, frames);
+            if (unwanted)
+                store_->stats().wasted_bytes += store_->entries_of(unit) * store_->format().entry_bytes();
+            if (unwanted || failed)
+                store_->evict(l, w.unit, frames);
+            else
+                drop_if_used(lanes[w.lane].id, w.unit);
         }
         if constexpr (by_entry)
             if (failed) store_->release_bounces(id, store_->pool_of(lanes[0].id));
         f.clear();
     }
 
-    [[nodiscard]] std::span<chosen_unit> chosen_of(std::uint32_t i) const noexcept {
-        return x_.chosen.subspan(std::size_t{i} * p_.chosen_per_lane, p_.chosen_per_lane);
-    }
-    [[nodiscard]] std::uint32_t& chosen_count(std::uint32_t i) noexcept { return x_.chosen_count[i]; }
     void clear_forced(std::uint32_t i) noexcept { x_.forced[i] = none; }
 
     [[nodiscard]] static status no_frames() noexcept {
@@ -313,38 +312,10 @@ template <class Types> class step_runner {
         std::uint32_t lane = 0, i = 0;
     };
 
-    [[nodiscard]] std::size_t lane_partial() const noexcept {
-        return p_.model.lane_heads * partial_floats(p_.model.group, p_.model.dim);
-    }
-    [[nodiscard]] float* total_of(std::uint32_t i) const noexcept { return &x_.total[i * lane_partial()]; }
-    [[nodiscard]] float* item_of(std::uint32_t i) const noexcept { return &x_.item[i * lane_partial()]; }
-    [[nodiscard]] float* turn_of(std::uint32_t t) const noexcept { return &x_.turn[t * lane_partial()]; }
-    [[nodiscard]] partial head_partial(float* memory, std::uint32_t h) const noexcept {
-        return partial_at(memory + h * partial_floats(p_.model.group, p_.model.dim), p_.model.group,
-                          p_.model.dim);
-    }
     [[nodiscard]] bool is_chosen(std::uint32_t i, std::uint32_t u) const noexcept {
         const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
         return u == x_.forced[i] ||
                std::any_of(chosen.begin(), chosen.end(), [u](const chosen_unit& c) { return c.unit == u; });
-    }
-
-    void count_choice(std::span<const lane_ref> lanes) noexcept {
-        statistics& stats = store_->stats();
-        const std::size_t entry = store_->format().entry_bytes();
-        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
-            const lane l = store_->at(lanes[i].id);
-            for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i])) {
-                const unit_record& unit = l.unit(c.unit);
-                const bool hit = unit.frames != none && unit.flight == none;
-                ++stats.chosen_units;
-                stats.chosen_bytes += unit.entries * entry;
-                if (hit)
-                    stats.resident_chosen_bytes += unit.entries * entry;
-                else
-                    stats.useful_bytes += unit.entries * entry, stats.read_entries += unit.entries;
-            }
-        }
     }
 
     /// The next batch into whichever step flight is not `busy`; none when there is nothing (or no frame)
@@ -369,7 +340,7 @@ template <class Types> class step_runner {
                 const bool chosen = at.i < x_.chosen_count[at.lane];
                 const chosen_unit c = chosen ? chosen_of(at.lane)[at.i] : chosen_unit{x_.forced[at.lane], 0};
                 const std::uint32_t item = f.add_item({at.lane, c.unit, c.mask, 0, false});
-                const unit_record& unit = l.unit(c.unit);
+                const auto& unit = l.unit(c.unit);
                 if (unit.frames != none) {
                     store_->touch(unit, frames);
                 } else if (!store_->plan_load(lanes[at.lane].id, c.unit, id, item)) {
@@ -386,7 +357,7 @@ template <class Types> class step_runner {
     status submit(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
         if (id == none) return {};
         flight& f = store_->io().at(id);
-        status s = store_->io().submit_reads(id, store_->pool_of(lanes[0].id));
+        status s = store_->submit_reads(id, store_->pool_of(lanes[0].id));
         store_->stats().decode_reads += f.requests();
         return s;
     }
@@ -404,7 +375,9 @@ template <class Types> class step_runner {
                 --left;
                 const lane_ref& ref = lanes[w.lane];
                 if (w.loads) store_->finish_load(store_->at(ref.id), w.unit, store_->pool_of(ref.id));
-                if (w.mask != 0) attend_unit(ref, w.unit, q_, item_of(i), w.mask, true);
+                if (w.mask == 0) continue;
+                const phase_clock::span timed(p_.clock, &phase_times::attend);
+                attend_unit(ref, w.unit, q_, item_of(i), w.mask, true);
             }
             if (left == 0) break;
             store_->io().poll(true);
@@ -421,9 +394,22 @@ template <class Types> class step_runner {
     }
 
     void finish_batch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
-        for (const work_item& w : store_->io().at(id).items())
+        for (const work_item& w : store_->io().at(id).items()) {
             store_->unpin(store_->at(lanes[w.lane].id).unit(w.unit), store_->pool_of(lanes[w.lane].id));
+            drop_if_used(lanes[w.lane].id, w.unit);
+        }
         store_->release_bounces(id, store_->pool_of(lanes[0].id));
+    }
+
+    /// For presets that keep nothing: a unit that nobody pins any more leaves.
+    void drop_if_used(std::uint32_t lane_id, std::uint32_t u) noexcept {
+        if constexpr (Types::keeps_nothing) {
+            const lane l = store_->at(lane_id);
+            pool& frames = store_->pool_of(lane_id);
+            if (l.unit(u).frames != none && frames[l.unit(u).frames].pins == 0) store_->evict(l, u, frames);
+        } else {
+            static_cast<void>(lane_id), static_cast<void>(u);
+        }
     }
 
     /// After an error: waits for what is in the air and takes units out whose pages did not all arrive.
@@ -443,69 +429,23 @@ template <class Types> class step_runner {
         return why;
     }
 
-    // ------------------------------------------------------------------------------------------------------
-    // attention
-    /// Sinks, window (the arriving token included when `arriving`) and buffer, in this order.
-    void attend_memory(const lane_ref& ref, float* into, const float* q, bool arriving = true) noexcept {
-        const lane l = store_->at(ref.id);
-        const lane_state& s = l.state();
-        for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) reset(head_partial(into, h));
-        const bool sink_arrives = arriving && s.tokens < p_.sizes.sinks;
-        const std::uint32_t sinks = s.sinks + (sink_arrives ? 1 : 0);
-        if (sinks > 0) attend_rows(q, ref, l.sink_k(0), l.sink_v(0), sinks, into);
-        std::uint32_t from = s.window_begin;
-        const std::uint32_t to = s.tokens + (arriving && !sink_arrives ? 1 : 0);
-        while (from < to) { // one or two pieces of the ring
-            const std::uint32_t rows = std::min(to - from, p_.sizes.window + 1 - l.ring(from));
-            attend_rows(q, ref, l.window_k(from), l.window_v(from), rows, into);
-            from += rows;
-        }
-        if (s.buffered > 0) attend_rows(q, ref, l.buffer_k(0), l.buffer_v(0), s.buffered, into);
-    }
-
-    /// Rows of the lane's width, attended by the lane's queries in `q` (HQ, D).
-    void attend_rows(const float* q, const lane_ref& ref, const element_type* k, const element_type* v,
-                     std::uint32_t rows, float* into, std::uint64_t mask = ~std::uint64_t{0}) noexcept {
-        if (rows == 0) return;
-        const model_extents& m = p_.model;
-        for (std::uint32_t h = 0; h < m.lane_heads; ++h) {
-            // A mask has 64 bits: heads beyond them (layer-wide lanes) are attended by all their queries.
-            const std::uint64_t queries = (h + 1) * m.group <= 64 ? mask >> (h * m.group) : simd::all_queries;
-            simd::attend_rows<simd::default_arch, element_type>(
-                q + m.query_offset(ref.in_layer) + std::size_t{h} * m.group * m.dim, m.dim, scale_,
-                {k + std::size_t{h} * m.dim, rows, m.dim, m.width()},
-                {v + std::size_t{h} * m.dim, rows, m.dim, m.width()}, nullptr, head_partial(into, h),
-                x_.attend, queries);
-        }
-    }
-
-    void attend_unit(const lane_ref& ref, std::uint32_t u, const float* q, float* into, std::uint64_t mask,
-                     bool fresh) noexcept {
-        const unit_record& unit = store_->at(ref.id).unit(u);
-        const pool& frames = store_->pool_of(ref.id);
-        const auto& format = store_->format();
-        if (fresh)
-            for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) reset(head_partial(into, h));
-        std::uint32_t left = unit.entries;
-        for (std::uint32_t f = unit.frames; left > 0; f = frames[f].next) {
-            const std::uint32_t rows = std::min(left, format.rows);
-            attend_rows(q, ref, format.key(frames.bytes(f), 0), format.value(frames.bytes(f), 0), rows, into,
-                        mask);
-            left -= rows;
-        }
-    }
-
     /// Every unit of a lane, for each of the turn's queries, in unit order.
     [[nodiscard]] status attend_all_units(const lane_ref& ref, const lane& l, const float* q,
                                           std::uint32_t queries) noexcept {
         const std::size_t token = std::size_t{p_.model.query_heads()} * p_.model.dim;
+        if constexpr (Types::sequential && !Types::values_only)
+            return store_->scan(ref.id,
+                                [&](const element_type* k, const element_type* v, std::uint32_t rows) {
+                                    for (std::uint32_t t = 0; t < queries; ++t)
+                                        attend_rows(q + t * token, ref, k, v, rows, turn_of(t));
+                                });
         const std::span<const lane_ref> one(&ref, 1);
         for (std::uint32_t u = 0; u < l.state().units;) {
             flight& f = store_->io().at(0);
             f.clear();
             for (; u < l.state().units && f.item_room(); ++u) {
                 const std::uint32_t item = f.add_item({0, u, ~std::uint64_t{0}, 0, false});
-                const unit_record& unit = l.unit(u);
+                const auto& unit = l.unit(u);
                 if (unit.frames != none)
                     store_->touch(unit, store_->pool_of(ref.id));
                 else if (!store_->plan_load(ref.id, u, 0, item)) {
@@ -567,10 +507,6 @@ template <class Types> class step_runner {
         return {};
     }
 
-    store* store_ = nullptr;
-    parts p_{};
-    scratch x_{};
-    float scale_ = 1;
     const float* q_ = nullptr;
 };
 

@@ -6,6 +6,8 @@
 // one sequence. SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/summary.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -35,6 +37,12 @@ struct unit_record {
     std::uint32_t last_member = none; ///< entry-wise layouts: last member
 };
 
+/// The record of a unit that is a run of consecutive entries in its lane's stream: where it lies follows from
+/// its number, its size is the same for all, and nothing about it ever changes but residency.
+struct group_record {
+    std::uint32_t frames = none; ///< slot that holds it, or none
+};
+
 /// Counters of a lane. Tokens [0, sinks) are sinks, [sinks, window_begin) are in units or the buffer,
 /// [window_begin, tokens) are in the window.
 struct lane_state {
@@ -61,6 +69,16 @@ struct units_view {
     std::uint32_t max_entries = 0; ///< no unit may grow beyond this
     std::uint32_t tokens = 0;      ///< tokens of the lane so far
     bool may_add = true;           ///< table and storage have room for one more unit
+    summary_view summary{};        ///< what the index keeps (null for an index without summaries)
+    std::uint32_t head = 0;        ///< KV head of the lane that an index is asked to score for
+
+    /// Entries of unit u; units of a fixed size have no records here.
+    [[nodiscard]] std::uint32_t entries(std::uint32_t u) const noexcept {
+        return unit != nullptr ? unit[u].entries : max_entries;
+    }
+    [[nodiscard]] std::uint32_t entries_if_fixed() const noexcept {
+        return unit != nullptr ? 0 : max_entries;
+    }
 };
 
 /// A clusterer's answer: put the entry into `unit`, split `unit` with it, or open a new unit for it (whose

@@ -7,13 +7,16 @@
 #pragma once
 
 #include <kvtl/kmeans.hpp>
-#include <kvtl/simd/convert.hpp>
-#include <kvtl/simd/moments.hpp>
-#include <kvtl/unit_store.hpp>
+#include <kvtl/unit_rows.hpp>
 
 namespace kvtl::inline v0 {
 
-template <class Types> class unit_growth {
+template <class Types> class unit_growth : private unit_rows<Types> {
+    using base = unit_rows<Types>;
+    using base::append, base::note_entry, base::open_unit, base::release_pin, base::store_,
+        base::stream_append, base::sums_;
+    using typename base::new_entry;
+
   public:
     using element_type = typename Types::element_type;
     using store = unit_store<Types>;
@@ -22,20 +25,25 @@ template <class Types> class unit_growth {
     using clusterer = typename Types::clusterer;
     using clusterer_state = typename Types::clusterer_state;
     static constexpr bool by_entry = store::by_entry;
+    /// The clusterer lets entries wait in the window until it can make several units of them at once.
+    static constexpr bool batches = requires(const clusterer_state& c) { c.batch_units(1U); };
+    static_assert(!batches || !by_entry,
+                  "[kvtl] layout: a clusterer that places batches needs one that places units");
 
     struct scratch {
-        std::span<float> key;            ///< (width)
-        std::span<float> distance;       ///< (max_units)
-        std::span<element_type> k, v;    ///< (split_rows, width)
-        std::span<std::uint8_t> side;    ///< (split_rows)
-        std::span<std::uint32_t> entry;  ///< (split_rows) entry-wise layouts: places in the stream
-        std::span<std::byte> halve;      ///< halve_scratch_bytes(split_rows, width)
+        std::span<float> key;           ///< (width)
+        std::span<float> distance;      ///< (max_units)
+        std::span<element_type> k, v;   ///< (split_rows, width)
+        std::span<std::uint8_t> side;   ///< (split_rows)
+        std::span<std::uint32_t> entry; ///< (split_rows) entry-wise layouts: places in the stream
+        std::span<std::byte> halve;     ///< halve_scratch_bytes(split_rows, width), or for clustering a batch
+        std::span<std::uint32_t> label; ///< (spare) units of a batch
         std::span<std::uint32_t> frames; ///< (frames of both children)
 
         /// Rows of the largest split: a full unit, everything buffered and the new entry, but never more than
-        /// two units.
+        /// two units. Or those of a batch.
         [[nodiscard]] static std::uint32_t rows(const lane_sizes& s, std::uint32_t max_entries) noexcept {
-            return std::min(max_entries + s.buffer + 1, 2 * max_entries);
+            return std::max(std::min(max_entries + s.buffer + 1, 2 * max_entries), batches ? s.spare : 0);
         }
         static scratch take(carver& c, const lane_sizes& s, std::uint32_t max_entries,
                             std::uint32_t page_rows) noexcept {
@@ -47,18 +55,21 @@ template <class Types> class unit_growth {
             out.v = c.take<element_type>(std::size_t{n} * s.width);
             out.side = c.take<std::uint8_t>(n);
             out.entry = c.take<std::uint32_t>(n);
-            out.halve = c.take<std::byte>(clusterer::adapts ? halve_scratch_bytes(n, s.width) : 0);
+            out.halve =
+                c.take<std::byte>(clusterer::adapts ? halve_scratch_bytes(n, s.width) : s.batch_scratch);
+            out.label = c.take<std::uint32_t>(batches ? s.spare : 0);
             out.frames = c.take<std::uint32_t>(n / page_rows + 2);
             return out;
         }
     };
 
     unit_growth() = default;
-    unit_growth(store& s, const clusterer_state& c, const scratch& x) noexcept
-        : store_(&s), clusterer_(&c), x_(x) {}
+    unit_growth(store& s, const clusterer_state& c, const summaries<Types>& sums, const scratch& x) noexcept
+        : base(s, sums), clusterer_(&c), x_(x) {}
 
     /// What the clusterer sees of a lane.
-    [[nodiscard]] units_view view(const lane& l) const noexcept {
+    [[nodiscard]] units_view view(std::uint32_t lane_id) const noexcept {
+        const lane l = store_->at(lane_id);
         const lane_state& s = l.state();
         return {s.units > 0 ? &l.unit(0) : nullptr,
                 s.units,
@@ -67,12 +78,19 @@ template <class Types> class unit_growth {
                 l.sizes().width,
                 clusterer_->max_entries(),
                 s.tokens,
-                s.units < l.sizes().max_units && store_->layout().may_place()};
+                s.units < l.sizes().max_units && store_->layout().may_place(),
+                sums_->index_of(lane_id)};
     }
 
-    /// The oldest entry of the window goes to a unit or to the buffer. False: not possible now (a write
-    /// failed), the entry stays where it is.
+    /// True while the window holds more than it should.
+    [[nodiscard]] bool overdue(const lane& l) const noexcept {
+        return l.state().tokens - l.state().window_begin >= l.sizes().window + l.sizes().spare;
+    }
+
+    /// The oldest entry of the window (or batch of them) goes to a unit or to the buffer. False: not possible
+    /// now (a write failed), the entry stays where it is.
     [[nodiscard]] bool place_oldest(std::uint32_t lane_id) noexcept {
+        if constexpr (batches) return place_batch(lane_id);
         const lane l = store_->at(lane_id);
         lane_state& s = l.state();
         const element_type* k = l.window_k(s.window_begin);
@@ -117,20 +135,18 @@ template <class Types> class unit_growth {
 
     /// Pages that placing one entry and merging `units` waiting units may take from the end of the file.
     [[nodiscard]] std::uint32_t worst_case_pages(std::uint32_t units) const noexcept {
+        if constexpr (batches) {
+            const std::uint32_t batch = store_->at(0).sizes().spare;
+            units = (units / batch + 1) * clusterer_->batch_units(batch);
+        }
         return (units + 1) * store_->layout().run_pages();
     }
 
   private:
-    struct new_entry {
-        const element_type* k;
-        const element_type* v;
-        std::uint32_t stream; ///< entry-wise layouts: its place in the lane's stream
-    };
-
     bool place_entry(std::uint32_t lane_id, const element_type* k, const element_type* v) noexcept {
         const lane l = store_->at(lane_id);
         pool& frames = store_->pool_of(lane_id);
-        const assignment a = assign(l, k);
+        const assignment a = assign(lane_id, k);
         new_entry e{k, v, none};
         if constexpr (by_entry)
             if (!stream_append(lane_id, e)) return false;
@@ -157,8 +173,9 @@ template <class Types> class unit_growth {
         return true;
     }
 
-    [[nodiscard]] assignment assign(const lane& l, const element_type* k) noexcept {
-        const units_view u = view(l);
+    [[nodiscard]] assignment assign(std::uint32_t lane_id, const element_type* k) noexcept {
+        const lane l = store_->at(lane_id);
+        const units_view u = view(lane_id);
         if constexpr (clusterer::founds) {
             if (!l.state().founded) { // too few entries to cluster: units are sequential
                 if (u.count == 0) return {none, growth::open};
@@ -170,6 +187,87 @@ template <class Types> class unit_growth {
         }
         simd::decode(k, x_.key.data(), l.sizes().width);
         return clusterer_->assign(l.clusterer(), x_.key.data(), u, x_.distance);
+    }
+
+    // -------------------------------------------------------------------------------------------------------
+    // batches
+    /// The oldest entries of the window become units of their own, all of them or none.
+    [[nodiscard]] bool place_batch(std::uint32_t lane_id) noexcept {
+        const lane l = store_->at(lane_id);
+        lane_state& s = l.state();
+        const std::uint32_t n = l.sizes().spare, width = l.sizes().width, before = s.units;
+        for (std::uint32_t i = 0; i < n; ++i) {
+            std::memcpy(&x_.k[std::size_t{i} * width], l.window_k(s.window_begin + i),
+                        store_->format().row_bytes());
+            std::memcpy(&x_.v[std::size_t{i} * width], l.window_v(s.window_begin + i),
+                        store_->format().row_bytes());
+        }
+        const rows_view<element_type> keys{x_.k.data(), n, width, width};
+        const std::uint32_t units = clusterer_->group_batch(keys, x_.halve, x_.label.data());
+        for (std::uint32_t label = 0; label < units; ++label)
+            if (!place_group(lane_id, label)) {
+                take_back(lane_id, before);
+                return false;
+            }
+        s.founded = true;
+        s.window_begin += n;
+        return true;
+    }
+
+    /// The batch's rows of one label become a unit, whose pages are written at once: it will not grow.
+    [[nodiscard]] bool place_group(std::uint32_t lane_id, std::uint32_t label) noexcept {
+        const lane l = store_->at(lane_id);
+        pool& frames = store_->pool_of(lane_id);
+        lane_state& s = l.state();
+        const auto& format = store_->format();
+        unit_record fresh;
+        const auto entries = static_cast<std::uint32_t>(std::count(x_.label.begin(), x_.label.end(), label));
+        const std::uint32_t pages = format.pages_for(entries);
+        if (s.units >= l.sizes().max_units || !store_->layout().place_unit(pages, fresh.where)) return false;
+        std::uint32_t taken = 0;
+        for (; taken < pages; ++taken)
+            if ((x_.frames[taken] = store_->acquire(frames)) == none) break;
+        if (taken < pages) {
+            while (taken > 0) frames.settle(x_.frames[--taken]);
+            store_->layout().release(fresh.where);
+            return false;
+        }
+        const std::uint32_t u = s.units++;
+        unit_record& unit = l.unit(u) = fresh;
+        for (std::uint32_t i = 0; i < x_.label.size(); ++i) {
+            if (x_.label[i] != label) continue;
+            const element_type *k = &x_.k[std::size_t{i} * format.width],
+                               *v = &x_.v[std::size_t{i} * format.width];
+            format.put(frames.bytes(x_.frames[unit.entries / format.rows]), unit.entries % format.rows, k, v);
+            note_entry(lane_id, u, k, v);
+        }
+        for (std::uint32_t i = 0; i < pages; ++i) {
+            const std::uint32_t f = x_.frames[i];
+            frames[f].page = store_->layout().page(unit.where, i);
+            frames[f].lane = lane_id;
+            frames[f].unit = u;
+            format.pad(frames.bytes(f), std::min(format.rows, entries - i * format.rows));
+            store_->link(unit, frames, f);
+            store_->queue_write(frames, f);
+        }
+        store_->note_resident(l, u, frames, true);
+        return true;
+    }
+
+    /// Undoes the units from `first` on: their entries are still in the window, so a write that failed is
+    /// void.
+    void take_back(std::uint32_t lane_id, std::uint32_t first) noexcept {
+        const lane l = store_->at(lane_id);
+        pool& frames = store_->pool_of(lane_id);
+        for (std::uint32_t& units = l.state().units; units > first;) {
+            const std::uint32_t u = --units;
+            if (!store_->settle_writes(lane_id, u, frames))
+                for (std::uint32_t f = 0; f < frames.size(); ++f)
+                    if (frames[f].failed && frames[f].lane == lane_id && frames[f].unit == u)
+                        frames.write_finished(f, true);
+            if (l.unit(u).frames != none) store_->evict(l, u, frames);
+            store_->layout().release(l.unit(u).where);
+        }
     }
 
     void merge_unit(std::uint32_t lane_id, std::uint32_t u) noexcept {
@@ -191,7 +289,7 @@ template <class Types> class unit_growth {
                 if (l.state().founded) {
                     simd::decode(e.k, x_.key.data(), l.sizes().width);
                     const float distance = simd::l2sq(x_.key.data(), l.mean(u), l.sizes().width);
-                    how = clusterer_->judge(l.clusterer(), unit, distance, view(l));
+                    how = clusterer_->judge(l.clusterer(), unit, distance, view(lane_id));
                 }
             }
             if (how == growth::split) {
@@ -211,7 +309,7 @@ template <class Types> class unit_growth {
     bool move_elsewhere(std::uint32_t lane_id, std::uint32_t i) noexcept {
         const lane l = store_->at(lane_id);
         const std::uint32_t from = l.buffer_unit(i);
-        const assignment a = assign(l, l.buffer_k(i));
+        const assignment a = assign(lane_id, l.buffer_k(i));
         const new_entry e{l.buffer_k(i), l.buffer_v(i), by_entry ? l.buffer_entry(i) : none};
         if (a.how == growth::open) {
             if (!open_unit(lane_id, a.unit, e)) return false;
@@ -226,173 +324,6 @@ template <class Types> class unit_growth {
         }
         l.erase_buffer(i);
         return true;
-    }
-
-    // -------------------------------------------------------------------------------------------------------
-    // growing
-    bool open_unit(std::uint32_t lane_id, std::uint32_t like, const new_entry& e) noexcept {
-        const lane l = store_->at(lane_id);
-        lane_state& s = l.state();
-        if (s.units >= l.sizes().max_units) return false;
-        unit_record fresh;
-        if constexpr (!by_entry)
-            if (!store_->layout().place_unit(1, fresh.where)) return false;
-        const std::uint32_t u = s.units++;
-        l.unit(u) = fresh;
-        if (!append(lane_id, u, e)) {
-            --s.units;
-            if constexpr (!by_entry) store_->layout().release(fresh.where);
-            return false;
-        }
-        if constexpr (Types::means)
-            if (like != none) std::memcpy(l.mean(u), l.mean(like), l.sizes().width * sizeof(float));
-        return true;
-    }
-
-    /// Adds an entry to a unit. False when the unit is cold and its last page is on storage, or when it
-    /// cannot grow.
-    bool append(std::uint32_t lane_id, std::uint32_t u, const new_entry& e) noexcept {
-        const lane l = store_->at(lane_id);
-        pool& frames = store_->pool_of(lane_id);
-        unit_record& unit = l.unit(u);
-        const bool was_resident = unit.frames != none;
-        const std::uint32_t pinned = unit.frames;
-        if (was_resident) store_->pin(unit, frames);
-        bool done = false;
-        if constexpr (by_entry)
-            done = append_member(l, u, e, frames);
-        else
-            done = append_row(lane_id, u, e, frames);
-        if (was_resident) release_pin(frames, pinned);
-        if (!done) return false;
-        note_entry(l, u, e.k);
-        if (unit.frames != none) store_->note_resident(l, u, frames, true);
-        return true;
-    }
-
-    bool append_row(std::uint32_t lane_id, std::uint32_t u, const new_entry& e, pool& frames) noexcept {
-        const lane l = store_->at(lane_id);
-        unit_record& unit = l.unit(u);
-        const auto& format = store_->format();
-        const std::uint32_t page = unit.entries / format.rows, row = unit.entries % format.rows;
-        std::uint32_t f = unit.tail;
-        if (row == 0) {
-            if (page + 1 > store_->layout().capacity(unit.where) && !relocate(lane_id, u, page + 1))
-                return false;
-            f = store_->acquire(frames);
-            if (f == none) return false;
-            frames[f].page = store_->layout().page(unit.where, page);
-            frames[f].lane = lane_id;
-            frames[f].unit = u;
-            if (unit.entries == 0 || unit.frames != none) store_->link(unit, frames, f);
-        } else if (f == none) {
-            if (unit.frames == none) return false;
-            f = unit.frames;
-            while (frames[f].next != none) f = frames[f].next;
-            if (!store_->writable(frames, f)) return false;
-        }
-        unit.tail = f;
-        store_->make_tail(frames, f);
-        format.put(frames.bytes(f), row, e.k, e.v);
-        if (row + 1 == format.rows) {
-            format.pad(frames.bytes(f), format.rows);
-            unit.tail = none;
-            store_->seal(frames, f);
-        }
-        return true;
-    }
-
-    bool append_member(const lane& l, std::uint32_t u, const new_entry& e, pool& frames) noexcept {
-        unit_record& unit = l.unit(u);
-        const auto& format = store_->format();
-        if (unit.frames != none) { // keep the resident copy complete, or give it up
-            std::uint32_t f = none;
-            if (unit.entries % format.rows == 0) {
-                f = store_->acquire(frames);
-                if (f != none) {
-                    frames[f].lane = frames[unit.frames].lane;
-                    frames[f].unit = u;
-                    store_->link(unit, frames, f);
-                }
-            } else {
-                for (f = unit.frames; frames[f].next != none;) f = frames[f].next;
-            }
-            if (f != none)
-                format.put(frames.bytes(f), unit.entries % format.rows, e.k, e.v);
-            else
-                store_->evict(l, u, frames);
-        }
-        l.next_member(e.stream) = none;
-        if (unit.entries == 0)
-            unit.members = e.stream;
-        else
-            l.next_member(unit.last_member) = e.stream;
-        unit.last_member = e.stream;
-        return true;
-    }
-
-    /// Statistics after an entry has joined.
-    void note_entry(const lane& l, std::uint32_t u, const element_type* k) noexcept {
-        unit_record& unit = l.unit(u);
-        if constexpr (Types::means) {
-            if (clusterer::updates_means || !l.state().founded)
-                simd::absorb(k, l.sizes().width, unit.entries, l.mean(u), unit.m2);
-        }
-        ++unit.entries;
-        unit.updated = l.state().tokens;
-    }
-
-    /// Entry-wise layouts: the entry takes the next row of the lane's stream.
-    bool stream_append(std::uint32_t lane_id, new_entry& e) noexcept {
-        const lane l = store_->at(lane_id);
-        pool& frames = store_->pool_of(lane_id);
-        lane_state& s = l.state();
-        const auto& format = store_->format();
-        const std::uint32_t row = s.stored % format.rows;
-        if (s.stream_tail == none) {
-            const std::uint32_t i = s.stored / format.rows;
-            if (s.stored >= l.sizes().chain_entries || !store_->extend_stream(l, i)) return false;
-            const std::uint32_t f = store_->acquire(frames);
-            if (f == none) return false;
-            frames[f].page = store_->stream_page(l, i);
-            frames[f].lane = lane_id;
-            s.stream_tail = f;
-        }
-        const std::uint32_t f = s.stream_tail;
-        store_->make_tail(frames, f);
-        format.put(frames.bytes(f), row, e.k, e.v);
-        e.stream = s.stored++;
-        if (row + 1 == format.rows) {
-            format.pad(frames.bytes(f), format.rows);
-            s.stream_tail = none;
-            store_->seal(frames, f);
-        }
-        return true;
-    }
-
-    /// Moves a resident unit of full pages to a longer run.
-    bool relocate(std::uint32_t lane_id, std::uint32_t u, std::uint32_t pages) noexcept {
-        {
-            const lane l = store_->at(lane_id);
-            pool& frames = store_->pool_of(lane_id);
-            unit_record& unit = l.unit(u);
-            if (unit.frames == none || !store_->settle_writes(lane_id, u, frames)) return false;
-            place where;
-            if (!store_->layout().place_unit(pages, where)) return false;
-            if (store_->layout().capacity(where) < pages) {
-                store_->layout().release(where);
-                return false;
-            }
-            store_->layout().release(unit.where);
-            unit.where = where;
-            std::uint32_t i = 0;
-            for (std::uint32_t f = unit.frames; f != none; f = frames[f].next) {
-                frames[f].page = store_->layout().page(where, i++);
-                store_->queue_write(frames, f);
-            }
-            store_->stats().bytes_moved_by_updates += unit.entries * store_->format().entry_bytes();
-            return true;
-        }
     }
 
     // ------------------------------------------------------------------------------------------------------
@@ -513,7 +444,7 @@ template <class Types> class unit_growth {
                     l.next_member(unit.last_member) = x_.entry[i];
                 unit.last_member = x_.entry[i];
             }
-            note_entry(l, u, k);
+            note_entry(lane_id, u, k, &x_.v[std::size_t{i} * format.width]);
         }
         for (std::uint32_t i = 0; i < with.size(); ++i) {
             frames[with[i]].lane = lane_id;
@@ -536,12 +467,6 @@ template <class Types> class unit_growth {
         store_->note_resident(l, u, frames, true);
     }
 
-    /// Unpins the frame that headed a unit's chain when it was pinned; the chain may be gone by now.
-    static void release_pin(pool& frames, std::uint32_t head) noexcept {
-        if (frames[head].pins > 0) --frames[head].pins;
-    }
-
-    store* store_ = nullptr;
     const clusterer_state* clusterer_ = nullptr;
     scratch x_{};
 };

@@ -1,5 +1,6 @@
 // What every index promises: one that scores fills (queries, units) numbers, the same whatever else is in the
-// table; one that does not says so. SPDX-License-Identifier: MIT
+// table; one that does not says so. One with summaries scores what it absorbed, whatever lay there before,
+// for each KV head of the lane. SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/explain.hpp>
@@ -8,8 +9,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <memory>
 #include <vector>
 
 namespace kvtl_test {
@@ -71,7 +75,174 @@ template <class P, class Exact> void scores(const typename P::config& config, co
             }
 }
 
+/// The extents of a lane's summaries, the number of its units, and how many entries they have.
+struct extents {
+    summary_shape shape;
+    std::uint32_t units = 1;
+    bool complete = true; ///< every unit has max_entries entries: no records
+};
+
+/// A lane with summaries of random keys (and values), kept as the manager keeps them.
+template <class P> class lane {
+  public:
+    using state = typename P::template state<geometry<kvtl::shape{}>>;
+
+    lane(const state& s, const extents& e, std::uint64_t seed, double key_mean = 0.0)
+        : state_(&s), extents_(e), keys_(std::size_t{e.units} * e.shape.max_entries * e.shape.width()),
+          units_(e.units), lane_(s.lane_bytes(e.shape) / 64 + 1),
+          unit_((e.units * s.unit_bytes(e.shape) + guard) / 64 + 1) {
+        oracle::generator random(seed);
+        std::vector<float> offset(e.shape.width());
+        for (float& x : offset) x = static_cast<float>(key_mean * random.normal());
+        for (std::size_t i = 0; i < keys_.size(); ++i)
+            keys_[i] = offset[i % offset.size()] + static_cast<float>(random.normal());
+        for (unit_record& u : units_)
+            u.entries = e.complete ? e.shape.max_entries
+                                   : static_cast<std::uint32_t>(1 + random.below(e.shape.max_entries));
+        std::memset(unit_.data(), 0xA5, unit_.size() * 64);
+    }
+
+    [[nodiscard]] const summary_shape& shape() const { return extents_.shape; }
+    [[nodiscard]] std::uint32_t units() const { return extents_.units; }
+    [[nodiscard]] std::uint32_t entries(std::uint32_t u) const { return units_[u].entries; }
+    [[nodiscard]] summary_view view() {
+        return {reinterpret_cast<std::byte*>(lane_.data()),
+                reinterpret_cast<std::byte*>(unit_.data()),
+                state_->unit_bytes(extents_.shape),
+                extents_.shape,
+                layer,
+                first_head};
+    }
+    /// (D): the key of KV head h of the lane.
+    [[nodiscard]] const float* key(std::uint32_t u, std::uint32_t i, std::uint32_t h = 0) const {
+        return &keys_[(std::size_t{u} * shape().max_entries + i) * shape().width() +
+                      std::size_t{h} * shape().dim];
+    }
+    [[nodiscard]] rows_view<float> all_keys() const {
+        return {keys_.data(), std::size_t{units()} * shape().max_entries, shape().width(), shape().width()};
+    }
+    void absorb(std::uint32_t u) {
+        state_->clear(view(), u);
+        for (std::uint32_t i = 0; i < entries(u); ++i) state_->absorb(view(), u, i, key(u, i), key(u, i));
+    }
+    void absorb_all() {
+        for (std::uint32_t u = 0; u < units(); ++u) absorb(u);
+    }
+    [[nodiscard]] bool guard_is_untouched() {
+        const std::byte* end = view().unit + units() * view().stride;
+        return std::all_of(end, end + guard, [](std::byte b) { return b == std::byte{0xA5}; });
+    }
+    [[nodiscard]] units_view table(std::uint32_t head) {
+        units_view u;
+        u.unit = extents_.complete ? nullptr : units_.data();
+        u.count = units();
+        u.dim = shape().dim;
+        u.max_entries = shape().max_entries;
+        u.summary = view();
+        u.head = head;
+        return u;
+    }
+    /// (queries, U) or (queries, U, max_entries); fails when anything behind them is written.
+    [[nodiscard]] std::vector<float> score(const std::vector<float>& q, std::uint32_t queries,
+                                           std::uint32_t head) {
+        const float untouched = -12345.0F;
+        const std::size_t n =
+            std::size_t{queries} * units() * (kvtl::detail::scores_entries<P>() ? shape().max_entries : 1);
+        std::vector<float> out(n + 32, untouched);
+        if constexpr (requires { state_->scratch_floats(shape(), 1U); }) {
+            const std::size_t size = state_->scratch_floats(shape(), units());
+            std::vector<float> scratch(size + 32, untouched);
+            state_->score(q.data(), queries, table(head), out, std::span(scratch).first(size));
+            CHECK(std::all_of(scratch.end() - 32, scratch.end(), [&](float x) { return x == untouched; }));
+        } else {
+            state_->score(q.data(), queries, table(head), out);
+        }
+        CHECK(std::all_of(out.end() - 32, out.end(), [&](float x) { return x == untouched; }));
+        out.resize(n);
+        return out;
+    }
+
+    static constexpr std::uint32_t layer = 1;
+    std::uint32_t first_head = 0; ///< of the model
+
+  private:
+    static constexpr std::size_t guard = 256;
+    struct alignas(64) line {
+        std::byte bytes[64];
+    };
+    const state* state_;
+    extents extents_;
+    std::vector<float> keys_;
+    std::vector<unit_record> units_;
+    std::vector<line> lane_, unit_;
+};
+
+/// Extents that the suite goes through: one KV head and several, complete units and growing ones.
+inline std::vector<extents> lanes_of(std::uint32_t dim) {
+    return {{{1, 1, dim, 1}, 1, true},  {{1, 2, dim, 1}, 7, true},  {{1, 4, dim, 4}, 40, true},
+            {{2, 3, dim, 4}, 65, true}, {{3, 2, dim, 9}, 20, true}, {{1, 4, dim, 6}, 33, false}};
+}
+
 } // namespace index_suite
+
+/// `make(shape)` gives the state that works on lanes of this shape. `expected(lane, q, head, u, i)` is the
+/// score in double precision from the lane's keys and summaries (i is 0 where units have one score); scores
+/// may be off by `tolerance` times sum |q_c| |k_c| of the largest key. `bytes(shape)`: of a unit.
+template <class P, class Make, class Expected, class Bytes>
+void summarising_index_contract(const Make& make, double tolerance, const Bytes& bytes,
+                                const Expected& expected) {
+    static_assert(index_for<P, geometry<shape{}>> && kvtl::detail::summarises<P>());
+    CHECK(!std::string_view(P::name).empty());
+    CHECK_FALSE(P::needs_means);
+    constexpr bool per_entry = kvtl::detail::scores_entries<P>();
+    std::uint64_t seed = 100;
+    for (const std::uint32_t dim : {8U, 12U, 64U, 80U})
+        for (const index_suite::extents& e : index_suite::lanes_of(dim)) {
+            const auto s = make(e.shape);
+            index_suite::lane<P> x(s, e, ++seed, 0.5);
+            CHECK(s.unit_bytes(e.shape) == bytes(e.shape));
+            if constexpr (kvtl::detail::fits_lane<P>()) {
+                const std::size_t tokens = x.all_keys().count;
+                std::vector<std::byte> memory(s.fit_scratch_bytes(e.shape, tokens) + 64);
+                void* p = memory.data();
+                std::size_t room = memory.size();
+                REQUIRE(std::align(64, memory.size() - 64, p, room) != nullptr);
+                s.fit(x.view(), x.all_keys(), {static_cast<std::byte*>(p), memory.size() - 64});
+            }
+            x.absorb_all();
+            CHECK(x.guard_is_untouched());
+            for (std::uint32_t h = 0; h < e.shape.lane_heads; ++h) {
+                const auto q = oracle::normal_values<float>(std::size_t{e.shape.group} * dim, ++seed);
+                const auto got = x.score(q, e.shape.group, h);
+                CHECK(x.score(q, e.shape.group, h) == got);
+                oracle::largest_error worst;
+                const float* value = got.data();
+                bool absent_is_lowest = true;
+                for (std::uint32_t g = 0; g < e.shape.group; ++g)
+                    for (std::uint32_t u = 0; u < e.units; ++u) {
+                        double scale = 1e-30;
+                        for (std::uint32_t i = 0; i < x.entries(u); ++i)
+                            scale =
+                                std::max(scale, oracle::dot_of_magnitudes(&q[g * dim], x.key(u, i, h), dim));
+                        for (std::uint32_t i = 0; i < (per_entry ? e.shape.max_entries : 1); ++i, ++value)
+                            if (i < x.entries(u))
+                                worst.relative(static_cast<double>(*value), expected(x, &q[g * dim], h, u, i),
+                                               scale);
+                            else
+                                absent_is_lowest = absent_is_lowest && std::isinf(*value) && *value < 0;
+                    }
+                CHECK(worst.value() < tolerance);
+                CHECK(absent_is_lowest);
+            }
+            // A unit that is cleared and built again scores the same, and so do its neighbours.
+            const auto q = oracle::normal_values<float>(std::size_t{e.shape.group} * dim, ++seed);
+            const std::uint32_t last = e.shape.lane_heads - 1, u = e.units / 2;
+            const auto before = x.score(q, e.shape.group, last);
+            std::memset(x.view().unit + u * x.view().stride, 0x35, x.view().stride);
+            x.absorb(u);
+            CHECK(x.score(q, e.shape.group, last) == before);
+        }
+}
 
 /// `exact(query, mean, dim)` is the score in double precision; unused where the index keeps no scores.
 template <class P, class Exact> void index_contract(const typename P::config& config, const Exact& exact) {

@@ -27,6 +27,7 @@ template <class Selector, class Index = centroid> struct types {
     using lane = lane_view<float, single_tokens::lane>;
     using selector = Selector;
     using selector_state = typename Selector::template state<geometry<shape{}>>;
+    using index = Index;
     using index_state = typename Index::template state<geometry<shape{}>>;
 };
 
@@ -50,7 +51,7 @@ template <class Selector> class instance {
         std::vector<std::byte> memory(1 << 18);
         carver c(memory);
         chooser<types<Selector>> choose(model_, index_, selector_,
-                                        chooser<types<Selector>>::scratch::take(c, model_, capacity));
+                                        chooser<types<Selector>>::scratch::take(c, model_, capacity, 32, 0));
         REQUIRE(c.used() <= memory.size());
         std::vector<chosen_unit> out(capacity, chosen_unit{12345, 0});
         const std::uint32_t n = choose.choose(query_.data(), view(), budget, out);

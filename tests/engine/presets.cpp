@@ -42,8 +42,15 @@ struct tiny {
         o.policy = policy;
         o.shape = weights.hyper().shape;
         o.max_tokens = weights.hyper().context;
-        o.memory_bytes = std::size_t{8} << 20;
+        o.memory_bytes = std::size_t{24} << 20;
         o.attend_tokens = attend;
+        o.calibration = KVTL_CALIBRATION_FILE; // written by the fixture
+        o.rope_frequencies.assign(weights.rope_frequencies().begin(), weights.rope_frequencies().end());
+        o.rope_neighbours = weights.hyper().pairing == rope_pairing::neighbours;
+        // What these choose by a threshold they also leave out by it, however many entries they may attend.
+        for (const char* name : {"infinigen", "infinigen_star", "infinigen_star_reuse"})
+            o.settings.push_back({name, "selector", "alpha", "1e9"});
+        o.settings.push_back({"squeezed", "selector", "share", "0"});
         o.shards = 2;
         o.io = io;
         o.path = scratch_file(policy.c_str());

@@ -61,6 +61,19 @@ TEST_CASE("any_io passes its config on") {
         any_io::open({.use = any_io::backend::posix, .path = path, .threads = 0}, plan_of(1 << 20)).ok());
 }
 
+TEST_CASE("any_io with a limit keeps the contract of a device, under the name of its backend") {
+    const scratch_folder folder;
+    const auto limit = std::make_shared<throttle>(*find_device("ufs40"));
+    for (const auto use : {any_io::backend::memory, any_io::backend::posix}) {
+        const auto config = [&] {
+            return any_io::config{.use = use, .path = folder.file("a.kv"), .limit = limit};
+        };
+        io_contract<any_io>(config);
+        const std::string name = open_device<any_io>(config(), plan_of(1 << 20)).facts().name;
+        CHECK(name == (use == any_io::backend::memory ? "in_memory" : "posix_file"));
+    }
+}
+
 TEST_CASE("backends are chosen by name") {
     CHECK(any_io::parse("memory") == any_io::backend::memory);
     CHECK(any_io::parse("posix") == any_io::backend::posix);

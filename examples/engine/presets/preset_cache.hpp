@@ -5,10 +5,10 @@
 #include <kvtl/io/any_io.hpp>
 #include <kvtl/manager.hpp>
 
-#include "kv_cache.hpp"
 #include "registry.hpp"
 
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <sstream>
 #include <type_traits>
@@ -44,7 +44,11 @@ template <class T> [[nodiscard]] bool parse_value(const std::string& text, T& ou
 template <class Config, class Visit> void visit_slots(Config& c, Visit&& visit) {
     visit("clusterer", [&](auto&& field) { c.clusterer.fields(field); });
     visit("index", [&](auto&& field) { c.index.fields(field); });
+    visit("remainder", [&](auto&& field) { c.remainder.fields(field); });
     visit("selector", [&](auto&& field) { c.selector.fields(field); });
+    visit("budget", [&](auto&& field) { c.budget.fields(field); });
+    visit("retention", [&](auto&& field) { c.retention.fields(field); });
+    visit("position", [&](auto&& field) { c.position.fields(field); });
     visit("layout", [&](auto&& field) { c.layout.fields(field); });
     visit("replacement", [&](auto&& field) { c.replacement.fields(field); });
     visit("cache", [&](auto&& field) {
@@ -53,6 +57,7 @@ template <class Config, class Visit> void visit_slots(Config& c, Visit&& visit) 
         field("tail_frames", c.tail_frames);
         field("read_through_pages", c.read_through_pages);
         field("adapt_prompt", c.adapt_prompt);
+        field("prefill_tokens", c.prefill_tokens);
     });
 }
 
@@ -76,13 +81,47 @@ template <class Config> [[nodiscard]] kvtl::result<int> apply(Config& c, const s
     return 0;
 }
 
+/// How the model rotates keys, for the policies that turn them themselves.
+template <class Config> void describe_rope(Config& c, const cache_options& o) {
+    [[maybe_unused]] const auto pairs = static_cast<double>(o.rope_frequencies.size());
+    if constexpr (requires { c.index.rope; }) { // plain RoPE only: the base follows from the second pair
+        if (o.rope_frequencies.size() > 1) c.index.rope.theta = std::pow(o.rope_frequencies[1], -pairs);
+        c.index.rope.dims = static_cast<std::uint32_t>(2 * o.rope_frequencies.size());
+        c.index.rope.neighbours = o.rope_neighbours;
+    }
+    if constexpr (requires { c.position.frequencies; }) {
+        c.position.frequencies = o.rope_frequencies;
+        c.position.dims = static_cast<std::uint32_t>(2 * o.rope_frequencies.size());
+        c.position.neighbours = o.rope_neighbours;
+    }
+    if constexpr (requires { c.index.first_position; }) c.index.first_position = c.sink_tokens;
+}
+
+/// Every field of every slot, as ("slot.field", value).
+template <class Config> [[nodiscard]] std::vector<std::pair<std::string, std::string>> listing(Config c) {
+    std::vector<std::pair<std::string, std::string>> all;
+    visit_slots(c, [&](const char* slot, auto&& visit_fields) {
+        visit_fields([&](const char* name, auto& value) {
+            std::ostringstream text;
+            text << std::boolalpha << value;
+            all.emplace_back(std::string(slot) + "." + name, text.str());
+        });
+    });
+    return all;
+}
+
 } // namespace detail
 
+/// All that an engine with a model file can hand over; what a preset needs of it, wants() says.
+using engine_supplies = kvtl::supplied<kvtl::signal::q, kvtl::signal::k, kvtl::signal::v, kvtl::signal::k_pre,
+                                       kvtl::signal::x, kvtl::signal::calibration>;
+
 template <class Preset> class preset_cache final : public kv_cache {
-    using manager = kvtl::kv_manager<on_any_io<Preset>, any_model>;
+    using manager = kvtl::kv_manager<on_any_io<Preset>, any_model, engine_supplies>;
 
   public:
-    explicit preset_cache(manager m) : manager_(std::move(m)) {}
+    preset_cache(manager m, const typename manager::config& c)
+        : manager_(std::move(m)), config_(detail::listing(c)) {}
 
     [[nodiscard]] static kvtl::result<std::unique_ptr<kv_cache>> open(const cache_options& o) {
         typename manager::config c;
@@ -91,6 +130,7 @@ template <class Preset> class preset_cache final : public kv_cache {
         c.max_sequences = o.max_sequences;
         c.memory_bytes = o.memory_bytes;
         c.attend_tokens = o.attend_tokens;
+        c.keep_tokens = o.keep_tokens;
         c.shards = o.shards;
         c.time_phases = o.time_phases;
         const auto backend = kvtl::any_io::parse(o.io);
@@ -99,6 +139,8 @@ template <class Preset> class preset_cache final : public kv_cache {
                                "--io is " + o.io + "; valid: uring, posix, memory");
         c.io.use = *backend;
         c.io.path = o.path;
+        c.io.limit = o.limit;
+        if (!o.rope_frequencies.empty()) detail::describe_rope(c, o);
         for (const setting& s : o.settings)
             if (s.policy == Preset::name)
                 if (auto done = detail::apply(c, s); !done) return done.error();
@@ -107,9 +149,22 @@ template <class Preset> class preset_cache final : public kv_cache {
             c.memory_bytes = std::numeric_limits<std::size_t>::max() / 2;
             c.io.use = kvtl::any_io::backend::memory;
         }
+        if constexpr (contains(kvtl::needed_signals<Preset>(), kvtl::signal::calibration))
+            if (o.calibration.empty())
+                return kvtl::error(kvtl::errc::unsupported,
+                                   "--calibration: policy " + o.policy +
+                                       " needs a file of bases (kvtl-calibrate writes one)");
+        c.supplied = engine_supplies::value;
+        c.calibration = o.calibration;
+        if constexpr (requires { manager::fitted(c); })
+            if (o.fit) {
+                auto fitting = manager::fitted(c);
+                if (!fitting) return fitting.error();
+                c = *fitting;
+            }
         auto opened = manager::open(c);
         if (!opened) return opened.error();
-        return std::unique_ptr<kv_cache>(std::make_unique<preset_cache>(std::move(*opened)));
+        return std::unique_ptr<kv_cache>(std::make_unique<preset_cache>(std::move(*opened), c));
     }
 
     [[nodiscard]] kvtl::result<kvtl::sequence_id> begin() override { return manager_.begin(); }
@@ -151,12 +206,20 @@ template <class Preset> class preset_cache final : public kv_cache {
                                                                 : "uring";
         out.direct = facts.direct;
         out.detail = s;
+        out.config = config_;
         return out;
     }
     [[nodiscard]] unsigned shards() const noexcept override { return manager_.shards(); }
-
-  private:
-    manager manager_;
+    [[nodiscard]] cache_wants wants() const noexcept override {
+        return {kvtl::needed_signals<Preset>(), requires {requires Preset::schedule::wants_prediction;
+    }
 };
+}
+
+private:
+manager manager_;
+std::vector<std::pair<std::string, std::string>> config_;
+}
+;
 
 } // namespace engine

@@ -3,7 +3,8 @@
 //   any_io::open({.use = any_io::backend::uring, .path = "kv.bin"}, plan)
 //
 // uring_file takes part when KVTL_HAS_URING is defined to 1 (the CMake target kvtl::uring is found); without
-// it, asking for uring is errc::unsupported. Engines that care use the static types.
+// it, asking for uring is errc::unsupported. Engines that care use the static types. With `limit` the device
+// is slowed down to another one's profile (io/throttled.hpp).
 //
 // Cost: one branch per call, none per request.
 //
@@ -13,6 +14,7 @@
 #include <kvtl/io/device.hpp>
 #include <kvtl/io/in_memory.hpp>
 #include <kvtl/io/posix_file.hpp>
+#include <kvtl/io/throttled.hpp>
 #include <kvtl/status.hpp>
 
 #if defined(KVTL_HAS_URING) && KVTL_HAS_URING
@@ -24,6 +26,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -47,7 +50,8 @@ struct any_io {
         std::string path{};     ///< of the file backends
         bool keep_file = false; ///< otherwise the file is removed when it is closed
         bool direct = true;
-        unsigned threads = 2; ///< of posix, per queue
+        unsigned threads = 2;              ///< of posix, per queue
+        std::shared_ptr<throttle> limit{}; ///< empty: as fast as the device is
     };
 
     /// The names that programs take: "memory", "posix", "uring".
@@ -66,10 +70,12 @@ struct any_io {
   private:
 #if defined(KVTL_HAS_URING) && KVTL_HAS_URING
     template <template <class...> class List, template <class> class Wrap>
-    using backends = List<Wrap<in_memory>, Wrap<posix_file>, Wrap<uring_file>>;
+    using backends = List<Wrap<in_memory>, Wrap<posix_file>, Wrap<uring_file>, Wrap<throttled<in_memory>>,
+                          Wrap<throttled<posix_file>>, Wrap<throttled<uring_file>>>;
 #else
     template <template <class...> class List, template <class> class Wrap>
-    using backends = List<Wrap<in_memory>, Wrap<posix_file>>;
+    using backends =
+        List<Wrap<in_memory>, Wrap<posix_file>, Wrap<throttled<in_memory>>, Wrap<throttled<posix_file>>>;
 #endif
     template <class P> using device_of = typename P::device;
     template <class P> using queue_of = typename P::queue*;
@@ -119,6 +125,13 @@ class any_io::device {
         if (!inner) return inner.error();
         return device(*std::move(inner), plan.queues);
     }
+    /// The backend itself, or slowed down when there is a limit.
+    template <class Policy>
+    [[nodiscard]] static result<device> limited(const std::shared_ptr<throttle>& limit,
+                                                const typename Policy::config& config, const io_plan& plan) {
+        if (limit) return from<throttled<Policy>>({config, limit}, plan);
+        return from<Policy>(config, plan);
+    }
 
     any_device inner_;
     std::vector<any_io::queue> queues_; ///< point to queues that stay where they are when the device moves
@@ -127,13 +140,15 @@ class any_io::device {
 inline result<any_io::device> any_io::open(const config& config, const io_plan& plan) {
     switch (config.use) {
     case backend::memory:
-        return device::from<in_memory>({}, plan);
+        return device::limited<in_memory>(config.limit, {}, plan);
     case backend::posix:
-        return device::from<posix_file>({config.path, config.keep_file, config.direct, config.threads}, plan);
+        return device::limited<posix_file>(
+            config.limit, {config.path, config.keep_file, config.direct, config.threads}, plan);
     case backend::uring:
 #if defined(KVTL_HAS_URING) && KVTL_HAS_URING
-        return device::from<uring_file>(
-            {.path = config.path, .keep_file = config.keep_file, .direct = config.direct}, plan);
+        return device::limited<uring_file>(
+            config.limit, {.path = config.path, .keep_file = config.keep_file, .direct = config.direct},
+            plan);
 #else
         return status::failure(errc::unsupported,
                                "io: uring was not compiled in (KVTL_HAS_URING); use posix or memory");

@@ -1,19 +1,25 @@
 // Clusterer: units are runs of consecutive tokens (Quest's pages, KVSwap's groups, plain offloading).
 //
-// `fixed_groups` units belong to one KV head; `fixed_layer_groups` units hold the entries of all KV heads of
-// the layer, so that one unit is one long read (KVSwap §3.2). SPDX-License-Identifier: MIT
+// Units of `head_groups` belong to one KV head; those of `layer_groups` hold the entries of all KV heads of
+// the layer, so that one unit is one long read (KVSwap §3.2). The template argument is the default of the
+// config's group_tokens. SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/cluster_single_tokens.hpp>
 
 namespace kvtl::inline v0 {
 
-struct fixed_groups : sequential_groups<granularity::head, 16> {
+template <std::uint32_t DefaultTokens>
+struct head_groups : sequential_groups<granularity::head, DefaultTokens> {
     static constexpr std::string_view name = "fixed_groups";
 };
 
-struct fixed_layer_groups : sequential_groups<granularity::layer, 4> {
+template <std::uint32_t DefaultTokens>
+struct layer_groups : sequential_groups<granularity::layer, DefaultTokens> {
     static constexpr std::string_view name = "fixed_layer_groups";
 };
+
+using fixed_groups = head_groups<16>;
+using fixed_layer_groups = layer_groups<4>;
 
 } // namespace kvtl::inline v0

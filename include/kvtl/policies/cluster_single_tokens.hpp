@@ -19,6 +19,7 @@ template <granularity Granularity, std::uint32_t DefaultTokens> struct sequentia
     static constexpr bool founds = false; ///< units are always sequential
     static constexpr bool updates_means = true;
     static constexpr bool adapts = false; ///< units never split
+    static constexpr bool sequential = true; ///< on by-entry layouts units need no records at all
 
     struct config {
         std::uint32_t group_tokens = DefaultTokens; ///< G: consecutive tokens per unit

@@ -8,6 +8,13 @@ namespace kvtl::inline v0 {
 
 struct nothing {
     static constexpr std::string_view name = "nothing";
+    struct config {
+        template <class Visit> void fields(Visit&&) {}
+    };
+    template <class Geometry> struct state {
+        state() = default;
+        state(const config&, const Geometry&) noexcept {}
+    };
 };
 
 } // namespace kvtl::inline v0

@@ -6,6 +6,7 @@
 
 #include <kvtl/unit.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -16,7 +17,15 @@ namespace kvtl::inline v0 {
 struct resident_facts {
     std::uint32_t pages = 1; ///< frames it occupies
     bool updated = false;    ///< it has just received entries or was split
+    std::uint32_t lane = 0;  ///< whose unit it is: for policies that remember units after they have left
+    std::uint32_t unit = 0;
 };
+
+/// `percent` (0 to 100, more counts as 100) of the frames, at least one of them unless that is 0.
+[[nodiscard]] constexpr std::uint32_t share_of(std::uint32_t frames, std::uint32_t percent) noexcept {
+    const auto share = static_cast<std::uint32_t>(std::uint64_t{frames} * std::min(percent, 100U) / 100);
+    return percent == 0 || share != 0 ? share : 1;
+}
 
 class resident_lists {
   public:
@@ -41,6 +50,13 @@ class resident_lists {
         link_[link_[h].prev].next = link_[h].next;
         link_[link_[h].next].prev = link_[h].prev;
         link_[h] = {none, none};
+    }
+    void push_back(std::uint32_t list, std::uint32_t h) noexcept { push_before(handles_ + list, h); }
+    /// h comes into the list of `at`, as its neighbour on the side of the front.
+    void push_before(std::uint32_t at, std::uint32_t h) noexcept {
+        link_[h] = {link_[at].prev, at};
+        link_[link_[at].prev].next = h;
+        link_[at].prev = h;
     }
     void move_front(std::uint32_t list, std::uint32_t h) noexcept {
         remove(h);

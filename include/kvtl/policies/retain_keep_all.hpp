@@ -8,6 +8,7 @@ namespace kvtl::inline v0 {
 
 struct keep_all {
     static constexpr std::string_view name = "keep_all";
+    static constexpr bool drops = false;
 };
 
 } // namespace kvtl::inline v0

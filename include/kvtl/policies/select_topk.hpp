@@ -7,15 +7,21 @@
 //   reduce::group_mean   DynaKV here: one dot product with the mean query
 //
 //   reduce::group_max    a unit counts as much as its best query
+//   reduce::softmax_sum  logits are soft-maxed over all units first (KVSwap; ShadowKV takes their maximum)
+//   reduce::softmax_max
+//   reduce::none         every query chooses for itself (Quest, ClusterKV); the step reads the union
 //
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/signals.hpp>
+#include <kvtl/simd/axpy.hpp>
+#include <kvtl/simd/softmax.hpp>
 #include <kvtl/simd/topk.hpp>
 #include <kvtl/unit.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <string_view>
 
@@ -25,16 +31,62 @@ namespace reduce {
 
 struct group_mean {
     static constexpr bool linear = true; ///< average the queries first, score once
+    /// For an index that is not linear in the query: the mean of the scores.
+    static void apply(std::span<float> scores, std::uint32_t queries, std::uint32_t units,
+                      std::uint32_t = 1) noexcept {
+        for (std::uint32_t g = 1; g < queries; ++g)
+            simd::add(&scores[std::size_t{g} * units], scores.data(), units);
+        simd::scale(1.0F / static_cast<float>(queries), scores.data(), units);
+    }
 };
 
 struct group_max {
     static constexpr bool linear = false;
-    /// scores: (queries, units) -> first row becomes the reduced scores.
-    static void apply(std::span<float> scores, std::uint32_t queries, std::uint32_t units) noexcept {
+    /// scores: (queries, units) -> first row becomes the reduced scores. `dim`: D, for logits.
+    static void apply(std::span<float> scores, std::uint32_t queries, std::uint32_t units,
+                      std::uint32_t = 1) noexcept {
         for (std::uint32_t g = 1; g < queries; ++g)
             for (std::uint32_t u = 0; u < units; ++u)
                 scores[u] = std::max(scores[u], scores[std::size_t{g} * units + u]);
     }
+};
+
+namespace detail {
+/// Every row becomes a distribution: exp(score / sqrt(D)) / sum.
+inline void softmax_rows(std::span<float> scores, std::uint32_t rows, std::uint32_t n,
+                         std::uint32_t dim) noexcept {
+    const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
+    for (std::uint32_t g = 0; g < rows; ++g) {
+        float* row = &scores[std::size_t{g} * n];
+        simd::scale(scale, row, n);
+        const float sum = simd::exp_shifted_sum(row, n, simd::max_of(row, n));
+        simd::scale(1.0F / sum, row, n);
+    }
+}
+} // namespace detail
+
+struct softmax_sum {
+    static constexpr bool linear = false;
+    static void apply(std::span<float> scores, std::uint32_t queries, std::uint32_t units,
+                      std::uint32_t dim) noexcept {
+        detail::softmax_rows(scores, queries, units, dim);
+        for (std::uint32_t g = 1; g < queries; ++g)
+            simd::add(&scores[std::size_t{g} * units], scores.data(), units);
+    }
+};
+
+struct softmax_max {
+    static constexpr bool linear = false;
+    static void apply(std::span<float> scores, std::uint32_t queries, std::uint32_t units,
+                      std::uint32_t dim) noexcept {
+        detail::softmax_rows(scores, queries, units, dim);
+        group_max::apply(scores, queries, units);
+    }
+};
+
+struct none {
+    static constexpr bool linear = false;
+    static constexpr bool per_query = true;
 };
 
 } // namespace reduce
@@ -46,13 +98,24 @@ struct choice_input {
     std::uint32_t budget = 0;          ///< entries that may be chosen
     std::span<std::uint32_t> order;    ///< (U) scratch
     std::span<std::uint64_t> scratch;  ///< (U)
+    std::uint32_t fixed_entries = 0;   ///< size of every unit when `unit` is empty
+    std::uint32_t units = 0;           ///< U, for selectors that use no scores
+
+    [[nodiscard]] std::uint32_t entries(std::uint32_t u) const noexcept {
+        return fixed_entries != 0 ? fixed_entries : unit[u].entries;
+    }
 };
 
-template <class Reduce> struct topk {
+/// Whose query a choice is made for: the one being attended, or a guess of it made a layer earlier, so that
+/// the reads fly while that layer computes (KVSwap §3.4, InfiniGen).
+enum class query : std::uint8_t { current, predicted };
+
+template <class Reduce, query Source = query::current> struct topk {
     static constexpr std::string_view name = "topk";
     static constexpr signal needs = signal::q;
     static constexpr bool takes_everything = false;
     static constexpr bool uses_scores = true;
+    static constexpr query source = Source;
     using reduction = Reduce;
     struct config {
         template <class Visit> void fields(Visit&&) {}
@@ -76,7 +139,7 @@ template <class Reduce> struct topk {
                 static_cast<void>(simd::top_k(in.score.data(), units, ranked, in.order.data(), in.scratch));
                 for (; seen < ranked && left > 0; ++seen) {
                     const std::uint32_t u = in.order[seen];
-                    const std::uint32_t entries = in.unit[u].entries;
+                    const std::uint32_t entries = in.entries(u);
                     if (entries == 0 || entries > left) continue;
                     out[chosen++] = {u, ~std::uint64_t{0}};
                     left -= entries;

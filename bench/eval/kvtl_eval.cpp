@@ -1,0 +1,303 @@
+// kvtl-eval: how much of a model's quality each policy keeps, and what that costs.
+//
+//   kvtl-eval -m tiny-2k.gguf --policies dynakv,quest --attend-tokens 64,128,256
+//             --task needle:gen --task nll:builtin --html report.html
+//
+// Every example passes through the full model once; its prompt is then replayed to every policy at every
+// budget (evaluator.hpp says what is measured how). The reference lines full, streaming_llm (or
+// sink_and_window), random_units and oracle are always run, as far as they are built in. A policy that cannot
+// be opened says why in its row; that is an error only when no policy that was named can. Exit status: 0, 2
+// for what can never work (bad usage, unreadable file, impossible value), 1 for a run that fails midway.
+// SPDX-License-Identifier: MIT
+#include <kvtl/version.hpp>
+
+#include "cleanup.hpp"
+#include "contenders.hpp"
+#include "error.hpp"
+#include "evaluator.hpp"
+#include "gguf.hpp"
+#include "program.hpp"
+#include "report_html.hpp"
+#include "row.hpp"
+#include "tasks.hpp"
+
+#include <CLI/CLI.hpp>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <sstream>
+#include <utility>
+
+namespace {
+
+using engine::require;
+
+constexpr const char* program = "kvtl-eval";
+
+struct arguments {
+    std::string model;
+    std::string policies = "all";
+    std::string attend_tokens = "256";
+    std::string keep_tokens;
+    std::vector<std::string> tasks;
+    std::string io = "uring";
+    std::string kv_path = "./kvtl-eval-" + std::to_string(::getpid()) + ".kv";
+    std::string calibration;
+    std::string json_file;
+    std::string html_file;
+    double memory_mib = 64;
+    unsigned threads = 2;
+    bool closed_only = false;
+    bool no_fit = false;
+    bool list_policies = false;
+    std::vector<std::string> settings;
+    eval::task_options task{.prose_file = KVTL_PROSE_FILE};
+};
+
+void define_options(CLI::App& app, arguments& a) {
+    app.set_version_flag("--version", std::string(program) + " " + KVTL_VERSION_STRING);
+    app.add_option("-m,--model", a.model, "GGUF file");
+    app.add_option("--task", a.tasks,
+                   "what to measure on (repeatable): needle:FILE.jsonl (lines {\"prompt\", \"answer\"}), "
+                   "needle:gen[,tokens=2000,keys=1,queries=1,count=50,seed=1], nll:FILE.txt, nll:builtin "
+                   "(default: needle:gen and nll:builtin)");
+    app.add_option("--policies", a.policies, "names separated by commas, or all; reference lines are added")
+        ->capture_default_str();
+    app.add_flag("--list-policies", a.list_policies, "print the presets that are built in");
+    app.add_option("--attend-tokens", a.attend_tokens, "entries each head attends per step: one or several")
+        ->capture_default_str();
+    app.add_option("--keep-tokens", a.keep_tokens,
+                   "entries per head that survive, one or several (default: what the policy does)");
+    app.add_option("--memory-mib", a.memory_mib, "memory of the cache in MiB (full is exempt)")
+        ->capture_default_str();
+    app.add_flag("--no-fit", a.no_fit, "keep the sizes of the papers instead of those that fit the memory");
+    app.add_option("--calibration", a.calibration,
+                   "file of bases for policies that need one (default: MODEL.cal beside the model)");
+    app.add_option("--set", a.settings, "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable)");
+    app.add_option("--limit", a.task.limit, "most examples of a task; 0: all")->capture_default_str();
+    app.add_option("--nll-prefill", a.task.nll_prefill, "tokens of a piece of text that are prefilled")
+        ->capture_default_str();
+    app.add_option("--nll-tokens", a.task.nll_tokens, "tokens of a piece of text")->capture_default_str();
+    app.add_option("--needle-prefill", a.task.needle_prefill,
+                   "prefill only so many tokens of a prompt and decode the rest; 0: up to the question")
+        ->capture_default_str();
+    app.add_flag("--question-aware", a.task.question_aware, "prefill the question with the document");
+    app.add_flag("--closed-only", a.closed_only,
+                 "leave out the open loop: half the time, no output_error and mass_recall");
+    app.add_option("--prose", a.task.prose_file,
+                   "text of needle:gen and nll:builtin (default: the project's)");
+    app.add_option("--kv-path", a.kv_path, "file of the cache (default ./kvtl-eval-PID.kv)");
+    app.add_option("--io", a.io, "uring, posix or memory")->capture_default_str();
+    app.add_option("--threads", a.threads, "threads of the engine")->capture_default_str();
+    app.add_option("--json", a.json_file, "write the rows as JSON; - for standard output");
+    app.add_option("--html", a.html_file, "write a report with plots");
+    for (const char* name : {"--limit", "--nll-prefill", "--nll-tokens", "--needle-prefill", "--threads"})
+        app.get_option(name)->check(engine::whole_number);
+    for (auto* option : app.get_options()) // the last one counts, so that scripts can have defaults
+        if (option->get_name() != "--set" && option->get_name() != "--task")
+            option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    app.footer(
+        "output_error and mass_recall are measured open loop: the policy is fed the full model's q, k "
+        "and v of\nevery decoded token. Everything else is measured closed loop: the policy's own "
+        "outputs flow on through the\nmodel. Bytes, reads and times are those of decoding. An answer is "
+        "right when the text, without spaces, begins\nwith the expected one. Reference lines that were not "
+        "named get the memory they need.");
+}
+
+std::vector<std::string> parts_of(const std::string& list) {
+    std::vector<std::string> parts;
+    std::istringstream text(list + ',');
+    for (std::string part; std::getline(text, part, ',');) parts.push_back(part);
+    return parts;
+}
+
+std::vector<std::size_t> numbers(const std::string& list, const char* option) {
+    std::vector<std::size_t> all;
+    for (const std::string& part : parts_of(list)) {
+        const bool good = part.size() <= 9 && engine::whole_number(part).empty() && std::stoul(part) > 0;
+        require(good, std::string(option) + ": '" + part + "'; valid: 1 or more, separated by commas");
+        const std::size_t n = std::stoul(part);
+        if (std::find(all.begin(), all.end(), n) == all.end()) all.push_back(n);
+    }
+    return all;
+}
+
+void check(const arguments& a) {
+    require(!a.model.empty(), "no model: give one with -m FILE");
+    require(a.memory_mib > 0 && a.memory_mib <= 1 << 24, "--memory-mib: valid: more than 0, up to 16777216");
+    require(a.threads >= 1 && a.threads <= 256, "--threads: valid: 1 to 256");
+    require(!a.kv_path.empty() || a.io == "memory", "--kv-path: the path is empty");
+    engine::require_io(a.io);
+    engine::require_writable(a.json_file, "--json");
+    engine::require_writable(a.html_file, "--html");
+    require(a.html_file != "-", "--html: a report needs a file");
+}
+
+bool has(const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// Who takes part, in the order of the lines: the references first.
+class line_up {
+  public:
+    line_up(const engine::cache_options& options, std::vector<std::size_t> attend,
+            std::vector<std::size_t> keep)
+        : options_(options), attend_(std::move(attend)), keep_(std::move(keep)) {}
+
+    /// A policy at every budget, once. Returns whether it can be opened at all of them.
+    bool add(const std::string& policy, bool reference) {
+        if (!eval::built_in(policy) || has(policies_, policy)) return true;
+        policies_.push_back(policy);
+        std::vector<eval::contender> own;
+        for (const std::size_t n : attend_)
+            for (const std::size_t m : keep_) {
+                engine::cache_options o = options_;
+                o.policy = policy;
+                o.attend_tokens = n;
+                o.keep_tokens = m;
+                if (policy == "full") o.io = "memory"; // it has no file
+                own.push_back({.options = std::move(o), .reference = reference, .error = {}});
+            }
+        const engine::cache_wants more = eval::try_all(own, options_.io, program);
+        wants.signals = wants.signals | more.signals;
+        wants.prefetch = wants.prefetch || more.prefetch;
+        contenders.insert(contenders.end(), own.begin(), own.end());
+        return std::all_of(own.begin(), own.end(), [](const auto& c) { return c.error.empty(); });
+    }
+
+    std::vector<eval::contender> contenders;
+    engine::cache_wants wants; ///< of all of them
+
+  private:
+    engine::cache_options options_;
+    std::vector<std::size_t> attend_, keep_;
+    std::vector<std::string> policies_;
+};
+
+std::string cell(const std::optional<double>& value, const char* format, double unit = 1) {
+    if (!value) return "-";
+    char text[32];
+    std::snprintf(text, sizeof text, format, *value / unit);
+    return text;
+}
+
+void print_rows(std::FILE* out, const std::vector<eval::row>& rows) {
+    std::size_t examples = 0;
+    for (const eval::row& r : rows) examples = std::max(examples, r.examples);
+    std::fprintf(out, "\n%s: %zu example%s\n", rows.front().task.c_str(), examples, examples == 1 ? "" : "s");
+    std::fprintf(out, "%-24s %6s %8s %9s %8s %6s %8s %7s %9s %8s %8s\n", "policy", "attend", "accuracy",
+                 "nll", "kl", "top-1", "o error", "mass", "KiB/token", "hit rate", "tokens/s");
+    for (const eval::row& r : rows) {
+        if (r.error) {
+            std::fprintf(out, "%-24s %6zu %s\n", r.policy.c_str(), r.attend_tokens, r.error->c_str());
+            continue;
+        }
+        std::fprintf(out, "%-24s %6zu %8s %9s %8s %6s %8s %7s %9s %8s %8s\n", r.policy.c_str(),
+                     r.attend_tokens, cell(r.accuracy, "%.2f").c_str(), cell(r.nll, "%.4f").c_str(),
+                     cell(r.kl, "%.4f").c_str(), cell(r.top1_agreement, "%.3f").c_str(),
+                     cell(r.output_error, "%.4f").c_str(), cell(r.mass_recall, "%.4f").c_str(),
+                     cell(r.read_bytes_per_token, "%.1f", 1024).c_str(), cell(r.hit_rate, "%.2f").c_str(),
+                     cell(r.tokens_per_s, "%.0f").c_str());
+    }
+    std::fflush(out);
+}
+
+std::string report_of(const arguments& a, const std::vector<eval::row>& rows, const eval::task_options& t) {
+    eval::report report;
+    report.title = "Quality and cost of KV cache policies";
+    report.facts = {{"model", std::filesystem::path(a.model).filename().string()},
+                    {"memory of a cache", cell(a.memory_mib, "%g MiB")},
+                    {"program", std::string(program) + " " + KVTL_VERSION_STRING},
+                    {"question", t.question_aware ? "known while compressing" : "hidden while compressing"}};
+    const auto on_file =
+        std::find_if(rows.begin(), rows.end(), [](const auto& r) { return !r.error && r.io != "memory"; });
+    report.facts.emplace_back("device", on_file == rows.end() ? "memory"
+                                        : on_file->direct     ? on_file->io + ", O_DIRECT"
+                                                              : on_file->io);
+    report.rows = rows;
+    return eval::to_html(report);
+}
+
+void run(const arguments& a) {
+    check(a);
+    engine::cache_options options;
+    for (const auto& text : a.settings) options.settings.push_back(engine::parse_setting(text));
+    const auto named = eval::parse_policies(a.policies);
+    const auto attend = numbers(a.attend_tokens, "--attend-tokens");
+    const auto keep =
+        a.keep_tokens.empty() ? std::vector<std::size_t>{0} : numbers(a.keep_tokens, "--keep-tokens");
+    const engine::gguf_file file(a.model);
+    const engine::model model(file);
+    const engine::tokenizer words(file);
+    std::vector<eval::task> tasks;
+    for (const auto& name : a.tasks.empty() ? std::vector<std::string>{"needle:gen", "nll:builtin"} : a.tasks)
+        tasks.push_back(eval::make_task(name, words, model.hyper().context, a.task));
+
+    options.shape = model.hyper().shape;
+    options.rope_frequencies.assign(model.rope_frequencies().begin(), model.rope_frequencies().end());
+    options.rope_neighbours = model.hyper().pairing == engine::rope_pairing::neighbours;
+    for (const auto& t : tasks) options.max_tokens = std::max(options.max_tokens, t.most_tokens());
+    options.memory_bytes = static_cast<std::size_t>(a.memory_mib * (1 << 20));
+    options.shards = std::min(a.threads, options.shape.kv_heads);
+    options.io = a.io;
+    options.path = a.kv_path;
+    options.calibration = a.calibration.empty() ? engine::calibration_beside(a.model) : a.calibration;
+    options.fit = !a.no_fit;
+    options.time_phases = true;
+    options.attend_tokens = attend.front();
+
+    require(eval::built_in("full"), "the policy full, which all others are compared with, is not built in");
+    line_up lines(options, attend, keep);
+    const auto add_reference = [&](const char* policy) {
+        return lines.add(policy, a.policies == "all" || !has(named, policy));
+    };
+    add_reference("full");
+    if (!add_reference("streaming_llm")) add_reference("sink_and_window");
+    add_reference("random_units");
+    add_reference("oracle");
+    for (const auto& policy : named) lines.add(policy, false);
+    eval::require_any(lines.contenders, named);
+
+    // Threads inherit what is held back: only this one takes the ending signals, and so never while it opens
+    // a file.
+    engine::thread_pool pool = [&] {
+        const engine::signal_hold hold;
+        return engine::thread_pool(a.threads);
+    }();
+    eval::evaluator evaluator(model, words, pool, options, lines.wants, program);
+    std::FILE* const out = a.json_file == "-" ? stderr : stdout;
+    std::vector<eval::row> rows;
+    for (const eval::task& t : tasks) {
+        const auto more = eval::run_task(evaluator, t, lines.contenders, !a.closed_only);
+        print_rows(out, more);
+        rows.insert(rows.end(), more.begin(), more.end());
+    }
+    if (!a.json_file.empty()) engine::write_output(a.json_file, eval::to_json(rows));
+    if (!a.html_file.empty()) engine::write_output(a.html_file, report_of(a, rows, a.task));
+    eval::require_finished(lines.contenders);
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    return engine::run_program(program, [&] {
+        arguments a;
+        CLI::App app("Measures how much of a model's quality KV cache policies keep, and what it costs.",
+                     program);
+        define_options(app, a);
+        try {
+            app.parse(argc, argv);
+        } catch (const CLI::Success& e) { // --help, --version
+            return app.exit(e);
+        } catch (const CLI::ParseError& e) {
+            return engine::fail(program, 2, e.what());
+        }
+        if (a.list_policies)
+            engine::print_policies();
+        else
+            run(a);
+        return 0;
+    });
+}

@@ -1,0 +1,543 @@
+// SPDX-License-Identifier: MIT
+#include "decode.hpp"
+
+#include <kvtl/element.hpp>
+#include <kvtl/simd/convert.hpp>
+#include <kvtl/simd/dot.hpp>
+
+#include "error.hpp"
+#include "fit_calibration.hpp"
+#include "program.hpp"
+#include "progress.hpp"
+#include "random_reads.hpp"
+#include "scratch_files.hpp"
+#include "workload.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace bench {
+
+namespace {
+
+using json = nlohmann::ordered_json;
+using clock = std::chrono::steady_clock;
+
+constexpr std::size_t prompt_chunk = 1024;
+constexpr std::size_t recall_every = 8; ///< steps, and layers
+
+double seconds_since(clock::time_point begin) {
+    return std::chrono::duration<double>(clock::now() - begin).count();
+}
+
+void require(const kvtl::status& s) {
+    if (!s) throw engine::run_failure(s.what());
+}
+
+/// Tokens that a sequence may come to hold when `runs` devices are measured one after the other.
+std::size_t most_tokens(const decode_options& o, std::size_t runs) {
+    return o.context + runs * (decode_options::warm_up + o.steps);
+}
+
+/// One token of every sequence and layer, generated before the step that uses it.
+class step_rows {
+  public:
+    step_rows(workload& w, std::size_t batch)
+        : w_(w), batch_(batch), query_(w.query_floats()), key_(w.key_floats()) {
+        const std::size_t n = batch * w.shape().layers;
+        q_.resize(n * query_), guess_.resize(n * query_);
+        k_.resize(n * key_), v_.resize(n * key_), k_pre_.resize(n * key_);
+    }
+
+    void generate(std::size_t token) {
+        for (std::uint32_t l = 0; l < w_.shape().layers; ++l)
+            for (std::size_t b = 0; b < batch_; ++b)
+                w_.rows(b, l, token, 1,
+                        {.q = at(q_, b, l, query_),
+                         .k = at(k_, b, l, key_),
+                         .v = at(v_, b, l, key_),
+                         .k_pre = with_k_pre ? at(k_pre_, b, l, key_) : std::span<float>{},
+                         .prediction = with_guess ? at(guess_, b, l, query_) : std::span<float>{}});
+    }
+
+    [[nodiscard]] kvtl::layer_input input(std::size_t b, std::uint32_t l) {
+        kvtl::layer_input in;
+        in.q = at(q_, b, l, query_);
+        in.k = at(k_, b, l, key_);
+        in.v = at(v_, b, l, key_);
+        if (with_k_pre) in.k_pre = at(k_pre_, b, l, key_);
+        return in;
+    }
+    [[nodiscard]] std::span<const float> guess(std::size_t b, std::uint32_t l) {
+        return at(guess_, b, l, query_);
+    }
+
+    bool with_k_pre = false, with_guess = false; ///< set once it is known what the policies want
+
+  private:
+    [[nodiscard]] std::span<float> at(std::vector<float>& all, std::size_t b, std::uint32_t l,
+                                      std::size_t n) const {
+        return std::span(all).subspan((l * batch_ + b) * n, n);
+    }
+
+    workload& w_;
+    std::size_t batch_, query_, key_;
+    std::vector<float> q_, k_, v_, k_pre_, guess_;
+};
+
+/// Log of the sum of exp(logit) over all tokens [0, tokens) for every query head: what full attention sees.
+/// In f16, as caches hold keys.
+std::vector<double> full_lse(workload& w, std::uint32_t layer, std::size_t tokens, std::span<const float> q) {
+    const kvtl::shape& s = w.shape();
+    const std::size_t key = w.key_floats(), dim = s.head_dim, group = s.query_heads / s.kv_heads;
+    const double scale = 1 / std::sqrt(static_cast<double>(dim));
+    std::vector<double> largest(s.query_heads, -std::numeric_limits<double>::infinity()),
+        sum(s.query_heads, 0.0);
+    std::vector<float> keys(prompt_chunk * key);
+    std::vector<kvtl::f16> half(keys.size());
+    for (std::size_t first = 0; first < tokens; first += prompt_chunk) {
+        const std::size_t n = std::min(prompt_chunk, tokens - first);
+        w.rows(0, layer, first, n, {.k = std::span(keys).first(n * key)});
+        kvtl::simd::encode(keys.data(), half.data(), n * key);
+        for (std::size_t h = 0; h < s.query_heads; ++h)
+            for (std::size_t t = 0; t < n; ++t) {
+                const double x =
+                    scale * static_cast<double>(kvtl::simd::dot(
+                                q.data() + h * dim, half.data() + t * key + h / group * dim, dim));
+                if (x > largest[h]) sum[h] *= std::exp(largest[h] - x), largest[h] = x;
+                sum[h] += std::exp(x - largest[h]);
+            }
+    }
+    for (std::size_t h = 0; h < s.query_heads; ++h) sum[h] = largest[h] + std::log(sum[h]);
+    return sum;
+}
+
+/// A policy with its cache, as far as its prompt and steps have come.
+class runner {
+  public:
+    runner(const decode_options& o, std::string policy, std::size_t attend_tokens, double memory_mib,
+           bool in_memory, std::size_t runs, const std::string& path)
+        : o_(o), policy_(std::move(policy)), in_memory_(in_memory), file_(path),
+          limit_(std::make_shared<kvtl::throttle>()) {
+        options_.policy = policy_;
+        options_.shape = o.shape;
+        options_.max_tokens = most_tokens(o, runs);
+        options_.max_sequences = o.batch;
+        options_.memory_bytes = static_cast<std::size_t>(memory_mib * (1 << 20));
+        options_.attend_tokens = attend_tokens;
+        options_.io = in_memory ? "memory" : o.io;
+        options_.path = path;
+        options_.limit = limit_;
+        options_.calibration = o.calibration;
+        options_.time_phases = true;
+        options_.settings = o.settings;
+        options_.fit = o.fit;
+        lse_.resize(std::size_t{o.shape.layers} * o.shape.query_heads);
+        out_.resize(std::size_t{o.shape.query_heads} * o.shape.head_dim);
+    }
+
+    /// A policy that needs bases gets them from `calibrate`, which is asked only then.
+    void open(const std::function<kvtl::result<std::string>()>& calibrate) {
+        auto opened = engine::open_cache(options_);
+        if (!opened && options_.calibration.empty() &&
+            opened.error().message.find("calibration") != std::string::npos) {
+            auto file = calibrate();
+            if (!file)
+                throw engine::bad_input(policy_ + " needs a calibration file: " + file.error().message);
+            options_.calibration = *file;
+            opened = engine::open_cache(options_);
+        }
+        if (!opened && opened.error().code == kvtl::errc::unsupported && options_.io == "uring") {
+            std::fprintf(stderr, "kvtl-bench: warning: io_uring cannot be used (%s); using posix\n",
+                         opened.error().message.c_str());
+            options_.io = "posix";
+            opened = engine::open_cache(options_);
+        }
+        if (!opened) throw engine::bad_input(policy_ + ": " + opened.error().message);
+        cache_ = std::move(*opened);
+        wants_ = cache_->wants();
+    }
+
+    /// Reads the prompt in, without attention, at the device's own speed.
+    void prefill(workload& w, engine::progress_bar& bar) {
+        limit_->set({});
+        const std::size_t key = w.key_floats();
+        std::vector<float> k(prompt_chunk * key), v(prompt_chunk * key), k_pre;
+        if (contains(wants_.signals, kvtl::signal::k_pre)) k_pre.resize(prompt_chunk * key);
+        double seconds = 0;
+        for (std::size_t b = 0; b < o_.batch; ++b) {
+            auto seq = cache_->begin();
+            if (!seq) throw engine::run_failure(seq.error().message);
+            sequences_.push_back(*seq);
+            for (std::size_t first = 0; first < o_.context; first += prompt_chunk) {
+                const std::size_t n = std::min(prompt_chunk, o_.context - first);
+                for (std::uint32_t l = 0; l < o_.shape.layers; ++l) {
+                    const auto part = [&](std::vector<float>& all) {
+                        return all.empty() ? std::span<float>{} : std::span(all).first(n * key);
+                    };
+                    w.rows(b, l, first, n, {.k = part(k), .v = part(v), .k_pre = part(k_pre)});
+                    kvtl::layer_input in;
+                    in.k = part(k), in.v = part(v), in.k_pre = part(k_pre);
+                    in.last_chunk = first + n == o_.context;
+                    const auto begin = clock::now();
+                    require(cache_->prefill(*seq, l, in, {}, 0));
+                    seconds += seconds_since(begin);
+                }
+                bar.update(b * o_.context + first + n);
+            }
+        }
+        prefill_s_ = seconds;
+        position_ = o_.context;
+    }
+
+    /// From here on the device is this one; counting begins anew after the warm-up.
+    void begin_device(const kvtl::device_profile& device) {
+        device_ = device;
+        limit_->set(device);
+        step_s_.clear();
+        done_ = 0;
+        seconds_ = 0;
+        recall_sum_ = 0, recall_count_ = 0;
+    }
+
+    [[nodiscard]] bool finished() const {
+        if (done_ >= decode_options::warm_up + o_.steps) return true;
+        return step_s_.size() >= decode_options::least_steps && seconds_ >= o_.max_seconds;
+    }
+
+    /// One token of all sequences through all layers. `recall` samples the mass of some layers.
+    void step(step_rows& rows, bool recall) {
+        if (done_ == decode_options::warm_up) before_ = cache_->stats();
+        const auto layers = o_.shape.layers;
+        std::fill(lse_.begin(), lse_.end(), std::numeric_limits<float>::quiet_NaN());
+        const std::size_t sampled = done_ / recall_every % std::min<std::size_t>(recall_every, layers);
+        const auto begin = clock::now();
+        for (std::uint32_t l = 0; l < layers; ++l) {
+            if (wants_.prefetch && l + 1 < layers)
+                for (std::size_t b = 0; b < o_.batch; ++b) // a hint; what is wrong with it attend() will say
+                    static_cast<void>(cache_->prefetch(sequences_[b], l + 1, rows.guess(b, l + 1), 0));
+            for (std::size_t b = 0; b < o_.batch; ++b) {
+                kvtl::layer_input in = rows.input(b, l);
+                if (recall && b == 0 && l % recall_every == sampled)
+                    in.lse = std::span(lse_).subspan(l * o_.shape.query_heads, o_.shape.query_heads);
+                require(cache_->attend(sequences_[b], l, in, out_, 0));
+            }
+            if (o_.compute_us_per_layer > 0) {
+                const auto until =
+                    clock::now() +
+                    std::chrono::nanoseconds(static_cast<std::int64_t>(o_.compute_us_per_layer * 1e3));
+                while (clock::now() < until) {
+                }
+            }
+        }
+        const double s = seconds_since(begin);
+        if (done_ >= decode_options::warm_up) step_s_.push_back(s), seconds_ += s;
+        ++done_;
+        ++position_;
+    }
+
+    /// Adds up what share of full attention's mass the last step attended, where that was sampled.
+    void sample_recall(workload& w, step_rows& rows) {
+        for (std::uint32_t l = 0; l < o_.shape.layers; ++l) {
+            const float* seen = lse_.data() + l * o_.shape.query_heads;
+            if (std::isnan(seen[0])) continue; // not sampled
+            const auto all = full_lse(w, l, position_, rows.input(0, l).q);
+            for (std::size_t h = 0; h < all.size(); ++h)
+                recall_sum_ += std::min(1.0, std::exp(static_cast<double>(seen[h]) - all[h])),
+                    ++recall_count_;
+        }
+    }
+
+    [[nodiscard]] json row(const std::optional<device_probe>& before,
+                           const std::optional<device_probe>& after) const;
+    [[nodiscard]] bool measured() const { return !step_s_.empty(); }
+    [[nodiscard]] std::size_t position() const { return position_; }
+    [[nodiscard]] const engine::cache_wants& wants() const { return wants_; }
+    [[nodiscard]] std::size_t done() const { return done_; }
+
+  private:
+    const decode_options& o_;
+    std::string policy_;
+    bool in_memory_;
+    scratch_file file_; ///< outlives the cache
+    engine::cache_options options_;
+    std::shared_ptr<kvtl::throttle> limit_;
+    std::unique_ptr<engine::kv_cache> cache_;
+    engine::cache_wants wants_;
+    std::vector<kvtl::sequence_id> sequences_;
+    std::vector<float> out_, lse_; ///< (HQ, D) and (L, HQ)
+    kvtl::device_profile device_;
+    engine::cache_stats before_;
+    std::vector<double> step_s_;
+    double prefill_s_ = 0, seconds_ = 0, recall_sum_ = 0;
+    std::size_t position_ = 0, done_ = 0, recall_count_ = 0;
+};
+
+json probe_json(const std::optional<device_probe>& p) {
+    if (!p) return nullptr;
+    return {{"iops_4k", p->iops_4k}, {"mb_per_s_128k", p->mb_per_s_128k}};
+}
+
+json runner::row(const std::optional<device_probe>& before, const std::optional<device_probe>& after) const {
+    const engine::cache_stats now = cache_->stats();
+    const kvtl::statistics& a = before_.detail;
+    const kvtl::statistics& b = now.detail;
+    std::vector<double> sorted = step_s_;
+    std::sort(sorted.begin(), sorted.end());
+    const auto steps = static_cast<double>(sorted.size());
+    const double median = sorted[sorted.size() / 2];
+    const double p99 = sorted[std::min(sorted.size() - 1, sorted.size() * 99 / 100)];
+    const auto gained = [](std::uint64_t from, std::uint64_t to) { return static_cast<double>(to - from); };
+    const auto ratio = [](double x, double y) { return y > 0 ? json(x / y) : json(nullptr); };
+
+    const kvtl::phase_times &p = a.phase_ns, &q = b.phase_ns;
+    const auto phase = [&](std::uint64_t from, std::uint64_t to) { return gained(from, to) / steps * 1e-3; };
+    json config = {{"attend_tokens", options_.attend_tokens},
+                   {"memory_mib", static_cast<double>(options_.memory_bytes) / (1 << 20)},
+                   {"workload", o_.workload},
+                   {"compute_us_per_layer", o_.compute_us_per_layer},
+                   {"calibration", options_.calibration},
+                   {"interleave", o_.interleave}};
+    for (const auto& [name, value] : now.config) config[name] = value;
+    json parts = json::object();
+    for (const auto& [name, bytes] : now.bytes_by_part) parts[name] = bytes;
+
+    // Bytes of an entry as the policy stores it, from what it read; then entries per chosen unit.
+    const double read_entries = gained(a.read_entries, b.read_entries);
+    const double entry_bytes = read_entries > 0 ? gained(a.useful_bytes, b.useful_bytes) / read_entries : 0;
+    const double chosen_units = gained(a.chosen_units, b.chosen_units);
+    const double chosen_bytes = gained(a.chosen_bytes, b.chosen_bytes);
+    return {
+        {"policy", policy_},
+        {"shape", o_.shape_name},
+        {"context", o_.context},
+        {"batch", o_.batch},
+        {"steps", sorted.size()},
+        {"device", std::string(device_.name)},
+        {"simulated", in_memory_ && device_.limited()},
+        {"config", config},
+        {"io", now.io},
+        {"direct", now.direct},
+        {"prefill_s", prefill_s_},
+        {"step_ms_median", median * 1e3},
+        {"step_ms_p99", p99 * 1e3},
+        {"tokens_per_s", static_cast<double>(o_.batch) / median},
+        {"phase_us",
+         {{"append", phase(p.append, q.append)},
+          {"score", phase(p.score, q.score)},
+          {"choose", phase(p.choose, q.choose)},
+          {"fetch_wait", phase(p.fetch_wait, q.fetch_wait)},
+          {"attend", phase(p.attend, q.attend)},
+          {"maintain", phase(p.maintain, q.maintain)},
+          {"evict", phase(p.evict, q.evict)}}},
+        {"read_bytes_per_step", gained(a.read_bytes, b.read_bytes) / steps},
+        {"useful_bytes_per_step", gained(a.useful_bytes, b.useful_bytes) / steps},
+        {"wasted_bytes", b.wasted_bytes - a.wasted_bytes},
+        {"reads_per_step", gained(a.reads, b.reads) / steps},
+        {"mean_read_entries", ratio(read_entries, gained(a.decode_reads, b.decode_reads))},
+        {"hit_rate", ratio(gained(a.resident_chosen_bytes, b.resident_chosen_bytes), chosen_bytes)},
+        {"reuse_rate", ratio(gained(a.reused_units, b.reused_units), chosen_units)},
+        {"units", b.units},
+        {"mean_unit_entries",
+         entry_bytes > 0 ? ratio(chosen_bytes / entry_bytes, chosen_units) : json(nullptr)},
+        {"bytes_written", b.written_bytes - a.written_bytes},
+        {"bytes_moved_by_updates", b.bytes_moved_by_updates - a.bytes_moved_by_updates},
+        {"storage_bytes", now.storage_bytes},
+        {"resident_bytes_peak", now.resident_bytes_peak},
+        {"bytes_by_part", parts},
+        {"mass_recall",
+         recall_count_ > 0 ? json(recall_sum_ / static_cast<double>(recall_count_)) : json(nullptr)},
+        {"probe_before", probe_json(before)},
+        {"probe_after", probe_json(after)},
+    };
+}
+
+/// Devices that one opened cache can stand for: those slower than the real one, or those imitated in memory.
+struct device_group {
+    bool simulated = false;
+    std::vector<kvtl::device_profile> devices;
+};
+
+std::vector<device_group> group_devices(const decode_options& o, const std::optional<device_probe>& native) {
+    device_group real{.simulated = false, .devices = {}}, imitated{.simulated = true, .devices = {}};
+    for (const auto& name : o.devices) {
+        const kvtl::device_profile& d = *kvtl::find_device(name);
+        const bool faster =
+            native && d.limited() && (d.mb_per_s > native->mb_per_s_128k || d.iops > native->iops_4k);
+        (faster ? imitated : real).devices.push_back(d);
+    }
+    std::vector<device_group> groups;
+    for (auto& g : {real, imitated})
+        if (!g.devices.empty()) groups.push_back(g);
+    return groups;
+}
+
+std::string gib(double bytes) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.2f GiB", bytes / (1 << 30));
+    return text;
+}
+
+resources free_resources(const decode_options& o, bool in_memory) {
+    return {.disk = in_memory ? 0 : free_disk_bytes(o.kv_path), .memory = available_memory_bytes()};
+}
+
+/// Steps until every runner has had its share. The rows of a token are generated once, outside the timers,
+/// and given to all runners that are there; with one runner that is all there is to it.
+void run_steps(const std::vector<std::unique_ptr<runner>>& all, step_rows& data, workload& w,
+               engine::progress_bar& bar) {
+    for (bool busy = true; busy;) {
+        busy = false;
+        std::size_t next = 0; // the token behind the one that the rows are of
+        for (const auto& r : all) {
+            if (r->finished()) continue;
+            busy = true;
+            if (next != r->position() + 1) data.generate(r->position()), next = r->position() + 1;
+            const bool recall = r->done() >= decode_options::warm_up && r->done() % recall_every == 0;
+            r->step(data, recall);
+            if (recall) r->sample_recall(w, data);
+            bar.update(r->done());
+        }
+    }
+}
+
+} // namespace
+
+resources needs(const decode_options& o, const std::vector<std::string>& policies, bool in_memory) {
+    const std::size_t tokens = most_tokens(o, o.devices.size());
+    const kvtl::shape& s = o.shape;
+    const double entries = static_cast<double>(tokens) * static_cast<double>(o.batch) * s.layers * s.kv_heads;
+    const double raw = entries * s.head_dim * 2 * sizeof(kvtl::f16);
+    const double rows = static_cast<double>(o.batch) * s.layers * s.head_dim *
+                        (2.0 * s.query_heads + 3.0 * s.kv_heads) * sizeof(float);
+    const double turns =
+        static_cast<double>(tokens) * s.head_dim * sizeof(float); // cos and sin of the workload
+    constexpr double program = 64 << 20;
+    resources need{.disk = 0, .memory = rows + turns + program};
+    const double bound = *std::max_element(o.memory_mib.begin(), o.memory_mib.end()) * (1 << 20);
+    for (const auto& policy : policies) {
+        if (policy == "full") {
+            need.memory += 1.1 * raw; // everything is window
+            continue;
+        }
+        need.memory += bound;
+        // The file may grow to 2.5 times the raw cache; in memory, pages that nobody wrote cost nothing.
+        (in_memory ? need.memory : need.disk) += (in_memory ? 1.5 : 2.5) * raw;
+    }
+    return need;
+}
+
+std::vector<std::vector<std::string>> plan_rounds(const decode_options& o, const resources& free,
+                                                  bool in_memory) {
+    const auto fits = [&](const std::vector<std::string>& policies) {
+        const resources need = needs(o, policies, in_memory);
+        return need.memory <= 0.8 * free.memory && need.disk <= 0.8 * free.disk;
+    };
+    std::vector<std::vector<std::string>> rounds;
+    for (const auto& policy : o.policies) {
+        if (!fits({policy})) {
+            const resources need = needs(o, {policy}, in_memory);
+            throw engine::bad_input(policy + " takes up to " + gib(need.memory) + " of memory and " +
+                                    gib(need.disk) + " of disk; 80 % of what is free is " +
+                                    gib(0.8 * free.memory) + " and " + gib(0.8 * free.disk));
+        }
+        if (o.interleave && !rounds.empty()) {
+            auto together = rounds.back();
+            together.push_back(policy);
+            if (fits(together)) {
+                rounds.back() = together;
+                continue;
+            }
+        }
+        rounds.push_back({policy});
+    }
+    return rounds;
+}
+
+json run_decode(const decode_options& o, const std::function<void(const json&)>& row_done) {
+    const bool memory_only = o.io == "memory";
+    static_cast<void>(plan_rounds(o, free_resources(o, memory_only), memory_only)); // before the probe writes
+    const std::size_t tokens = most_tokens(o, o.devices.size());
+    const workload_request request = {.text = o.workload,
+                                      .shape = o.shape,
+                                      .prompt_tokens = o.context,
+                                      .tokens = tokens,
+                                      .sequences = o.batch,
+                                      .rope_base = o.rope_base};
+    const auto w = make_workload(request);
+
+    // The probe tells what the device can do, and by its change whether the machine was busy with other
+    // things.
+    std::optional<random_reader> reader;
+    if (!memory_only) reader.emplace(random_reader::config{.path = o.kv_path + ".probe", .io = o.io});
+    const auto take_probe = [&]() -> std::optional<device_probe> {
+        if (!reader) return std::nullopt;
+        return probe(*reader);
+    };
+    const auto groups = group_devices(o, take_probe());
+    std::optional<scratch_file> fitted;
+    const auto calibrate = [&]() -> kvtl::result<std::string> {
+        if (!fitted) {
+            const auto sample = make_calibration_sample(request);
+            fitted.emplace(o.kv_path + ".calibration", scratch_file::owner::ours);
+            if (auto s = fit_calibration(o.shape, *sample, fitted->path()); !s) return s;
+        }
+        return fitted->path();
+    };
+    const auto make_runner = [&](const device_group& group, const std::string& policy, std::size_t attend,
+                                 double mib, std::size_t place) {
+        const std::string path = o.kv_path + (place == 0 ? "" : "." + std::to_string(place));
+        return std::make_unique<runner>(o, policy, attend, mib, group.simulated || memory_only,
+                                        group.devices.size(), path);
+    };
+    // A bound that is too small for one policy shall be known before the others have run for an hour.
+    for (const device_group& group : groups)
+        for (const std::size_t attend : o.attend_tokens)
+            for (const double mib : o.memory_mib)
+                for (const auto& policy : o.policies)
+                    make_runner(group, policy, attend, mib, 0)->open(calibrate);
+
+    json rows = json::array();
+    step_rows data(*w, o.batch);
+    for (const device_group& group : groups) {
+        const bool in_memory = group.simulated || memory_only;
+        const auto rounds = plan_rounds(o, free_resources(o, in_memory), in_memory);
+        for (const std::size_t attend : o.attend_tokens)
+            for (const double mib : o.memory_mib)
+                for (const auto& policies : rounds) {
+                    std::vector<std::unique_ptr<runner>> all;
+                    for (std::size_t i = 0; i < policies.size(); ++i) {
+                        all.push_back(make_runner(group, policies[i], attend, mib, i));
+                        all.back()->open(calibrate);
+                    }
+                    for (std::size_t i = 0; i < all.size(); ++i) {
+                        engine::progress_bar bar(policies[i] + ": prompt", o.batch * o.context);
+                        all[i]->prefill(*w, bar);
+                        data.with_guess |= all[i]->wants().prefetch;
+                        data.with_k_pre |= contains(all[i]->wants().signals, kvtl::signal::k_pre);
+                    }
+                    for (const auto& device : group.devices) {
+                        const auto before = take_probe();
+                        for (auto& r : all) r->begin_device(device);
+                        engine::progress_bar bar(std::string(device.name) + ": steps",
+                                                 o.steps + decode_options::warm_up);
+                        run_steps(all, data, *w, bar);
+                        bar.clear();
+                        const auto after = take_probe();
+                        for (auto& r : all) {
+                            rows.push_back(r->row(before, after));
+                            if (row_done) row_done(rows.back());
+                        }
+                    }
+                }
+    }
+    return rows;
+}
+
+} // namespace bench

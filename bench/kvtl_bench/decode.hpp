@@ -1,0 +1,68 @@
+// kvtl-bench decode: the KV path of a decoding model, without its weights.
+//
+// A workload stands for the model: it yields q, k and v of every layer, outside all timers. The prompt goes
+// in without attention; then each step appends and attends one token per sequence and layer, as an engine
+// would, with an optional spin in place of the rest of the layer's work.
+//
+// Several devices share one prompt: the limit of the open cache's device is changed between the runs, and
+// each run goes on where the one before stopped. The prompt itself is read in at the device's own speed.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "kv_cache.hpp"
+#include "shapes.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace bench {
+
+struct decode_options {
+    std::string shape_name = "tiny-2k";
+    kvtl::shape shape;
+    double rope_base = 10'000;
+    std::size_t context = 1024; ///< tokens of the prompt
+    std::size_t batch = 1;
+    std::size_t steps = 64;
+    double max_seconds = 60; ///< of measured steps, per row
+    std::vector<std::string> policies = {"dynakv"};
+    std::vector<std::size_t> attend_tokens = {256};
+    std::vector<double> memory_mib = {64};
+    std::vector<std::string> devices = {"native"};
+    std::string io = "uring";
+    std::string kv_path;
+    std::string workload = "drift:1";
+    double compute_us_per_layer = 0;
+    bool interleave = false;
+    bool fit = true; ///< the largest index that takes at most half of the memory
+    std::string calibration;
+    std::vector<engine::setting> settings;
+
+    static constexpr std::size_t warm_up = 8;
+    static constexpr std::size_t least_steps = 3;
+};
+
+/// What a run takes at most, before it begins.
+struct resources {
+    double disk = 0;
+    double memory = 0;
+};
+/// What these policies need while they are open together.
+[[nodiscard]] resources needs(const decode_options& o, const std::vector<std::string>& policies,
+                              bool in_memory);
+
+/// Which policies are open at the same time: each alone, or with `interleave` as many as fit into 80 % of
+/// what is free, in their order. Throws engine::bad_input when one does not even fit alone.
+[[nodiscard]] std::vector<std::vector<std::string>> plan_rounds(const decode_options& o,
+                                                                const resources& free, bool in_memory);
+
+/// Runs everything and returns the rows. `row_done` sees each row as soon as there is one. Throws
+/// engine::bad_input or run_failure.
+[[nodiscard]] nlohmann::ordered_json
+run_decode(const decode_options& o, const std::function<void(const nlohmann::ordered_json&)>& row_done);
+
+} // namespace bench

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT
+#include "random_reads.hpp"
+
+#include "error.hpp"
+#include "program.hpp"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace bench {
+
+namespace {
+
+double cpu_seconds() {
+    struct rusage u = {};
+    ::getrusage(RUSAGE_SELF, &u);
+    const auto seconds = [](const timeval& t) {
+        return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+    };
+    return seconds(u.ru_utime) + seconds(u.ru_stime);
+}
+
+[[noreturn]] void failed(const char* verb, int error) {
+    throw engine::run_failure(std::string(verb) + " failed: " + std::strerror(error));
+}
+
+} // namespace
+
+random_reader::random_reader(const config& c, const std::function<void(std::uint64_t)>& progress)
+    : size_(c.size), max_depth_(c.max_depth), max_block_(std::max<std::uint32_t>(c.max_block, 1U << 17)),
+      io_(c.io), file_(c.path) {
+    constexpr std::uint64_t page = 4096;
+    kvtl::io_plan plan;
+    plan.depth = c.max_depth;
+    plan.max_in_flight = c.max_depth;
+    plan.max_bytes = size_;
+    kvtl::any_io::config backend;
+    backend.use = *kvtl::any_io::parse(io_);
+    backend.path = c.path;
+    backend.keep_file = c.keep_file;
+    backend.limit = c.limit;
+    const std::size_t bytes = std::size_t{max_block_} * max_depth_;
+    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(65536, (bytes + 65535) / 65536 * 65536)));
+    if (!memory_) throw engine::run_failure("no memory for " + std::to_string(bytes) + " bytes of buffers");
+    std::memset(memory_.get(), 0x5a, bytes); // real pages, and not the zeros that devices may compress away
+    plan.arena = {memory_.get(), bytes};
+    auto opened = kvtl::any_io::open(backend, plan);
+    if (!opened && opened.error().code == kvtl::errc::unsupported && io_ == "uring") {
+        std::fprintf(stderr, "kvtl-bench: warning: io_uring cannot be used (%s); using posix\n",
+                     opened.error().message.c_str());
+        backend.use = kvtl::any_io::backend::posix;
+        io_ = "posix";
+        opened = kvtl::any_io::open(backend, plan);
+    }
+    if (!opened) throw engine::bad_input(opened.error().message);
+    device_.emplace(std::move(*opened));
+
+    constexpr std::uint64_t step = 1U << 17;
+    for (std::uint64_t at = page; at < size_; at += step) { // the first page is the superblock's
+        const std::uint64_t n = std::min(step, size_ - at);
+        if (auto s = device_->reserve(at, n); !s) throw engine::run_failure(s.what());
+        const ::iovec slice{memory_.get(), n};
+        const kvtl::io_request request{kvtl::io_verb::write, 1, &slice, at, 0};
+        if (auto s = device_->queue(0).submit({&request, 1}); !s) throw engine::run_failure(s.what());
+        std::array<kvtl::io_completion, 1> done{};
+        if (device_->queue(0).reap(done, true) != 1) failed("write", EIO);
+        if (done[0].error != 0) failed("write", done[0].error);
+        if (progress) progress(at + n);
+    }
+}
+
+read_speed random_reader::run(std::uint32_t block, unsigned depth, std::uint64_t reads,
+                              const std::function<void(std::uint64_t)>& progress) {
+    auto& queue = device_->queue(0);
+    const std::uint64_t blocks = size_ / block;
+    std::vector<::iovec> slices(depth);
+    std::vector<kvtl::io_request> batch;
+    std::vector<kvtl::io_completion> done(depth);
+    batch.reserve(depth);
+    for (unsigned i = 0; i < depth; ++i) slices[i] = {memory_.get() + std::size_t{i} * block, block};
+    std::vector<std::uint64_t> idle(depth);
+    for (unsigned i = 0; i < depth; ++i) idle[i] = i;
+
+    const double cpu = cpu_seconds();
+    const auto begin = std::chrono::steady_clock::now();
+    std::uint64_t issued = 0, over = 0;
+    while (over < reads) {
+        batch.clear();
+        for (; !idle.empty() && issued < reads; ++issued, idle.pop_back()) {
+            random_ ^= random_ >> 12, random_ ^= random_ << 25, random_ ^= random_ >> 27; // xorshift64*
+            const std::uint64_t place = ((random_ * 0x2545F4914F6CDD1DU) >> 16) % blocks;
+            batch.push_back({kvtl::io_verb::read, 1, &slices[idle.back()], place * block, idle.back()});
+        }
+        if (!batch.empty())
+            if (auto s = queue.submit(batch); !s) throw engine::run_failure(s.what());
+        const std::size_t n = queue.reap(done, true);
+        for (std::size_t i = 0; i < n; ++i) {
+            if (done[i].error != 0) failed("read", done[i].error);
+            idle.push_back(done[i].tag);
+        }
+        over += n;
+        if (progress) progress(over);
+    }
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double used = cpu_seconds() - cpu;
+    const auto count = static_cast<double>(reads);
+    return {count * block / seconds * 1e-6, count / seconds, used / count * 1e6};
+}
+
+device_probe probe(random_reader& reader) {
+    device_probe p;
+    p.iops_4k = reader.run(4096, 32, 2000).iops;
+    p.mb_per_s_128k = reader.run(1U << 17, 32, 400).mb_per_s;
+    return p;
+}
+
+} // namespace bench

@@ -1,0 +1,73 @@
+// Random reads of a file through one of kvtl's backends: bandwidth, IOPS and processor time per read.
+//
+// What an fio job does with rw=randread, direct=1, bs=BLOCK, iodepth=DEPTH and one job: the file is written
+// once, then reads of whole blocks at random places are kept in flight, `depth` at any time.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/io/any_io.hpp>
+
+#include "scratch_files.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace bench {
+
+struct read_speed {
+    double mb_per_s = 0;
+    double iops = 0;
+    double cpu_us_per_io = 0; ///< of the whole process: user and system time, helper threads included
+};
+
+class random_reader {
+  public:
+    struct config {
+        std::string path;
+        std::string io = "uring"; ///< falls back to posix where the kernel refuses io_uring
+        std::uint64_t size = std::uint64_t{64} << 20;
+        unsigned max_depth = 64;
+        std::uint32_t max_block = 1U << 17;
+        bool keep_file = false;
+        std::shared_ptr<kvtl::throttle> limit{};
+    };
+
+    /// Writes the file, whose blocks would otherwise be holes that no device is asked for. `progress` hears
+    /// bytes. Throws engine::bad_input, or run_failure when writing fails.
+    explicit random_reader(const config& c, const std::function<void(std::uint64_t)>& progress = nullptr);
+
+    /// Throws engine::run_failure when a read fails.
+    [[nodiscard]] read_speed run(std::uint32_t block, unsigned depth, std::uint64_t reads,
+                                 const std::function<void(std::uint64_t)>& progress = nullptr);
+
+    [[nodiscard]] const std::string& io() const noexcept { return io_; } ///< what really runs
+    [[nodiscard]] bool direct() const noexcept { return device_->facts().direct; }
+
+  private:
+    struct free_memory {
+        void operator()(std::byte* p) const noexcept { std::free(p); }
+    };
+
+    std::uint64_t size_;
+    unsigned max_depth_;
+    std::uint32_t max_block_;
+    std::string io_;
+    scratch_file file_;
+    std::unique_ptr<std::byte, free_memory> memory_; ///< (max_depth, max_block)
+    std::optional<kvtl::any_io::device> device_;
+    std::uint64_t random_ = 0x9E3779B97F4A7C15U;
+};
+
+/// The fixed probe that rows carry: 2,000 reads of 4 KiB for IOPS, 400 of 128 KiB for bandwidth, 32 at a
+/// time.
+struct device_probe {
+    double iops_4k = 0;
+    double mb_per_s_128k = 0;
+};
+[[nodiscard]] device_probe probe(random_reader& reader);
+
+} // namespace bench

@@ -1,0 +1,42 @@
+// The attention shapes of models whose KV cache the bench imitates, as their config files have them.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/geometry.hpp>
+
+#include <array>
+#include <string>
+#include <string_view>
+
+namespace bench {
+
+struct model_shape {
+    std::string_view name;
+    kvtl::shape shape; ///< L, HQ, H, D
+    double rope_base;
+};
+
+inline constexpr std::array model_shapes = {
+    model_shape{"llama3-8b", {32, 32, 8, 128}, 500'000},
+    model_shape{"llama3.2-1b", {16, 32, 8, 64}, 500'000},
+    model_shape{"llama3.2-3b", {28, 24, 8, 128}, 500'000},
+    model_shape{"qwen2.5-1.5b", {28, 12, 2, 128}, 1'000'000},
+    model_shape{"qwen2.5-3b", {36, 16, 2, 128}, 1'000'000},
+    model_shape{"mistral-7b", {32, 32, 8, 128}, 1'000'000},
+    model_shape{"tiny-2k", {6, 4, 2, 64}, 10'000},
+};
+
+/// Null when there is no such model.
+[[nodiscard]] constexpr const model_shape* find_shape(std::string_view name) noexcept {
+    for (const model_shape& m : model_shapes)
+        if (m.name == name) return &m;
+    return nullptr;
+}
+
+[[nodiscard]] inline std::string shape_names() {
+    std::string list;
+    for (const model_shape& m : model_shapes) list += (list.empty() ? "" : ", ") + std::string(m.name);
+    return list;
+}
+
+} // namespace bench

@@ -1,0 +1,50 @@
+// A recorded trace (engine/trace.hpp), replayed. A trace holds one sequence; all sequences of a batch are it.
+// Where no prediction was recorded (the prompt, the first layer) the query itself stands in.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "error.hpp"
+#include "trace.hpp"
+#include "workload.hpp"
+
+#include <algorithm>
+#include <string>
+
+namespace bench {
+
+class trace_workload final : public workload {
+  public:
+    /// Throws engine::bad_input.
+    explicit trace_workload(const std::string& path) : trace_(path) {}
+
+    /// Throws engine::bad_input that names both shapes.
+    void require_shape(const kvtl::shape& shape) const { trace_.require_shape(shape); }
+
+    [[nodiscard]] const kvtl::shape& shape() const noexcept override { return trace_.header().shape; }
+    [[nodiscard]] std::size_t tokens() const noexcept override { return trace_.header().tokens; }
+    [[nodiscard]] std::size_t prompt_tokens() const noexcept override {
+        return trace_.header().prompt_tokens;
+    }
+    void rows(std::size_t /*sequence*/, std::uint32_t layer, std::size_t first, std::size_t count,
+              const token_rows& out) override {
+        for (std::size_t i = 0; i < count; ++i) {
+            const engine::trace_entry e = trace_.read(first + i, layer);
+            const auto put = [i](std::span<const float> from, std::span<float> to) {
+                if (!to.empty() && !from.empty())
+                    std::copy(from.begin(), from.end(), to.subspan(i * from.size()).begin());
+            };
+            put(e.q, out.q);
+            put(e.k, out.k);
+            put(e.v, out.v);
+            if (!out.k_pre.empty() && e.k_pre.empty())
+                throw engine::run_failure("the trace has no keys before RoPE, which the policy needs");
+            put(e.k_pre, out.k_pre);
+            put(e.prediction.empty() ? e.q : e.prediction, out.prediction);
+        }
+    }
+
+  private:
+    engine::trace_reader trace_;
+};
+
+} // namespace bench

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+#include "workload.hpp"
+
+#include "drift.hpp"
+#include "error.hpp"
+#include "trace_workload.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+namespace bench {
+
+namespace {
+
+struct parsed {
+    std::uint64_t seed = 1; ///< of drift
+    std::string trace;      ///< "" for drift
+};
+
+parsed parse(const std::string& text) {
+    const auto colon = text.find(':');
+    const std::string kind = text.substr(0, colon);
+    const std::string rest = colon == std::string::npos ? "" : text.substr(colon + 1);
+    parsed p;
+    if (kind == "trace" && !rest.empty()) {
+        p.trace = rest;
+        return p;
+    }
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), p.seed);
+    if (kind != "drift" || error != std::errc{} || end != rest.data() + rest.size())
+        throw engine::bad_input("--workload: '" + text + "'; valid: drift:SEED, trace:FILE");
+    return p;
+}
+
+std::unique_ptr<workload> make_drift(const workload_request& r, std::size_t prompt, std::size_t tokens,
+                                     std::uint64_t seed) {
+    drift_config config;
+    config.rope_base = r.rope_base;
+    return std::make_unique<drift>(r.shape, prompt, tokens, r.sequences, seed, config);
+}
+
+} // namespace
+
+std::unique_ptr<workload> make_workload(const workload_request& r) {
+    const parsed p = parse(r.text);
+    if (p.trace.empty()) return make_drift(r, r.prompt_tokens, r.tokens, p.seed);
+    auto replay = std::make_unique<trace_workload>(p.trace);
+    replay->require_shape(r.shape);
+    if (replay->tokens() < r.tokens)
+        throw engine::bad_input("trace " + p.trace + " has " + std::to_string(replay->tokens()) +
+                                " tokens; the context and all steps need " + std::to_string(r.tokens));
+    return replay;
+}
+
+std::unique_ptr<workload> make_calibration_sample(const workload_request& r) {
+    const parsed p = parse(r.text);
+    if (!p.trace.empty()) return make_workload(r);
+    constexpr std::size_t tokens = 2048; // 16 keys and more per dimension of a head
+    return make_drift(r, tokens, tokens, p.seed ^ 0x6361'6c69'6272'6174U);
+}
+
+} // namespace bench

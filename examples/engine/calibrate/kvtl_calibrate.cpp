@@ -1,0 +1,199 @@
+// kvtl-calibrate: fits the bases that some policies need to a GGUF model, on a text of the user's choice.
+//
+//   kvtl-calibrate -m model.gguf -f text.txt -o model.cal --rank 32 --json -
+//
+// The text is run through the model in pieces; every layer's keys and queries are looked at and not kept.
+// Exit status: 0, 2 for what can never work (bad usage, unreadable file, impossible value), 1 for a run that
+// fails midway. SPDX-License-Identifier: MIT
+#include <kvtl/version.hpp>
+
+#include "error.hpp"
+#include "fingerprint.hpp"
+#include "fit.hpp"
+#include "gguf.hpp"
+#include "listening_cache.hpp"
+#include "model.hpp"
+#include "program.hpp"
+#include "progress.hpp"
+#include "thread_pool.hpp"
+#include "tokenizer.hpp"
+#include "transformer.hpp"
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+namespace {
+
+using engine::bad_input;
+using engine::require;
+
+constexpr const char* program = "kvtl-calibrate";
+
+struct arguments {
+    std::string model;
+    std::string text;
+    std::string output;
+    std::string json_file;
+    std::size_t max_tokens = 32768;
+    std::size_t piece_tokens = 2048;
+    unsigned threads = 2;
+    engine::fit_options fit;
+};
+
+void define_options(CLI::App& app, arguments& a) {
+    app.set_version_flag("--version", std::string(program) + " " + KVTL_VERSION_STRING);
+    app.add_option("-m,--model", a.model, "GGUF file (llama, qwen2, qwen3; F32, F16, BF16, Q8_0, Q4_0)");
+    app.add_option("-f,--file", a.text, "text that the bases are fitted to");
+    app.add_option("-o,--output", a.output, "calibration file to write");
+    app.add_option("--rank", a.fit.rank, "directions of the joint adapter; 0: all (KV heads x head size)");
+    app.add_option("--channels", a.fit.channels, "frequency pairs listed per KV head; 0: a quarter of them");
+    app.add_option("--max-tokens", a.max_tokens, "tokens of the text that are used at most")
+        ->capture_default_str();
+    app.add_option("--piece-tokens", a.piece_tokens, "tokens per piece (at most the model's context)")
+        ->capture_default_str();
+    app.add_flag("--pre-rope", a.fit.pre_rope, "fit adapter and PCA to keys before RoPE");
+    app.add_flag("--query-map", a.fit.query_map, "also fit the map from a layer's query to the next one's");
+    app.add_option("--threads", a.threads, "threads of the engine")->capture_default_str();
+    app.add_option("--json", a.json_file, "write what the bases keep as JSON; - for standard output");
+    for (const char* name : {"--rank", "--channels", "--max-tokens", "--piece-tokens", "--threads"})
+        app.get_option(name)->check(engine::whole_number);
+    for (auto* option : app.get_options()) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+void check(const arguments& a) {
+    require(!a.model.empty(), "no model: give one with -m FILE");
+    require(!a.text.empty(), "no text: give one with -f FILE");
+    require(!a.output.empty() && a.output != "-", "no output: give a file with -o FILE");
+    require(a.max_tokens > 0, "--max-tokens is 0; valid: 1 or more");
+    require(a.piece_tokens > 0, "--piece-tokens is 0; valid: 1 or more");
+    require(a.threads >= 1 && a.threads <= 256,
+            "--threads is " + std::to_string(a.threads) + "; valid: 1 to 256");
+    engine::require_writable(a.output, "--output");
+    engine::require_writable(a.json_file, "--json");
+}
+
+void check(const engine::fit_options& f, const kvtl::shape& s) {
+    const auto within = [](const char* name, std::uint32_t value, std::uint32_t most) {
+        require(value <= most, std::string(name) + " is " + std::to_string(value) +
+                                   "; valid for this model: 1 to " + std::to_string(most));
+    };
+    within("--rank", f.rank, s.kv_heads * s.head_dim);
+    within("--channels", f.channels, s.head_dim / 2);
+}
+
+std::string read_text(const std::string& path) {
+    struct stat info = {};
+    std::ifstream in(path, std::ios::binary);
+    if (!in || ::stat(path.c_str(), &info) != 0 || S_ISDIR(info.st_mode))
+        throw bad_input("cannot read text " + path + ": " + std::strerror(in ? EISDIR : errno));
+    std::string text{std::istreambuf_iterator<char>(in), {}};
+    if (text.empty()) throw bad_input("the text " + path + " is empty");
+    return text;
+}
+
+nlohmann::json to_json(const engine::fitted& f, std::uint64_t fingerprint) {
+    char id[17];
+    std::snprintf(id, sizeof id, "%016" PRIx64, fingerprint);
+    nlohmann::json layers = nlohmann::json::array();
+    for (std::size_t l = 0; l < f.energy.size(); ++l) {
+        const auto& e = f.energy[l];
+        nlohmann::json by_rank = nlohmann::json::object();
+        double sum = 0;
+        for (std::size_t r = 1; r <= e.spectrum.size(); ++r) {
+            sum += e.spectrum[r - 1];
+            if ((r & (r - 1)) == 0 || r == e.spectrum.size()) by_rank[std::to_string(r)] = sum;
+        }
+        layers.push_back({{"layer", l},
+                          {"adapter_energy", e.adapter},
+                          {"adapter_energy_by_rank", by_rank},
+                          {"pca_energy_quarter", e.pca_quarter},
+                          {"skew_energy_quarter", e.skew_quarter},
+                          {"channel_agreement", e.channels},
+                          {"query_map_energy",
+                           l > 0 && f.options.query_map ? nlohmann::json(e.query_map) : nlohmann::json()}});
+    }
+    return {{"fingerprint", id},
+            {"shape",
+             {{"layers", f.shape.layers},
+              {"query_heads", f.shape.query_heads},
+              {"kv_heads", f.shape.kv_heads},
+              {"head_dim", f.shape.head_dim}}},
+            {"tokens", f.tokens},
+            {"rank", f.options.rank},
+            {"channels", f.options.channels},
+            {"pair_distance", f.options.pair_distance},
+            {"pre_rope", f.options.pre_rope},
+            {"layers", layers}};
+}
+
+void run(arguments a) {
+    check(a);
+    const std::string text = read_text(a.text);
+    const engine::gguf_file file(a.model);
+    const engine::model model(file);
+    const engine::tokenizer words(file);
+    const auto& hyper = model.hyper();
+    check(a.fit, hyper.shape);
+    const auto tokens = words.encode(text);
+    if (tokens.size() < 2) throw bad_input("the text " + a.text + " has less than 2 tokens");
+    a.fit.pair_distance = hyper.pairing == engine::rope_pairing::neighbours
+                              ? 1
+                              : static_cast<std::uint32_t>(model.rope_frequencies().size());
+
+    engine::calibration_fit fit(hyper.shape, a.fit);
+    std::vector<float> queries_before; // of the previous layer, for the query map
+    engine::listening_cache cache(hyper.shape, a.fit.pre_rope,
+                                  [&](std::uint32_t layer, const kvtl::layer_input& in) {
+                                      fit.add(layer, a.fit.pre_rope ? in.k_pre : in.k, in.q, queries_before);
+                                      queries_before.assign(in.q.begin(), in.q.end());
+                                  });
+    const std::size_t used = std::min(tokens.size(), a.max_tokens);
+    const std::size_t piece = std::min<std::size_t>(a.piece_tokens, hyper.context);
+    engine::thread_pool pool(a.threads);
+    engine::transformer transformer(model, cache, pool, piece);
+    engine::progress_bar bar("text", used);
+    for (std::size_t done = 0; done < used; done += piece) {
+        transformer.begin();
+        transformer.prefill(std::span(tokens).subspan(done, std::min(piece, used - done)));
+        bar.update(std::min(done + piece, used));
+    }
+    bar.clear();
+
+    const engine::fitted result = fit.finish();
+    const std::uint64_t fingerprint = fingerprint_of(model);
+    result.write(a.output, fingerprint);
+    if (!a.json_file.empty()) engine::write_output(a.json_file, to_json(result, fingerprint).dump());
+    double least = 1;
+    for (const auto& e : result.energy) least = std::min(least, e.adapter);
+    std::fprintf(stderr,
+                 "%s: %zu tokens, %u directions keep %.1f %% or more of the keys' energy in every layer\n",
+                 a.output.c_str(), used, result.options.rank, least * 100);
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    return engine::run_program(program, [&] {
+        arguments a;
+        CLI::App app("Fits the bases that some policies need to a GGUF model and a text.", program);
+        define_options(app, a);
+        try {
+            app.parse(argc, argv);
+        } catch (const CLI::Success& e) { // --help, --version
+            return app.exit(e);
+        } catch (const CLI::ParseError& e) {
+            return engine::fail(program, 2, e.what());
+        }
+        run(std::move(a));
+        return 0;
+    });
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT
+#include "contenders.hpp"
+
+#include "cleanup.hpp"
+#include "error.hpp"
+#include "program.hpp"
+#include "progress.hpp"
+
+#include <algorithm>
+#include <sstream>
+#include <stdexcept>
+
+namespace eval {
+
+namespace {
+
+/// Returns what the cache wants. Throws bad_input.
+engine::cache_wants try_once(engine::cache_options& options, const char* program) {
+    const engine::cache_wants wants = engine::open_or_fall_back(options, program)->wants();
+    engine::forget_file();
+    return wants;
+}
+
+/// A reference line with too little memory gets twice as much until it opens. When memory is not what it
+/// lacks, the first reason is thrown.
+engine::cache_wants try_with_more(engine::cache_options& options, const char* program) {
+    constexpr int doublings = 6;
+    const std::size_t asked = options.memory_bytes;
+    std::string reason;
+    for (int i = 0; i <= doublings; ++i) {
+        try {
+            return try_once(options, program);
+        } catch (const engine::bad_input& e) {
+            if (i == 0) reason = e.what();
+            options.memory_bytes *= 2;
+        }
+    }
+    options.memory_bytes = asked;
+    throw engine::bad_input(reason);
+}
+
+/// The row of a contender that takes no part.
+row failed_row(const contender& c, const task& of) {
+    row r;
+    r.policy = c.options.policy;
+    r.task = of.name;
+    r.attend_tokens = c.options.attend_tokens;
+    if (c.options.keep_tokens != 0) r.keep_tokens = c.options.keep_tokens;
+    r.error = c.error;
+    return r;
+}
+
+} // namespace
+
+std::vector<std::string> parse_policies(const std::string& list) {
+    std::vector<std::string> names;
+    if (list == "all") {
+        for (const auto name : engine::policy_names()) names.emplace_back(name);
+        return names;
+    }
+    std::istringstream parts(list + ',');
+    for (std::string name; std::getline(parts, name, ',');) {
+        engine::require_policy(name, "--policies");
+        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
+    return names;
+}
+
+bool built_in(std::string_view policy) {
+    const auto names = engine::policy_names();
+    return std::find(names.begin(), names.end(), policy) != names.end();
+}
+
+engine::cache_wants try_all(std::vector<contender>& all, std::string& io, const char* program) {
+    engine::cache_wants wants;
+    for (contender& c : all) {
+        if (c.options.io != "memory") c.options.io = io;
+        try {
+            const engine::cache_wants own =
+                c.reference ? try_with_more(c.options, program) : try_once(c.options, program);
+            wants.signals = wants.signals | own.signals;
+            wants.prefetch = wants.prefetch || own.prefetch;
+            if (c.options.io != "memory") io = c.options.io;
+        } catch (const engine::bad_input& e) {
+            c.error = e.what();
+        }
+    }
+    return wants;
+}
+
+void require_any(const std::vector<contender>& all, const std::vector<std::string>& names) {
+    std::string reason;
+    for (const contender& c : all) {
+        const std::string& policy = c.options.policy;
+        const bool named = std::find(names.begin(), names.end(), policy) != names.end();
+        if (!named || (policy == "full" && names.size() > 1)) continue;
+        if (c.error.empty()) return;
+        if (reason.empty()) reason = c.error;
+    }
+    throw engine::bad_input(reason);
+}
+
+std::vector<row> run_task(evaluator& measuring, const task& t, std::vector<contender>& all, bool open_loop) {
+    std::vector<tally> tallies(all.size());
+    engine::progress_bar progress(t.name, t.examples.size() * all.size());
+    std::size_t done = 0;
+    for (const example& e : t.examples) {
+        measuring.record(t, e);
+        for (std::size_t i = 0; i < all.size(); ++i) {
+            contender& c = all[i];
+            // Whatever its budget, full attends everything: measured once, shown in every line.
+            const bool same = i > 0 && c.options.policy == "full" && all[i - 1].options.policy == "full";
+            if (same) {
+                tallies[i] = tallies[i - 1];
+            } else if (c.error.empty()) {
+                try {
+                    measuring.measure(t, e, c.options, open_loop, tallies[i]);
+                } catch (const std::runtime_error& failure) {
+                    c.error = failure.what();
+                    c.midway = true;
+                }
+            }
+            progress.update(++done);
+        }
+    }
+    std::vector<row> rows;
+    for (std::size_t i = 0; i < all.size(); ++i)
+        rows.push_back(all[i].error.empty() ? tallies[i].to_row(all[i].options, t) : failed_row(all[i], t));
+    return rows;
+}
+
+void require_finished(const std::vector<contender>& all) {
+    for (const contender& c : all)
+        if (c.midway) throw engine::run_failure(c.options.policy + " failed midway: " + c.error);
+}
+
+} // namespace eval

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: MIT
+#include "evaluator.hpp"
+
+#include "cleanup.hpp"
+#include "demo_document.hpp"
+#include "error.hpp"
+#include "program.hpp"
+#include "sampler.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+
+namespace eval {
+
+namespace {
+
+using clock = std::chrono::steady_clock;
+
+double seconds_since(clock::time_point start) {
+    return std::chrono::duration<double>(clock::now() - start).count();
+}
+
+/// Natural logarithms of the probabilities.
+void log_softmax(std::span<const float> logits, std::vector<double>& out) {
+    out.assign(logits.begin(), logits.end());
+    const double top = *std::max_element(out.begin(), out.end());
+    double sum = 0;
+    for (const double x : out) sum += std::exp(x - top);
+    const double shift = top + std::log(sum);
+    for (double& x : out) x -= shift;
+}
+
+/// |a - b| / |b|.
+double relative_error(std::span<const float> a, std::span<const float> b) {
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        const double d = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+        difference += d * d;
+        size += static_cast<double>(b[i]) * static_cast<double>(b[i]);
+    }
+    return size > 0 ? std::sqrt(difference / size) : (difference > 0 ? 1 : 0);
+}
+
+/// What was counted between two looks at the same cache.
+kvtl::statistics difference(const kvtl::statistics& after, const kvtl::statistics& before) {
+    kvtl::statistics d;
+    d.read_bytes = after.read_bytes - before.read_bytes;
+    d.reads = after.reads - before.reads;
+    d.useful_bytes = after.useful_bytes - before.useful_bytes;
+    d.chosen_bytes = after.chosen_bytes - before.chosen_bytes;
+    d.resident_chosen_bytes = after.resident_chosen_bytes - before.resident_chosen_bytes;
+    d.read_entries = after.read_entries - before.read_entries;
+    d.decode_reads = after.decode_reads - before.decode_reads;
+    d.phase_ns.append = after.phase_ns.append - before.phase_ns.append;
+    d.phase_ns.score = after.phase_ns.score - before.phase_ns.score;
+    d.phase_ns.choose = after.phase_ns.choose - before.phase_ns.choose;
+    d.phase_ns.fetch_wait = after.phase_ns.fetch_wait - before.phase_ns.fetch_wait;
+    d.phase_ns.attend = after.phase_ns.attend - before.phase_ns.attend;
+    d.phase_ns.maintain = after.phase_ns.maintain - before.phase_ns.maintain;
+    d.phase_ns.evict = after.phase_ns.evict - before.phase_ns.evict;
+    return d;
+}
+
+double entry_bytes(const kvtl::shape& s) {
+    return 2.0 * 2.0 * s.head_dim; // K and V of one KV head, f16
+}
+
+std::span<const float> row_of(const std::vector<float>& all, std::size_t i, std::size_t floats) {
+    return all.empty() ? std::span<const float>{} : std::span(all).subspan(i * floats, floats);
+}
+
+} // namespace
+
+struct evaluator::opened {
+    std::unique_ptr<engine::kv_cache> cache;
+    kvtl::sequence_id sequence{};
+    std::string policy;
+
+    void require(const kvtl::status& s) const {
+        if (!s) throw engine::run_failure(policy + ": " + s.what());
+    }
+};
+
+evaluator::evaluator(const engine::model& m, const engine::tokenizer& words, engine::thread_pool& pool,
+                     const engine::cache_options& options, engine::cache_wants wants, const char* program)
+    : words_(words), pool_(pool), options_(options), program_(program), shape_(m.hyper().shape),
+      stage_(shape_, options.shards, wants), transformer_(m, stage_, pool), per_shard_(options.shards) {}
+
+evaluator::opened evaluator::open(const engine::cache_options& options) {
+    opened o;
+    o.policy = options.policy;
+    engine::cache_options asked = options;
+    o.cache = engine::open_or_fall_back(asked, program_);
+    const auto sequence = o.cache->begin();
+    if (!sequence) throw engine::run_failure(options.policy + ": " + sequence.error().message);
+    o.sequence = *sequence;
+    return o;
+}
+
+void evaluator::record(const task& of, const example& e) {
+    engine::cache_options options = options_;
+    options.policy = "full";
+    options.io = "memory";
+    const opened full = open(options);
+    recording_ = {};
+    stage_.set(*full.cache, full.sequence, &recording_);
+    transformer_.begin();
+    const std::span<const engine::token_id> tokens = e.tokens;
+    const auto prompt = transformer_.prefill(tokens.first(e.prefill));
+    prompt_logits_.assign(prompt.begin(), prompt.end());
+    const std::size_t end = of.forced_tokens(e);
+    logits_.clear();
+    for (std::size_t i = e.prefill; i < end; ++i) {
+        const auto logits = transformer_.step(tokens[i]);
+        logits_.insert(logits_.end(), logits.begin(), logits.end());
+    }
+    transformer_.rewind(end - e.prefill);
+}
+
+/// The whole prompt, layer by layer. The model's outputs are known, so attention is computed only for a
+/// policy that needs its mass.
+void evaluator::replay_prompt(opened& o) {
+    const engine::cache_wants wants = o.cache->wants();
+    for (std::uint32_t l = 0; l < shape_.layers; ++l) {
+        const layer_recording& r = recording_.layers[l];
+        const std::size_t n = recording_.prefilled;
+        const std::size_t total = n + recording_.decoded;
+        kvtl::layer_input in;
+        in.q = std::span(r.q).first(r.q.size() / total * n);
+        in.k = std::span(r.k).first(r.k.size() / total * n);
+        in.v = std::span(r.v).first(r.v.size() / total * n);
+        if (contains(wants.signals, kvtl::signal::k_pre)) in.k_pre = std::span(r.k_pre).first(in.k.size());
+        if (contains(wants.signals, kvtl::signal::x)) in.x = std::span(r.x).first(r.x.size() / total * n);
+        const auto all_parts = [&](std::span<float> out) {
+            pool_.parallel(o.cache->shards(), [&](std::size_t s) noexcept {
+                per_shard_[s] = o.cache->prefill(o.sequence, l, in, out, static_cast<unsigned>(s));
+            });
+        };
+        const auto refused = [](const kvtl::status& s) {
+            return s.code() == kvtl::errc::unsupported || s.code() == kvtl::errc::invalid_argument;
+        };
+        all_parts({});
+        if (std::all_of(per_shard_.begin(), per_shard_.begin() + o.cache->shards(), refused)) {
+            out_.resize(in.q.size());
+            all_parts(out_);
+        }
+        for (unsigned s = 0; s < o.cache->shards(); ++s) o.require(per_shard_[s]);
+    }
+}
+
+void evaluator::compare(std::span<const float> logits, std::span<const float> full,
+                        const engine::token_id* next, tally& to) {
+    log_softmax(full, p_);
+    log_softmax(logits, q_);
+    double kl = 0;
+    for (std::size_t i = 0; i < p_.size(); ++i) kl += std::exp(p_[i]) * (p_[i] - q_[i]);
+    to.kl += kl;
+    const auto best = [](const std::vector<double>& x) {
+        return std::max_element(x.begin(), x.end()) - x.begin();
+    };
+    to.agreements += best(p_) == best(q_) ? 1 : 0;
+    ++to.predictions;
+    if (next == nullptr) return;
+    to.nll -= q_[*next];
+    to.nll_full -= p_[*next];
+}
+
+std::span<const float> evaluator::timed_step(engine::token_id token, tally& to) {
+    const auto start = clock::now();
+    const auto logits = transformer_.step(token);
+    to.decode_s += seconds_since(start);
+    ++to.steps;
+    return logits;
+}
+
+void evaluator::answer(const example& e, std::span<const float> logits, tally& to) {
+    engine::sampler greedy(0, 1);
+    std::string text;
+    for (std::size_t n = 1;; ++n) {
+        const auto token = greedy.choose(logits);
+        if (words_.is_end(token)) break;
+        text += words_.piece(token);
+        if (engine::without_spaces(text).size() >= e.answer.size() || n >= e.most_answer_tokens) break;
+        logits = timed_step(token, to);
+    }
+    to.right += engine::without_spaces(text).starts_with(e.answer) ? 1 : 0;
+}
+
+void evaluator::closed_loop(const task& of, const example& e, opened& o, tally& to) {
+    stage_.set(*o.cache, o.sequence);
+    const engine::cache_stats before = o.cache->stats();
+    const std::size_t vocabulary = prompt_logits_.size();
+    const std::size_t first_step = to.steps;
+    std::span<const float> logits = prompt_logits_;
+    const std::size_t end = of.forced_tokens(e);
+    for (std::size_t i = e.prefill; i < end; ++i) {
+        logits = timed_step(e.tokens[i], to);
+        compare(logits, row_of(logits_, i - e.prefill, vocabulary),
+                of.kind == task_kind::nll ? &e.tokens[i + 1] : nullptr, to);
+    }
+    if (of.kind == task_kind::needle) answer(e, logits, to);
+    const std::size_t steps = to.steps - first_step;
+    transformer_.rewind(steps);
+
+    to.last = o.cache->stats();
+    to.decode += difference(to.last.detail, before.detail);
+    to.resident_bytes_peak = std::max(to.resident_bytes_peak, to.last.resident_bytes_peak);
+    const double all = static_cast<double>(e.prefill + steps) * shape_.layers * shape_.kv_heads;
+    const std::uint64_t kept = to.last.detail.kept_entries; // 0: the policy evicts nothing
+    to.kept_bytes += (kept != 0 ? static_cast<double>(kept) : all) * entry_bytes(shape_);
+}
+
+void evaluator::open_loop(opened& o, tally& to) {
+    const engine::cache_wants wants = o.cache->wants();
+    const std::size_t queries = std::size_t{shape_.query_heads} * shape_.head_dim;
+    const std::size_t keys = std::size_t{shape_.kv_heads} * shape_.head_dim;
+    out_.resize(queries);
+    lse_.resize(shape_.query_heads);
+    for (std::size_t i = 0; i < recording_.decoded; ++i)
+        for (std::uint32_t l = 0; l < shape_.layers; ++l) {
+            const std::size_t at = recording_.prefilled + i;
+            const layer_recording& r = recording_.layers[l];
+            kvtl::layer_input in{
+                .q = row_of(r.q, at, queries), .k = row_of(r.k, at, keys), .v = row_of(r.v, at, keys)};
+            if (contains(wants.signals, kvtl::signal::k_pre)) in.k_pre = row_of(r.k_pre, at, keys);
+            if (contains(wants.signals, kvtl::signal::x))
+                in.x = row_of(r.x, at, r.x.size() / (recording_.prefilled + recording_.decoded));
+            lse_.assign(lse_.size(), std::numeric_limits<float>::quiet_NaN());
+            in.lse = lse_;
+            const bool guesses = wants.prefetch && l + 1 < shape_.layers;
+            pool_.parallel(o.cache->shards(), [&](std::size_t shard) noexcept {
+                const auto s = static_cast<unsigned>(shard);
+                if (guesses) // a hint, as it is in the transformer
+                    static_cast<void>(o.cache->prefetch(
+                        o.sequence, l + 1, row_of(recording_.layers[l + 1].guess, i, queries), s));
+                per_shard_[s] = o.cache->attend(o.sequence, l, in, out_, s);
+            });
+            for (unsigned s = 0; s < o.cache->shards(); ++s) o.require(per_shard_[s]);
+            to.output_error += relative_error(out_, row_of(r.out, i, queries));
+            ++to.outputs;
+            const auto full = row_of(r.lse, i, shape_.query_heads);
+            for (std::size_t h = 0; h < lse_.size(); ++h) {
+                const double share = std::exp(static_cast<double>(lse_[h]) - static_cast<double>(full[h]));
+                to.has_mass = to.has_mass && !std::isnan(share);
+                to.mass += share;
+                ++to.masses;
+            }
+        }
+}
+
+void evaluator::measure(const task& of, const example& e, const engine::cache_options& options,
+                        bool with_open_loop, tally& to) {
+    const std::size_t prompt_end = transformer_.position();
+    try {
+        {
+            opened o = open(options);
+            const auto start = clock::now();
+            replay_prompt(o);
+            to.prefill_s += seconds_since(start);
+            closed_loop(of, e, o, to);
+        }
+        if (with_open_loop && recording_.decoded != 0) {
+            opened o = open(options);
+            replay_prompt(o);
+            open_loop(o, to);
+        }
+    } catch (...) { // the next policy finds the model where this one did
+        transformer_.rewind(transformer_.position() - prompt_end);
+        engine::forget_file();
+        throw;
+    }
+    engine::forget_file();
+    ++to.examples;
+}
+
+row tally::to_row(const engine::cache_options& options, const task& of) const {
+    row r;
+    r.policy = options.policy;
+    r.task = of.name;
+    r.attend_tokens = options.attend_tokens;
+    if (options.keep_tokens != 0) r.keep_tokens = options.keep_tokens;
+    r.config = last.config;
+    r.config.emplace_back("memory_bytes", std::to_string(options.memory_bytes));
+    r.config.emplace_back("shards", std::to_string(options.shards));
+    const auto mean = [](double sum, std::size_t n) { return sum / static_cast<double>(n); };
+    if (of.kind == task_kind::needle && examples != 0) {
+        r.accuracy = mean(static_cast<double>(right), examples);
+        r.accuracy_ci95 = wilson95(right, examples);
+    }
+    if (predictions != 0) {
+        r.kl = std::max(0.0, mean(kl, predictions)); // rounding may leave -1e-17 where both are equal
+        r.top1_agreement = mean(static_cast<double>(agreements), predictions);
+        if (of.kind == task_kind::nll) {
+            r.nll = mean(nll, predictions);
+            r.nll_full = mean(nll_full, predictions);
+        }
+    }
+    if (outputs != 0) r.output_error = mean(output_error, outputs);
+    if (masses != 0 && has_mass) r.mass_recall = mean(mass, masses);
+    if (examples != 0) {
+        r.kept_bytes = mean(kept_bytes, examples);
+        r.prefill_s = mean(prefill_s, examples);
+        r.resident_bytes_peak = static_cast<double>(resident_bytes_peak);
+    }
+    if (steps != 0) {
+        const auto per_token = [&](std::uint64_t n) { return mean(static_cast<double>(n), steps); };
+        r.read_bytes_per_token = per_token(decode.read_bytes);
+        r.useful_bytes_per_token = per_token(decode.useful_bytes);
+        r.reads_per_token = per_token(decode.reads);
+        r.read_entries = per_token(decode.read_entries) /
+                         (static_cast<double>(options.shape.layers) * options.shape.kv_heads);
+        r.mean_read_entries = decode.mean_read_entries();
+        r.hit_rate = decode.hit_rate();
+        if (decode_s > 0) r.tokens_per_s = static_cast<double>(steps) / decode_s;
+        const auto& t = decode.phase_ns;
+        for (const auto& [name, ns] :
+             {std::pair{"append", t.append}, std::pair{"score", t.score}, std::pair{"choose", t.choose},
+              std::pair{"fetch_wait", t.fetch_wait}, std::pair{"attend", t.attend},
+              std::pair{"maintain", t.maintain}, std::pair{"evict", t.evict}})
+            if (const auto n = ns; t.append + t.attend + t.fetch_wait != 0)
+                r.phase_us.emplace_back(name, per_token(n) / 1000);
+    }
+    r.examples = examples;
+    r.decoded_tokens = steps;
+    r.io = last.io;
+    r.direct = last.direct;
+    return r;
+}
+
+} // namespace eval

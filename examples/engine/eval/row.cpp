@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+#include "row.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+namespace eval {
+
+std::array<double, 2> wilson95(std::size_t right, std::size_t n) {
+    if (n == 0) return {0, 1};
+    constexpr double z = 1.959964;
+    const double count = static_cast<double>(n);
+    const double share = static_cast<double>(right) / count;
+    const double shrink = 1 + z * z / count;
+    const double centre = (share + z * z / (2 * count)) / shrink;
+    const double half = z * std::sqrt(share * (1 - share) / count + z * z / (4 * count * count)) / shrink;
+    return {std::max(0.0, centre - half), std::min(1.0, centre + half)};
+}
+
+std::optional<double> perplexity_ratio(const row& r) {
+    if (!r.nll || !r.nll_full) return {};
+    return std::exp(*r.nll - *r.nll_full);
+}
+
+std::string to_json(const std::vector<row>& rows) {
+    using json = nlohmann::ordered_json;
+    const auto value = [](const auto& optional) { return optional ? json(*optional) : json(); };
+    json all = json::array();
+    for (const row& r : rows) {
+        json config = json::object();
+        for (const auto& [name, text] : r.config) config[name] = text;
+        json phases = json::object();
+        for (const auto& [name, microseconds] : r.phase_us) phases[name] = microseconds;
+        all.push_back({{"policy", r.policy},
+                       {"task", r.task},
+                       {"attend_tokens", r.attend_tokens},
+                       {"keep_tokens", value(r.keep_tokens)},
+                       {"config", config},
+                       {"error", value(r.error)},
+                       {"accuracy", value(r.accuracy)},
+                       {"accuracy_ci95", value(r.accuracy_ci95)},
+                       {"nll", value(r.nll)},
+                       {"nll_full", value(r.nll_full)},
+                       {"perplexity_ratio", value(perplexity_ratio(r))},
+                       {"kl", value(r.kl)},
+                       {"top1_agreement", value(r.top1_agreement)},
+                       {"output_error", value(r.output_error)},
+                       {"mass_recall", value(r.mass_recall)},
+                       {"kept_bytes", value(r.kept_bytes)},
+                       {"resident_bytes_peak", value(r.resident_bytes_peak)},
+                       {"read_bytes_per_token", value(r.read_bytes_per_token)},
+                       {"useful_bytes_per_token", value(r.useful_bytes_per_token)},
+                       {"reads_per_token", value(r.reads_per_token)},
+                       {"read_entries", value(r.read_entries)},
+                       {"mean_read_entries", value(r.mean_read_entries)},
+                       {"hit_rate", value(r.hit_rate)},
+                       {"tokens_per_s", value(r.tokens_per_s)},
+                       {"prefill_s", value(r.prefill_s)},
+                       {"phase_us", phases},
+                       {"examples", r.examples},
+                       {"decoded_tokens", r.decoded_tokens},
+                       {"io", r.io},
+                       {"direct", r.direct}});
+    }
+    // A task's name may hold a path that is not UTF-8.
+    return all.dump(1, ' ', false, json::error_handler_t::replace);
+}
+
+} // namespace eval

@@ -1,0 +1,63 @@
+// One line of an evaluation: a policy, a task, a budget and what was measured. kvtl-eval fills all of it, the
+// demo what it has; the report shows what is there.
+//
+// Units: bytes, entries and reads are those of decoding unless their name says otherwise; nats; microseconds.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace eval {
+
+struct row {
+    std::string policy;
+    std::string task;
+    std::size_t attend_tokens = 0;
+    std::optional<std::size_t> keep_tokens;                  ///< empty: the policy's default
+    std::vector<std::pair<std::string, std::string>> config; ///< ("slot.field", value) as it ran
+    std::optional<std::string> error;                        ///< why the policy could not run
+
+    // Quality. What a task cannot give stays empty.
+    std::optional<double> accuracy;
+    std::optional<std::array<double, 2>> accuracy_ci95; ///< Wilson's interval: low, high
+    std::optional<double> nll;                          ///< nats per token, teacher-forced
+    std::optional<double> nll_full;                     ///< the same tokens with everything attended
+    std::optional<double> kl;                           ///< mean KL(full || policy) of next tokens
+    std::optional<double> top1_agreement;               ///< share of next tokens on which both agree
+    std::optional<double> output_error; ///< mean |o - o_full| / |o_full| of a layer's attention
+    std::optional<double> mass_recall;  ///< share of the full softmax mass that was attended exactly
+
+    // Cost.
+    std::optional<double> kept_bytes;          ///< K and V of the entries the policy still has, as f16
+    std::optional<double> resident_bytes_peak; ///< DRAM of the cache
+    std::optional<double> read_bytes_per_token;
+    std::optional<double> useful_bytes_per_token;
+    std::optional<double> reads_per_token;
+    std::optional<double> read_entries;      ///< read per KV head, layer and token
+    std::optional<double> mean_read_entries; ///< chosen entries per read
+    std::optional<double> hit_rate;
+    std::optional<double> tokens_per_s;                   ///< of the whole engine
+    std::optional<double> prefill_s;                      ///< taking a prompt in, without the model
+    std::vector<std::pair<std::string, double>> phase_us; ///< per decoded token
+
+    std::size_t examples = 0;
+    std::size_t decoded_tokens = 0;
+    std::string io; ///< what really ran
+    bool direct = false;
+};
+
+/// Exact share of `right` among `n` with the 95 % interval of Wilson, which stays inside 0 to 1.
+[[nodiscard]] std::array<double, 2> wilson95(std::size_t right, std::size_t n);
+
+/// exp(nll - nll_full), 1 for the full model itself.
+[[nodiscard]] std::optional<double> perplexity_ratio(const row& r);
+
+/// A JSON array with one object per row; what is not there is null.
+[[nodiscard]] std::string to_json(const std::vector<row>& rows);
+
+} // namespace eval

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: MIT
+#include "tasks.hpp"
+
+#include "demo_document.hpp"
+#include "error.hpp"
+#include "program.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+namespace eval {
+
+namespace {
+
+using engine::bad_input;
+using engine::require;
+
+std::string read_file(const std::string& path, const std::string& who) {
+    std::ifstream in(path, std::ios::binary);
+    require(in.is_open() && !std::filesystem::is_directory(path), who + ": cannot read " + path);
+    return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// The prose as running text: its title lines belong to its form, not to its language.
+std::string without_titles(const std::string& prose) {
+    std::istringstream lines(prose);
+    std::string text;
+    for (std::string line; std::getline(lines, line);)
+        if (!line.starts_with('#')) text += line + '\n';
+    return text;
+}
+
+struct generator {
+    std::size_t tokens = 2000, keys = 1, queries = 1, count = 50, seed = 1;
+};
+
+generator parse_generator(const std::string& task, std::string_view rest) {
+    generator g;
+    const std::array<std::pair<std::string_view, std::size_t*>, 5> fields{{{"tokens", &g.tokens},
+                                                                           {"keys", &g.keys},
+                                                                           {"queries", &g.queries},
+                                                                           {"count", &g.count},
+                                                                           {"seed", &g.seed}}};
+    while (!rest.empty()) {
+        rest.remove_prefix(1); // the comma
+        const std::string_view part = rest.substr(0, rest.find(','));
+        rest.remove_prefix(part.size());
+        const std::string_view key = part.substr(0, part.find('='));
+        const std::string_view value = part.substr(std::min(part.size(), key.size() + 1));
+        const auto field =
+            std::find_if(fields.begin(), fields.end(), [&](const auto& f) { return f.first == key; });
+        const auto bad = [&](const char* why) {
+            return bad_input("--task " + task + ": '" + std::string(part) + "' " + why);
+        };
+        if (field == fields.end()) throw bad("is unknown; valid: tokens, keys, queries, count, seed");
+        const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), *field->second);
+        if (error != std::errc{} || end != value.data() + value.size()) throw bad("needs a whole number");
+    }
+    require(g.count >= 1 && g.count <= 100000, "--task " + task + ": count: valid: 1 to 100000");
+    require(g.queries >= 1 && g.queries <= g.keys, "--task " + task + ": queries: valid: 1 to keys");
+    return g;
+}
+
+class needle_builder {
+  public:
+    needle_builder(task& out, const engine::tokenizer& words, std::size_t context,
+                   const task_options& options)
+        : out_(out), words_(words), context_(context), options_(options) {}
+
+    [[nodiscard]] bool full() const { return options_.limit != 0 && out_.examples.size() >= options_.limit; }
+
+    void add(const std::string& where, const std::string& prompt, const std::string& answer) {
+        example e;
+        e.tokens = words_.encode(prompt);
+        e.answer = engine::without_spaces(answer);
+        require(e.tokens.size() > 1 && !e.answer.empty(), where + ": the prompt or the answer is empty");
+        // However greedy decoding cuts it, the answer takes about as many tokens as its encoding.
+        const std::size_t longest = words_.encode(answer).size() + 2;
+        require(e.tokens.size() + 1 <= context_,
+                where + ": the prompt of " + std::to_string(e.tokens.size()) +
+                    " tokens and its answer are longer than the model's context of " +
+                    std::to_string(context_));
+        e.most_answer_tokens = std::min(longest, context_ - e.tokens.size() + 1);
+        e.prefill = options_.question_aware ? e.tokens.size() : question_split(words_, e.tokens);
+        if (options_.needle_prefill != 0) e.prefill = std::min(e.prefill, options_.needle_prefill);
+        out_.examples.push_back(std::move(e));
+    }
+
+  private:
+    task& out_;
+    const engine::tokenizer& words_;
+    std::size_t context_;
+    const task_options& options_;
+};
+
+void read_questions(const std::string& file, const std::string& task_name, needle_builder& to) {
+    std::istringstream lines(read_file(file, "--task " + task_name));
+    std::size_t number = 0;
+    for (std::string line; !to.full() && std::getline(lines, line);) {
+        const std::string where = file + ":" + std::to_string(++number);
+        if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+        const auto object = nlohmann::json::parse(line, nullptr, false);
+        require(object.is_object(), where + ": not a JSON object");
+        for (const char* field : {"prompt", "answer"})
+            require(object.contains(field) && object[field].is_string(),
+                    where + ": no text in the field \"" + field + "\"");
+        to.add(where, object["prompt"], object["answer"]);
+    }
+}
+
+/// Documents differ in place, names and codes; the asked facts stand at evenly spread depths, so that a
+/// policy which forgets some part is found out. Further queries ask for other facts of the same document.
+void generate_questions(const generator& g, const std::string& prose, const std::string& task_name,
+                        const engine::tokenizer& words, std::size_t context, needle_builder& to) {
+    constexpr std::size_t room_for_answer = 10; // tokens, a name that is longer than another included
+    const engine::document_writer writer(words, prose);
+    for (std::size_t i = 0; i < g.count && !to.full(); ++i) {
+        engine::document_plan plan;
+        plan.tokens = g.tokens;
+        plan.facts = g.keys;
+        plan.depth = (static_cast<double>(i) + 0.5) / static_cast<double>(g.count);
+        plan.seed = g.seed * 1000003 + i; // seeds one apart share no document
+        engine::document_question d = writer.write(plan);
+        // A document is met to within a sentence; where that one is too much for the context, it
+        // goes.
+        const auto excess = [&] { // never negative: what fits has none
+            const std::size_t size = words.encode(d.prompt).size() + room_for_answer;
+            return size - std::min(size, context);
+        };
+        while (g.tokens + room_for_answer <= context && excess() > 0) {
+            plan.tokens -= std::min(plan.tokens, excess());
+            d = writer.write(plan);
+        }
+        const std::string document = d.prompt.substr(0, d.prompt.rfind("Question:"));
+        for (std::size_t q = 0; q < g.queries && !to.full(); ++q) {
+            const engine::fact& f = d.facts[(d.asked + q) % d.facts.size()];
+            to.add("--task " + task_name,
+                   document + "Question: What is the secret code of " + f.name +
+                       "? Answer: The secret code of " + f.name + " is",
+                   f.code);
+        }
+    }
+}
+
+void cut_text(const std::string& text, const engine::tokenizer& words, std::size_t context,
+              const task_options& options, task& out) {
+    const std::string where = "--task " + out.name;
+    const std::vector<engine::token_id> begin = words.encode("");
+    const std::vector<engine::token_id> all = words.encode(text);
+    const std::size_t piece = std::min(options.nll_tokens, context);
+    require(options.nll_prefill >= 1 && options.nll_prefill + 2 <= piece,
+            where + ": --nll-prefill is " + std::to_string(options.nll_prefill) + "; valid: 1 to " +
+                std::to_string(piece - 2) + " for pieces of " + std::to_string(piece) + " tokens");
+    for (std::size_t at = begin.size(); at < all.size();) {
+        if (options.limit != 0 && out.examples.size() >= options.limit) break;
+        const std::size_t n = std::min(piece - begin.size(), all.size() - at);
+        example e;
+        e.tokens = begin;
+        e.tokens.insert(e.tokens.end(), all.begin() + static_cast<std::ptrdiff_t>(at),
+                        all.begin() + static_cast<std::ptrdiff_t>(at + n));
+        e.prefill = options.nll_prefill;
+        at += n;
+        // A short last piece has little long context to tell policies apart.
+        if (e.tokens.size() < options.nll_prefill + 2 ||
+            (e.tokens.size() < piece / 2 && !out.examples.empty()))
+            break;
+        out.examples.push_back(std::move(e));
+    }
+    require(!out.examples.empty(), where + ": the text is too short: " + std::to_string(all.size()) +
+                                       " tokens; valid: more than --nll-prefill + 1");
+}
+
+} // namespace
+
+std::size_t task::most_tokens() const {
+    std::size_t most = 0;
+    for (const example& e : examples) {
+        const std::size_t answer =
+            e.most_answer_tokens == 0 ? 0 : e.most_answer_tokens - 1; // last one not fed
+        most = std::max(most, forced_tokens(e) + answer);
+    }
+    return most;
+}
+
+std::size_t question_split(const engine::tokenizer& words, const std::vector<engine::token_id>& prompt) {
+    std::string text;
+    std::vector<std::size_t> ends; // byte behind each token
+    for (const engine::token_id id : prompt) {
+        text += words.piece(id);
+        ends.push_back(text.size());
+    }
+    std::size_t at = text.rfind("Question:");
+    if (at == std::string::npos) at = text.rfind("VAR ");
+    if (at == std::string::npos) at = text.rfind('\n');
+    if (at == std::string::npos) return prompt.size() - 1; // one line: its last token is the question
+    const auto token =
+        static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), at) - ends.begin());
+    return std::max<std::size_t>(token, 1);
+}
+
+task make_task(const std::string& name, const engine::tokenizer& words, std::size_t context,
+               const task_options& options) {
+    task out;
+    out.name = name;
+    if (name.starts_with("needle:")) {
+        needle_builder builder(out, words, context, options);
+        const std::string rest = name.substr(7);
+        if (rest == "gen" || rest.starts_with("gen,"))
+            generate_questions(parse_generator(name, std::string_view(rest).substr(3)),
+                               read_file(options.prose_file, "--task " + name), name, words, context,
+                               builder);
+        else
+            read_questions(rest, name, builder);
+        require(!out.examples.empty(), "--task " + name + ": there are no questions in it");
+    } else if (name.starts_with("nll:")) {
+        out.kind = task_kind::nll;
+        const std::string rest = name.substr(4);
+        const bool own = rest == "builtin";
+        const std::string text = read_file(own ? options.prose_file : rest, "--task " + name);
+        cut_text(own ? without_titles(text) : text, words, context, options, out);
+    } else {
+        throw bad_input("--task: unknown task '" + name +
+                        "'; valid: needle:FILE.jsonl, needle:gen[,tokens=,keys=,queries=,count=,seed=], "
+                        "nll:FILE.txt, nll:builtin");
+    }
+    return out;
+}
+
+} // namespace eval

@@ -1,0 +1,66 @@
+// What kvtl-eval measures on: questions about facts in long prompts, and running text.
+//
+//   needle:FILE.jsonl            a line per question: {"prompt": ..., "answer": ...}
+//   needle:gen[,KEY=VALUE...]    facts hidden in the project's prose; keys: tokens (2000, of document and
+//                                question), keys (1, facts per document), queries (1, questions per
+//                                document), count (50, documents), seed (1)
+//   nll:FILE.txt, nll:builtin    text in pieces of equal length, each after a new begin-of-text
+//
+// The prompt of a question is tokenised once and split before the token that begins the last `Question:`
+// (without one: the last `VAR `, without that: the last line). What precedes is prefilled; the rest is
+// decoded token by token, so that no policy knows the question while it compresses.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "tokenizer.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace eval {
+
+enum class task_kind : std::uint8_t { needle, nll };
+
+struct example {
+    std::vector<engine::token_id> tokens; ///< needle: the prompt; nll: a piece of text
+    std::size_t prefill = 0;              ///< of them; the others are decoded. At least 1
+    std::string answer;                   ///< needle only
+    std::size_t most_answer_tokens = 0;   ///< that greedy decoding may take
+};
+
+struct task {
+    std::string name; ///< as the user wrote it
+    task_kind kind = task_kind::needle;
+    std::vector<example> examples;
+
+    /// Tokens of an example that a cache is told while they are known beforehand. The last token of a piece
+    /// of text is only predicted.
+    [[nodiscard]] std::size_t forced_tokens(const example& e) const {
+        return e.tokens.size() - (kind == task_kind::nll ? 1 : 0);
+    }
+    /// The most tokens that a cache has to hold.
+    [[nodiscard]] std::size_t most_tokens() const;
+};
+
+struct task_options {
+    std::string prose_file;         ///< of needle:gen and nll:builtin
+    std::size_t limit = 0;          ///< most examples; 0: all
+    std::size_t nll_prefill = 256;  ///< of a piece
+    std::size_t nll_tokens = 2000;  ///< of a piece
+    std::size_t needle_prefill = 0; ///< prefill only so many tokens of a prompt; 0: up to the question
+    bool question_aware = false;    ///< prefill the question too
+};
+
+/// Throws bad_input for an unknown task, a file that cannot be read, a line without a field (it names the
+/// line) and prompts that are longer than the context.
+[[nodiscard]] task make_task(const std::string& name, const engine::tokenizer& words, std::size_t context,
+                             const task_options& options);
+
+/// Index of the token before which a prompt is split.
+[[nodiscard]] std::size_t question_split(const engine::tokenizer& words,
+                                         const std::vector<engine::token_id>& prompt);
+
+} // namespace eval

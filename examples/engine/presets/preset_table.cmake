@@ -1,0 +1,56 @@
+# The presets that the programs can choose by name: one line each. The line becomes a translation unit of its own and an
+# entry of the registry. `demo` marks the ten that KVTL_PRESETS=demo builds.
+#   name  header in kvtl/presets/  [demo]
+set(KVTL_PRESET_TABLE
+    "full full demo"
+    # DynaKV, its ablations and its estimate
+    "dynakv dynakv demo"
+    "dynakv_static dynakv"
+    "dynakv_sequence_order dynakv"
+    "dynakv_unit_contiguous dynakv"
+    "dynakv_lru dynakv"
+    "dynakv_estimate estimate demo"
+    # Other clusters
+    "clusterkv clusterkv demo"
+    "retroinfer retroinfer"
+    "squeezed squeezed"
+    # KVSwap and what it compares with
+    "kvswap kvswap demo"
+    "flexgen flexgen"
+    "infinigen infinigen"
+    "infinigen_star infinigen"
+    "infinigen_star_reuse infinigen"
+    "shadowkv shadowkv"
+    # Pages, blocks and tokens with an index
+    "quest quest demo"
+    "pqcache pqcache demo"
+    "loki loki"
+    "fasa sparq"
+    "sparq sparq"
+    "infllm infllm"
+    # Reference lines
+    "no_cluster token_topk"
+    "oracle token_topk"
+    "random_units token_topk"
+    "streaming_llm streaming demo"
+    "sink_and_window streaming"
+    "window_only streaming"
+    "random_keep streaming"
+    # Eviction
+    "snapkv_group snapkv demo"
+    "snapkv_qhead snapkv"
+    "pyramidkv dynamickv"
+    "dynamickv dynamickv demo"
+    "cake dynamickv"
+    "adakv dynamickv"
+    "defensivekv dynamickv"
+    "layer_defensivekv dynamickv"
+    "h2o heavy_hitters"
+    "h2o_prefill_once heavy_hitters"
+    "tova heavy_hitters"
+    "lazy_eviction heavy_hitters"
+    "knorm query_free"
+    "keydiff query_free"
+    "lagkv query_free"
+    "d2o merging"
+    "kv_merger merging")

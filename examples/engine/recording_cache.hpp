@@ -1,0 +1,97 @@
+// A cache that writes everything it is given to a trace and passes it on. It asks the engine for what a trace
+// can hold beyond q, k and v; the predicted queries reach the cache below only if that wants them.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "kv_cache.hpp"
+#include "trace.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace engine {
+
+/// Records the first sequence that is begun. Not for use after rewind() beyond what will be appended again.
+class recording_cache final : public kv_cache {
+  public:
+    /// Throws bad_input when the file cannot be made.
+    recording_cache(kv_cache& inner, const kvtl::shape& shape, std::string path)
+        : inner_(inner), inner_wants_(inner.wants()), shape_(shape),
+          out_(std::move(path), shape, trace_header::has_k_pre | trace_header::has_prediction),
+          tokens_(shape.layers), predictions_(shape.layers) {
+        for (auto& p : predictions_) p.reserve(std::size_t{shape.query_heads} * shape.head_dim);
+    }
+
+    /// Completes the file. Throws run_failure.
+    void finish() { out_.close(prompt_tokens_, *std::min_element(tokens_.begin(), tokens_.end())); }
+
+    [[nodiscard]] kvtl::result<kvtl::sequence_id> begin() override {
+        auto seq = inner_.begin();
+        if (seq && !begun_) sequence_ = *seq, begun_ = true;
+        return seq;
+    }
+    kvtl::status prefill(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
+                         std::span<float> out, unsigned shard) noexcept override {
+        const kvtl::status s = inner_.prefill(seq, layer, in, out, shard);
+        if (s) record(seq, layer, in, shard, true);
+        return s;
+    }
+    kvtl::status attend(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
+                        std::span<float> out, unsigned shard) noexcept override {
+        const kvtl::status s = inner_.attend(seq, layer, in, out, shard);
+        if (s) record(seq, layer, in, shard, false);
+        return s;
+    }
+    kvtl::status prefetch(kvtl::sequence_id seq, std::uint32_t layer, std::span<const float> q,
+                          unsigned shard) noexcept override {
+        if (shard == 0 && begun_ && seq == sequence_) predictions_[layer].assign(q.begin(), q.end());
+        return inner_wants_.prefetch ? inner_.prefetch(seq, layer, q, shard) : kvtl::status{};
+    }
+    kvtl::status rewind(kvtl::sequence_id seq, std::size_t n) noexcept override {
+        const kvtl::status s = inner_.rewind(seq, n);
+        if (s && begun_ && seq == sequence_)
+            for (auto& t : tokens_) t -= n;
+        return s;
+    }
+    kvtl::status end(kvtl::sequence_id seq) noexcept override { return inner_.end(seq); }
+    [[nodiscard]] cache_stats stats() const override { return inner_.stats(); }
+    [[nodiscard]] unsigned shards() const noexcept override { return inner_.shards(); }
+    [[nodiscard]] cache_wants wants() const noexcept override {
+        return {inner_wants_.signals | kvtl::signal::k_pre, true};
+    }
+
+  private:
+    /// Every shard is given all heads, so the first one's call has everything.
+    void record(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in, unsigned shard,
+                bool prompt) noexcept {
+        if (shard != 0 || !begun_ || !(seq == sequence_)) return;
+        const std::size_t query = std::size_t{shape_.query_heads} * shape_.head_dim;
+        const std::size_t key = std::size_t{shape_.kv_heads} * shape_.head_dim;
+        const std::size_t tokens = in.k.size() / key;
+        const auto row = [](std::span<const float> all, std::size_t t, std::size_t n) {
+            return all.empty() ? all : all.subspan(t * n, n);
+        };
+        for (std::size_t t = 0; t < tokens; ++t) {
+            const bool predicted = !prompt && layer > 0;
+            out_.write(tokens_[layer]++, layer,
+                       {row(in.q, t, query), row(in.k, t, key), row(in.v, t, key), row(in.k_pre, t, key),
+                        predicted ? std::span<const float>(predictions_[layer]) : std::span<const float>{}});
+        }
+        if (prompt && layer + 1 == shape_.layers) prompt_tokens_ = tokens_[layer];
+    }
+
+    kv_cache& inner_;
+    const cache_wants inner_wants_;
+    kvtl::shape shape_;
+    trace_writer out_;
+    kvtl::sequence_id sequence_{};
+    bool begun_ = false;
+    std::uint64_t prompt_tokens_ = 0;
+    std::vector<std::uint64_t> tokens_; ///< recorded, by layer
+    std::vector<std::vector<float>> predictions_;
+};
+
+} // namespace engine

@@ -1,0 +1,91 @@
+// Budget: a table that was made offline says how much each layer matters (CompressKV, EpiCache, LUKV).
+//
+// What:   every layer keeps `least` entries; the rest of the whole budget is divided in proportion to the
+//         table, no layer getting more than `cap` times the mean. Without a table all layers matter
+//         equally.
+// Source: CompressKV: 32 entries beside importance times the rest, at most 3 times the mean.
+// Limits: the table is copied.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/evict/budget.hpp>
+#include <kvtl/evict/budget_split.hpp>
+#include <kvtl/reservation.hpp>
+
+#include <algorithm>
+#include <string_view>
+
+namespace kvtl::inline v0 {
+
+struct table {
+    static constexpr std::string_view name = "table";
+    static constexpr bool late = false;
+    static constexpr bool decides_together = false;
+    static constexpr bool reads_preference = false;
+    struct config {
+        std::uint32_t least = 32;            ///< entries every layer keeps, as far as the mean allows
+        float cap = 3.0F;                    ///< the most a layer gets, as a multiple of the mean
+        std::span<const float> importance{}; ///< (L); empty: equal. Read by open() only
+        template <class Visit> void fields(Visit&& visit) {
+            visit("least", least);
+            visit("cap", cap);
+        }
+    };
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config& c, const budget_limits& limits, std::span<std::byte> memory) noexcept
+            : config_(c), limits_(limits) {
+            carver carve(memory);
+            importance_ = carve.take<float>(limits.layers);
+            weight_ = carve.take<double>(limits.layers);
+            keep_ = carve.take<std::uint32_t>(limits.layers);
+            std::fill(importance_.begin(), importance_.end(), 1.0F);
+            std::copy(c.importance.begin(), c.importance.end(), importance_.begin());
+            config_.importance = {};
+        }
+        [[nodiscard]] static std::size_t bytes(const budget_limits& limits) noexcept {
+            carver carve;
+            static_cast<void>(carve.take<float>(limits.layers));
+            static_cast<void>(carve.take<double>(limits.layers));
+            static_cast<void>(carve.take<std::uint32_t>(limits.layers));
+            return carve.used();
+        }
+        [[nodiscard]] static status check(const config& c, const budget_limits& limits) noexcept {
+            if (!c.importance.empty() && c.importance.size() != limits.layers)
+                return status::failure(
+                    errc::invalid_argument,
+                    "budget.importance has %zu numbers; valid: one per layer (%u), or none",
+                    c.importance.size(), limits.layers);
+            if (std::any_of(c.importance.begin(), c.importance.end(),
+                            [](float x) { return !(x >= 0.0F && x < 1e30F); }))
+                return status::failure(errc::invalid_argument,
+                                       "budget.importance holds a number that is negative or not finite");
+            if (!(c.cap >= 1.0F && c.cap < 1e6F))
+                return status::failure(errc::invalid_argument, "budget.cap is %g; valid: 1 to 1e6",
+                                       static_cast<double>(c.cap));
+            return {};
+        }
+        [[nodiscard]] std::uint32_t provisional(std::uint32_t layer, std::uint32_t n) const noexcept {
+            const std::uint32_t sure = std::min({config_.least, limits_.base, n});
+            const double most = static_cast<double>(config_.cap) * limits_.base;
+            const std::uint32_t cap = most < n ? static_cast<std::uint32_t>(most) : n;
+            std::copy(importance_.begin(), importance_.end(), weight_.begin());
+            std::fill(keep_.begin(), keep_.end(), cap - std::min(cap, sure));
+            split_exactly(weight_, keep_, std::uint64_t{limits_.base - sure} * limits_.layers, keep_);
+            return sure + keep_[layer];
+        }
+        [[nodiscard]] std::uint64_t peak() const noexcept { return limits_.total(); }
+        template <score_board Board>
+        void revise(std::uint32_t, const Board&, std::span<std::uint32_t>) const noexcept {}
+
+      private:
+        config config_{};
+        budget_limits limits_{};
+        std::span<float> importance_;
+        std::span<double> weight_;
+        std::span<std::uint32_t> keep_;
+    };
+};
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,213 @@
+// Clusterer: k-means over segments of the prompt; during decode entries wait in the window until enough have
+// gathered, and then become clusters of their own ("local update": ClusterKV, RetroInfer).
+//
+// Clusters never change once they are made. Directions instead of keys are clustered where the papers use
+// cosine similarity: rows are scaled to length 1 (after the segment's mean was subtracted, for RetroInfer)
+// and grouped by Euclidean k-means, which on the unit sphere ranks centroids as cosine does up to their
+// length. The units' means are those of the keys themselves.
+//
+// Entries that wait are attended and so count in attend_tokens: no more of them wait than a quarter of it,
+// and a shorter batch makes proportionally fewer clusters.
+//
+// Cost: a batch of W entries into C clusters: O(W C D) per iteration, once every W tokens.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/cluster_kmeans_static.hpp>
+#include <kvtl/simd/axpy.hpp>
+#include <kvtl/simd/convert.hpp>
+#include <kvtl/simd/moments.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvtl::inline v0 {
+
+/// What the papers differ in; all of it is config, these are a preset's defaults.
+struct window_plan {
+    std::uint32_t tokens_per_cluster = 16; ///< of the prompt; the largest cluster has twice as many
+    std::uint32_t segment = 8192;          ///< prompt entries that are clustered together
+    std::uint32_t window = 1024;           ///< decoded entries that are clustered together, at most
+    std::uint32_t window_clusters = 64;    ///< clusters made of a full window
+    bool centred = true;                   ///< directions from the mean rather than from 0
+};
+
+template <window_plan Plan = window_plan{}> struct kmeans_windowed {
+    static constexpr std::string_view name = "kmeans_windowed";
+    static constexpr granularity unit_of = granularity::head;
+    static constexpr signal needs = signal::k;
+    static constexpr bool needs_means = true;
+    static constexpr bool updates_means = true;
+    static constexpr bool founds = true;
+    static constexpr bool adapts = false;
+
+    struct config {
+        std::uint32_t tokens_per_cluster = Plan.tokens_per_cluster;
+        std::uint32_t segment = Plan.segment;
+        std::uint32_t window = Plan.window;
+        std::uint32_t window_clusters = Plan.window_clusters;
+        bool centred = Plan.centred;
+        std::uint64_t seed = 1;
+        template <class Visit> void fields(Visit&& visit) {
+            visit("tokens_per_cluster", tokens_per_cluster);
+            visit("segment", segment);
+            visit("window", window);
+            visit("window_clusters", window_clusters);
+            visit("centred", centred);
+            visit("seed", seed);
+        }
+    };
+    struct lane {};
+
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config& c, const Geometry&) noexcept : c_(c) {}
+
+        [[nodiscard]] static status check(const config& c) noexcept {
+            if (c.tokens_per_cluster < 4 || c.tokens_per_cluster > 4096)
+                return status::failure(errc::invalid_argument,
+                                       "clusterer.tokens_per_cluster is %u; valid: 4 to 4096",
+                                       c.tokens_per_cluster);
+            if (c.segment > (1U << 20) || c.segment < 2 * c.tokens_per_cluster)
+                return status::failure(errc::invalid_argument, "clusterer.segment is %u; valid: %u to %u",
+                                       c.segment, 2 * c.tokens_per_cluster, 1U << 20);
+            if (c.window == 0 || c.window > (1U << 14))
+                return status::failure(errc::invalid_argument, "clusterer.window is %u; valid: 1 to %u",
+                                       c.window, 1U << 14);
+            if (c.window_clusters == 0 || c.window_clusters > c.window)
+                return status::failure(errc::invalid_argument,
+                                       "clusterer.window_clusters is %u; valid: 1 to window (%u)",
+                                       c.window_clusters, c.window);
+            return {};
+        }
+        [[nodiscard]] std::uint32_t max_entries() const noexcept { return 2 * c_.tokens_per_cluster; }
+        /// Whatever part of the tokens was prompt and what was decoded in batches of any size.
+        [[nodiscard]] std::uint32_t max_units(std::uint32_t tokens) const noexcept {
+            const std::uint32_t whole =
+                tokens / c_.segment * units_of(c_.segment, prompt_clusters(c_.segment));
+            const std::uint32_t rest = tokens % c_.segment;
+            // Small batches make one cluster, larger ones their share of window_clusters, rounded down.
+            const std::uint32_t small = tokens / std::min(c_.window, smallest_batch);
+            const auto share =
+                static_cast<std::uint32_t>(std::uint64_t{tokens} * c_.window_clusters / c_.window);
+            const std::uint32_t decoded = units_of(tokens, std::max(small, share));
+            return std::max(whole + units_of(rest, prompt_clusters(rest)), decoded) + 2;
+        }
+        [[nodiscard]] static bool ready(std::uint32_t entries) noexcept { return entries > 0; }
+        [[nodiscard]] std::uint32_t sequential_entries() const noexcept { return c_.tokens_per_cluster; }
+        [[nodiscard]] static std::uint32_t buffer_entries() noexcept { return 1; } // nothing ever waits there
+
+        /// Entries that leave the window together, if the window may hold up to `most` beyond its size.
+        [[nodiscard]] std::uint32_t batch_entries(std::uint32_t most) const noexcept {
+            return std::clamp(most, std::min(c_.window, smallest_batch), c_.window);
+        }
+        /// Units that a batch of n entries can make at most.
+        [[nodiscard]] std::uint32_t batch_units(std::uint32_t n) const noexcept {
+            return units_of(n, batch_clusters(n));
+        }
+        [[nodiscard]] std::size_t scratch_bytes(std::uint32_t entries, std::uint32_t dim) const noexcept {
+            const std::uint32_t n = std::min(entries, c_.segment);
+            return group_bytes(n, dim, prompt_clusters(n));
+        }
+        [[nodiscard]] std::size_t batch_scratch_bytes(std::uint32_t n, std::uint32_t dim) const noexcept {
+            return group_bytes(n, dim, batch_clusters(n));
+        }
+
+        /// The prompt's keys (n, D), segment by segment; fills `label` (n) and returns the number of
+        /// clusters.
+        template <class Element>
+        [[nodiscard]] std::uint32_t group(rows_view<Element> keys, std::span<std::byte> scratch,
+                                          std::uint32_t* label) const noexcept {
+            std::uint32_t units = 0;
+            for (std::size_t first = 0; first < keys.count; first += c_.segment) {
+                const auto n =
+                    static_cast<std::uint32_t>(std::min<std::size_t>(c_.segment, keys.count - first));
+                const std::uint32_t of_segment =
+                    cluster(keys.slice(first, n), prompt_clusters(n), scratch, label + first);
+                for (std::size_t i = first; i < first + n; ++i) label[i] += units;
+                units += of_segment;
+            }
+            return units;
+        }
+        /// The same for entries that leave the window together.
+        template <class Element>
+        [[nodiscard]] std::uint32_t group_batch(rows_view<Element> keys, std::span<std::byte> scratch,
+                                                std::uint32_t* label) const noexcept {
+            return cluster(keys, batch_clusters(static_cast<std::uint32_t>(keys.count)), scratch, label);
+        }
+        void founded(lane&, const units_view&) const noexcept {}
+
+        [[nodiscard]] growth judge(lane&, const unit_record& unit, float,
+                                   const units_view& u) const noexcept {
+            return unit.entries < u.max_entries ? growth::append : growth::open;
+        }
+        /// Where an entry would go by itself: to a new unit. The manager places batches instead.
+        [[nodiscard]] assignment assign(lane&, const float* key, const units_view& u,
+                                        std::span<float> distance) const noexcept {
+            if (u.count == 0 || u.may_add) return {none, growth::open};
+            simd::l2sq_rows(key, rows_view<float>{u.mean, u.count, u.dim, u.stride}, distance.data());
+            std::uint32_t best = none;
+            for (std::uint32_t i = 0; i < u.count; ++i)
+                if (u.unit[i].entries + u.unit[i].buffered < u.max_entries &&
+                    (best == none || distance[i] < distance[best]))
+                    best = i;
+            return {best != none ? best : 0, best != none ? growth::append : growth::open};
+        }
+
+      private:
+        static constexpr std::uint32_t smallest_batch = 16; ///< however few entries may be attended
+
+        [[nodiscard]] std::uint32_t prompt_clusters(std::uint32_t n) const noexcept {
+            return std::max(1U, n / c_.tokens_per_cluster);
+        }
+        [[nodiscard]] std::uint32_t batch_clusters(std::uint32_t n) const noexcept {
+            return std::max(1U,
+                            static_cast<std::uint32_t>(std::uint64_t{n} * c_.window_clusters / c_.window));
+        }
+        /// After limit_size.
+        [[nodiscard]] std::uint32_t units_of(std::uint32_t n, std::uint32_t clusters) const noexcept {
+            return static_cast<std::uint32_t>(limited_clusters(n, clusters, max_entries()));
+        }
+        [[nodiscard]] std::size_t group_bytes(std::uint32_t n, std::uint32_t dim,
+                                              std::uint32_t k) const noexcept {
+            carver c;
+            static_cast<void>(c.take<float>(std::size_t{n} * dim));
+            static_cast<void>(c.take<float>(std::size_t{k + 1} * dim));
+            static_cast<void>(c.take<std::byte>(kmeans_scratch_bytes(n, dim, units_of(n, k))));
+            return c.used();
+        }
+
+        template <class Element>
+        [[nodiscard]] std::uint32_t cluster(rows_view<Element> keys, std::uint32_t k,
+                                            std::span<std::byte> scratch,
+                                            std::uint32_t* label) const noexcept {
+            const std::size_t n = keys.count, dim = keys.dim;
+            carver c(scratch);
+            const auto direction = c.take<float>(n * dim);
+            const auto centroids = c.take<float>((k + std::size_t{1}) * dim);
+            const auto rest =
+                c.take<std::byte>(kmeans_scratch_bytes(n, dim, units_of(static_cast<std::uint32_t>(n), k)));
+            float* mean = centroids.data() + k * dim;
+            float m2 = 0;
+            if (c_.centred)
+                for (std::uint32_t i = 0; i < n; ++i) simd::absorb(keys.row(i), dim, i, mean, m2);
+            for (std::size_t i = 0; i < n; ++i) {
+                float* row = &direction[i * dim];
+                simd::decode(keys.row(i), row, dim);
+                simd::axpy(-1.0F, mean, row, dim);
+                const float length = std::sqrt(simd::dot(row, row, dim));
+                if (length > 0) simd::scale(1.0F / length, row, dim);
+            }
+            const rows_view<float> rows{direction.data(), n, dim, dim};
+            kmeans_config how;
+            how.seed = c_.seed;
+            static_cast<void>(kmeans(rows, k, how, rest, centroids.data(), label));
+            return limit_size(rows, k, max_entries(), rest, label);
+        }
+
+        config c_{};
+    };
+};
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,65 @@
+// Index: a unit is represented by the mean of its keys after RoPE, its landmark (ShadowKV, chunks of 8;
+// block means of longer units are the same).
+//
+//   score(q, unit) = q . mean of the unit's keys
+//
+// The same score as `centroid`'s, for units whose means no clusterer maintains, and at half the bytes.
+//
+// Bytes:  per unit and KV head 2 D (f16); per lane one sum of 4 D per head.
+// Cost:   score() reads every mean once for all queries of its KV head; absorb O(D).
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/running_mean.hpp>
+#include <kvtl/signals.hpp>
+#include <kvtl/simd/dot.hpp>
+#include <kvtl/unit.hpp>
+#include <kvtl/views.hpp>
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+
+namespace kvtl::inline v0 {
+
+struct landmark {
+    static constexpr std::string_view name = "landmark";
+    static constexpr signal needs = signal::q | signal::k;
+    static constexpr bool needs_means = false;
+    static constexpr bool scores = true;
+    static constexpr bool summarises = true;
+    struct config {
+        template <class Visit> void fields(Visit&&) {}
+    };
+
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config&, const Geometry&) noexcept {}
+
+        [[nodiscard]] std::size_t unit_bytes(const summary_shape& shape) const noexcept {
+            return shape.width() * sizeof(f16);
+        }
+        [[nodiscard]] std::size_t lane_bytes(const summary_shape& shape) const noexcept {
+            return detail::running_mean::bytes(shape.width());
+        }
+        void clear(const summary_view& view, std::uint32_t u) const noexcept {
+            std::fill_n(view.of<f16>(u), view.shape.width(), f16{});
+        }
+        void absorb(const summary_view& view, std::uint32_t u, std::uint32_t i, const float* key,
+                    const float*) const noexcept {
+            view.of_lane<detail::running_mean>()->absorb(u, i, key, view.of<f16>(u), view.shape.width());
+        }
+
+        /// out: (queries, U)
+        void score(const float* q, std::uint32_t queries, const units_view& u,
+                   std::span<float> out) const noexcept {
+            const std::size_t dim = u.summary.shape.dim;
+            const rows_view<f16> means{u.summary.of<f16>(0) + u.head * dim, u.count, dim,
+                                       u.summary.shape.width()};
+            simd::dot_group(q, queries, dim, means, out.data(), u.count);
+        }
+    };
+};
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,95 @@
+// Index: keys in a few joint dimensions of all KV heads of a layer (KVSwap §3.2, Eq. 1).
+//
+//   k_lr = A^T flat(k)                     flat(k): (H D), the keys of a token's heads side by side
+//   score(q_h, entry) = (q_h A_g(h)) . k_lr     A_g(h): the rows of A that belong to query head h's KV head
+//
+// A (H D, r) are the top right singular vectors of keys recorded offline (calibration kind joint_adapter):
+// the paper's compression ratio is sigma = H D / r. One k_lr serves all heads, whose queries are brought
+// into its dimensions instead. With r = H D the scores are exact. Open in the paper and decided by the
+// calibration: whether A was fitted before or after RoPE; what is projected here are keys after RoPE.
+//
+// Bytes:  per entry and layer r sizeof(E).
+// Cost:   absorb H D r multiply-adds; score() r D per query, then r per entry and query.
+// Limits: units of a whole layer only; calibration must be bound before the first key. A calibration of
+//         lower rank than configured leaves the difference unused. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/calibration.hpp>
+#include <kvtl/policies/entry_rows.hpp>
+#include <kvtl/signals.hpp>
+#include <kvtl/simd/dot.hpp>
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+
+namespace kvtl::inline v0 {
+
+template <element E> struct low_rank_keys_as {
+    static constexpr std::string_view name = "low_rank_keys";
+    static constexpr signal needs = signal::q | signal::k | signal::calibration;
+    static constexpr calibration_kind calibrated = calibration_kind::joint_adapter;
+    static constexpr bool needs_means = false;
+    static constexpr bool scores = true;
+    static constexpr bool summarises = true;
+    static constexpr bool per_entry = true;
+    static constexpr bool layer_wide_only = true;
+    struct config {
+        std::uint32_t rank = 32; ///< r; sigma = 32, the paper's strongest, for H D = 1024
+        template <class Visit> void fields(Visit&& visit) { visit("rank", rank); }
+    };
+
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config& c, const Geometry&) noexcept : rank_(c.rank) {}
+
+        /// The view's memory outlives the state.
+        void bind(const calibration_view& calibration) noexcept { calibration_ = calibration; }
+
+        [[nodiscard]] std::size_t unit_bytes(const summary_shape& shape) const noexcept {
+            return rows(shape).unit_bytes(shape);
+        }
+        [[nodiscard]] std::size_t lane_bytes(const summary_shape&) const noexcept { return 0; }
+        /// The queries in r dimensions.
+        [[nodiscard]] std::size_t scratch_floats(const summary_shape& shape, std::uint32_t) const noexcept {
+            return shape.group * rows(shape).width;
+        }
+        void clear(const summary_view&, std::uint32_t) const noexcept {}
+        void absorb(const summary_view& view, std::uint32_t u, std::uint32_t i, const float* key,
+                    const float*) const noexcept {
+            detail::encode_products(key, adapter(view, 0, view.shape.width()),
+                                    rows(view.shape).row(view, u, i));
+        }
+
+        /// out: (queries, U, max_entries)
+        void score(const float* q, std::uint32_t queries, const units_view& u, std::span<float> out,
+                   std::span<float> scratch) const noexcept {
+            const std::size_t dim = u.summary.shape.dim;
+            const rows_view<float> a = adapter(u.summary, u.head * dim, dim);
+            simd::dot_group(q, queries, dim, a, scratch.data(), a.count);
+            simd::dot_group(scratch.data(), queries, a.count, rows(u.summary.shape).all(u, 0, a.count),
+                            out.data(), std::size_t{u.count} * u.max_entries);
+            detail::hide_absent_entries(u, queries, out.data());
+        }
+
+      private:
+        [[nodiscard]] detail::entry_rows<E> rows(const summary_shape& shape) const noexcept {
+            return {std::min<std::size_t>(rank_, shape.width())};
+        }
+        /// The adapter's directions that are in use; of each, `columns` numbers from the lane's `first` on.
+        [[nodiscard]] rows_view<float> adapter(const summary_view& view, std::size_t first,
+                                               std::size_t columns) const noexcept {
+            const rows_view<float> a = calibration_.adapter(view.layer);
+            return {a.data + std::size_t{view.first_head} * view.shape.dim + first,
+                    std::min(a.count, rows(view.shape).width), columns, a.stride};
+        }
+
+        std::uint32_t rank_ = config{}.rank;
+        calibration_view calibration_;
+    };
+};
+
+using low_rank_keys = low_rank_keys_as<f16>;
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,107 @@
+// Index: a unit is represented by the box around its keys (Quest).
+//
+//   score(q, unit) = sum over channels c of max(q_c low_c, q_c high_c)
+//
+// No key in the box can have a greater product with q. With q+ = max(q, 0) and q- = min(q, 0) the sum is
+// q+ . high + q- . low: an ordinary inner product of (q+, q-) with the row (high, low), as which it is kept.
+//
+// Bytes:  per unit and KV head 4 D: two rows of f16, rounded outwards so that the bound holds.
+// Cost:   score() reads every box once for all queries of its KV head, twice the work of a mean. absorb
+//         O(D).
+// Limits: the bound is one of exact arithmetic: the score itself is a float sum. Keys beyond +-65504, f16's
+//         range, are clamped. Not linear in the query: the box of a mean query is no mean of bounds.
+//         SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/element.hpp>
+#include <kvtl/signals.hpp>
+#include <kvtl/simd/dot.hpp>
+#include <kvtl/unit.hpp>
+#include <kvtl/views.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace kvtl::inline v0 {
+
+namespace detail {
+
+/// The largest f16 that is not above x.
+[[nodiscard]] constexpr f16 round_down(float x) noexcept {
+    x = std::clamp(x, -65504.0F, 65504.0F);
+    f16 y = from_float<f16>(x);
+    if (!(to_float(y) > x)) return y;
+    // A step towards -inf: the magnitude shrinks when positive, grows when negative. Zero stands above a
+    // negative number that was too small to keep.
+    if ((y.bits & 0x7FFFU) == 0) return f16{0x8001};
+    y.bits = static_cast<std::uint16_t>((y.bits & 0x8000U) != 0 ? y.bits + 1 : y.bits - 1);
+    return y;
+}
+/// The smallest f16 that is not below x.
+[[nodiscard]] constexpr f16 round_up(float x) noexcept {
+    const f16 y = round_down(-x);
+    return f16{static_cast<std::uint16_t>(y.bits ^ 0x8000U)};
+}
+
+} // namespace detail
+
+struct minmax_box {
+    static constexpr std::string_view name = "minmax_box";
+    static constexpr signal needs = signal::q | signal::k;
+    static constexpr bool needs_means = false;
+    static constexpr bool scores = true;
+    static constexpr bool summarises = true;
+    static constexpr bool linear = false;
+    struct config {
+        template <class Visit> void fields(Visit&&) {}
+    };
+
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config&, const Geometry&) noexcept {}
+
+        [[nodiscard]] std::size_t unit_bytes(const summary_shape& shape) const noexcept {
+            return 2 * shape.width() * sizeof(f16);
+        }
+        [[nodiscard]] std::size_t lane_bytes(const summary_shape&) const noexcept { return 0; }
+        [[nodiscard]] std::size_t scratch_floats(const summary_shape& shape, std::uint32_t) const noexcept {
+            return 2 * std::size_t{shape.group} * shape.dim;
+        }
+        void clear(const summary_view& view, std::uint32_t u) const noexcept {
+            std::fill_n(view.of<f16>(u), 2 * view.shape.width(), f16{});
+        }
+        void absorb(const summary_view& view, std::uint32_t u, std::uint32_t i, const float* key,
+                    const float*) const noexcept {
+            const std::size_t dim = view.shape.dim;
+            f16* high = view.of<f16>(u);
+            for (std::uint32_t h = 0; h < view.shape.lane_heads; ++h, key += dim, high += 2 * dim) {
+                f16* low = high + dim;
+                for (std::size_t c = 0; c < dim; ++c) { // bounds are rarely moved: compare before rounding
+                    if (i == 0 || key[c] > to_float(high[c])) high[c] = detail::round_up(key[c]);
+                    if (i == 0 || key[c] < to_float(low[c])) low[c] = detail::round_down(key[c]);
+                }
+            }
+        }
+
+        /// out: (queries, U)
+        void score(const float* q, std::uint32_t queries, const units_view& u, std::span<float> out,
+                   std::span<float> scratch) const noexcept {
+            const std::size_t dim = u.summary.shape.dim;
+            for (std::uint32_t g = 0; g < queries; ++g)
+                for (std::size_t c = 0; c < dim; ++c) {
+                    const float x = q[g * dim + c];
+                    scratch[2 * g * dim + c] = std::max(x, 0.0F);
+                    scratch[(2 * g + 1) * dim + c] = std::min(x, 0.0F);
+                }
+            const rows_view<f16> boxes{u.summary.of<f16>(0) + 2 * u.head * dim, u.count, 2 * dim,
+                                       2 * u.summary.shape.width()};
+            simd::dot_group(scratch.data(), queries, 2 * dim, boxes, out.data(), u.count);
+        }
+    };
+};
+
+} // namespace kvtl::inline v0

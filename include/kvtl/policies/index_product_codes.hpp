@@ -1,0 +1,191 @@
+// Index: product codes of the keys (PQCache; product quantisation: Jegou, Douze, Schmid 2011).
+//
+// The D channels of a head are cut into m parts. Each part of a lane's keys has its own 2^b centroids, and
+// a key is stored as m numbers: the nearest centroid of each of its parts. With d(entry) the key so
+// decoded,
+//
+//   score(q, entry) = q . d(entry) = sum over parts s of table_s[code_s]      table_s[c] = q_s . centroid_s,c
+//
+// fit() finds the centroids by k-means over an even sample of a lane's first keys; they never change after
+// that (nor do the paper's). While a codebook has fewer than 2^b centroids, because the prompt was short or
+// there was none, every new key becomes one.
+//
+// Bytes:  per entry and KV head m (a code takes a byte whatever b is); per lane and KV head 4 D 2^b for
+//         centroids.
+// Cost:   absorb 2^b D multiply-adds per head; a query's tables 2^b D, then m loads and additions per entry.
+// Limits: b <= 8. Parts differ in length by one when m does not divide D. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/kmeans.hpp>
+#include <kvtl/policies/entry_rows.hpp>
+#include <kvtl/signals.hpp>
+#include <kvtl/simd/dot.hpp>
+#include <kvtl/simd/lookup.hpp>
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+
+namespace kvtl::inline v0 {
+
+struct product_codes {
+    static constexpr std::string_view name = "product_codes";
+    static constexpr signal needs = signal::q | signal::k;
+    static constexpr bool needs_means = false;
+    static constexpr bool scores = true;
+    static constexpr bool summarises = true;
+    static constexpr bool per_entry = true;
+    static constexpr bool fits = true;
+    struct config {
+        std::uint32_t parts = 2;       ///< m, at most D
+        std::uint32_t bits = 6;        ///< b, 1 to 8
+        std::uint32_t sample = 4096;   ///< keys that fit() looks at
+        std::uint32_t iterations = 10; ///< of k-means; the paper runs as many as prefill leaves time for
+        std::uint64_t seed = 1;
+        template <class Visit> void fields(Visit&& visit) {
+            visit("parts", parts);
+            visit("bits", bits);
+            visit("sample", sample);
+            visit("iterations", iterations);
+            visit("seed", seed);
+        }
+    };
+
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config& c, const Geometry&) noexcept : config_(c) {
+            config_.bits = std::clamp(c.bits, 1U, 8U);
+            config_.sample = std::max(c.sample, 1U);
+        }
+
+        [[nodiscard]] std::size_t unit_bytes(const summary_shape& shape) const noexcept {
+            return shape.max_entries * code_bytes(shape);
+        }
+        [[nodiscard]] std::size_t lane_bytes(const summary_shape& shape) const noexcept {
+            return sizeof(header) + centroids() * shape.width() * sizeof(float);
+        }
+        [[nodiscard]] std::size_t scratch_floats(const summary_shape& shape, std::uint32_t) const noexcept {
+            return parts(shape) * centroids();
+        }
+        [[nodiscard]] std::size_t fit_scratch_bytes(const summary_shape& shape,
+                                                    std::size_t max_tokens) const noexcept {
+            const std::size_t n = std::min<std::size_t>(max_tokens, config_.sample);
+            carver c;
+            static_cast<void>(c.take<std::uint32_t>(n));
+            return c.used() + 64 +
+                   kmeans_scratch_bytes(n, begin(shape, 1), std::min<std::size_t>(n, centroids()));
+        }
+
+        /// keys: (T, lane heads * D), the lane's first
+        void fit(const summary_view& view, rows_view<float> keys,
+                 std::span<std::byte> scratch) const noexcept {
+            if (keys.count == 0) return;
+            const std::size_t step = (keys.count + config_.sample - 1) / config_.sample;
+            const std::size_t n = (keys.count + step - 1) / step;
+            const auto k = static_cast<std::uint32_t>(std::min(n, centroids()));
+            carver c(scratch);
+            std::uint32_t* label = c.take<std::uint32_t>(n).data();
+            const auto rest = scratch.subspan((c.used() + 63) / 64 * 64);
+            kmeans_config how;
+            how.seed = config_.seed;
+            how.max_iterations = std::max(config_.iterations, 1U);
+            for_each_part(view.shape,
+                          [&](std::uint32_t h, std::uint32_t s, std::size_t first, std::size_t d) {
+                              const rows_view<float> sample{keys.data + h * view.shape.dim + first, n, d,
+                                                            step * keys.stride};
+                              kmeans(sample, k, how, rest, codebook(view, h, s), label);
+                          });
+            view.of_lane<header>()->filled = k;
+        }
+
+        /// Entries that are absent get code 0, which every table has.
+        void clear(const summary_view& view, std::uint32_t u) const noexcept {
+            std::fill_n(codes(view, u, 0), unit_bytes(view.shape), std::uint8_t{0});
+        }
+        void absorb(const summary_view& view, std::uint32_t u, std::uint32_t i, const float* key,
+                    const float*) const noexcept {
+            std::uint32_t& filled = view.of_lane<header>()->filled;
+            std::uint8_t* code = codes(view, u, i);
+            const bool found = filled < centroids();
+            for_each_part(view.shape,
+                          [&](std::uint32_t h, std::uint32_t s, std::size_t first, std::size_t d) {
+                              const float* part = key + h * view.shape.dim + first;
+                              float* book = codebook(view, h, s);
+                              if (found) {
+                                  std::copy_n(part, d, book + filled * d);
+                                  *code++ = static_cast<std::uint8_t>(filled);
+                              } else {
+                                  const rows_view<float> all{book, centroids(), d, d};
+                                  *code++ = static_cast<std::uint8_t>(simd::nearest_row(part, all).index);
+                              }
+                          });
+            filled += found ? 1 : 0;
+        }
+        /// key: (lane heads, D), the key that entry i scores as
+        void decode(const summary_view& view, std::uint32_t u, std::uint32_t i, float* key) const noexcept {
+            const std::uint8_t* code = codes(view, u, i);
+            for_each_part(
+                view.shape, [&](std::uint32_t h, std::uint32_t s, std::size_t first, std::size_t d) {
+                    std::copy_n(codebook(view, h, s) + *code++ * d, d, key + h * view.shape.dim + first);
+                });
+        }
+
+        /// out: (queries, U, max_entries)
+        void score(const float* q, std::uint32_t queries, const units_view& u, std::span<float> out,
+                   std::span<float> scratch) const noexcept {
+            const summary_view& view = u.summary;
+            const std::size_t m = parts(view.shape), entries = std::size_t{u.count} * u.max_entries;
+            const std::uint8_t* code = codes(view, 0, 0) + u.head * m;
+            const std::size_t filled = view.of_lane<header>()->filled;
+            for (std::uint32_t g = 0; g < queries; ++g, q += view.shape.dim) {
+                for (std::uint32_t s = 0; s < m; ++s) {
+                    const std::size_t first = begin(view.shape, s), d = begin(view.shape, s + 1) - first;
+                    simd::dot_rows(q + first, rows_view<float>{codebook(view, u.head, s), filled, d, d},
+                                   scratch.data() + s * centroids());
+                }
+                simd::sum_lookups(scratch.data(), centroids(), m, code, code_bytes(view.shape), entries,
+                                  out.data() + g * entries);
+            }
+            detail::hide_absent_entries(u, queries, out.data());
+        }
+
+      private:
+        struct alignas(64) header {
+            std::uint32_t filled = 0; ///< centroids of every part
+        };
+
+        [[nodiscard]] std::size_t centroids() const noexcept { return std::size_t{1} << config_.bits; }
+        [[nodiscard]] std::uint32_t parts(const summary_shape& shape) const noexcept {
+            return std::clamp(config_.parts, 1U, shape.dim);
+        }
+        [[nodiscard]] std::size_t code_bytes(const summary_shape& shape) const noexcept {
+            return std::size_t{shape.lane_heads} * parts(shape);
+        }
+        /// First channel of part s: the longer parts come first.
+        [[nodiscard]] std::size_t begin(const summary_shape& shape, std::uint32_t s) const noexcept {
+            const std::uint32_t m = parts(shape);
+            return std::size_t{s} * (shape.dim / m) + std::min(s, shape.dim % m);
+        }
+        /// f(head, part, first channel, channels)
+        template <class F> void for_each_part(const summary_shape& shape, F&& f) const noexcept {
+            for (std::uint32_t h = 0; h < shape.lane_heads; ++h)
+                for (std::uint32_t s = 0; s < parts(shape); ++s)
+                    f(h, s, begin(shape, s), begin(shape, s + 1) - begin(shape, s));
+        }
+        /// (centroids, channels of the part)
+        [[nodiscard]] float* codebook(const summary_view& view, std::uint32_t h,
+                                      std::uint32_t s) const noexcept {
+            return reinterpret_cast<float*>(view.lane + sizeof(header)) +
+                   centroids() * (std::size_t{h} * view.shape.dim + begin(view.shape, s));
+        }
+        [[nodiscard]] std::uint8_t* codes(const summary_view& view, std::uint32_t u,
+                                          std::uint32_t i) const noexcept {
+            return view.of<std::uint8_t>(u) + i * code_bytes(view.shape);
+        }
+
+        config config_{};
+    };
+};
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,178 @@
+// Index: a unit is represented by a few of its own keys (InfLLM, blocks of 128 with 4 representative
+// tokens).
+//
+//   score(q, unit) = sum over its representatives r of q . k_r          (representatives, as in the paper)
+//                  = the largest of them                                (best_representative)
+//
+// The paper takes the keys to which the queries of the local window attended most. An index that only sees
+// keys must guess which these would be, per KV head:
+//
+//   spread    the key farthest from the unit's mean, then always the one farthest from those taken: they
+//             span the unit, so that whatever direction a query has, one is near the best key (Gonzalez)
+//   nearest   those nearest to the mean: the unit's usual content
+//   largest   those of largest norm, which any query that agrees at all scores high
+//
+// Attention mass that the best eighth of the units holds, of the most that any eighth could, r = 4, on keys
+// of drifting topics (D = 64, 1,536 entries; queries of two sharpnesses), largest representative, sum in
+// parentheses:
+//
+//   units of 16: spread .94-.98 (.81-.88), nearest .37-.62, largest .89-.89 (.87-.87); mean key .73-.87
+//   units of 64: spread .83-.87 (.76-.77), nearest .24-.52, largest .78-.82 (.77-.80); mean key .50-.69
+//
+// Bytes:  per unit and KV head 2 r D (f16); per lane the keys of the unit that is being built, 2
+//         max_entries D per head, and 4 max_entries.
+// Cost:   score() r D per unit and query; choosing r entries D per unit and head, once, when it is
+//         complete.
+// Limits: until a unit is complete, and where units grow in turns, its first r keys represent it.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/entry_rows.hpp>
+#include <kvtl/signals.hpp>
+#include <kvtl/simd/axpy.hpp>
+#include <kvtl/simd/distance.hpp>
+#include <kvtl/simd/dot.hpp>
+
+#include <algorithm>
+#include <limits>
+#include <span>
+#include <string_view>
+
+namespace kvtl::inline v0 {
+
+enum class representative : std::uint32_t { spread, nearest, largest };
+
+template <bool Best> struct representatives_as {
+    static constexpr std::string_view name = Best ? "best_representative" : "representatives";
+    static constexpr signal needs = signal::q | signal::k;
+    static constexpr bool needs_means = false;
+    static constexpr bool scores = true;
+    static constexpr bool summarises = true;
+    static constexpr bool linear = !Best;
+    struct config {
+        std::uint32_t count = 4; ///< r, at most the entries of a unit
+        representative chosen = representative::spread;
+        template <class Visit> void fields(Visit&& visit) { visit("count", count); }
+    };
+
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config& c, const Geometry&) noexcept : config_(c) {}
+
+        [[nodiscard]] std::size_t unit_bytes(const summary_shape& shape) const noexcept {
+            return count(shape) * shape.width() * sizeof(f16);
+        }
+        [[nodiscard]] std::size_t lane_bytes(const summary_shape& shape) const noexcept {
+            return memory(shape, nullptr).bytes;
+        }
+        [[nodiscard]] std::size_t scratch_floats(const summary_shape& shape, std::uint32_t) const noexcept {
+            return std::size_t{shape.group} * block * count(shape);
+        }
+        void clear(const summary_view& view, std::uint32_t u) const noexcept {
+            std::fill_n(view.of<f16>(u), count(view.shape) * view.shape.width(), f16{});
+        }
+        void absorb(const summary_view& view, std::uint32_t u, std::uint32_t i, const float* key,
+                    const float*) const noexcept {
+            const std::size_t width = view.shape.width();
+            const parts lane = memory(view.shape, view.lane);
+            if (i < count(view.shape)) simd::encode(key, view.of<f16>(u) + i * width, width);
+            if (i == 0) *lane.building = {u, 0};
+            if (lane.building->unit != u || lane.building->entries != i) return;
+            simd::encode(key, lane.keys + i * width, width);
+            if (++lane.building->entries == view.shape.max_entries)
+                for (std::uint32_t h = 0; h < view.shape.lane_heads; ++h) choose(view, u, h, lane);
+        }
+
+        /// out: (queries, U)
+        void score(const float* q, std::uint32_t queries, const units_view& u, std::span<float> out,
+                   std::span<float> scratch) const noexcept {
+            const summary_shape& shape = u.summary.shape;
+            const std::size_t dim = shape.dim, r = count(shape);
+            const rows_view<f16> all{u.summary.of<f16>(0) + u.head * dim, u.count * r, dim, shape.width()};
+            for (std::uint32_t first = 0; first < u.count; first += block) {
+                const std::uint32_t units = std::min(block, u.count - first);
+                simd::dot_group(q, queries, dim, all.slice(first * r, units * r), scratch.data(), units * r);
+                const float* product = scratch.data();
+                for (std::uint32_t g = 0; g < queries; ++g)
+                    for (std::uint32_t i = first; i < first + units; ++i, product += r) {
+                        const std::size_t n = std::min<std::size_t>(r, std::max(u.entries(i), 1U));
+                        float total = product[0];
+                        for (std::size_t j = 1; j < n; ++j)
+                            total = Best ? std::max(total, product[j]) : total + product[j];
+                        out[std::size_t{g} * u.count + i] = total;
+                    }
+            }
+        }
+
+      private:
+        static constexpr std::uint32_t block = 64; ///< units whose products are held at a time
+
+        struct alignas(64) progress {
+            std::uint32_t unit = 0, entries = 0;
+        };
+        /// A lane's memory: the unit that is being built.
+        struct parts {
+            progress* building = nullptr;
+            f16* keys = nullptr;       ///< (max_entries, width)
+            float* distance = nullptr; ///< (max_entries)
+            float* mean = nullptr;     ///< (D)
+            std::size_t bytes = 0;
+        };
+
+        [[nodiscard]] std::size_t count(const summary_shape& shape) const noexcept {
+            return std::clamp(config_.count, 1U, shape.max_entries);
+        }
+        [[nodiscard]] static parts memory(const summary_shape& shape, std::byte* lane) noexcept {
+            const auto lines = [](std::size_t bytes) { return (bytes + 63) / 64 * 64; };
+            const std::size_t distance =
+                                  sizeof(progress) + lines(shape.max_entries * shape.width() * sizeof(f16)),
+                              mean = distance + lines(shape.max_entries * sizeof(float));
+            parts p;
+            p.bytes = mean + lines(shape.dim * sizeof(float));
+            if (lane == nullptr) return p;
+            p.building = reinterpret_cast<progress*>(lane);
+            p.keys = reinterpret_cast<f16*>(lane + sizeof(progress));
+            p.distance = reinterpret_cast<float*>(lane + distance);
+            p.mean = reinterpret_cast<float*>(lane + mean);
+            return p;
+        }
+
+        /// Picks head h's representatives among the keys of a complete unit. An entry's merit is its
+        /// distance: from the mean (spread's first, nearest), from the nearest one taken (spread), or from
+        /// zero (largest).
+        void choose(const summary_view& view, std::uint32_t u, std::uint32_t h,
+                    const parts& lane) const noexcept {
+            const std::size_t dim = view.shape.dim, width = view.shape.width(), n = view.shape.max_entries;
+            const rows_view<f16> keys{lane.keys + h * dim, n, dim, width};
+            std::fill_n(lane.mean, dim, 0.0F);
+            if (config_.chosen != representative::largest) {
+                for (std::size_t i = 0; i < n; ++i)
+                    simd::axpy(1.0F / static_cast<float>(n), keys.row(i), lane.mean, dim);
+            }
+            simd::l2sq_rows(lane.mean, keys, lane.distance);
+            const float sign = config_.chosen == representative::nearest ? -1.0F : 1.0F;
+            simd::scale(sign, lane.distance, n);
+            for (std::size_t j = 0; j < count(view.shape); ++j) {
+                const auto best = static_cast<std::size_t>(
+                    std::max_element(lane.distance, lane.distance + n) - lane.distance);
+                std::copy_n(keys.row(best), dim, view.of<f16>(u) + j * width + h * dim);
+                if (config_.chosen == representative::spread) {
+                    simd::decode(keys.row(best), lane.mean, dim);
+                    for (std::size_t i = 0; i < n; ++i) {
+                        const float apart = simd::l2sq(lane.mean, keys.row(i), dim);
+                        lane.distance[i] = j == 0 ? apart : std::min(lane.distance[i], apart);
+                    }
+                }
+                lane.distance[best] = -std::numeric_limits<float>::infinity();
+            }
+        }
+
+        config config_{};
+    };
+};
+
+using representatives = representatives_as<false>;
+using best_representative = representatives_as<true>;
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,55 @@
+// Replacement: what came in last leaves first, so that the units that filled the memory stay for good: a
+// static split of the cache between memory and storage (FlexGen). On a scan of everything at every step it is
+// also the best there is: LRU and FIFO would lose each unit just before it is needed again.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/resident_lists.hpp>
+
+#include <string_view>
+
+namespace kvtl::inline v0 {
+
+struct keep_first {
+    static constexpr std::string_view name = "keep_first";
+    struct config {
+        template <class Visit> void fields(Visit&&) {}
+    };
+
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config&, std::uint32_t handles, std::uint32_t /*unit_pages*/,
+              std::span<std::byte> memory) noexcept
+            : lists_(handles, 1, memory) {}
+        [[nodiscard]] static std::size_t bytes(std::uint32_t handles, std::uint32_t /*unit_pages*/) noexcept {
+            return resident_lists::bytes(handles, 1);
+        }
+
+        void tick() noexcept {}
+        void admit(std::uint32_t handle, resident_facts) noexcept { lists_.push_back(0, handle); }
+        void touch(std::uint32_t) noexcept {}
+        void refresh(std::uint32_t, resident_facts) noexcept {}
+        void remove(std::uint32_t handle) noexcept { lists_.remove(handle); }
+
+        /// The youngest resident that is not pinned.
+        template <class Pinned> [[nodiscard]] std::uint32_t victim(Pinned&& pinned) const noexcept {
+            for (std::uint32_t h = lists_.back(0); h != none; h = lists_.towards_front(0, h))
+                if (!pinned(h)) return h;
+            return none;
+        }
+
+      private:
+        resident_lists lists_;
+    };
+};
+
+/// Nothing stays beyond the step that read it: systems without a cache of units (InfiniGen and its
+/// head-aggregated extension in KVSwap's comparison). Between steps of one batch the order is that of
+/// keep_first.
+struct drop_after_use : keep_first {
+    static constexpr std::string_view name = "drop_after_use";
+    static constexpr bool keeps_nothing = true;
+};
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,104 @@
+// Replacement: the unit used least often since it came in leaves first; among equals, the one used longest
+// ago. The count is lost when a unit leaves (in-cache LFU) and does not age. A pinned unit is passed over:
+// the search goes on with the next in this order.
+//
+// How:  one list per frequency that occurs ("bucket"), and the buckets in a list by frequency. A use moves a
+//       unit from its bucket to the next, which is made when there is none of that frequency.
+// Cost: O(1) per use; a victim costs the pinned units that are passed over. 32 bytes per frame.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/resident_lists.hpp>
+
+#include <string_view>
+
+namespace kvtl::inline v0 {
+
+struct lfu {
+    static constexpr std::string_view name = "lfu";
+    struct config {
+        template <class Visit> void fields(Visit&&) {}
+    };
+
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config&, std::uint32_t handles, std::uint32_t /*unit_pages*/,
+              std::span<std::byte> memory) noexcept
+            : buckets_(bucket_count(handles)) {
+            const std::size_t units = resident_lists::bytes(handles, buckets_);
+            const std::size_t order = resident_lists::bytes(buckets_, 2);
+            unit_ = resident_lists(handles, buckets_, memory.first(units));
+            order_ = resident_lists(buckets_, 2, memory.subspan(units, order));
+            bucket_of_ = reinterpret_cast<std::uint32_t*>(memory.data() + units + order);
+            uses_ = bucket_of_ + handles;
+            for (std::uint32_t b = 0; b < buckets_; ++b) order_.push_front(unused, b);
+        }
+        [[nodiscard]] static std::size_t bytes(std::uint32_t handles, std::uint32_t /*unit_pages*/) noexcept {
+            const std::uint32_t buckets = bucket_count(handles);
+            return resident_lists::bytes(handles, buckets) + resident_lists::bytes(buckets, 2) +
+                   (std::size_t{handles} + buckets) * sizeof(std::uint32_t);
+        }
+
+        void tick() noexcept {}
+        void admit(std::uint32_t h, resident_facts) noexcept {
+            std::uint32_t b = order_.back(used);
+            if (b == none || uses_[b] != 1) { // back is the lowest frequency
+                b = take_bucket(1);
+                order_.push_back(used, b);
+            }
+            enter(h, b);
+        }
+        void touch(std::uint32_t h) noexcept {
+            const std::uint32_t from = bucket_of_[h];
+            std::uint32_t to = order_.towards_front(used, from);
+            if (to == none || uses_[to] != uses_[from] + 1) {
+                to = take_bucket(uses_[from] + 1);
+                order_.push_before(from, to);
+            }
+            remove(h); // `to` is still empty, but only `from` can be given back
+            enter(h, to);
+        }
+        void refresh(std::uint32_t h, resident_facts) noexcept { touch(h); }
+        void remove(std::uint32_t h) noexcept {
+            unit_.remove(h);
+            const std::uint32_t b = bucket_of_[h];
+            if (unit_.back(b) == none) order_.move_front(unused, b);
+        }
+
+        template <class Pinned> [[nodiscard]] std::uint32_t victim(Pinned&& pinned) const noexcept {
+            for (std::uint32_t b = order_.back(used); b != none; b = order_.towards_front(used, b))
+                for (std::uint32_t h = unit_.back(b); h != none; h = unit_.towards_front(b, h))
+                    if (!pinned(h)) return h;
+            return none;
+        }
+
+      private:
+        /// The two lists of buckets: in use, highest frequency first, and free ones.
+        static constexpr std::uint32_t used = 0, unused = 1;
+
+        /// One more than there can be frequencies: a unit's next bucket is made before its last is given
+        /// back.
+        [[nodiscard]] static std::uint32_t bucket_count(std::uint32_t handles) noexcept {
+            return handles + 1;
+        }
+        [[nodiscard]] std::uint32_t take_bucket(std::uint32_t uses) noexcept {
+            const std::uint32_t b = order_.back(unused);
+            order_.remove(b);
+            uses_[b] = uses;
+            return b;
+        }
+        void enter(std::uint32_t h, std::uint32_t b) noexcept {
+            bucket_of_[h] = b;
+            unit_.push_front(b, h);
+        }
+
+        resident_lists unit_;                ///< of each bucket, most recently used first
+        resident_lists order_;               ///< of the buckets
+        std::uint32_t* bucket_of_ = nullptr; ///< (handles)
+        std::uint32_t* uses_ = nullptr;      ///< (buckets) the frequency a bucket stands for
+        std::uint32_t buckets_ = 0;
+    };
+};
+
+} // namespace kvtl::inline v0

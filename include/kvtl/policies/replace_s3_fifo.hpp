@@ -1,0 +1,212 @@
+// Replacement: S3-FIFO (Yang et al., SOSP 2023): three queues without any moving on use.
+//
+// New units enter the *small* queue (10 % of the frames); one whose identity is in the *ghost* enters the
+// *main* queue. A use adds one to the unit's counter (two bits, at most 3). While the small queue holds its
+// share or more, its oldest unit is looked at: with a counter above `promote_above` (1 in the paper's
+// Algorithm 1: used at least twice since it came) it moves to main with a counter of 0, otherwise it leaves
+// and the ghost remembers it. If a promotion makes main larger than its share, or the small queue is below
+// its share, main's oldest unit is looked at: with a counter above 0 it goes to the front with one less,
+// otherwise it leaves, and is forgotten. The ghost is a queue too: identities of units that would fill as
+// many frames as main has. The paper's loop then goes on in the small queue; here a call names one
+// victim, and the next call goes on.
+//
+// Shares are counted in frames. A pinned unit is passed over, keeps its place and its counter, and the search
+// goes on with the next newer one; a queue with nothing but pinned units sends the search to the other queue.
+// An identity is (lane, unit). A lane that begins a new sequence may find its predecessor's in the ghost: a
+// unit then enters main too early, which costs one round there.
+//
+// Cost: O(1) per use and per step of the search. About 60 bytes per frame. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/resident_lists.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <string_view>
+
+namespace kvtl::inline v0 {
+
+/// The last units that left, as many as would fill a number of frames: a queue in which identities are found
+/// by hash. When one is there twice, it is the newer that is found.
+class ghost_queue {
+    struct entry {
+        std::uint32_t lane, unit, pages;
+        std::uint32_t next; ///< older one with the same hash
+    };
+
+  public:
+    ghost_queue() = default;
+    ghost_queue(std::uint32_t frames, std::span<std::byte> memory) noexcept
+        : frames_(frames), buckets_(bucket_count(frames)) {
+        const std::size_t list_bytes = resident_lists::bytes(frames, 2);
+        slots_ = resident_lists(frames, 2, memory.first(list_bytes));
+        entry_ = reinterpret_cast<entry*>(memory.data() + list_bytes);
+        bucket_ = reinterpret_cast<std::uint32_t*>(memory.data() + list_bytes + frames * sizeof(entry));
+        std::fill_n(bucket_, buckets_, none);
+        for (std::uint32_t s = 0; s < frames; ++s) slots_.push_front(unused, s);
+    }
+    [[nodiscard]] static std::size_t bytes(std::uint32_t frames) noexcept {
+        return resident_lists::bytes(frames, 2) + frames * sizeof(entry) +
+               bucket_count(frames) * sizeof(std::uint32_t);
+    }
+
+    /// Units larger than the whole queue are not remembered.
+    void push(const resident_facts& left) noexcept {
+        if (left.pages > frames_) return;
+        while (pages_ + left.pages > frames_) drop(slots_.back(used));
+        const std::uint32_t s = slots_.back(unused); // there is one: every unit has at least one page
+        std::uint32_t& first = bucket_of(left.lane, left.unit);
+        entry_[s] = {left.lane, left.unit, left.pages, first};
+        first = s;
+        pages_ += left.pages;
+        slots_.move_front(used, s);
+    }
+    /// True, and it is forgotten, when the unit is there.
+    [[nodiscard]] bool take(const resident_facts& back) noexcept {
+        for (std::uint32_t s = bucket_of(back.lane, back.unit); s != none; s = entry_[s].next)
+            if (entry_[s].lane == back.lane && entry_[s].unit == back.unit) {
+                drop(s);
+                return true;
+            }
+        return false;
+    }
+
+  private:
+    static constexpr std::uint32_t used = 0, unused = 1;
+
+    [[nodiscard]] static std::uint32_t bucket_count(std::uint32_t frames) noexcept {
+        return std::bit_ceil(frames + 1);
+    }
+    [[nodiscard]] std::uint32_t& bucket_of(std::uint32_t lane, std::uint32_t unit) const noexcept {
+        const std::uint64_t key = (std::uint64_t{lane} << 32 | unit) * 0x9E3779B97F4A7C15U;
+        return bucket_[(key >> 32) & (buckets_ - 1)];
+    }
+    void drop(std::uint32_t s) noexcept {
+        std::uint32_t* at = &bucket_of(entry_[s].lane, entry_[s].unit);
+        while (*at != s) at = &entry_[*at].next;
+        *at = entry_[s].next;
+        pages_ -= entry_[s].pages;
+        slots_.move_front(unused, s);
+    }
+
+    resident_lists slots_; ///< newest first
+    entry* entry_ = nullptr;
+    std::uint32_t* bucket_ = nullptr;
+    std::uint32_t frames_ = 0;
+    std::uint32_t buckets_ = 0;
+    std::uint32_t pages_ = 0;
+};
+
+struct s3_fifo {
+    static constexpr std::string_view name = "s3_fifo";
+    struct config {
+        std::uint32_t small_percent = 10; ///< share of the frames for new units; 0 to 100
+        std::uint32_t promote_above = 1;  ///< uses on probation that a unit must exceed; 0 to 2
+        template <class Visit> void fields(Visit&& visit) {
+            visit("small_percent", small_percent);
+            visit("promote_above", promote_above);
+        }
+    };
+
+    template <class Geometry> class state {
+        struct entry {
+            resident_facts facts;
+            std::uint8_t uses;
+            std::uint8_t queue;
+        };
+
+      public:
+        state() = default;
+        state(const config& c, std::uint32_t handles, std::uint32_t /*unit_pages*/,
+              std::span<std::byte> memory) noexcept
+            : promote_above_(c.promote_above), quota_{share_of(handles, c.small_percent),
+                                                      handles - share_of(handles, c.small_percent)} {
+            const std::size_t list_bytes = resident_lists::bytes(handles, 2);
+            const std::size_t entry_bytes = handles * sizeof(entry);
+            queues_ = resident_lists(handles, 2, memory.first(list_bytes));
+            entry_ = reinterpret_cast<entry*>(memory.data() + list_bytes);
+            ghost_ = ghost_queue(quota_[main], memory.subspan(list_bytes + entry_bytes));
+        }
+        [[nodiscard]] static std::size_t bytes(std::uint32_t handles, std::uint32_t /*unit_pages*/) noexcept {
+            return resident_lists::bytes(handles, 2) + handles * sizeof(entry) + ghost_queue::bytes(handles);
+        }
+
+        void tick() noexcept {}
+        void admit(std::uint32_t h, resident_facts facts) noexcept {
+            const bool known = ghost_.take(facts);
+            entry_[h] = {facts, 0, known ? main : small};
+            pages_[entry_[h].queue] += facts.pages;
+            queues_.push_front(entry_[h].queue, h);
+        }
+        void touch(std::uint32_t h) noexcept {
+            entry_[h].uses = static_cast<std::uint8_t>(std::min(entry_[h].uses + 1, 3));
+        }
+        /// An update is a use; the unit may have grown.
+        void refresh(std::uint32_t h, resident_facts facts) noexcept {
+            pages_[entry_[h].queue] += facts.pages - entry_[h].facts.pages;
+            entry_[h].facts = facts;
+            touch(h);
+        }
+        /// Only a unit that leaves as the last victim named is remembered.
+        void remove(std::uint32_t h) noexcept {
+            pages_[entry_[h].queue] -= entry_[h].facts.pages;
+            queues_.remove(h);
+            if (h == named_ && entry_[h].queue == small) ghost_.push(entry_[h].facts);
+            if (h == named_) named_ = none;
+        }
+
+        template <class Pinned> [[nodiscard]] std::uint32_t victim(Pinned&& pinned) const noexcept {
+            named_ = pages_[small] >= quota_[small] ? from_small(pinned) : none;
+            if (named_ == none) named_ = from_main(pinned);
+            if (named_ == none) named_ = from_small(pinned); // nothing in main may leave
+            if (named_ == none) named_ = from_main(pinned);  // all of the small queue was promoted
+            return named_;
+        }
+
+      private:
+        static constexpr std::uint8_t small = 0, main = 1;
+
+        /// Promotes what deserves it, up to the first unit that does not, which is the victim. The victim
+        /// comes from main when a promotion has filled that.
+        template <class Pinned> [[nodiscard]] std::uint32_t from_small(Pinned& pinned) const noexcept {
+            for (std::uint32_t h = queues_.back(small), next = none; h != none; h = next) {
+                next = queues_.towards_front(small, h);
+                if (pinned(h)) continue;
+                entry& e = entry_[h];
+                if (e.uses <= promote_above_) return h;
+                e.uses = 0;
+                e.queue = main;
+                pages_[small] -= e.facts.pages;
+                pages_[main] += e.facts.pages;
+                queues_.move_front(main, h);
+                if (pages_[main] > quota_[main]) return from_main(pinned); // finds one: h may leave
+            }
+            return none;
+        }
+        template <class Pinned> [[nodiscard]] std::uint32_t from_main(Pinned& pinned) const noexcept {
+            for (std::uint32_t h = queues_.back(main); h != none;) {
+                const std::uint32_t next = queues_.towards_front(main, h);
+                if (!pinned(h)) {
+                    if (entry_[h].uses == 0) return h;
+                    --entry_[h].uses;
+                    queues_.move_front(main, h);
+                    h = next != none ? next : queues_.back(main);
+                } else {
+                    h = next; // none: all are pinned, since others come back to the front
+                }
+            }
+            return none;
+        }
+
+        // Searching moves units, and with them all of this.
+        mutable resident_lists queues_;
+        mutable std::uint32_t pages_[2] = {0, 0};
+        mutable std::uint32_t named_ = none; ///< the last victim, until it is removed
+        entry* entry_ = nullptr;
+        ghost_queue ghost_;
+        std::uint32_t promote_above_ = 1;
+        std::uint32_t quota_[2] = {0, 0};
+    };
+};
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,78 @@
+// Replacement: SIEVE (Zhang et al., NSDI 2024).
+//
+// One queue in order of arrival and a hand that walks it from the oldest to the newest and then starts again.
+// A use only sets the unit's visited bit; nothing moves. The hand clears the bits it finds set and stops at
+// the first unit whose bit is not: that one leaves, and the next search starts behind it. New units arrive
+// at the front, mostly out of the hand's reach, and leave soon when nobody asks for them again.
+// The hand passes pinned units without clearing their bits: they are met again on its next round.
+//
+// Cost: O(1) per use; a victim costs the steps of the hand, less than three rounds. 9 bytes per frame.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/resident_lists.hpp>
+
+#include <algorithm>
+#include <string_view>
+
+namespace kvtl::inline v0 {
+
+struct sieve {
+    static constexpr std::string_view name = "sieve";
+    struct config {
+        template <class Visit> void fields(Visit&&) {}
+    };
+
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config&, std::uint32_t handles, std::uint32_t /*unit_pages*/,
+              std::span<std::byte> memory) noexcept {
+            const std::size_t list_bytes = resident_lists::bytes(handles, 1);
+            queue_ = resident_lists(handles, 1, memory.first(list_bytes));
+            visited_ = reinterpret_cast<bool*>(memory.data() + list_bytes);
+            std::fill_n(visited_, handles, false);
+        }
+        [[nodiscard]] static std::size_t bytes(std::uint32_t handles, std::uint32_t /*unit_pages*/) noexcept {
+            return resident_lists::bytes(handles, 1) + handles * sizeof(bool);
+        }
+
+        void tick() noexcept {}
+        void admit(std::uint32_t h, resident_facts) noexcept {
+            visited_[h] = false;
+            queue_.push_front(0, h);
+        }
+        void touch(std::uint32_t h) noexcept { visited_[h] = true; }
+        void refresh(std::uint32_t h, resident_facts) noexcept { touch(h); }
+        void remove(std::uint32_t h) noexcept {
+            if (hand_ == h) hand_ = queue_.towards_front(0, h);
+            queue_.remove(h);
+        }
+
+        /// The hand stays at the victim until that is removed.
+        template <class Pinned> [[nodiscard]] std::uint32_t victim(Pinned&& pinned) const noexcept {
+            std::uint32_t h = hand_ != none ? hand_ : queue_.back(0);
+            for (int ends = 0; ends < 3;) { // the rest of a round, one for the bits, one for the victim
+                if (h == none) {
+                    ++ends;
+                    h = queue_.back(0);
+                    if (h == none) return none;
+                    continue;
+                }
+                if (!pinned(h)) {
+                    if (!visited_[h]) return hand_ = h;
+                    visited_[h] = false;
+                }
+                h = queue_.towards_front(0, h);
+            }
+            return none;
+        }
+
+      private:
+        resident_lists queue_; ///< newest first
+        bool* visited_ = nullptr;
+        mutable std::uint32_t hand_ = none; ///< none: at the oldest. Searching moves it.
+    };
+};
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,88 @@
+// Replacement: segmented LRU (Karedla, Love and Wherry, IEEE Computer 27(3), 1994).
+//
+// New units are on probation; the next use makes a unit protected. When the protected segment outgrows its
+// share, its least recently used units go back to probation, as the most recent there: a sweep through many
+// units leaves those alone that were used twice. Victims are taken from the end of probation, and from the
+// protected segment only when no unit on probation may leave. Pinned units are passed over and keep their
+// place. The protected share is counted in frames; the paper leaves it open, 80 % is usual elsewhere.
+//
+// Cost: O(1) per use, but for units that are sent back. 16 bytes per frame. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/resident_lists.hpp>
+
+#include <string_view>
+
+namespace kvtl::inline v0 {
+
+struct slru {
+    static constexpr std::string_view name = "slru";
+    struct config {
+        std::uint32_t protected_percent = 80; ///< share of the frames for units used again; 0 to 100
+        template <class Visit> void fields(Visit&& visit) { visit("protected_percent", protected_percent); }
+    };
+
+    template <class Geometry> class state {
+        struct entry {
+            std::uint32_t pages;
+            std::uint32_t segment;
+        };
+
+      public:
+        state() = default;
+        state(const config& c, std::uint32_t handles, std::uint32_t /*unit_pages*/,
+              std::span<std::byte> memory) noexcept
+            : quota_(share_of(handles, c.protected_percent)) {
+            const std::size_t list_bytes = resident_lists::bytes(handles, 2);
+            lists_ = resident_lists(handles, 2, memory.first(list_bytes));
+            entry_ = reinterpret_cast<entry*>(memory.data() + list_bytes);
+        }
+        [[nodiscard]] static std::size_t bytes(std::uint32_t handles, std::uint32_t /*unit_pages*/) noexcept {
+            return resident_lists::bytes(handles, 2) + handles * sizeof(entry);
+        }
+
+        void tick() noexcept {}
+        void admit(std::uint32_t h, resident_facts facts) noexcept {
+            entry_[h] = {facts.pages, probation};
+            lists_.push_front(probation, h);
+        }
+        void touch(std::uint32_t h) noexcept {
+            move(h, guarded);
+            while (guarded_pages_ > quota_) move(lists_.back(guarded), probation);
+        }
+        /// An update is a use; the unit may have grown.
+        void refresh(std::uint32_t h, resident_facts facts) noexcept {
+            if (entry_[h].segment == guarded) guarded_pages_ += facts.pages - entry_[h].pages;
+            entry_[h].pages = facts.pages;
+            touch(h);
+        }
+        void remove(std::uint32_t h) noexcept {
+            if (entry_[h].segment == guarded) guarded_pages_ -= entry_[h].pages;
+            lists_.remove(h);
+        }
+
+        template <class Pinned> [[nodiscard]] std::uint32_t victim(Pinned&& pinned) const noexcept {
+            for (const std::uint32_t segment : {probation, guarded})
+                for (std::uint32_t h = lists_.back(segment); h != none; h = lists_.towards_front(segment, h))
+                    if (!pinned(h)) return h;
+            return none;
+        }
+
+      private:
+        static constexpr std::uint32_t probation = 0, guarded = 1; ///< guarded: `protected` is a keyword
+
+        void move(std::uint32_t h, std::uint32_t segment) noexcept {
+            if (entry_[h].segment == guarded) guarded_pages_ -= entry_[h].pages;
+            if (segment == guarded) guarded_pages_ += entry_[h].pages;
+            entry_[h].segment = segment;
+            lists_.move_front(segment, h);
+        }
+
+        resident_lists lists_;
+        entry* entry_ = nullptr;
+        std::uint32_t quota_ = 0; ///< frames that the protected segment may hold
+        std::uint32_t guarded_pages_ = 0;
+    };
+};
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,22 @@
+// Retention: entries over budget are given up for good, those with the lowest score first.
+//
+// A preset with this retention is served by evict/eviction_manager.hpp; evict/retention.hpp says what a score
+// is.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/evict/retention.hpp>
+
+namespace kvtl::inline v0 {
+
+template <class Score> struct drop {
+    static constexpr std::string_view name = Score::name;
+    static constexpr bool drops = true;
+    static constexpr bool merges = false;
+    static constexpr signal needs = needs_of<Score>();
+    static constexpr feedback reads_mass = feedback_of<Score>();
+    using score = Score;
+    using config = typename Score::config;
+};
+
+} // namespace kvtl::inline v0

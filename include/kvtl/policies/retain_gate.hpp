@@ -1,0 +1,100 @@
+// Score: a learned gate, asked once per token when it arrives (evict/gate_weights.hpp holds the network).
+//
+// Variants, by what the gate reads and what its number means:
+//   decaying_gate   TRIM-KV: reads the layer's input; log beta = logsigmoid(gate); an entry is worth
+//                   log beta * age, so that beta = 1 never leaves. Decode evicts when `buffer` entries over.
+//   retention_gate  Locret: reads q, k and v of all heads; the number itself is the worth, for ever.
+//   global_gate     "Make Each Token Count": reads the layer's input; one scale for all heads and layers, so
+//                   that they compete (with budget progressive_heads).
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/evict/gate_weights.hpp>
+#include <kvtl/evict/retention.hpp>
+#include <kvtl/simd/convert.hpp>
+
+#include <cmath>
+
+namespace kvtl::inline v0 {
+
+enum class gate_reads : std::uint8_t { input, qkv };
+
+template <gate_reads Reads, bool Decays> struct gate_score : score_defaults {
+    static constexpr std::string_view name = Decays                     ? "decaying_gate"
+                                             : Reads == gate_reads::qkv ? "retention_gate"
+                                                                        : "global_gate";
+    static constexpr signal needs =
+        Reads == gate_reads::input ? signal::x : signal::q | signal::k | signal::v;
+    static constexpr score_source source = score_source::arrival;
+    static constexpr bool evicts_in_decode = true;
+    static constexpr bool ages = Decays; ///< worth depends on age: a prompt is ranked by it, too
+    struct config {
+        std::uint32_t buffer = Decays ? 128 : 1; ///< entries over the limit before decode evicts
+        std::uint64_t model = 0;                 ///< number of the model; 0: not checked
+        std::span<const std::byte> weights{};    ///< a gate blob. Read by open() only
+        template <class Visit> void fields(Visit&& visit) { visit("buffer", buffer); }
+    };
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config& c, const score_limits&, std::span<std::byte> memory) noexcept
+            : buffer_(c.buffer), gate_(c.weights, memory) {}
+        [[nodiscard]] static std::size_t bytes(const config& c, const score_limits&) noexcept {
+            return gate_network::bytes(c.weights);
+        }
+        [[nodiscard]] static status check(const config& c, const score_limits& l) noexcept {
+            if (c.buffer == 0 || c.buffer > (1U << 20))
+                return status::failure(errc::invalid_argument, "retention.buffer is %u; valid: 1 to %u",
+                                       c.buffer, 1U << 20);
+            if (status s = gate_network::check(c.weights, l.layers, l.kv_heads, c.model); !s) return s;
+            gate_header h;
+            std::memcpy(&h, c.weights.data(), sizeof h);
+            const std::size_t width = std::size_t{l.kv_heads} * (l.group + 2) * l.dim;
+            if (Reads == gate_reads::qkv && h.inputs != width)
+                return status::failure(errc::invalid_argument,
+                                       "retention.weights read %u numbers; valid: q, k and v of a token, %zu",
+                                       h.inputs, width);
+            return {};
+        }
+        [[nodiscard]] status check_arrival(const layer_input& in, std::size_t tokens) const noexcept {
+            if (Reads == gate_reads::input && in.x.size() != tokens * gate_.inputs())
+                return status::failure(errc::invalid_argument, "x has %zu floats; valid: tokens * %u = %zu",
+                                       in.x.size(), gate_.inputs(), tokens * gate_.inputs());
+            if (Reads == gate_reads::input && !simd::all_finite(in.x.data(), in.x.size()))
+                return status::failure(errc::invalid_argument, "x holds a number that is not finite");
+            if (Reads == gate_reads::qkv && in.q.empty())
+                return status::failure(errc::invalid_argument,
+                                       "q is empty; valid: the queries, the gate reads them");
+            return {};
+        }
+        void arrive(const arriving& a, std::span<float> out) const noexcept {
+            if constexpr (Reads == gate_reads::input) {
+                const std::span<const float> in[] = {a.x};
+                gate_.forward(a.layer, in, out, a.first_head, a.head_step);
+            } else {
+                const std::span<const float> in[] = {a.q, a.k, a.v};
+                gate_.forward(a.layer, in, out, a.first_head, a.head_step);
+            }
+            if constexpr (Decays)
+                for (float& x : out) x = log_sigmoid(x);
+        }
+        [[nodiscard]] float worth(const held_entry& e, const record&) const noexcept {
+            return Decays ? e.score * e.age() : e.score;
+        }
+        [[nodiscard]] std::uint32_t slack() const noexcept { return buffer_ - 1; }
+
+      private:
+        /// ln(1 / (1 + e^-x)), without overflow on either side.
+        [[nodiscard]] static float log_sigmoid(float x) noexcept {
+            return x < 0.0F ? x - std::log1p(std::exp(x)) : -std::log1p(std::exp(-x));
+        }
+        std::uint32_t buffer_ = 1;
+        gate_network gate_;
+    };
+};
+
+using decaying_gate = gate_score<gate_reads::input, true>;
+using retention_gate = gate_score<gate_reads::qkv, false>;
+using global_gate = gate_score<gate_reads::input, false>;
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,31 @@
+// Score: the smaller a key's norm, the more attention it tends to get ("A Simple and Effective L2 Norm-Based
+// Strategy"). Known when the entry arrives, so decode may evict by it as well.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/evict/retention.hpp>
+
+#include <cmath>
+
+namespace kvtl::inline v0 {
+
+struct key_norm : score_defaults {
+    static constexpr std::string_view name = "key_norm";
+    static constexpr score_source source = score_source::arrival;
+    static constexpr bool evicts_in_decode = true;
+    template <class Geometry> class state : public score_state<config> {
+      public:
+        using score_state<config>::score_state;
+        void arrive(const arriving& a, std::span<float> out) const noexcept {
+            const std::size_t dim = this->limits_.dim;
+            for (std::size_t i = 0; i < out.size(); ++i) {
+                const float* k = &a.k[(a.first_head + i * a.head_step) * dim];
+                out[i] = -std::sqrt(simd::dot(k, k, dim));
+            }
+        }
+        [[nodiscard]] float worth(const held_entry& e, const record&) const noexcept { return e.score; }
+        [[nodiscard]] std::uint32_t slack() const noexcept { return 0; }
+    };
+};
+
+} // namespace kvtl::inline v0

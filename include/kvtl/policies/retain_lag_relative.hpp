@@ -1,0 +1,91 @@
+// Score: how much an entry stands out, measured with the yardstick of the block that follows it (LagKV).
+//
+// What:   behind the sinks the prompt is cut into blocks of `lag`. Each number of a block's keys is placed
+//         between the minimum and maximum that the next block has in that dimension; an entry's score is
+//         the standard deviation of its places, softmaxed over the block; likewise for values; the mean of
+//         both ranks it in its block. Ranks are comparable between blocks. What has no next block comes
+//         first.
+// Source: LagKV: 4 sinks, lag 128.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/evict/retention.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvtl::inline v0 {
+
+struct lag_relative : score_defaults {
+    static constexpr std::string_view name = "lag_relative";
+    static constexpr signal needs = signal::k | signal::v;
+    static constexpr score_source source = score_source::keys;
+    static constexpr std::uint32_t spare_rows = 3;
+    struct config {
+        std::uint32_t lag = 128;
+        template <class Visit> void fields(Visit&& visit) { visit("lag", lag); }
+    };
+    template <class Geometry> class state : public score_state<config> {
+      public:
+        using score_state<config>::score_state;
+        [[nodiscard]] static status check(const config& c, const score_limits&) noexcept {
+            if (c.lag < 2)
+                return status::failure(errc::invalid_argument, "retention.lag is %u; valid: 2 and more",
+                                       c.lag);
+            return {};
+        }
+        template <element E> void score(const prompt_lane<E>& lane, std::span<float> out) const noexcept {
+            const std::uint32_t n = lane.tokens(), lag = this->config_.lag;
+            const std::uint32_t blocks = (n - lane.sinks) / lag;
+            std::fill(out.begin(), out.end(), 2.0F); // more than any rank
+            for (std::uint32_t b = 0; b + 1 < blocks; ++b) {
+                const std::size_t first = lane.sinks + std::size_t{b} * lag;
+                const std::span<float> sum = lane.spare.first(lag);
+                std::fill(sum.begin(), sum.end(), 0.0F);
+                add_shares(lane.keys.slice(first, lag), lane.keys.slice(first + lag, lag), lane.spare, sum);
+                add_shares(lane.values.slice(first, lag), lane.values.slice(first + lag, lag), lane.spare,
+                           sum);
+                for (std::uint32_t i = 0; i < lag; ++i) {
+                    std::uint32_t rank = 0;
+                    for (std::uint32_t j = 0; j < lag; ++j)
+                        rank += sum[j] < sum[i] || (j > i && !(sum[i] < sum[j])) ? 1U : 0U;
+                    out[first + i] = static_cast<float>(rank) / static_cast<float>(lag);
+                }
+            }
+        }
+
+      private:
+        /// sum[i] += half of the softmax of the deviations. spare: three runs of lag floats, the first of
+        /// them `sum`.
+        template <element E>
+        static void add_shares(rows_view<E> block, rows_view<E> next, std::span<float> spare,
+                               std::span<float> sum) noexcept {
+            const std::size_t lag = block.count;
+            const std::span<float> total = spare.subspan(lag, lag), square = spare.subspan(2 * lag, lag);
+            std::fill(total.begin(), total.end(), 0.0F);
+            std::fill(square.begin(), square.end(), 0.0F);
+            for (std::size_t d = 0; d < block.dim; ++d) {
+                float low = to_float(next.row(0)[d]), high = low;
+                for (std::size_t i = 1; i < lag; ++i) {
+                    low = std::min(low, to_float(next.row(i)[d]));
+                    high = std::max(high, to_float(next.row(i)[d]));
+                }
+                const float share = high > low ? 1.0F / (high - low) : 0.0F;
+                for (std::size_t i = 0; i < lag; ++i) {
+                    const float x = (to_float(block.row(i)[d]) - low) * share;
+                    total[i] += x;
+                    square[i] += x * x;
+                }
+            }
+            const auto dim = static_cast<float>(block.dim);
+            for (std::size_t i = 0; i < lag; ++i) {
+                const float mean = total[i] / dim;
+                total[i] = std::sqrt(std::max(0.0F, square[i] / dim - mean * mean));
+            }
+            const float all = simd::exp_shifted_sum(total.data(), lag, simd::max_of(total.data(), lag));
+            simd::axpy(0.5F / all, total.data(), sum.data(), lag);
+        }
+    };
+};
+
+} // namespace kvtl::inline v0

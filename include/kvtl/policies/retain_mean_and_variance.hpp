@@ -1,0 +1,100 @@
+// Score: how much the window attends to an entry, and how much that changes (CAKE); and for the budget,
+// how widely and how restlessly a layer attends (CAKE).
+//
+// What:   per query head, mean + gamma * variance over the window, pooled over neighbours; mean over the
+//         group. A layer's preference is H^(1/tau1) * V^(1/tau2): H the entropy of the window's mean
+//         attention, V the variances summed over entries, both over the competing entries and averaged
+//         over query heads.
+// Source: CAKE; gamma 200 is its command line's default. tau (0.4 to 2.3) is tuned per model there; 1
+//         here. Variances are those of the window itself (no sample correction).
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/evict/retention.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvtl::inline v0 {
+
+struct mean_and_variance : score_defaults {
+    static constexpr std::string_view name = "mean_and_variance";
+    static constexpr signal needs = signal::q | signal::k;
+    static constexpr score_source source = score_source::window;
+    static constexpr std::uint32_t spare_rows = 3;
+    struct config {
+        float gamma = 200.0F;
+        std::uint32_t pool_width = 5;
+        float tau_entropy = 1.0F, tau_variance = 1.0F;
+        template <class Visit> void fields(Visit&& visit) {
+            visit("gamma", gamma);
+            visit("pool_width", pool_width);
+            visit("tau_entropy", tau_entropy);
+            visit("tau_variance", tau_variance);
+        }
+    };
+    template <class Geometry> class state : public score_state<config> {
+      public:
+        using score_state<config>::score_state;
+        [[nodiscard]] static status check(const config& c, const score_limits&) noexcept {
+            if (!(c.gamma >= 0.0F && c.gamma < 1e9F))
+                return status::failure(errc::invalid_argument, "retention.gamma is %g; valid: 0 and more",
+                                       static_cast<double>(c.gamma));
+            if (!(c.tau_entropy > 0.0F && c.tau_variance > 0.0F))
+                return status::failure(errc::invalid_argument,
+                                       "retention.tau_entropy and tau_variance are %g and %g; valid: above 0",
+                                       static_cast<double>(c.tau_entropy),
+                                       static_cast<double>(c.tau_variance));
+            return check_pool_width(c.pool_width);
+        }
+        template <element E> void score(const prompt_lane<E>& lane, std::span<float> out) const noexcept {
+            const std::uint32_t n = lane.tokens();
+            const std::span<float> mean = lane.spare.first(n), square = lane.spare.subspan(n, n),
+                                   pooled = lane.spare.subspan(std::size_t{2} * n, n);
+            const float share = 1.0F / static_cast<float>(lane.group);
+            for (std::uint32_t g = 0; g < lane.group; ++g) { // a variance belongs to one query head
+                prompt_lane<E> one = lane;
+                one.queries += g * lane.keys.dim;
+                one.group = 1;
+                std::fill(mean.begin(), mean.end(), 0.0F);
+                std::fill(square.begin(), square.end(), 0.0F);
+                for_each_observed(one, [&](std::uint32_t, std::uint32_t, std::span<const float> p) {
+                    for (std::size_t t = 0; t < p.size(); ++t) {
+                        mean[t] += p[t];
+                        square[t] += p[t] * p[t];
+                    }
+                });
+                const float queries = 1.0F / static_cast<float>(lane.observed);
+                for (std::uint32_t t = 0; t < n; ++t) {
+                    mean[t] *= queries;
+                    square[t] = std::max(0.0F, square[t] * queries - mean[t] * mean[t]);
+                }
+                note(lane, mean, square, share);
+                for (std::uint32_t t = 0; t < n; ++t) mean[t] += this->config_.gamma * square[t];
+                pool_scores<pooling::average>(mean, this->config_.pool_width, pooled);
+                simd::axpy(share, pooled.data(), out.data(), n);
+            }
+        }
+        [[nodiscard]] float preference(const layer_notes& notes) const noexcept {
+            const double lanes = std::max(1U, notes.lanes);
+            const auto part = [lanes](double sum, float tau) {
+                return std::pow(sum / lanes, 1.0 / static_cast<double>(tau));
+            };
+            return static_cast<float>(part(notes.entropy, this->config_.tau_entropy) *
+                                      part(notes.variance, this->config_.tau_variance));
+        }
+
+      private:
+        template <element E>
+        static void note(const prompt_lane<E>& lane, std::span<const float> mean,
+                         std::span<const float> variance, float share) noexcept {
+            for (std::uint32_t t = lane.sinks; t < lane.tokens() - lane.window; ++t) {
+                const auto p = static_cast<double>(mean[t]);
+                if (p > 0.0) lane.notes->entropy -= static_cast<double>(share) * p * std::log(p);
+                lane.notes->variance += static_cast<double>(share * variance[t]);
+            }
+        }
+    };
+};
+
+} // namespace kvtl::inline v0

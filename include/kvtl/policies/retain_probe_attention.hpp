@@ -1,0 +1,46 @@
+// Score: the attention of queries that stand for the future, which the engine supplies with the prompt's last
+// chunk (layer_input::probe): pseudo tokens at later positions (DapQ), a trained lookahead (LookaheadKV), a
+// patched prompt per episode (EpiCache).
+//
+// What:   softmax of each probe over the whole prompt, reduced over probes and group by mean or maximum,
+//         pooled.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/evict/retention.hpp>
+
+#include <algorithm>
+
+namespace kvtl::inline v0 {
+
+template <over How, pooling Pool, std::uint32_t Width> struct probe_attention : score_defaults {
+    static constexpr std::string_view name = "probe_attention";
+    static constexpr signal needs = signal::k | signal::probe;
+    static constexpr score_source source = score_source::probe;
+    static constexpr std::uint32_t spare_rows = 1;
+    struct config {
+        std::uint32_t pool_width = Width;
+        template <class Visit> void fields(Visit&& visit) { visit("pool_width", pool_width); }
+    };
+    template <class Geometry> class state : public score_state<config> {
+      public:
+        using score_state<config>::score_state;
+        [[nodiscard]] static status check(const config& c, const score_limits&) noexcept {
+            return check_pool_width(c.pool_width);
+        }
+        template <element E> void score(const prompt_lane<E>& lane, std::span<float> out) const noexcept {
+            const std::span<float> sum = lane.spare.first(lane.tokens());
+            std::fill(sum.begin(), sum.end(), 0.0F);
+            const float share = 1.0F / static_cast<float>(lane.group * lane.observed);
+            for_each_observed(lane, [&](std::uint32_t, std::uint32_t, std::span<const float> p) {
+                if constexpr (How == over::mean)
+                    simd::axpy(share, p.data(), sum.data(), p.size());
+                else
+                    for (std::size_t t = 0; t < p.size(); ++t) sum[t] = std::max(sum[t], p[t]);
+            });
+            pool_scores<Pool>(sum, this->config_.pool_width, out);
+        }
+    };
+};
+
+} // namespace kvtl::inline v0

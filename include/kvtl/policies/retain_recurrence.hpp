@@ -1,0 +1,69 @@
+// Score: entries whose attention comes back stay until they have been silent for longer than ever before
+// (LazyEviction).
+//
+// What:   an entry is active in a step where it receives at least `activity` of the attention. Remembered
+//         are its last active step and the longest silence that ended (its recurrence interval). Worth
+//         falls with the present silence, measured in recurrence intervals. Eviction waits until a lane is
+//         `period` entries over its limit, so that one unlucky step drops nothing.
+// Source: LazyEviction names the two quantities and the lag; period 175 and activity 1e-4 are reported,
+//         the exact score is not, so this one is ours. The prompt is ranked by the attention it received.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/evict/retention.hpp>
+
+#include <algorithm>
+
+namespace kvtl::inline v0 {
+
+struct recurrence : score_defaults {
+    static constexpr std::string_view name = "recurrence";
+    static constexpr signal needs = signal::q | signal::k;
+    static constexpr feedback reads_mass = feedback::full;
+    static constexpr score_source source = score_source::prompt;
+    static constexpr bool evicts_in_decode = true;
+    struct record {
+        std::uint32_t last_active = 0;
+        std::uint32_t interval = 0; ///< longest silence that ended
+        [[nodiscard]] static record arrived(std::uint32_t token) noexcept { return {token, 0}; }
+    };
+    struct config {
+        float activity = 1e-4F;
+        std::uint32_t period = 175;
+        template <class Visit> void fields(Visit&& visit) {
+            visit("activity", activity);
+            visit("period", period);
+        }
+    };
+    template <class Geometry> class state : public score_state<config> {
+      public:
+        using score_state<config>::score_state;
+        [[nodiscard]] static status check(const config& c, const score_limits&) noexcept {
+            if (!(c.activity > 0.0F && c.activity < 1.0F))
+                return status::failure(errc::invalid_argument, "retention.activity is %g; valid: 0 to 1",
+                                       static_cast<double>(c.activity));
+            if (c.period == 0 || c.period > (1U << 20))
+                return status::failure(errc::invalid_argument, "retention.period is %u; valid: 1 to %u",
+                                       c.period, 1U << 20);
+            return {};
+        }
+        void feed(const held_entry& e, float mass, float&, record& r) const noexcept {
+            if (mass < this->config_.activity) return;
+            r.interval = std::max(r.interval, silence(e, r));
+            r.last_active = e.now;
+        }
+        [[nodiscard]] float worth(const held_entry& e, const record& r) const noexcept {
+            return -static_cast<float>(silence(e, r)) / static_cast<float>(std::max(r.interval, 1U));
+        }
+        /// Steps between two evictions of a lane that is full.
+        [[nodiscard]] std::uint32_t slack() const noexcept { return this->config_.period - 1; }
+
+      private:
+        /// After a rewind the last active step may lie ahead.
+        [[nodiscard]] static std::uint32_t silence(const held_entry& e, const record& r) noexcept {
+            return e.now - std::min(e.now, r.last_active);
+        }
+    };
+};
+
+} // namespace kvtl::inline v0

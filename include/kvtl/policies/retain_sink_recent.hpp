@@ -1,0 +1,26 @@
+// Score: the later, the better. With sinks pinned this is StreamingLLM's cache, without them a sliding
+// window.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/evict/retention.hpp>
+
+namespace kvtl::inline v0 {
+
+struct sink_recent : score_defaults {
+    static constexpr std::string_view name = "sink_recent";
+    static constexpr score_source source = score_source::keys;
+    static constexpr bool evicts_in_decode = true;
+    template <class Geometry> class state : public score_state<config> {
+      public:
+        using score_state<config>::score_state;
+        template <element E> void score(const prompt_lane<E>& lane, std::span<float> out) const noexcept {
+            for (std::uint32_t t = 0; t < lane.tokens(); ++t)
+                out[t] = -static_cast<float>(lane.tokens() - 1 - t); // exact up to 16 million tokens
+        }
+        [[nodiscard]] float worth(const held_entry& e, const record&) const noexcept { return -e.age(); }
+        [[nodiscard]] std::uint32_t slack() const noexcept { return 0; }
+    };
+};
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,59 @@
+// Selector: every unit whose speculated logit is within alpha of the best one (InfiniGen), best first,
+// as far as the budget goes.
+//
+//   n = number of units with score / sqrt(D) > max - alpha
+//
+// A head whose attention is spread takes many units, a peaked one few. The paper gives all heads of a layer
+// the same n, the mean of their counts; here every lane keeps its own.
+//
+// Cost:   that of top-k.
+// Limits: the reduction must leave logits (group_mean, group_max), not probabilities. Of lanes of several KV
+//         heads the score is a sum over `heads`, and the bar counts for their mean.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/select_topk.hpp>
+
+#include <cmath>
+#include <span>
+#include <string_view>
+
+namespace kvtl::inline v0 {
+
+template <class Reduce, query Source = query::current> struct max_minus_alpha {
+    static constexpr std::string_view name = "max_minus_alpha";
+    static constexpr signal needs = signal::q;
+    static constexpr bool takes_everything = false;
+    static constexpr bool uses_scores = true;
+    static constexpr query source = Source;
+    using reduction = Reduce;
+    struct config {
+        float alpha = 4.0F;      ///< 4: OPT and the paper's speed runs; 5: Llama
+        std::uint32_t heads = 1; ///< KV heads per lane; 0: all, for presets with lanes of a whole layer
+        template <class Visit> void fields(Visit&& visit) { visit("alpha", alpha); }
+    };
+
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config& c, const Geometry& g) noexcept
+            : below_(c.alpha * std::sqrt(static_cast<float>(g.head_dim())) *
+                     static_cast<float>(c.heads != 0 ? c.heads : g.kv_heads())) {}
+
+        [[nodiscard]] std::uint32_t choose(const choice_input& in,
+                                           std::span<chosen_unit> out) const noexcept {
+            if (in.score.empty()) return 0;
+            const float bar = simd::max_of(in.score.data(), in.score.size()) - below_;
+            // The best come first, so those above the bar are a prefix.
+            std::uint32_t n = best_.choose(in, out);
+            while (n != 0 && !(in.score[out[n - 1].unit] > bar)) --n;
+            return n;
+        }
+
+      private:
+        float below_ = 0.0F;
+        typename topk<Reduce, Source>::template state<Geometry> best_;
+    };
+};
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,42 @@
+// ClusterKV: semantic clusters by the cosine of keys, recalled whole, every query head for itself.
+//
+// Paper: "ClusterKV: Manipulating LLM KV Cache in Semantic Space for Recallable Compression". Keys after RoPE
+// without the first 16 tokens are clustered into N / 80 clusters; during decode each full window of 320
+// entries becomes 8 new clusters. Clusters are scored by q . mean and taken in order as long as whole ones
+// fit. Deviations: a cluster that would overshoot is skipped instead of truncated; clusters beyond 160
+// entries are split, as storage bounds them; waiting entries are attended, so no more wait than a quarter of
+// attend_tokens, and 32 recent ones never leave the window; the first two layers are treated like all others.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/io/default_file.hpp>
+#include <kvtl/layout/unit_contiguous.hpp>
+#include <kvtl/policies/cluster_kmeans_windowed.hpp>
+#include <kvtl/policies/index_centroid.hpp>
+#include <kvtl/policies/select_topk.hpp>
+#include <kvtl/presets/full.hpp>
+
+namespace kvtl::inline v0 {
+
+namespace presets {
+
+struct clusterkv : full {
+    static constexpr std::string_view name = "clusterkv";
+    static constexpr std::uint32_t window_tokens = 32;
+    static constexpr std::uint32_t sink_tokens = 16;
+    using clusterer = kmeans_windowed<window_plan{.tokens_per_cluster = 80,
+                                                  .segment = 1U << 20,
+                                                  .window = 320,
+                                                  .window_clusters = 8,
+                                                  .centred = false}>;
+    using index = centroid;
+    using selector = topk<reduce::none>;
+    using layout = unit_contiguous;
+    using io = default_file;
+};
+
+} // namespace presets
+
+template <class Geometry> using clusterkv = kv_manager<presets::clusterkv, Geometry>;
+
+} // namespace kvtl::inline v0

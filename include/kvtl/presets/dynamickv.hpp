@@ -1,0 +1,93 @@
+// Presets that divide a budget: SnapKV's score, but layers or heads that need more get more.
+//
+//   pyramidkv          PyramidKV: less with every layer, beta 20, window 8. Score as SnapKV, group mean.
+//   pyramidkv_kvpress  the variant whose budget includes the window.
+//   dynamickv          DynamicKV: layers compete as they arrive. Window 8, average of 7, r_max 10, every 4
+//                      layers, group mean: what its published scripts run (class and command-line defaults
+//                      differ).
+//   cake               CAKE: every layer takes its share by entropy and variance. Window 32, average of 5.
+//   adakv              Ada-KV: the heads of a layer compete, floor 0.2. Window 32, maximum of 7.
+//   defensivekv        DefensiveKV: worst case instead of mean, heads compete. Window 32.
+//   layer_defensivekv  the same, with all heads of all layers competing.
+//   compress_kv        CompressKV: heads that retrieve decide for their layer, a table divides among layers;
+//                      both are inputs (retention.votes, budget.importance). Window 8.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/budget_cascade.hpp>
+#include <kvtl/policies/budget_head_adaptive.hpp>
+#include <kvtl/policies/budget_progressive.hpp>
+#include <kvtl/policies/budget_pyramid.hpp>
+#include <kvtl/policies/budget_table.hpp>
+#include <kvtl/policies/retain_mean_and_variance.hpp>
+#include <kvtl/policies/retain_voting_heads.hpp>
+#include <kvtl/policies/retain_worst_case.hpp>
+#include <kvtl/presets/snapkv.hpp>
+
+namespace kvtl::inline v0 {
+
+namespace presets {
+
+struct pyramidkv : snapkv_group {
+    static constexpr std::string_view name = "pyramidkv";
+    static constexpr std::uint32_t window_tokens = 8;
+    using budget = pyramid;
+};
+
+struct pyramidkv_kvpress : pyramidkv {
+    static constexpr std::string_view name = "pyramidkv_kvpress";
+    using budget = pyramid_with_window;
+};
+
+struct dynamickv : full {
+    static constexpr std::string_view name = "dynamickv";
+    static constexpr std::uint32_t window_tokens = 8;
+    using retention = drop<window_attention<over::mean, pooling::average, 7>>;
+    using budget = progressive;
+};
+
+struct cake : full {
+    static constexpr std::string_view name = "cake";
+    static constexpr std::uint32_t window_tokens = 32;
+    using retention = drop<mean_and_variance>;
+    using budget = cascade;
+};
+
+struct adakv : full {
+    static constexpr std::string_view name = "adakv";
+    static constexpr std::uint32_t window_tokens = 32;
+    using retention = drop<window_attention<over::mean, pooling::maximum, 7>>;
+    using budget = head_adaptive<>;
+};
+
+struct defensivekv : full {
+    static constexpr std::string_view name = "defensivekv";
+    static constexpr std::uint32_t window_tokens = 32;
+    using retention = drop<worst_case>;
+    using budget = head_adaptive<>;
+};
+
+struct layer_defensivekv : defensivekv {
+    static constexpr std::string_view name = "layer_defensivekv";
+    using budget = progressive_heads;
+};
+
+struct compress_kv : full {
+    static constexpr std::string_view name = "compress_kv";
+    static constexpr std::uint32_t window_tokens = 8;
+    using retention = drop<voting_heads>;
+    using budget = table;
+};
+
+} // namespace presets
+
+template <class Geometry> using pyramidkv = kv_manager<presets::pyramidkv, Geometry>;
+template <class Geometry> using pyramidkv_kvpress = kv_manager<presets::pyramidkv_kvpress, Geometry>;
+template <class Geometry> using dynamickv = kv_manager<presets::dynamickv, Geometry>;
+template <class Geometry> using cake = kv_manager<presets::cake, Geometry>;
+template <class Geometry> using adakv = kv_manager<presets::adakv, Geometry>;
+template <class Geometry> using defensivekv = kv_manager<presets::defensivekv, Geometry>;
+template <class Geometry> using layer_defensivekv = kv_manager<presets::layer_defensivekv, Geometry>;
+template <class Geometry> using compress_kv = kv_manager<presets::compress_kv, Geometry>;
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,55 @@
+// InfiniGen: single tokens whose scores are speculated one layer ahead from a part of their (skewed) key
+// channels.
+//
+// Paper: "InfiniGen: Efficient Generative Inference of Large Language Models with Dynamic KV Cache
+// Management" (§4): queries and keys are rotated by a basis from an offline SVD, partial keys stay in memory,
+// tokens whose speculated score is within alpha of the best are fetched. Extended to storage as KVSwap's
+// authors did for their comparison: InfiniGen* reads and chooses a token of all heads at once, "+ru" adds
+// KVSwap's FIFO buffer. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/index_rotated_channels.hpp>
+#include <kvtl/policies/replace_fifo.hpp>
+#include <kvtl/policies/select_max_minus_alpha.hpp>
+#include <kvtl/presets/flexgen.hpp>
+
+namespace kvtl::inline v0 {
+
+namespace presets {
+
+/// Single tokens of single heads, speculated a layer ahead; nothing is kept between steps.
+struct infinigen : offloaded {
+    static constexpr std::string_view name = "infinigen";
+    using index = skewed_channels;
+    using selector = max_minus_alpha<reduce::group_mean, query::predicted>;
+    using replacement = drop_after_use;
+    using schedule = next_layer;
+
+    /// Fewer columns of the partial keys, never below 4.
+    template <class Config> static bool shrink(Config& c) noexcept {
+        if (c.index.channels <= 4) return false;
+        c.index.channels = c.index.channels > c.shape.head_dim ? c.shape.head_dim : c.index.channels / 2;
+        return true;
+    }
+};
+
+/// InfiniGen with a token's entries of all heads read, and chosen, together.
+struct infinigen_star : infinigen {
+    static constexpr std::string_view name = "infinigen_star";
+    using clusterer = layer_groups<1>;
+    static constexpr selector::config selector_config{.heads = 0}; ///< scores are sums over all of them
+};
+
+/// And with KVSwap's buffer of tokens used before.
+struct infinigen_star_reuse : infinigen_star {
+    static constexpr std::string_view name = "infinigen_star_reuse";
+    using replacement = fifo;
+};
+
+} // namespace presets
+
+template <class Geometry> using infinigen = kv_manager<presets::infinigen, Geometry>;
+template <class Geometry> using infinigen_star = kv_manager<presets::infinigen_star, Geometry>;
+template <class Geometry> using infinigen_star_reuse = kv_manager<presets::infinigen_star_reuse, Geometry>;
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,41 @@
+// InfLLM: blocks of 128 consecutive tokens, represented by four of their own keys.
+//
+// Paper: "InfLLM: Training-Free Long-Context Extrapolation for LLMs with an Efficient Context Memory" (§3.2):
+// blocks of 128, four representative tokens each, the best blocks join the initial tokens (128) and the local
+// window (4096), an LRU cache of blocks. Deviations: representatives are chosen by their spread, not by local
+// attention that an index does not see (index_representatives.hpp compares); distant blocks keep their
+// positions (the paper gives them one position, for models beyond their context); sinks and window follow the
+// comparison's 4 and 32. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/index_representatives.hpp>
+#include <kvtl/presets/flexgen.hpp>
+
+namespace kvtl::inline v0 {
+
+namespace presets {
+
+/// Blocks of 32, so that several fit into a few hundred attended tokens; 128 is clusterer.group_tokens away.
+struct infllm : offloaded {
+    static constexpr std::string_view name = "infllm";
+    using clusterer = head_groups<32>;
+    using index = best_representative;
+    using selector = topk<reduce::group_mean>;
+
+    /// Fewer representatives, then longer blocks.
+    template <class Config> static bool shrink(Config& c) noexcept {
+        if (c.index.count > 1)
+            c.index.count /= 2;
+        else if (c.clusterer.group_tokens < 128)
+            c.clusterer.group_tokens *= 2;
+        else
+            return false;
+        return true;
+    }
+};
+
+} // namespace presets
+
+template <class Geometry> using infllm = kv_manager<presets::infllm, Geometry>;
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,48 @@
+// Presets whose score was learned. The weights are an input (retention.weights, evict/gate_weights.hpp); this
+// library runs them and trains nothing.
+//
+//   trim_kv       TRIM-KV: log beta per token and KV head from the layer's input, decaying with age; evicts
+//                 when 128 entries over (the paper's buffer is 128 to 512). Needs supplied<..., signal::x>.
+//   locret        Locret: a score from q, k and v; the last 100 entries stay ("stabilizers"). Deviation: a
+//                 prompt in chunks is evicted from at its end, not after every chunk.
+//   global_gates  "Make Each Token Count": heads of all layers compete under one scale. Needs signal::x.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/evict/eviction_manager.hpp>
+#include <kvtl/policies/budget_progressive.hpp>
+#include <kvtl/policies/retain_drop.hpp>
+#include <kvtl/policies/retain_gate.hpp>
+#include <kvtl/presets/full.hpp>
+
+namespace kvtl::inline v0 {
+
+namespace presets {
+
+struct trim_kv : full {
+    static constexpr std::string_view name = "trim_kv";
+    static constexpr std::uint32_t window_tokens = 1;
+    using retention = drop<decaying_gate>;
+};
+
+struct locret : full {
+    static constexpr std::string_view name = "locret";
+    static constexpr std::uint32_t window_tokens = 100;
+    using retention = drop<retention_gate>;
+};
+
+struct global_gates : full {
+    static constexpr std::string_view name = "global_gates";
+    static constexpr std::uint32_t window_tokens = 8;
+    using retention = drop<global_gate>;
+    using budget = progressive_heads;
+};
+
+} // namespace presets
+
+template <class Geometry, class Supplied> using trim_kv = kv_manager<presets::trim_kv, Geometry, Supplied>;
+template <class Geometry> using locret = kv_manager<presets::locret, Geometry>;
+template <class Geometry, class Supplied>
+using global_gates = kv_manager<presets::global_gates, Geometry, Supplied>;
+
+} // namespace kvtl::inline v0

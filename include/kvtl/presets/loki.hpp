@@ -1,0 +1,32 @@
+// Loki: single tokens, scored in the leading directions of a principal component basis of each head's keys.
+//
+// Paper: "Loki: Low-rank Keys for Efficient Sparse Attention" (§4): the basis comes from calibration keys,
+// the first r of D directions give approximate scores, the best tokens are attended exactly. Extended to
+// storage: the reduced keys stay in memory, whole entries are read. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/index_rotated_channels.hpp>
+#include <kvtl/presets/flexgen.hpp>
+
+namespace kvtl::inline v0 {
+
+namespace presets {
+
+struct loki : offloaded {
+    static constexpr std::string_view name = "loki";
+    using index = pca_channels;
+    using selector = topk<reduce::group_mean>;
+
+    /// Fewer directions, never below 4.
+    template <class Config> static bool shrink(Config& c) noexcept {
+        if (c.index.channels <= 4) return false;
+        c.index.channels = c.index.channels > c.shape.head_dim ? c.shape.head_dim : c.index.channels / 2;
+        return true;
+    }
+};
+
+} // namespace presets
+
+template <class Geometry> using loki = kv_manager<presets::loki, Geometry>;
+
+} // namespace kvtl::inline v0

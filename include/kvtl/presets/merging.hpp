@@ -1,0 +1,42 @@
+// Presets that merge what they cannot keep. Both attend merged entries with their counts, which the papers do
+// not.
+//
+//   d2o        D2O: ranked as H2O; what leaves goes into the most similar entry that stays, if it is more
+//              similar than usual. 4 sinks, half of the entries recent. Deviations: the running mean moves
+//              entry by entry, not batch by batch; all layers have the same budget (the paper gives more to
+//              layers with varied attention).
+//   kv_merger  KVMerger: what leaves goes into its neighbour in token order when their keys are similar,
+//              weighted by a Gaussian. Deviations: similarity 0.8 and the width are ours (not published); the
+//              score that says who stays is H2O's over the prompt.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/evict/eviction_manager.hpp>
+#include <kvtl/policies/retain_heavy_hitters.hpp>
+#include <kvtl/policies/retain_merge.hpp>
+#include <kvtl/presets/full.hpp>
+
+namespace kvtl::inline v0 {
+
+namespace presets {
+
+struct d2o : full {
+    static constexpr std::string_view name = "d2o";
+    static constexpr std::uint32_t window_tokens = automatic; // half of keep_tokens
+    static constexpr std::uint32_t sink_tokens = 4;
+    using retention = merge_into<heavy_hitters, nearest_key>;
+};
+
+struct kv_merger : full {
+    static constexpr std::string_view name = "kv_merger";
+    static constexpr std::uint32_t window_tokens = 8;
+    static constexpr std::uint32_t sink_tokens = 4;
+    using retention = merge_into<heavy_hitters_of_prompt, similar_neighbour>;
+};
+
+} // namespace presets
+
+template <class Geometry> using d2o = kv_manager<presets::d2o, Geometry>;
+template <class Geometry> using kv_merger = kv_manager<presets::kv_merger, Geometry>;
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,34 @@
+// Quest: pages of 16 consecutive tokens, scored by an upper bound from the channel-wise minimum and maximum
+// of their keys; every query head takes its own best pages.
+//
+// Paper: "Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference" (§3.2-3.3). Deviations: pages
+// are fetched from storage (the paper keeps them in GPU memory), and the first two layers are not dense, as
+// in the paper's code. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/index_minmax_box.hpp>
+#include <kvtl/presets/flexgen.hpp>
+
+namespace kvtl::inline v0 {
+
+namespace presets {
+
+struct quest : offloaded {
+    static constexpr std::string_view name = "quest";
+    using clusterer = head_groups<16>;
+    using index = minmax_box;
+    using selector = topk<reduce::none>;
+
+    /// Longer pages: half as many boxes each time.
+    template <class Config> static bool shrink(Config& c) noexcept {
+        if (c.clusterer.group_tokens >= 128) return false;
+        c.clusterer.group_tokens *= 2;
+        return true;
+    }
+};
+
+} // namespace presets
+
+template <class Geometry> using quest = kv_manager<presets::quest, Geometry>;
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,43 @@
+// RetroInfer: three zones. The steady zone (4 sinks, 64 recent entries) is always attended, the best clusters
+// are retrieved, the next best 23.2 % are estimated from mean key, mean value and count; the rest is left
+// out.
+//
+// Paper: "RetroInfer: A Vector-Storage Approach for Scalable Long-Context LLM Inference". Prompt segments of
+// 8,192 entries are clustered into 1/16 as many clusters by k-means of directions from the segment's mean,
+// ten iterations; decoded entries wait in the window and are clustered 1,024 at a time. Deviations: how much
+// is retrieved follows attend_tokens (the paper: 1.8 % of the clusters); waiting entries are attended, so no
+// more wait than a quarter of attend_tokens; centroids of the k-means are not scaled back to length 1; the
+// estimate takes the share of all clusters that is best by the mean query of the group; frames and LRU by
+// cluster instead of 8 vectors. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/io/default_file.hpp>
+#include <kvtl/layout/unit_contiguous.hpp>
+#include <kvtl/policies/cluster_kmeans_windowed.hpp>
+#include <kvtl/policies/index_centroid.hpp>
+#include <kvtl/policies/remain_centroid_estimate.hpp>
+#include <kvtl/policies/select_topk.hpp>
+#include <kvtl/presets/full.hpp>
+
+namespace kvtl::inline v0 {
+
+namespace presets {
+
+struct retroinfer : full {
+    static constexpr std::string_view name = "retroinfer";
+    static constexpr std::uint32_t window_tokens = 64;
+    static constexpr std::uint32_t sink_tokens = 4;
+    using clusterer = kmeans_windowed<window_plan{
+        .tokens_per_cluster = 16, .segment = 8192, .window = 1024, .window_clusters = 64, .centred = true}>;
+    using index = centroid;
+    using selector = topk<reduce::softmax_sum>;
+    using remainder = best_centroid_estimate<232>;
+    using layout = unit_contiguous;
+    using io = default_file;
+};
+
+} // namespace presets
+
+template <class Geometry> using retroinfer = kv_manager<presets::retroinfer, Geometry>;
+
+} // namespace kvtl::inline v0

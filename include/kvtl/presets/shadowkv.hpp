@@ -1,0 +1,38 @@
+// ShadowKV: keys are rebuilt from a low-rank code in memory, only values are on storage; chunks of 8 tokens
+// are chosen by their mean key.
+//
+// Paper: "ShadowKV: KV Cache in Shadows for High-Throughput Long-Context LLM Inference" (§4): a joint-head
+// SVD of the keys before RoPE at the end of prefill (rank 160), chunk landmarks = mean keys after RoPE,
+// soft-maxed landmark scores, maximum over the query group, values fetched and keys rebuilt for the chosen
+// chunks. Extended to storage as KVSwap's authors did. Deviations: the heads of a layer choose together (as
+// the code is joint, so are the chunks), outlier chunks are not kept exactly, decoded tokens are coded with
+// the prompt's basis like the prompt's instead of staying in memory for good. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/index_low_rank_rebuild.hpp>
+#include <kvtl/presets/flexgen.hpp>
+
+namespace kvtl::inline v0 {
+
+namespace presets {
+
+struct shadowkv : offloaded {
+    static constexpr std::string_view name = "shadowkv";
+    using clusterer = layer_groups<8>;
+    using index = low_rank_rebuild;
+    using selector = topk<reduce::softmax_max>;
+    static constexpr index::config index_config{.first_position = sink_tokens};
+
+    /// Smaller rank, never below 8.
+    template <class Config> static bool shrink(Config& c) noexcept {
+        if (c.index.rank <= 8) return false;
+        c.index.rank = c.index.rank * 3 / 4;
+        return true;
+    }
+};
+
+} // namespace presets
+
+template <class Geometry> using shadowkv = kv_manager<presets::shadowkv, Geometry>;
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,35 @@
+// Presets that look once: the prompt's last queries say what to keep, and everybody keeps the same number.
+//
+//   snapkv_qhead  SnapKV as its authors run it: every query head keeps entries of its own, average of 5,
+//                 window 32.
+//   snapkv_group  SnapKV with one choice per KV head (mean over the query group): a quarter of the memory at
+//                 G = 4. What most reimplementations call SnapKV.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/evict/eviction_manager.hpp>
+#include <kvtl/policies/retain_drop.hpp>
+#include <kvtl/policies/retain_window_attention.hpp>
+#include <kvtl/presets/full.hpp>
+
+namespace kvtl::inline v0 {
+
+namespace presets {
+
+struct snapkv_group : full {
+    static constexpr std::string_view name = "snapkv_group";
+    static constexpr std::uint32_t window_tokens = 32;
+    using retention = drop<window_attention<over::mean, pooling::average, 5>>;
+};
+
+struct snapkv_qhead : snapkv_group {
+    static constexpr std::string_view name = "snapkv_qhead";
+    using retention = drop<window_attention<over::mean, pooling::average, 5, true>>;
+};
+
+} // namespace presets
+
+template <class Geometry> using snapkv_group = kv_manager<presets::snapkv_group, Geometry>;
+template <class Geometry> using snapkv_qhead = kv_manager<presets::snapkv_qhead, Geometry>;
+
+} // namespace kvtl::inline v0

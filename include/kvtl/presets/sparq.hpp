@@ -1,0 +1,57 @@
+// SparQ Attention and FASA: single tokens scored in a part of the key channels.
+//
+// sparq  "SparQ Attention: Bandwidth-Efficient LLM Inference" (§3): every query reads the r channels where it
+// is
+//        largest, takes its own best tokens. r = 32 of 64 to 128. Deviation: the paper gives the mass of the
+//        tokens that are not read to the mean value, which takes their scores beyond the choice; here nothing
+//        stands in for them
+//        (`mean_value` does with units that have means).
+// fasa   "FASA" (abstract only): per head a few dominant frequency pairs of RoPE order the keys as all of
+// them do;
+//        the chosen tokens are attended in full. The pairs come from calibration, or from the prompt's first
+//        keys.
+//
+// Both are extended to storage: the channels that score stay in memory, whole entries are read.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/index_channel_subset.hpp>
+#include <kvtl/policies/index_frequency_pairs.hpp>
+#include <kvtl/presets/flexgen.hpp>
+
+namespace kvtl::inline v0 {
+
+namespace presets {
+
+struct sparq : offloaded {
+    static constexpr std::string_view name = "sparq";
+    using index = channel_subset;
+    using selector = topk<reduce::none>;
+
+    /// Half the memory: the copy of the keys in 8 bits.
+    template <class Config> static bool shrink(Config& c) noexcept {
+        if (c.index.bits == 8) return false;
+        c.index.bits = 8;
+        return true;
+    }
+};
+
+struct fasa : offloaded {
+    static constexpr std::string_view name = "fasa";
+    using index = frequency_pairs;
+    using selector = topk<reduce::group_mean>;
+
+    /// Fewer pairs, never below 2.
+    template <class Config> static bool shrink(Config& c) noexcept {
+        if (c.index.pairs <= 2) return false;
+        c.index.pairs /= 2;
+        return true;
+    }
+};
+
+} // namespace presets
+
+template <class Geometry> using sparq = kv_manager<presets::sparq, Geometry>;
+template <class Geometry> using fasa = kv_manager<presets::fasa, Geometry>;
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,56 @@
+// Presets whose cache has a fixed shape: the first tokens, the last tokens, or any.
+//
+//   streaming_llm    StreamingLLM: 4 sinks and the most recent entries, at positions inside the cache.
+//                    Needs position.base (and dims, pairing) of the model. Deviations: the prompt itself is
+//                    attended exactly; keys are not stored unrotated, the query is turned instead
+//                    (position_rolling.hpp), which is the same attention.
+//   sink_and_window  the same entries at their original positions, which most reimplementations call
+//                    StreamingLLM.
+//   window_only      no sinks: the control that shows what sinks are for.
+//   random_keep      the control that shows what a score is for; window and sinks as the others have them.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/evict/eviction_manager.hpp>
+#include <kvtl/policies/position_rolling.hpp>
+#include <kvtl/policies/retain_drop.hpp>
+#include <kvtl/policies/retain_random.hpp>
+#include <kvtl/policies/retain_sink_recent.hpp>
+#include <kvtl/presets/full.hpp>
+
+namespace kvtl::inline v0 {
+
+namespace presets {
+
+struct sink_and_window : full {
+    static constexpr std::string_view name = "sink_and_window";
+    static constexpr std::uint32_t window_tokens = 1; // recency itself keeps the rest of the window
+    static constexpr std::uint32_t sink_tokens = 4;
+    using retention = drop<sink_recent>;
+};
+
+struct streaming_llm : sink_and_window {
+    static constexpr std::string_view name = "streaming_llm";
+    using position = rolling;
+};
+
+struct window_only : sink_and_window {
+    static constexpr std::string_view name = "window_only";
+    static constexpr std::uint32_t sink_tokens = 0;
+};
+
+struct random_keep : full {
+    static constexpr std::string_view name = "random_keep";
+    static constexpr std::uint32_t window_tokens = 8;
+    static constexpr std::uint32_t sink_tokens = 4;
+    using retention = drop<random_score>;
+};
+
+} // namespace presets
+
+template <class Geometry> using sink_and_window = kv_manager<presets::sink_and_window, Geometry>;
+template <class Geometry> using streaming_llm = kv_manager<presets::streaming_llm, Geometry>;
+template <class Geometry> using window_only = kv_manager<presets::window_only, Geometry>;
+template <class Geometry> using random_keep = kv_manager<presets::random_keep, Geometry>;
+
+} // namespace kvtl::inline v0

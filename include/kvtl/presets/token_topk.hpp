@@ -1,0 +1,39 @@
+// Reference lines of retrieval: token top-k by exact scores, the oracle, and random units.
+//
+// no_cluster is DynaKV's baseline (Table 1): every token is a unit, scores are inner products of the mean
+// query of the group with exact keys, entries lie in token order. Keys stay in memory, storage holds the
+// values, so the bound must hold half of the cache. oracle chooses by true attention: every query head's
+// softmax over the same keys, summed over the group; no policy that attends as many tokens for a whole group
+// does better by mass. random_units chooses blindly: what a policy must beat. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/index_exact_keys.hpp>
+#include <kvtl/policies/select_random_units.hpp>
+#include <kvtl/presets/flexgen.hpp>
+
+namespace kvtl::inline v0 {
+
+namespace presets {
+
+struct no_cluster : offloaded {
+    static constexpr std::string_view name = "no_cluster";
+    using index = sole_keys;
+    using selector = topk<reduce::group_mean>;
+};
+
+struct oracle : no_cluster {
+    static constexpr std::string_view name = "oracle";
+    using selector = topk<reduce::softmax_sum>;
+};
+
+struct random_units : offloaded {
+    static constexpr std::string_view name = "random_units";
+    using clusterer = head_groups<16>;
+    using selector = kvtl::random_units;
+};
+
+} // namespace presets
+
+template <class Geometry> using no_cluster = kv_manager<presets::no_cluster, Geometry>;
+
+} // namespace kvtl::inline v0

@@ -1,0 +1,53 @@
+// Decode attention that also tells how much attention each row received.
+//
+// What:   attend_rows (attend.hpp) keeps per query a maximum and a sum; the weight of a single row is
+//         lost. Here the logits of all rows stay in memory of the caller until the maximum is final, and
+//         then become shares of the softmax: the feedback that eviction by attention mass lives on.
+// Shapes: q (G,D) f32; keys, values (N,D) of E; logit (G,N) with a stride from query to query; mass (N).
+// Cost:   the rows' inner products are taken twice, the second time from the L1 cache; G exponentials per
+//         row.
+// Limits: as attend_rows. Rows with log_weight = -inf get mass 0.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/simd/attend.hpp>
+#include <kvtl/simd/softmax.hpp>
+
+#include <cmath>
+
+namespace kvtl::inline v0::simd {
+
+/// attend_rows for all queries, which leaves the logit of query g and row i at logit[g * logit_stride + i].
+template <class Arch = default_arch, element E>
+void attend_rows_keeping_logits(const float* q, std::size_t q_stride, float scale, rows_view<E> keys,
+                                rows_view<E> values, const float* log_weight, const partial& p,
+                                std::span<float> scratch, float* logit, std::size_t logit_stride) noexcept {
+    for (std::size_t first = 0; first < keys.count; first += attend_block) {
+        const std::size_t n = std::min(attend_block, keys.count - first);
+        const rows_view<E> k = keys.slice(first, n), v = values.slice(first, n);
+        const float* weights = log_weight != nullptr ? log_weight + first : nullptr;
+        dot_group<Arch>(q, p.group, q_stride, k, logit + first, logit_stride);
+        for (std::size_t g = 0; g < p.group; ++g) {
+            float* s = logit + g * logit_stride + first;
+            simd::scale<Arch>(scale, s, n);
+            if (weights != nullptr) simd::add<Arch>(weights, s, n);
+        }
+        attend_rows<Arch>(q, q_stride, scale, k, v, weights, p, scratch);
+    }
+}
+
+/// Logits become shares of their query's softmax, in place; `p` has seen all rows. mass[i] = their mean over
+/// the queries.
+template <class Arch = default_arch>
+void shares_of_softmax(float* logit, std::size_t logit_stride, std::size_t rows, const partial& p,
+                       float* mass) noexcept {
+    std::fill_n(mass, rows, 0.0F);
+    for (std::size_t g = 0; g < p.group; ++g) {
+        float* s = logit + g * logit_stride;
+        static_cast<void>(exp_shifted_sum<Arch>(s, rows, p.max[g]));
+        simd::scale<Arch>(1.0F / p.sum[g], s, rows);
+        axpy<Arch>(1.0F / static_cast<float>(p.group), s, mass, rows);
+    }
+}
+
+} // namespace kvtl::inline v0::simd

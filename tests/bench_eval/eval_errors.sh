@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# How kvtl-eval fails and what it writes: exit status, one clear line on standard error, the JSON keys, the report, and no
+# file left behind.
+#
+#   eval_errors.sh KVTL-EVAL DATA-FOLDER
+# SPDX-License-Identifier: MIT
+set -u
+eval_program=$(realpath "$1") data=$(realpath "$2")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+failures=0
+complain() {
+    echo "FAILED: $*"
+    sed 's/^/    stderr: /' err
+    failures=$((failures + 1))
+}
+
+# expect STATUS TEXT ARGUMENT...: the status, the text within standard error, and no file that was not there before.
+expect() {
+    local status=$1 text=$2 before after got
+    shift 2
+    before=$(ls)
+    "$eval_program" "$@" >out 2>err </dev/null
+    got=$?
+    after=$(ls)
+    [ "$got" -eq "$status" ] || complain "exit status $got instead of $status: $*"
+    [ -z "$text" ] || grep -qF -- "$text" err || complain "no '$text': $*"
+    [ "$before" = "$after" ] || complain "left behind [$after]: $*"
+}
+one_line() {
+    expect 2 "$@"
+    [ "$(wc -l <err)" -eq 1 ] || complain "more than one line: $*"
+    [ ! -s out ] || complain "something on standard output: $*"
+}
+touch out err
+small="needle:gen,tokens=400,count=2"
+base=(-m "$data/tiny-2k.gguf" --policies dynakv --io posix --memory-mib 16 --task "$small")
+
+# bad usage
+one_line "no model" --task "$small"
+one_line "--nonsense" "${base[@]}" --nonsense
+one_line "unknown policy 'magic'; valid: full, " "${base[@]}" --policies full,magic
+one_line "unknown policy ''" "${base[@]}" --policies ""
+one_line "unknown device 'tape'" "${base[@]}" --io tape
+one_line "POLICY.SLOT.FIELD=VALUE" "${base[@]}" --set nonsense
+one_line "unknown task 'haystack'" "${base[@]}" --task haystack
+one_line "'depth=1' is unknown" "${base[@]}" --task needle:gen,depth=1
+for value in "--attend-tokens 0" "--attend-tokens 64,x" "--attend-tokens 64,,128" "--keep-tokens -1" "--memory-mib 0" \
+    "--memory-mib nan" "--threads 0" "--limit -1" "--nll-prefill x"; do
+    # shellcheck disable=SC2086
+    one_line "${value%% *}" "${base[@]}" $value
+done
+
+# files
+one_line "No such file" "${base[@]}" -m missing.gguf
+one_line "cannot read missing.jsonl" "${base[@]}" --task needle:missing.jsonl
+one_line "cannot read missing.txt" "${base[@]}" --task nll:missing.txt
+one_line "cannot write missing/a.json" "${base[@]}" --json missing/a.json
+one_line "cannot write missing/a.html" "${base[@]}" --html missing/a.html
+printf '{"prompt": "a fact", "answer": "b"}\n{"prompt": "no answer"}\n' >bad.jsonl
+one_line 'bad.jsonl:2: no text in the field "answer"' "${base[@]}" --task needle:bad.jsonl
+echo "not ours" >foreign.kv
+expect 2 "foreign.kv" "${base[@]}" --kv-path foreign.kv
+grep -qx "not ours" foreign.kv || complain "a foreign file was changed"
+
+# a policy that cannot be opened: alone it is an error, among others its rows say why
+ln -s "$data/tiny-2k.gguf" plain.gguf
+expect 2 "preset dynakv needs at least" "${base[@]}" --memory-mib 0.5
+[ ! -s out ] || complain "a policy ran although no other could"
+: >rows.json
+: >report.html
+expect 0 "" "${base[@]}" -m plain.gguf --policies dynakv,quest --memory-mib 0.5 --limit 1 --closed-only --json rows.json \
+    --html report.html
+grep -Eq '^dynakv +256 memory_bytes is 524288; preset dynakv needs at least' out || complain "no reason of dynakv"
+grep -q '"error": "memory_bytes is 524288; preset dynakv' rows.json || complain "no reason in the JSON"
+[ "$(grep -c '"error": null' rows.json)" -eq $(($(grep -c '"policy":' rows.json) - 1)) ] || complain "others have errors"
+grep -qF 'class="why" colspan="9">memory_bytes is 524288' report.html || complain "no reason in the report"
+for reference in full streaming_llm random_units oracle; do
+    "$eval_program" --list-policies | grep -qx "$reference" || continue
+    grep -A8 "\"policy\": \"$reference\"" rows.json | grep -q '"attend_tokens": 256' || complain "no line of $reference"
+done
+if "$eval_program" --list-policies | grep -qx kvswap; then
+    expect 2 "kvswap needs a file of bases" "${base[@]}" -m plain.gguf --policies kvswap
+    expect 0 "" "${base[@]}" -m plain.gguf --policies kvswap,quest --limit 1 --closed-only
+    grep -Eq '^kvswap +256 --calibration: ' out || complain "no reason of kvswap"
+fi
+
+# what it prints without a run
+expect 0 "" --help
+for text in --attend-tokens --question-aware --needle-prefill --nll-prefill --no-fit "open loop"; do
+    grep -qF -- "$text" out || complain "--help does not mention $text"
+done
+expect 0 "" --version
+grep -q "kvtl-eval [0-9]" out || complain "--version says nothing"
+expect 0 "" --list-policies
+grep -qx "full" out || complain "--list-policies does not list full"
+
+# a run
+: >rows.json
+: >report.html
+expect 0 "" "${base[@]}" --task nll:builtin --nll-tokens 300 --nll-prefill 200 --limit 1 --attend-tokens 64,128 \
+    --json rows.json --html report.html
+for key in policy task attend_tokens keep_tokens config error accuracy accuracy_ci95 nll nll_full kl top1_agreement output_error \
+    mass_recall kept_bytes resident_bytes_peak read_bytes_per_token useful_bytes_per_token reads_per_token read_entries \
+    mean_read_entries hit_rate tokens_per_s; do
+    rows=$(grep -c '"policy":' rows.json)
+    [ "$(grep -c "\"$key\":" rows.json)" -ge "$rows" ] || complain "no $key in some of the $rows rows"
+done
+[ "$(grep -c '"policy": "full"' rows.json)" -eq 4 ] || complain "full is not there once per task and budget"
+[ "$(grep -c '"policy": "dynakv"' rows.json)" -eq 4 ] || complain "dynakv is not there once per task and budget"
+grep -q '"accuracy": 1.0' rows.json || complain "full does not find the needle"
+for policy in full dynakv; do
+    grep -qF "<td>$policy</td>" report.html || complain "the report does not show $policy"
+done
+expect 0 "" "${base[@]}" --limit 1 --closed-only --json -
+[ "$(head -c 1 out)" = "[" ] || complain "--json - mixes the table into standard output"
+grep -q "accuracy" err || complain "--json - drops the table"
+
+[ "$failures" -eq 0 ] && echo "all as expected"
+exit $((failures != 0))

@@ -1,0 +1,157 @@
+// Whether what kvtl-eval measures is what it says: the full model recorded, replayed and compared with
+// itself, and policies that attend less. SPDX-License-Identifier: MIT
+#include "evaluator.hpp"
+
+#include "gguf.hpp"
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <string>
+
+namespace {
+
+const std::string data = std::string(KVTL_SOURCE_DIR) + "/examples/data/";
+
+struct fixture {
+    engine::gguf_file file{data + "tiny-2k.gguf"};
+    engine::model model{file};
+    engine::tokenizer words{file};
+    engine::thread_pool pool{2};
+    eval::task_options task_options{.prose_file = data + "prose.txt"};
+    engine::cache_options options;
+
+    fixture() {
+        options.shape = model.hyper().shape;
+        options.memory_bytes = 64 << 20;
+        options.attend_tokens = 4096;
+        options.shards = 2;
+        options.io = "memory";
+    }
+    eval::row run(const eval::task& t, const std::string& policy, bool open_loop = true) {
+        options.max_tokens = t.most_tokens();
+        options.policy = policy;
+        eval::evaluator evaluator(model, words, pool, options, {}, "test");
+        eval::tally tally;
+        for (const auto& e : t.examples) {
+            evaluator.record(t, e);
+            evaluator.measure(t, e, options, open_loop, tally);
+        }
+        return tally.to_row(options, t);
+    }
+    eval::task make(const std::string& name) { return eval::make_task(name, words, 2048, task_options); }
+};
+
+TEST_CASE_FIXTURE(fixture, "full against itself: every answer right, no difference") {
+    const auto t = make("needle:gen,tokens=500,count=3");
+    const auto r = run(t, "full");
+    CHECK(r.accuracy.value() == 1);
+    CHECK(r.accuracy_ci95.value()[0] == doctest::Approx(0.4385).epsilon(0.001));
+    CHECK(r.kl.value() < 1e-9);
+    CHECK(r.top1_agreement.value() == 1);
+    CHECK(r.output_error.value() < 1e-5);
+    CHECK(r.mass_recall.value() == doctest::Approx(1).epsilon(1e-5));
+    CHECK(!r.nll);
+    CHECK(r.examples == 3);
+    CHECK(r.decoded_tokens >= 3 * (t.examples[0].tokens.size() - t.examples[0].prefill + 4));
+    // 2 (K, V) x 6 layers x 2 heads x 64 x 2 bytes for each of the tokens that were held
+    CHECK(r.kept_bytes.value() > 450 * 3072.0);
+    CHECK(r.kept_bytes.value() <= static_cast<double>(t.most_tokens()) * 3072.0);
+}
+
+TEST_CASE_FIXTURE(fixture, "the question in the prompt: nothing is forced, the answer is still right") {
+    task_options.question_aware = true;
+    const auto r = run(make("needle:gen,tokens=500,count=2"), "full");
+    CHECK(r.accuracy.value() == 1);
+    CHECK(!r.kl);
+    CHECK(!r.mass_recall);
+}
+
+TEST_CASE_FIXTURE(fixture, "running text: fewer attended entries cost likelihood, mass and output") {
+    task_options.nll_tokens = 400;
+    task_options.nll_prefill = 300;
+    task_options.limit = 1;
+    const auto t = make("nll:builtin");
+    const auto full = run(t, "full");
+    CHECK(full.nll.value() == doctest::Approx(full.nll_full.value()).epsilon(1e-9));
+    CHECK(full.nll.value() > 1);
+    CHECK(full.nll.value() < 6);
+    CHECK(!full.accuracy);
+    CHECK(full.decoded_tokens == 99);
+
+    const auto everything = run(t, "dynakv");
+    CHECK(everything.kl.value() < 1e-4);
+    CHECK(everything.output_error.value() < 1e-2);
+    CHECK(everything.mass_recall.value() == doctest::Approx(1).epsilon(1e-3));
+
+    options.attend_tokens = 64;
+    const auto little = run(t, "dynakv");
+    CHECK(little.kl.value() > 1e-3);
+    CHECK(little.mass_recall.value() < 0.95);
+    CHECK(little.mass_recall.value() > 0.2);
+    CHECK(little.output_error.value() > 0.02);
+    CHECK(little.nll_full.value() == doctest::Approx(full.nll.value()).epsilon(1e-9));
+
+    const auto closed = run(t, "dynakv", false);
+    CHECK(closed.nll.value() == doctest::Approx(little.nll.value()).epsilon(1e-9)); // and repeatable
+    CHECK(!closed.output_error);
+    CHECK(!closed.mass_recall);
+}
+
+TEST_CASE_FIXTURE(fixture, "the recorded log-sum-exps and outputs are those of dense attention") {
+    const auto t = make("needle:gen,tokens=300,count=1");
+    options.max_tokens = t.most_tokens();
+    eval::evaluator evaluator(model, words, pool, options, {}, "test");
+    evaluator.record(t, t.examples[0]);
+    const auto& rec = evaluator.recorded();
+    REQUIRE(rec.prefilled == t.examples[0].prefill);
+    REQUIRE(rec.prefilled + rec.decoded == t.examples[0].tokens.size());
+    constexpr std::size_t dim = 64, query_heads = 4, heads = 2;
+    const std::size_t step = rec.decoded / 2, at = rec.prefilled + step;
+    for (const std::size_t layer : {0U, 5U})
+        for (std::size_t h = 0; h < query_heads; ++h) {
+            const auto& r = rec.layers[layer];
+            REQUIRE(r.k.size() == (rec.prefilled + rec.decoded) * heads * dim);
+            double sum = 0;
+            std::vector<double> out(dim, 0.0);
+            for (std::size_t i = 0; i <= at; ++i) {
+                const std::size_t entry = (i * heads + h / 2) * dim;
+                double dot = 0;
+                for (std::size_t d = 0; d < dim; ++d)
+                    dot += static_cast<double>(r.q[(at * query_heads + h) * dim + d]) *
+                           static_cast<double>(r.k[entry + d]);
+                const double weight = std::exp(dot / 8);
+                sum += weight;
+                for (std::size_t d = 0; d < dim; ++d) out[d] += weight * static_cast<double>(r.v[entry + d]);
+            }
+            CHECK(static_cast<double>(r.lse[step * query_heads + h]) ==
+                  doctest::Approx(std::log(sum)).epsilon(0.002));
+            for (std::size_t d = 0; d < dim; d += 17)
+                CHECK(std::abs(static_cast<double>(r.out[(step * query_heads + h) * dim + d]) -
+                               out[d] / sum) < 5e-3);
+        }
+}
+
+TEST_CASE("Wilson's interval") {
+    CHECK(eval::wilson95(50, 50)[0] == doctest::Approx(0.9287).epsilon(1e-3));
+    CHECK(eval::wilson95(50, 50)[1] == doctest::Approx(1));
+    CHECK(eval::wilson95(5, 10)[0] == doctest::Approx(0.2366).epsilon(1e-3));
+    CHECK(eval::wilson95(5, 10)[1] == doctest::Approx(0.7634).epsilon(1e-3));
+    CHECK(eval::wilson95(0, 10)[0] == doctest::Approx(0));
+}
+
+TEST_CASE("what a task cannot give is null") {
+    eval::row r;
+    r.policy = "quest";
+    const auto all = nlohmann::json::parse(eval::to_json({r}));
+    REQUIRE(all.size() == 1);
+    CHECK(all[0]["policy"] == "quest");
+    for (const char* key :
+         {"keep_tokens", "accuracy", "accuracy_ci95", "nll", "kl", "mass_recall", "tokens_per_s"}) {
+        REQUIRE(all[0].contains(key));
+        CHECK(all[0][key].is_null());
+    }
+}
+
+} // namespace

@@ -1,0 +1,160 @@
+// The report: every policy in plots, legend and tables; self-contained and well-formed.
+// SPDX-License-Identifier: MIT
+#include "report_html.hpp"
+
+#include "plot.hpp"
+
+#include <doctest/doctest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+namespace {
+
+eval::report many_policies() {
+    eval::report r;
+    r.title = "A <title> & more";
+    r.facts = {{"device", "uring"}};
+    for (const char* task : {"needle:gen", "nll:builtin"})
+        for (int p = 0; p < 15; ++p)
+            for (const std::size_t budget : {64U, 256U}) {
+                eval::row& row = r.rows.emplace_back();
+                row.policy = p == 0 ? "full" : "policy_" + std::to_string(p);
+                row.task = task;
+                row.attend_tokens = budget;
+                if (task[1] == 'e') row.accuracy = 1.0 / (p + 1);
+                row.kl = 0.01 * p;
+                row.kept_bytes = 1e6;
+                row.read_bytes_per_token = 1000.0 * p * static_cast<double>(budget);
+                row.examples = 50;
+                row.phase_us = {{"score", 10.0 + p}, {"fetch_wait", 200}};
+            }
+    return r;
+}
+
+std::size_t count(const std::string& text, const std::string& part) {
+    std::size_t n = 0;
+    for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+    return n;
+}
+
+TEST_CASE("every policy is in legend, table, bars and plots of every task") {
+    const std::string html = eval::to_html(many_policies());
+    for (int p = 1; p < 15; ++p) {
+        const std::string name = "policy_" + std::to_string(p);
+        CHECK(count(html, "</svg>" + name + "</li>") == 2);                // legends
+        CHECK(count(html, "<tr><td>" + name + "</td>") == 2 + 2 * 2);      // a line each, and all figures
+        CHECK(count(html, "<span>" + name + "</span>") == 2 * 2);          // bars
+        CHECK(count(html, "<title>" + name + ", 64 attended: ") == 2 * 2); // points of two plots
+    }
+    CHECK(count(html, "<polyline") > 40);
+    CHECK(html.find("KL(full ‖ policy), nats") != std::string::npos);
+    CHECK(html.find("read per token, bytes") != std::string::npos);
+}
+
+TEST_CASE("a policy that could not run says why, once per table, and is in no plot") {
+    eval::report r = many_policies();
+    for (const std::size_t budget : {64U, 256U}) {
+        eval::row& row = r.rows.emplace_back();
+        row.policy = "too_big";
+        row.task = "needle:gen";
+        row.attend_tokens = budget;
+        row.error = "needs <more>";
+    }
+    r.rows.emplace_back(r.rows.back()).policy = "half"; // of its two budgets one ran
+    r.rows.emplace_back(r.rows.front()).policy = "half";
+    const std::string html = eval::to_html(r);
+    CHECK(count(html, "<tr><td>too_big</td>") == 1 + 2);
+    CHECK(count(html, "<td class=\"why\" colspan=\"9\">needs &lt;more&gt;</td>") == 1);
+    CHECK(count(html, "<td class=\"why\" colspan=\"14\">needs &lt;more&gt;</td>") == 3);
+    CHECK(count(html, "</svg>too_big</li>") == 0);
+    CHECK(count(html, "<title>too_big") == 0);
+    CHECK(count(html, "</svg>half</li>") == 1);
+    CHECK(count(html, "<title>half, 64 attended: ") == 2);
+    CHECK(count(html, "<title>half, 256 attended: ") == 0);
+
+    eval::row alone;
+    alone.policy = "too_big";
+    alone.task = "needle:gen";
+    alone.error = "needs more";
+    const std::string nothing = eval::to_html({"t", {}, {alone}});
+    CHECK(count(nothing, ">needs more</td>") == 1);
+    CHECK(count(nothing, "<svg") == 0);
+}
+
+TEST_CASE("policies that keep everything stand side by side, those that evict at their bytes") {
+    eval::report r = many_policies();
+    r.rows.resize(30); // needle:gen only
+    const auto places = [&] {
+        const std::string html = eval::to_html(r);
+        const std::string plot = html.substr(html.find("Quality and what is kept"));
+        std::set<std::string> xs;
+        for (std::size_t p = 0; p < 15; p += 7) { // these are circles, the points of the first budget
+            const std::string name = p == 0 ? "full" : "policy_" + std::to_string(p);
+            const std::string before = plot.substr(0, plot.find("<title>" + name + ", 64"));
+            const std::size_t at = before.rfind("cx=\"") + 4;
+            xs.insert(before.substr(at, before.find('"', at) - at));
+        }
+        return xs;
+    };
+    CHECK(places().size() == 3);
+    CHECK(eval::to_html(r).find(">everything</text>") != std::string::npos);
+    CHECK(eval::to_html(r).find(">1 MiB</text>") == std::string::npos); // an axis without points has no ticks
+    for (eval::row& row : r.rows)
+        if (row.policy == "policy_7" || row.policy == "policy_14") row.kept_bytes = 2e5;
+    CHECK(places().size() == 2);
+    CHECK(eval::to_html(r).find(">256 KiB</text>") != std::string::npos);
+}
+
+TEST_CASE("self-contained, for narrow and dark screens, escaped") {
+    const std::string html = eval::to_html(many_policies());
+    for (const char* foreign : {"http:", "https:", "<script", "<link", "src=", "@import", "url("})
+        CHECK(count(html, foreign) == 0);
+    CHECK(html.find("name=\"viewport\"") != std::string::npos);
+    CHECK(html.find("prefers-color-scheme:dark") != std::string::npos);
+    CHECK(html.find("A &lt;title&gt; &amp; more") != std::string::npos);
+    CHECK(html.find("nan") == std::string::npos);
+    CHECK(html.find("inf") == std::string::npos);
+    for (const char* tag :
+         {"section", "table", "tr", "div", "svg", "figure", "details", "ul", "li", "p", "td"})
+        CHECK(count(html, "<" + std::string(tag) + ">") + count(html, "<" + std::string(tag) + " ") ==
+              count(html, "</" + std::string(tag) + ">"));
+}
+
+TEST_CASE("seventy styles differ") {
+    std::set<std::string> all;
+    for (std::size_t style = 0; style < 70; ++style) all.insert(eval::marker(style, 8, 8));
+    CHECK(all.size() == 70);
+}
+
+TEST_CASE("a plot of nothing, of one point and of zeros stays finite") {
+    const eval::axis x{"bytes", eval::axis_kind::bytes}, y{"nats", eval::axis_kind::logarithmic};
+    for (const auto& points : std::vector<std::vector<eval::plot_point>>{
+             {}, {{4096, 0.5, ""}}, {{0, 0, ""}}, {{0, 0, ""}, {4096, 1e-12, ""}, {1e12, 5, ""}}}) {
+        const std::string svg = eval::plot(x, y, {{0, points}}, {});
+        CHECK(svg.find("nan") == std::string::npos);
+        CHECK(svg.find("inf") == std::string::npos);
+        CHECK(count(svg, "<title>") == points.size());
+    }
+    CHECK(eval::plot(x, y, {{0, {{0, 1, ""}, {4096, 1, ""}}}}, {}).find(">0</text>") != std::string::npos);
+}
+
+TEST_CASE("units of bytes") {
+    CHECK(eval::with_unit(0) == "0 B");
+    CHECK(eval::with_unit(1536) == "1.5 KiB");
+    CHECK(eval::with_unit(4096) == "4 KiB");
+    CHECK(eval::with_unit(300.0 * 1024 * 1024) == "300 MiB");
+}
+
+TEST_CASE("no rows, and rows without figures") {
+    CHECK(eval::to_html({"t", {}, {}}).find("There are no rows") != std::string::npos);
+    eval::row bare;
+    bare.policy = "quest";
+    bare.task = "needle:gen";
+    const std::string html = eval::to_html({"t", {}, {bare}});
+    CHECK(count(html, "<tr><td>quest</td>") == 2);
+    CHECK(html.find("spends its time") == std::string::npos);
+}
+
+} // namespace

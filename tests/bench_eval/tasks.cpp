@@ -1,0 +1,157 @@
+// What kvtl-eval measures on: files, generated documents, pieces of text. SPDX-License-Identifier: MIT
+#include "tasks.hpp"
+
+#include "error.hpp"
+#include "gguf.hpp"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+namespace {
+
+const std::string data = std::string(KVTL_SOURCE_DIR) + "/examples/data/";
+
+struct fixture {
+    engine::gguf_file file{data + "tiny-2k.gguf"};
+    engine::tokenizer words{file};
+    eval::task_options options{.prose_file = data + "prose.txt"};
+
+    eval::task make(const std::string& name) { return eval::make_task(name, words, 2048, options); }
+    std::string message(const std::string& name) {
+        try {
+            (void)make(name);
+        } catch (const engine::bad_input& e) {
+            return e.what();
+        }
+        return "accepted";
+    }
+};
+
+/// A file that lives as long as its test.
+struct scratch {
+    std::string path = "tasks-" + std::to_string(::getpid()) + ".jsonl";
+    explicit scratch(const std::string& text) { std::ofstream(path) << text; }
+    ~scratch() { std::remove(path.c_str()); }
+};
+
+std::string tail(const fixture& f, const eval::example& e) {
+    const std::span<const engine::token_id> all = e.tokens;
+    return f.words.decode(all.subspan(e.prefill));
+}
+
+bool contains(const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+}
+
+TEST_CASE_FIXTURE(fixture, "generated questions: the fact is before the split, the question behind it") {
+    const auto t = make("needle:gen,tokens=600,keys=4,queries=2,count=3,seed=5");
+    REQUIRE(t.examples.size() == 6);
+    for (const auto& e : t.examples) {
+        const std::span<const engine::token_id> all = e.tokens;
+        CHECK(contains(words.decode(all.first(e.prefill)), " is " + e.answer + "."));
+        CHECK(tail(*this, e).find("Question: What is the secret code of ") <= 1);
+        CHECK(!contains(tail(*this, e), e.answer));
+        CHECK(e.tokens.size() > 500);
+        CHECK(e.tokens.size() < 700);
+    }
+    CHECK(t.examples[0].answer != t.examples[1].answer); // two queries of one document
+    CHECK(t.examples[0].prefill == t.examples[1].prefill);
+    CHECK(make("needle:gen,tokens=600,keys=4,queries=2,count=3,seed=5").examples[5].tokens ==
+          t.examples[5].tokens);
+    CHECK(make("needle:gen,tokens=600,keys=4,queries=2,count=3,seed=6").examples[5].tokens !=
+          t.examples[5].tokens);
+}
+
+TEST_CASE_FIXTURE(fixture, "documents near the context's length fit into it") {
+    const auto t = make("needle:gen,tokens=2030,count=20");
+    for (const auto& e : t.examples) CHECK(e.tokens.size() + 5 < 2048);
+    CHECK(t.most_tokens() <= 2048);
+    CHECK(contains(message("needle:gen,tokens=2100,count=1"), "longer than the model's context of 2048"));
+}
+
+TEST_CASE_FIXTURE(fixture, "options move the split and bound the number") {
+    options.limit = 2;
+    options.question_aware = true;
+    auto t = make("needle:gen,tokens=500");
+    REQUIRE(t.examples.size() == 2);
+    CHECK(t.examples[0].prefill == t.examples[0].tokens.size());
+    options.question_aware = false;
+    options.needle_prefill = 100;
+    t = make("needle:gen,tokens=500");
+    CHECK(t.examples[0].prefill == 100);
+}
+
+TEST_CASE_FIXTURE(fixture, "a prompt without a question is split at its last VAR, or else its last line") {
+    const auto chain = words.encode("VAR AB1 = 73152. Some text.\nAnd more. VAR CD2 =");
+    const std::span<const engine::token_id> all = chain;
+    CHECK(contains(words.decode(all.subspan(eval::question_split(words, chain))), "VAR CD2 ="));
+    CHECK(!contains(words.decode(all.subspan(eval::question_split(words, chain))), "more"));
+    const auto lines = words.encode("The first line.\nThe last line");
+    const std::span<const engine::token_id> two = lines;
+    CHECK(contains(words.decode(two.subspan(eval::question_split(words, lines))), "The last line"));
+    CHECK(!contains(words.decode(two.subspan(eval::question_split(words, lines))), "first"));
+    const auto one = words.encode("no line end");
+    CHECK(eval::question_split(words, one) == one.size() - 1);
+}
+
+TEST_CASE_FIXTURE(fixture, "a file of questions: bad lines are named") {
+    const std::string good = R"({"prompt": "A fact. Question: which? Answer:", "answer": "this one"})";
+    {
+        const scratch lines(good + "\n\n" + good + "\n");
+        const auto t = make("needle:" + lines.path);
+        REQUIRE(t.examples.size() == 2);
+        CHECK(t.examples[0].answer == "thisone");
+        CHECK(tail(*this, t.examples[0]).find("Question: which?") <= 1);
+    }
+    const auto second_line = [&](const std::string& line) {
+        const scratch lines(good + "\n" + line + "\n");
+        return message("needle:" + lines.path);
+    };
+    CHECK(contains(second_line(R"({"prompt": "x"})"), ".jsonl:2: no text in the field \"answer\""));
+    CHECK(contains(second_line(R"({"answer": "x"})"), ".jsonl:2: no text in the field \"prompt\""));
+    CHECK(contains(second_line(R"({"prompt": "x", "answer": 5})"),
+                   ".jsonl:2: no text in the field \"answer\""));
+    CHECK(contains(second_line(R"({"prompt": "x", "ans)"), ".jsonl:2: not a JSON object"));
+    CHECK(contains(second_line(R"({"prompt": "a b", "answer": " "})"), ".jsonl:2: the prompt or the answer"));
+    const scratch empty("\n");
+    CHECK(contains(message("needle:" + empty.path), "no questions"));
+}
+
+TEST_CASE_FIXTURE(fixture, "text is cut into pieces that begin alike and lose nothing between them") {
+    options.nll_tokens = 300;
+    options.nll_prefill = 50;
+    const auto t = make("nll:builtin");
+    REQUIRE(t.examples.size() > 10);
+    const auto begin = t.examples[0].tokens[0];
+    std::vector<engine::token_id> joined{begin};
+    for (std::size_t i = 0; i < 3; ++i) {
+        const auto& e = t.examples[i];
+        CHECK(e.tokens.size() == 300);
+        CHECK(e.prefill == 50);
+        CHECK(e.tokens[0] == begin);
+        joined.insert(joined.end(), e.tokens.begin() + 1, e.tokens.end());
+    }
+    const std::string text = words.decode(joined);
+    CHECK(contains(text, "A canal is level water"));
+    CHECK(!contains(text, "# "));
+    CHECK(t.most_tokens() == 299); // the last token is only predicted
+    options.nll_prefill = 299;
+    CHECK(contains(message("nll:builtin"), "--nll-prefill is 299; valid: 1 to 298"));
+}
+
+TEST_CASE_FIXTURE(fixture, "what no task can be") {
+    CHECK(contains(message("haystack:x"), "unknown task 'haystack:x'; valid: needle:FILE.jsonl"));
+    CHECK(contains(message("needle:missing.jsonl"), "cannot read missing.jsonl"));
+    CHECK(contains(message("nll:missing.txt"), "cannot read missing.txt"));
+    CHECK(contains(message("needle:gen,depth=1"), "'depth=1' is unknown; valid: tokens"));
+    CHECK(contains(message("needle:gen,count=x"), "'count=x' needs a whole number"));
+    CHECK(contains(message("needle:gen,count="), "needs a whole number"));
+    CHECK(contains(message("needle:gen,count=0"), "count: valid: 1"));
+    CHECK(contains(message("needle:gen,queries=2"), "queries: valid: 1 to keys"));
+}
+
+} // namespace

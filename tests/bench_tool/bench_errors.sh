@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# How kvtl-bench fails and what it leaves behind, and that a trace of kvtl-run can be replayed.
+#
+#   bench_errors.sh KVTL-BENCH KVTL-RUN MODEL.gguf
+# SPDX-License-Identifier: MIT
+set -u
+bench=$(realpath "$1") run=$(realpath "$2") model=$(realpath "$3")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+failures=0
+complain() {
+    echo "FAILED: $*"
+    sed 's/^/    stderr: /' err
+    failures=$((failures + 1))
+}
+touch out err
+
+# expect STATUS TEXT ARGUMENT...: the status, the text within standard error, and no file that was not there before.
+expect() {
+    local status=$1 text=$2 before after got
+    shift 2
+    before=$(ls)
+    "$bench" "$@" >out 2>err </dev/null
+    got=$?
+    after=$(ls)
+    [ "$got" -eq "$status" ] || complain "exit status $got instead of $status: $*"
+    [ -z "$text" ] || grep -qF -- "$text" err || complain "no '$text': $*"
+    [ "$before" = "$after" ] || complain "left behind [$after]: $*"
+}
+
+# bad usage
+expect 2 "no command; valid: decode, io, workload"
+expect 2 "magic" magic
+expect 2 "--nonsense" decode --nonsense
+expect 2 "unknown shape 'gpt'; valid: llama3-8b" decode --shape gpt
+expect 2 "unknown policy 'magic'; valid: " decode --policies dynakv,magic
+expect 2 "unknown device 'tape'; valid: native, emmc" decode --device emmc,tape
+expect 2 "unknown device 'tape'; valid: uring" decode --io tape
+expect 2 "valid: drift:SEED, trace:FILE" decode --workload noise:1
+expect 2 "No such file" decode --workload trace:missing.trc
+expect 2 "POLICY.SLOT.FIELD=VALUE" decode --set nonsense
+expect 2 "no/such/folder" decode --kv-path no/such/folder/x.kv
+expect 2 "cannot write no/such/folder/out.json" decode --json no/such/folder/out.json
+expect 2 "query_heads" decode --query-heads 3
+expect 2 "--head-dim" decode --head-dim 63
+for value in "--context 0" "--context -1" "--batch 0" "--batch x" "--steps 2" "--steps -1" "--max-seconds 0" "--memory-mib 0" \
+    "--memory-mib -3" "--attend-tokens 0" "--compute-us-per-layer -1" "--layers x"; do
+    # shellcheck disable=SC2086
+    expect 2 "${value%% *}" decode $value
+done
+for value in "--block 1000" "--block 0" "--depth 0" "--depth 5000" "--reads 0" "--size 0" "--reads -1" "--io tape" "--device tape"; do
+    # shellcheck disable=SC2086
+    expect 2 "${value%% *}" io $value
+done
+expect 2 "80 % of what is free" decode --shape llama3-8b --context 1000000 --batch 4000
+expect 2 "needs at least" decode --memory-mib 0.05 --context 300 --io memory
+expect 2 "No such file" workload --trace missing.trc
+expect 2 "--tokens" workload --tokens 3
+
+# files that are not ours are not touched
+echo "precious" >precious.kv
+expect 2 "precious.kv" decode --kv-path precious.kv --context 100 --steps 3 --io posix
+expect 2 "precious.kv" io --path precious.kv --size 4
+[ "$(cat precious.kv)" = precious ] || complain "a foreign file was changed"
+
+# what works
+expect 0 "" --help
+expect 0 "" decode --help
+grep -q -- "--compute-us-per-layer" out || complain "--help says nothing"
+expect 0 "" --version
+grep -q "kvtl-bench [0-9]" out || complain "--version says nothing"
+expect 0 "" --list-policies
+grep -qx "dynakv" out || complain "--list-policies does not list dynakv"
+expect 0 "" decode --policies dynakv --context 200 --steps 4 --memory-mib 4 --io posix --json -
+python3 -c 'import json,sys; assert json.load(open("out"))[0]["policy"] == "dynakv"' || complain "no JSON rows on standard output"
+expect 0 "" io --size 4 --block 8192 --depth 4 --reads 64 --io posix --json -
+for key in io block depth mb_per_s iops cpu_us_per_io; do
+    grep -q "\"$key\":" out || complain "no $key in the JSON of io"
+done
+"$bench" io --path kept.io --keep --size 4 --reads 16 --io posix >out 2>err || complain "io --keep"
+[ "$(stat -c %s kept.io 2>/dev/null)" = $((4 << 20)) ] || complain "the kept file has another size"
+rm -f kept.io
+expect 0 "" workload --tokens 512
+grep -q "recent_mass" out || complain "workload prints no statistics"
+
+# a recorded trace: described, replayed, and refused when cut short
+"$run" -m "$model" -p "The king went to the river and looked at the boats." -n 400 --temp 0.8 --ignore-eos --policy dynakv \
+    --memory-mib 4 --io memory --record-trace run.trc --json run.json >out 2>err || complain "recording fails"
+"$run" -m "$model" -p "The king went to the river and looked at the boats." -n 400 --temp 0.8 --ignore-eos --policy dynakv \
+    --memory-mib 4 --io memory --json plain.json >out 2>err || complain "the same run without recording fails"
+texts=$(sed 's/.*"text":\(.*\),"prefill_s".*/\1/' run.json plain.json | sort -u | wc -l)
+[ "$texts" -eq 1 ] || complain "recording changes the text"
+expect 0 "" workload --trace run.trc
+grep -q "mean distance" out || complain "workload does not compare"
+expect 0 "" decode --workload trace:run.trc --context 300 --steps 8 --memory-mib 4 --io memory
+expect 2 "the context and all steps need" decode --workload trace:run.trc --context 300 --steps 800 --memory-mib 4 --io memory
+expect 2 "expected 16 layers" decode --workload trace:run.trc --shape llama3.2-1b --context 100 --steps 8 --memory-mib 64 --io memory
+head -c 100000 run.trc >cut.trc
+expect 2 "cut short: 100000 of" decode --workload trace:cut.trc --context 10 --steps 3 --memory-mib 4 --io memory
+expect 2 "cut short" workload --trace cut.trc
+"$run" -m "$model" -p x -n 4 --record-trace no/such/folder/x.trc --io memory >out 2>err
+[ $? -eq 2 ] || complain "a trace that cannot be written is not refused"
+
+# interrupted: files go, the signal's own exit status stays
+"$bench" decode --policies dynakv --context 500 --steps 20000 --max-seconds 100 --memory-mib 64 --io posix \
+    --kv-path interrupted.kv >out 2>err &
+child=$!
+for _ in $(seq 200); do [ -e interrupted.kv ] && [ -e interrupted.kv.probe ] && break; sleep 0.02; done
+[ -e interrupted.kv ] || complain "no cache file while running"
+kill -s TERM "$child"
+wait "$child"
+got=$?
+[ "$got" -eq 143 ] || complain "interrupted run: exit status $got"
+[ -z "$(ls interrupted.kv* 2>/dev/null)" ] || complain "interrupted run left files behind"
+
+[ "$failures" -eq 0 ] && echo "all as expected"
+exit $((failures != 0))

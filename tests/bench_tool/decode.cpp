@@ -1,0 +1,197 @@
+// A small decode run: the rows that the documentation promises, and the arithmetic that refuses large ones.
+// SPDX-License-Identifier: MIT
+#include "decode.hpp"
+
+#include "contracts/io.hpp"
+#include "error.hpp"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <string>
+
+using bench::decode_options;
+using kvtl_test::scratch_folder;
+
+namespace {
+
+decode_options small_run(const scratch_folder& folder) {
+    decode_options o;
+    o.shape = bench::find_shape("tiny-2k")->shape;
+    o.context = 300;
+    o.steps = 16;
+    o.memory_mib = {4};
+    o.attend_tokens = {96};
+    o.kv_path = folder.file("run.kv");
+    o.io = "posix";
+    return o;
+}
+
+const auto ignore = [](const nlohmann::ordered_json&) {};
+
+} // namespace
+
+TEST_CASE("rows have every key, for each policy and device") {
+    const scratch_folder folder;
+    auto o = small_run(folder);
+    o.policies = {"dynakv", "full"};
+    o.devices = {"native", "emmc"};
+    for (const bool interleave : {false, true}) {
+        o.interleave = interleave;
+        std::size_t announced = 0;
+        const auto rows = bench::run_decode(o, [&](const auto&) { ++announced; });
+        REQUIRE(rows.size() == 4);
+        CHECK(announced == 4);
+        for (const auto& row : rows) {
+            for (const char* key : {"policy",
+                                    "shape",
+                                    "context",
+                                    "batch",
+                                    "steps",
+                                    "device",
+                                    "simulated",
+                                    "config",
+                                    "prefill_s",
+                                    "step_ms_median",
+                                    "step_ms_p99",
+                                    "tokens_per_s",
+                                    "phase_us",
+                                    "read_bytes_per_step",
+                                    "useful_bytes_per_step",
+                                    "wasted_bytes",
+                                    "reads_per_step",
+                                    "mean_read_entries",
+                                    "hit_rate",
+                                    "reuse_rate",
+                                    "units",
+                                    "mean_unit_entries",
+                                    "bytes_written",
+                                    "bytes_moved_by_updates",
+                                    "storage_bytes",
+                                    "resident_bytes_peak",
+                                    "bytes_by_part",
+                                    "mass_recall",
+                                    "probe_before",
+                                    "probe_after"})
+                CHECK_MESSAGE(row.contains(key), key);
+            for (const char* key : {"append", "score", "choose", "fetch_wait", "attend", "maintain", "evict"})
+                CHECK_MESSAGE(row["phase_us"].contains(key), key);
+            CHECK(row["steps"] == 16);
+            CHECK(row["shape"] == "tiny-2k");
+            CHECK(row["step_ms_median"].get<double>() > 0);
+            CHECK(row["tokens_per_s"].get<double>() ==
+                  doctest::Approx(1000 / row["step_ms_median"].get<double>()));
+            CHECK(row["config"]["attend_tokens"] == 96);
+            const double recall = row["mass_recall"].get<double>();
+            if (row["policy"] == "full") { // attends everything there is
+                CHECK(recall == doctest::Approx(1).epsilon(1e-4));
+            } else {
+                CHECK(recall > 0.3);
+                CHECK(recall < 0.999);
+            }
+        }
+        std::size_t dynakv = 0;
+        for (const auto& row : rows)
+            if (row["policy"] == "dynakv") {
+                ++dynakv;
+                CHECK(row["resident_bytes_peak"].get<double>() <= 4 << 20);
+                CHECK(row["storage_bytes"].get<double>() > 0);
+                CHECK(row["config"].contains("clusterer.tokens_per_cluster"));
+            }
+        CHECK(dynakv == 2);
+        CHECK(std::filesystem::is_empty(folder.path())); // nothing stays behind
+    }
+}
+
+TEST_CASE("a device that is faster than this one is imitated in memory") {
+    const scratch_folder folder;
+    auto o = small_run(folder);
+    o.io = "memory"; // no native device to compare with: nothing is written at all
+    o.devices = {"native", "ufs40"};
+    const auto rows = bench::run_decode(o, ignore);
+    REQUIRE(rows.size() == 2);
+    CHECK(rows[0]["device"] == "native");
+    CHECK(rows[0]["simulated"] == false);
+    CHECK(rows[1]["device"] == "ufs40");
+    CHECK(rows[1]["simulated"] == true);
+    CHECK(rows[1]["io"] == "memory");
+    CHECK(rows[1]["probe_before"].is_null());
+    CHECK(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_CASE("equal seeds give equal work") {
+    const scratch_folder folder;
+    auto o = small_run(folder);
+    o.io = "memory";
+    o.batch = 2;
+    const auto a = bench::run_decode(o, ignore), b = bench::run_decode(o, ignore);
+    o.workload = "drift:2";
+    const auto c = bench::run_decode(o, ignore);
+    for (const char* key : {"read_bytes_per_step", "useful_bytes_per_step", "hit_rate", "bytes_written"})
+        CHECK_MESSAGE(a[0][key] == b[0][key], key);
+    CHECK(a[0]["useful_bytes_per_step"] != c[0]["useful_bytes_per_step"]);
+    CHECK(a[0]["batch"] == 2);
+}
+
+TEST_CASE("a run says what it needs and is refused when that is not there") {
+    const scratch_folder folder;
+    auto o = small_run(folder);
+    const std::vector<std::string> one = {"dynakv"}, two = {"dynakv", "dynakv_lru"};
+    const double raw = (300.0 + 8 + 16) * 6 * 2 * 64 * 4; // K and V in f16
+    CHECK(bench::needs(o, one, false).disk == doctest::Approx(2.5 * raw));
+    CHECK(bench::needs(o, two, false).disk == doctest::Approx(5 * raw));
+    CHECK(bench::needs(o, one, false).memory > 4 << 20);
+    CHECK(bench::needs(o, one, true).disk == 0);
+    CHECK(bench::needs(o, one, true).memory > bench::needs(o, one, false).memory + raw);
+    CHECK(bench::needs(o, {"full"}, false).disk == 0);
+
+    o.shape = bench::find_shape("llama3-8b")->shape;
+    o.context = 1 << 20;
+    o.batch = 4096; // half a petabyte
+    CHECK_THROWS_WITH_AS(static_cast<void>(bench::run_decode(o, ignore)),
+                         doctest::Contains("80 % of what is free"), engine::bad_input);
+    CHECK(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_CASE("policies take turns as far as they fit together") {
+    const scratch_folder folder;
+    auto o = small_run(folder);
+    o.policies = {"dynakv", "full", "dynakv_lru", "dynakv_static"};
+    using rounds = std::vector<std::vector<std::string>>;
+    const double disk = bench::needs(o, {"dynakv"}, false).disk / 0.8;
+    const double memory = bench::needs(o, o.policies, false).memory / 0.8;
+    const auto plan = [&](double disks) {
+        return bench::plan_rounds(o, {.disk = disks * disk, .memory = memory}, false);
+    };
+    CHECK(plan(9) == rounds{{"dynakv"}, {"full"}, {"dynakv_lru"}, {"dynakv_static"}});
+    o.interleave = true;
+    CHECK(plan(3.01) == rounds{o.policies});
+    CHECK(plan(2.01) == rounds{{"dynakv", "full", "dynakv_lru"}, {"dynakv_static"}});
+    CHECK(plan(1.01) == rounds{{"dynakv", "full"}, {"dynakv_lru"}, {"dynakv_static"}});
+    CHECK_THROWS_AS(static_cast<void>(plan(0.99)), engine::bad_input);
+    CHECK_THROWS_AS(
+        static_cast<void>(bench::plan_rounds(o, {.disk = 9 * disk, .memory = memory / 100}, false)),
+        engine::bad_input);
+}
+
+TEST_CASE("a bound that is too small for any policy is an error before anything runs") {
+    const scratch_folder folder;
+    auto o = small_run(folder);
+    o.policies = {"full", "dynakv"};
+    o.memory_mib = {0.05};
+    std::size_t rows = 0;
+    CHECK_THROWS_WITH_AS(static_cast<void>(bench::run_decode(o, [&](const auto&) { ++rows; })),
+                         doctest::Contains("needs at least"), engine::bad_input);
+    CHECK(rows == 0);
+    CHECK(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_CASE("shapes are those of the models") {
+    for (const auto& m : bench::model_shapes) {
+        CHECK(m.shape.query_heads % m.shape.kv_heads == 0);
+        CHECK(bench::find_shape(m.name) == &m);
+    }
+    CHECK(bench::find_shape("gpt-5") == nullptr);
+    const auto& s = bench::find_shape("qwen2.5-1.5b")->shape;
+    CHECK(s == kvtl::shape{.layers = 28, .query_heads = 12, .kv_heads = 2, .head_dim = 128});
+}

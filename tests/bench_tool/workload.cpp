@@ -1,0 +1,159 @@
+// The statistics that traces and generators are compared by, on workloads whose answers are known.
+// SPDX-License-Identifier: MIT
+#include "workload.hpp"
+
+#include <kvtl/calibration.hpp>
+
+#include "contracts/io.hpp"
+#include "drift.hpp"
+#include "error.hpp"
+#include "fit_calibration.hpp"
+#include "statistics.hpp"
+#include "workload_report.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+namespace {
+
+constexpr kvtl::shape small = {.layers = 2, .query_heads = 2, .kv_heads = 1, .head_dim = 16};
+
+/// Every key, query and prediction is made by a function of the token.
+class made final : public bench::workload {
+  public:
+    using row = void(std::size_t token, float* out);
+    made(row* query, row* key) : query_(query), key_(key) {}
+    const kvtl::shape& shape() const noexcept override { return small; }
+    std::size_t tokens() const noexcept override { return 600; }
+    std::size_t prompt_tokens() const noexcept override { return 200; }
+    void rows(std::size_t, std::uint32_t, std::size_t first, std::size_t count,
+              const bench::token_rows& out) override {
+        for (std::size_t t = 0; t < count; ++t) {
+            for (std::size_t h = 0; h < 2; ++h) {
+                if (!out.q.empty()) query_(first + t, out.q.data() + (t * 2 + h) * 16);
+                if (!out.prediction.empty()) query_(first + t, out.prediction.data() + (t * 2 + h) * 16);
+            }
+            if (!out.k.empty()) key_(first + t, out.k.data() + t * 16);
+        }
+    }
+
+  private:
+    row* query_;
+    row* key_;
+};
+
+void ones(std::size_t, float* out) {
+    std::fill_n(out, 16, 1.0F);
+}
+void zeros(std::size_t, float* out) {
+    std::fill_n(out, 16, 0.0F);
+}
+
+} // namespace
+
+TEST_CASE("uniform attention over equal keys has the statistics of a uniform distribution") {
+    made w(zeros, ones);
+    const auto s = bench::measure_workload(w, 600, 8);
+    CHECK(s.entropy == doctest::Approx(1).epsilon(1e-9));
+    CHECK(s.sink_mass == doctest::Approx(4.0 / 400).epsilon(0.5)); // 216 to 600 tokens
+    CHECK(s.recent_mass == doctest::Approx(32.0 / 400).epsilon(0.5));
+    CHECK(s.top_mass == doctest::Approx(0.05).epsilon(0.1));
+    CHECK(s.key_norm_spread == doctest::Approx(0));
+    CHECK(s.energy_quarter == doctest::Approx(1)); // one direction
+    CHECK(s.step_overlap == doctest::Approx(1));   // ties fall the same way every time
+}
+
+TEST_CASE("a sink takes the mass, and energy spreads over the directions there are") {
+    made w(ones, [](std::size_t t, float* out) {
+        std::fill_n(out, 16, t == 0 ? 4.0F : 0.0F);
+        if (t != 0) out[t % 16] = 1.0F;
+    });
+    const auto s = bench::measure_workload(w, 600, 8);
+    CHECK(s.sink_mass > 0.99); // logits 16 and 0.25
+    CHECK(s.top_mass > 0.99);
+    CHECK(s.entropy < 0.01);
+    CHECK(s.energy_half == doctest::Approx(0.5).epsilon(0.02));
+    CHECK(s.energy_quarter == doctest::Approx(0.25).epsilon(0.04));
+    CHECK(s.prediction_cosine == doctest::Approx(1));
+}
+
+TEST_CASE("keys that leave their clusters show as growth of the variance") {
+    made still(ones, [](std::size_t t, float* out) {
+        std::fill_n(out, 16, 0.0F);
+        out[t % 4] = 1.0F + 0.1F * static_cast<float>(t % 7);
+    });
+    made leaving(ones, [](std::size_t t, float* out) {
+        std::fill_n(out, 16, 0.0F);
+        out[t % 4] = 1.0F + 0.1F * static_cast<float>(t % 7);
+        out[8] = 0.01F * static_cast<float>(t);
+    });
+    CHECK(bench::measure_workload(still, 600, 2).variance_growth == doctest::Approx(1).epsilon(0.1));
+    CHECK(bench::measure_workload(leaving, 600, 2).variance_growth > 4);
+}
+
+TEST_CASE("workloads are chosen by text") {
+    const auto refusal = [](const std::string& text) {
+        try {
+            static_cast<void>(bench::make_workload({.text = text, .shape = small, .tokens = 10}));
+        } catch (const engine::bad_input& e) {
+            return std::string(e.what());
+        }
+        return std::string();
+    };
+    CHECK(refusal("drift:3").empty());
+    for (const char* text : {"drift:", "drift", "drift:x", "drift:1x", "trace:", "magic:1", ""})
+        CHECK_MESSAGE(refusal(text).find("valid: drift:SEED, trace:FILE") != std::string::npos, text);
+    CHECK(refusal("trace:missing.trc").find("No such file") != std::string::npos);
+    // The calibration sample is another text of the same model.
+    const bench::workload_request request = {
+        .text = "drift:3", .shape = small, .prompt_tokens = 5, .tokens = 10};
+    const auto sample = bench::make_calibration_sample(request);
+    const auto text = bench::make_workload(request);
+    std::vector<float> a(16), b(16);
+    sample->rows(0, 0, 7, 1, {.k = a});
+    text->rows(0, 0, 7, 1, {.k = b});
+    CHECK(a != b);
+    CHECK(sample->shape() == text->shape());
+}
+
+TEST_CASE("bases fitted to a sample are those of its shape") {
+    const kvtl_test::scratch_folder folder;
+    const std::string path = folder.file("drift.cal");
+    const kvtl::shape shape = {.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 16};
+    const bench::workload_request request = {
+        .text = "drift:3", .shape = shape, .prompt_tokens = 5, .tokens = 10};
+    const auto sample = bench::make_calibration_sample(request);
+    const kvtl::status fitted = bench::fit_calibration(shape, *sample, path);
+    REQUIRE_MESSAGE(fitted.ok(), fitted.what());
+    kvtl::calibration_request wanted;
+    wanted.kinds = kvtl::kind_bit(kvtl::calibration_kind::joint_adapter) |
+                   kvtl::kind_bit(kvtl::calibration_kind::pca_basis) |
+                   kvtl::kind_bit(kvtl::calibration_kind::skew_basis);
+    const auto file = kvtl::calibration_file::open(path, shape, wanted);
+    REQUIRE_MESSAGE(file.ok(), (file.ok() ? "" : file.error().message));
+    auto other = shape;
+    other.layers = 3;
+    CHECK_FALSE(kvtl::calibration_file::open(path, other, wanted).ok());
+    CHECK_FALSE(bench::fit_calibration(shape, *sample, "no/such/folder/x.cal").ok());
+}
+
+TEST_CASE("the generator is near the trace that it was calibrated on") {
+    // What a trace of tiny-2k showed (673 tokens of the project's prose, 1,300 generated at temperature 0.8).
+    const std::map<std::string, double> recorded = {
+        {"recent_mass", 0.6455},    {"top_mass", 0.7911},        {"entropy", 0.4490},
+        {"step_overlap", 0.4541},   {"key_norm_spread", 0.1007}, {"energy_half", 0.8875},
+        {"energy_quarter", 0.7388}, {"variance_ratio", 2.981},   {"prediction_cosine", 0.7211}};
+    const auto report = bench::report_workload({.trace = "", .seed = 1, .tokens = 1973});
+    std::size_t seen = 0;
+    for (const auto& line : report["statistics"]) {
+        const auto found = recorded.find(line["name"].get<std::string>());
+        if (found == recorded.end()) continue;
+        ++seen;
+        CHECK_MESSAGE(line["drift"].get<double>() == doctest::Approx(found->second).epsilon(0.25),
+                      found->first);
+    }
+    CHECK(seen == recorded.size());
+}

@@ -1,0 +1,23 @@
+// A score that evicts in decode says what an entry is worth.
+// expect-error: \[kvtl\] score::state: it evicts in decode; add noexcept const `float worth
+// expect-error: \[kvtl\] signals: a policy needs x \(the input of the layer\), which this engine does not supply
+// SPDX-License-Identifier: MIT
+#include <kvtl/evict/eviction_manager.hpp>
+#include <kvtl/policies/retain_drop.hpp>
+#include <kvtl/presets/full.hpp>
+
+struct worthless : kvtl::score_defaults {
+    static constexpr std::string_view name = "worthless";
+    static constexpr kvtl::signal needs = kvtl::signal::x;
+    static constexpr kvtl::score_source source = kvtl::score_source::arrival;
+    static constexpr bool evicts_in_decode = true;
+    template <class Geometry> struct state : kvtl::score_state<config> {
+        using kvtl::score_state<config>::score_state;
+        void arrive(const kvtl::arriving&, std::span<float>) const noexcept {}
+    };
+};
+struct bad : kvtl::presets::full {
+    using retention = kvtl::drop<worthless>;
+};
+
+template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;

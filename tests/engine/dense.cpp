@@ -1,0 +1,176 @@
+// Every preset that the programs can choose, with the budget for everything, against attention computed by
+// definition: prompts in chunks, decode, turns, several sequences, other head sizes, the least memory that
+// open() accepts. Entries are f16; policies that approximate otherwise have that switched off.
+// SPDX-License-Identifier: MIT
+#include "kv_cache.hpp"
+#include "support/cache_fixture.hpp"
+#include "support/calibrated.hpp"
+
+#include <unistd.h>
+
+#include <filesystem>
+
+namespace {
+
+using namespace kvtl_test;
+
+/// What reader<> expects of a cache, over the programs' interface.
+class any_cache {
+  public:
+    using element_type = kvtl::f16;
+
+    explicit any_cache(const engine::cache_options& o) {
+        auto opened = engine::open_cache(o);
+        REQUIRE_MESSAGE(opened.ok(), (opened.ok() ? std::string() : opened.error().message));
+        cache_ = std::move(*opened);
+    }
+    [[nodiscard]] auto begin() { return cache_->begin(); }
+    [[nodiscard]] unsigned shards() const { return cache_->shards(); }
+    [[nodiscard]] auto stats() const { return cache_->stats(); }
+    kvtl::status prefill(kvtl::sequence_id s, std::size_t l, const kvtl::layer_input& in,
+                         std::span<float> out, unsigned shard) {
+        return cache_->prefill(s, static_cast<std::uint32_t>(l), in, out, shard);
+    }
+    kvtl::status attend(kvtl::sequence_id s, std::size_t l, const kvtl::layer_input& in, std::span<float> out,
+                        unsigned shard) {
+        return cache_->attend(s, static_cast<std::uint32_t>(l), in, out, shard);
+    }
+    kvtl::status rewind(kvtl::sequence_id s, std::size_t n) { return cache_->rewind(s, n); }
+    kvtl::status end(kvtl::sequence_id s) { return cache_->end(s); }
+
+  private:
+    std::unique_ptr<engine::kv_cache> cache_;
+};
+
+struct options : engine::cache_options {
+    options(std::string_view name, const kvtl::shape& model, std::size_t most) {
+        policy = std::string(name);
+        shape = model;
+        max_tokens = attend_tokens = most;
+        memory_bytes = std::size_t{96} << 20;
+        io = "memory";
+        for (const char* p : {"infinigen", "infinigen_star", "infinigen_star_reuse"})
+            settings.push_back({p, "selector", "alpha", "1e9"});
+        settings.push_back({"squeezed", "selector", "share", "0"});
+        settings.push_back({"shadowkv", "index", "rank", "100000"}); // no approximation: all directions
+    }
+};
+
+/// A calibration file with random bases of full rank, and all frequency pairs.
+class bases_file {
+  public:
+    explicit bases_file(const kvtl::shape& m)
+        : path_((std::filesystem::temp_directory_path() / ("kvtl-bases-" + std::to_string(::getpid())))
+                    .string()) {
+        const std::uint32_t width = m.kv_heads * m.head_dim, pairs = m.head_dim / 2;
+        std::vector<float> adapter, basis;
+        std::vector<std::uint32_t> channels;
+        for (std::uint32_t l = 0; l < m.layers; ++l) {
+            const auto joint = random_rotation(width, l + 1);
+            adapter.insert(adapter.end(), joint.begin(), joint.end());
+            for (std::uint32_t h = 0; h < m.kv_heads; ++h) {
+                const auto one = random_rotation(m.head_dim, 100 * l + h + 50);
+                basis.insert(basis.end(), one.begin(), one.end());
+                for (std::uint32_t i = 0; i < pairs; ++i) channels.push_back(i);
+            }
+        }
+        kvtl::calibration_writer out(m, 1);
+        require_ok(out.add(kvtl::calibration_kind::joint_adapter, width, adapter));
+        require_ok(out.add(kvtl::calibration_kind::pca_basis, m.head_dim, basis));
+        require_ok(out.add(kvtl::calibration_kind::skew_basis, m.head_dim, basis));
+        require_ok(out.add_channels(pairs, channels, 1));
+        require_ok(out.write(path_));
+    }
+    bases_file(const bases_file&) = delete;
+    ~bases_file() { std::filesystem::remove(path_); }
+    [[nodiscard]] const std::string& path() const { return path_; }
+
+  private:
+    std::string path_;
+};
+
+/// The least memory that open() accepts: it says so.
+std::size_t least(options o) {
+    o.memory_bytes = 1;
+    const auto refused = engine::open_cache(o);
+    if (refused.ok()) return std::size_t{96} << 20; // `full` is exempt from its bound
+    const std::string& text = refused.error().message;
+    const std::string before = "needs at least ";
+    REQUIRE_MESSAGE(text.find(before) != std::string::npos, text);
+    return std::stoull(text.substr(text.find(before) + before.size()));
+}
+
+struct scene {
+    kvtl::shape model{2, 4, 2, 64};
+    std::size_t prompt = 0, chunk = SIZE_MAX, decode = 0, turn = 0;
+    unsigned shards = 1;
+    bool smallest = false;
+    double tolerance = exact;
+};
+
+void play(std::string_view policy, const scene& s) {
+    CAPTURE(policy);
+    CAPTURE(s.model.head_dim);
+    CAPTURE(s.prompt);
+    CAPTURE(s.chunk);
+    CAPTURE(s.smallest);
+    const bases_file bases(s.model);
+    options o(policy, s.model, s.prompt + s.decode + s.turn + 16);
+    o.calibration = bases.path();
+    o.shards = s.shards;
+    if (s.smallest) o.memory_bytes = least(o);
+    const drift data(s.model, o.max_tokens, 7);
+    any_cache cache(o);
+    reader<any_cache> one(cache, data, 9);
+    one.prefill(s.prompt, s.chunk);
+    one.decode(s.decode);
+    one.prefill(s.turn);
+    one.decode(s.turn > 0 ? 8 : 0);
+    // ShadowKV's keys come back from f16 coefficients and two rotations.
+    CHECK(one.error() < (policy == "shadowkv" ? 5e-2 : s.tolerance));
+    if (policy != "full") CHECK(cache.stats().resident_bytes_peak <= o.memory_bytes);
+    one.end();
+}
+
+} // namespace
+
+TEST_CASE("prompts in chunks, decode and turns, with much and with the least memory") {
+    for (const auto policy : engine::policy_names()) {
+        play(policy, {.prompt = 300, .chunk = 300, .decode = 30});
+        play(policy, {.prompt = 600, .chunk = 170, .decode = 40, .turn = 50, .smallest = true});
+    }
+}
+
+TEST_CASE("other heads and shards") {
+    for (const auto policy : engine::policy_names()) {
+        play(policy, {.model = {1, 7, 1, 80}, .prompt = 200, .decode = 20, .smallest = true});
+        play(policy, {.model = {2, 6, 3, 128}, .prompt = 150, .chunk = 64, .decode = 20, .shards = 3});
+    }
+}
+
+TEST_CASE("decode from nothing, and two sequences at once") {
+    for (const auto policy : engine::policy_names()) {
+        CAPTURE(policy);
+        play(policy, {.prompt = 0, .decode = 200, .smallest = true});
+        const kvtl::shape model{2, 4, 2, 64};
+        const bases_file bases(model);
+        options o(policy, model, 260);
+        o.calibration = bases.path();
+        o.max_sequences = 2;
+        o.memory_bytes = least(o);
+        const drift first(model, 260, 1), second(model, 260, 2);
+        any_cache cache(o);
+        reader<any_cache> a(cache, first, 7), b(cache, second, 7);
+        CHECK_FALSE(cache.begin().ok());
+        a.prefill(120, 50);
+        b.prefill(60);
+        for (int i = 0; i < 30; ++i) a.decode(1), b.decode(1);
+        b.prefill(20);
+        b.decode(5);
+        const double tolerance = policy == "shadowkv" ? 5e-2 : exact;
+        CHECK(a.error() < tolerance);
+        CHECK(b.error() < tolerance);
+        a.end();
+        b.end();
+    }
+}

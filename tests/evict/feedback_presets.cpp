@@ -1,0 +1,315 @@
+// Presets that watch where attention goes, step by step against a re-implementation in double precision.
+// SPDX-License-Identifier: MIT
+#include <kvtl/presets/heavy_hitters.hpp>
+#include <kvtl/presets/streaming.hpp>
+
+#include "support/eviction.hpp"
+
+#include <map>
+
+using namespace kvtl_test;
+
+namespace {
+constexpr kvtl::shape small{2, 4, 2, 32};
+
+template <class Cache> typename Cache::config sized(std::size_t keep, std::uint32_t window) {
+    typename Cache::config c;
+    c.shape = small;
+    c.max_tokens = 600;
+    c.memory_bytes = std::size_t{16} << 20;
+    c.keep_tokens = keep;
+    c.window_tokens = window;
+    return c;
+}
+
+/// A lane as the definitions see it: held tokens and a state for each.
+struct lane_model {
+    struct state {
+        double score = 0;
+        std::uint32_t last = 0, interval = 0;
+    };
+    std::map<std::uint32_t, state> held;
+
+    [[nodiscard]] tokens_t tokens() const {
+        tokens_t t;
+        for (const auto& [token, s] : held) t.push_back(token);
+        return t;
+    }
+    /// Drops the least by `worth` until `limit` are left, the later one of equals; the last `window` are
+    /// safe.
+    template <class Worth>
+    void evict(std::size_t limit, std::uint32_t now, std::uint32_t window, Worth worth) {
+        while (held.size() > limit) {
+            auto least = held.end();
+            for (auto i = held.begin(); i != held.end(); ++i)
+                if (i->first + window <= now &&
+                    (least == held.end() || worth(i->second) <= worth(least->second)))
+                    least = i;
+            held.erase(least);
+        }
+    }
+};
+
+/// Mean over the query group of the attention that token t pays to `tokens`.
+scores_t mass(const naive& truth, std::size_t layer, std::size_t head, std::size_t t,
+              const tokens_t& tokens) {
+    return truth.group_mean(head, [&](std::size_t hq) { return truth.attention(layer, hq, t, tokens); });
+}
+
+} // namespace
+
+TEST_CASE("h2o: accumulated in prompt and decode, the least leaves each step") {
+    const drift data(small, 600, 11);
+    const naive truth(data, 0, 20);
+    using cache_t = precise<kvtl::presets::h2o>;
+    for (const std::size_t chunk : {120U, 50U}) {
+        auto cache = open_cache<cache_t>(sized<cache_t>(40, kvtl::automatic));
+        const auto seq = *cache.begin();
+        feed_prompt(cache, seq, data, 120, chunk);
+        std::map<std::pair<std::size_t, std::size_t>, lane_model> model;
+        for (std::size_t l = 0; l < 2; ++l)
+            for (std::size_t h = 0; h < 2; ++h) {
+                scores_t sum(120, 0.0);
+                for (std::size_t t = 0; t < 120; ++t) {
+                    const scores_t p = mass(truth, l, h, t, naive::first(t + 1));
+                    for (std::size_t i = 0; i <= t; ++i) sum[i] += p[i];
+                }
+                for (const std::uint32_t t : truth.best(sum, 20)) model[{l, h}].held[t] = {sum[t], 0, 0};
+                CHECK(kept(cache, seq, l, h) == model[{l, h}].tokens());
+            }
+        for (std::uint32_t t = 120; t < 200; ++t) {
+            CHECK(decode_and_compare(cache, seq, data, t) < exact);
+            for (auto& [at, lane] : model) {
+                lane.held[t] = {};
+                const tokens_t tokens = lane.tokens();
+                const scores_t p = mass(truth, at.first, at.second, t, tokens);
+                for (std::size_t i = 0; i < p.size(); ++i) lane.held[tokens[i]].score += p[i];
+                lane.evict(40, t, 20, [](const auto& s) { return s.score; });
+                CHECK(kept(cache, seq, at.first, at.second) == lane.tokens());
+            }
+        }
+    }
+}
+
+TEST_CASE("h2o_prefill_once keeps what the prompt attended to, and all that decode adds") {
+    const drift data(small, 600, 12);
+    const naive truth(data, 0, 8);
+    using cache_t = precise<kvtl::presets::h2o_prefill_once>;
+    auto cache = open_cache<cache_t>(sized<cache_t>(30, 8));
+    const auto seq = *cache.begin();
+    feed_prompt(cache, seq, data, 100, 33);
+    scores_t sum(100, 0.0);
+    for (std::size_t t = 0; t < 100; ++t) {
+        const scores_t p = mass(truth, 1, 0, t, naive::first(t + 1));
+        for (std::size_t i = 0; i <= t; ++i) sum[i] += p[i];
+    }
+    CHECK(kept(cache, seq, 1, 0) == truth.best(sum, 22));
+    for (std::uint32_t t = 100; t < 110; ++t) CHECK(decode_and_compare(cache, seq, data, t) < exact);
+    CHECK(kept(cache, seq, 1, 0).size() == 40);
+}
+
+TEST_CASE("tova: the latest query decides, for all heads of a layer") {
+    const drift data(small, 600, 13);
+    const naive truth(data, 0, 1);
+    using cache_t = precise<kvtl::presets::tova>;
+    auto config = sized<cache_t>(30, 1);
+    config.shards = 2; // a sequence belongs to one of them
+    auto cache = open_cache<cache_t>(config);
+    const auto seq = *cache.begin();
+    feed_prompt(cache, seq, data, 100, 40);
+    const auto over_all = [&](std::size_t layer, std::size_t t, const tokens_t& tokens) {
+        scores_t sum = mass(truth, layer, 0, t, tokens);
+        const scores_t other = mass(truth, layer, 1, t, tokens);
+        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
+        return sum;
+    };
+    std::vector<lane_model> model(2);
+    for (std::size_t l = 0; l < 2; ++l)
+        for (const std::uint32_t t : truth.best(over_all(l, 99, naive::first(100)), 29))
+            model[l].held[t] = {};
+    for (std::uint32_t t = 100; t < 160; ++t) {
+        for (std::size_t l = 0; l < 2; ++l)
+            for (std::size_t h = 0; h < 2; ++h) CHECK(kept(cache, seq, l, h) == model[l].tokens());
+        CHECK(decode_and_compare(cache, seq, data, t) < exact);
+        for (std::size_t l = 0; l < 2; ++l) {
+            model[l].held[t] = {};
+            const tokens_t tokens = model[l].tokens();
+            const scores_t p = over_all(l, t, tokens);
+            for (std::size_t i = 0; i < p.size(); ++i) model[l].held[tokens[i]].score = p[i];
+            model[l].evict(30, t, 1, [](const auto& s) { return s.score; });
+        }
+    }
+}
+
+TEST_CASE("lazy_eviction: recurrence intervals, evicted every period") {
+    const drift data(small, 600, 14);
+    const naive truth(data, 0, 8);
+    using cache_t = precise<kvtl::presets::lazy_eviction>;
+    auto config = sized<cache_t>(40, 8);
+    config.retention.activity = 0.02F;
+    config.retention.period = 10;
+    auto cache = open_cache<cache_t>(config);
+    const auto seq = *cache.begin();
+    std::map<std::pair<std::size_t, std::size_t>, lane_model> model;
+    for (std::uint32_t t = 0; t < 200; ++t) {
+        CHECK(decode_and_compare(cache, seq, data, t) < exact);
+        for (std::size_t l = 0; l < 2; ++l)
+            for (std::size_t h = 0; h < 2; ++h) {
+                lane_model& lane = model[{l, h}];
+                lane.held[t] = {0, t, 0};
+                const tokens_t tokens = lane.tokens();
+                const scores_t p = mass(truth, l, h, t, tokens);
+                for (std::size_t i = 0; i < p.size(); ++i) {
+                    auto& s = lane.held[tokens[i]];
+                    if (p[i] < 0.02) continue;
+                    s.interval = std::max(s.interval, t - s.last);
+                    s.last = t;
+                }
+                if (lane.held.size() >= 50)
+                    lane.evict(40, t, 8, [&](const auto& s) {
+                        return -static_cast<double>(t - s.last) / std::max(s.interval, 1U);
+                    });
+                CHECK(kept(cache, seq, l, h) == lane.tokens());
+            }
+    }
+}
+
+TEST_CASE("tokens that recur survive under lazy_eviction and are lost under h2o") {
+    // One token gets a tenth of the attention every 12 steps; each step attends its like and itself.
+    constexpr kvtl::shape one{1, 1, 1, 16};
+    constexpr std::uint32_t steps = 240, special = 5, every = 12;
+    const auto held_to_the_end = [&]<class Cache>(typename Cache::config c) {
+        c.shape = one;
+        c.max_tokens = steps;
+        c.memory_bytes = std::size_t{4} << 20;
+        c.keep_tokens = 16;
+        c.window_tokens = 4;
+        auto cache = open_cache<Cache>(c);
+        const auto seq = *cache.begin();
+        std::vector<float> out(16);
+        for (std::uint32_t t = 0; t < steps; ++t) {
+            std::vector<float> q(16, 0.0F), k(16, 0.0F), v(16, 1.0F);
+            k[t == special ? 0 : 1 + t % 14] = 8.0F; // neighbours in direction are 14 tokens apart
+            q[1 + t % 14] = 8.0F;
+            if (t > special && t % every == 0) q[0] = 6.9F; // a tenth of the attention
+            kvtl::layer_input in;
+            in.q = q, in.k = k, in.v = v;
+            require_ok(cache.attend(seq, 0, in, out));
+        }
+        const tokens_t tokens = kept(cache, seq, 0, 0);
+        return std::find(tokens.begin(), tokens.end(), special) != tokens.end();
+    };
+    using lazy = precise<kvtl::presets::lazy_eviction>;
+    using greedy = precise<kvtl::presets::h2o>;
+    lazy::config c;
+    c.retention.activity = 0.05F;
+    c.retention.period = 4;
+    CHECK(held_to_the_end.template operator()<lazy>(c));
+    CHECK_FALSE(held_to_the_end.template operator()<greedy>({}));
+}
+
+TEST_CASE("streaming_llm: positions inside the cache, step by step") {
+    constexpr std::size_t dim = 32, prompt = 60, end = 140, keep = 24;
+    const drift data(small, 600, 15); // q and k before rotation
+    const auto rotated = [&](const float* x, double position, std::size_t dims, bool neighbours) {
+        scores_t out(x, x + dim);
+        for (std::size_t i = 0; i < dims / 2; ++i) {
+            const double angle =
+                position * std::pow(500.0, -2.0 * static_cast<double>(i) / static_cast<double>(dims));
+            const std::size_t a = neighbours ? 2 * i : i, b = neighbours ? 2 * i + 1 : i + dims / 2;
+            out[a] =
+                static_cast<double>(x[a]) * std::cos(angle) - static_cast<double>(x[b]) * std::sin(angle);
+            out[b] =
+                static_cast<double>(x[b]) * std::cos(angle) + static_cast<double>(x[a]) * std::sin(angle);
+        }
+        return out;
+    };
+    using cache_t = precise<kvtl::presets::streaming_llm>;
+    for (const std::size_t dims : {32U, 20U})
+        for (const bool neighbours : {false, true}) {
+            auto config = sized<cache_t>(keep, 1);
+            config.position = {
+                .base = 500.0, .dims = static_cast<std::uint32_t>(dims), .neighbours = neighbours};
+            auto cache = open_cache<cache_t>(config);
+            const auto seq = *cache.begin();
+            oracle::largest_error error;
+            for (std::size_t t = 0; t < end; ++t)
+                for (std::size_t l = 0; l < 2; ++l) {
+                    const auto turned = [&](std::span<const float> heads) {
+                        std::vector<float> all;
+                        for (std::size_t h = 0; h < heads.size() / dim; ++h)
+                            for (const double x :
+                                 rotated(&heads[h * dim], static_cast<double>(t), dims, neighbours))
+                                all.push_back(static_cast<float>(x));
+                        return all;
+                    };
+                    const std::vector<float> q = turned(data.q(l, t)), k = turned(data.k(l, t));
+                    kvtl::layer_input in;
+                    in.q = q, in.k = k, in.v = data.v(l, t);
+                    std::vector<float> out(data.query_floats());
+                    in.last_chunk = t + 1 == prompt;
+                    if (t < prompt) {
+                        require_ok(cache.prefill(seq, l, in, out));
+                        continue;
+                    }
+                    tokens_t held = kept(cache, seq, l, 0);
+                    held.push_back(static_cast<std::uint32_t>(t));
+                    require_ok(cache.attend(seq, l, in, out));
+                    for (std::size_t hq = 0; hq < 4; ++hq) { // keys at 0, 1, ..., the query at the last place
+                        const scores_t query =
+                            rotated(data.q(l, t).data() + hq * dim, static_cast<double>(held.size() - 1),
+                                    dims, neighbours);
+                        scores_t p;
+                        for (std::size_t i = 0; i < held.size(); ++i) {
+                            const scores_t key = rotated(data.key(l, held[i], hq / 2), static_cast<double>(i),
+                                                         dims, neighbours);
+                            double dot = 0;
+                            for (std::size_t d = 0; d < dim; ++d) dot += query[d] * key[d];
+                            p.push_back(std::exp(dot / std::sqrt(static_cast<double>(dim))));
+                        }
+                        const double sum = std::accumulate(p.begin(), p.end(), 0.0);
+                        for (std::size_t d = 0; d < dim; ++d) {
+                            double expected = 0;
+                            for (std::size_t i = 0; i < held.size(); ++i)
+                                expected +=
+                                    p[i] / sum * static_cast<double>(data.value(l, held[i], hq / 2)[d]);
+                            error.see(static_cast<double>(out[hq * dim + d]) - expected);
+                        }
+                    }
+                }
+            CHECK(error.value() < 5e-5); // q and k come rounded to float
+            tokens_t expected = naive::first(4);
+            for (std::uint32_t i = end - (keep - 4); i < end; ++i) expected.push_back(i);
+            CHECK(kept(cache, seq, 1, 1) == expected);
+        }
+}
+
+TEST_CASE("endless generation: memory and the work of a step stay bounded") {
+    constexpr kvtl::shape tiny{1, 2, 1, 16};
+    const drift data(tiny, 512, 16);
+    const auto run = [&]<class Cache>(typename Cache::config c, std::size_t most) {
+        c.shape = tiny;
+        c.max_tokens = 200'000;
+        c.prefill_tokens = 64;
+        c.keep_tokens = 48;
+        c.memory_bytes = std::size_t{1} << 19;
+        auto cache = open_cache<Cache>(c);
+        const auto seq = *cache.begin();
+        feed_prompt(cache, seq, data, 64);
+        std::vector<float> out(data.query_floats());
+        kvtl::status trouble;
+        std::size_t rows = 0;
+        for (std::size_t t = 64; t < 100'064; ++t) {
+            if (auto s = cache.attend(seq, 0, data.input(0, t % 512), out); !s) trouble = s;
+            rows = std::max(rows, cache.stats().kept_entries);
+        }
+        CHECK_MESSAGE(trouble.ok(), std::string(trouble.what()));
+        CHECK(rows <= most);
+        CHECK(cache.tokens(seq, 0) == 100'064);
+        CHECK(cache.stats().resident_bytes_peak <= c.memory_bytes);
+        CHECK(std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); }));
+    };
+    run.template operator()<precise<kvtl::presets::streaming_llm>>({}, 48);
+    run.template operator()<precise<kvtl::presets::h2o>>({}, 48);
+    run.template operator()<precise<kvtl::presets::lazy_eviction>>({}, 48 + 174);
+}

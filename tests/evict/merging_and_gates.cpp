@@ -1,0 +1,330 @@
+// Retention that merges, and retention by learned gates.
+// SPDX-License-Identifier: MIT
+#include <kvtl/policies/retain_external.hpp>
+#include <kvtl/presets/learned.hpp>
+#include <kvtl/presets/merging.hpp>
+
+#include "support/eviction.hpp"
+
+#include <cstring>
+
+using namespace kvtl_test;
+using kvtl::signal;
+
+namespace {
+constexpr kvtl::shape small{2, 4, 2, 32};
+using with_x = kvtl::supplied<signal::q, signal::k, signal::v, signal::x>;
+using with_external = kvtl::supplied<signal::q, signal::k, signal::v, signal::external>;
+
+template <class Cache> typename Cache::config sized(std::size_t keep) {
+    typename Cache::config c;
+    c.shape = small;
+    c.max_tokens = 600;
+    c.memory_bytes = std::size_t{16} << 20;
+    c.keep_tokens = keep;
+    return c;
+}
+
+/// A merging preset whose survivors the test chooses.
+template <class Rule> struct chosen_merge : kvtl::presets::full {
+    static constexpr std::string_view name = "chosen_merge";
+    static constexpr std::uint32_t window_tokens = 2;
+    static constexpr std::uint32_t sink_tokens = 2;
+    using retention = kvtl::merge_into<kvtl::external_scores, Rule>;
+};
+
+/// Blocks of tokens with one key each; one entry of every block is marked to stay. Attention afterwards must
+/// be that over all tokens.
+template <class Rule> void equal_keys_are_exact(std::size_t chunk, std::size_t steps) {
+    constexpr std::size_t blocks = 6, size = 8, prompt = 2 + blocks * size + 2, dim = 32;
+    const std::size_t end = prompt + steps;
+    using cache_t = kvtl::kv_manager<in_f32<chosen_merge<Rule>>, any_model, with_external>;
+    auto config = sized<cache_t>(2 + blocks + 2);
+    config.supplied = with_external::value;
+    auto cache = open_cache<cache_t>(config);
+    const auto seq = *cache.begin();
+    const std::size_t token = 2 * dim;
+    // The window continues the last block, decoded tokens repeat the blocks' keys.
+    const auto key_of = [&](std::size_t t) {
+        return t < 2 ? t : t < prompt ? 2 + std::min((t - 2) / size, blocks - 1) : 2 + t % blocks;
+    };
+    const auto directions = oracle::normal_values(200 * token, 51);
+    std::vector<float> k, v = oracle::normal_values(end * token, 52), external;
+    for (std::size_t t = 0; t < end; ++t) {
+        const auto from = directions.begin() + static_cast<std::ptrdiff_t>(key_of(t) * token);
+        k.insert(k.end(), from, from + static_cast<std::ptrdiff_t>(token));
+        const float mark = t >= 2 && t < prompt - 2 && (t - 2) % size == 3 ? 1.0F : -static_cast<float>(t);
+        external.insert(external.end(), {mark, mark});
+    }
+    const auto q = oracle::normal_values(end * 4 * dim, 53, 0.7);
+    oracle::largest_error error;
+    for (std::size_t t = 0; t < end;) {
+        const std::size_t n = t < prompt ? std::min(chunk, prompt - t) : 1;
+        for (std::size_t l = 0; l < 2; ++l) {
+            kvtl::layer_input in;
+            in.q = std::span(q).subspan(t * 4 * dim, n * 4 * dim);
+            in.k = std::span(k).subspan(t * token, n * token);
+            in.v = std::span(v).subspan(t * token, n * token);
+            in.external = std::span(external).subspan(t * 2, n * 2);
+            in.last_chunk = t + n == prompt;
+            std::vector<float> out(n * 4 * dim);
+            require_ok(t < prompt ? cache.prefill(seq, l, in, out) : cache.attend(seq, l, in, out));
+            if (t < prompt) continue;
+            for (std::size_t hq = 0; hq < 4; ++hq) {
+                const kvtl::rows_view<float> keys{k.data() + hq / 2 * dim, t + 1, dim, token},
+                    values{v.data() + hq / 2 * dim, t + 1, dim, token};
+                const auto expected =
+                    oracle::attend(q.data() + (t * 4 + hq) * dim, 1 / std::sqrt(32.0), keys, values);
+                for (std::size_t d = 0; d < dim; ++d)
+                    error.see(static_cast<double>(out[hq * dim + d]) - expected[d]);
+            }
+        }
+        t += n;
+    }
+    CHECK(kept(cache, seq, 0, 0).size() == 2 + blocks + 2);
+    CHECK(error.value() < exact);
+}
+
+std::vector<std::byte> blob(const kvtl::gate_header& h, const std::vector<float>& weights) {
+    std::vector<std::byte> bytes(sizeof h + weights.size() * sizeof(float));
+    std::memcpy(bytes.data(), &h, sizeof h);
+    std::memcpy(bytes.data() + sizeof h, weights.data(), weights.size() * sizeof(float));
+    return bytes;
+}
+
+/// The gate's number by definition.
+double gate(const kvtl::gate_header& h, const std::vector<float>& weights, std::size_t layer,
+            std::size_t head, const std::vector<float>& in) {
+    const float* w = weights.data() + layer * h.layer_floats();
+    std::vector<double> x(in.begin(), in.end());
+    if (h.hidden > 0) {
+        std::vector<double> y;
+        for (std::size_t j = 0; j < h.hidden; ++j) {
+            double sum = static_cast<double>(w[h.hidden * h.inputs + j]);
+            for (std::size_t i = 0; i < h.inputs; ++i) sum += static_cast<double>(w[j * h.inputs + i]) * x[i];
+            y.push_back(h.act == kvtl::activation::silu ? sum / (1 + std::exp(-sum)) : std::max(sum, 0.0));
+        }
+        w += h.hidden * (h.inputs + 1);
+        x = y;
+    }
+    double sum = static_cast<double>(w[h.kv_heads * x.size() + head]);
+    for (std::size_t i = 0; i < x.size(); ++i) sum += static_cast<double>(w[head * x.size() + i]) * x[i];
+    return sum;
+}
+
+} // namespace
+
+TEST_CASE("equal keys, merged, are attended as if none had been dropped") {
+    for (const std::size_t chunk : {100U, 9U}) {
+        equal_keys_are_exact<kvtl::nearest_key>(chunk, 12);
+        equal_keys_are_exact<kvtl::similar_neighbour>(chunk,
+                                                      1); // later tokens are no neighbours of their like
+    }
+}
+
+TEST_CASE("merged entries carry counts; sinks are never changed") {
+    const drift data(small, 600, 54);
+    const auto run = [&]<class Preset>(Preset, double least_merged) {
+        using cache_t = precise<Preset>;
+        auto c = sized<cache_t>(40);
+        if constexpr (requires { c.retention.rule.similarity; }) {
+            c.retention.rule.similarity = 0.5F;
+            c.retention.rule.width = 20.0F;
+        }
+        auto cache = open_cache<cache_t>(c);
+        const auto seq = *cache.begin();
+        feed_prompt(cache, seq, data, 200, 70);
+        std::vector<float> out(data.query_floats());
+        for (std::size_t t = 200; t < 260; ++t)
+            for (std::size_t l = 0; l < 2; ++l) require_ok(cache.attend(seq, l, data.input(l, t), out));
+        double merged = 0;
+        for (std::uint32_t l = 0; l < 2; ++l)
+            for (std::uint32_t h = 0; h < 2; ++h) {
+                auto& shard = cache.inspect(0);
+                const auto held = shard.open(shard.lanes_of(0, l)[h]);
+                for (std::uint32_t i = 0; i < held.size(); ++i) {
+                    merged += std::exp(static_cast<double>(held.log_weight(i))) - 1.0;
+                    if (held.token(i) >= 4) continue;
+                    CHECK(held.log_weight(i) == 0.0F);
+                    CHECK(std::equal(held.key(i), held.key(i) + 32, data.key(l, held.token(i), h)));
+                    CHECK(std::equal(held.value(i), held.value(i) + 32, data.value(l, held.token(i), h)));
+                }
+            }
+        CHECK(merged / 4 > least_merged); // of about 160 that left each lane
+        CHECK(merged / 4 < 221);
+        CHECK(std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); }));
+    };
+    run(kvtl::presets::d2o{}, 30.0);
+    run(kvtl::presets::kv_merger{}, 10.0);
+}
+
+TEST_CASE("everything kept is dense attention, merging or not") {
+    const drift data(small, 600, 55);
+    const auto run = [&]<class Preset>(Preset) {
+        auto cache =
+            open_cache<kvtl::kv_manager<Preset, any_model>>(sized<kvtl::kv_manager<Preset, any_model>>(600));
+        reader one(cache, data);
+        one.prefill(60, 25);
+        one.decode(20);
+        CHECK(one.error() < exact);
+    };
+    run(kvtl::presets::d2o{});
+    run(kvtl::presets::kv_merger{});
+}
+
+TEST_CASE("trim_kv: log beta times age, evicted when the buffer is full; beta = 1 never leaves") {
+    const drift data(small, 600, 56);
+    using cache_t = kvtl::kv_manager<in_f32<kvtl::presets::trim_kv>, any_model, with_x>;
+    for (const std::uint32_t hidden : {0U, 7U}) {
+        kvtl::gate_header h;
+        h.layers = 2, h.kv_heads = 2, h.inputs = 20, h.hidden = hidden, h.act = kvtl::activation::silu;
+        const auto weights = oracle::normal_values(2 * h.layer_floats(), 57);
+        const auto bytes = blob(h, weights);
+        const auto x = oracle::normal_values(600 * 20, 58);
+        auto config = sized<cache_t>(40);
+        config.supplied = with_x::value;
+        config.retention.buffer = 16;
+        config.retention.weights = bytes;
+        auto cache = open_cache<cache_t>(config);
+        const auto seq = *cache.begin();
+        const auto log_beta = [&](std::size_t l, std::size_t head, std::size_t t) {
+            const std::vector<float> in(x.begin() + static_cast<std::ptrdiff_t>(t * 20),
+                                        x.begin() + static_cast<std::ptrdiff_t>(t * 20 + 20));
+            return -std::log1p(std::exp(-gate(h, weights, l, head, in)));
+        };
+        const decorate give_x = [&](kvtl::layer_input& in, std::size_t, std::size_t first, std::size_t n) {
+            in.x = std::span(x).subspan(first * 20, n * 20);
+        };
+        feed_prompt(cache, seq, data, 90, 37, give_x);
+        scores_t s;
+        for (std::size_t t = 0; t < 90; ++t) s.push_back(log_beta(1, 0, t) * static_cast<double>(89 - t));
+        tokens_t held = naive(data, 0, 1).best(s, 39);
+        CHECK(kept(cache, seq, 1, 0) == held);
+        for (std::uint32_t t = 90; t < 170; ++t) {
+            CHECK(decode_and_compare(cache, seq, data, t, give_x) < exact);
+            held.push_back(t);
+            if (held.size() == 56) {
+                std::stable_sort(held.begin(), held.end(), [&](std::uint32_t a, std::uint32_t b) {
+                    return log_beta(1, 0, a) * (t - a) > log_beta(1, 0, b) * (t - b);
+                });
+                held.resize(40);
+                std::sort(held.begin(), held.end());
+            }
+            CHECK(kept(cache, seq, 1, 0) == held);
+        }
+    }
+    // A gate that says 1 for token 3 and less for all others: token 3 is there for ever.
+    kvtl::gate_header h;
+    h.layers = 2, h.kv_heads = 2, h.inputs = 1;
+    const std::vector<float> weights = {1, 1, 0, 0, 1, 1, 0, 0}; // out = x
+    const auto bytes = blob(h, weights);
+    auto config = sized<cache_t>(10);
+    config.supplied = with_x::value;
+    config.retention.buffer = 1;
+    config.retention.weights = bytes;
+    auto cache = open_cache<cache_t>(config);
+    const auto seq = *cache.begin();
+    std::vector<float> out(data.query_floats());
+    for (std::size_t t = 0; t < 500; ++t)
+        for (std::size_t l = 0; l < 2; ++l) {
+            auto in = data.input(l, t);
+            const float x = t == 3 ? 200.0F : 1.0F;
+            in.x = {&x, 1};
+            require_ok(cache.attend(seq, l, in, out));
+        }
+    CHECK(kept(cache, seq, 0, 0).front() == 3);
+    CHECK(kept(cache, seq, 0, 0).size() == 10);
+}
+
+TEST_CASE("locret: a gate over q, k and v of all heads") {
+    const drift data(small, 600, 59);
+    using cache_t = precise<kvtl::presets::locret>;
+    kvtl::gate_header h;
+    h.layers = 2, h.kv_heads = 2, h.inputs = (4 + 2 + 2) * 32, h.hidden = 12, h.act = kvtl::activation::relu;
+    const auto weights = oracle::normal_values(2 * h.layer_floats(), 60, 0.2);
+    const auto bytes = blob(h, weights);
+    auto config = sized<cache_t>(40);
+    config.window_tokens = 10;
+    config.retention.weights = bytes;
+    config.shards = 2;
+    auto cache = open_cache<cache_t>(config);
+    const auto seq = *cache.begin();
+    feed_prompt(cache, seq, data, 120, 50);
+    for (std::size_t l = 0; l < 2; ++l)
+        for (std::size_t head = 0; head < 2; ++head) {
+            scores_t s;
+            for (std::size_t t = 0; t < 120; ++t) {
+                std::vector<float> in;
+                for (const auto part : {data.q(l, t), data.k(l, t), data.v(l, t)})
+                    in.insert(in.end(), part.begin(), part.end());
+                s.push_back(gate(h, weights, l, head, in));
+            }
+            CHECK(kept(cache, seq, l, head) == naive(data, 0, 10).best(s, 30));
+        }
+}
+
+TEST_CASE("global_gates: one scale for all heads and layers") {
+    const drift data(small, 600, 61);
+    using cache_t = kvtl::kv_manager<in_f32<kvtl::presets::global_gates>, any_model, with_x>;
+    kvtl::gate_header h;
+    h.layers = 2, h.kv_heads = 2, h.inputs = 6;
+    const auto weights = oracle::normal_values(2 * h.layer_floats(), 62);
+    const auto bytes = blob(h, weights);
+    const auto x = oracle::normal_values(600 * 6, 63);
+    auto config = sized<cache_t>(30);
+    config.supplied = with_x::value;
+    config.retention.weights = bytes;
+    auto cache = open_cache<cache_t>(config);
+    const auto seq = *cache.begin();
+    feed_prompt(cache, seq, data, 100, 100,
+                [&](kvtl::layer_input& in, std::size_t, std::size_t t, std::size_t n) {
+                    in.x = std::span(x).subspan(t * 6, n * 6);
+                });
+    struct entry {
+        double score;
+        std::size_t lane;
+        std::uint32_t token;
+    };
+    std::vector<entry> all;
+    for (std::size_t lane = 0; lane < 4; ++lane)
+        for (std::uint32_t t = 0; t < 92; ++t) {
+            const std::vector<float> in(x.begin() + t * 6, x.begin() + t * 6 + 6);
+            all.push_back({gate(h, weights, lane / 2, lane % 2, in), lane, t});
+        }
+    std::stable_sort(all.begin(), all.end(),
+                     [](const entry& a, const entry& b) { return a.score > b.score; });
+    std::vector<tokens_t> expected(4);
+    for (std::size_t i = 0; i < 4 * 22; ++i) expected[all[i].lane].push_back(all[i].token); // 30 - 8 each
+    for (std::size_t lane = 0; lane < 4; ++lane) {
+        for (std::uint32_t t = 92; t < 100; ++t) expected[lane].push_back(t);
+        std::sort(expected[lane].begin(), expected[lane].end());
+        CHECK(kept(cache, seq, lane / 2, lane % 2) == expected[lane]);
+    }
+    CHECK(expected[0].size() != expected[1].size());
+}
+
+TEST_CASE("weights of another model, version or size are refused") {
+    using cache_t = precise<kvtl::presets::locret>;
+    kvtl::gate_header good;
+    good.layers = 2, good.kv_heads = 2, good.inputs = 256, good.model = 77;
+    const auto open = [&](const kvtl::gate_header& h, std::uint64_t model, std::size_t floats) {
+        const auto bytes = blob(h, std::vector<float>(floats));
+        auto config = sized<cache_t>(120);
+        config.retention.weights = bytes;
+        config.retention.model = model;
+        const auto opened = cache_t::open(config);
+        return opened.ok() ? std::string() : opened.error().message;
+    };
+    const std::size_t right = 2 * good.layer_floats();
+    CHECK(open(good, 77, right).empty());
+    CHECK(open(good, 0, right).empty());
+    CHECK(open(good, 78, right).find("another model") != std::string::npos);
+    CHECK(open(good, 77, right - 1).find("valid: ") != std::string::npos);
+    auto h = good;
+    h.layers = 3;
+    CHECK(open(h, 0, 3 * h.layer_floats()).find("another model (3 layers") != std::string::npos);
+    h = good, h.version = 9;
+    CHECK(open(h, 0, right).find("version 9") != std::string::npos);
+    h = good, h.inputs = 255;
+    CHECK(open(h, 0, 2 * h.layer_floats()).find("valid: q, k and v of a token, 256") != std::string::npos);
+}

@@ -1,0 +1,129 @@
+// Nothing is allocated after open(), whatever the preset: every way to get memory is counted.
+// SPDX-License-Identifier: MIT
+#include <kvtl/presets/dynamickv.hpp>
+#include <kvtl/presets/heavy_hitters.hpp>
+#include <kvtl/presets/merging.hpp>
+#include <kvtl/presets/streaming.hpp>
+
+#include "support/eviction.hpp"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace {
+std::atomic<std::uint64_t> allocations{0};
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define KVTL_TEST_OWN_MALLOC 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define KVTL_TEST_OWN_MALLOC 0
+#endif
+#endif
+#ifndef KVTL_TEST_OWN_MALLOC
+#ifdef __GLIBC__
+#define KVTL_TEST_OWN_MALLOC 1
+#else
+#define KVTL_TEST_OWN_MALLOC 0
+#endif
+#endif
+
+#if KVTL_TEST_OWN_MALLOC
+// operator new ends here as well. A sanitizer has its own malloc; there the operators alone are counted.
+extern "C" {
+void* __libc_malloc(std::size_t);
+void* __libc_calloc(std::size_t, std::size_t);
+void* malloc(std::size_t n) {
+    ++allocations;
+    return __libc_malloc(n);
+}
+void* calloc(std::size_t n, std::size_t size) {
+    ++allocations;
+    return __libc_calloc(n, size);
+}
+}
+#else
+void* operator new(std::size_t n) {
+    ++allocations;
+    return std::malloc(n);
+}
+void operator delete(void* p) noexcept {
+    std::free(p);
+}
+void operator delete(void* p, std::size_t) noexcept {
+    std::free(p);
+}
+#endif
+
+using namespace kvtl_test;
+
+namespace {
+/// Prompts in chunks, decode with eviction, a further turn, rewinding, refused calls.
+template <class Cache> void busy() {
+    constexpr kvtl::shape small{5, 4, 2, 32};
+    typename Cache::config c;
+    c.shape = small;
+    c.max_tokens = 400;
+    c.max_sequences = 2;
+    c.keep_tokens = 64;
+    c.window_tokens = 8;
+    c.memory_bytes = std::size_t{16} << 20;
+    const drift data(small, 400, 81);
+    auto cache = open_cache<Cache>(c);
+    std::vector<float> out(100 * data.query_floats());
+    const std::span<float> row = std::span(out).first(data.query_floats());
+    const std::vector<float> bad(data.query_floats(), NAN);
+    std::size_t refused = 0;
+    kvtl::status trouble; // the first call that did not do what it should
+    const auto fine = [&](const kvtl::status& s) {
+        if (trouble.ok() && !s.ok()) trouble = s;
+    };
+
+    const std::uint64_t before = allocations;
+    for (int round = 0; round < 2; ++round) {
+        const auto a = *cache.begin(), b = *cache.begin();
+        for (std::size_t chunk = 0; chunk < 2; ++chunk)
+            for (std::size_t l = 0; l < small.layers; ++l) {
+                auto in = data.input(l, chunk * 100, 100);
+                in.last_chunk = chunk == 1;
+                fine(cache.prefill(a, l, in, out));
+            }
+        for (std::size_t t = 0; t < 100; ++t)
+            for (std::size_t l = 0; l < small.layers; ++l) {
+                fine(cache.attend(a, l, data.input(l, 200 + t), row));
+                fine(cache.attend(b, l, data.input(l, t), row));
+            }
+        for (std::size_t l = 0; l < small.layers; ++l) {
+            fine(cache.prefill(a, l, data.input(l, 300, 20), std::span(out).first(20 * data.query_floats())));
+            auto in = data.input(l, 320);
+            in.q = bad;
+            refused += cache.attend(a, l, in, row).ok() ? 0U : 1U;
+        }
+        fine(cache.rewind(a, 3));
+        refused += cache.rewind(a, 390).ok() ? 0U : 1U;
+        fine(cache.end(a));
+        fine(cache.end(b));
+    }
+    const std::uint64_t during = allocations - before;
+    CHECK(during == 0);
+    CHECK_MESSAGE(trouble.ok(), std::string(trouble.what()));
+    CHECK(refused == 12);
+}
+} // namespace
+
+TEST_CASE("the counter counts") {
+    const std::uint64_t before = allocations;
+    auto* volatile p = new int(1);
+    delete p;
+    CHECK(allocations > before);
+}
+
+TEST_CASE("a manager that drops entries allocates nothing after open") {
+    busy<kvtl::dynamickv<any_model>>();
+    busy<kvtl::defensivekv<any_model>>();
+    busy<kvtl::h2o<any_model>>();
+    busy<kvtl::streaming_llm<any_model>>();
+    busy<kvtl::d2o<any_model>>();
+}

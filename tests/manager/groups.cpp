@@ -1,0 +1,265 @@
+// Units that are fixed groups of consecutive tokens: what is chosen for a current and for a predicted query,
+// in lanes of one head and of a whole layer, against a naive choice from exact keys.
+// SPDX-License-Identifier: MIT
+#include <kvtl/io/faulty.hpp>
+#include <kvtl/policies/cluster_fixed_groups.hpp>
+#include <kvtl/policies/schedule_next_layer.hpp>
+#include <kvtl/presets/full.hpp>
+
+#include "support/cache_fixture.hpp"
+
+#include <numeric>
+
+using namespace kvtl_test;
+
+namespace {
+using any_model = kvtl::geometry<kvtl::shape{}>;
+constexpr kvtl::shape model{3, 4, 2, 64};
+
+/// Scores every entry by its own key: an index as a user might write it.
+struct own_keys {
+    static constexpr std::string_view name = "own_keys";
+    static constexpr bool needs_means = false, scores = true, summarises = true, per_entry = true;
+    struct config {};
+    template <class Geometry> struct state {
+        state() = default;
+        state(const config&, const Geometry&) noexcept {}
+        static std::size_t unit_bytes(const kvtl::summary_shape& s) noexcept {
+            return s.max_entries * s.width() * sizeof(float);
+        }
+        static std::size_t lane_bytes(const kvtl::summary_shape&) noexcept { return 0; }
+        static void clear(const kvtl::summary_view&, std::uint32_t) noexcept {}
+        static void absorb(const kvtl::summary_view& s, std::uint32_t u, std::uint32_t i, const float* key,
+                           const float*) noexcept {
+            std::copy_n(key, s.shape.width(), s.of<float>(u) + i * s.shape.width());
+        }
+        static void score(const float* q, std::uint32_t n, const kvtl::units_view& u,
+                          std::span<float> out) noexcept {
+            const std::size_t dim = u.summary.shape.dim, width = u.summary.shape.width();
+            for (std::uint32_t g = 0; g < n; ++g)
+                for (std::uint32_t e = 0; e < u.count * u.max_entries; ++e) {
+                    const float* key =
+                        u.summary.of<float>(e / u.max_entries) + e % u.max_entries * width + u.head * dim;
+                    out[g * u.count * u.max_entries + e] =
+                        static_cast<float>(oracle::dot(q + g * dim, key, dim));
+                }
+        }
+    };
+};
+
+template <class Clusterer, kvtl::query Source = kvtl::query::current, class Reduce = kvtl::reduce::group_mean>
+struct grouped : kvtl::presets::full {
+    static constexpr std::string_view name = "grouped";
+    static constexpr std::uint32_t window_tokens = 8, sink_tokens = 3;
+    using clusterer = Clusterer;
+    using index = own_keys;
+    using selector = kvtl::topk<Reduce, Source>;
+    using schedule = kvtl::next_layer;
+    using compressor = kvtl::raw<float>;
+    using io = kvtl::faulty<kvtl::in_memory>;
+};
+using token_cache = kvtl::kv_manager<grouped<kvtl::single_tokens>, any_model>;
+using layer_cache = kvtl::kv_manager<grouped<kvtl::fixed_layer_groups>, any_model>;
+using ahead_cache =
+    kvtl::kv_manager<grouped<kvtl::fixed_layer_groups, kvtl::query::predicted, kvtl::reduce::softmax_sum>,
+                     any_model>;
+using query_cache =
+    kvtl::kv_manager<grouped<kvtl::fixed_groups, kvtl::query::current, kvtl::reduce::none>, any_model>;
+
+template <class Cache> typename Cache::config config_for(std::size_t attend_tokens, std::uint32_t group) {
+    typename Cache::config c;
+    c.shape = model;
+    c.max_tokens = 400;
+    c.attend_tokens = attend_tokens;
+    c.clusterer.group_tokens = group;
+    c.memory_bytes = std::size_t{8} << 20;
+    return c;
+}
+
+/// What attention over the naive choice would be: out (HQ, D) and log-sum-exp (HQ) of token t.
+struct naive {
+    std::uint32_t group = 1, lane_heads = 1, window = 8, sinks = 3;
+    std::size_t attend_tokens = 0;
+    bool soft = false, per_query = false;
+
+    void operator()(const drift& data, std::size_t layer, std::size_t t, const float* guess,
+                    std::vector<double>& out, std::vector<double>& lse) const {
+        const std::size_t dim = 64, units = t > sinks + window ? (t - sinks - window) / group : 0;
+        const std::size_t begin = sinks + units * group; // the window begins here
+        out.assign(model.query_heads * dim, 0);
+        lse.assign(model.query_heads, 0);
+        for (std::size_t lane = 0; lane < model.kv_heads / lane_heads; ++lane) {
+            // Scores per entry, then the best entry of each unit.
+            std::vector<std::vector<double>> of_query;
+            std::vector<double> entry(units * group, 0);
+            for (std::size_t h = lane * lane_heads; h < (lane + 1) * lane_heads; ++h)
+                for (std::size_t g = 0; g < 2; ++g) {
+                    std::vector<double> s(entry.size());
+                    for (std::size_t e = 0; e < s.size(); ++e)
+                        s[e] = oracle::dot(guess + (h * 2 + g) * dim, data.key(layer, sinks + e, h), dim) /
+                               (soft ? 8.0 : 2.0);
+                    if (soft && !s.empty()) {
+                        const double largest = *std::max_element(s.begin(), s.end());
+                        double sum = 0;
+                        for (double& x : s) sum += x = std::exp(x - largest);
+                        for (double& x : s) x /= sum;
+                    }
+                    for (std::size_t e = 0; e < s.size(); ++e) entry[e] += s[e];
+                    of_query.push_back(s);
+                }
+            for (std::size_t h = lane * lane_heads; h < (lane + 1) * lane_heads; ++h)
+                for (std::size_t g = 0; g < 2; ++g) {
+                    const auto& score = per_query ? of_query[(h - lane * lane_heads) * 2 + g] : entry;
+                    std::vector<std::size_t> order(units);
+                    std::iota(order.begin(), order.end(), 0U);
+                    const auto best = [&](std::size_t u) {
+                        const auto first = score.begin() + static_cast<std::ptrdiff_t>(u * group);
+                        return *std::max_element(first, first + group);
+                    };
+                    std::stable_sort(order.begin(), order.end(),
+                                     [&](std::size_t a, std::size_t b) { return best(a) > best(b); });
+                    std::vector<std::size_t> seen;
+                    for (std::size_t i = 0; i < std::min<std::size_t>(sinks, t + 1); ++i) seen.push_back(i);
+                    for (std::size_t i = begin; i <= t; ++i) seen.push_back(i);
+                    const std::size_t left = attend_tokens > seen.size() ? attend_tokens - seen.size() : 0;
+                    for (std::size_t i = 0; i < std::min(units, left / group); ++i)
+                        for (std::size_t e = 0; e < group; ++e) seen.push_back(sinks + order[i] * group + e);
+                    double sum = 0;
+                    const float* q = data.q(layer, t).data() + (h * 2 + g) * dim;
+                    for (const std::size_t i : seen) {
+                        const double w = std::exp(oracle::dot(q, data.key(layer, i, h), dim) / 8);
+                        sum += w;
+                        for (std::size_t d = 0; d < dim; ++d)
+                            out[(h * 2 + g) * dim + d] += w * static_cast<double>(data.value(layer, i, h)[d]);
+                    }
+                    for (std::size_t d = 0; d < dim; ++d) out[(h * 2 + g) * dim + d] /= sum;
+                    lse[h * 2 + g] = std::log(sum);
+                }
+        }
+    }
+};
+
+/// Prompts and steps; `guess(layer, token)` is the query that decides, handed over ahead when it is another.
+template <class Cache, class Guess>
+void compare(typename Cache::config c, const naive& expected, Guess&& guess) {
+    const drift data(model, 400, 31);
+    auto cache = open_cache<Cache>(c);
+    const auto seq = *cache.begin();
+    std::size_t t = 0;
+    for (const std::size_t chunk : {90U, 1U, 60U}) {
+        for (std::size_t l = 0; l < model.layers; ++l) {
+            auto in = data.input(l, t, chunk);
+            for (unsigned s = 0; s < cache.shards(); ++s) require_ok(cache.prefill(seq, l, in, {}, s));
+        }
+        t += chunk;
+    }
+    oracle::largest_error error;
+    std::vector<double> out, lse;
+    for (int step = 0; step < 80; ++step, ++t)
+        for (std::size_t l = 0; l < model.layers; ++l) {
+            const float* q = guess(data, l, t);
+            const bool ahead = q != data.q(l, t).data();
+            std::vector<float> got(data.query_floats()), got_lse(model.query_heads, NAN);
+            auto in = data.input(l, t);
+            in.lse = got_lse;
+            for (unsigned s = 0; s < cache.shards(); ++s) {
+                if (ahead) require_ok(cache.prefetch(seq, l, {q, data.query_floats()}, s));
+                require_ok(cache.attend(seq, l, in, got, s));
+            }
+            expected(data, l, t, q, out, lse);
+            for (std::size_t i = 0; i < out.size(); ++i) error.see(static_cast<double>(got[i]) - out[i]);
+            for (std::size_t i = 0; i < lse.size(); ++i) error.see(static_cast<double>(got_lse[i]) - lse[i]);
+        }
+    CHECK(error.value() < exact);
+    CHECK(cache.stats().resident_bytes_peak <= c.memory_bytes);
+    CHECK(cache.stats().read_bytes > 0);
+}
+
+const float* true_query(const drift& data, std::size_t layer, std::size_t t) {
+    return data.q(layer, t).data();
+}
+const float* other_query(const drift& data, std::size_t layer, std::size_t t) {
+    return layer == 0 ? true_query(data, layer, t) : data.q(layer, t - 1).data();
+}
+} // namespace
+
+TEST_CASE("the best groups by exact scores are attended") {
+    for (const unsigned shards : {1U, 2U})
+        for (const std::uint32_t group : {1U, 4U, 7U}) {
+            CAPTURE(group);
+            auto c = config_for<token_cache>(60, group);
+            c.shards = shards;
+            for (const bool smallest : {false, true}) {
+                if (smallest) c.memory_bytes = least_memory<token_cache>(c);
+                compare<token_cache>(c, {.group = group, .attend_tokens = 60}, true_query);
+            }
+        }
+}
+
+TEST_CASE("a layer's heads choose together") {
+    for (const std::uint32_t group : {1U, 4U})
+        compare<layer_cache>(config_for<layer_cache>(60, group),
+                             {.group = group, .lane_heads = 2, .attend_tokens = 60}, true_query);
+}
+
+TEST_CASE("a predicted query decides, whatever the true one is") {
+    compare<ahead_cache>(config_for<ahead_cache>(60, 4),
+                         {.group = 4, .lane_heads = 2, .attend_tokens = 60, .soft = true}, other_query);
+}
+
+TEST_CASE("every query chooses for itself") {
+    compare<query_cache>(config_for<query_cache>(60, 4), {.group = 4, .attend_tokens = 60, .per_query = true},
+                         true_query);
+}
+
+TEST_CASE("without a prediction the previous step's choice is used again, except in layer 0") {
+    const drift data(model, 400, 32);
+    auto cache = open_cache<ahead_cache>(config_for<ahead_cache>(60, 4));
+    reader<ahead_cache> one(cache, data, 0);
+    one.prefill(200);
+    const auto chosen = [&] { return cache.inspect(0).store().at(2).chosen_before()[0]; }; // layer 2
+    std::vector<float> guess(data.q(2, 17).begin(), data.q(2, 17).end());
+    one.step([&](std::size_t l) {
+        if (l == 2) require_ok(cache.prefetch(one.id(), 2, guess));
+    });
+    const auto first = chosen();
+    CHECK(first != 0);
+    const auto before = cache.stats();
+    one.decode(1);
+    CHECK(chosen() == first);
+    const auto after = cache.stats();
+    CHECK(after.reused_units - before.reused_units >= 12); // (60 - 3 - 12) / 4 groups, layer 2
+    require_ok(cache.prefetch(one.id(), 2, data.q(2, 150)));
+    one.step([](std::size_t) {});
+    CHECK(chosen() != first);
+}
+
+TEST_CASE("a prompt whose first chunk fails leaves an empty sequence, a later one ends it") {
+    const drift data(model, 400, 33);
+    auto c = config_for<layer_cache>(60, 4);
+    c.io.faults = std::make_shared<kvtl::io_faults>();
+    auto cache = open_cache<layer_cache>(c);
+    const auto seq = *cache.begin();
+    std::vector<float> out(150 * data.query_floats());
+    c.io.faults->full_beyond = 0;
+    CHECK_FALSE(cache.prefill(seq, 0, data.input(0, 0, 150), out).ok());
+    CHECK(cache.tokens(seq, 0) == 0);
+    c.io.faults->full_beyond = kvtl::io_faults::never;
+    require_ok(cache.prefill(seq, 0, data.input(0, 0, 150), out));
+    CHECK(cache.tokens(seq, 0) == 150);
+    oracle::largest_error error;
+    for (std::size_t t = 0; t < 150; t += 7) {
+        const auto dense = dense_attention<float>(data, 0, t);
+        for (std::size_t i = 0; i < dense.size(); ++i)
+            error.see(static_cast<double>(out[t * data.query_floats() + i]) - dense[i]);
+    }
+    CHECK(error.value() < exact);
+    // A read that fails is an error of that call only.
+    c.io.faults->reads = 0;
+    c.io.faults->fail_read.first = 0;
+    std::vector<float> step(data.query_floats());
+    CHECK_FALSE(cache.attend(seq, 0, data.input(0, 150), step).ok());
+    CHECK(cache.tokens(seq, 0) == 150);
+    require_ok(cache.attend(seq, 0, data.input(0, 150), step));
+    CHECK(cache.tokens(seq, 0) == 151);
+}

@@ -1,0 +1,57 @@
+// landmark: the score is the product with the mean key of the unit, however long it is and however units
+// grow. SPDX-License-Identifier: MIT
+#include <kvtl/policies/index_landmark.hpp>
+
+#include "contracts/index.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace kvtl;
+
+namespace {
+
+using state = landmark::state<geometry<shape{}>>;
+using lane = kvtl_test::index_suite::lane<landmark>;
+
+double mean_product(const auto& x, const float* q, std::uint32_t h, std::uint32_t u) {
+    double sum = 0;
+    for (std::uint32_t i = 0; i < x.entries(u); ++i) sum += oracle::dot(q, x.key(u, i, h), x.shape().dim);
+    return sum / x.entries(u);
+}
+
+} // namespace
+
+TEST_CASE("landmark") {
+    static_assert(detail::linear_in_query<landmark>());
+    kvtl_test::summarising_index_contract<landmark>([](const summary_shape&) { return state(); }, 0x1p-11,
+                                                    [](const summary_shape& s) { return 2 * s.width(); },
+                                                    [](const auto& x, const float* q, std::uint32_t h,
+                                                       std::uint32_t u,
+                                                       std::uint32_t) { return mean_product(x, q, h, u); });
+}
+
+TEST_CASE("a long unit's mean is as precise as a short one's") {
+    const state s;
+    lane x(s, {{1, 1, 64, 2000}, 3, true}, 5, 1.0);
+    x.absorb_all();
+    const auto q = oracle::normal_values<float>(64, 6);
+    const auto got = x.score(q, 1, 0);
+    for (std::uint32_t u = 0; u < 3; ++u) {
+        const auto mean = oracle::moments_of(rows_view<float>{x.key(u, 0), 2000, 64, 64}).mean;
+        double scale = 0;
+        for (std::size_t c = 0; c < 64; ++c) scale += std::fabs(static_cast<double>(q[c]) * mean[c]);
+        CHECK(std::fabs(static_cast<double>(got[u]) - mean_product(x, q.data(), 0, u)) < 0x1p-11 * scale);
+    }
+}
+
+TEST_CASE("units may grow in turns") {
+    const state s;
+    lane x(s, {{2, 1, 16, 8}, 5, true}, 7, 1.0);
+    for (std::uint32_t u = 0; u < 5; ++u) s.clear(x.view(), u);
+    for (std::uint32_t i = 0; i < 8; ++i)
+        for (std::uint32_t u = 0; u < 5; ++u) s.absorb(x.view(), u, i, x.key(u, i), x.key(u, i));
+    const auto q = oracle::normal_values<float>(16, 8);
+    const auto got = x.score(q, 1, 1);
+    for (std::uint32_t u = 0; u < 5; ++u)
+        CHECK(static_cast<double>(got[u]) == doctest::Approx(mean_product(x, q.data(), 1, u)).epsilon(0.02));
+}

@@ -1,0 +1,84 @@
+// low_rank_keys: scores are Equation 1 of KVSwap; a full-rank adapter gives exact scores.
+// SPDX-License-Identifier: MIT
+#include <kvtl/policies/index_low_rank_keys.hpp>
+
+#include "contracts/index.hpp"
+#include "support/calibrated.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace kvtl;
+
+namespace {
+
+using any_geometry = geometry<shape{}>;
+
+/// States for lanes of every shape that the contract goes through, with the calibration each is bound to.
+template <class P> struct bound {
+    std::uint32_t rank;
+    std::vector<std::unique_ptr<kvtl_test::calibrated>> calibration{};
+
+    [[nodiscard]] auto operator()(const summary_shape& s) {
+        const shape model{2, s.lane_heads * s.group, s.lane_heads, s.dim};
+        const auto width = static_cast<std::uint32_t>(s.width());
+        calibration.push_back(std::make_unique<kvtl_test::calibrated>(model, std::min(rank, width), s.dim));
+        typename P::template state<any_geometry> state({rank}, {});
+        state.bind(calibration.back()->view());
+        return state;
+    }
+};
+
+/// (q A_g) . (A^T k) in double precision
+double equation_1(rows_view<float> a, const auto& lane, const float* q, std::uint32_t h, std::uint32_t u,
+                  std::uint32_t i) {
+    double sum = 0;
+    for (std::size_t j = 0; j < a.count; ++j)
+        sum += oracle::dot(q, a.row(j) + h * lane.shape().dim, lane.shape().dim) *
+               oracle::dot(a.row(j), lane.key(u, i), lane.shape().width());
+    return sum;
+}
+
+template <class P> void check(std::uint32_t rank, double tolerance, std::size_t element_bytes) {
+    bound<P> make{rank};
+    kvtl_test::summarising_index_contract<P>(
+        std::ref(make), tolerance,
+        [&](const summary_shape& s) {
+            return s.max_entries * std::min<std::size_t>(rank, s.width()) * element_bytes;
+        },
+        [&](const auto& lane, const float* q, std::uint32_t h, std::uint32_t u, std::uint32_t i) {
+            return equation_1(make.calibration.back()->view().adapter(lane.layer), lane, q, h, u, i);
+        });
+}
+
+} // namespace
+
+TEST_CASE("low_rank_keys") {
+    static_assert(layer_wide_only<low_rank_keys>() && detail::linear_in_query<low_rank_keys>());
+    static_assert(contains(needs_of<low_rank_keys>(), signal::calibration));
+    check<low_rank_keys>(16, 0x1p-9, 2);
+    check<low_rank_keys_as<float>>(100, 1e-5, 4); // neither a multiple of a register nor of a block
+}
+
+TEST_CASE("full rank is exact") {
+    bound<low_rank_keys_as<float>> make{1000};
+    kvtl_test::summarising_index_contract<low_rank_keys_as<float>>(
+        std::ref(make), 1e-5, [](const summary_shape& s) { return s.max_entries * s.width() * 4; },
+        [](const auto& lane, const float* q, std::uint32_t h, std::uint32_t u, std::uint32_t i) {
+            return oracle::dot(q, lane.key(u, i, h), lane.shape().dim);
+        });
+}
+
+TEST_CASE("a calibration of lower rank than configured is used as far as it goes") {
+    const shape model{2, 4, 2, 16};
+    const kvtl_test::calibrated few(model, 8, 1);
+    low_rank_keys_as<float>::state<any_geometry> s({24}, {});
+    s.bind(few.view());
+    kvtl_test::index_suite::lane<low_rank_keys_as<float>> x(s, {{2, 2, 16, 4}, 10, true}, 3);
+    x.absorb_all();
+    const auto q = oracle::normal_values<float>(2 * 16, 9);
+    const auto got = x.score(q, 2, 1);
+    for (std::uint32_t u = 0; u < 10; ++u)
+        for (std::uint32_t i = 0; i < 4; ++i)
+            CHECK(static_cast<double>(got[u * 4 + i]) ==
+                  doctest::Approx(equation_1(few.view().adapter(1), x, q.data(), 1, u, i)).epsilon(1e-4));
+}

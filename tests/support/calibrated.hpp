@@ -1,0 +1,87 @@
+// Calibrations for tests: random orthonormal bases, through a file like those of the tools.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/calibration_writer.hpp>
+
+#include "support/oracle.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace kvtl_test {
+
+/// (n, n), rows orthonormal: Gram and Schmidt in double precision.
+inline std::vector<float> random_rotation(std::size_t n, std::uint64_t seed) {
+    oracle::generator random(seed);
+    const auto dot = [n](const double* x, const double* y) { return std::inner_product(x, x + n, y, 0.0); };
+    std::vector<double> a(n * n);
+    for (double& x : a) x = random.normal();
+    for (std::size_t i = 0; i < n; ++i) {
+        for (std::size_t pass = 0; pass < 2; ++pass)
+            for (std::size_t j = 0; j < i; ++j) {
+                const double along = dot(&a[i * n], &a[j * n]);
+                for (std::size_t c = 0; c < n; ++c) a[i * n + c] -= along * a[j * n + c];
+            }
+        const double length = std::sqrt(dot(&a[i * n], &a[i * n]));
+        for (std::size_t c = 0; c < n; ++c) a[i * n + c] /= length;
+    }
+    std::vector<float> rows(n * n);
+    std::transform(a.begin(), a.end(), rows.begin(), [](double x) { return static_cast<float>(x); });
+    return rows;
+}
+
+/// Joint adapter of `rank` and rotations for both kinds of bases, different for every layer and head.
+class calibrated {
+  public:
+    calibrated(const kvtl::shape& model, std::uint32_t rank, std::uint64_t seed) {
+        const std::size_t width = std::size_t{model.kv_heads} * model.head_dim;
+        std::vector<float> adapter, pca, skew;
+        const auto append = [](std::vector<float>& to, const std::vector<float>& what, std::size_t n) {
+            to.insert(to.end(), what.begin(), what.begin() + static_cast<std::ptrdiff_t>(n));
+        };
+        for (std::uint32_t l = 0; l < model.layers; ++l) {
+            append(adapter, random_rotation(width, ++seed), rank * width);
+            for (std::uint32_t h = 0; h < model.kv_heads; ++h) {
+                const std::size_t square = std::size_t{model.head_dim} * model.head_dim;
+                append(pca, random_rotation(model.head_dim, ++seed), square);
+                append(skew, random_rotation(model.head_dim, ++seed), square);
+            }
+        }
+        kvtl::calibration_writer out(model, 1);
+        REQUIRE(out.add(kvtl::calibration_kind::joint_adapter, rank, adapter));
+        REQUIRE(out.add(kvtl::calibration_kind::pca_basis, model.head_dim, pca));
+        REQUIRE(out.add(kvtl::calibration_kind::skew_basis, model.head_dim, skew));
+        load(out, model);
+    }
+    /// Frequency pairs only: `pairs` is (layers, KV heads, count).
+    calibrated(const kvtl::shape& model, std::uint32_t count, const std::vector<std::uint32_t>& pairs,
+               std::uint32_t pair_distance) {
+        kvtl::calibration_writer out(model, 1);
+        REQUIRE(out.add_channels(count, pairs, pair_distance));
+        load(out, model);
+    }
+    [[nodiscard]] const kvtl::calibration_view& view() const { return content_.view(); }
+
+  private:
+    void load(kvtl::calibration_writer& out, const kvtl::shape& model) {
+        const auto path =
+            (std::filesystem::temp_directory_path() / ("kvtl-calibrated-" + std::to_string(::getpid())))
+                .string();
+        REQUIRE(out.write(path));
+        auto loaded = kvtl::calibration::load(path, model);
+        std::filesystem::remove(path);
+        REQUIRE(loaded.ok());
+        content_ = *std::move(loaded);
+    }
+    kvtl::calibration content_;
+};
+
+} // namespace kvtl_test
