@@ -184,6 +184,7 @@ template <class Types> class group_store : public page_store<Types> {
         flight& f = p_.io->at(0);
         for (std::uint32_t i = 0; i < full;) {
             f.clear();
+            const std::uint32_t first = i;
             for (; i < full && f.room(1); ++i) {
                 const std::uint32_t page = stream_page(l, i);
                 std::uint32_t frame = unsettled_frame(pages, page);
@@ -192,6 +193,7 @@ template <class Types> class group_store : public page_store<Types> {
                 if (frame == none) break;
                 pages[frame].page = page;
                 pages.link(frame);
+                p_.bounce[page] = frame;
                 f.add(page, frame, none, lent);
             }
             if (f.pages().empty())
@@ -200,11 +202,12 @@ template <class Types> class group_store : public page_store<Types> {
             status done = p_.io->submit_reads(0, pages);
             p_.io->drain(0);
             if (done.ok()) done = f.error();
-            for (const page_transfer& t : f.pages()) {
-                std::byte* page = pages.bytes(t.frame);
+            for (std::uint32_t j = first; j < i; ++j) { // in stream order, whatever was read or still in DRAM
+                const std::uint32_t frame = std::exchange(p_.bounce[stream_page(l, j)], none);
+                std::byte* page = pages.bytes(frame);
                 if (done.ok()) visit(p_.format.key(page, 0), p_.format.value(page, 0), rows);
+                pages.unlink(frame);
             }
-            for (const page_transfer& t : f.pages()) pages.unlink(t.frame);
             if (!done.ok()) return done;
         }
         if (const std::uint32_t f_tail = l.state().stream_tail; f_tail != none)

@@ -119,6 +119,10 @@ requires preset_for<Preset, Geometry, Supplied> &&
         if (out.empty())
             return status::failure(errc::invalid_argument, "attend: out is empty; valid: %zu floats",
                                    core_->calls.query_floats);
+        if (const std::size_t heads = core_->plan.model.query_heads();
+            !in.lse.empty() && in.lse.size() != heads)
+            return status::failure(errc::invalid_argument, "attend: lse has %zu floats; valid: %zu",
+                                   in.lse.size(), heads);
         if (status s = check_room("attend", seq, layer, shard, tokens); !s) return s;
         return core_->shards[shard].attend(seq.slot, static_cast<std::uint32_t>(layer), in, out);
     }

@@ -37,7 +37,9 @@ template <class Preset, class Geometry> class shard {
         memory_ = m;
         const auto format = types::page_format_of(p.device_page, p.sizes.width);
         cluster_ = typename types::clusterer_state(config.clusterer, geometry);
-        index_state_ = typename types::index_state(config.index, geometry);
+        auto index_config = config.index;
+        if constexpr (requires { index_config.first_position; }) index_config.first_position = p.sizes.sinks;
+        index_state_ = typename types::index_state(index_config, geometry);
         select_ = typename types::selector_state(config.selector, geometry);
         rest_ = typename types::remainder_state(config.remainder, geometry);
         if (!p.window_only)
@@ -519,6 +521,8 @@ template <class Preset, class Geometry> class shard {
         if constexpr (detail::fits_lane<typename types::index>()) {
             pool& slots = pool_for(lanes);
             store_.vacate(slots);
+            slots.note_used(static_cast<std::uint32_t>(
+                std::min<std::size_t>(slots.size(), plan_.fit_bytes / slots.frame_bytes() + 1)));
             const std::size_t stride = std::size_t{plan_.model.kv_heads} * plan_.model.dim;
             for (const lane_ref& ref : lanes)
                 index_state_.fit(sums_.index_of(ref.id),

@@ -19,10 +19,6 @@ std::array<double, 2> wilson95(std::size_t right, std::size_t n) {
     return {std::max(0.0, centre - half), std::min(1.0, centre + half)};
 }
 
-std::optional<double> perplexity_ratio(const row& r) {
-    if (!r.nll || !r.nll_full) return {};
-    return std::exp(*r.nll - *r.nll_full);
-}
 
 std::string to_json(const std::vector<row>& rows) {
     using json = nlohmann::ordered_json;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -55,7 +56,10 @@ struct row {
 [[nodiscard]] std::array<double, 2> wilson95(std::size_t right, std::size_t n);
 
 /// exp(nll - nll_full), 1 for the full model itself.
-[[nodiscard]] std::optional<double> perplexity_ratio(const row& r);
+[[nodiscard]] inline std::optional<double> perplexity_ratio(const row& r) {
+    if (!r.nll || !r.nll_full) return {};
+    return std::exp(*r.nll - *r.nll_full);
+}
 
 /// A JSON array with one object per row; what is not there is null.
 [[nodiscard]] std::string to_json(const std::vector<row>& rows);

@@ -9,16 +9,16 @@
 // directions. The term costs no memory: m2 is in the unit's record. Equal keys estimated equal keys read, and
 // so do equal keys in numbers.
 //
-// Quality: first tokens of three English texts through the embedded model, prompt of 256, decode to 1,400;
-// mean output error over layers at 64 / 96 / 128 / 256 attended entries, clusters of `variance_split` with a
-// mean of 9.6 entries, units chosen by softmax_sum: nothing .200 / .150 / .122 / .062, first order .094 /
-// .065 / .050 / .023, with the spread .078 / .053 / .041 / .019; the best entries by true attention, and
-// nothing else, .135 / .102 / .084 / .045.
+// Quality: three English texts through the embedded model, recorded and replayed (prompt of 256, decode to
+// 1,400); mean output error over layers and steps at 64 / 96 / 128 / 256 attended entries, clusters of 12
+// entries in the end: nothing .222 / .164 / .134 / .070, first order .113 / .074 / .057 / .026, with the
+// spread .096 / .061 / .047 / .022. The best entries by true attention alone: .135 / .102 / .084 / .045.
 //
-// Bytes:  per unit and KV head 2 D (f16 mean value); per lane one sum of 4 D per head. Keys: the clusterer's
-// means. Cost:   O(U D) per KV head and step, times G with the spread (its weights differ by query). Limits:
-// clusterers that keep means. Wide units in few directions are overestimated less by a diagonal
-//         variance than one would think: see bench/DEAD_ENDS.md. SPDX-License-Identifier: MIT
+// Bytes:  2 D per unit and KV head (f16 mean value), one sum of 4 D per lane and head. Keys: the clusterer's
+//         means.
+// Cost:   O(U D) per KV head and step, times G with the spread (its weights differ by query).
+// Limits: clusterers that keep means. A variance per dimension does not help: bench/DEAD_ENDS.md.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/running_mean.hpp>

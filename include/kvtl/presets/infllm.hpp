@@ -1,11 +1,11 @@
-// InfLLM: blocks of 128 consecutive tokens, represented by four of their own keys.
+// InfLLM: blocks of consecutive tokens, represented by four of their own keys.
 //
 // Paper: "InfLLM: Training-Free Long-Context Extrapolation for LLMs with an Efficient Context Memory" (§3.2):
 // blocks of 128, four representative tokens each, the best blocks join the initial tokens (128) and the local
-// window (4096), an LRU cache of blocks. Deviations: representatives are chosen by their spread, not by local
-// attention that an index does not see (index_representatives.hpp compares); distant blocks keep their
-// positions (the paper gives them one position, for models beyond their context); sinks and window follow the
-// comparison's 4 and 32. SPDX-License-Identifier: MIT
+// window (4096), an LRU cache of blocks. Deviations: blocks of 32; representatives are chosen by their
+// spread, not by local attention that an index does not see (index_representatives.hpp compares); distant
+// blocks keep their positions (the paper gives them one position, for models beyond their context); sinks and
+// window follow the comparison's 4 and 32. SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/index_representatives.hpp>

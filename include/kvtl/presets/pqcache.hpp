@@ -2,8 +2,9 @@
 // the nearest code (a static update).
 //
 // Paper: "PQCache: Product Quantization-based KVCache for Long Context LLM Inference" (§3.2-3.4): m = 2 parts
-// of 64 centroids, scores of the query heads of a group summed, 32 sinks, half of the tokens attended are
-// recent ones, an LFU cache. Deviations: the cache holds tokens, not blocks of 128 with admission by hits;
+// of 64 centroids, scores of the query heads of a group summed, 32 sinks, an LFU
+// cache. Deviations: the window has 32 entries (the paper: half of the tokens attended are recent); codebooks
+// are fitted to the prompt's first chunk; the cache holds tokens, not blocks of 128 with admission by hits;
 // keys and values lie together on storage; codes take a byte. SPDX-License-Identifier: MIT
 #pragma once
 

@@ -5,8 +5,10 @@
 // SVD of the keys before RoPE at the end of prefill (rank 160), chunk landmarks = mean keys after RoPE,
 // soft-maxed landmark scores, maximum over the query group, values fetched and keys rebuilt for the chosen
 // chunks. Extended to storage as KVSwap's authors did. Deviations: the heads of a layer choose together (as
-// the code is joint, so are the chunks), outlier chunks are not kept exactly, decoded tokens are coded with
-// the prompt's basis like the prompt's instead of staying in memory for good. SPDX-License-Identifier: MIT
+// the code is joint, so are the chunks), outlier chunks are not kept exactly, the basis is fitted to the
+// first chunk of the prompt that prefill() is given (at least `rank` tokens should come in it), decoded
+// tokens are coded with the prompt's basis like the prompt's instead of staying in memory for good.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/index_low_rank_rebuild.hpp>
