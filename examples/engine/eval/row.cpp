@@ -19,7 +19,6 @@ std::array<double, 2> wilson95(std::size_t right, std::size_t n) {
     return {std::max(0.0, centre - half), std::min(1.0, centre + half)};
 }
 
-
 std::string to_json(const std::vector<row>& rows) {
     using json = nlohmann::ordered_json;
     const auto value = [](const auto& optional) { return optional ? json(*optional) : json(); };
