@@ -100,7 +100,10 @@ TEST_CASE("policies that keep everything stand side by side, those that evict at
     };
     CHECK(places().size() == 3);
     CHECK(eval::to_html(r).find(">everything</text>") != std::string::npos);
-    CHECK(eval::to_html(r).find(">1 MiB</text>") == std::string::npos); // an axis without points has no ticks
+    const std::string page = eval::to_html(r);
+    const std::size_t plot = page.find("Quality and what is kept");
+    const std::string kept = page.substr(plot, page.find("</svg>", plot) - plot);
+    CHECK(kept.find(">1 MiB</text>") == std::string::npos); // an axis without points has no ticks
     for (eval::row& row : r.rows)
         if (row.policy == "policy_7" || row.policy == "policy_14") row.kept_bytes = 2e5;
     CHECK(places().size() == 2);
