@@ -17,6 +17,7 @@
 #include <kvtl/simd/convert.hpp>
 #include <kvtl/simd/distance.hpp>
 #include <kvtl/simd/dot.hpp>
+#include <kvtl/simd/dot_columns.hpp>
 #include <kvtl/simd/moments.hpp>
 #include <kvtl/simd/softmax.hpp>
 #include <kvtl/simd/topk.hpp>
@@ -92,6 +93,24 @@ template <element E> void dot_rows(State& state, std::size_t dim, std::size_t gr
                 static_cast<double>(dim)))
         return;
     measure(state, [&] { simd::dot_group(q.data(), group, dim, rows, out.data(), rows.count); });
+    report(state, static_cast<double>(memory.size() * sizeof(E)),
+           2.0 * static_cast<double>(memory.size() * group));
+}
+
+template <element E> void dot_columns(State& state, std::size_t width, std::size_t group) {
+    const auto memory = rows_of<E>(cached_bytes, width * simd::column_block);
+    const std::size_t count = memory.size() / width;
+    const simd::columns_view<E> rows{memory.data(), count, width, 0, width};
+    const auto q = oracle::normal_values(group * width, 2);
+    std::vector<float> out(group * count);
+    const auto kernel = [&] { simd::dot_columns(q.data(), group, width, rows, out.data(), count); };
+    kernel();
+    double exact = 0; // the last row: the last number of each column of the last block
+    for (std::size_t c = 0; c < width; ++c)
+        exact += oracle::value(q[(group - 1) * width + c]) *
+                 oracle::value(memory[memory.size() - (width - 1 - c) * simd::column_block - 1]);
+    if (!agrees(state, out.back(), exact, static_cast<double>(width))) return;
+    measure(state, kernel);
     report(state, static_cast<double>(memory.size() * sizeof(E)),
            2.0 * static_cast<double>(memory.size() * group));
 }
@@ -308,6 +327,12 @@ template <element E> void add_for_element() {
     for (const std::size_t dim : {std::size_t{64}, std::size_t{80}, std::size_t{96}, std::size_t{128}}) {
         add(named<E>("dot", dim), [dim](State& s) { dot_rows<E>(s, dim, 1, cached_bytes); });
         add(named<E>("l2sq", dim), [dim](State& s) { l2sq_rows<E>(s, dim); });
+    }
+    for (const std::size_t group : {std::size_t{1}, std::size_t{4}}) { // short rows: along them, and across
+        add(named<E>("dot_group", 32) + "/g=" + std::to_string(group),
+            [=](State& s) { dot_rows<E>(s, 32, group, cached_bytes); });
+        add(named<E>("dot_columns", 32) + "/g=" + std::to_string(group),
+            [=](State& s) { dot_columns<E>(s, 32, group); });
     }
     for (const std::size_t dim : {std::size_t{64}, std::size_t{128}}) {
         add(named<E>("dot", dim) + "/mem", [dim](State& s) { dot_rows<E>(s, dim, 1, memory_bytes); });

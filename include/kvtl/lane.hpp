@@ -30,6 +30,7 @@ struct lane_sizes {
     std::uint32_t spare = 1;         ///< rows of the window's ring beyond the window
     std::size_t batch_scratch = 0;   ///< bytes to cluster as many rows, for clusterers that place batches
     std::size_t index_unit = 0, index_lane = 0;         ///< bytes of the index's summaries
+    std::size_t index_tail = 0;                         ///< behind its last unit
     std::size_t remainder_unit = 0, remainder_lane = 0; ///< bytes of the remainder's
 };
 
@@ -68,7 +69,7 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         o.buffer_bytes = used - o.metadata_bytes;
         o.means = put(s.means ? std::size_t{s.max_units} * s.width * sizeof(float) : 0);
         o.index_lane = put(s.index_lane);
-        o.index_units = put(s.index_unit * s.max_units);
+        o.index_units = put(s.index_unit * s.max_units + s.index_tail);
         o.remainder_lane = put(s.remainder_lane);
         o.remainder_units = put(s.remainder_unit * s.max_units);
         o.index_bytes = used - o.metadata_bytes - o.buffer_bytes;

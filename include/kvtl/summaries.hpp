@@ -44,6 +44,7 @@ template <class Types> class summaries {
         if constexpr (of_index) {
             s.index_unit = index.unit_bytes(shape);
             s.index_lane = index.lane_bytes(shape);
+            if constexpr (requires { index.tail_bytes(shape); }) s.index_tail = index.tail_bytes(shape);
         }
         if constexpr (of_remainder) {
             s.remainder_unit = remainder.unit_bytes(shape);

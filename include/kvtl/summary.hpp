@@ -5,6 +5,8 @@
 //
 //   std::size_t unit_bytes(const summary_shape&) const    bytes per unit, the same for all units
 //   std::size_t lane_bytes(const summary_shape&) const    bytes per lane (codebooks, bases)
+//   std::size_t tail_bytes(const summary_shape&) const    may be left out: bytes behind the last unit, for
+//                                                         an index that lays entries out in blocks
 //   void clear(const summary_view&, std::uint32_t unit)   the unit has no entries (again)
 //   void absorb(const summary_view&, std::uint32_t unit, std::uint32_t i, const float* key, const float*
 //   value)
@@ -85,6 +87,13 @@ template <class Clusterer> [[nodiscard]] consteval bool sequential_units() {
         return Clusterer::sequential;
     else
         return false;
+}
+/// How many adjacent layers share what the selector chooses for the first of them.
+template <class Selector> [[nodiscard]] consteval std::uint32_t layers_that_share() {
+    if constexpr (requires { Selector::layers_that_share; })
+        return Selector::layers_that_share;
+    else
+        return 1;
 }
 /// The selector chooses for a query that was predicted one layer ahead (query::predicted).
 template <class Selector> [[nodiscard]] consteval bool chooses_ahead() {

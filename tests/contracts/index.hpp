@@ -89,8 +89,8 @@ template <class P> class lane {
 
     lane(const state& s, const extents& e, std::uint64_t seed, double key_mean = 0.0)
         : state_(&s), extents_(e), keys_(std::size_t{e.units} * e.shape.max_entries * e.shape.width()),
-          units_(e.units), lane_(s.lane_bytes(e.shape) / 64 + 1),
-          unit_((e.units * s.unit_bytes(e.shape) + guard) / 64 + 1) {
+          units_(e.units), lane_(s.lane_bytes(e.shape) / 64 + 1), tail_(tail_of(s, e.shape)),
+          unit_((e.units * s.unit_bytes(e.shape) + tail_ + guard) / 64 + 1) {
         oracle::generator random(seed);
         std::vector<float> offset(e.shape.width());
         for (float& x : offset) x = static_cast<float>(key_mean * random.normal());
@@ -125,11 +125,17 @@ template <class P> class lane {
         state_->clear(view(), u);
         for (std::uint32_t i = 0; i < entries(u); ++i) state_->absorb(view(), u, i, key(u, i), key(u, i));
     }
+    /// What some other unit might have had.
+    void absorb_others(std::uint32_t u) {
+        state_->clear(view(), u);
+        for (std::uint32_t i = 0; i < shape().max_entries; ++i)
+            state_->absorb(view(), u, i, key(0, 0), key(0, 0));
+    }
     void absorb_all() {
         for (std::uint32_t u = 0; u < units(); ++u) absorb(u);
     }
     [[nodiscard]] bool guard_is_untouched() {
-        const std::byte* end = view().unit + units() * view().stride;
+        const std::byte* end = view().unit + units() * view().stride + tail_;
         return std::all_of(end, end + guard, [](std::byte b) { return b == std::byte{0xA5}; });
     }
     [[nodiscard]] units_view table(std::uint32_t head) {
@@ -167,6 +173,12 @@ template <class P> class lane {
 
   private:
     static constexpr std::size_t guard = 256;
+    static std::size_t tail_of(const state& s, const summary_shape& shape) {
+        if constexpr (requires { s.tail_bytes(shape); })
+            return s.tail_bytes(shape);
+        else
+            return 0;
+    }
     struct alignas(64) line {
         std::byte bytes[64];
     };
@@ -174,7 +186,9 @@ template <class P> class lane {
     extents extents_;
     std::vector<float> keys_;
     std::vector<unit_record> units_;
-    std::vector<line> lane_, unit_;
+    std::vector<line> lane_;
+    std::size_t tail_;
+    std::vector<line> unit_;
 };
 
 /// Extents that the suite goes through: one KV head and several, complete units and growing ones.
@@ -238,7 +252,7 @@ void summarising_index_contract(const Make& make, double tolerance, const Bytes&
             const auto q = oracle::normal_values<float>(std::size_t{e.shape.group} * dim, ++seed);
             const std::uint32_t last = e.shape.lane_heads - 1, u = e.units / 2;
             const auto before = x.score(q, e.shape.group, last);
-            std::memset(x.view().unit + u * x.view().stride, 0x35, x.view().stride);
+            x.absorb_others(u);
             x.absorb(u);
             CHECK(x.score(q, e.shape.group, last) == before);
         }

@@ -38,6 +38,21 @@ TEST_CASE("exp_shifted_sum") {
     }
 }
 
+TEST_CASE("exp_shifted_sum scales what it has shifted") {
+    for (const std::size_t n : {1U, 15U, 16U, 17U, 100U}) {
+        auto x = oracle::normal_values(n, n, 20.0);
+        const auto before = x;
+        const float sum = simd::exp_shifted_sum(x.data(), n, 3.0F, 0.125F);
+        double exact = 0;
+        for (std::size_t i = 0; i < n; ++i) {
+            const double weight = std::exp(0.125 * (oracle::value(before[i]) - 3.0));
+            exact += weight;
+            CHECK(oracle::value(x[i]) == doctest::Approx(weight).epsilon(1e-5));
+        }
+        CHECK(static_cast<double>(sum) == doctest::Approx(exact).epsilon(1e-5));
+    }
+}
+
 TEST_CASE("absent logits weigh nothing") {
     std::vector<float> x(40, -inf);
     x[17] = 2.0F;

@@ -12,7 +12,7 @@
 #pragma once
 
 #include <kvtl/calibration.hpp>
-#include <kvtl/policies/entry_rows.hpp>
+#include <kvtl/policies/entry_columns.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/dot.hpp>
@@ -52,6 +52,9 @@ struct frequency_pairs {
 
         [[nodiscard]] std::size_t unit_bytes(const summary_shape& shape) const noexcept {
             return rows(shape).unit_bytes(shape);
+        }
+        [[nodiscard]] std::size_t tail_bytes(const summary_shape& shape) const noexcept {
+            return rows(shape).tail_bytes();
         }
         [[nodiscard]] std::size_t lane_bytes(const summary_shape& shape) const noexcept {
             return sizeof(header) + std::size_t{shape.lane_heads} * pairs(shape) * sizeof(std::uint32_t);
@@ -100,14 +103,12 @@ struct frequency_pairs {
                     const float*) const noexcept {
             if (!is_calibrated() && view.of_lane<header>()->fitted == 0) spread(view);
             const std::size_t width = 2 * std::size_t{pairs(view.shape)};
-            f16* out = rows(view.shape).row(view, u, i);
-            for (std::uint32_t h = 0; h < view.shape.lane_heads; ++h, key += view.shape.dim, out += width) {
+            for (std::uint32_t h = 0; h < view.shape.lane_heads; ++h, key += view.shape.dim) {
                 float some[2];
-                f16* to = out;
+                std::size_t column = h * width;
                 for (const std::uint32_t p : pairs_of(view, h)) {
                     pick(key, p, view.shape, some);
-                    simd::encode(some, to, 2);
-                    to += 2;
+                    for (const float x : some) rows(view.shape).set(view, u, i, column++, x);
                 }
             }
         }
@@ -124,10 +125,8 @@ struct frequency_pairs {
                     pick(q + std::size_t{g} * shape.dim, p, shape, to);
                     to += 2;
                 }
-            simd::dot_group(scratch.data(), queries, columns,
-                            rows(shape).all(u, u.head * 2 * std::size_t{pairs(shape)}, columns), out.data(),
-                            std::size_t{u.count} * u.max_entries);
-            detail::hide_absent_entries(u, queries, out.data());
+            rows(shape).score(scratch.data(), queries, columns, u, u.head * 2 * std::size_t{pairs(shape)},
+                              columns, out.data());
         }
         /// The pairs that are kept of a lane's head.
         [[nodiscard]] std::span<const std::uint32_t> pairs_of(const summary_view& view,
@@ -151,7 +150,7 @@ struct frequency_pairs {
             if (is_calibrated()) return calibration_.pair_distance();
             return config_.pair_distance != 0 ? config_.pair_distance : shape.dim / 2;
         }
-        [[nodiscard]] detail::entry_rows<f16> rows(const summary_shape& shape) const noexcept {
+        [[nodiscard]] detail::entry_columns<f16> rows(const summary_shape& shape) const noexcept {
             return {2 * std::size_t{shape.lane_heads} * pairs(shape)};
         }
         [[nodiscard]] std::uint32_t* chosen(const summary_view& view, std::uint32_t h) const noexcept {

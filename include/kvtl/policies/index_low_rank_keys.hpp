@@ -15,7 +15,7 @@
 #pragma once
 
 #include <kvtl/calibration.hpp>
-#include <kvtl/policies/entry_rows.hpp>
+#include <kvtl/policies/entry_columns.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
 
@@ -50,6 +50,9 @@ template <element E> struct low_rank_keys_as {
         [[nodiscard]] std::size_t unit_bytes(const summary_shape& shape) const noexcept {
             return rows(shape).unit_bytes(shape);
         }
+        [[nodiscard]] std::size_t tail_bytes(const summary_shape& shape) const noexcept {
+            return rows(shape).tail_bytes();
+        }
         [[nodiscard]] std::size_t lane_bytes(const summary_shape&) const noexcept { return 0; }
         /// The queries in r dimensions.
         [[nodiscard]] std::size_t scratch_floats(const summary_shape& shape, std::uint32_t) const noexcept {
@@ -58,8 +61,7 @@ template <element E> struct low_rank_keys_as {
         void clear(const summary_view&, std::uint32_t) const noexcept {}
         void absorb(const summary_view& view, std::uint32_t u, std::uint32_t i, const float* key,
                     const float*) const noexcept {
-            detail::encode_products(key, adapter(view, 0, view.shape.width()),
-                                    rows(view.shape).row(view, u, i));
+            rows(view.shape).set_products(view, u, i, 0, key, adapter(view, 0, view.shape.width()));
         }
 
         /// out: (queries, U, max_entries)
@@ -68,13 +70,11 @@ template <element E> struct low_rank_keys_as {
             const std::size_t dim = u.summary.shape.dim;
             const rows_view<float> a = adapter(u.summary, u.head * dim, dim);
             simd::dot_group(q, queries, dim, a, scratch.data(), a.count);
-            simd::dot_group(scratch.data(), queries, a.count, rows(u.summary.shape).all(u, 0, a.count),
-                            out.data(), std::size_t{u.count} * u.max_entries);
-            detail::hide_absent_entries(u, queries, out.data());
+            rows(u.summary.shape).score(scratch.data(), queries, a.count, u, 0, a.count, out.data());
         }
 
       private:
-        [[nodiscard]] detail::entry_rows<E> rows(const summary_shape& shape) const noexcept {
+        [[nodiscard]] detail::entry_columns<E> rows(const summary_shape& shape) const noexcept {
             return {std::min<std::size_t>(rank_, shape.width())};
         }
         /// The adapter's directions that are in use; of each, `columns` numbers from the lane's `first` on.

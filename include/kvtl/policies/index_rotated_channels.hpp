@@ -20,7 +20,7 @@
 #pragma once
 
 #include <kvtl/calibration.hpp>
-#include <kvtl/policies/entry_rows.hpp>
+#include <kvtl/policies/entry_columns.hpp>
 #include <kvtl/policies/largest_magnitudes.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
@@ -72,6 +72,9 @@ template <calibration_kind Basis, element E = f16> struct rotated_channels {
         [[nodiscard]] std::size_t unit_bytes(const summary_shape& shape) const noexcept {
             return rows(shape).unit_bytes(shape);
         }
+        [[nodiscard]] std::size_t tail_bytes(const summary_shape& shape) const noexcept {
+            return rows(shape).tail_bytes();
+        }
         [[nodiscard]] std::size_t lane_bytes(const summary_shape&) const noexcept { return 0; }
         [[nodiscard]] std::size_t scratch_floats(const summary_shape& shape, std::uint32_t) const noexcept {
             return (std::size_t{shape.group} + 1) * channels(shape); // queries, and room to rank one
@@ -80,9 +83,8 @@ template <calibration_kind Basis, element E = f16> struct rotated_channels {
         void absorb(const summary_view& view, std::uint32_t u, std::uint32_t i, const float* key,
                     const float*) const noexcept {
             const std::size_t r = channels(view.shape);
-            E* out = rows(view.shape).row(view, u, i);
-            for (std::uint32_t h = 0; h < view.shape.lane_heads; ++h, key += view.shape.dim, out += r)
-                detail::encode_products(key, basis(view, h), out);
+            for (std::uint32_t h = 0; h < view.shape.lane_heads; ++h, key += view.shape.dim)
+                rows(view.shape).set_products(view, u, i, h * r, key, basis(view, h));
         }
 
         /// out: (queries, U, max_entries)
@@ -95,16 +97,14 @@ template <calibration_kind Basis, element E = f16> struct rotated_channels {
                 for (std::uint32_t g = 0; g < queries; ++g)
                     detail::keep_largest_magnitudes(scratch.subspan(g * r, b.count), config_.read,
                                                     scratch.subspan(queries * r, r));
-            simd::dot_group(scratch.data(), queries, r, rows(u.summary.shape).all(u, u.head * r, b.count),
-                            out.data(), std::size_t{u.count} * u.max_entries);
-            detail::hide_absent_entries(u, queries, out.data());
+            rows(u.summary.shape).score(scratch.data(), queries, r, u, u.head * r, b.count, out.data());
         }
 
       private:
         [[nodiscard]] std::size_t channels(const summary_shape& shape) const noexcept {
             return std::min(config_.channels, shape.dim);
         }
-        [[nodiscard]] detail::entry_rows<E> rows(const summary_shape& shape) const noexcept {
+        [[nodiscard]] detail::entry_columns<E> rows(const summary_shape& shape) const noexcept {
             return {shape.lane_heads * channels(shape)};
         }
         /// (channels, D); fewer when fewer were loaded.

@@ -52,16 +52,11 @@ struct group_max {
 };
 
 namespace detail {
-/// Every row becomes a distribution: exp(score / sqrt(D)) / sum.
-inline void softmax_rows(std::span<float> scores, std::uint32_t rows, std::uint32_t n,
-                         std::uint32_t dim) noexcept {
+/// A row becomes a distribution except for a factor, which is returned: exp(score / sqrt(D)) is 1 / factor
+/// too large.
+[[nodiscard]] inline float softmax_row(float* row, std::uint32_t n, std::uint32_t dim) noexcept {
     const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
-    for (std::uint32_t g = 0; g < rows; ++g) {
-        float* row = &scores[std::size_t{g} * n];
-        simd::scale(scale, row, n);
-        const float sum = simd::exp_shifted_sum(row, n, simd::max_of(row, n));
-        simd::scale(1.0F / sum, row, n);
-    }
+    return 1.0F / simd::exp_shifted_sum(row, n, simd::max_of(row, n), scale);
 }
 } // namespace detail
 
@@ -69,9 +64,11 @@ struct softmax_sum {
     static constexpr bool linear = false;
     static void apply(std::span<float> scores, std::uint32_t queries, std::uint32_t units,
                       std::uint32_t dim) noexcept {
-        detail::softmax_rows(scores, queries, units, dim);
-        for (std::uint32_t g = 1; g < queries; ++g)
-            simd::add(&scores[std::size_t{g} * units], scores.data(), units);
+        simd::scale(detail::softmax_row(scores.data(), units, dim), scores.data(), units);
+        for (std::uint32_t g = 1; g < queries; ++g) {
+            float* row = &scores[std::size_t{g} * units];
+            simd::axpy(detail::softmax_row(row, units, dim), row, scores.data(), units);
+        }
     }
 };
 
@@ -79,7 +76,10 @@ struct softmax_max {
     static constexpr bool linear = false;
     static void apply(std::span<float> scores, std::uint32_t queries, std::uint32_t units,
                       std::uint32_t dim) noexcept {
-        detail::softmax_rows(scores, queries, units, dim);
+        for (std::uint32_t g = 0; g < queries; ++g) {
+            float* row = &scores[std::size_t{g} * units];
+            simd::scale(detail::softmax_row(row, units, dim), row, units);
+        }
         group_max::apply(scores, queries, units);
     }
 };
@@ -132,9 +132,11 @@ template <class Reduce, query Source = query::current> struct topk {
                                            std::span<chosen_unit> out) const noexcept {
             const auto units = static_cast<std::uint32_t>(in.score.size());
             std::uint32_t left = in.budget, chosen = 0;
-            // A first look at as many units as could fit by count; only skipped ones make a second look
-            // necessary.
-            std::uint32_t ranked = std::min(units, std::max<std::uint32_t>(16, in.budget / 8));
+            // A first look at as many units as are likely to fit (exactly so many where all have one size);
+            // only skipped ones make a second look necessary.
+            std::uint32_t ranked =
+                std::min(units, in.fixed_entries != 0 ? std::max(1U, in.budget / in.fixed_entries)
+                                                      : std::max<std::uint32_t>(16, in.budget / 8));
             for (std::uint32_t seen = 0; left > 0 && seen < units;) {
                 static_cast<void>(simd::top_k(in.score.data(), units, ranked, in.order.data(), in.scratch));
                 for (; seen < ranked && left > 0; ++seen) {

@@ -37,23 +37,23 @@ template <class Arch = default_arch>
     return reduce_max<Arch>(xsimd::max(xsimd::max(a, b), load<Arch>(last)));
 }
 
-/// x[i] = exp(x[i] - shift); returns their sum.
+/// x[i] = exp(factor * (x[i] - shift)); returns their sum.
 template <class Arch = default_arch>
-inline float exp_shifted_sum(float* x, std::size_t n, float shift) noexcept {
+inline float exp_shifted_sum(float* x, std::size_t n, float shift, float factor = 1.0F) noexcept {
     using F = floats<Arch>;
     constexpr std::size_t lane_count = lanes<Arch>;
-    const F subtract(shift);
+    const F subtract(shift), scale(factor);
     F sum(0.0F);
     std::size_t i = 0;
     for (; i + lane_count <= n; i += lane_count) {
-        const F weight = exp<Arch>(load<Arch>(x + i) - subtract);
+        const F weight = exp<Arch>((load<Arch>(x + i) - subtract) * scale);
         store<Arch>(x + i, weight);
         sum += weight;
     }
     float total = reduce_add<Arch>(sum);
     if (const std::size_t rest = n - i; rest != 0) {
         float weight[lane_count];
-        store<Arch>(weight, exp<Arch>(load_part<Arch>(x + i, rest) - subtract));
+        store<Arch>(weight, exp<Arch>((load_part<Arch>(x + i, rest) - subtract) * scale));
         for (std::size_t j = 0; j < rest; ++j) total += x[i + j] = weight[j];
     }
     return total;
