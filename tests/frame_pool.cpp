@@ -71,6 +71,30 @@ TEST_CASE("the memory lent as a whole counts towards the peak") {
     CHECK(f.pool.peak() == 6);
 }
 
+TEST_CASE("wanted units leave after all others, pinned ones never") {
+    fixture f(3);
+    std::uint32_t unit[3];
+    for (std::uint32_t& u : unit) {
+        u = f.pool.pop_free();
+        f.pool.link(u);
+        f.pool.replacement().admit(u, {});
+    }
+    CHECK(f.pool.victim() == unit[0]); // the least recent
+    f.pool[unit[0]].wanted = true;
+    CHECK(f.pool.victim() == unit[1]);
+    f.pool[unit[1]].pins = 1;
+    CHECK(f.pool.victim() == unit[2]);
+    f.pool[unit[2]].wanted = true;
+    CHECK(f.pool.victim() == unit[0]); // nothing else is left
+    f.pool[unit[0]].pins = f.pool[unit[2]].pins = 1;
+    CHECK(f.pool.victim() == none);
+    SUBCASE("a unit that has left is not wanted any more, even when it left a tail behind") {
+        f.pool.mark_dirty(unit[0]);
+        f.pool.unlink(unit[0]);
+        CHECK_FALSE(f.pool[unit[0]].wanted);
+    }
+}
+
 TEST_CASE("a frame is free once nothing holds it") {
     fixture f(1);
     const std::uint32_t i = f.pool.pop_free();

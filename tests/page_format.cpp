@@ -91,6 +91,25 @@ TEST_CASE("a head's keys are a column of the lane's rows") {
     CHECK(values.row(3) == f.value(page, 3) + 32);
 }
 
+TEST_CASE("pages of keys and pages of values: twice the rows, an entry lies in one of each") {
+    for (const std::uint32_t width : {64U, 80U, 1024U, 3000U}) {
+        CAPTURE(width);
+        const auto f = page_format<f16>::split(4096, width),
+                   values = page_format<f16>::values_only(4096, width);
+        CHECK(f.page_bytes == values.page_bytes);
+        CHECK(f.rows == values.rows);
+        CHECK(f.entry_bytes() == 2 * f.row_bytes());
+        CHECK(values.entry_bytes() == values.row_bytes());
+        std::vector<std::uint64_t> memory(f.page_bytes / 8, ~std::uint64_t{0});
+        auto* page = reinterpret_cast<std::byte*>(memory.data());
+        CHECK(f.key(page, f.rows - 1) == f.value(page, f.rows - 1));
+        f.pad(page, f.rows);
+        const std::size_t used = f.rows * f.row_bytes();
+        CHECK(std::all_of(page, page + used, [](std::byte b) { return b == std::byte{0xff}; }));
+        CHECK(std::all_of(page + used, page + f.page_bytes, [](std::byte b) { return b == std::byte{0}; }));
+    }
+}
+
 TEST_CASE("known shapes") {
     const auto f = page_format<f16>::make(4096, 64); // 128-byte rows: sixteen keys, sixteen values, no gap
     CHECK(f.rows == 16);

@@ -16,6 +16,7 @@
 #include "error.hpp"
 #include "evaluator.hpp"
 #include "gguf.hpp"
+#include "lookahead.hpp"
 #include "program.hpp"
 #include "report_html.hpp"
 #include "row.hpp"
@@ -45,6 +46,8 @@ struct arguments {
     std::string io = "uring";
     std::string kv_path = "./kvtl-eval-" + std::to_string(::getpid()) + ".kv";
     std::string calibration;
+    std::string gates;
+    std::string probe{engine::default_probe};
     std::string json_file;
     std::string html_file;
     double memory_mib = 64;
@@ -68,13 +71,18 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_flag("--list-policies", a.list_policies, "print the presets that are built in");
     app.add_option("--attend-tokens", a.attend_tokens, "entries each head attends per step: one or several")
         ->capture_default_str();
-    app.add_option("--keep-tokens", a.keep_tokens,
-                   "entries per head that survive, one or several (default: what the policy does)");
+    app.add_option(
+        "--keep-tokens", a.keep_tokens,
+        "entries per head that survive where policies evict, one or several (default: as many as are "
+        "attended)");
     app.add_option("--memory-mib", a.memory_mib, "memory of the cache in MiB (full is exempt)")
         ->capture_default_str();
     app.add_flag("--no-fit", a.no_fit, "keep the sizes of the papers instead of those that fit the memory");
     app.add_option("--calibration", a.calibration,
                    "file of bases for policies that need one (default: MODEL.cal beside the model)");
+    app.add_option("--gates", a.gates, "file of gate weights for policies that need them");
+    app.add_option("--probe", a.probe, "text that stands for a prompt's future where policies look ahead")
+        ->capture_default_str();
     app.add_option("--set", a.settings, "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable)");
     app.add_option("--limit", a.task.limit, "most examples of a task; 0: all")->capture_default_str();
     app.add_option("--nll-prefill", a.task.nll_prefill, "tokens of a piece of text that are prefilled")
@@ -128,6 +136,7 @@ void check(const arguments& a) {
     require(!a.model.empty(), "no model: give one with -m FILE");
     require(a.memory_mib > 0 && a.memory_mib <= 1 << 24, "--memory-mib: valid: more than 0, up to 16777216");
     require(a.threads >= 1 && a.threads <= 256, "--threads: valid: 1 to 256");
+    require(!a.probe.empty(), "--probe: the text is empty");
     require(!a.kv_path.empty() || a.io == "memory", "--kv-path: the path is empty");
     engine::require_io(a.io);
     engine::require_writable(a.json_file, "--json");
@@ -143,24 +152,31 @@ bool has(const std::vector<std::string>& names, const std::string& name) {
 class line_up {
   public:
     line_up(const engine::cache_options& options, std::vector<std::size_t> attend,
-            std::vector<std::size_t> keep)
-        : options_(options), attend_(std::move(attend)), keep_(std::move(keep)) {}
+            std::vector<std::size_t> keep, const std::vector<eval::task>& tasks)
+        : options_(options), attend_(std::move(attend)), keep_(std::move(keep)), tasks_(tasks) {}
 
-    /// A policy at every budget, once. Returns whether it can be opened at all of them.
+    /// A policy at every budget that it has, once. Returns whether it can be opened at all of them.
     bool add(const std::string& policy, bool reference) {
         if (!eval::built_in(policy) || has(policies_, policy)) return true;
         policies_.push_back(policy);
         std::vector<eval::contender> own;
-        for (const std::size_t n : attend_)
-            for (const std::size_t m : keep_) {
-                engine::cache_options o = options_;
-                o.policy = policy;
-                o.attend_tokens = n;
-                o.keep_tokens = m;
-                if (policy == "full") o.io = "memory"; // it has no file
-                own.push_back({.options = std::move(o), .reference = reference, .error = {}});
-            }
-        const engine::cache_wants more = eval::try_all(own, options_.io, program);
+        const auto add_budget = [&](std::size_t attend, std::size_t keep) {
+            engine::cache_options o = options_;
+            o.policy = policy;
+            o.attend_tokens = attend;
+            o.keep_tokens = keep;
+            if (policy == "full") o.io = "memory"; // it has no file
+            own.push_back({.options = std::move(o), .reference = reference, .error = {}});
+        };
+        const engine::cache_wants budgets = engine::policy_wants(policy);
+        if (!budgets.evicts || keep_.empty()) // what would survive is what is attended
+            for (const std::size_t n : attend_) add_budget(n, 0);
+        else if (!budgets.retrieves) // what survives is attended
+            for (const std::size_t n : keep_) add_budget(n, n);
+        else
+            for (const std::size_t n : attend_)
+                for (const std::size_t m : keep_) add_budget(n, m);
+        const engine::cache_wants more = eval::try_all(own, options_.io, program, tasks_);
         wants.signals = wants.signals | more.signals;
         wants.prefetch = wants.prefetch || more.prefetch;
         contenders.insert(contenders.end(), own.begin(), own.end());
@@ -173,6 +189,7 @@ class line_up {
   private:
     engine::cache_options options_;
     std::vector<std::size_t> attend_, keep_;
+    const std::vector<eval::task>& tasks_;
     std::vector<std::string> policies_;
 };
 
@@ -186,31 +203,35 @@ std::string cell(const std::optional<double>& value, const char* format, double 
 void print_rows(std::FILE* out, const std::vector<eval::row>& rows) {
     std::size_t examples = 0;
     for (const eval::row& r : rows) examples = std::max(examples, r.examples);
-    std::fprintf(out, "\n%s: %zu example%s\n", rows.front().task.c_str(), examples, examples == 1 ? "" : "s");
-    std::fprintf(out, "%-24s %6s %8s %9s %8s %6s %8s %7s %9s %8s %8s\n", "policy", "attend", "accuracy",
-                 "nll", "kl", "top-1", "o error", "mass", "KiB/token", "hit rate", "tokens/s");
+    const std::string& question = rows.front().question;
+    std::fprintf(out, "\n%s: %zu example%s%s%s\n", rows.front().task.c_str(), examples,
+                 examples == 1 ? "" : "s", question.empty() ? "" : ", question ", question.c_str());
+    std::fprintf(out, "%-24s %6s %6s %8s %9s %8s %6s %8s %7s %9s %8s %8s\n", "policy", "attend", "keep",
+                 "accuracy", "nll", "kl", "top-1", "o error", "mass", "KiB/token", "hit rate", "tokens/s");
     for (const eval::row& r : rows) {
+        const std::string keep = r.keep_tokens ? std::to_string(*r.keep_tokens) : "-";
         if (r.error) {
-            std::fprintf(out, "%-24s %6zu %s\n", r.policy.c_str(), r.attend_tokens, r.error->c_str());
+            std::fprintf(out, "%-24s %6zu %6s %s\n", r.policy.c_str(), r.attend_tokens, keep.c_str(),
+                         r.error->c_str());
             continue;
         }
-        std::fprintf(out, "%-24s %6zu %8s %9s %8s %6s %8s %7s %9s %8s %8s\n", r.policy.c_str(),
-                     r.attend_tokens, cell(r.accuracy, "%.2f").c_str(), cell(r.nll, "%.4f").c_str(),
-                     cell(r.kl, "%.4f").c_str(), cell(r.top1_agreement, "%.3f").c_str(),
-                     cell(r.output_error, "%.4f").c_str(), cell(r.mass_recall, "%.4f").c_str(),
-                     cell(r.read_bytes_per_token, "%.1f", 1024).c_str(), cell(r.hit_rate, "%.2f").c_str(),
-                     cell(r.tokens_per_s, "%.0f").c_str());
+        std::fprintf(out, "%-24s %6zu %6s %8s %9s %8s %6s %8s %7s %9s %8s %8s\n", r.policy.c_str(),
+                     r.attend_tokens, keep.c_str(), cell(r.accuracy, "%.2f").c_str(),
+                     cell(r.nll, "%.4f").c_str(), cell(r.kl, "%.4f").c_str(),
+                     cell(r.top1_agreement, "%.3f").c_str(), cell(r.output_error, "%.4f").c_str(),
+                     cell(r.mass_recall, "%.4f").c_str(), cell(r.read_bytes_per_token, "%.1f", 1024).c_str(),
+                     cell(r.hit_rate, "%.2f").c_str(), cell(r.tokens_per_s, "%.0f").c_str());
     }
     std::fflush(out);
 }
 
-std::string report_of(const arguments& a, const std::vector<eval::row>& rows, const eval::task_options& t) {
+std::string report_of(const arguments& a, const std::vector<eval::row>& rows) {
     eval::report report;
     report.title = "Quality and cost of KV cache policies";
     report.facts = {{"model", std::filesystem::path(a.model).filename().string()},
                     {"memory of a cache", cell(a.memory_mib, "%g MiB")},
                     {"program", std::string(program) + " " + KVTL_VERSION_STRING},
-                    {"question", t.question_aware ? "known while compressing" : "hidden while compressing"}};
+                    {"probe of policies that look ahead", a.probe}};
     const auto on_file =
         std::find_if(rows.begin(), rows.end(), [](const auto& r) { return !r.error && r.io != "memory"; });
     report.facts.emplace_back("device", on_file == rows.end() ? "memory"
@@ -227,7 +248,7 @@ void run(const arguments& a) {
     const auto named = eval::parse_policies(a.policies);
     const auto attend = numbers(a.attend_tokens, "--attend-tokens");
     const auto keep =
-        a.keep_tokens.empty() ? std::vector<std::size_t>{0} : numbers(a.keep_tokens, "--keep-tokens");
+        a.keep_tokens.empty() ? std::vector<std::size_t>{} : numbers(a.keep_tokens, "--keep-tokens");
     const engine::gguf_file file(a.model);
     const engine::model model(file);
     const engine::tokenizer words(file);
@@ -239,17 +260,19 @@ void run(const arguments& a) {
     options.rope_frequencies.assign(model.rope_frequencies().begin(), model.rope_frequencies().end());
     options.rope_neighbours = model.hyper().pairing == engine::rope_pairing::neighbours;
     for (const auto& t : tasks) options.max_tokens = std::max(options.max_tokens, t.most_tokens());
+    options.prefill_tokens = eval::longest_prompt(tasks);
     options.memory_bytes = static_cast<std::size_t>(a.memory_mib * (1 << 20));
     options.shards = std::min(a.threads, options.shape.kv_heads);
     options.io = a.io;
     options.path = a.kv_path;
     options.calibration = a.calibration.empty() ? engine::calibration_beside(a.model) : a.calibration;
+    options.gates = a.gates;
     options.fit = !a.no_fit;
     options.time_phases = true;
     options.attend_tokens = attend.front();
 
     require(eval::built_in("full"), "the policy full, which all others are compared with, is not built in");
-    line_up lines(options, attend, keep);
+    line_up lines(options, attend, keep, tasks);
     const auto add_reference = [&](const char* policy) {
         return lines.add(policy, a.policies == "all" || !has(named, policy));
     };
@@ -267,6 +290,7 @@ void run(const arguments& a) {
         return engine::thread_pool(a.threads);
     }();
     eval::evaluator evaluator(model, words, pool, options, lines.wants, program);
+    evaluator.look_ahead(a.probe);
     std::FILE* const out = a.json_file == "-" ? stderr : stdout;
     std::vector<eval::row> rows;
     for (const eval::task& t : tasks) {
@@ -275,7 +299,7 @@ void run(const arguments& a) {
         rows.insert(rows.end(), more.begin(), more.end());
     }
     if (!a.json_file.empty()) engine::write_output(a.json_file, eval::to_json(rows));
-    if (!a.html_file.empty()) engine::write_output(a.html_file, report_of(a, rows, a.task));
+    if (!a.html_file.empty()) engine::write_output(a.html_file, report_of(a, rows));
     eval::require_finished(lines.contenders);
 }
 

@@ -6,11 +6,12 @@
 #include <kvtl/simd/dot.hpp>
 
 #include "error.hpp"
-#include "fit_calibration.hpp"
+#include "made_up_files.hpp"
 #include "program.hpp"
 #include "progress.hpp"
 #include "random_reads.hpp"
 #include "scratch_files.hpp"
+#include "stand_ins.hpp"
 #include "workload.hpp"
 
 #include <algorithm>
@@ -48,22 +49,26 @@ std::size_t most_tokens(const decode_options& o, std::size_t runs) {
 /// One token of every sequence and layer, generated before the step that uses it.
 class step_rows {
   public:
-    step_rows(workload& w, std::size_t batch)
-        : w_(w), batch_(batch), query_(w.query_floats()), key_(w.key_floats()) {
+    step_rows(workload& w, std::size_t batch, std::uint64_t seed)
+        : w_(w), batch_(batch), query_(w.query_floats()), key_(w.key_floats()), heads_(w.shape().kv_heads),
+          seed_(seed) {
         const std::size_t n = batch * w.shape().layers;
         q_.resize(n * query_), guess_.resize(n * query_);
         k_.resize(n * key_), v_.resize(n * key_), k_pre_.resize(n * key_);
+        external_.resize(n * heads_);
     }
 
     void generate(std::size_t token) {
         for (std::uint32_t l = 0; l < w_.shape().layers; ++l)
-            for (std::size_t b = 0; b < batch_; ++b)
+            for (std::size_t b = 0; b < batch_; ++b) {
+                random_mask(seed_, b, l, token, at(external_, b, l, heads_));
                 w_.rows(b, l, token, 1,
                         {.q = at(q_, b, l, query_),
                          .k = at(k_, b, l, key_),
                          .v = at(v_, b, l, key_),
                          .k_pre = with_k_pre ? at(k_pre_, b, l, key_) : std::span<float>{},
                          .prediction = with_guess ? at(guess_, b, l, query_) : std::span<float>{}});
+            }
     }
 
     [[nodiscard]] kvtl::layer_input input(std::size_t b, std::uint32_t l) {
@@ -72,6 +77,8 @@ class step_rows {
         in.k = at(k_, b, l, key_);
         in.v = at(v_, b, l, key_);
         if (with_k_pre) in.k_pre = at(k_pre_, b, l, key_);
+        in.x = in.q;
+        in.external = at(external_, b, l, heads_);
         return in;
     }
     [[nodiscard]] std::span<const float> guess(std::size_t b, std::uint32_t l) {
@@ -87,8 +94,9 @@ class step_rows {
     }
 
     workload& w_;
-    std::size_t batch_, query_, key_;
-    std::vector<float> q_, k_, v_, k_pre_, guess_;
+    std::size_t batch_, query_, key_, heads_;
+    std::uint64_t seed_;
+    std::vector<float> q_, k_, v_, k_pre_, guess_, external_;
 };
 
 /// Log of the sum of exp(logit) over all tokens [0, tokens) for every query head: what full attention sees.
@@ -118,23 +126,33 @@ std::vector<double> full_lse(workload& w, std::uint32_t layer, std::size_t token
     return sum;
 }
 
+/// The budgets of a row.
+struct budgets {
+    std::size_t attend_tokens = 0, keep_tokens = 0;
+    double memory_mib = 0;
+};
+
 /// A policy with its cache, as far as its prompt and steps have come.
 class runner {
   public:
-    runner(const decode_options& o, std::string policy, std::size_t attend_tokens, double memory_mib,
-           bool in_memory, std::size_t runs, const std::string& path)
+    runner(const decode_options& o, std::string policy, const budgets& b, bool in_memory, std::size_t runs,
+           const std::string& path)
         : o_(o), policy_(std::move(policy)), in_memory_(in_memory), file_(path),
-          limit_(std::make_shared<kvtl::throttle>()) {
+          limit_(std::make_shared<kvtl::throttle>()), wants_(engine::policy_wants(policy_)) {
         options_.policy = policy_;
         options_.shape = o.shape;
         options_.max_tokens = most_tokens(o, runs);
         options_.max_sequences = o.batch;
-        options_.memory_bytes = static_cast<std::size_t>(memory_mib * (1 << 20));
-        options_.attend_tokens = attend_tokens;
+        options_.memory_bytes = static_cast<std::size_t>(b.memory_mib * (1 << 20));
+        options_.attend_tokens = b.attend_tokens;
+        if (wants_.evicts) options_.keep_tokens = b.keep_tokens;
+        options_.prefill_tokens = o.context;
+        options_.supplied = engine::engine_signals | kvtl::signal::external;
         options_.io = in_memory ? "memory" : o.io;
         options_.path = path;
         options_.limit = limit_;
         options_.calibration = o.calibration;
+        options_.gates = o.gates;
         options_.time_phases = true;
         options_.settings = o.settings;
         options_.fit = o.fit;
@@ -142,17 +160,18 @@ class runner {
         out_.resize(std::size_t{o.shape.query_heads} * o.shape.head_dim);
     }
 
-    /// A policy that needs bases gets them from `calibrate`, which is asked only then.
-    void open(const std::function<kvtl::result<std::string>()>& calibrate) {
-        auto opened = engine::open_cache(options_);
-        if (!opened && options_.calibration.empty() &&
-            opened.error().message.find("calibration") != std::string::npos) {
-            auto file = calibrate();
-            if (!file)
-                throw engine::bad_input(policy_ + " needs a calibration file: " + file.error().message);
-            options_.calibration = *file;
-            opened = engine::open_cache(options_);
+    void open(made_up_files& files) {
+        const auto needs = [&](kvtl::signal s) { return contains(wants_.signals, s); };
+        if (needs(kvtl::signal::calibration) && o_.calibration.empty())
+            options_.calibration = files.bases(policy_);
+        if (wants_.gates && o_.gates.empty()) {
+            options_.gates = files.gates(policy_, needs(kvtl::signal::x));
+            stand_ins_.push_back("random gates");
         }
+        if (needs(kvtl::signal::x)) stand_ins_.push_back("queries as x");
+        if (needs(kvtl::signal::external)) stand_ins_.push_back("random mask");
+        if (needs(kvtl::signal::probe)) stand_ins_.push_back("predicted queries as probes");
+        auto opened = engine::open_cache(options_);
         if (!opened && opened.error().code == kvtl::errc::unsupported && options_.io == "uring") {
             std::fprintf(stderr, "kvtl-bench: warning: io_uring cannot be used (%s); using posix\n",
                          opened.error().message.c_str());
@@ -161,30 +180,43 @@ class runner {
         }
         if (!opened) throw engine::bad_input(policy_ + ": " + opened.error().message);
         cache_ = std::move(*opened);
-        wants_ = cache_->wants();
     }
 
     /// Reads the prompt in, without attention, at the device's own speed.
     void prefill(workload& w, engine::progress_bar& bar) {
         limit_->set({});
-        const std::size_t key = w.key_floats();
-        std::vector<float> k(prompt_chunk * key), v(prompt_chunk * key), k_pre;
-        if (contains(wants_.signals, kvtl::signal::k_pre)) k_pre.resize(prompt_chunk * key);
+        const std::size_t chunk = wants_.evicts ? o_.context : std::min(prompt_chunk, o_.context);
+        const std::size_t key = w.key_floats(), heads = o_.shape.kv_heads;
+        const auto if_needed = [&](kvtl::signal s, std::size_t n) {
+            return contains(wants_.signals, s) ? n : std::size_t{0};
+        };
+        std::vector<float> k(chunk * key), v(chunk * key), k_pre(if_needed(kvtl::signal::k_pre, chunk * key)),
+            q(wants_.evicts ? chunk * w.query_floats() : 0),
+            external(if_needed(kvtl::signal::external, chunk * heads)),
+            probe(if_needed(kvtl::signal::probe, probes * w.query_floats()));
+        const std::uint64_t seed = seed_of(o_.workload);
         double seconds = 0;
         for (std::size_t b = 0; b < o_.batch; ++b) {
             auto seq = cache_->begin();
             if (!seq) throw engine::run_failure(seq.error().message);
             sequences_.push_back(*seq);
-            for (std::size_t first = 0; first < o_.context; first += prompt_chunk) {
-                const std::size_t n = std::min(prompt_chunk, o_.context - first);
+            for (std::size_t first = 0; first < o_.context; first += chunk) {
+                const std::size_t n = std::min(chunk, o_.context - first);
                 for (std::uint32_t l = 0; l < o_.shape.layers; ++l) {
                     const auto part = [&](std::vector<float>& all) {
-                        return all.empty() ? std::span<float>{} : std::span(all).first(n * key);
+                        return std::span(all).first(all.size() / chunk * n);
                     };
-                    w.rows(b, l, first, n, {.k = part(k), .v = part(v), .k_pre = part(k_pre)});
+                    w.rows(b, l, first, n, {.q = part(q), .k = part(k), .v = part(v), .k_pre = part(k_pre)});
+                    for (std::size_t t = 0; t < n && !external.empty(); ++t)
+                        random_mask(seed, b, l, first + t, std::span(external).subspan(t * heads, heads));
                     kvtl::layer_input in;
-                    in.k = part(k), in.v = part(v), in.k_pre = part(k_pre);
+                    in.q = in.x = part(q), in.k = part(k), in.v = part(v), in.k_pre = part(k_pre);
+                    in.external = part(external);
                     in.last_chunk = first + n == o_.context;
+                    if (in.last_chunk && !probe.empty()) {
+                        w.rows(b, l, o_.context, probes, {.prediction = probe});
+                        in.probe = probe;
+                    }
                     const auto begin = clock::now();
                     require(cache_->prefill(*seq, l, in, {}, 0));
                     seconds += seconds_since(begin);
@@ -200,7 +232,7 @@ class runner {
     void begin_device(const kvtl::device_profile& device) {
         device_ = device;
         limit_->set(device);
-        step_s_.clear();
+        step_s_.clear(), reuse_.clear();
         done_ = 0;
         seconds_ = 0;
         recall_sum_ = 0, recall_count_ = 0;
@@ -238,8 +270,18 @@ class runner {
         }
         const double s = seconds_since(begin);
         if (done_ >= decode_options::warm_up) step_s_.push_back(s), seconds_ += s;
+        note_reuse(cache_->stats().detail);
         ++done_;
         ++position_;
+    }
+
+    /// How many of the last step's units the step before had chosen too.
+    void note_reuse(const kvtl::statistics& now) {
+        if (const auto chosen = now.chosen_units - last_.chosen_units;
+            chosen > 0 && done_ >= decode_options::warm_up)
+            reuse_.push_back(static_cast<double>(now.reused_units - last_.reused_units) /
+                             static_cast<double>(chosen));
+        last_ = now;
     }
 
     /// Adds up what share of full attention's mass the last step attended, where that was sampled.
@@ -270,14 +312,26 @@ class runner {
     std::shared_ptr<kvtl::throttle> limit_;
     std::unique_ptr<engine::kv_cache> cache_;
     engine::cache_wants wants_;
+    std::vector<std::string> stand_ins_;
     std::vector<kvtl::sequence_id> sequences_;
     std::vector<float> out_, lse_; ///< (HQ, D) and (L, HQ)
     kvtl::device_profile device_;
     engine::cache_stats before_;
-    std::vector<double> step_s_;
+    kvtl::statistics last_; ///< after the last step
+    std::vector<double> step_s_, reuse_;
     double prefill_s_ = 0, seconds_ = 0, recall_sum_ = 0;
     std::size_t position_ = 0, done_ = 0, recall_count_ = 0;
 };
+
+/// Extremes and standard deviation over the steps; null where nothing is chosen.
+json reuse_spread(const std::vector<double>& rates) {
+    if (rates.empty()) return nullptr;
+    const auto [least, most] = std::minmax_element(rates.begin(), rates.end());
+    double mean = 0, square = 0;
+    for (const double r : rates) mean += r / static_cast<double>(rates.size());
+    for (const double r : rates) square += (r - mean) * (r - mean) / static_cast<double>(rates.size());
+    return {{"min", *least}, {"max", *most}, {"deviation", std::sqrt(square)}};
+}
 
 json probe_json(const std::optional<device_probe>& p) {
     if (!p) return nullptr;
@@ -299,12 +353,14 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
     const kvtl::phase_times &p = a.phase_ns, &q = b.phase_ns;
     const auto phase = [&](std::uint64_t from, std::uint64_t to) { return gained(from, to) / steps * 1e-3; };
     json config = {{"attend_tokens", options_.attend_tokens},
+                   {"keep_tokens", options_.keep_tokens},
                    {"memory_mib", static_cast<double>(options_.memory_bytes) / (1 << 20)},
                    {"workload", o_.workload},
                    {"compute_us_per_layer", o_.compute_us_per_layer},
                    {"calibration", options_.calibration},
                    {"interleave", o_.interleave}};
     for (const auto& [name, value] : now.config) config[name] = value;
+    if (!stand_ins_.empty()) config["stand_ins"] = stand_ins_;
     json parts = json::object();
     for (const auto& [name, bytes] : now.bytes_by_part) parts[name] = bytes;
 
@@ -343,11 +399,13 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
         {"mean_read_entries", ratio(read_entries, gained(a.decode_reads, b.decode_reads))},
         {"hit_rate", ratio(gained(a.resident_chosen_bytes, b.resident_chosen_bytes), chosen_bytes)},
         {"reuse_rate", ratio(gained(a.reused_units, b.reused_units), chosen_units)},
+        {"reuse_rate_spread", reuse_spread(reuse_)},
         {"units", b.units},
         {"mean_unit_entries",
          entry_bytes > 0 ? ratio(chosen_bytes / entry_bytes, chosen_units) : json(nullptr)},
         {"bytes_written", b.written_bytes - a.written_bytes},
         {"bytes_moved_by_updates", b.bytes_moved_by_updates - a.bytes_moved_by_updates},
+        {"kept_entries", b.kept_entries},
         {"storage_bytes", now.storage_bytes},
         {"resident_bytes_peak", now.resident_bytes_peak},
         {"bytes_by_part", parts},
@@ -427,6 +485,11 @@ resources needs(const decode_options& o, const std::vector<std::string>& policie
             continue;
         }
         need.memory += bound;
+        if (const auto wants = engine::policy_wants(policy); wants.evicts) { // the prompt comes in one chunk
+            need.memory += static_cast<double>(o.context) * s.head_dim * (s.query_heads + 2.0 * s.kv_heads) *
+                           sizeof(float);
+            if (!wants.retrieves) continue; // it has no file
+        }
         // The file may grow to 2.5 times the raw cache; in memory, pages that nobody wrote cost nothing.
         (in_memory ? need.memory : need.disk) += (in_memory ? 1.5 : 2.5) * raw;
     }
@@ -481,61 +544,66 @@ json run_decode(const decode_options& o, const std::function<void(const json&)>&
         return probe(*reader);
     };
     const auto groups = group_devices(o, take_probe());
-    std::optional<scratch_file> fitted;
-    const auto calibrate = [&]() -> kvtl::result<std::string> {
-        if (!fitted) {
-            const auto sample = make_calibration_sample(request);
-            fitted.emplace(o.kv_path + ".calibration", scratch_file::owner::ours);
-            if (auto s = fit_calibration(o.shape, *sample, fitted->path()); !s) return s;
-        }
-        return fitted->path();
-    };
-    const auto make_runner = [&](const device_group& group, const std::string& policy, std::size_t attend,
-                                 double mib, std::size_t place) {
+    made_up_files files(o, request);
+    const auto make_runner = [&](const device_group& group, const std::string& policy, const budgets& b,
+                                 std::size_t place) {
         const std::string path = o.kv_path + (place == 0 ? "" : "." + std::to_string(place));
-        return std::make_unique<runner>(o, policy, attend, mib, group.simulated || memory_only,
-                                        group.devices.size(), path);
+        return std::make_unique<runner>(o, policy, b, group.simulated || memory_only, group.devices.size(),
+                                        path);
+    };
+    std::vector<budgets> all_budgets;
+    for (const std::size_t attend : o.attend_tokens)
+        for (const std::size_t keep : o.keep_tokens)
+            for (const double mib : o.memory_mib) all_budgets.push_back({attend, keep, mib});
+    // A policy has a row for each value of the budgets that it has, not of the others.
+    const auto repeats = [&](const std::string& policy, const budgets& b) {
+        const engine::cache_wants wants = engine::policy_wants(policy);
+        const bool attends = wants.retrieves || b.keep_tokens == 0;
+        return (!wants.evicts && b.keep_tokens != o.keep_tokens.front()) ||
+               (!attends && b.attend_tokens != o.attend_tokens.front());
     };
     // A bound that is too small for one policy shall be known before the others have run for an hour.
     for (const device_group& group : groups)
-        for (const std::size_t attend : o.attend_tokens)
-            for (const double mib : o.memory_mib)
-                for (const auto& policy : o.policies)
-                    make_runner(group, policy, attend, mib, 0)->open(calibrate);
+        for (const budgets& b : all_budgets)
+            for (const auto& policy : o.policies)
+                if (!repeats(policy, b)) make_runner(group, policy, b, 0)->open(files);
 
     json rows = json::array();
-    step_rows data(*w, o.batch);
+    step_rows data(*w, o.batch, seed_of(o.workload));
     for (const device_group& group : groups) {
         const bool in_memory = group.simulated || memory_only;
         const auto rounds = plan_rounds(o, free_resources(o, in_memory), in_memory);
-        for (const std::size_t attend : o.attend_tokens)
-            for (const double mib : o.memory_mib)
-                for (const auto& policies : rounds) {
-                    std::vector<std::unique_ptr<runner>> all;
-                    for (std::size_t i = 0; i < policies.size(); ++i) {
-                        all.push_back(make_runner(group, policies[i], attend, mib, i));
-                        all.back()->open(calibrate);
-                    }
-                    for (std::size_t i = 0; i < all.size(); ++i) {
-                        engine::progress_bar bar(policies[i] + ": prompt", o.batch * o.context);
-                        all[i]->prefill(*w, bar);
-                        data.with_guess |= all[i]->wants().prefetch;
-                        data.with_k_pre |= contains(all[i]->wants().signals, kvtl::signal::k_pre);
-                    }
-                    for (const auto& device : group.devices) {
-                        const auto before = take_probe();
-                        for (auto& r : all) r->begin_device(device);
-                        engine::progress_bar bar(std::string(device.name) + ": steps",
-                                                 o.steps + decode_options::warm_up);
-                        run_steps(all, data, *w, bar);
-                        bar.clear();
-                        const auto after = take_probe();
-                        for (auto& r : all) {
-                            rows.push_back(r->row(before, after));
-                            if (row_done) row_done(rows.back());
-                        }
+        for (const budgets& b : all_budgets)
+            for (const auto& round : rounds) {
+                std::vector<std::string> policies;
+                for (const auto& policy : round)
+                    if (!repeats(policy, b)) policies.push_back(policy);
+                if (policies.empty()) continue;
+                std::vector<std::unique_ptr<runner>> all;
+                for (std::size_t i = 0; i < policies.size(); ++i) {
+                    all.push_back(make_runner(group, policies[i], b, i));
+                    all.back()->open(files);
+                }
+                for (std::size_t i = 0; i < all.size(); ++i) {
+                    engine::progress_bar bar(policies[i] + ": prompt", o.batch * o.context);
+                    all[i]->prefill(*w, bar);
+                    data.with_guess |= all[i]->wants().prefetch;
+                    data.with_k_pre |= contains(all[i]->wants().signals, kvtl::signal::k_pre);
+                }
+                for (const auto& device : group.devices) {
+                    const auto before = take_probe();
+                    for (auto& r : all) r->begin_device(device);
+                    engine::progress_bar bar(std::string(device.name) + ": steps",
+                                             o.steps + decode_options::warm_up);
+                    run_steps(all, data, *w, bar);
+                    bar.clear();
+                    const auto after = take_probe();
+                    for (auto& r : all) {
+                        rows.push_back(r->row(before, after));
+                        if (row_done) row_done(rows.back());
                     }
                 }
+            }
     }
     return rows;
 }

@@ -2,7 +2,8 @@
 //
 // A workload stands for the model: it yields q, k and v of every layer, outside all timers. The prompt goes
 // in without attention; then each step appends and attends one token per sequence and layer, as an engine
-// would, with an optional spin in place of the rest of the layer's work.
+// would, with an optional spin in place of the rest of the layer's work. A policy that evicts is given the
+// prompt in one chunk with its queries, because that is what its memory is promised for.
 //
 // Several devices share one prompt: the limit of the open cache's device is changed between the runs, and
 // each run goes on where the one before stopped. The prompt itself is read in at the device's own speed.
@@ -31,6 +32,7 @@ struct decode_options {
     double max_seconds = 60; ///< of measured steps, per row
     std::vector<std::string> policies = {"dynakv"};
     std::vector<std::size_t> attend_tokens = {256};
+    std::vector<std::size_t> keep_tokens = {0}; ///< of policies that evict; 0: as many as are attended
     std::vector<double> memory_mib = {64};
     std::vector<std::string> devices = {"native"};
     std::string io = "uring";
@@ -38,8 +40,9 @@ struct decode_options {
     std::string workload = "drift:1";
     double compute_us_per_layer = 0;
     bool interleave = false;
-    bool fit = true; ///< the largest index that takes at most half of the memory
-    std::string calibration;
+    bool fit = true;         ///< the largest index that takes at most half of the memory
+    std::string calibration; ///< "": fitted to another text
+    std::string gates;       ///< "": random
     std::vector<engine::setting> settings;
 
     static constexpr std::size_t warm_up = 8;

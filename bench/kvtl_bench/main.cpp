@@ -2,6 +2,7 @@
 //
 //   kvtl-bench decode --shape llama3.2-1b --context 16384 --policies dynakv,dynakv_lru --device native,emmc
 //   kvtl-bench io --path ./io.bin --block 4096 --depth 32 --io uring
+//   kvtl-bench reuse --shape llama3.2-1b --context 4096 --memory-mib 32
 //   kvtl-bench workload --trace run.trc
 //
 // Exit status: 0, 2 for what can never work (bad usage, unreadable file, too large for this machine), 1 for a
@@ -13,6 +14,7 @@
 #include "program.hpp"
 #include "progress.hpp"
 #include "random_reads.hpp"
+#include "reuse.hpp"
 #include "shapes.hpp"
 #include "workload_report.hpp"
 
@@ -58,8 +60,8 @@ void take_last(CLI::App& app) {
             option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
 
-CLI::App* define_decode(CLI::App& app, decode_arguments& a) {
-    auto* d = app.add_subcommand("decode", "the KV path on model-shaped data, without weights");
+/// What the data are like: decode and reuse.
+void define_model(CLI::App* d, decode_arguments& a) {
     auto& o = a.options;
     d->add_option("--shape", o.shape_name, "one of " + bench::shape_names())->capture_default_str();
     d->add_option("--layers", a.sizes[0], "layers, instead of those of --shape")->check(engine::whole_number);
@@ -69,6 +71,32 @@ CLI::App* define_decode(CLI::App& app, decode_arguments& a) {
     d->add_option("--context", o.context, "tokens of the prompt")
         ->check(engine::whole_number)
         ->capture_default_str();
+    d->add_option("--workload", o.workload, "drift:SEED or trace:FILE")->capture_default_str();
+    d->add_option("--attend-tokens", o.attend_tokens,
+                  "entries each head attends per step (a list: a row each)")
+        ->delimiter(',')
+        ->check(engine::whole_number);
+    d->add_option(
+         "--keep-tokens", o.keep_tokens,
+         "entries per head that survive where policies evict (a list: a row each; default: as many as are "
+         "attended)")
+        ->delimiter(',')
+        ->check(engine::whole_number);
+    d->add_option("--memory-mib", o.memory_mib, "memory of the whole cache in MiB (a list: a row each)")
+        ->delimiter(',');
+    d->add_option("--io", o.io, "uring, posix or memory")->capture_default_str();
+    d->add_option("--kv-path", o.kv_path,
+                  "files of the caches begin with this (default ./kvtl-bench-PID.kv)");
+    d->add_flag("!--no-fit", o.fit,
+                "keep the size knobs of the papers, also when an index takes over half of the memory");
+    d->add_option("--set", a.settings, "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable)");
+    d->add_option("--json", a.json_file, "write the rows as JSON; - for standard output");
+}
+
+CLI::App* define_decode(CLI::App& app, decode_arguments& a) {
+    auto* d = app.add_subcommand("decode", "the KV path on model-shaped data, without weights");
+    auto& o = a.options;
+    define_model(d, a);
     d->add_option("--batch", o.batch, "sequences")->check(engine::whole_number)->capture_default_str();
     d->add_option("--steps", o.steps, "measured steps, after 8 to warm up")
         ->check(engine::whole_number)
@@ -77,30 +105,29 @@ CLI::App* define_decode(CLI::App& app, decode_arguments& a) {
         ->capture_default_str();
     d->add_option("--policies", o.policies, "presets, separated by commas; all for every one")
         ->delimiter(',');
-    d->add_option("--attend-tokens", o.attend_tokens,
-                  "entries each head attends per step (a list: a row each)")
-        ->delimiter(',')
-        ->check(engine::whole_number);
-    d->add_option("--memory-mib", o.memory_mib, "memory of the whole cache in MiB (a list: a row each)")
-        ->delimiter(',');
-    d->add_option("--io", o.io, "uring, posix or memory")->capture_default_str();
     d->add_option("--device", o.devices, "native, nvme, ufs40, ufs31, emmc (a list: a row each)")
         ->delimiter(',');
-    d->add_option("--kv-path", o.kv_path,
-                  "files of the caches begin with this (default ./kvtl-bench-PID.kv)");
-    d->add_option("--workload", o.workload, "drift:SEED or trace:FILE")->capture_default_str();
     d->add_option("--compute-us-per-layer", o.compute_us_per_layer,
                   "spin this long per layer, for the model's other work")
         ->capture_default_str();
     d->add_flag("--interleave", o.interleave, "policies take turns step by step, on the same data");
-    d->add_flag("!--no-fit", o.fit,
-                "keep the size knobs of the papers, also when an index takes over half of the memory");
     d->add_option("--calibration", o.calibration,
                   "bases for policies that need some (default: fitted to another seed)");
-    d->add_option("--set", a.settings, "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable)");
-    d->add_option("--json", a.json_file, "write the rows as JSON; - for standard output");
+    d->add_option("--gates", o.gates, "gate weights for policies that need some (default: random)");
     take_last(*d);
     return d;
+}
+
+CLI::App* define_reuse(CLI::App& app, decode_arguments& a) {
+    auto* r = app.add_subcommand("reuse", "which units DynaKV asks for again, and what replacement policies "
+                                          "make of that");
+    a.options.io = "memory"; // nothing here depends on the device
+    define_model(r, a);
+    r->add_option("--steps", a.options.steps, "decoded tokens")
+        ->check(engine::whole_number)
+        ->capture_default_str();
+    take_last(*r);
+    return r;
 }
 
 CLI::App* define_io(CLI::App& app, io_arguments& a) {
@@ -166,6 +193,8 @@ void complete(decode_arguments& a) {
     require(o.compute_us_per_layer >= 0 && o.compute_us_per_layer <= 1e6,
             "--compute-us-per-layer: valid: 0 to 1000000");
     for (const auto n : o.attend_tokens) require(n > 0, "--attend-tokens: valid: 1 or more");
+    for (const auto n : o.keep_tokens)
+        require(n > 0 || o.keep_tokens.size() == 1, "--keep-tokens: valid: 1 or more");
     for (const auto m : o.memory_mib)
         require(m > 0 && m <= 1 << 24, "--memory-mib: valid: more than 0, up to 16777216");
     if (o.policies == std::vector<std::string>{"all"}) {
@@ -192,6 +221,15 @@ void print_row(const json& r) {
                 number(r["reads_per_step"]), number(r["hit_rate"]),
                 number(r["resident_bytes_peak"]) / (1 << 20));
     std::fflush(stdout);
+}
+
+void run_reuse(decode_arguments& a) {
+    complete(a);
+    const bool table = a.json_file != "-";
+    const json rows = bench::run_reuse(a.options, [&](const json& row) {
+        if (table) bench::print_reuse(row);
+    });
+    if (!a.json_file.empty()) engine::write_output(a.json_file, rows.dump(1));
 }
 
 void run(decode_arguments& a) {
@@ -255,7 +293,7 @@ void run(workload_arguments& a) {
 
 int main(int argc, char** argv) {
     return engine::run_program(program, [&] {
-        decode_arguments decode;
+        decode_arguments decode, reuse;
         io_arguments io;
         workload_arguments workload;
         bool list_policies = false;
@@ -264,6 +302,7 @@ int main(int argc, char** argv) {
         app.add_flag("--list-policies", list_policies, "print the presets that are built in");
         app.require_subcommand(0, 1);
         const auto* d = define_decode(app, decode);
+        const auto* r = define_reuse(app, reuse);
         const auto* i = define_io(app, io);
         const auto* w = define_workload(app, workload);
         try {
@@ -277,12 +316,14 @@ int main(int argc, char** argv) {
             engine::print_policies();
         else if (d->parsed())
             run(decode);
+        else if (r->parsed())
+            run_reuse(reuse);
         else if (i->parsed())
             run(io);
         else if (w->parsed())
             run(workload);
         else
-            return engine::fail(program, 2, "no command; valid: decode, io, workload");
+            return engine::fail(program, 2, "no command; valid: decode, reuse, io, workload");
         return 0;
     });
 }

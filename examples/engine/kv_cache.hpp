@@ -24,6 +24,11 @@
 
 namespace engine {
 
+/// What an engine with a model file can hand over.
+inline constexpr kvtl::signal engine_signals = kvtl::signal::q | kvtl::signal::k | kvtl::signal::v |
+                                               kvtl::signal::k_pre | kvtl::signal::x | kvtl::signal::probe |
+                                               kvtl::signal::calibration;
+
 /// One `--set POLICY.SLOT.FIELD=VALUE`.
 struct setting {
     std::string policy;
@@ -40,6 +45,7 @@ struct cache_options {
     std::size_t memory_bytes = 0;
     std::size_t attend_tokens = 0;
     std::size_t keep_tokens = 0;           ///< 0: what the policy does by default
+    std::size_t prefill_tokens = 0;        ///< longest prompt; 0: max_tokens. Who evicts keeps room to decode
     unsigned shards = 1;                   ///< KV head h belongs to shard h % shards
     std::string io;                        ///< "uring", "posix" or "memory"
     std::string path;                      ///< unused by "memory"
@@ -48,8 +54,10 @@ struct cache_options {
         rope_frequencies;         ///< angle per position of each rotated pair; empty: base 10,000, all
     bool rope_neighbours = false; ///< pairs are (0, 1), (2, 3), ... instead of (0, n), (1, n + 1), ...
     std::string calibration;      ///< file of bases for presets that need one ("" for none)
-    bool fit = false;             ///< turn size knobs down until the index takes half of the memory
-    bool time_phases = false;     ///< fill cache_stats::detail.phase_ns
+    std::string gates;            ///< likewise of gate weights (gates.hpp)
+    kvtl::signal supplied = engine_signals; ///< what whoever calls the cache can hand over
+    bool fit = false;                       ///< turn size knobs down until the index takes half of the memory
+    bool time_phases = false;               ///< fill cache_stats::detail.phase_ns
     std::vector<setting> settings;
 };
 
@@ -69,10 +77,15 @@ struct cache_stats {
     std::vector<std::pair<std::string, std::string>> config; ///< ("slot.field", value) as it runs
 };
 
-/// What the engine must supply beyond q, k and v. What is not wanted costs the engine nothing.
+/// What the engine must supply beyond q, k and v, and which budgets count. What is not wanted costs the
+/// engine nothing.
 struct cache_wants {
-    kvtl::signal signals{}; ///< k_pre and x are what this engine can give
-    bool prefetch = false;  ///< a guess of the next layer's query while this layer computes
+    kvtl::signal signals{};
+    bool prefetch = false; ///< a guess of the next layer's query while this layer computes
+    bool evicts = false;   ///< by keep_tokens; promises memory for a prompt that comes with its queries in
+                           ///< one chunk
+    bool retrieves = true; ///< attend_tokens of what it has
+    bool gates = false;    ///< needs cache_options::gates
 };
 
 /// All tensors are row-major fp32 with the full number of heads; each call works on the heads of one shard
@@ -109,5 +122,6 @@ class kv_cache {
 /// The registry of the presets that were compiled in.
 [[nodiscard]] kvtl::result<std::unique_ptr<kv_cache>> open_cache(const cache_options& options);
 [[nodiscard]] std::vector<std::string_view> policy_names();
+[[nodiscard]] cache_wants policy_wants(std::string_view name); ///< nothing for an unknown one
 
 } // namespace engine

@@ -259,7 +259,6 @@ std::string report_of(const arguments& a, const std::vector<line>& lines) {
     report.facts = {{"model", std::filesystem::path(a.model).filename().string()},
                     {"memory of a cache", cell(a.memory_mib, "%g MiB (full is exempt)")},
                     {"program", std::string(program) + " " + KVTL_VERSION_STRING},
-                    {"question", "hidden while compressing"},
                     {"device", device_of(lines)}};
     for (const line& l : lines) report.rows.push_back(l.needle);
     if (a.nll_tokens != 0)
@@ -292,13 +291,16 @@ void run(const arguments& a) {
     options.calibration = a.calibration.empty() ? engine::calibration_beside(a.model) : a.calibration;
     options.fit = true;
     options.time_phases = true;
+    std::vector<eval::task> tasks{questions};
+    if (text) tasks.push_back(*text);
+    options.prefill_tokens = eval::longest_prompt(tasks);
     std::vector<eval::contender> contenders;
     for (const auto& policy : policies) {
         contenders.push_back({.options = options, .error = {}});
         contenders.back().options.policy = policy;
         if (policy == "full") contenders.back().options.io = "memory"; // it has no file
     }
-    const auto wants = eval::try_all(contenders, options.io, program);
+    const auto wants = eval::try_all(contenders, options.io, program, tasks);
     eval::require_any(contenders, policies);
 
     std::FILE* const out = a.json_file == "-" ? stderr : stdout;

@@ -11,6 +11,7 @@
 #include "generate.hpp"
 #include "gguf.hpp"
 #include "kv_cache.hpp"
+#include "lookahead.hpp"
 #include "model.hpp"
 #include "program.hpp"
 #include "progress.hpp"
@@ -46,12 +47,14 @@ struct arguments {
     std::string json_file;
     std::string trace_file;
     std::string calibration;
+    std::string gates;
+    std::string probe{engine::default_probe};
     std::string policy = "dynakv";
     std::string io = "uring";
     std::string kv_path = "./kvtl-" + std::to_string(::getpid()) + ".kv";
     std::size_t attend_tokens = 256;
     std::size_t keep_tokens = 0;
-    std::size_t prefill_chunk = 512;
+    std::optional<std::size_t> prefill_chunk;
     double memory_mib = 64;
     unsigned threads = 2;
     unsigned shards = 0;
@@ -76,17 +79,22 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--set", a.settings, "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable)");
     app.add_option("--attend-tokens", a.attend_tokens, "entries each head attends per step")
         ->capture_default_str();
-    app.add_option("--keep-tokens", a.keep_tokens, "entries per head that survive; 0: the policy's default");
+    app.add_option("--keep-tokens", a.keep_tokens,
+                   "entries per head that survive where the policy evicts; 0: as many as are attended");
     app.add_option("--memory-mib", a.memory_mib, "memory of the cache in MiB")->capture_default_str();
     app.add_option("--kv-path", a.kv_path, "file of the cache (default ./kvtl-PID.kv)");
     app.add_option("--io", a.io, "uring, posix or memory")->capture_default_str();
     app.add_option("--threads", a.threads, "threads of the engine")->capture_default_str();
     app.add_option("--shards", a.shards,
                    "parts of the cache that work concurrently (default: 2, at most KV heads)");
-    app.add_option("--prefill-chunk", a.prefill_chunk, "tokens per pass of the prompt")
-        ->capture_default_str();
+    app.add_option("--prefill-chunk", a.prefill_chunk,
+                   "tokens per pass of the prompt (default: 512, all where the policy evicts at its end)");
     app.add_option("--calibration", a.calibration,
                    "bases for policies that need them (default: the model's name with .cal, if it is there)");
+    app.add_option("--gates", a.gates, "file of gate weights for policies that need them");
+    app.add_option("--probe", a.probe,
+                   "text that stands for the prompt's future where the policy looks ahead")
+        ->capture_default_str();
     app.add_option("--record-trace", a.trace_file,
                    "write q, k and v of every token and layer (kvtl-bench replays)");
     app.add_option("--json", a.json_file, "write the result as JSON; - for standard output");
@@ -103,7 +111,8 @@ void check(const arguments& a) {
     require(a.generate.temperature >= 0 && a.generate.temperature <= 1000, "--temp: valid: 0 to 1000");
     require(a.memory_mib > 0 && a.memory_mib <= 1 << 24, "--memory-mib: valid: more than 0, up to 16777216");
     require(a.attend_tokens > 0, "--attend-tokens: valid: 1 or more");
-    require(a.prefill_chunk > 0, "--prefill-chunk: valid: 1 or more");
+    require(a.prefill_chunk != std::size_t{0}, "--prefill-chunk: valid: 1 or more");
+    require(!a.probe.empty(), "--probe: the text is empty");
     require(a.threads >= 1 && a.threads <= 256, "--threads: valid: 1 to 256");
     require(a.shards <= 256, "--shards: valid: 1 to 256");
     engine::require_io(a.io);
@@ -163,7 +172,10 @@ void run(const arguments& a) {
     options.attend_tokens = a.attend_tokens;
     options.keep_tokens = a.keep_tokens;
     options.calibration = a.calibration.empty() ? engine::calibration_beside(a.model) : a.calibration;
-    if (a.keep_tokens != 0)
+    options.gates = a.gates;
+    options.prefill_tokens = tokens.size();
+    const engine::cache_wants budgets = engine::policy_wants(a.policy);
+    if (a.keep_tokens != 0 && !budgets.evicts)
         std::fprintf(stderr, "kvtl-run: --keep-tokens has no effect: %s keeps every entry\n",
                      a.policy.c_str());
     options.shards = a.shards != 0 ? a.shards : std::min(2U, options.shape.kv_heads);
@@ -185,7 +197,10 @@ void run(const arguments& a) {
         std::optional<engine::recording_cache> recording;
         if (!a.trace_file.empty()) recording.emplace(*cache, options.shape, a.trace_file);
         engine::kv_cache& used = recording ? static_cast<engine::kv_cache&>(*recording) : *cache;
-        engine::transformer transformer(model, used, pool, a.prefill_chunk);
+        // Memory for what survives is promised when the whole prompt is seen at once.
+        const std::size_t pass = budgets.evicts ? tokens.size() : std::size_t{512};
+        engine::transformer transformer(model, used, pool, a.prefill_chunk.value_or(pass));
+        transformer.look_ahead(engine::continuation(words, a.probe));
         const bool stream = a.json_file != "-";
         engine::progress_bar reading("prompt", tokens.size());
         engine::progress_bar writing("tokens", a.generate.predict, !stream || ::isatty(STDOUT_FILENO) == 0);

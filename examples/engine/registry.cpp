@@ -6,7 +6,9 @@
 namespace engine {
 
 // One line per preset that was compiled in, made from presets/preset_table.cmake.
-#define KVTL_PRESET(name) cache_opener open_##name;
+#define KVTL_PRESET(name)                                                                                    \
+    cache_opener open_##name;                                                                                \
+    cache_wanter wants_of_##name;
 #include "preset_table.inc"
 #undef KVTL_PRESET
 
@@ -15,10 +17,11 @@ namespace {
 struct entry {
     std::string_view name;
     cache_opener* open;
+    cache_wanter* wants;
 };
 
 constexpr std::array table = {
-#define KVTL_PRESET(name) entry{#name, open_##name},
+#define KVTL_PRESET(name) entry{#name, open_##name, wants_of_##name},
 #include "preset_table.inc"
 #undef KVTL_PRESET
 };
@@ -32,6 +35,12 @@ kvtl::result<std::unique_ptr<kv_cache>> open_cache(const cache_options& options)
         names += (names.empty() ? "" : ", ") + std::string(e.name);
     }
     return kvtl::error(kvtl::errc::invalid_argument, "--policy is " + options.policy + "; valid: " + names);
+}
+
+cache_wants policy_wants(std::string_view name) {
+    for (const entry& e : table)
+        if (e.name == name) return e.wants();
+    return {};
 }
 
 std::vector<std::string_view> policy_names() {

@@ -1,4 +1,4 @@
-// What opens a compiled preset. SPDX-License-Identifier: MIT
+// What a compiled preset gives to the registry. SPDX-License-Identifier: MIT
 #pragma once
 
 #include "kv_cache.hpp"
@@ -6,5 +6,6 @@
 namespace engine {
 
 using cache_opener = kvtl::result<std::unique_ptr<kv_cache>>(const cache_options&);
+using cache_wanter = cache_wants();
 
 } // namespace engine

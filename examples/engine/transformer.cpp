@@ -4,6 +4,7 @@
 #include <kvtl/simd/arch.hpp>
 
 #include "error.hpp"
+#include "lookahead.hpp"
 #include "matmul.hpp"
 
 #include <algorithm>
@@ -79,6 +80,8 @@ std::span<const float> transformer::prefill(std::span<const token_id> tokens,
                                             const std::function<void(std::size_t)>& progress) {
     std::size_t done = 0;
     std::size_t n = 0;
+    if (position_ == 0 && !probe_.empty() && contains(wants_.signals, kvtl::signal::probe))
+        probe_queries_ = probe_queries(model_, pool_, tokens, probe_);
     while (done < tokens.size()) {
         n = std::min(chunk_, tokens.size() - done);
         embed(tokens.subspan(done, n));
@@ -86,6 +89,7 @@ std::span<const float> transformer::prefill(std::span<const token_id> tokens,
         done += n;
         if (progress) progress(done);
     }
+    probe_queries_.clear();
     return logits_of_last(n);
 }
 
@@ -149,6 +153,7 @@ void transformer::attention(phase p, std::uint32_t layer, std::size_t tokens, bo
     in.q = q_;
     in.k = k_;
     in.v = v_;
+    if (last_chunk && !probe_queries_.empty()) in.probe = probe_queries_[layer];
     in.last_chunk = last_chunk;
     pool_.parallel(per_shard_.size(), [&](std::size_t shard) noexcept {
         const auto s = static_cast<unsigned>(shard);

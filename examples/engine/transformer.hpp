@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace engine {
@@ -34,6 +35,10 @@ class transformer {
     /// Returns the logits behind the last token, valid until the next call. Throws run_failure.
     std::span<const float> prefill(std::span<const token_id> tokens,
                                    const std::function<void(std::size_t)>& progress = nullptr);
+
+    /// From now on the cache is told, where it wants that, what these tokens would look for behind a prompt
+    /// that begins a sequence (lookahead.hpp).
+    void look_ahead(std::vector<token_id> probe) { probe_ = std::move(probe); }
 
     /// Appends one token and returns the logits behind it, valid until the next call. Throws run_failure.
     std::span<const float> step(token_id token);
@@ -68,6 +73,8 @@ class transformer {
 
     std::vector<float> x_, normed_, q_, k_, k_pre_, v_, out_, gate_, up_, sum_, guess_, logits_;
     std::vector<float> cosine_, sine_; ///< (T, pairs)
+    std::vector<token_id> probe_;
+    std::vector<std::vector<float>> probe_queries_; ///< (L) of (P, HQ, D), while the prompt passes
     std::vector<kvtl::status> per_shard_;
 };
 

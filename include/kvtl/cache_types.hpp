@@ -69,8 +69,13 @@ template <class Preset, class Geometry> struct cache_types {
 
     /// Storage holds values only: the index has the keys, or rebuilds them.
     static constexpr bool values_only = sequential && requires { requires index::rebuilds_keys; };
+    /// Keys and values have pages of their own: the index scores with keys that are read at every step.
+    static constexpr bool split_pages = sequential && detail::streams_keys<index>();
+    /// Pages that hold `rows` entries: one, or one of keys and one of values.
+    static constexpr std::uint32_t fields = split_pages ? 2 : 1;
     [[nodiscard]] static constexpr page_format<element_type> page_format_of(std::uint32_t device_page,
                                                                             std::uint32_t width) noexcept {
+        if (split_pages) return page_format<element_type>::split(device_page, width);
         return values_only ? page_format<element_type>::values_only(device_page, width)
                            : page_format<element_type>::make(device_page, width);
     }

@@ -8,6 +8,7 @@
 #include <kvtl/simd/axpy.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 namespace kvtl::inline v0 {
@@ -82,21 +83,27 @@ template <class Types> class chooser {
         : model_(m), index_(&scores), selector_(&select), x_(x) {}
 
     /// Chooses among the units of a lane for the queries `q` (lane queries, D) of one token; at most `budget`
-    /// entries for each query. Writes them to `out`, best first, and returns their number.
+    /// entries for each query. Writes them to `out`, best first, and returns their number. For an index that
+    /// streams keys, stream(visit) calls visit(keys, rows) for all stored keys in order, (rows, width) each;
+    /// when it fails, what is chosen means nothing.
+    template <class Stream = std::nullptr_t>
     [[nodiscard]] std::uint32_t choose(const float* q, const units_view& u, std::uint32_t budget,
-                                       std::span<chosen_unit> out, phase_clock* clock = nullptr) noexcept {
+                                       std::span<chosen_unit> out, phase_clock* clock = nullptr,
+                                       Stream&& stream = {}) noexcept {
         if constexpr (selector::takes_everything) {
             static_cast<void>(q), static_cast<void>(budget), static_cast<void>(clock);
+            static_cast<void>(stream);
             for (std::uint32_t i = 0; i < u.count; ++i) out[i] = {i, ~std::uint64_t{0}};
             return u.count;
         } else {
             if (u.count == 0 || budget == 0) return 0;
             const phase_clock::span timed(clock, &phase_times::score);
             if constexpr (!selector::uses_scores) {
+                static_cast<void>(stream);
                 timed.enter(&phase_times::choose);
                 return selector_->choose({{}, units(u), budget, {}, {}, u.entries_if_fixed(), u.count}, out);
             } else {
-                score(q, u);
+                score(q, u, stream);
                 timed.enter(&phase_times::choose);
                 if constexpr (per_query) return choose_by_query(u, budget, out);
                 fold_entries(u, x_.score.data());
@@ -126,19 +133,29 @@ template <class Types> class chooser {
         return u.count * (detail::scores_entries<index>() ? u.max_entries : 1);
     }
 
-    void ask_index(const float* q, std::uint32_t queries, const units_view& u,
-                   std::span<float> out) noexcept {
-        if constexpr (requires { index_->score(q, queries, u, out, x_.project); })
+    template <class Stream>
+    void ask_index(const float* q, std::uint32_t queries, const units_view& u, std::span<float> out,
+                   Stream& stream) noexcept {
+        static_cast<void>(stream);
+        if constexpr (detail::streams_keys<index>()) {
+            using element_type = typename Types::element_type;
+            float* next = out.data();
+            stream([&](const element_type* keys, std::uint32_t rows) {
+                const rows_view<element_type> head{keys + std::size_t{u.head} * u.dim, rows, u.dim, u.stride};
+                index_->score(q, queries, head, next, row_length(u));
+                next += rows;
+            });
+        } else if constexpr (requires { index_->score(q, queries, u, out, x_.project); })
             index_->score(q, queries, u, out, x_.project);
         else
             index_->score(q, queries, u, out);
     }
 
-    void score(const float* q, const units_view& u) noexcept {
+    template <class Stream> void score(const float* q, const units_view& u, Stream& stream) noexcept {
         const std::uint32_t n = row_length(u);
         if constexpr (one_row) {
             for (std::uint32_t h = 0; h < model_.lane_heads; ++h) mean_query(q, h, &x_.query[h * model_.dim]);
-            ask_index(x_.query.data(), 1, u, x_.score);
+            ask_index(x_.query.data(), 1, u, x_.score, stream);
         } else {
             const std::span<float> total = x_.score.first(n), rows = x_.score.subspan(n);
             for (std::uint32_t h = 0; h < model_.lane_heads; ++h) {
@@ -149,9 +166,9 @@ template <class Types> class chooser {
                 if (head.mean != nullptr) head.mean += std::size_t{h} * model_.dim;
                 if constexpr (linear) {
                     mean_query(q, h, x_.query.data());
-                    ask_index(x_.query.data(), 1, head, rows);
+                    ask_index(x_.query.data(), 1, head, rows, stream);
                 } else {
-                    ask_index(first, model_.group, head, rows);
+                    ask_index(first, model_.group, head, rows, stream);
                     reduce_queries(rows, n);
                 }
                 if constexpr (per_query) {

@@ -214,7 +214,14 @@ concept eviction_is_included = requires {
     sizeof(eviction_sentences<T, G>);
 };
 
+/// Sentences about presets made of two; defined in composition.hpp.
+template <class T, class G, class Supplied> struct composition_sentences;
+
 template <class T, class G, class Supplied> consteval bool explain_preset() {
+    if constexpr (composed<T>) {
+        composition_sentences<T, G, Supplied>::print();
+        return true;
+    }
     explain_slots<T>();
     static_assert(says_window<T>,
                   "[kvtl] preset: declare window_tokens and sink_tokens, or inherit them from presets::full");
@@ -254,6 +261,19 @@ template <class T, class G, class Supplied> consteval bool explain_preset() {
                 queries_agree<T>,
                 "[kvtl] selector: with reduce::none every query chooses for itself, which needs units "
                 "of one KV head; use another reduction with layer-wide units");
+        if constexpr (clusterer_declares_units<typename T::clusterer, G>) {
+            static_assert(
+                streamed_keys_in_order<T>,
+                "[kvtl] index: it scores keys as they come from storage, which needs units that are "
+                "runs of consecutive entries in token order; use a clusterer such as single_tokens "
+                "and the sequence_order layout");
+            static_assert(shared_units_agree<T>,
+                          "[kvtl] selector: layers share its choice, which needs units that are runs of "
+                          "consecutive entries; use a clusterer such as fixed_groups");
+            static_assert(shared_queries_agree<T>,
+                          "[kvtl] selector: layers share its choice, which is then one for all queries; use "
+                          "a reduction other than reduce::none");
+        }
         static_assert(predictions_come<T>,
                       "[kvtl] selector: it chooses for predicted queries; use the schedule "
                       "next_layer, which asks the engine for them");

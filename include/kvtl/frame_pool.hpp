@@ -31,6 +31,7 @@ struct frame_record {
     bool writing = false;
     bool failed = false;
     bool admitted = false; ///< first frame of a chain the replacement policy knows
+    bool wanted = false;   ///< the same: the step that goes on has chosen the unit and not attended it yet
     bool lent =
         false; ///< entry-wise layouts: linked by a flight because it has a page that is still being written
 
@@ -92,6 +93,16 @@ template <class Replacement> class frame_pool {
     /// Called after any state bit was cleared: returns the frame to the free list once nothing holds it.
     void settle(std::uint32_t i) noexcept {
         if (frame_[i].idle()) push_free(i);
+    }
+
+    /// The unit that has to leave: by the replacement policy's order the first that may and is not wanted,
+    /// else the first that may, else `none`. A wanted unit that left would have to be read again in the same
+    /// step.
+    [[nodiscard]] std::uint32_t victim() noexcept {
+        const std::uint32_t unwanted =
+            replacement_.victim([this](std::uint32_t h) { return !may_leave(h) || frame_[h].wanted; });
+        if (unwanted != none) return unwanted;
+        return replacement_.victim([this](std::uint32_t h) { return !may_leave(h); });
     }
 
     // -------------------------------------------------------------------------------------------------------
@@ -157,11 +168,18 @@ template <class Replacement> class frame_pool {
     void unlink(std::uint32_t i) noexcept {
         frame_[i].linked = false;
         frame_[i].admitted = false;
+        frame_[i].wanted = false;
         note_draining(i, +1);
         settle(i);
     }
 
   private:
+    /// A unit that is nothing but a tail would free no frame.
+    [[nodiscard]] bool may_leave(std::uint32_t head) const noexcept {
+        const frame_record& f = frame_[head];
+        return f.pins == 0 && (!f.dirty || f.next != none);
+    }
+
     struct tables {
         std::span<frame_record> frames;
         std::span<std::uint32_t> unsettled, tails;

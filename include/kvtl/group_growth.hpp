@@ -40,9 +40,10 @@ template <class Types> class group_growth {
         pool& pages = store_->write_pool(lane_id);
         const std::uint32_t rows = store_->format().rows, first = s.units * store_->group(),
                             end = first + store_->group();
-        if (s.units >= l.sizes().max_units || !store_->extend_stream(l, (end - 1) / rows)) return false;
+        if (s.units >= l.sizes().max_units || !store_->extend_to(l, (end - 1) / rows)) return false;
         std::uint32_t frames = none, last = none; // a chain of the page frames that the group begins
-        for (std::uint32_t i = (first + rows - 1) / rows; i * rows < end; ++i) {
+        const std::uint32_t begun = (end + rows - 1) / rows - (first + rows - 1) / rows;
+        for (std::uint32_t i = 0; i < begun * Types::fields; ++i) {
             const std::uint32_t f = store_->acquire_page(pages);
             if (f == none) {
                 while (frames != none) pages.settle(std::exchange(frames, pages[frames].next));
@@ -57,8 +58,7 @@ template <class Types> class group_growth {
         for (std::uint32_t e = first; e < end; ++e) {
             const auto* k = l.window_k(s.window_begin + e - first);
             const auto* v = l.window_v(s.window_begin + e - first);
-            const std::uint32_t frame = e % rows == 0 ? std::exchange(frames, pages[frames].next) : none;
-            store_->put_row(lane_id, e, frame, k, v);
+            store_->put_row(lane_id, e, frames, k, v);
             sums_->absorb(lane_id, u, e - first, k, v);
         }
         l.unit(u) = group_record{};
@@ -73,7 +73,7 @@ template <class Types> class group_growth {
 
     /// Pages that `entries` more entries may take from the end of the file.
     [[nodiscard]] std::uint32_t worst_case_pages(std::uint32_t entries) const noexcept {
-        return store_->format().pages_for(entries) + 2 * store_->layout().run_pages();
+        return store::stream_pages(store_->format().pages_for(entries)) + 2 * store_->layout().run_pages();
     }
 
   private:

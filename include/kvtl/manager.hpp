@@ -32,7 +32,7 @@ template <class Preset, class Geometry, class Supplied = supplied_by_default> cl
 
 template <class Preset, class Geometry, class Supplied>
 requires preset_for<Preset, Geometry, Supplied> &&
-    (!drops_entries<Preset>)class kv_manager<Preset, Geometry, Supplied> {
+    (!drops_entries<Preset> && !composed<Preset>)class kv_manager<Preset, Geometry, Supplied> {
   public:
     using preset = Preset;
     using geometry = Geometry;
@@ -83,6 +83,18 @@ requires preset_for<Preset, Geometry, Supplied> &&
                 if (!Preset::shrink(c)) break;
             }
         return c;
+    }
+
+    /// The smallest memory_bytes that open() accepts on a device with pages of 4 KiB.
+    [[nodiscard]] static result<std::size_t> least_memory(config c) {
+        auto g = Geometry::from(c.shape);
+        if (!g) return g.error();
+        calibration bases;
+        if (auto e = open_calibration(c, *g, bases); e.code != errc::ok) return e;
+        c.memory_bytes = std::numeric_limits<std::size_t>::max() / 2;
+        const auto planned = planner<Preset, Geometry>::plan(c, *g, 4096, bases.bytes());
+        if (!planned) return planned.error();
+        return planned->least_bytes;
     }
 
     /// A new, empty sequence.

@@ -2,6 +2,8 @@
 //
 //   page  [ K row 0 | K row 1 | ... | pad | V row 0 | V row 1 | ... ]
 //
+// Pages of one field hold rows of values only, or of keys only, without a gap.
+//
 // A row holds one token of a lane: (lane heads, D) elements, i.e. D for head-wise units and H*D for
 // layer-wide ones. A unit's entry i lies in its page i / rows at row i % rows. SPDX-License-Identifier: MIT
 #pragma once
@@ -20,7 +22,7 @@ template <element E> struct page_format {
     std::uint32_t rows = 0;         ///< entries per page, at least 1
     std::uint32_t width = 0;        ///< elements of one key (or value) row
     std::uint32_t value_offset = 0; ///< bytes from the page's start to V row 0, a multiple of 64
-    bool has_keys = true;           ///< false: rows are values, keys live elsewhere
+    bool has_keys = true;           ///< false: storage has values only, keys live elsewhere
 
     static constexpr std::uint32_t line = 64; ///< rows of values start on a cache line
 
@@ -57,6 +59,15 @@ template <element E> struct page_format {
         return f;
     }
 
+    /// The format of pages that hold either keys or values: an entry has a row in one of each. key() and
+    /// value() are then the same row.
+    [[nodiscard]] static constexpr page_format split(std::uint32_t device_page,
+                                                     std::uint32_t row_width) noexcept {
+        page_format f = values_only(device_page, row_width);
+        f.has_keys = true;
+        return f;
+    }
+
     [[nodiscard]] std::uint32_t pages_for(std::uint32_t entries) const noexcept {
         return (entries + rows - 1) / rows;
     }
@@ -88,7 +99,7 @@ template <element E> struct page_format {
     void pad(std::byte* page, std::uint32_t used) const noexcept {
         const std::size_t keys_end = used * row_bytes();
         const std::size_t values_end = value_offset + used * row_bytes();
-        if (has_keys) std::memset(page + keys_end, 0, value_offset - keys_end);
+        if (value_offset > keys_end) std::memset(page + keys_end, 0, value_offset - keys_end);
         std::memset(page + values_end, 0, page_bytes - values_end);
     }
 

@@ -23,6 +23,7 @@ template <class Preset, class Geometry> class planner {
         memory_parts parts;
         std::size_t calibration_bytes = 0;
         std::size_t fixed_bytes = 0; ///< everything but the frames, rounded up to pages
+        std::size_t least_bytes = 0; ///< memory_bytes below which there is no plan
         std::uint32_t page_bytes = 4096;
 
         [[nodiscard]] std::size_t frame_bytes() const noexcept {
@@ -134,8 +135,13 @@ template <class Preset, class Geometry> class planner {
         const lane_sizes& s = p.sizes;
         if constexpr (types::sequential) {
             static_cast<void>(cluster);
-            p.spare_pages = format.pages_for(p.max_entries) + 1;
-            p.tail_frames = pool_lanes + p.spare_pages;
+            p.spare_pages = types::fields * (format.pages_for(p.max_entries) + 1);
+            if constexpr (types::split_pages) { // a run of keys can be read at once whatever is read ahead
+                constexpr std::uint32_t run = runner::store::split_run;
+                p.spare_pages = std::max(p.spare_pages, run);
+                p.gap_pages = std::min(p.gap_pages, run - 1);
+            }
+            p.tail_frames = types::fields * pool_lanes + p.spare_pages;
             p.least_frames = p.tail_frames + p.unit_pages + 2 + least_slot_frames(p);
         } else {
             const std::uint32_t rows = unit_growth<types>::scratch::rows(s, p.max_entries);
@@ -167,7 +173,8 @@ template <class Preset, class Geometry> class planner {
         s.means = types::means;
         s.chains = types::layout::by_entry && !types::sequential;
         if constexpr (types::sequential) {
-            p.unit_pages = format.pages_for(p.max_entries) + 1; // a group may begin in the middle of a page
+            // A group may begin in the middle of a page.
+            p.unit_pages = types::fields * (format.pages_for(p.max_entries) + 1);
             p.buffer_limit = 1;
             s.buffer = 0;
             s.spare = p.max_entries;
@@ -175,7 +182,9 @@ template <class Preset, class Geometry> class planner {
         // A stream that is interrupted goes on in a new page; a sequence is interrupted about once per layer.
         s.chain_entries = s.max_tokens + (types::sequential ? 0 : (p.model.layers + 8) * format.rows);
         const std::uint32_t run_pages = types::layout::by_entry ? 8 : 2 * p.unit_pages;
-        s.runs = (format.pages_for(s.chain_entries) + run_pages - 1) / run_pages + 1;
+        std::uint32_t stream_pages = format.pages_for(s.chain_entries);
+        if constexpr (types::sequential) stream_pages = runner::store::stream_pages(stream_pages);
+        s.runs = (stream_pages + run_pages - 1) / run_pages + 1;
         const std::uint32_t shard_lanes = (p.model.lanes() + p.shards - 1) / p.shards;
         const double lanes = static_cast<double>(shard_lanes) * p.model.layers * p.max_sequences;
         const double grown = storage_factor * format.pages_for(s.max_tokens) + 2 * run_pages;
@@ -231,7 +240,8 @@ template <class Preset, class Geometry> class planner {
             return a.bytes();
         };
         const std::uint32_t least = a.plan.least_frames;
-        if (with(least) > c.memory_bytes) return too_small(c, a);
+        a.least_bytes = with(least);
+        if (a.least_bytes > c.memory_bytes) return too_small(c, a);
         // More frames than the units of all lanes can fill are no use.
         const cache_plan& p = a.plan;
         const std::size_t pool_lanes =

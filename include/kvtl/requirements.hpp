@@ -122,7 +122,11 @@ concept index_scores = has_state<P, G> &&(
     requires(const typename P::template state<G>& s, const float* q, std::uint32_t n, const units_view& u,
              std::span<float> out) {
         { s.score(q, n, u, out, out) } -> std::same_as<void>;
-    });
+    } ||
+    (detail::streams_keys<P>() && requires(const typename P::template state<G>& s, const float* q,
+                                           std::uint32_t n, rows_view<float> keys, float* out) {
+        { s.score(q, n, keys, out, std::size_t{n}) } -> std::same_as<void>;
+    }));
 template <class P, class G>
 concept index_score_is_noexcept =
     !index_scores<P, G> || requires(const typename P::template state<G>& s, const float* q, std::uint32_t n,
@@ -133,6 +137,11 @@ concept index_score_is_noexcept =
 || requires(const typename P::template state<G>& s, const float* q, std::uint32_t n, const units_view& u,
             std::span<float> out) {
     { s.score(q, n, u, out, out) }
+    noexcept;
+}
+|| requires(const typename P::template state<G>& s, const float* q, std::uint32_t n, rows_view<float> keys,
+            float* out) {
+    { s.score(q, n, keys, out, std::size_t{n}) }
     noexcept;
 };
 /// What a policy with summaries does with them (summary.hpp).
@@ -341,6 +350,27 @@ template <class T>
 concept drops_entries = requires {
     requires T::retention::drops;
 };
+/// Presets made of one that drops entries and one that retrieves are served by then.hpp.
+template <class T>
+concept composed = requires {
+    requires T::composed;
+};
+template <class P>
+concept shares_choices = (detail::layers_that_share<P>() > 1);
+/// Layers share a choice as numbers of units, which say the same about each of them only when units are runs
+/// of consecutive entries.
+template <class T>
+concept shared_units_agree =
+    !shares_choices<typename T::selector> || detail::sequential_units<typename T::clusterer>();
+/// Keys that are scored as they come from storage come in the order of units.
+template <class T>
+concept streamed_keys_in_order = !detail::streams_keys<typename T::index>() ||
+                                 (detail::sequential_units<typename T::clusterer>() && T::layout::by_entry);
+/// A choice travels to other layers without saying which query made it.
+template <class T>
+concept shared_queries_agree = !shares_choices<typename T::selector> || !requires {
+    requires T::selector::reduction::per_query;
+};
 template <class T>
 concept says_window = requires {
     { T::window_tokens } -> std::convertible_to<std::uint32_t>;
@@ -353,6 +383,7 @@ concept preset_for = has_all_slots<T> && says_window<T> && clusterer_for<typenam
     layout_for<typename T::layout, G> && replacement_for<typename T::replacement, G> &&
     io_policy<typename T::io> && compressor_is_raw<T> && selector_has_its_scores<T> && mass_is_complete<T> &&
     granularity_agrees<T> && remainder_for<typename T::remainder, G> && queries_agree<T> &&
-    predictions_come<T> && contains(Supplied::value, needed_signals<T>());
+    predictions_come<T> && streamed_keys_in_order<T> && shared_units_agree<T> && shared_queries_agree<T> &&
+    contains(Supplied::value, needed_signals<T>());
 
 } // namespace kvtl::inline v0

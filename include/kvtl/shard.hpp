@@ -4,6 +4,7 @@
 
 #include <kvtl/cache_types.hpp>
 #include <kvtl/calibration.hpp>
+#include <kvtl/choice_source.hpp>
 #include <kvtl/config.hpp>
 #include <kvtl/shard_memory.hpp>
 
@@ -75,6 +76,7 @@ template <class Preset, class Geometry> class shard {
         parts.rest = &rest_;
         parts.clock = p.time_phases ? &clock_ : nullptr;
         step_ = runner(store_, parts, m.step);
+        source_ = choice_source<types>(step_, store_, plan_);
     }
 
     /// Hands the index what was fitted offline, before the first key.
@@ -98,12 +100,16 @@ template <class Preset, class Geometry> class shard {
         const phase_clock::span timed(plan_.time_phases ? &clock_ : nullptr, &phase_times::append);
         for (const lane_ref& ref : lanes) step_.encode_arrival(ref, in, 0);
         ahead* a = find_ahead(slot, layer);
-        choose(lanes, in.q.data(), 1, layer, a);
-        step_.force_full_buffers(lanes, plan_.buffer_limit);
-        status done = step_.attend(lanes, in.q.data(), out, a != nullptr ? a->flight : none, in.lse);
-        release(a, lanes, runner::fate::attended);
-        if (done.code() == errc::bound_too_small &&
-            anything_ahead()) { // what was read ahead holds the frames
+        status done = source_.choose(lanes, in.q.data(), 1, layer, a);
+        const bool chosen = done.ok();
+        if (chosen) {
+            step_.force_full_buffers(lanes, plan_.buffer_limit);
+            done = step_.attend(lanes, in.q.data(), out, a != nullptr ? a->flight : none, in.lse);
+        }
+        const bool read_ahead = anything_ahead();
+        release(a, lanes, chosen ? runner::fate::attended : runner::fate::dropped);
+        if (chosen && read_ahead &&
+            done.code() == errc::bound_too_small) { // what was read ahead held the frames
             release_all_aheads();
             stats_ = before;
             done = step_.attend(lanes, in.q.data(), out, none, in.lse);
@@ -144,7 +150,7 @@ template <class Preset, class Geometry> class shard {
         if (a == nullptr) return {}; // a hint: nothing is free to carry it
         for (const lane_ref& ref : lanes)
             if (should_found(store_.at(ref.id))) return {}; // attend() will cluster this lane first
-        step_.choose(lanes, q.data(), 1);
+        if (status s = source_.guess(lanes, q.data(), 1, layer); !s) return s;
         a->slot = slot, a->layer = layer;
         a->flight = runner::store::step_flights + static_cast<std::uint32_t>(a - memory_.aheads.data());
         a->complete = true;
@@ -173,7 +179,7 @@ template <class Preset, class Geometry> class shard {
             return status::failure(errc::out_of_range,
                                    "select: %u prefetches are outstanding, no room for one more",
                                    plan_.prefetches);
-        step_.choose(lanes, q.data(), 0);
+        if (status s = step_.choose(lanes, q.data(), 0); !s) return s;
         a->slot = slot, a->layer = layer, a->complete = false;
         a->flight = runner::store::step_flights + static_cast<std::uint32_t>(a - memory_.aheads.data());
         io_.at(a->flight).clear();
@@ -412,23 +418,6 @@ template <class Preset, class Geometry> class shard {
             return false;
     }
 
-    void choose(std::span<const lane_ref> lanes, const float* q, std::uint32_t arriving, std::uint32_t layer,
-                const ahead* a) noexcept {
-        // What was chosen for a prediction stands; for others it does when the engine knew the true query.
-        const bool ahead_counts = detail::chooses_ahead<typename types::selector>() && layer > 0;
-        if (ahead_counts && a == nullptr) return step_.choose_again(lanes, arriving);
-        if (a != nullptr && (ahead_counts || a->same_query(q, a->query.size()))) {
-            for (std::uint32_t i = 0; i < lanes.size(); ++i) {
-                std::copy_n(a->chosen.begin() + i * plan_.chosen_per_lane, a->count[i],
-                            step_.chosen_of(i).begin());
-                step_.chosen_count(i) = a->count[i];
-                step_.clear_forced(i);
-            }
-            return;
-        }
-        step_.choose(lanes, q, arriving);
-    }
-
     status prefill_window(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
                           std::span<float> out) noexcept {
         for (const lane_ref& ref : lanes) {
@@ -591,6 +580,7 @@ template <class Preset, class Geometry> class shard {
     chooser<types> choose_;
     prompt_builder<types> prompt_; ///< clusters: groups need none
     runner step_;
+    choice_source<types> source_;
     statistics stats_;
     ahead* selection_ = nullptr;
 };

@@ -16,6 +16,11 @@ struct memory_parts {
     std::size_t scratch = 0;  ///< scores, choices, partials, transfer plans
     std::size_t frames = 0;   ///< frames for resident units; lent to prefill while a prompt is organised
 
+    memory_parts& operator+=(const memory_parts& o) noexcept {
+        index += o.index, metadata += o.metadata, window += o.window, buffers += o.buffers;
+        tails += o.tails, scratch += o.scratch, frames += o.frames;
+        return *this;
+    }
     [[nodiscard]] std::size_t total() const noexcept {
         return index + metadata + window + buffers + tails + scratch + frames;
     }

@@ -31,20 +31,34 @@ template <class Types> class step_runner : public step_attention<Types> {
     step_runner(store& s, const typename base::parts& p, const typename base::scratch& x) noexcept
         : base(s, p, x) {}
 
-    /// Chooses units for every lane. q: (HQ, D).
-    void choose(std::span<const lane_ref> lanes, const float* q, std::uint32_t arriving) noexcept {
+    /// Chooses units for every lane. q: (HQ, D). Fails only where the index reads keys to score them.
+    [[nodiscard]] status choose(std::span<const lane_ref> lanes, const float* q,
+                                std::uint32_t arriving) noexcept {
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const lane l = store_->at(lanes[i].id);
             const std::uint32_t in_memory = l.entries_in_memory() + arriving;
             const std::uint32_t budget = p_.attend_tokens > in_memory ? p_.attend_tokens - in_memory : 0;
             const auto chosen = chosen_of(i);
-            const std::uint32_t n = p_.choose->choose(q + p_.model.query_offset(lanes[i].in_layer),
-                                                      p_.growth->view(lanes[i].id), budget, chosen, p_.clock);
+            status read;
+            const auto stream = [&](auto&& visit) {
+                if constexpr (detail::streams_keys<typename Types::index>()) {
+                    const phase_clock::span timed(p_.clock, &phase_times::fetch_wait);
+                    read = store_->scan_keys(lanes[i].id, [&](const element_type* keys, std::uint32_t rows) {
+                        const phase_clock::span scoring(p_.clock, &phase_times::score);
+                        visit(keys, rows);
+                    });
+                }
+            };
+            const std::uint32_t n =
+                p_.choose->choose(q + p_.model.query_offset(lanes[i].in_layer), p_.growth->view(lanes[i].id),
+                                  budget, chosen, p_.clock, stream);
+            if (!read) return read;
             std::sort(chosen.begin(), chosen.begin() + n,
                       [](const chosen_unit& a, const chosen_unit& b) { return a.unit < b.unit; });
             x_.chosen_count[i] = n;
             x_.forced[i] = none;
         }
+        return {};
     }
 
     /// For layers whose query nobody predicted: what the previous step chose, then the most recent units, as
@@ -88,44 +102,11 @@ template <class Types> class step_runner : public step_attention<Types> {
     /// may use, or none.
     [[nodiscard]] status attend(std::span<const lane_ref> lanes, const float* q, std::span<float> out,
                                 std::uint32_t prefetched, std::span<float> lse = {}) noexcept {
-        const phase_clock::span timed(p_.clock, &phase_times::fetch_wait);
         count_choice(lanes);
-        if constexpr (by_entry)
-            if (status s = land_prefetch(lanes, prefetched); !s) return s;
-        q_ = q;
-        cursor at;
-        std::uint32_t flying = plan(lanes, at, none);
-        if (status s = submit(lanes, flying); !s) return abandon(lanes, flying, none, s);
-        timed.enter(&phase_times::attend);
-        for (std::uint32_t i = 0; i < lanes.size(); ++i) attend_memory(lanes[i], total_of(i), q);
-        timed.enter(&phase_times::fetch_wait);
-        if constexpr (!by_entry)
-            if (status s = land_prefetch(lanes, prefetched); !s) return abandon(lanes, flying, none, s);
-        while (flying != none) {
-            std::uint32_t next = none;
-            if constexpr (!by_entry) {
-                next = plan(lanes, at, flying);
-                if (status s = submit(lanes, next); !s) return abandon(lanes, flying, next, s);
-            }
-            if (status s = attend_batch(lanes, flying); !s) return abandon(lanes, flying, next, s);
-            for (const work_item& w : store_->io().at(flying).items()) merge_item(lanes, w, flying);
-            finish_batch(lanes, flying);
-            flying = next != none ? next : plan(lanes, at, none);
-            if (next == none)
-                if (status s = submit(lanes, flying); !s) return abandon(lanes, flying, none, s);
-        }
-        if (at.lane < lanes.size()) return no_frames();
-        timed.enter(&phase_times::attend);
-        if (!lse.empty()) tell_lse(lanes, lse);
-        if constexpr (detail::estimates<remainder>())
-            for (std::uint32_t i = 0; i < lanes.size(); ++i) estimate_rest(lanes, i, q);
-        for (std::uint32_t i = 0; i < lanes.size(); ++i)
-            for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h)
-                finish(head_partial(total_of(i), h),
-                       out.data() + p_.model.query_offset(lanes[i].in_layer) +
-                           std::size_t{h} * p_.model.group * p_.model.dim,
-                       p_.model.dim);
-        return {};
+        want_resident(lanes);
+        const status done = attend_chosen(lanes, q, out, prefetched, lse);
+        if (!done) forget_wanted(lanes);
+        return done;
     }
 
     /// Counts the arrived token, lets the oldest window entry go to its unit, merges waiting entries.
@@ -239,7 +220,9 @@ template <class Types> class step_runner : public step_attention<Types> {
     /// until release_flight().
     [[nodiscard]] status prefetch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
         cursor at;
+        want_resident(lanes);
         fill_flight(lanes, at, id, false);
+        forget_wanted(lanes); // those that frames did not suffice for
         for (work_item& w : store_->io().at(id).items())
             if (w.loads)
                 store_->set_flight(store_->at(lanes[w.lane].id).unit(w.unit),
@@ -318,6 +301,61 @@ template <class Types> class step_runner : public step_attention<Types> {
                std::any_of(chosen.begin(), chosen.end(), [u](const chosen_unit& c) { return c.unit == u; });
     }
 
+    [[nodiscard]] status attend_chosen(std::span<const lane_ref> lanes, const float* q, std::span<float> out,
+                                       std::uint32_t prefetched, std::span<float> lse) noexcept {
+        const phase_clock::span timed(p_.clock, &phase_times::fetch_wait);
+        if constexpr (by_entry)
+            if (status s = land_prefetch(lanes, prefetched); !s) return s;
+        q_ = q;
+        cursor at;
+        std::uint32_t flying = plan(lanes, at, none);
+        if (status s = submit(lanes, flying); !s) return abandon(lanes, flying, none, s);
+        timed.enter(&phase_times::attend);
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) attend_memory(lanes[i], total_of(i), q);
+        timed.enter(&phase_times::fetch_wait);
+        if constexpr (!by_entry)
+            if (status s = land_prefetch(lanes, prefetched); !s) return abandon(lanes, flying, none, s);
+        while (flying != none) {
+            std::uint32_t next = none;
+            if constexpr (!by_entry) {
+                next = plan(lanes, at, flying);
+                if (status s = submit(lanes, next); !s) return abandon(lanes, flying, next, s);
+            }
+            if (status s = attend_batch(lanes, flying); !s) return abandon(lanes, flying, next, s);
+            for (const work_item& w : store_->io().at(flying).items()) merge_item(lanes, w, flying);
+            finish_batch(lanes, flying);
+            flying = next != none ? next : plan(lanes, at, none);
+            if (next == none)
+                if (status s = submit(lanes, flying); !s) return abandon(lanes, flying, none, s);
+        }
+        if (at.lane < lanes.size()) return no_frames();
+        timed.enter(&phase_times::attend);
+        if (!lse.empty()) tell_lse(lanes, lse);
+        if constexpr (detail::estimates<remainder>())
+            for (std::uint32_t i = 0; i < lanes.size(); ++i) estimate_rest(lanes, i, q);
+        for (std::uint32_t i = 0; i < lanes.size(); ++i)
+            for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h)
+                finish(head_partial(total_of(i), h),
+                       out.data() + p_.model.query_offset(lanes[i].in_layer) +
+                           std::size_t{h} * p_.model.group * p_.model.dim,
+                       p_.model.dim);
+        return {};
+    }
+
+    /// Loads of this step shall not evict what it has chosen too and finds resident.
+    void want_resident(std::span<const lane_ref> lanes) noexcept {
+        for (std::uint32_t i = 0; i < lanes.size(); ++i)
+            for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i]))
+                if (const auto& unit = store_->at(lanes[i].id).unit(c.unit); unit.frames != none)
+                    store_->want(unit, store_->pool_of(lanes[i].id));
+    }
+    void forget_wanted(std::span<const lane_ref> lanes) noexcept {
+        for (std::uint32_t i = 0; i < lanes.size(); ++i)
+            for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i]))
+                if (const auto& unit = store_->at(lanes[i].id).unit(c.unit); unit.frames != none)
+                    store_->pool_of(lanes[i].id)[unit.frames].wanted = false;
+    }
+
     /// The next batch into whichever step flight is not `busy`; none when there is nothing (or no frame)
     /// left.
     std::uint32_t plan(std::span<const lane_ref> lanes, cursor& at, std::uint32_t busy) noexcept {
@@ -341,12 +379,11 @@ template <class Types> class step_runner : public step_attention<Types> {
                 const chosen_unit c = chosen ? chosen_of(at.lane)[at.i] : chosen_unit{x_.forced[at.lane], 0};
                 const std::uint32_t item = f.add_item({at.lane, c.unit, c.mask, 0, false});
                 const auto& unit = l.unit(c.unit);
-                if (unit.frames != none) {
-                    store_->touch(unit, frames);
-                } else if (!store_->plan_load(lanes[at.lane].id, c.unit, id, item)) {
-                    f.drop_item();
-                    return;
-                } else {
+                if (unit.frames == none) {
+                    if (!store_->plan_load(lanes[at.lane].id, c.unit, id, item)) {
+                        f.drop_item();
+                        return;
+                    }
                     f.items()[item].loads = true;
                 }
                 store_->pin(unit, frames);

@@ -61,6 +61,13 @@ template <class Index> [[nodiscard]] consteval bool scores_entries() {
     else
         return false;
 }
+/// The index keeps nothing in DRAM and scores with the keys as they come from storage, run after run.
+template <class Index> [[nodiscard]] consteval bool streams_keys() {
+    if constexpr (requires { Index::streams_keys; })
+        return Index::streams_keys;
+    else
+        return false;
+}
 /// The index fits something to a lane's first keys: state.fit(view, keys (T, D of the lane), scratch).
 template <class Index> [[nodiscard]] consteval bool fits_lane() {
     if constexpr (requires { Index::fits; })

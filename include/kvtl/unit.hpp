@@ -53,6 +53,7 @@ struct lane_state {
     std::uint32_t buffered = 0;       ///< entries in the buffer
     std::uint32_t stored = 0;         ///< entry-wise layouts: entries in the lane's stream of pages
     std::uint32_t stream_tail = none; ///< entry-wise layouts: frame of the stream's last page
+    std::uint32_t key_tail = none;    ///< the same for keys that have pages of their own
     std::uint32_t staged = 0;         ///< tokens staged by a prefill whose last chunk has not come
     std::uint32_t runs = 0;           ///< page runs held for staging or for the stream
     bool cut_short = false;           ///< a further turn failed after some of its tokens were taken

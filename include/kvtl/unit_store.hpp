@@ -50,8 +50,7 @@ template <class Types> class unit_store : public page_store<Types> {
                 p_.io->poll(true);
                 continue;
             }
-            const std::uint32_t victim =
-                frames.replacement().victim([&frames](std::uint32_t h) { return frames[h].pins > 0; });
+            const std::uint32_t victim = frames.victim();
             if (victim == none) return none;
             evict(at(frames[victim].lane), frames[victim].unit, frames);
         }
@@ -68,32 +67,32 @@ template <class Types> class unit_store : public page_store<Types> {
         unit.frames = none;
     }
 
-    /// Tells the replacement policy about a resident unit; only units with a page that may be dropped are
-    /// known to it.
+    /// Tells the replacement policy about a resident unit.
     void note_resident(const lane& l, std::uint32_t u, pool& frames, bool updated) noexcept {
-        const unit_record& unit = l.unit(u);
+        const std::uint32_t handle = l.unit(u).frames;
         std::uint32_t pages = 0;
-        bool droppable = false;
-        for (std::uint32_t f = unit.frames; f != none; f = frames[f].next) {
-            ++pages;
-            droppable |= !frames[f].dirty;
-        }
-        frame_record& head = frames[unit.frames];
-        if (!droppable) {
-            if (head.admitted) frames.replacement().remove(unit.frames);
-            head.admitted = false;
-        } else if (!head.admitted) {
-            frames.replacement().admit(unit.frames, {pages, updated, head.lane, u});
+        for (std::uint32_t f = handle; f != none; f = frames[f].next) ++pages;
+        frame_record& head = frames[handle];
+        if (!head.admitted) {
+            frames.replacement().admit(handle, {pages, updated, head.lane, u});
             head.admitted = true;
         } else if (updated) {
-            frames.replacement().refresh(unit.frames, {pages, updated, head.lane, u});
+            frames.replacement().refresh(handle, {pages, updated, head.lane, u});
         }
     }
 
     void touch(const unit_record& unit, pool& frames) noexcept {
         if (frames[unit.frames].admitted) frames.replacement().touch(unit.frames);
     }
-    void pin(const unit_record& unit, pool& frames) noexcept { ++frames[unit.frames].pins; }
+    /// A resident unit that a step has chosen is used now, and leaves after all others until it is pinned.
+    void want(const unit_record& unit, pool& frames) noexcept {
+        touch(unit, frames);
+        frames[unit.frames].wanted = true;
+    }
+    void pin(const unit_record& unit, pool& frames) noexcept {
+        ++frames[unit.frames].pins;
+        frames[unit.frames].wanted = false;
+    }
     void unpin(const unit_record& unit, pool& frames) noexcept { --frames[unit.frames].pins; }
 
     /// Appends frame f to a unit's chain.
@@ -199,7 +198,6 @@ template <class Types> class unit_store : public page_store<Types> {
             p_.format.pad(frames.bytes(f), unit.entries % p_.format.rows);
             unit.tail = none;
             start_tail_write(frames, f);
-            if (unit.frames != none) note_resident(l, frames[f].unit, frames, false);
         }
     }
     /// A tail whose page is complete.

@@ -61,6 +61,29 @@ TEST_CASE_FIXTURE(fixture, "a bound too small keeps one out, not the others") {
     CHECK_NOTHROW(eval::require_finished(all));
 }
 
+TEST_CASE_FIXTURE(fixture,
+                  "evicting at the prompt's end fits a bound below the whole cache when decode is short") {
+    if (!engine::policy_wants("snapkv_group").evicts) return; // not built in
+    const eval::task_options text{
+        .prose_file = data + "prose.txt", .limit = 1, .nll_prefill = 500, .nll_tokens = 600};
+    const std::vector<eval::task> tasks{eval::make_task("nll:builtin", words, 2048, text)};
+    // 600 tokens are 1.76 MiB of f16; 64 that survive and 99 that are decoded are 0.48.
+    std::vector<eval::contender> all{make("snapkv_group", 1 << 20), make("snapkv_group", 1 << 20)};
+    all[0].options.keep_tokens = all[1].options.keep_tokens = 64;
+    all[1].options.settings.push_back(
+        {"snapkv_group", "cache", "prefill_tokens", "100"}); // too short: it wins
+    const auto wants = eval::try_all(all, io, "test", tasks);
+    CHECK(all[0].error.empty());
+    CHECK(all[1].error.find("needs at least") != std::string::npos);
+    eval::evaluator evaluator(model, words, pool, options, wants, "test");
+    const auto rows = eval::run_task(evaluator, tasks[0], all, true);
+    CHECK(!rows[0].error);
+    CHECK(rows[0].keep_tokens == 64);
+    CHECK(rows[0].resident_bytes_peak.value() <= 1 << 20);
+    CHECK(rows[0].kept_bytes.value() == doctest::Approx((64 + 99) * 3072.0));
+    CHECK_NOTHROW(eval::require_finished(all));
+}
+
 TEST_CASE_FIXTURE(fixture, "a reference line gets the memory it needs, but no more than that cures") {
     std::vector<eval::contender> all{make("dynakv", 100000, true)};
     (void)eval::try_all(all, io, "test");

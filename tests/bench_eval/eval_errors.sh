@@ -44,6 +44,7 @@ one_line "unknown policy 'magic'; valid: full, " "${base[@]}" --policies full,ma
 one_line "unknown policy ''" "${base[@]}" --policies ""
 one_line "unknown device 'tape'" "${base[@]}" --io tape
 one_line "POLICY.SLOT.FIELD=VALUE" "${base[@]}" --set nonsense
+one_line "--probe: the text is empty" "${base[@]}" --probe ""
 one_line "unknown task 'haystack'" "${base[@]}" --task haystack
 one_line "'depth=1' is unknown" "${base[@]}" --task needle:gen,depth=1
 for value in "--attend-tokens 0" "--attend-tokens 64,x" "--attend-tokens 64,,128" "--keep-tokens -1" "--memory-mib 0" \
@@ -72,23 +73,36 @@ expect 2 "preset dynakv needs at least" "${base[@]}" --memory-mib 1
 : >report.html
 expect 0 "" "${base[@]}" -m plain.gguf --policies dynakv,quest --memory-mib 1 --limit 1 --closed-only --json rows.json \
     --html report.html
-grep -Eq '^dynakv +256 memory_bytes is 1048576; preset dynakv needs at least' out || complain "no reason of dynakv"
+grep -Eq '^dynakv +256 +- memory_bytes is 1048576; preset dynakv needs at least' out || complain "no reason of dynakv"
 grep -q '"error": "memory_bytes is 1048576; preset dynakv' rows.json || complain "no reason in the JSON"
 [ "$(grep -c '"error": null' rows.json)" -eq $(($(grep -c '"policy":' rows.json) - 1)) ] || complain "others have errors"
 grep -qF 'class="why" colspan="9">memory_bytes is 1048576' report.html || complain "no reason in the report"
 for reference in full streaming_llm random_units oracle; do
     "$eval_program" --list-policies | grep -qx "$reference" || continue
-    grep -A8 "\"policy\": \"$reference\"" rows.json | grep -q '"attend_tokens": 256' || complain "no line of $reference"
+    grep -A4 "\"policy\": \"$reference\"" rows.json | grep -q '"attend_tokens": 256' || complain "no line of $reference"
 done
 if "$eval_program" --list-policies | grep -qx kvswap; then
     expect 2 "kvswap needs a file of bases" "${base[@]}" -m plain.gguf --policies kvswap
     expect 0 "" "${base[@]}" -m plain.gguf --policies kvswap,quest --limit 1 --closed-only
-    grep -Eq '^kvswap +256 --calibration: ' out || complain "no reason of kvswap"
+    grep -Eq '^kvswap +256 +- --calibration: ' out || complain "no reason of kvswap"
+fi
+
+if "$eval_program" --list-policies | grep -qx locret; then
+    one_line "--gates: policy locret needs a file" "${base[@]}" --policies locret
+    one_line "cannot read missing.gates" "${base[@]}" --policies locret --gates missing.gates
+    head -c 100 /dev/zero >zeros.gates
+    one_line "valid: a gate blob" "${base[@]}" --policies locret --gates zeros.gates
+    expect 0 "" "${base[@]}" --policies locret,dynakv --limit 1 --closed-only
+    grep -Eq '^locret +256 +- --gates: ' out || complain "no reason of locret"
+fi
+if "$eval_program" --list-policies | grep -qx external_mask; then
+    expect 2 "external_mask needs the signal external, which the engine does not supply" "${base[@]}" \
+        --policies external_mask
 fi
 
 # what it prints without a run
 expect 0 "" --help
-for text in --attend-tokens --question-aware --needle-prefill --nll-prefill --no-fit "open loop"; do
+for text in --attend-tokens --keep-tokens --gates --probe --question-aware --needle-prefill --nll-prefill --no-fit "open loop"; do
     grep -qF -- "$text" out || complain "--help does not mention $text"
 done
 expect 0 "" --version
@@ -107,12 +121,21 @@ for key in policy task attend_tokens keep_tokens config error accuracy accuracy_
     rows=$(grep -c '"policy":' rows.json)
     [ "$(grep -c "\"$key\":" rows.json)" -ge "$rows" ] || complain "no $key in some of the $rows rows"
 done
+[ "$(grep -c '"question": "hidden"' rows.json)" -gt 0 ] || complain "no row says that the question was hidden"
 [ "$(grep -c '"policy": "full"' rows.json)" -eq 4 ] || complain "full is not there once per task and budget"
 [ "$(grep -c '"policy": "dynakv"' rows.json)" -eq 4 ] || complain "dynakv is not there once per task and budget"
 grep -q '"accuracy": 1.0' rows.json || complain "full does not find the needle"
 for policy in full dynakv; do
     grep -qF "<td>$policy</td>" report.html || complain "the report does not show $policy"
 done
+if "$eval_program" --list-policies | grep -qx snapkv_group; then # budgets are those that a policy has
+    : >rows.json
+    expect 0 "" "${base[@]}" --policies dynakv,snapkv_group --attend-tokens 64,128 --keep-tokens 48,96,192 --limit 1 \
+        --question-aware --closed-only --json rows.json
+    [ "$(grep -c '"policy": "dynakv"' rows.json)" -eq 2 ] || complain "dynakv does not have a row per --attend-tokens"
+    [ "$(grep -c '"policy": "snapkv_group"' rows.json)" -eq 3 ] || complain "snapkv_group: not a row per --keep-tokens"
+    [ "$(grep -c '"question": "known"' rows.json)" -eq "$(grep -c '"policy":' rows.json)" ] || complain "question hidden"
+fi
 expect 0 "" "${base[@]}" --limit 1 --closed-only --json -
 [ "$(head -c 1 out)" = "[" ] || complain "--json - mixes the table into standard output"
 grep -q "accuracy" err || complain "--json - drops the table"

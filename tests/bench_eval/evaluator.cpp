@@ -3,6 +3,7 @@
 #include "evaluator.hpp"
 
 #include "gguf.hpp"
+#include "lookahead.hpp"
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
@@ -64,6 +65,7 @@ TEST_CASE_FIXTURE(fixture, "the question in the prompt: nothing is forced, the a
     task_options.question_aware = true;
     const auto r = run(make("needle:gen,tokens=500,count=2"), "full");
     CHECK(r.accuracy.value() == 1);
+    CHECK(r.question == "known");
     CHECK(!r.kl);
     CHECK(!r.mass_recall);
 }
@@ -133,6 +135,45 @@ TEST_CASE_FIXTURE(fixture, "the recorded log-sum-exps and outputs are those of d
         }
 }
 
+TEST_CASE_FIXTURE(fixture, "what a policy that looks ahead is told reaches it, and changes what it keeps") {
+    if (!engine::policy_wants("lookahead_probe").evicts) return; // not built in
+    const auto t = make("needle:gen,tokens=500,count=1");
+    options.max_tokens = t.most_tokens();
+    options.policy = "lookahead_probe";
+    options.keep_tokens = options.attend_tokens = 48;
+    eval::evaluator evaluator(model, words, pool, options, engine::policy_wants(options.policy), "test");
+    const auto kl_with = [&](const char* probe) {
+        evaluator.look_ahead(probe);
+        evaluator.record(t, t.examples[0]);
+        const auto& probes = evaluator.recorded().layers[5].probe;
+        CHECK(probes.size() == engine::continuation(words, probe).size() * 4 * 64);
+        eval::tally tally;
+        evaluator.measure(t, t.examples[0], options, true, tally);
+        const auto r = tally.to_row(options, t);
+        CHECK(r.question == "hidden");
+        CHECK(r.keep_tokens == 48);
+        CHECK(r.mass_recall.value() < 0.99);
+        return r.kl.value();
+    };
+    const double question = kl_with("Question: What is the secret code of");
+    CHECK(question == kl_with("Question: What is the secret code of"));
+    CHECK(question < kl_with("it was a warm and quiet afternoon"));
+}
+
+TEST_CASE_FIXTURE(fixture, "a policy that only evicts is opened for its own prompt, others for all") {
+    const auto t = make("needle:gen,tokens=500,count=1");
+    const auto& e = t.examples[0];
+    options.max_tokens = 2000;
+    options.prefill_tokens = 1900;
+    options.policy = "dynakv";
+    CHECK(eval::sized_for(options, t, e).max_tokens == 2000);
+    CHECK(eval::sized_for(options, t, e).prefill_tokens == 1900);
+    if (!engine::policy_wants("snapkv_group").evicts) return;
+    options.policy = "snapkv_group";
+    CHECK(eval::sized_for(options, t, e).max_tokens == t.most_tokens());
+    CHECK(eval::sized_for(options, t, e).prefill_tokens == e.prefill);
+}
+
 TEST_CASE("Wilson's interval") {
     CHECK(eval::wilson95(50, 50)[0] == doctest::Approx(0.9287).epsilon(1e-3));
     CHECK(eval::wilson95(50, 50)[1] == doctest::Approx(1));
@@ -147,8 +188,8 @@ TEST_CASE("what a task cannot give is null") {
     const auto all = nlohmann::json::parse(eval::to_json({r}));
     REQUIRE(all.size() == 1);
     CHECK(all[0]["policy"] == "quest");
-    for (const char* key :
-         {"keep_tokens", "accuracy", "accuracy_ci95", "nll", "kl", "mass_recall", "tokens_per_s"}) {
+    for (const char* key : {"keep_tokens", "question", "accuracy", "accuracy_ci95", "nll", "kl",
+                            "mass_recall", "tokens_per_s"}) {
         REQUIRE(all[0].contains(key));
         CHECK(all[0][key].is_null());
     }

@@ -53,6 +53,33 @@ TEST_CASE("every policy is in legend, table, bars and plots of every task") {
     CHECK(html.find("read per token, bytes") != std::string::npos);
 }
 
+TEST_CASE("budgets of policies that evict are what they keep; questions hidden and known stand apart") {
+    eval::report r;
+    for (const char* question : {"hidden", "known"})
+        for (const std::size_t budget : {64U, 256U})
+            for (const char* policy : {"quest", "snapkv_group", "composed"}) {
+                eval::row& row = r.rows.emplace_back();
+                row.policy = policy;
+                row.task = "needle:gen";
+                row.question = question;
+                row.attend_tokens = budget;
+                if (policy[0] == 's') row.keep_tokens = budget;
+                if (policy[0] == 'c') row.keep_tokens = 512;
+                row.accuracy = 0.5;
+                row.kept_bytes = policy[0] == 's' ? 3072.0 * static_cast<double>(budget) : 6e6;
+                row.examples = 1;
+            }
+    const std::string html = eval::to_html(r);
+    for (const char* question : {"hidden", "known"})
+        CHECK(count(html, std::string("<h2>needle:gen: question ") + question + " while compressing</h2>") ==
+              1);
+    for (const char* head : {"64 attended", "64 kept", "256 attended", "256 kept", "512 kept, 64 attended"})
+        CHECK(count(html, std::string("<th>accuracy @ ") + head + "</th>") == 2);
+    CHECK(count(html, "<title>snapkv_group, 64 kept: 0.50 at 192 KiB") == 2);
+    CHECK(count(html, "<title>snapkv_group, 256 kept: 0.50 at 768 KiB") == 2);
+    CHECK(count(html, "<title>quest, 64 attended: ") == 2);
+}
+
 TEST_CASE("a policy that could not run says why, once per table, and is in no plot") {
     eval::report r = many_policies();
     for (const std::size_t budget : {64U, 256U}) {

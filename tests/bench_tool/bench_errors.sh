@@ -30,7 +30,7 @@ expect() {
 }
 
 # bad usage
-expect 2 "no command; valid: decode, io, workload"
+expect 2 "no command; valid: decode, reuse, io, workload"
 expect 2 "magic" magic
 expect 2 "--nonsense" decode --nonsense
 expect 2 "unknown shape 'gpt'; valid: llama3-8b" decode --shape gpt
@@ -45,7 +45,7 @@ expect 2 "cannot write no/such/folder/out.json" decode --json no/such/folder/out
 expect 2 "query_heads" decode --query-heads 3
 expect 2 "--head-dim" decode --head-dim 63
 for value in "--context 0" "--context -1" "--batch 0" "--batch x" "--steps 2" "--steps -1" "--max-seconds 0" "--memory-mib 0" \
-    "--memory-mib -3" "--attend-tokens 0" "--compute-us-per-layer -1" "--layers x"; do
+    "--memory-mib -3" "--attend-tokens 0" "--keep-tokens x" "--keep-tokens 64,0" "--compute-us-per-layer -1" "--layers x"; do
     # shellcheck disable=SC2086
     expect 2 "${value%% *}" decode $value
 done
@@ -55,6 +55,13 @@ for value in "--block 1000" "--block 0" "--depth 0" "--depth 5000" "--reads 0" "
 done
 expect 2 "80 % of what is free" decode --shape llama3-8b --context 1000000 --batch 4000
 expect 2 "needs at least" decode --memory-mib 0.05 --context 300 --io memory
+for value in "--context 0" "--steps 2" "--memory-mib 0" "--attend-tokens 0" "--layers x"; do
+    # shellcheck disable=SC2086
+    expect 2 "${value%% *}" reuse $value
+done
+expect 2 "valid: drift:SEED, trace:FILE" reuse --workload noise:1
+expect 2 "needs at least" reuse --memory-mib 0.05 --context 300
+expect 2 "no such field" reuse --set dynakv.replacement.magic=1
 expect 2 "No such file" workload --trace missing.trc
 expect 2 "--tokens" workload --tokens 3
 
@@ -78,6 +85,10 @@ expect 0 "" io --size 4 --block 8192 --depth 4 --reads 64 --io posix --json -
 for key in io block depth mb_per_s iops cpu_us_per_io; do
     grep -q "\"$key\":" out || complain "no $key in the JSON of io"
 done
+expect 0 "" reuse --context 200 --steps 20 --memory-mib 4
+grep -q "updated_only" out && grep -q "bound" out || complain "reuse prints no table"
+expect 0 "" reuse --context 200 --steps 20 --memory-mib 4 --json -
+python3 -c 'import json; assert json.load(open("out"))[0]["reuse"][0]["kind"] == "updated"' || complain "no JSON rows of reuse"
 "$bench" io --path kept.io --keep --size 4 --reads 16 --io posix >out 2>err || complain "io --keep"
 [ "$(stat -c %s kept.io 2>/dev/null)" = $((4 << 20)) ] || complain "the kept file has another size"
 rm -f kept.io

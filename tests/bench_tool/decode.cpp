@@ -103,6 +103,44 @@ TEST_CASE("rows have every key, for each policy and device") {
     }
 }
 
+TEST_CASE("policies that evict: prompt in one chunk, a row per --keep-tokens, what is made up is named") {
+    const scratch_folder folder;
+    auto o = small_run(folder);
+    o.io = "memory";
+    o.memory_mib = {2};
+    o.keep_tokens = {128, 192};
+    const std::vector<std::pair<std::string, std::vector<std::string>>> stand_ins = {
+        {"full", {}},
+        {"h2o", {}},
+        {"snapkv_group", {}},
+        {"locret", {"random gates"}},
+        {"trim_kv", {"random gates", "queries as x"}},
+        {"lookahead_probe", {"predicted queries as probes"}},
+        {"external_mask", {"random mask"}}};
+    for (const auto& [policy, made_up] : stand_ins) {
+        if (engine::policy_wants(policy).signals == kvtl::signal{}) continue; // not built in
+        CAPTURE(policy);
+        o.policies = {policy};
+        const auto rows = bench::run_decode(o, ignore);
+        const bool evicts = policy != "full";
+        REQUIRE(rows.size() == (evicts ? 2 : 1));
+        for (std::size_t i = 0; evicts && i < 2; ++i) {
+            const auto& config = rows[i]["config"];
+            CHECK(config["keep_tokens"] == o.keep_tokens[i]);
+            CHECK(config["cache.prefill_tokens"] == "300");
+            CHECK(config.contains("stand_ins") == !made_up.empty());
+            if (!made_up.empty()) CHECK(config["stand_ins"] == made_up);
+            // 6 layers, 2 heads; decoded entries stay where a policy evicts at the prompt's end only
+            const std::size_t kept = rows[i]["kept_entries"].get<std::size_t>();
+            if (policy != "external_mask") CHECK(kept >= 12 * o.keep_tokens[i]); // half is not wanted at all
+            CHECK(kept <= 12 * (o.keep_tokens[i] + 24));
+            CHECK(rows[i]["resident_bytes_peak"].get<double>() <= 2 << 20);
+        }
+        CHECK(std::filesystem::is_empty(folder.path()));
+    }
+    CHECK(bench::needs(o, {"h2o"}, false).disk == 0);
+}
+
 TEST_CASE("a device that is faster than this one is imitated in memory") {
     const scratch_folder folder;
     auto o = small_run(folder);

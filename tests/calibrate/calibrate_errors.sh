@@ -51,6 +51,9 @@ expect 2 "cannot read text .: Is a directory" "${base[@]}" -f .
 expect 2 "foreign.gguf" "${base[@]}" -m foreign.gguf
 expect 2 "--output: cannot write nowhere/a.cal" "${base[@]}" -o nowhere/a.cal
 expect 2 "--json: cannot write nowhere/a.json" "${base[@]}" --json nowhere/a.json
+expect 2 "--gates: cannot write nowhere/a.gates" "${base[@]}" --gates nowhere/a.gates
+expect 2 "--gates: weights need a file" "${base[@]}" --gates -
+expect 2 "too short to fit gates of 512 inputs" "${base[@]}" --max-tokens 600 --gates a.gates
 expect 0 "" --help
 expect 0 "" --version
 
@@ -66,5 +69,9 @@ done
 cmp -s a.cal b.cal || complain "a second run gave other bytes"
 "$run" "${base[@]}" -o c.cal --rank 16 --max-tokens 600 --query-map --pre-rope 2>err || complain "no pre-RoPE one"
 ! cmp -s a.cal c.cal || complain "--pre-rope changed nothing"
+# gates: header, then for each of 6 layers 2 heads of 512 inputs and a constant
+"$run" "${base[@]}" -f "$data/prose.txt" --max-tokens 2048 --gates a.gates 2>err || complain "no gates"
+bytes=$((40 + 6 * 2 * (512 + 1) * 4))
+[ "$(wc -c <a.gates)" -eq "$bytes" ] || complain "a.gates has $(wc -c <a.gates) bytes instead of $bytes"
 
 [ "$failures" -eq 0 ]

@@ -1,11 +1,12 @@
-// A budget that divides by preference needs a score that measures it; a merging retention no late budget.
+// A budget that divides by preference needs a score that measures it; one that evicts in the prompt, no late
+// budget.
 // expect-error: \[kvtl\] budget: it divides by preference, which this score does not measure
-// expect-error: \[kvtl\] budget: a late budget cuts off entries that a merging retention never sees
+// expect-error: \[kvtl\] retention: this score evicts while the prompt comes in
 // SPDX-License-Identifier: MIT
 #include <kvtl/policies/budget_cascade.hpp>
-#include <kvtl/presets/merging.hpp>
+#include <kvtl/presets/learned.hpp>
 
-struct bad : kvtl::presets::d2o {
+struct bad : kvtl::presets::locret {
     using budget = kvtl::cascade;
 };
 

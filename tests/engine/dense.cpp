@@ -5,6 +5,7 @@
 #include "kv_cache.hpp"
 #include "support/cache_fixture.hpp"
 #include "support/calibrated.hpp"
+#include "support/gates_file.hpp"
 
 #include <unistd.h>
 
@@ -19,7 +20,7 @@ class any_cache {
   public:
     using element_type = kvtl::f16;
 
-    explicit any_cache(const engine::cache_options& o) {
+    explicit any_cache(const engine::cache_options& o) : head_floats_(o.shape.head_dim) {
         auto opened = engine::open_cache(o);
         REQUIRE_MESSAGE(opened.ok(), (opened.ok() ? std::string() : opened.error().message));
         cache_ = std::move(*opened);
@@ -29,17 +30,27 @@ class any_cache {
     [[nodiscard]] auto stats() const { return cache_->stats(); }
     kvtl::status prefill(kvtl::sequence_id s, std::size_t l, const kvtl::layer_input& in,
                          std::span<float> out, unsigned shard) {
-        return cache_->prefill(s, static_cast<std::uint32_t>(l), in, out, shard);
+        return cache_->prefill(s, static_cast<std::uint32_t>(l), with_all_signals(in), out, shard);
     }
     kvtl::status attend(kvtl::sequence_id s, std::size_t l, const kvtl::layer_input& in, std::span<float> out,
                         unsigned shard) {
-        return cache_->attend(s, static_cast<std::uint32_t>(l), in, out, shard);
+        return cache_->attend(s, static_cast<std::uint32_t>(l), with_all_signals(in), out, shard);
     }
     kvtl::status rewind(kvtl::sequence_id s, std::size_t n) { return cache_->rewind(s, n); }
     kvtl::status end(kvtl::sequence_id s) { return cache_->end(s); }
 
   private:
+    /// Queries for the layer's input and for those of the future, and a mask that keeps everything.
+    kvtl::layer_input with_all_signals(kvtl::layer_input in) {
+        external_.assign(in.k.size() / head_floats_, 1.0F);
+        in.x = in.probe = in.q;
+        in.external = external_;
+        return in;
+    }
+
     std::unique_ptr<engine::kv_cache> cache_;
+    std::size_t head_floats_;
+    std::vector<float> external_;
 };
 
 struct options : engine::cache_options {
@@ -49,6 +60,7 @@ struct options : engine::cache_options {
         max_tokens = attend_tokens = most;
         memory_bytes = std::size_t{96} << 20;
         io = "memory";
+        supplied = engine::engine_signals | kvtl::signal::external;
         for (const char* p : {"infinigen", "infinigen_star", "infinigen_star_reuse"})
             settings.push_back({p, "selector", "alpha", "1e9"});
         settings.push_back({"squeezed", "selector", "share", "0"});
@@ -108,6 +120,10 @@ struct scene {
     double tolerance = exact;
 };
 
+std::size_t inputs_of(std::string_view policy, const kvtl::shape& m) {
+    return gate_inputs(engine::policy_wants(policy), m, std::size_t{m.query_heads} * m.head_dim);
+}
+
 void play(std::string_view policy, const scene& s) {
     CAPTURE(policy);
     CAPTURE(s.model.head_dim);
@@ -117,6 +133,8 @@ void play(std::string_view policy, const scene& s) {
     const bases_file bases(s.model);
     options o(policy, s.model, s.prompt + s.decode + s.turn + 16);
     o.calibration = bases.path();
+    const gates_file gates(s.model, inputs_of(policy, s.model));
+    o.gates = gates.path();
     o.shards = s.shards;
     if (s.smallest) o.memory_bytes = least(o);
     const drift data(s.model, o.max_tokens, 7);
@@ -156,6 +174,8 @@ TEST_CASE("decode from nothing, and two sequences at once") {
         const bases_file bases(model);
         options o(policy, model, 260);
         o.calibration = bases.path();
+        const gates_file gates(model, inputs_of(policy, model));
+        o.gates = gates.path();
         o.max_sequences = 2;
         o.memory_bytes = least(o);
         const drift first(model, 260, 1), second(model, 260, 2);

@@ -73,6 +73,10 @@ kvtl::result<std::unique_ptr<kv_cache>> open_cache(const cache_options& options)
     return std::unique_ptr<kv_cache>(std::make_unique<dense_cache_with_file>(options, std::move(path)));
 }
 
+cache_wants policy_wants(std::string_view) {
+    return {};
+}
+
 std::vector<std::string_view> policy_names() {
     return {"dense"};
 }

@@ -4,8 +4,10 @@
 #include "generate.hpp"
 #include "gguf.hpp"
 #include "kv_cache.hpp"
+#include "lookahead.hpp"
 #include "model.hpp"
 #include "sampler.hpp"
+#include "support/gates_file.hpp"
 #include "tokenizer.hpp"
 #include "transformer.hpp"
 
@@ -92,10 +94,22 @@ needle hide(std::size_t characters, std::size_t depth, int i) {
 TEST_CASE("with everything attended every preset gives the reference's logits and tokens") {
     tiny t;
     for (const auto policy : policy_names()) {
+        const cache_wants wants = policy_wants(policy);
+        auto options = t.options(std::string(policy), "uring", 4096);
+        const kvtl_test::gates_file gates(
+            options.shape, kvtl_test::gate_inputs(wants, options.shape, t.weights.hyper().width));
+        options.gates = gates.path();
+        if (contains(wants.signals, kvtl::signal::external)) { // an engine has no scores of its own
+            const auto refused = open_cache(options);
+            REQUIRE(!refused.ok());
+            CHECK(refused.error().message.find("needs the signal external") != std::string::npos);
+            continue;
+        }
         for (const auto& prompt : reference()) {
             CAPTURE(policy);
-            auto cache = open_or_fail(t.options(std::string(policy), "uring", 4096));
+            auto cache = open_or_fail(options);
             transformer run(t.weights, *cache, t.pool);
+            run.look_ahead(continuation(t.words, default_probe));
             run.begin();
             auto logits = run.prefill(prompt.at("ids").get<std::vector<token_id>>());
             for (const auto& top : prompt.at("top10"))
@@ -108,6 +122,90 @@ TEST_CASE("with everything attended every preset gives the reference's logits an
             }
         }
     }
+}
+
+namespace {
+
+/// Passes everything on and keeps the queries of every layer's latest step.
+class query_recorder final : public kv_cache {
+  public:
+    explicit query_recorder(kv_cache& inner, std::size_t layers) : inner_(inner), latest(layers) {}
+    kvtl::result<kvtl::sequence_id> begin() override { return inner_.begin(); }
+    kvtl::status prefill(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
+                         std::span<float> out, unsigned shard) noexcept override {
+        return inner_.prefill(seq, layer, in, out, shard);
+    }
+    kvtl::status attend(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
+                        std::span<float> out, unsigned shard) noexcept override {
+        if (shard == 0) latest[layer].assign(in.q.begin(), in.q.end());
+        return inner_.attend(seq, layer, in, out, shard);
+    }
+    kvtl::status prefetch(kvtl::sequence_id, std::uint32_t, std::span<const float>,
+                          unsigned) noexcept override {
+        return {};
+    }
+    kvtl::status rewind(kvtl::sequence_id seq, std::size_t n) noexcept override {
+        return inner_.rewind(seq, n);
+    }
+    kvtl::status end(kvtl::sequence_id seq) noexcept override { return inner_.end(seq); }
+    cache_stats stats() const override { return inner_.stats(); }
+    unsigned shards() const noexcept override { return inner_.shards(); }
+
+  private:
+    kv_cache& inner_;
+
+  public:
+    std::vector<std::vector<float>> latest; ///< (L) of (HQ, D)
+};
+
+} // namespace
+
+TEST_CASE("a probe's queries are those that the model has when it decodes the probe behind the prompt") {
+    tiny t;
+    const auto prompt = t.words.encode("The king went to the river and looked at the boats. They were old.");
+    const auto probe = continuation(t.words, "Question: Who");
+    CHECK(t.words.decode(probe) == t.words.decode(t.words.encode("Question: Who")));
+    REQUIRE(probe.size() > 1);
+    CHECK(probe.size() < t.words.encode("Question: Who").size()); // no begin-of-text
+    const auto all = probe_queries(t.weights, t.pool, prompt, probe);
+    auto full = open_or_fail(t.options("full", "memory", 4096));
+    query_recorder recorder(*full, all.size());
+    transformer run(t.weights, recorder, t.pool);
+    run.begin();
+    static_cast<void>(run.prefill(prompt));
+    for (std::size_t i = 0; i < probe.size(); ++i) {
+        static_cast<void>(run.step(probe[i]));
+        for (std::size_t l = 0; l < all.size(); ++l) {
+            const auto& expected = recorder.latest[l];
+            REQUIRE(all[l].size() == probe.size() * expected.size());
+            double difference = 0, size = 0;
+            for (std::size_t j = 0; j < expected.size(); ++j) {
+                const double x = static_cast<double>(expected[j]);
+                const double d = static_cast<double>(all[l][i * expected.size() + j]) - x;
+                difference += d * d, size += x * x;
+            }
+            CHECK(difference < 1e-4 * size); // the cache holds f16
+        }
+    }
+}
+
+TEST_CASE("what a policy that looks ahead keeps depends on the probe, and only on its own") {
+    if (policy_wants("lookahead_probe").signals == kvtl::signal{}) return; // not built in
+    tiny t;
+    const needle n = hide(2600, 30, 1);
+    const auto run_with = [&](const char* probe) {
+        auto o = t.options("lookahead_probe", "memory", 48);
+        auto cache = open_or_fail(o);
+        transformer run(t.weights, *cache, t.pool);
+        run.look_ahead(continuation(t.words, probe));
+        run.begin();
+        static_cast<void>(run.prefill(t.words.encode(n.prompt)));
+        const auto logits = run.step(t.words.encode("the").back());
+        return std::vector<float>(logits.begin(), logits.end());
+    };
+    const auto a = run_with("Question: What is the secret code"), b = run_with("and so the summer ended");
+    CHECK(a == run_with("Question: What is the secret code"));
+    CHECK(a != b);
 }
 
 TEST_CASE("backends and thread counts do not change a bit of the logits") {

@@ -55,6 +55,7 @@ done
 for setting in nonsense a.b=1 .b.c=1 a.b.c a.b.c=; do
     expect 2 "POLICY.SLOT.FIELD=VALUE" "${base[@]}" --set "$setting"
 done
+expect 2 "--probe: the text is empty" "${base[@]}" --probe ""
 expect 2 "unknown policy 'magic'" "${base[@]}" --set magic.index.x=1
 
 # files
@@ -111,7 +112,7 @@ fi
 "$run" -m "$model" -p "The king" -n 2000 --ignore-eos --policy "$policy" --io posix --kv-path interrupted.kv \
     --threads 1 >out 2>err &
 child=$!
-for _ in $(seq 200); do [ -s out ] && break; sleep 0.02; done
+for _ in $(seq 1000); do [ -s out ] && break; sleep 0.02; done
 [ -e interrupted.kv ] || complain "no cache file while running"
 kill -s TERM "$child"
 wait "$child"

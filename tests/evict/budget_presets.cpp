@@ -188,8 +188,8 @@ TEST_CASE("cake: mean and variance rank entries, entropy and variance divide amo
 }
 
 namespace {
-/// DefensiveKV's score by definition.
-all_scores defensive_scores(const drift& data, std::size_t window) {
+/// DefensiveKV's score by definition; `budget` is what a head keeps on average beside the window.
+all_scores defensive_scores(const drift& data, std::size_t window, std::size_t budget) {
     const naive truth(data, 0, window);
     const std::size_t end = prompt - window, dim = model.head_dim;
     const auto size_of = [&](std::size_t l, std::size_t t, std::size_t h) {
@@ -197,33 +197,30 @@ all_scores defensive_scores(const drift& data, std::size_t window) {
         for (std::size_t d = 0; d < dim; ++d) sum += std::fabs(static_cast<double>(data.value(l, t, h)[d]));
         return sum;
     };
+    const auto total = [](const scores_t& x) { return std::accumulate(x.begin(), x.end(), 0.0); };
     return every_lane([&](std::size_t l, std::size_t h) {
-        scores_t worst(prompt, 0.0), mean(prompt, 0.0);
+        scores_t worst(end, 0.0), mean(end, 0.0);
         for (std::size_t t = end; t < prompt; ++t)
             for (std::size_t g = 0; g < 2; ++g) {
-                const scores_t p = naive::average_pool(truth.attention(l, h * 2 + g, t), 5);
-                const double sum = std::accumulate(p.begin(), p.end(), 0.0);
-                for (std::size_t i = 0; i < p.size(); ++i) {
-                    worst[i] = std::max(worst[i], p[i] / sum);
-                    mean[i] += p[i] / sum;
+                scores_t p = truth.attention(l, h * 2 + g, t);
+                p.resize(end);
+                const scores_t pooled = naive::average_pool(p, 5);
+                for (std::size_t i = 0; i < end; ++i) {
+                    worst[i] = std::max(worst[i], pooled[i] * total(p) / total(pooled));
+                    mean[i] += p[i];
                 }
             }
-        const double middle =
-            std::accumulate(worst.begin(), worst.begin() + static_cast<std::ptrdiff_t>(end), 0.0) /
-            static_cast<double>(end);
-        double largest = 0;
-        for (std::size_t t = 0; t < end; ++t) {
+        const double middle = total(worst) / static_cast<double>(end);
+        for (std::size_t t = 0; t < end; ++t)
             worst[t] = std::max(worst[t], middle) * size_of(l, t, h) / (size_of(l, t, 0) + size_of(l, t, 1));
-            largest = std::max(largest, worst[t]);
-        }
         tokens_t by_mean = naive::first(end);
         std::stable_sort(by_mean.begin(), by_mean.end(), [&](auto a, auto b) { return mean[a] > mean[b]; });
-        double all = std::accumulate(mean.begin(), mean.begin() + static_cast<std::ptrdiff_t>(end), 0.0),
-               sum = 0;
-        for (const std::uint32_t t : by_mean) {
-            worst[t] += largest;
-            if ((sum += mean[t]) >= 0.9 * all) break;
+        double sum = 0;
+        for (std::size_t i = 0; i < std::min(budget, end) && sum < 0.9 * total(mean); ++i) {
+            sum += mean[by_mean[i]];
+            worst[by_mean[i]] += 10.0; // before all others, in every head and layer
         }
+        worst.resize(prompt, 0.0);
         return worst;
     });
 }
@@ -231,19 +228,21 @@ all_scores defensive_scores(const drift& data, std::size_t window) {
 
 TEST_CASE("defensivekv and layer_defensivekv: the worst case ranks, heads or layers and heads compete") {
     const drift data(model, 400, 25);
-    const all_scores scores = defensive_scores(data, 32);
-    {
+    const all_scores scores = defensive_scores(data, 32, 24);
+    for (const bool some_are_sure : {true, false}) { // without them the worst case alone ranks
         using cache_t = precise<kvtl::presets::defensivekv>;
-        const auto c = sized<cache_t>(56, 32);
+        auto c = sized<cache_t>(56, 32);
+        if (!some_are_sure) c.retention.sure = 0.0F;
+        const all_scores expected = some_are_sure ? scores : defensive_scores(data, 32, 0);
         numbers by_lane;
         for (std::size_t l = 0; l < model.layers; ++l) {
-            const std::vector<scores_t> held = {ranked(scores[2 * l], 32, 48),
-                                                ranked(scores[2 * l + 1], 32, 48)};
-            for (const std::uint32_t b : split(counts(held, 48), numbers(2, 44), 40))
-                by_lane.push_back(b + 4);
+            const std::vector<scores_t> held = {ranked(expected[2 * l], 32, 48),
+                                                ranked(expected[2 * l + 1], 32, 48)};
+            for (const std::uint32_t n : split(counts(held, 48), numbers(2, 44), 40))
+                by_lane.push_back(n + 4);
         }
-        check_preset<kvtl::presets::defensivekv>(data, c, scores, by_lane, 160);
-        check_preset<kvtl::presets::defensivekv>(data, c, scores, by_lane, 90);
+        check_preset<kvtl::presets::defensivekv>(data, c, expected, by_lane, 160);
+        check_preset<kvtl::presets::defensivekv>(data, c, expected, by_lane, 90);
     }
     {
         using cache_t = precise<kvtl::presets::layer_defensivekv>;

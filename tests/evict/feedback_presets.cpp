@@ -58,37 +58,76 @@ scores_t mass(const naive& truth, std::size_t layer, std::size_t head, std::size
 
 } // namespace
 
-TEST_CASE("h2o: accumulated in prompt and decode, the least leaves each step") {
+TEST_CASE("h2o: accumulated in prompt and decode, the least leaves at every query of both") {
     const drift data(small, 600, 11);
     const naive truth(data, 0, 20);
     using cache_t = precise<kvtl::presets::h2o>;
-    for (const std::size_t chunk : {120U, 50U}) {
-        auto cache = open_cache<cache_t>(sized<cache_t>(40, kvtl::automatic));
+    for (const std::size_t chunk : {120U, 50U, 7U}) {
+        auto config = sized<cache_t>(40, kvtl::automatic);
+        config.prefill_tokens = chunk == 120 ? 120 : 40 + chunk; // a chunk and what was kept, not the prompt
+        auto cache = open_cache<cache_t>(config);
         const auto seq = *cache.begin();
-        feed_prompt(cache, seq, data, 120, chunk);
         std::map<std::pair<std::size_t, std::size_t>, lane_model> model;
-        for (std::size_t l = 0; l < 2; ++l)
-            for (std::size_t h = 0; h < 2; ++h) {
-                scores_t sum(120, 0.0);
-                for (std::size_t t = 0; t < 120; ++t) {
-                    const scores_t p = mass(truth, l, h, t, naive::first(t + 1));
-                    for (std::size_t i = 0; i <= t; ++i) sum[i] += p[i];
+        const auto take = [&](std::size_t l, std::size_t h, std::uint32_t t) {
+            lane_model& lane = model[{l, h}];
+            lane.held[t] = {};
+            const tokens_t tokens = lane.tokens();
+            const scores_t p = mass(truth, l, h, t, tokens);
+            for (std::size_t i = 0; i < p.size(); ++i) lane.held[tokens[i]].score += p[i];
+            lane.evict(40, t, 20, [](const auto& s) { return s.score; });
+            return tokens;
+        };
+        oracle::largest_error error;
+        for (std::uint32_t first = 0; first < 120;) {
+            const auto n = static_cast<std::uint32_t>(std::min<std::size_t>(chunk, 120 - first));
+            for (std::size_t l = 0; l < 2; ++l) {
+                auto in = data.input(l, first, n);
+                in.last_chunk = first + n == 120;
+                std::vector<float> out(n * data.query_floats());
+                require_ok(cache.prefill(seq, l, in, out));
+                for (std::size_t h = 0; h < 2; ++h) {
+                    tokens_t seen = model[{l, h}].tokens(); // what earlier chunks left, then the chunk itself
+                    for (std::uint32_t t = first; t < first + n; ++t) {
+                        seen.push_back(t);
+                        for (std::size_t hq = 2 * h; hq < 2 * h + 2; ++hq) {
+                            const scores_t expected = truth.output(l, hq, t, seen);
+                            for (std::size_t d = 0; d < 32; ++d)
+                                error.see(static_cast<double>(out[((t - first) * 4 + hq) * 32 + d]) -
+                                          expected[d]);
+                        }
+                        static_cast<void>(take(l, h, t));
+                    }
+                    CHECK(kept(cache, seq, l, h) == model[{l, h}].tokens());
                 }
-                for (const std::uint32_t t : truth.best(sum, 20)) model[{l, h}].held[t] = {sum[t], 0, 0};
-                CHECK(kept(cache, seq, l, h) == model[{l, h}].tokens());
             }
+            first += n;
+        }
+        CHECK(error.value() < exact);
+        CHECK(cache.inspect(0).pool().used_peak() <= 4 * kvtl::blocks_for(41));
         for (std::uint32_t t = 120; t < 200; ++t) {
             CHECK(decode_and_compare(cache, seq, data, t) < exact);
             for (auto& [at, lane] : model) {
-                lane.held[t] = {};
-                const tokens_t tokens = lane.tokens();
-                const scores_t p = mass(truth, at.first, at.second, t, tokens);
-                for (std::size_t i = 0; i < p.size(); ++i) lane.held[tokens[i]].score += p[i];
-                lane.evict(40, t, 20, [](const auto& s) { return s.score; });
+                static_cast<void>(take(at.first, at.second, t));
                 CHECK(kept(cache, seq, at.first, at.second) == lane.tokens());
             }
         }
+        CHECK(cache.stats().resident_bytes_peak <= config.memory_bytes);
     }
+}
+
+TEST_CASE("h2o: a prompt is its decode, whatever is asked of its output") {
+    const drift data(small, 600, 17);
+    using cache_t = precise<kvtl::presets::h2o>;
+    auto a = open_cache<cache_t>(sized<cache_t>(24, kvtl::automatic)),
+         b = open_cache<cache_t>(sized<cache_t>(24, kvtl::automatic));
+    const auto one = *a.begin(), other = *b.begin();
+    for (std::size_t l = 0; l < 2; ++l) require_ok(a.prefill(one, l, data.input(l, 0, 90), {}));
+    std::vector<float> out(data.query_floats());
+    for (std::size_t t = 0; t < 90; ++t)
+        for (std::size_t l = 0; l < 2; ++l) require_ok(b.attend(other, l, data.input(l, t), out));
+    for (std::size_t i = 0; i < 4; ++i) CHECK(kept(a, one, i / 2, i % 2) == kept(b, other, i / 2, i % 2));
+    CHECK(a.stats().chosen_bytes == 0); // of decode alone
+    CHECK(b.stats().chosen_bytes > 0);
 }
 
 TEST_CASE("h2o_prefill_once keeps what the prompt attended to, and all that decode adds") {
@@ -178,7 +217,7 @@ TEST_CASE("tokens that recur survive under lazy_eviction and are lost under h2o"
     // One token gets a tenth of the attention every 12 steps; each step attends its like and itself.
     constexpr kvtl::shape one{1, 1, 1, 16};
     constexpr std::uint32_t steps = 240, special = 5, every = 12;
-    const auto held_to_the_end = [&]<class Cache>(typename Cache::config c) {
+    const auto held_to_the_end = [&]<class Cache>(typename Cache::config c, std::uint32_t prompt) {
         c.shape = one;
         c.max_tokens = steps;
         c.memory_bytes = std::size_t{4} << 20;
@@ -186,15 +225,20 @@ TEST_CASE("tokens that recur survive under lazy_eviction and are lost under h2o"
         c.window_tokens = 4;
         auto cache = open_cache<Cache>(c);
         const auto seq = *cache.begin();
-        std::vector<float> out(16);
+        std::vector<float> q(std::size_t{steps} * 16, 0.0F), k = q, v(q.size(), 1.0F), out(16);
         for (std::uint32_t t = 0; t < steps; ++t) {
-            std::vector<float> q(16, 0.0F), k(16, 0.0F), v(16, 1.0F);
-            k[t == special ? 0 : 1 + t % 14] = 8.0F; // neighbours in direction are 14 tokens apart
-            q[1 + t % 14] = 8.0F;
-            if (t > special && t % every == 0) q[0] = 6.9F; // a tenth of the attention
+            k[t * 16 + (t == special ? 0 : 1 + t % 14)] = 8.0F; // neighbours in direction are 14 tokens apart
+            q[t * 16 + 1 + t % 14] = 8.0F;
+            if (t > special && t % every == 0) q[t * 16] = 6.9F; // a tenth of the attention
+        }
+        for (std::uint32_t t = 0; t < steps;) {
+            const std::uint32_t n = t < prompt ? prompt : 1;
             kvtl::layer_input in;
-            in.q = q, in.k = k, in.v = v;
-            require_ok(cache.attend(seq, 0, in, out));
+            in.q = std::span(q).subspan(t * 16, n * 16);
+            in.k = std::span(k).subspan(t * 16, n * 16);
+            in.v = std::span(v).subspan(t * 16, n * 16);
+            require_ok(t < prompt ? cache.prefill(seq, 0, in, {}) : cache.attend(seq, 0, in, out));
+            t += n;
         }
         const tokens_t tokens = kept(cache, seq, 0, 0);
         return std::find(tokens.begin(), tokens.end(), special) != tokens.end();
@@ -204,8 +248,12 @@ TEST_CASE("tokens that recur survive under lazy_eviction and are lost under h2o"
     lazy::config c;
     c.retention.activity = 0.05F;
     c.retention.period = 4;
-    CHECK(held_to_the_end.template operator()<lazy>(c));
-    CHECK_FALSE(held_to_the_end.template operator()<greedy>({}));
+    CHECK(held_to_the_end.template operator()<lazy>(c, 0));
+    CHECK_FALSE(held_to_the_end.template operator()<greedy>({}, 0));
+    for (const std::uint32_t prompt : {16U, 100U, steps}) { // seen to recur in the prompt, lost within it
+        CHECK(held_to_the_end.template operator()<lazy>(c, prompt));
+        CHECK_FALSE(held_to_the_end.template operator()<greedy>({}, prompt));
+    }
 }
 
 TEST_CASE("streaming_llm: positions inside the cache, step by step") {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/dynamickv.hpp>
 #include <kvtl/presets/heavy_hitters.hpp>
+#include <kvtl/presets/merging.hpp>
 #include <kvtl/presets/query_free.hpp>
 #include <kvtl/presets/streaming.hpp>
 
@@ -158,12 +159,39 @@ TEST_CASE("calls refuse wrong input and change nothing") {
     in = data.input(0, 0, 50);
     in.external = mask;
     failed(masked.prefill(third, 0, in, {}), errc::invalid_argument, "keeps nothing of 50 tokens");
-    in.external = std::span(mask).first(99);
-    failed(masked.prefill(third, 0, in, {}), errc::invalid_argument, "external has 99 floats");
-    in = data.input(0, 0);
-    failed(masked.attend(third, 0, in, room(1)), errc::invalid_argument, "attend: external has 0 floats");
-    failed(masked.append(third, 0, in), errc::invalid_argument, "append: external has 0 floats");
     CHECK(masked.tokens(third, 0) == 0);
+    in.last_chunk = false; // the rest of the prompt may have something
+    require_ok(masked.prefill(third, 0, in, {}));
+    in = data.input(0, 50, 20);
+    in.external = std::span(mask).first(40);
+    failed(masked.prefill(third, 0, in, {}), errc::invalid_argument, "keeps nothing of 70 tokens");
+    CHECK(masked.tokens(third, 0) == 50);
+    CHECK(kept(masked, third, 0, 0).size() == 50);
+    mask[17] = 1.0F; // token 58 of head 1
+    require_ok(masked.prefill(third, 0, in, {}));
+    CHECK(kept(masked, third, 0, 0) ==
+          tokens_t{0, 1, 2, 3, 62, 63, 64, 65, 66, 67, 68, 69}); // the pinned ones
+    CHECK(kept(masked, third, 0, 1) == tokens_t{0, 1, 2, 3, 58, 62, 63, 64, 65, 66, 67, 68, 69});
+    require_ok(masked.end(third));
+    const auto fourth = *masked.begin();
+    mask[17] = 0.0F;
+    mask[0] = 1.0F; // an earlier chunk's mark is enough
+    in = data.input(0, 0, 50);
+    in.external = mask;
+    in.last_chunk = false;
+    require_ok(masked.prefill(fourth, 0, in, {}));
+    in = data.input(0, 50, 20);
+    in.external = std::span(mask).subspan(40, 40);
+    require_ok(masked.prefill(fourth, 0, in, {}));
+    require_ok(masked.end(fourth));
+    const auto fifth = *masked.begin();
+    in = data.input(0, 0, 50);
+    in.external = std::span(mask).first(99);
+    failed(masked.prefill(fifth, 0, in, {}), errc::invalid_argument, "external has 99 floats");
+    in = data.input(0, 0);
+    failed(masked.attend(fifth, 0, in, room(1)), errc::invalid_argument, "attend: external has 0 floats");
+    failed(masked.append(fifth, 0, in), errc::invalid_argument, "append: external has 0 floats");
+    CHECK(masked.tokens(fifth, 0) == 0);
 }
 
 TEST_CASE("the least memory that open accepts holds a whole prompt and what it promises of decode") {
@@ -223,7 +251,7 @@ TEST_CASE("less memory: what is over the promise is refused, says so, and change
     kvtl::status full;
     for (std::size_t t = 250; t < 300 && full.ok(); ++t)
         full = cache.attend(again, 0, data.input(0, t), std::span(out).first(data.query_floats()));
-    failed(full, kvtl::errc::bound_too_small, "evicts at the prompt's end only");
+    failed(full, kvtl::errc::bound_too_small, "set prefill_tokens (300 of max_tokens = 300)");
 }
 
 TEST_CASE("ragged budgets save bytes: the pool holds what the budgets say, not heads times the largest") {
@@ -255,6 +283,132 @@ TEST_CASE("rewind gives up tokens that are held, and says when they are not") {
     for (std::size_t t = 150; t < 155; ++t) CHECK(decode_and_compare(cache, seq, data, t) < 2e-2);
     failed(cache.rewind(seq, 100), kvtl::errc::out_of_range, "still held");
     CHECK(cache.tokens(seq, 1) == 155);
+}
+
+TEST_CASE("a sequence that was rewound to nothing takes a prompt again, as if it were new") {
+    const drift data(small, 300, 80);
+    const auto run = [&]<class Cache>(Cache*) {
+        auto cache = open_cache<Cache>(sized<Cache>());
+        const auto seq = *cache.begin();
+        feed_prompt(cache, seq, data, 40); // below keep_tokens, so everything is still held
+        static_cast<void>(decode_and_compare(cache, seq, data, 40));
+        require_ok(cache.rewind(seq, 41));
+        CHECK(cache.tokens(seq, 2) == 0);
+        CHECK(rows_held(cache, seq) == 0);
+        feed_prompt(cache, seq, data, 150, 60);
+        auto fresh = open_cache<Cache>(sized<Cache>());
+        const auto other = *fresh.begin();
+        feed_prompt(fresh, other, data, 150, 60);
+        std::vector<float> again(data.query_floats()), once(again);
+        for (std::size_t t = 150; t < 160; ++t)
+            for (std::size_t l = 0; l < 3; ++l) {
+                require_ok(cache.attend(seq, l, data.input(l, t), again));
+                require_ok(fresh.attend(other, l, data.input(l, t), once));
+                CHECK(again == once);
+            }
+        for (std::size_t i = 0; i < 6; ++i)
+            CHECK(kept(cache, seq, i / 2, i % 2) == kept(fresh, other, i / 2, i % 2));
+    };
+    run(static_cast<dynamic*>(nullptr));
+    run(static_cast<kvtl::adakv<any_model>*>(nullptr));
+    run(static_cast<kvtl::h2o<any_model>*>(nullptr));
+    run(static_cast<kvtl::d2o<any_model>*>(nullptr));
+}
+
+TEST_CASE(
+    "without prefill_tokens nothing is promised to decode; with it, at the least memory, all of it is") {
+    const drift data(small, 300, 81);
+    const auto run = [&]<class Cache>(Cache*) {
+        auto c = sized<Cache>();
+        c.prefill_tokens = 0;
+        c.memory_bytes = least_memory<Cache>(c);
+        std::vector<float> out(data.query_floats());
+        for (const bool told : {false, true}) {
+            if (told) {
+                c.prefill_tokens = 150;
+                c.memory_bytes = least_memory<Cache>(c);
+            }
+            auto cache = open_cache<Cache>(c);
+            const auto seq = *cache.begin();
+            feed_prompt(cache, seq, data, 150);
+            kvtl::status s;
+            std::size_t t = 150;
+            for (; t < 300 && s.ok(); ++t)
+                for (std::size_t l = 0; l < 3 && s.ok(); ++l) s = cache.attend(seq, l, data.input(l, t), out);
+            if (told) {
+                require_ok(s);
+                CHECK(t == 300);
+                failed(cache.attend(seq, 0, data.input(0, 0), out), kvtl::errc::out_of_range,
+                       "max_tokens = 300");
+            } else if (!s) {
+                failed(s, kvtl::errc::bound_too_small,
+                       "set prefill_tokens (300 of max_tokens = 300) to the longest prompt, so that open() "
+                       "keeps "
+                       "room for the rest");
+            }
+        }
+    };
+    run(static_cast<snap*>(nullptr));
+    run(static_cast<dynamic*>(nullptr));
+    run(static_cast<kvtl::cake<any_model>*>(nullptr));
+    run(static_cast<kvtl::adakv<any_model>*>(nullptr));
+    run(static_cast<kvtl::h2o_prefill_once<any_model>*>(nullptr));
+    run(static_cast<kvtl::kv_merger<any_model>*>(nullptr));
+    auto c = sized<snap>();
+    c.memory_bytes = 1000;
+    refuses<snap>(c, kvtl::errc::bound_too_small, {"prefill_tokens is 200 and max_tokens 300"});
+}
+
+TEST_CASE("held entries never exceed the declared peak, for 1 to 80 layers and intervals 1 to 7") {
+    // At the least memory the pool is the declared peak: a block too few, and a call would be refused.
+    constexpr std::size_t prompt = 40, keep = 12;
+    const auto run = [&]<class Cache>(Cache*, std::uint32_t layers, auto&& vary) {
+        const kvtl::shape deep{layers, 2, 2, 16};
+        const drift data(deep, 64, layers);
+        typename Cache::config c;
+        c.shape = deep;
+        c.max_tokens = 48;
+        c.prefill_tokens = prompt;
+        c.keep_tokens = keep;
+        c.window_tokens = 4;
+        vary(c);
+        c.memory_bytes = least_memory<Cache>(c);
+        CAPTURE(layers);
+        auto cache = open_cache<Cache>(c);
+        const auto seq = *cache.begin();
+        const auto& plan = cache.inspect(0).plan();
+        const auto& pool = cache.inspect(0).pool();
+        std::size_t least = 0; // blocks that the rows held take at least
+        bool within = true;
+        for (std::uint32_t l = 0; l < layers; ++l) {
+            require_ok(cache.prefill(seq, l, data.input(l, 0, prompt), {}));
+            least = std::max(least, rows_held(cache, seq) / kvtl::rows_per_block);
+            within = within && pool.used_peak() <= plan.guaranteed_blocks;
+        }
+        CHECK(rows_held(cache, seq) == keep * layers * 2);
+        CHECK(within);
+        CHECK(plan.guaranteed_blocks >= least);
+        // No more than all lanes with all their tokens, however large r_max is.
+        CHECK(plan.guaranteed_blocks <= layers * 2 * kvtl::blocks_for(48));
+        std::vector<float> out(data.query_floats());
+        for (std::size_t t = prompt; t < 48; ++t)
+            for (std::uint32_t l = 0; l < layers; ++l)
+                require_ok(cache.attend(seq, l, data.input(l, t), out));
+        CHECK(pool.used_peak() <= plan.guaranteed_blocks);
+    };
+    for (std::uint32_t layers = 1; layers <= 80; layers += layers < 16 ? 1 : 16)
+        for (std::uint32_t interval = 1; interval <= 7; ++interval)
+            run(static_cast<dynamic*>(nullptr), layers, [&](auto& c) {
+                c.budget.interval = interval;
+                c.budget.r_max = static_cast<float>(1 + (layers + interval) % 10);
+            });
+    for (std::uint32_t layers = 1; layers <= 80; layers += layers < 8 ? 1 : 24) {
+        run(static_cast<kvtl::cake<any_model>*>(nullptr), layers, [](auto&) {});
+        run(static_cast<kvtl::adakv<any_model>*>(nullptr), layers, [](auto&) {});
+        run(static_cast<kvtl::layer_defensivekv<any_model>*>(nullptr), layers, [](auto&) {});
+        run(static_cast<kvtl::pyramidkv<any_model>*>(nullptr), layers, [](auto&) {});
+        run(static_cast<kvtl::d2o<any_model>*>(nullptr), layers, [](auto&) {});
+    }
 }
 
 TEST_CASE("select shows what is held; presets whose attention needs more refuse it") {

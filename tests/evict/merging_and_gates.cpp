@@ -1,5 +1,6 @@
 // Retention that merges, and retention by learned gates.
 // SPDX-License-Identifier: MIT
+#include <kvtl/policies/budget_progressive.hpp>
 #include <kvtl/policies/retain_external.hpp>
 #include <kvtl/presets/learned.hpp>
 #include <kvtl/presets/merging.hpp>
@@ -26,19 +27,21 @@ template <class Cache> typename Cache::config sized(std::size_t keep) {
 }
 
 /// A merging preset whose survivors the test chooses.
-template <class Rule> struct chosen_merge : kvtl::presets::full {
+template <class Rule, class Budget = kvtl::uniform> struct chosen_merge : kvtl::presets::full {
     static constexpr std::string_view name = "chosen_merge";
     static constexpr std::uint32_t window_tokens = 2;
     static constexpr std::uint32_t sink_tokens = 2;
     using retention = kvtl::merge_into<kvtl::external_scores, Rule>;
+    using budget = Budget;
 };
 
 /// Blocks of tokens with one key each; one entry of every block is marked to stay. Attention afterwards must
 /// be that over all tokens.
-template <class Rule> void equal_keys_are_exact(std::size_t chunk, std::size_t steps) {
+template <class Rule, class Budget = kvtl::uniform>
+void equal_keys_are_exact(std::size_t chunk, std::size_t steps) {
     constexpr std::size_t blocks = 6, size = 8, prompt = 2 + blocks * size + 2, dim = 32;
     const std::size_t end = prompt + steps;
-    using cache_t = kvtl::kv_manager<in_f32<chosen_merge<Rule>>, any_model, with_external>;
+    using cache_t = kvtl::kv_manager<in_f32<chosen_merge<Rule, Budget>>, any_model, with_external>;
     auto config = sized<cache_t>(2 + blocks + 2);
     config.supplied = with_external::value;
     auto cache = open_cache<cache_t>(config);
@@ -117,8 +120,10 @@ double gate(const kvtl::gate_header& h, const std::vector<float>& weights, std::
 TEST_CASE("equal keys, merged, are attended as if none had been dropped") {
     for (const std::size_t chunk : {100U, 9U}) {
         equal_keys_are_exact<kvtl::nearest_key>(chunk, 12);
-        equal_keys_are_exact<kvtl::similar_neighbour>(chunk,
-                                                      1); // later tokens are no neighbours of their like
+        // Later tokens are no neighbours of their like.
+        equal_keys_are_exact<kvtl::similar_neighbour>(chunk, 1);
+        // A budget that cuts a second time, when all layers are known, merges what it cuts off.
+        equal_keys_are_exact<kvtl::nearest_key, kvtl::progressive>(chunk, 12);
     }
 }
 
@@ -156,6 +161,63 @@ TEST_CASE("merged entries carry counts; sinks are never changed") {
     };
     run(kvtl::presets::d2o{}, 30.0);
     run(kvtl::presets::kv_merger{}, 10.0);
+}
+
+TEST_CASE("d2o: layers share by how unevenly their sums vary; the first two and the last keep the mean") {
+    constexpr kvtl::shape deep{7, 4, 2, 32};
+    constexpr std::size_t tokens = 110, base = 18, n = tokens - 4 - 22;
+    const drift data(deep, 200, 64);
+    const naive truth(data, 4, 22);
+    using cache_t = precise<kvtl::presets::d2o>;
+    auto c = sized<cache_t>(4 + 2 * base + 4); // half of 40 is the window: 20
+    c.shape = deep;
+    c.window_tokens = 22;
+    c.max_tokens = 200;
+    for (const std::size_t chunk : {tokens, std::size_t{40}}) {
+        auto cache = open_cache<cache_t>(c);
+        const auto seq = *cache.begin();
+        feed_prompt(cache, seq, data, tokens, chunk);
+        std::vector<scores_t> sums;
+        std::vector<double> weight;
+        for (std::size_t l = 0; l < 7; ++l) {
+            double variance[2];
+            for (std::size_t h = 0; h < 2; ++h) {
+                scores_t sum(tokens, 0.0);
+                for (std::size_t t = 0; t < tokens; ++t) {
+                    const scores_t p =
+                        truth.group_mean(h, [&](std::size_t hq) { return truth.attention(l, hq, t); });
+                    for (std::size_t i = 0; i <= t; ++i) sum[i] += p[i];
+                }
+                const double mean = std::accumulate(sum.begin(), sum.end(), 0.0) / tokens;
+                variance[h] = 0;
+                for (const double s : sum) variance[h] += (s - mean) * (s - mean) / tokens;
+                sums.push_back(sum);
+            }
+            // With two lanes the mean lies half way between the least and the most.
+            const double low = std::min(variance[0], variance[1]), high = std::max(variance[0], variance[1]);
+            weight.push_back(std::exp(-((variance[0] + variance[1]) / 2 - low) / (high - low + 1e-6)));
+        }
+        std::vector<std::uint32_t> keep;
+        for (std::size_t seen = 1; seen <= 7; ++seen) {
+            const std::size_t l = seen - 1;
+            const bool in = l >= 2 && l < 6;
+            keep.push_back(static_cast<std::uint32_t>(in ? std::min(n, 7 * base) : base));
+            std::uint64_t left = 7 * base - std::min<std::size_t>(seen, 2) * base - (seen == 7 ? base : 0);
+            const std::size_t parts = std::min<std::size_t>(seen, 6) - std::min<std::size_t>(seen, 2);
+            std::vector<double> w(weight.begin() + 2,
+                                  weight.begin() + 2 + static_cast<std::ptrdiff_t>(parts));
+            const std::span<std::uint32_t> share(keep.data() + (parts > 0 ? 2 : 0), parts);
+            kvtl::split_exactly(w, share, left, share);
+        }
+        CHECK(std::accumulate(keep.begin(), keep.end(), 0U) == 7 * base);
+        for (std::size_t l = 0; l < 7; ++l)
+            for (std::size_t h = 0; h < 2; ++h)
+                CHECK(kept(cache, seq, l, h) == truth.best(sums[2 * l + h], keep[l]));
+        std::vector<float> out(data.query_floats());
+        for (std::size_t t = tokens; t < 140; ++t)
+            for (std::size_t l = 0; l < 7; ++l) require_ok(cache.attend(seq, l, data.input(l, t), out));
+        CHECK(rows_held(cache, seq) == 7 * 2 * (26 + base)); // decode keeps every layer's share
+    }
 }
 
 TEST_CASE("everything kept is dense attention, merging or not") {
@@ -236,31 +298,76 @@ TEST_CASE("trim_kv: log beta times age, evicted when the buffer is full; beta = 
     CHECK(kept(cache, seq, 0, 0).size() == 10);
 }
 
-TEST_CASE("locret: a gate over q, k and v of all heads") {
+TEST_CASE("locret: a gate over q, k and v of all heads; a prompt in chunks takes its budget and a chunk") {
     const drift data(small, 600, 59);
     using cache_t = precise<kvtl::presets::locret>;
     kvtl::gate_header h;
     h.layers = 2, h.kv_heads = 2, h.inputs = (4 + 2 + 2) * 32, h.hidden = 12, h.act = kvtl::activation::relu;
     const auto weights = oracle::normal_values(2 * h.layer_floats(), 60, 0.2);
     const auto bytes = blob(h, weights);
+    const auto best = [&](std::size_t l, std::size_t head, std::size_t n) {
+        scores_t s;
+        for (std::size_t t = 0; t < n; ++t) {
+            std::vector<float> in;
+            for (const auto part : {data.q(l, t), data.k(l, t), data.v(l, t)})
+                in.insert(in.end(), part.begin(), part.end());
+            s.push_back(gate(h, weights, l, head, in));
+        }
+        return naive(data, 0, 10).best(s, 30);
+    };
+    for (const std::size_t chunk : {120U, 50U, 30U}) {
+        auto config = sized<cache_t>(40);
+        config.prefill_tokens = std::max<std::size_t>(chunk, 90);
+        config.window_tokens = 10;
+        config.retention.weights = bytes;
+        config.shards = 2;
+        config.memory_bytes = least_memory<cache_t>(config);
+        auto cache = open_cache<cache_t>(config);
+        const auto seq = *cache.begin();
+        oracle::largest_error error;
+        const naive truth(data, 0, 10);
+        for (std::size_t first = 0; first < 120; first += chunk) {
+            const std::size_t n = std::min(chunk, 120 - first);
+            for (std::size_t l = 0; l < 2; ++l) {
+                auto in = data.input(l, first, n);
+                in.last_chunk = first + n == 120;
+                std::vector<float> out(n * data.query_floats());
+                for (unsigned s = 0; s < 2; ++s) require_ok(cache.prefill(seq, l, in, out, s));
+                for (std::size_t hq = 0; hq < 4; ++hq) {
+                    tokens_t seen = first == 0 ? tokens_t{} : best(l, hq / 2, first);
+                    for (std::size_t t = first; t < first + n; ++t) {
+                        seen.push_back(static_cast<std::uint32_t>(t));
+                        const scores_t expected = truth.output(l, hq, t, seen);
+                        for (std::size_t d = 0; d < 32; ++d)
+                            error.see(static_cast<double>(out[((t - first) * 4 + hq) * 32 + d]) -
+                                      expected[d]);
+                    }
+                }
+                for (std::size_t head = 0; head < 2; ++head) // however it was cut: the best of all so far
+                    CHECK(kept(cache, seq, l, head) == best(l, head, first + n));
+            }
+        }
+        CHECK(error.value() < exact);
+        for (unsigned s = 0; s < 2; ++s) // beside the chunk in the work area, no more than the budget
+            CHECK(cache.inspect(s).pool().used_peak() <= 2 * kvtl::blocks_for(41));
+        for (std::size_t t = 120; t < 125; ++t) CHECK(decode_and_compare(cache, seq, data, t) < exact);
+    }
     auto config = sized<cache_t>(40);
+    config.prefill_tokens = 60;
     config.window_tokens = 10;
     config.retention.weights = bytes;
-    config.shards = 2;
     auto cache = open_cache<cache_t>(config);
     const auto seq = *cache.begin();
-    feed_prompt(cache, seq, data, 120, 50);
-    for (std::size_t l = 0; l < 2; ++l)
-        for (std::size_t head = 0; head < 2; ++head) {
-            scores_t s;
-            for (std::size_t t = 0; t < 120; ++t) {
-                std::vector<float> in;
-                for (const auto part : {data.q(l, t), data.k(l, t), data.v(l, t)})
-                    in.insert(in.end(), part.begin(), part.end());
-                s.push_back(gate(h, weights, l, head, in));
-            }
-            CHECK(kept(cache, seq, l, head) == naive(data, 0, 10).best(s, 30));
-        }
+    auto in = data.input(0, 0, 50);
+    in.last_chunk = false;
+    require_ok(cache.prefill(seq, 0, in, {}));
+    std::vector<float> out(data.query_floats());
+    const auto early = cache.attend(seq, 0, data.input(0, 50), out);
+    CHECK(std::string(early.what()).find("50 tokens wait") != std::string::npos);
+    const auto refused = cache.prefill(seq, 0, data.input(0, 50, 21), {});
+    CHECK(std::string(refused.what()).find("21 tokens beside 40 that were kept") != std::string::npos);
+    require_ok(cache.prefill(seq, 0, data.input(0, 50, 20), {}));
+    CHECK(kept(cache, seq, 0, 0) == best(0, 0, 70));
 }
 
 TEST_CASE("global_gates: one scale for all heads and layers") {

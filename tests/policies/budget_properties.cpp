@@ -54,7 +54,7 @@ std::vector<float> lane_scores(oracle::generator& random, std::size_t n) {
 
 template <class Policy>
 board run(const typename Policy::config& config, kvtl::budget_limits limits, std::uint32_t n,
-          std::uint64_t seed) {
+          std::uint64_t seed, std::uint64_t* most_held = nullptr) {
     using state_t = typename Policy::template state<geometry>;
     CAPTURE(std::string(Policy::name));
     CAPTURE(limits.layers);
@@ -78,6 +78,7 @@ board run(const typename Policy::config& config, kvtl::budget_limits limits, std
         }
         b.seen = l + 1;
         REQUIRE(b.held() <= state.peak());
+        if (most_held != nullptr) *most_held = std::max(*most_held, b.held());
         const auto before = keep;
         state.revise(l, b, keep);
         const bool none_grew = std::equal(keep.begin(), keep.end(), before.begin(),
@@ -110,6 +111,7 @@ TEST_CASE("sums are exact, nothing grows back, the peak holds") {
     run_all<kvtl::pyramid>();
     run_all<kvtl::pyramid_with_window>();
     run_all<kvtl::cascade>();
+    run_all<kvtl::cascade_between<2, 1>>();
     run_all<kvtl::head_adaptive<>>();
     run_all<kvtl::head_adaptive<kvtl::pyramid>>();
     run_all<kvtl::table>();
@@ -121,6 +123,41 @@ TEST_CASE("sums are exact, nothing grows back, the peak holds") {
         };
         run_all<kvtl::progressive>(vary);
         run_all<kvtl::progressive_heads>(vary);
+    }
+}
+
+TEST_CASE("progressive: the declared peak is what a longest prompt really comes to, not more") {
+    using state_t = kvtl::progressive::state<geometry>;
+    for (std::uint32_t layers = 1; layers <= 80; layers += layers < 20 ? 1 : 6)
+        for (std::uint32_t interval = 1; interval <= 7; ++interval) {
+            const kvtl::progressive::config c{.r_max = static_cast<float>(1 + (layers + interval) % 10),
+                                              .interval = interval};
+            const kvtl::budget_limits limits{layers, 2, 6, 8, 40};
+            std::vector<std::byte> memory(state_t::bytes(limits));
+            std::uint64_t most = 0;
+            static_cast<void>(run<kvtl::progressive>(c, limits, 40, layers, &most));
+            CAPTURE(layers);
+            CAPTURE(interval);
+            CHECK(most == state_t(c, limits, memory).peak());
+            CHECK(most <= std::uint64_t{layers} * 2 * 40); // never more than the whole prompt
+        }
+}
+
+TEST_CASE("cascade_between: the layers at the ends keep the mean, whatever the others get") {
+    const kvtl::budget_limits limits{9, 2, 16, 8, 200};
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+        const board b = run<kvtl::cascade_between<2, 1>>({}, limits, 200, seed);
+        for (const std::uint32_t l : {0U, 1U, 8U}) CHECK(b.keep(l, 0) == 16);
+        double sum = 0;
+        for (std::uint32_t l = 2; l < 8; ++l) sum += static_cast<double>(b.preferences[l]);
+        for (std::uint32_t l = 2; l < 8; ++l) {
+            const double share = static_cast<double>(b.preferences[l]) / sum * 16.0 * 6;
+            CHECK(std::fabs(b.keep(l, 1) - share) <= 2.0);
+        }
+    }
+    for (std::uint32_t layers = 1; layers <= 3; ++layers) { // nobody is left to share
+        const board b = run<kvtl::cascade_between<2, 1>>({}, {layers, 1, 16, 8, 200}, 200, layers);
+        for (std::uint32_t l = 0; l < layers; ++l) CHECK(b.keep(l, 0) == 16);
     }
 }
 

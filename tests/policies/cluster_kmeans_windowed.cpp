@@ -12,6 +12,7 @@
 
 #include <set>
 #include <string>
+#include <utility>
 
 using namespace kvtl;
 using namespace kvtl_test;
@@ -94,6 +95,7 @@ TEST_CASE("values that cannot work are refused by name") {
     CHECK(says({.window = 0}, "clusterer.window is 0"));
     CHECK(says({.window = 20, .window_clusters = 21},
                "clusterer.window_clusters is 21; valid: 1 to window (20)"));
+    CHECK(says({.smallest_batch = 0}, "clusterer.smallest_batch is 0"));
     CHECK(state::check({}).ok());
 }
 
@@ -173,10 +175,12 @@ TEST_CASE("decoded entries wait until a batch is full and become units together"
     CHECK(worst < 1e-5);
 }
 
-TEST_CASE("no more entries wait than a quarter of what may be attended") {
+TEST_CASE("no more entries wait than a quarter of what may be attended, or the smallest batch") {
     using cache_type = kv_manager<recorded<presets::clusterkv>, any_model>;
-    for (const std::size_t attend : {48U, 96U, 1000U}) {
+    for (const auto& [attend, smallest] :
+         {std::pair(48U, 16U), {96U, 16U}, {1000U, 16U}, {96U, 32U}, {96U, 64U}}) {
         auto c = small_batches<cache_type>(400, attend);
+        c.clusterer.smallest_batch = smallest;
         c.memory_bytes = std::size_t{2} << 20;
         const auto log = std::make_shared<io_log>();
         c.io.log = log;
@@ -189,7 +193,7 @@ TEST_CASE("no more entries wait than a quarter of what may be attended") {
             one.decode(1);
             most = std::max(most, look_at(cache, *log, data, 0, 0).window.size());
         }
-        CHECK(most == 8 + std::min<std::size_t>(40, std::max<std::size_t>(16, attend / 4)) - 1);
+        CHECK(most == 8 + std::min(40U, std::max(smallest, attend / 4)) - 1);
     }
 }
 

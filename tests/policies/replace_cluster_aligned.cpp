@@ -21,12 +21,14 @@ struct aligned_model {
         bool is_protected;
     };
     std::uint32_t reserved, steps, largest;
+    double access;
     std::map<std::uint32_t, resident> all{};
-    std::uint32_t now = 0;
+    std::uint32_t now = 0, requests = 0;
     std::uint64_t stamps = 0;
 
     aligned_model(const cluster_aligned::config& c, std::uint32_t handles, std::uint32_t unit_pages)
-        : reserved(handles * c.updated_percent / 100), steps(c.updated_steps), largest(unit_pages) {}
+        : reserved(handles * c.updated_percent / 100), steps(c.updated_steps), largest(unit_pages),
+          access(c.access_percent * 0.01) {}
 
     [[nodiscard]] std::uint32_t oldest_protected() const {
         std::uint32_t best = none;
@@ -36,6 +38,7 @@ struct aligned_model {
     }
     void unprotect(std::uint32_t h) {
         all.at(h).is_protected = false;
+        all.at(h).used = ++requests;
         all.at(h).stamp = ++stamps;
     }
     void tick() {
@@ -45,7 +48,7 @@ struct aligned_model {
             unprotect(h);
     }
     void admit(std::uint32_t h, resident_facts facts) {
-        all[h] = {facts.pages, now, now, ++stamps, facts.updated};
+        all[h] = {facts.pages, ++requests, now, ++stamps, facts.updated};
         for (;;) {
             std::uint32_t pages = 0;
             for (const auto& [i, r] : all) pages += r.is_protected ? r.pages : 0;
@@ -56,12 +59,12 @@ struct aligned_model {
     void remove(std::uint32_t h) { all.erase(h); }
     void refresh(std::uint32_t h, resident_facts facts) { admit(h, facts); }
     void touch(std::uint32_t h) {
-        all.at(h).used = now;
+        all.at(h).used = ++requests;
         if (!all.at(h).is_protected) all.at(h).stamp = ++stamps;
     }
     template <class Pinned> [[nodiscard]] std::uint32_t victim(Pinned&& pinned) const {
         std::uint32_t best = none;
-        std::uint64_t best_weight = 0;
+        double best_weight = 0;
         for (std::uint32_t size = largest; size > 0;
              --size) { // the end of each size's list; ties to the larger
             std::uint32_t end = none;
@@ -70,7 +73,8 @@ struct aligned_model {
                     (end == none || r.stamp < all.at(end).stamp))
                     end = h;
             if (end == none) continue;
-            const std::uint64_t weight = std::uint64_t{size} * (now - all.at(end).used + 1);
+            const double idle = requests - all.at(end).used + 1;
+            const double weight = idle * size / (size + access);
             if (weight > best_weight) {
                 best = end;
                 best_weight = weight;
@@ -110,23 +114,41 @@ TEST_CASE("cluster_aligned") {
 }
 
 TEST_CASE("without a reserve every unit ages by its size") {
-    const cluster_aligned::config config{.updated_percent = 0, .updated_steps = 16};
+    const cluster_aligned::config config{.updated_percent = 0, .updated_steps = 16, .access_percent = 400};
     kvtl_test::replacement_contract<cluster_aligned>(config, [&](std::uint32_t handles, std::uint32_t pages) {
         return aligned_model(config, handles, pages);
     });
 }
 
-TEST_CASE("a cluster of four pages leaves after a quarter of the idle time of one page") {
+TEST_CASE("a cluster of four pages leaves after three quarters of the idle time of one page") {
     small_cache c;
-    c.s.admit(0, {.pages = 1});
-    c.ticks(10);
-    c.s.admit(1, {.pages = 4});
-    c.ticks(1); // ages 12 and 2: 12 x 1 against 2 x 4
-    CHECK(c.s.victim(nothing_pinned) == 0);
-    c.ticks(2); // 14 against 16
+    c.s.admit(0, {.pages = 1}); // weighs 1 / 1.5 per request
+    c.s.admit(1, {.pages = 4}); // 4 / 4.5
+    c.s.admit(2, {.pages = 1});
+    c.s.touch(2); // ages 4, 3: 2.67 each, and the larger one goes
     CHECK(c.s.victim(nothing_pinned) == 1);
-    c.s.touch(1);
+    c.s.touch(1); // ages 5, 1
     CHECK(c.s.victim(nothing_pinned) == 0);
+    c.s.touch(2); // ages 6, 2: 4 against 1.78
+    CHECK(c.s.victim(nothing_pinned) == 0);
+    c.s.touch(0); // 0 is the youngest, 1 is older than 2
+    CHECK(c.evict() == 1);
+    CHECK(c.evict() == 2);
+}
+
+TEST_CASE("the dearer an access the earlier a large cluster leaves") {
+    const auto victim = [](std::uint32_t access_percent) {
+        kvtl_test::guarded_bytes memory(state::bytes(16, 4));
+        state s({.updated_percent = 25, .updated_steps = 16, .access_percent = access_percent}, 16, 4,
+                memory.memory());
+        s.admit(0, {.pages = 1}); // age 3
+        s.admit(1, {.pages = 4}); // age 2
+        s.admit(2, {.pages = 1});
+        return s.victim(nothing_pinned);
+    };
+    CHECK(victim(0) == 0);   // LRU
+    CHECK(victim(50) == 0);  // 3 / 1.5 against 2 x 4 / 4.5
+    CHECK(victim(100) == 1); // 3 / 2 against 2 x 4 / 5
 }
 
 TEST_CASE("a quarter of the frames protects updated clusters, the one updated longest ago loses first") {

@@ -10,6 +10,8 @@
 #include "error.hpp"
 #include "fingerprint.hpp"
 #include "fit.hpp"
+#include "gate_fit.hpp"
+#include "gates.hpp"
 #include "gguf.hpp"
 #include "listening_cache.hpp"
 #include "model.hpp"
@@ -30,6 +32,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <optional>
 
 namespace {
 
@@ -42,6 +45,7 @@ struct arguments {
     std::string model;
     std::string text;
     std::string output;
+    std::string gates;
     std::string json_file;
     std::size_t max_tokens = 32768;
     std::size_t piece_tokens = 2048;
@@ -54,6 +58,7 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("-m,--model", a.model, "GGUF file (llama, qwen2, qwen3; F32, F16, BF16, Q8_0, Q4_0)");
     app.add_option("-f,--file", a.text, "text that the bases are fitted to");
     app.add_option("-o,--output", a.output, "calibration file to write");
+    app.add_option("--gates", a.gates, "also fit linear gates for the policy locret, into this file");
     app.add_option("--rank", a.fit.rank, "directions of the joint adapter; 0: all (KV heads x head size)");
     app.add_option("--channels", a.fit.channels, "frequency pairs listed per KV head; 0: a quarter of them");
     app.add_option("--max-tokens", a.max_tokens, "tokens of the text that are used at most")
@@ -78,6 +83,8 @@ void check(const arguments& a) {
     require(a.threads >= 1 && a.threads <= 256,
             "--threads is " + std::to_string(a.threads) + "; valid: 1 to 256");
     engine::require_writable(a.output, "--output");
+    require(a.gates != "-", "--gates: weights need a file");
+    engine::require_writable(a.gates, "--gates");
     engine::require_writable(a.json_file, "--json");
 }
 
@@ -150,9 +157,12 @@ void run(arguments a) {
                               : static_cast<std::uint32_t>(model.rope_frequencies().size());
 
     engine::calibration_fit fit(hyper.shape, a.fit);
+    std::optional<engine::gate_fit> gates;
+    if (!a.gates.empty()) gates.emplace(hyper.shape);
     std::vector<float> queries_before; // of the previous layer, for the query map
     engine::listening_cache cache(hyper.shape, a.fit.pre_rope,
                                   [&](std::uint32_t layer, const kvtl::layer_input& in) {
+                                      if (gates) gates->add(layer, in);
                                       fit.add(layer, a.fit.pre_rope ? in.k_pre : in.k, in.q, queries_before);
                                       queries_before.assign(in.q.begin(), in.q.end());
                                   });
@@ -169,6 +179,14 @@ void run(arguments a) {
     bar.clear();
 
     const engine::fitted result = fit.finish();
+    if (gates) {
+        const engine::fitted_gates g = gates->finish();
+        if (const auto s = engine::write_gates(a.gates, g.header, g.weights); !s)
+            throw engine::run_failure(s.what());
+        std::fprintf(stderr,
+                     "%s: linear gates explain %.2f or more of later attention's variance in every layer\n",
+                     a.gates.c_str(), *std::min_element(g.explained.begin(), g.explained.end()));
+    }
     const std::uint64_t fingerprint = fingerprint_of(model);
     result.write(a.output, fingerprint);
     if (!a.json_file.empty()) engine::write_output(a.json_file, to_json(result, fingerprint).dump());

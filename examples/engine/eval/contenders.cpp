@@ -7,29 +7,47 @@
 #include "progress.hpp"
 
 #include <algorithm>
+#include <set>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 namespace eval {
 
 namespace {
 
 /// Returns what the cache wants. Throws bad_input.
-engine::cache_wants try_once(engine::cache_options& options, const char* program) {
-    const engine::cache_wants wants = engine::open_or_fall_back(options, program)->wants();
-    engine::forget_file();
+engine::cache_wants try_once(engine::cache_options& options, const std::vector<task>& tasks,
+                             const char* program) {
+    std::set<std::pair<std::size_t, std::size_t>> sizes;
+    for (const task& t : tasks)
+        for (const example& e : t.examples) {
+            const auto own = sized_for(options, t, e);
+            sizes.emplace(own.prefill_tokens, own.max_tokens);
+        }
+    if (sizes.empty()) sizes.emplace(options.prefill_tokens, options.max_tokens);
+    engine::cache_wants wants;
+    for (const auto& [prefill, most] : sizes) {
+        engine::cache_options own = options;
+        own.prefill_tokens = prefill;
+        own.max_tokens = most;
+        wants = engine::open_or_fall_back(own, program)->wants();
+        engine::forget_file();
+        options.io = own.io;
+    }
     return wants;
 }
 
 /// A reference line with too little memory gets twice as much until it opens. When memory is not what it
 /// lacks, the first reason is thrown.
-engine::cache_wants try_with_more(engine::cache_options& options, const char* program) {
+engine::cache_wants try_with_more(engine::cache_options& options, const std::vector<task>& tasks,
+                                  const char* program) {
     constexpr int doublings = 6;
     const std::size_t asked = options.memory_bytes;
     std::string reason;
     for (int i = 0; i <= doublings; ++i) {
         try {
-            return try_once(options, program);
+            return try_once(options, tasks, program);
         } catch (const engine::bad_input& e) {
             if (i == 0) reason = e.what();
             options.memory_bytes *= 2;
@@ -44,6 +62,7 @@ row failed_row(const contender& c, const task& of) {
     row r;
     r.policy = c.options.policy;
     r.task = of.name;
+    r.question = of.question();
     r.attend_tokens = c.options.attend_tokens;
     if (c.options.keep_tokens != 0) r.keep_tokens = c.options.keep_tokens;
     r.error = c.error;
@@ -71,13 +90,14 @@ bool built_in(std::string_view policy) {
     return std::find(names.begin(), names.end(), policy) != names.end();
 }
 
-engine::cache_wants try_all(std::vector<contender>& all, std::string& io, const char* program) {
+engine::cache_wants try_all(std::vector<contender>& all, std::string& io, const char* program,
+                            const std::vector<task>& tasks) {
     engine::cache_wants wants;
     for (contender& c : all) {
         if (c.options.io != "memory") c.options.io = io;
         try {
             const engine::cache_wants own =
-                c.reference ? try_with_more(c.options, program) : try_once(c.options, program);
+                c.reference ? try_with_more(c.options, tasks, program) : try_once(c.options, tasks, program);
             wants.signals = wants.signals | own.signals;
             wants.prefetch = wants.prefetch || own.prefetch;
             if (c.options.io != "memory") io = c.options.io;

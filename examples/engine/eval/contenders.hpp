@@ -34,9 +34,10 @@ struct contender {
 
 [[nodiscard]] bool built_in(std::string_view policy);
 
-/// Opens and closes every contender; fills the errors. Returns all that those which opened want of the
-/// engine; `io` becomes the device that the system really gives.
-engine::cache_wants try_all(std::vector<contender>& all, std::string& io, const char* program);
+/// Opens and closes every contender as these tasks will; fills the errors. Returns all that those which
+/// opened want of the engine; `io` becomes the device that the system really gives.
+engine::cache_wants try_all(std::vector<contender>& all, std::string& io, const char* program,
+                            const std::vector<task>& tasks = {});
 
 /// Throws bad_input with the first reason when no policy of these takes part. `full`, which needs neither
 /// file nor bound, counts only when it is alone.

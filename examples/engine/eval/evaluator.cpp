@@ -4,6 +4,7 @@
 #include "cleanup.hpp"
 #include "demo_document.hpp"
 #include "error.hpp"
+#include "lookahead.hpp"
 #include "program.hpp"
 #include "sampler.hpp"
 
@@ -73,6 +74,15 @@ std::span<const float> row_of(const std::vector<float>& all, std::size_t i, std:
 
 } // namespace
 
+engine::cache_options sized_for(engine::cache_options options, const task& of, const example& e) {
+    const engine::cache_wants budgets = engine::policy_wants(options.policy);
+    if (budgets.evicts && !budgets.retrieves) {
+        options.prefill_tokens = e.prefill;
+        options.max_tokens = of.most_tokens(e);
+    }
+    return options;
+}
+
 struct evaluator::opened {
     std::unique_ptr<engine::kv_cache> cache;
     kvtl::sequence_id sequence{};
@@ -86,7 +96,13 @@ struct evaluator::opened {
 evaluator::evaluator(const engine::model& m, const engine::tokenizer& words, engine::thread_pool& pool,
                      const engine::cache_options& options, engine::cache_wants wants, const char* program)
     : words_(words), pool_(pool), options_(options), program_(program), shape_(m.hyper().shape),
-      stage_(shape_, options.shards, wants), transformer_(m, stage_, pool), per_shard_(options.shards) {}
+      stage_(shape_, options.shards, wants), transformer_(m, stage_, pool), per_shard_(options.shards) {
+    look_ahead(engine::default_probe);
+}
+
+void evaluator::look_ahead(std::string_view text) {
+    transformer_.look_ahead(engine::continuation(words_, text));
+}
 
 evaluator::opened evaluator::open(const engine::cache_options& options) {
     opened o;
@@ -133,6 +149,7 @@ void evaluator::replay_prompt(opened& o) {
         in.v = std::span(r.v).first(r.v.size() / total * n);
         if (contains(wants.signals, kvtl::signal::k_pre)) in.k_pre = std::span(r.k_pre).first(in.k.size());
         if (contains(wants.signals, kvtl::signal::x)) in.x = std::span(r.x).first(r.x.size() / total * n);
+        if (contains(wants.signals, kvtl::signal::probe)) in.probe = r.probe;
         const auto all_parts = [&](std::span<float> out) {
             pool_.parallel(o.cache->shards(), [&](std::size_t s) noexcept {
                 per_shard_[s] = o.cache->prefill(o.sequence, l, in, out, static_cast<unsigned>(s));
@@ -253,16 +270,17 @@ void evaluator::open_loop(opened& o, tally& to) {
 void evaluator::measure(const task& of, const example& e, const engine::cache_options& options,
                         bool with_open_loop, tally& to) {
     const std::size_t prompt_end = transformer_.position();
+    const engine::cache_options own = sized_for(options, of, e);
     try {
         {
-            opened o = open(options);
+            opened o = open(own);
             const auto start = clock::now();
             replay_prompt(o);
             to.prefill_s += seconds_since(start);
             closed_loop(of, e, o, to);
         }
         if (with_open_loop && recording_.decoded != 0) {
-            opened o = open(options);
+            opened o = open(own);
             replay_prompt(o);
             open_loop(o, to);
         }
@@ -279,6 +297,7 @@ row tally::to_row(const engine::cache_options& options, const task& of) const {
     row r;
     r.policy = options.policy;
     r.task = of.name;
+    r.question = of.question();
     r.attend_tokens = options.attend_tokens;
     if (options.keep_tokens != 0) r.keep_tokens = options.keep_tokens;
     r.config = last.config;

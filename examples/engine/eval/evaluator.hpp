@@ -26,6 +26,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace eval {
@@ -52,12 +53,21 @@ struct tally {
     [[nodiscard]] row to_row(const engine::cache_options& options, const task& of) const;
 };
 
+/// The same options as this example needs them. A policy that only evicts holds what it decodes, so that its
+/// memory is promised for one prompt and what follows; the others' sizes shall not change from example to
+/// example.
+[[nodiscard]] engine::cache_options sized_for(engine::cache_options options, const task& of,
+                                              const example& e);
+
 class evaluator {
   public:
     /// `options`: what every cache gets but the policy and its budget. `wants`: all that any policy wants.
     /// Everything must outlive it.
     evaluator(const engine::model& m, const engine::tokenizer& words, engine::thread_pool& pool,
               const engine::cache_options& options, engine::cache_wants wants, const char* program);
+
+    /// What policies that look ahead are told the future is like, instead of engine::default_probe.
+    void look_ahead(std::string_view text);
 
     /// Runs the full model. Throws run_failure.
     void record(const task& of, const example& e);

@@ -63,9 +63,17 @@ std::string bytes(const std::optional<double>& value) {
     return value ? with_unit(*value) : "–";
 }
 
+/// A policy that evicts attends all that it keeps: there one number says both.
 std::string budget_of(const row& r) {
-    return std::to_string(r.attend_tokens) +
-           (r.keep_tokens ? " / keep " + std::to_string(*r.keep_tokens) : "");
+    const std::string attended = std::to_string(r.attend_tokens) + " attended";
+    if (!r.keep_tokens) return attended;
+    const std::string kept = std::to_string(*r.keep_tokens) + " kept";
+    return *r.keep_tokens == r.attend_tokens ? kept : kept + ", " + attended;
+}
+
+/// Rows of one task under one condition stand together.
+std::string heading_of(const row& r) {
+    return r.question.empty() ? r.task : r.task + ": question " + r.question + " while compressing";
 }
 
 /// The figure by which a task is judged.
@@ -161,8 +169,8 @@ class section {
                 if (policy == "full") level = y;
                 if (const auto& value = r->*cost)
                     s.points.push_back({*value < strip_from ? *value : infinity, *y,
-                                        policy + ", " + budget_of(*r) + " attended: " +
-                                            number(y, quality_.pattern) + " at " + with_unit(*value)});
+                                        policy + ", " + budget_of(*r) + ": " + number(y, quality_.pattern) +
+                                            " at " + with_unit(*value)});
             }
             all.push_back(std::move(s));
         }
@@ -217,7 +225,7 @@ class section {
     }
 
     void all_rows(bool open) {
-        const std::array names = {"attended",         "accuracy", "95 %",    "nll",
+        const std::array names = {"budget",           "accuracy", "95 %",    "nll",
                                   "perplexity ratio", "KL",       "top-1",   "mass recall",
                                   "output error",     "kept",     "DRAM",    "read / token",
                                   "reads / token",    "hit rate", "tokens/s"};
@@ -287,7 +295,7 @@ class section {
         const auto budgets = budgets_of(timed);
         for (const auto& b : budgets) {
             out_ += std::string("<details") + (b == budgets.back() ? " open" : "") + "><summary>" +
-                    escaped(b) + " attended</summary><div class=\"bars\">";
+                    escaped(b) + "</summary><div class=\"bars\">";
             for (const row* r : timed)
                 if (budget_of(*r) == b) bar(*r, total(r), longest);
             out_ += "</div></details>";
@@ -329,10 +337,10 @@ std::string to_html(const report& r) {
     for (const row& one : r.rows) all.push_back(&one);
     if (all.empty()) return out + "<p>There are no rows.</p></body></html>";
     const auto policies = policies_of(all);
-    for (const auto& task : distinct(all, [](const row& one) { return one.task; })) {
+    for (const auto& task : distinct(all, [](const row& one) { return heading_of(one); })) {
         std::vector<const row*> own;
         std::copy_if(all.begin(), all.end(), std::back_inserter(own),
-                     [&](const row* one) { return one->task == task; });
+                     [&](const row* one) { return heading_of(*one) == task; });
         out += section(task, std::move(own), policies).text();
     }
     return out + "</body></html>";

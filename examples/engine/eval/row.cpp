@@ -30,6 +30,7 @@ std::string to_json(const std::vector<row>& rows) {
         for (const auto& [name, microseconds] : r.phase_us) phases[name] = microseconds;
         all.push_back({{"policy", r.policy},
                        {"task", r.task},
+                       {"question", r.question.empty() ? json() : json(r.question)},
                        {"attend_tokens", r.attend_tokens},
                        {"keep_tokens", value(r.keep_tokens)},
                        {"config", config},

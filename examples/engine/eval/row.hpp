@@ -18,8 +18,9 @@ namespace eval {
 struct row {
     std::string policy;
     std::string task;
+    std::string question; ///< "hidden" while the policy compressed, "known", or empty: the task has none
     std::size_t attend_tokens = 0;
-    std::optional<std::size_t> keep_tokens;                  ///< empty: the policy's default
+    std::optional<std::size_t> keep_tokens;                  ///< empty: the policy's default, or it keeps all
     std::vector<std::pair<std::string, std::string>> config; ///< ("slot.field", value) as it ran
     std::optional<std::string> error;                        ///< why the policy could not run
 

@@ -27,6 +27,7 @@ void stage::record_input(layer_recording& to, const kvtl::layer_input& in) {
     append(to.v, in.v);
     append(to.k_pre, in.k_pre);
     append(to.x, in.x);
+    append(to.probe, in.probe);
 }
 
 kvtl::status stage::prefill(kvtl::sequence_id, std::uint32_t layer, const kvtl::layer_input& in,

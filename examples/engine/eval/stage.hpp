@@ -23,6 +23,7 @@ struct layer_recording {
     std::vector<float> q;        ///< (P + S, HQ, D)
     std::vector<float> k, v;     ///< (P + S, H, D)
     std::vector<float> k_pre, x; ///< (P + S, ...) when some policy wants them
+    std::vector<float> probe;    ///< (., HQ, D) queries that stand for the prompt's future, likewise
     std::vector<float> guess;    ///< (S, HQ, D) queries predicted before this layer, likewise; not in layer 0
     std::vector<float> out;      ///< (S, HQ, D)
     std::vector<float> lse;      ///< (S, HQ)

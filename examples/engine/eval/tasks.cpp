@@ -181,12 +181,15 @@ void cut_text(const std::string& text, const engine::tokenizer& words, std::size
 
 std::size_t task::most_tokens() const {
     std::size_t most = 0;
-    for (const example& e : examples) {
-        const std::size_t answer =
-            e.most_answer_tokens == 0 ? 0 : e.most_answer_tokens - 1; // last one not fed
-        most = std::max(most, forced_tokens(e) + answer);
-    }
+    for (const example& e : examples) most = std::max(most, most_tokens(e));
     return most;
+}
+
+std::size_t longest_prompt(const std::vector<task>& tasks) {
+    std::size_t longest = 0;
+    for (const task& t : tasks)
+        for (const example& e : t.examples) longest = std::max(longest, e.prefill);
+    return longest;
 }
 
 std::size_t question_split(const engine::tokenizer& words, const std::vector<engine::token_id>& prompt) {
@@ -209,6 +212,7 @@ task make_task(const std::string& name, const engine::tokenizer& words, std::siz
                const task_options& options) {
     task out;
     out.name = name;
+    out.question_aware = options.question_aware;
     if (name.starts_with("needle:")) {
         needle_builder builder(out, words, context, options);
         const std::string rest = name.substr(7);

@@ -34,6 +34,7 @@ struct example {
 struct task {
     std::string name; ///< as the user wrote it
     task_kind kind = task_kind::needle;
+    bool question_aware = false; ///< the question is part of what is prefilled
     std::vector<example> examples;
 
     /// Tokens of an example that a cache is told while they are known beforehand. The last token of a piece
@@ -41,9 +42,20 @@ struct task {
     [[nodiscard]] std::size_t forced_tokens(const example& e) const {
         return e.tokens.size() - (kind == task_kind::nll ? 1 : 0);
     }
-    /// The most tokens that a cache has to hold.
+    /// The most tokens that a cache has to hold, for one example and for any.
+    [[nodiscard]] std::size_t most_tokens(const example& e) const {
+        return forced_tokens(e) +
+               (e.most_answer_tokens == 0 ? 0 : e.most_answer_tokens - 1); // last one not fed
+    }
     [[nodiscard]] std::size_t most_tokens() const;
+    /// What policies know of the question while they compress: "hidden", "known", or "" where there is none.
+    [[nodiscard]] std::string question() const {
+        return kind == task_kind::nll ? "" : question_aware ? "known" : "hidden";
+    }
 };
+
+/// Tokens of the longest prompt.
+[[nodiscard]] std::size_t longest_prompt(const std::vector<task>& tasks);
 
 struct task_options {
     std::string prose_file;         ///< of needle:gen and nll:builtin

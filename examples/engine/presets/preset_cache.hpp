@@ -5,8 +5,10 @@
 #include <kvtl/io/any_io.hpp>
 #include <kvtl/manager.hpp>
 
+#include "gates.hpp"
 #include "registry.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -110,14 +112,25 @@ template <class Config> [[nodiscard]] std::vector<std::pair<std::string, std::st
     return all;
 }
 
+/// Where the heads of a layer are decided together a sequence belongs to one shard: more shards than
+/// sequences would only reserve memory.
+template <class Preset> [[nodiscard]] consteval bool decides_heads_together() {
+    if constexpr (kvtl::drops_entries<Preset>) {
+        using score = typename Preset::retention::score;
+        return Preset::budget::decides_together || score::decides_together || score::reads_values;
+    } else {
+        return false;
+    }
+}
+
 } // namespace detail
 
-/// All that an engine with a model file can hand over; what a preset needs of it, wants() says.
-using engine_supplies = kvtl::supplied<kvtl::signal::q, kvtl::signal::k, kvtl::signal::v, kvtl::signal::k_pre,
-                                       kvtl::signal::x, kvtl::signal::calibration>;
+/// All that passes through this interface. What a preset needs of it, wants() says; whether the program that
+/// opens it has that, cache_options::supplied.
+using any_signal = kvtl::supplied<engine_signals, kvtl::signal::external>;
 
 template <class Preset> class preset_cache final : public kv_cache {
-    using manager = kvtl::kv_manager<on_any_io<Preset>, any_model, engine_supplies>;
+    using manager = kvtl::kv_manager<on_any_io<Preset>, any_model, any_signal>;
 
   public:
     preset_cache(manager m, const typename manager::config& c)
@@ -131,7 +144,10 @@ template <class Preset> class preset_cache final : public kv_cache {
         c.memory_bytes = o.memory_bytes;
         c.attend_tokens = o.attend_tokens;
         c.keep_tokens = o.keep_tokens;
+        c.prefill_tokens = o.prefill_tokens;
         c.shards = o.shards;
+        if constexpr (detail::decides_heads_together<Preset>())
+            c.shards = static_cast<unsigned>(std::min<std::size_t>(o.shards, o.max_sequences));
         c.time_phases = o.time_phases;
         const auto backend = kvtl::any_io::parse(o.io);
         if (!backend)
@@ -154,7 +170,20 @@ template <class Preset> class preset_cache final : public kv_cache {
                 return kvtl::error(kvtl::errc::unsupported,
                                    "--calibration: policy " + o.policy +
                                        " needs a file of bases (kvtl-calibrate writes one)");
-        c.supplied = engine_supplies::value;
+        std::vector<std::byte> gates;
+        if constexpr (has_gates) {
+            if (o.gates.empty())
+                return kvtl::error(kvtl::errc::unsupported,
+                                   "--gates: policy " + o.policy +
+                                       " needs a file with the weights of its gates "
+                                       "(kvtl/evict/gate_weights.hpp lays it out; kvtl-calibrate fits "
+                                       "those of locret)");
+            auto read = read_gates(o.gates);
+            if (!read) return read.error();
+            gates = std::move(*read);
+            c.retention.weights = gates; // open() copies them
+        }
+        c.supplied = o.supplied;
         c.calibration = o.calibration;
         if constexpr (requires { manager::fitted(c); })
             if (o.fit) {
@@ -210,16 +239,24 @@ template <class Preset> class preset_cache final : public kv_cache {
         return out;
     }
     [[nodiscard]] unsigned shards() const noexcept override { return manager_.shards(); }
-    [[nodiscard]] cache_wants wants() const noexcept override {
-        return {kvtl::needed_signals<Preset>(), requires {requires Preset::schedule::wants_prediction;
+    [[nodiscard]] cache_wants wants() const noexcept override { return needs(); }
+    [[nodiscard]] static cache_wants needs() noexcept {
+        cache_wants w;
+        w.signals = kvtl::needed_signals<Preset>();
+        if constexpr (requires { Preset::schedule::wants_prediction; })
+            w.prefetch = Preset::schedule::wants_prediction;
+        w.evicts = kvtl::drops_entries<Preset>;
+        if constexpr (!requires { typename Preset::second; }) // one that evicts first and then retrieves
+            w.retrieves = !w.evicts;
+        w.gates = has_gates;
+        return w;
     }
-};
-}
 
-private:
-manager manager_;
-std::vector<std::pair<std::string, std::string>> config_;
-}
-;
+  private:
+    static constexpr bool has_gates = requires(const typename manager::config& c) { c.retention.weights; };
+
+    manager manager_;
+    std::vector<std::pair<std::string, std::string>> config_;
+};
 
 } // namespace engine

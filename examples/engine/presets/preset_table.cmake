@@ -30,6 +30,7 @@ set(KVTL_PRESET_TABLE
     "infllm infllm"
     # Reference lines
     "no_cluster token_topk"
+    "no_cluster_streamed token_topk"
     "oracle token_topk"
     "random_units token_topk"
     "streaming_llm streaming demo"
@@ -42,6 +43,7 @@ set(KVTL_PRESET_TABLE
     "pyramidkv dynamickv"
     "dynamickv dynamickv"
     "cake dynamickv"
+    "compress_kv dynamickv"
     "adakv dynamickv"
     "defensivekv dynamickv"
     "layer_defensivekv dynamickv"
@@ -53,4 +55,13 @@ set(KVTL_PRESET_TABLE
     "keydiff query_free"
     "lagkv query_free"
     "d2o merging"
-    "kv_merger merging")
+    "kv_merger merging"
+    # Evicted from when the prompt ends, then retrieved from storage
+    "snapkv_then_dynakv composed"
+    "mpcache composed"
+    # What to keep is learned, or said by the engine
+    "trim_kv learned"
+    "locret learned"
+    "global_gates learned"
+    "lookahead_probe engine_decides"
+    "external_mask engine_decides")

@@ -50,7 +50,8 @@ template <class Types> class decode_eviction {
                 if (!in.lse.empty())
                     for (std::uint32_t g = 0; g < p.group; ++g)
                         in.lse[book_->query_offset(i) / book_->plan.dim + g] = p.max[g] + std::log(p.sum[g]);
-                const std::uint64_t bytes = std::uint64_t{held.size()} * 2 * book_->plan.dim * sizeof(E);
+                const std::uint64_t bytes =
+                    out.empty() ? 0 : std::uint64_t{held.size()} * 2 * book_->plan.dim * sizeof(E);
                 book_->stats.chosen_bytes += bytes;
                 book_->stats.resident_chosen_bytes += bytes;
                 book_->lap(clock, book_->stats.phase_ns.attend);

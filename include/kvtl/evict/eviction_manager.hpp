@@ -8,7 +8,10 @@
 // Memory:  open() promises that a prompt of prefill_tokens in one chunk fits, with all its layers before
 //          their budgets are settled, and max_tokens - prefill_tokens decoded entries (any number where the
 //          preset evicts in decode). Earlier chunks of a prompt and further entries take what memory_bytes
-//          leaves.
+//          leaves. prefill_tokens = 0 stands for max_tokens, which leaves nothing for decode: a preset that
+//          evicts at the prompt's end only should say how long its prompts are. A preset whose prompts are
+//          evicted from as they come holds one chunk at a time; its prefill_tokens bounds that chunk and what
+//          it joins, not the prompt.
 // Threads: as manager.hpp; where heads are decided together, a sequence belongs to one shard, and calls for
 //          the others do nothing.
 // SPDX-License-Identifier: MIT
@@ -54,6 +57,16 @@ class kv_manager<Preset, Geometry, Supplied> {
         auto memory = reservation::make(planned->bytes());
         if (!memory) return memory.error();
         return kv_manager(std::make_unique<core>(c, *planned, *std::move(memory)));
+    }
+
+    /// The smallest memory_bytes that open() accepts.
+    [[nodiscard]] static result<std::size_t> least_memory(config c) {
+        auto g = Geometry::from(c.shape);
+        if (!g) return g.error();
+        c.memory_bytes = std::numeric_limits<std::size_t>::max() / 2;
+        const auto planned = planner_type::plan(c, *g);
+        if (!planned) return planned.error();
+        return planned->least_bytes;
     }
 
     [[nodiscard]] result<sequence_id> begin() { return core_->calls.begin(); }

@@ -50,6 +50,7 @@ struct kept_lane {
     std::uint32_t waiting = 0; ///< tokens of queries in `queries`
     float merge_bar = 0;       ///< what a merging retention remembers of the lane
     bool prompt_open = false;  ///< a chunk has come, the last one has not
+    bool wanted = false;       ///< that chunk, or one before it, had something that should stay
 };
 
 /// Rows of a lane that hold neighbouring tokens in order.

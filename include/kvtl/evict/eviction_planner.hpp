@@ -42,6 +42,7 @@ template <class Preset, class Geometry> class eviction_planner {
         memory_parts parts;
         std::size_t fixed_bytes = 0; ///< everything but the blocks, rounded up to pages
         std::size_t block_bytes = 0;
+        std::size_t least_bytes = 0; ///< memory_bytes below which there is no plan
         [[nodiscard]] std::size_t bytes() const noexcept {
             return fixed_bytes + std::size_t{plan.shards} * plan.blocks * block_bytes;
         }
@@ -111,14 +112,26 @@ template <class Preset, class Geometry> class eviction_planner {
         std::vector<std::byte> memory(types::score_state::bytes(c.retention, a.scores));
         if constexpr (score::evicts_in_decode)
             p.slack = typename types::score_state(c.retention, a.scores, memory).slack();
-        const std::uint64_t peak = typename types::budget_state(c.budget, a.budgets, scratch).peak();
         const std::uint64_t lanes = std::uint64_t{p.layers} * p.shard_lanes;
-        const std::uint64_t decode = score::evicts_in_decode ? p.slack + 1U : p.max_tokens - p.prefill_tokens;
-        const std::uint64_t settled = lanes * (p.keep + decode);
+        const std::uint64_t peak = std::min(typename types::budget_state(c.budget, a.budgets, scratch).peak(),
+                                            lanes * a.budgets.most);
         const std::uint64_t prompt = lanes * std::min(p.sinks + p.window, p.prefill_tokens) + peak;
-        p.guaranteed_blocks = static_cast<std::uint32_t>(std::max(settled, prompt) / rows_per_block + lanes);
+        const std::uint64_t settled = lanes * decode_rows(p);
+        // Every lane's last block may be half empty, but no lane has more than all its tokens.
+        const std::uint64_t in_prompt = std::min(prompt / rows_per_block + lanes,
+                                                 lanes * blocks_for(p.prefill_tokens)),
+                            in_decode =
+                                std::min(settled / rows_per_block + lanes, lanes * blocks_for(p.max_tokens));
+        p.guaranteed_blocks = static_cast<std::uint32_t>(std::max(in_prompt, in_decode));
         p.most_rows =
             score::evicts_in_decode ? std::max(p.prefill_tokens, p.keep) + p.slack + 2 : p.max_tokens + 1;
+    }
+
+    /// Entries of a head, on average, when decode ends.
+    static std::uint64_t decode_rows(const eviction_plan& p) {
+        if (score::evicts_in_decode)
+            return std::min<std::uint64_t>(std::uint64_t{p.keep} + p.slack + 1, p.max_tokens);
+        return std::uint64_t{std::min(p.keep, p.prefill_tokens)} + p.max_tokens - p.prefill_tokens;
     }
 
     static void measure(const config& c, answer& a, std::uint32_t blocks) {
@@ -143,7 +156,8 @@ template <class Preset, class Geometry> class eviction_planner {
         const eviction_plan& p = a.plan;
         const std::uint32_t least = p.guaranteed_blocks * p.sequences;
         measure(c, a, least);
-        if (a.bytes() > c.memory_bytes) return too_small(c, a);
+        a.least_bytes = a.bytes();
+        if (a.least_bytes > c.memory_bytes) return too_small(c, a);
         const std::uint64_t lane =
             std::uint64_t{blocks_for(p.most_rows)} +
             (std::size_t{p.window} * p.lane_group * p.dim * sizeof(float)) / a.block_bytes + 1;
@@ -172,6 +186,10 @@ template <class Preset, class Geometry> class eviction_planner {
         text += line("metadata", m.metadata, "");
         text += line("scratch", m.scratch, " (one head's prompt among it)");
         text += line("frames", m.frames, " (kept entries, at the peak before budgets are settled)");
+        if (!score::evicts_in_decode && a.plan.max_tokens > a.plan.prefill_tokens)
+            text += "\n  prefill_tokens is " + std::to_string(a.plan.prefill_tokens) + " and max_tokens " +
+                    std::to_string(a.plan.max_tokens) +
+                    ": frames hold the difference for decode in every head";
         return error(errc::bound_too_small, text);
     }
 };

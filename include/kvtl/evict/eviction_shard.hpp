@@ -35,8 +35,9 @@ template <class Types> class eviction_shard {
         const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
         if (lanes.empty()) return {};
         if (lanes[0].tokens > 0 && !lanes[0].prompt_open) return turn(slot, layer, in, tokens, out);
-        const std::uint32_t before = lanes[0].tokens, total = before + tokens;
-        if (status s = check_prompt(slot, layer, in, total); !s) return s;
+        const std::uint32_t before = lanes[0].tokens;
+        if (status s = check_prompt(slot, layer, in, tokens); !s) return s;
+        if constexpr (score::evicts_in_prompt) return stream(slot, layer, in, tokens, out);
         if (!in.last_chunk) return prompt_.add_chunk(slot, layer, in, before, tokens, out);
         return prompt_.complete(slot, layer, in, before, tokens, out);
     }
@@ -46,7 +47,8 @@ template <class Types> class eviction_shard {
         if (book_.lanes_of(slot, layer).empty()) return {};
         if (status s = check_decode("attend", slot, layer); !s) return s;
         if (status s = check_arrivals("attend", in, 1); !s) return s;
-        if (status s = book_.reserve(slot, book_.growth(slot, layer, 1), "attend", book::more_memory); !s)
+        if (status s = book_.reserve(slot, book_.growth(slot, layer, 1), "attend", book::rows_for::decode);
+            !s)
             return s;
         decode_.step(slot, layer, in, 0, out);
         ++book_.stats.steps;
@@ -57,7 +59,8 @@ template <class Types> class eviction_shard {
         if (book_.lanes_of(slot, layer).empty()) return {};
         if (status s = check_decode("append", slot, layer); !s) return s;
         if (status s = check_arrivals("append", in, 1); !s) return s;
-        if (status s = book_.reserve(slot, book_.growth(slot, layer, 1), "append", book::more_memory); !s)
+        if (status s = book_.reserve(slot, book_.growth(slot, layer, 1), "append", book::rows_for::decode);
+            !s)
             return s;
         decode_.step(slot, layer, in, 0, {});
         return {};
@@ -65,12 +68,20 @@ template <class Types> class eviction_shard {
 
     /// visit(kv head, keys, values) for every piece of rows that a layer holds.
     template <class Visit> void views(std::uint32_t slot, std::uint32_t layer, Visit&& visit) noexcept {
+        rows_of(slot, layer, 0, none,
+                [&](std::size_t head, std::uint32_t, rows_view<E> k, rows_view<E> v) { visit(head, k, v); });
+    }
+    /// visit(kv head, number of the first row, keys, values) for every piece of a layer's rows [begin, end).
+    template <class Visit>
+    void rows_of(std::uint32_t slot, std::uint32_t layer, std::uint32_t begin, std::uint32_t end,
+                 Visit&& visit) noexcept {
         const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const rows held = book_.open(lanes[i]);
-            held.pieces(0, held.size(), [&](std::uint32_t, rows_view<E> k, rows_view<E> v, const float*) {
-                visit(std::size_t{book_.head_of(i)}, k, v);
-            });
+            held.pieces(begin, std::min(end, held.size()),
+                        [&](std::uint32_t first, rows_view<E> k, rows_view<E> v, const float*) {
+                            visit(std::size_t{book_.head_of(i)}, first, k, v);
+                        });
         }
     }
 
@@ -98,17 +109,26 @@ template <class Types> class eviction_shard {
                 if (held.token(i) >= lane.tokens) held.remove(i);
         }
         book_.recount(slot);
+        if (tokens(slot, layer) != 0) return;
+        forget(slot, layer); // a prompt may come again
+        book_.memory.ledgers[slot].layers_seen = 0;
     }
 
     void end(std::uint32_t slot) noexcept {
-        for (std::uint32_t l = 0; l < book_.plan.layers; ++l)
-            for (kept_lane& lane : book_.lanes_of(slot, l)) {
-                book_.pool.release(lane.rows);
-                book_.pool.release(lane.queries);
-                lane = {};
-                lane.limit = book_.plan.keep;
-            }
+        for (std::uint32_t l = 0; l < book_.plan.layers; ++l) forget(slot, l);
         book_.memory.ledgers[slot] = {};
+    }
+    /// One layer of a sequence is empty again; others do not notice unless budgets compare layers.
+    void forget(std::uint32_t slot, std::uint32_t layer) noexcept {
+        const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
+        const std::uint32_t had = book::count_blocks(lanes);
+        for (kept_lane& lane : lanes) {
+            book_.pool.release(lane.rows);
+            book_.pool.release(lane.queries);
+            lane = {};
+            lane.limit = book_.plan.keep;
+        }
+        book_.recount(slot, lanes, had);
     }
 
     [[nodiscard]] std::uint32_t tokens(std::uint32_t slot, std::uint32_t layer) const noexcept {
@@ -132,11 +152,21 @@ template <class Types> class eviction_shard {
 
   private:
     [[nodiscard]] status check_prompt(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                      std::uint32_t total) const noexcept {
-        if (total > book_.plan.prefill_tokens)
+                                      std::uint32_t tokens) const noexcept {
+        const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
+        std::uint32_t held = 0; // what the chunk comes to lie beside
+        for (const kept_lane& lane : lanes)
+            held = std::max(held, score::evicts_in_prompt ? lane.rows.rows : lane.tokens);
+        if (held + std::uint64_t{tokens} > book_.plan.prefill_tokens) {
+            if (score::evicts_in_prompt)
+                return status::failure(errc::out_of_range,
+                                       "prefill: the chunk has %u tokens beside %u that were kept; valid: up "
+                                       "to prefill_tokens = %u together",
+                                       tokens, held, book_.plan.prefill_tokens);
             return status::failure(errc::out_of_range,
                                    "prefill: the prompt has %u tokens; valid: up to prefill_tokens = %u",
-                                   total, book_.plan.prefill_tokens);
+                                   held + tokens, book_.plan.prefill_tokens);
+        }
         constexpr bool queries =
             score::source == score_source::window || score::source == score_source::prompt;
         if (queries && in.q.empty())
@@ -154,6 +184,13 @@ template <class Types> class eviction_shard {
                                        "prefill: probe holds a number that is not finite");
         }
         if (status s = check_arrivals("prefill", in, in.k.size() / book_.plan.key_floats()); !s) return s;
+        if constexpr (requires { book_.score.wants_any(in); }) {
+            if (score::drops_unwanted && in.last_chunk && !lanes[0].wanted && !book_.score.wants_any(in))
+                return status::failure(errc::invalid_argument,
+                                       "prefill: external keeps nothing of %u tokens; valid: at least one "
+                                       "number > 0 in the prompt",
+                                       lanes[0].tokens + tokens);
+        }
         if (Types::budget::late && in.last_chunk && book_.memory.ledgers[slot].layers_seen != layer)
             return status::failure(errc::invalid_argument,
                                    "prefill: layer is %u; valid: %u, as budget %s divides layers in order",
@@ -187,13 +224,37 @@ template <class Types> class eviction_shard {
         return {};
     }
 
+    /// A prompt that is never held as a whole. Its queries pay for what is held when their turn comes; its
+    /// output is that of the whole chunk.
+    [[nodiscard]] status stream(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                                std::uint32_t tokens, std::span<float> out) noexcept {
+        const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
+        for (kept_lane& lane : lanes)
+            lane.limit = book_.plan.sinks + book_.plan.window + book_.budget.provisional(layer, none);
+        if (status s =
+                book_.reserve(slot, book_.growth(slot, layer, tokens), "prefill", book::rows_for::decode);
+            !s)
+            return s;
+        prompt_.attend_chunk(slot, layer, in, tokens, out);
+        layer_input steps = in;
+        steps.lse = {}; // of attend() alone
+        const auto phases = book_.stats.phase_ns;
+        const std::uint64_t start = book_.now();
+        for (std::uint32_t t = 0; t < tokens; ++t) decode_.step(slot, layer, steps, t, {});
+        book_.stats.phase_ns = phases;
+        book_.stats.phase_ns.evict += book_.now() - start;
+        for (kept_lane& lane : lanes) lane.prompt_open = !in.last_chunk;
+        return {};
+    }
+
     [[nodiscard]] status turn(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                               std::uint32_t tokens, std::span<float> out) noexcept {
         if (status s = check_decode("prefill", slot, layer); !s) return s;
         if (status s = check_arrivals("prefill", in, tokens); !s) return s;
         if (reads_mass && in.q.empty())
             return status::failure(errc::invalid_argument, "prefill: q is empty; valid: the turn's queries");
-        if (status s = book_.reserve(slot, book_.growth(slot, layer, tokens), "prefill", book::more_memory);
+        if (status s =
+                book_.reserve(slot, book_.growth(slot, layer, tokens), "prefill", book::rows_for::decode);
             !s)
             return s;
         layer_input turn_input = in;

@@ -7,6 +7,7 @@
 #include <kvtl/statistics.hpp>
 
 #include <chrono>
+#include <cstdio>
 
 namespace kvtl::inline v0 {
 
@@ -66,10 +67,8 @@ template <class Types> struct lane_book {
     }
 
     // -------------------------------------------------------------------------------------- rows
-    static constexpr const char* more_memory =
-        "raise memory_bytes, or let max_tokens - prefill_tokens be what "
-        "decode adds (this preset evicts at the prompt's end only)";
-    static constexpr const char* one_chunk = "raise memory_bytes, or give the prompt in one chunk";
+    /// What rows are asked for, so that a refusal can say what helps.
+    enum class rows_for : std::uint8_t { chunk, decode };
     /// Blocks that `tokens` more entries in each lane of a layer may take.
     [[nodiscard]] std::uint32_t growth(std::uint32_t slot, std::uint32_t layer,
                                        std::uint32_t tokens) const noexcept {
@@ -84,7 +83,7 @@ template <class Types> struct lane_book {
     }
     /// A sequence may always have its guaranteed blocks; what is beyond comes from the common rest.
     [[nodiscard]] status reserve(std::uint32_t slot, std::uint32_t more, const char* call,
-                                 const char* advice) const noexcept {
+                                 rows_for use) const noexcept {
         std::uint64_t promised = 0;
         for (std::uint32_t s = 0; s < plan.sequences; ++s)
             if (s != slot && (!plan.together || s % plan.shards == index))
@@ -92,10 +91,19 @@ template <class Types> struct lane_book {
                     plan.guaranteed_blocks - std::min(plan.guaranteed_blocks, memory.ledgers[s].blocks);
         const bool own = memory.ledgers[slot].blocks + more <= plan.guaranteed_blocks;
         if (own || more + promised <= pool.free_blocks()) return {};
+        const bool ends_there = use == rows_for::decode && !score_policy::evicts_in_decode;
+        char advice[128] = "";
+        if (use == rows_for::chunk) std::snprintf(advice, sizeof advice, ", or give the prompt in one chunk");
+        if (ends_there)
+            std::snprintf(
+                advice, sizeof advice,
+                ", or set prefill_tokens (%u of max_tokens = %u) to the longest prompt, so that open() "
+                "keeps room for the rest",
+                plan.prefill_tokens, plan.max_tokens);
         return status::failure(
             errc::bound_too_small,
-            "%s: memory_bytes has no room for %u more blocks of %u rows (the sequence holds "
-            "%u); %s",
+            "%s: memory_bytes has no room for %u more blocks of %u rows (%u are held); raise "
+            "it%s",
             call, more, rows_per_block, memory.ledgers[slot].blocks, advice);
     }
     void recount(std::uint32_t slot) noexcept {

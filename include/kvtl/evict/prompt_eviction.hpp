@@ -32,6 +32,17 @@ template <class Types> class prompt_eviction {
     prompt_eviction() = default;
     explicit prompt_eviction(book& b) noexcept : book_(&b) {}
 
+    /// Where the prompt takes the way of decode: the attention of a chunk to what is held and to itself.
+    void attend_chunk(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t tokens,
+                      std::span<float> out) noexcept {
+        if (out.empty()) return;
+        const std::span<kept_lane> lanes = book_->lanes_of(slot, layer);
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const std::uint32_t held = lanes[i].rows.rows;
+            gather(lanes[i], i, in, held, tokens);
+            attend_prompt(i, in, held, tokens, out);
+        }
+    }
     /// A chunk that is not the last: its rows are held as they are; scores so far lie in the rows' scores.
     [[nodiscard]] status add_chunk(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                    std::uint32_t before, std::uint32_t tokens,
@@ -41,7 +52,7 @@ template <class Types> class prompt_eviction {
         constexpr bool windowed = score::source == score_source::window;
         const std::uint32_t queries = windowed ? book_->query_blocks(std::min(total, book_->plan.window)) : 0;
         const auto want = static_cast<std::uint32_t>(lanes.size()) * (blocks_for(total) + queries);
-        if (status s = book_->reserve(slot, want - std::min(want, had), "prefill", book::one_chunk); !s)
+        if (status s = book_->reserve(slot, want - std::min(want, had), "prefill", book::rows_for::chunk); !s)
             return s;
         score_arrivals(layer, in, before, tokens, static_cast<std::uint32_t>(lanes.size()));
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
@@ -59,6 +70,7 @@ template <class Types> class prompt_eviction {
             if constexpr (windowed) put_queries_aside(lane, last_queries(lane, i, in, tokens));
             lane.tokens = total;
             lane.prompt_open = true;
+            if constexpr (drops_unwanted) lane.wanted = lane.wanted || book_->score.wants_any(in);
         }
         book_->recount(slot, lanes, had);
         return {};
@@ -73,7 +85,7 @@ template <class Types> class prompt_eviction {
                             window = std::min(total - sinks, book_->plan.window), n = total - sinks - window;
         const std::uint32_t allowed = std::min(n, book_->budget.provisional(layer, n));
         const std::uint32_t want = count * blocks_for(sinks + window + allowed);
-        if (status s = book_->reserve(slot, want - std::min(want, had), "prefill", book::one_chunk); !s)
+        if (status s = book_->reserve(slot, want - std::min(want, had), "prefill", book::rows_for::chunk); !s)
             return s;
 
         if constexpr (score::reads_values) sum_values(lanes, in, before, tokens);
@@ -239,7 +251,10 @@ template <class Types> class prompt_eviction {
                     std::uint32_t before, std::uint32_t tokens, layer_notes& notes) noexcept {
         constexpr score_source source = score::source;
         const std::uint32_t total = before + tokens;
-        if constexpr (source == score_source::prompt) add_prompt_mass(i, in, before, tokens);
+        if constexpr (source == score_source::prompt) {
+            add_prompt_mass(i, in, before, tokens);
+            if constexpr (Types::budget::reads_preference) book_->score.note(book_->board(i, total), notes);
+        }
         if constexpr (source != score_source::arrival && source != score_source::prompt) {
             prompt_lane<E> p = lane_view(layer, i, total);
             p.notes = &notes;
@@ -329,6 +344,19 @@ template <class Types> class prompt_eviction {
         }
     }
 
+    /// Keeps the first `n` rows; with merging, the others go into these.
+    void cut_back(kept_lane& lane, const rows& held, std::uint32_t n) noexcept {
+        if constexpr (merges && Types::budget::late) {
+            const std::uint32_t had = held.size();
+            lane.rows.rows = std::min(n, had); // what leaves must not go into what leaves as well
+            for (std::uint32_t i = n; i < had; ++i)
+                book_->score.merge(held, held.token(i), held.key(i), held.value(i), held.log_weight(i),
+                                   book_->plan.sinks, lane.merge_bar);
+            lane.rows.rows = had;
+        }
+        held.truncate(n);
+    }
+
     /// A late budget's view of a sequence.
     struct score_board_view {
         book* shard;
@@ -360,7 +388,7 @@ template <class Types> class prompt_eviction {
                 const rows held = book_->open(lane);
                 std::uint32_t& mine = keep[std::size_t{l} * count + i];
                 mine = std::min(mine, held.size() - pinned);
-                held.truncate(pinned + mine);
+                cut_back(lane, held, pinned + mine);
                 // A prompt below budget leaves room for decode to fill.
                 const bool all = drops_unwanted || mine == book_->memory.ledgers[slot].competing;
                 lane.limit = all ? std::max(book_->plan.keep, held.size())

@@ -28,9 +28,11 @@ concept retention_names_score = requires {
 /// A codec or index over all heads of a token needs the heads to keep the same tokens.
 template <class T>
 concept layer_wide_agrees = !needs_layer_units<T>() || T::retention::score::decides_together;
-/// What a revision cuts off is not merged, so a merging retention needs numbers that are final at once.
+/// A prompt that is evicted from as it comes is never there as a whole: numbers must be final at once, and
+/// its chunks attend plain rows.
 template <class T>
-concept merging_agrees = !T::retention::merges || !T::budget::late;
+concept streaming_agrees =
+    !T::retention::score::evicts_in_prompt || (!T::budget::late && !T::retention::merges);
 template <class T, class G>
 concept preference_is_known =
     !T::budget::reads_preference ||
@@ -40,10 +42,11 @@ concept preference_is_known =
 };
 
 template <class T, class G, class Supplied>
-concept eviction_preset_for = drops_entries<T> && has_all_slots<T> && says_window<T> &&
-    compressor_is_raw<T> && retention_names_score<T> && score_for<typename T::retention::score, G> &&
+concept eviction_preset_for =
+    drops_entries<T> && !composed<T> && has_all_slots<T> && says_window<T> && compressor_is_raw<T> &&
+    retention_names_score<T> && score_for<typename T::retention::score, G> &&
     budget_for<typename T::budget, G> && position_for<typename T::position, G> && layer_wide_agrees<T> &&
-    merging_agrees<T> && preference_is_known<T, G> && contains(Supplied::value, needed_signals<T>());
+    streaming_agrees<T> && preference_is_known<T, G> && contains(Supplied::value, needed_signals<T>());
 
 template <class T, class G> struct eviction_sentences {
     static consteval void print() {
@@ -60,8 +63,9 @@ template <class T, class G> struct eviction_sentences {
                           "[kvtl] granularity: a policy works on all KV heads of a layer together, but this "
                           "retention lets every head keep tokens of its own; use a score with "
                           "decides_together");
-            static_assert(merging_agrees<T>, "[kvtl] budget: a late budget cuts off entries that a merging "
-                                             "retention never sees; use one that is not late");
+            static_assert(streaming_agrees<T>,
+                          "[kvtl] retention: this score evicts while the prompt comes in, so it goes with "
+                          "drop<..> and a budget that is not late only");
             if constexpr (score_opens<typename T::retention::score, G>)
                 static_assert(preference_is_known<T, G>,
                               "[kvtl] budget: it divides by preference, which this score does not measure; "

@@ -5,7 +5,9 @@
 //         can come from an entry alone when it arrives (score_source::arrival), from all keys of the
 //         prompt (keys), from the attention of the prompt's last queries (window), of all its queries
 //         (prompt), or of queries that the engine supplies (probe). Policies with `evicts_in_decode` also
-//         say, at every step, which held entry is worth least.
+//         say, at every step, which held entry is worth least. With `evicts_in_prompt` a prompt is nothing
+//         but such steps: it is never held as a whole, and a chunk attends to what earlier chunks left and
+//         to itself.
 // Shapes: one lane: keys, values (T, D); queries (W, G, D); scores (T).
 // Cost:   observing costs one pass over the keys per observed token and G * T floats of scratch; no matrix
 //         of queries times keys is kept.
@@ -24,6 +26,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string_view>
 
@@ -40,6 +43,7 @@ enum class over : std::uint8_t { mean, max };
 struct layer_notes {
     double entropy = 0;
     double variance = 0;
+    double least_variance = std::numeric_limits<double>::infinity(), most_variance = 0; ///< of a lane
     std::uint32_t lanes = 0;
 };
 
@@ -141,7 +145,8 @@ struct score_defaults {
     static constexpr bool decides_together = false; ///< all heads of a layer keep the same tokens
     static constexpr bool per_query_head = false;   ///< every query head keeps entries of its own
     static constexpr bool evicts_in_decode = false;
-    static constexpr bool reads_values = false; ///< wants prompt_lane::value_l1
+    static constexpr bool evicts_in_prompt = false; ///< the prompt takes the way of decode, entry by entry
+    static constexpr bool reads_values = false;     ///< wants prompt_lane::value_l1
     static constexpr std::uint32_t spare_rows = 0;
     using record = no_record;
     struct config {
@@ -170,6 +175,8 @@ concept score_declares = requires {
     { P::decides_together } -> std::convertible_to<bool>;
     { P::per_query_head } -> std::convertible_to<bool>;
     { P::evicts_in_decode } -> std::convertible_to<bool>;
+    { P::evicts_in_prompt } -> std::convertible_to<bool>;
+    requires !P::evicts_in_prompt || P::evicts_in_decode;
     { P::reads_values } -> std::convertible_to<bool>;
     { P::spare_rows } -> std::convertible_to<std::uint32_t>;
     typename P::record;

@@ -1,9 +1,11 @@
 // Budget: every new layer takes its share of the whole from the layers before it (CAKE, "cascading").
 //
-// What:   a layer's preference (how widely and how restlessly its window attends; the retention measures
-//         it) is its weight. After each layer the whole budget is divided among the layers seen so far, so
-//         memory never exceeds the budget and one layer.
-// Source: CAKE. A share can only shrink as layers arrive, so cutting back step by step ends where one
+// What:   a layer's preference (how widely and how restlessly its window attends, or what else the
+//         retention measures) is its weight. After each layer the whole budget is divided among the layers
+//         seen so far, so memory never exceeds the budget and one layer. The first `First` and the last
+//         `Last` layers have no part in this: they keep the mean.
+// Source: CAKE; with 2 and 1 layers left out, D2O. A share can only shrink as layers arrive, so cutting back
+// step by step ends where one
 //         division at the end would: tested. Deviation: exact division (budget_split.hpp) instead of
 //         rounding with a fix-up.
 // SPDX-License-Identifier: MIT
@@ -17,8 +19,8 @@
 
 namespace kvtl::inline v0 {
 
-struct cascade {
-    static constexpr std::string_view name = "cascade";
+template <std::uint32_t First, std::uint32_t Last> struct cascade_between {
+    static constexpr std::string_view name = First + Last == 0 ? "cascade" : "cascade_between";
     static constexpr bool late = true;
     static constexpr bool decides_together = true;
     static constexpr bool reads_preference = true;
@@ -42,31 +44,45 @@ struct cascade {
         }
         [[nodiscard]] static status check(const config&, const budget_limits&) noexcept { return {}; }
         /// A layer may get everything when it is the only one that counts.
-        [[nodiscard]] std::uint32_t provisional(std::uint32_t, std::uint32_t n) const noexcept {
-            return static_cast<std::uint32_t>(
-                std::min<std::uint64_t>(n, std::uint64_t{limits_.base} * limits_.layers));
+        [[nodiscard]] std::uint32_t provisional(std::uint32_t layer, std::uint32_t n) const noexcept {
+            const std::uint64_t most = std::uint64_t{limits_.base} * (takes_part(layer) ? limits_.layers : 1);
+            return static_cast<std::uint32_t>(std::min<std::uint64_t>(n, most));
         }
         [[nodiscard]] std::uint64_t peak() const noexcept {
-            const std::uint64_t layer = std::uint64_t{provisional(0, limits_.most)} * limits_.heads;
+            std::uint64_t layer = 0;
+            for (std::uint32_t l = 0; l < limits_.layers; ++l)
+                layer = std::max(layer, std::uint64_t{provisional(l, limits_.most)} * limits_.heads);
             return std::min(limits_.total() + layer, limits_.layers * layer);
         }
         template <score_board Board>
         void revise(std::uint32_t layer, const Board& board, std::span<std::uint32_t> keep) const noexcept {
             const std::uint32_t seen = layer + 1, heads = limits_.heads;
+            std::uint64_t left = std::uint64_t{limits_.base} * limits_.layers;
             for (std::uint32_t l = 0; l < seen; ++l) {
-                weight_[l] = static_cast<double>(board.preference(l));
                 cap_[l] = keep[l * heads];
+                if (takes_part(l))
+                    weight_[l] = static_cast<double>(board.preference(l));
+                else
+                    left -= cap_[l];
             }
-            const auto share = cap_.first(seen);
-            split_exactly(weight_.first(seen), share, std::uint64_t{limits_.base} * limits_.layers, share);
-            for (std::uint32_t i = 0; i < seen * heads; ++i) keep[i] = share[i / heads];
+            const std::uint32_t begin = std::min(First, seen),
+                                end = std::max(
+                                    begin, std::min(seen, limits_.layers - std::min(Last, limits_.layers)));
+            const auto share = cap_.subspan(begin, end - begin);
+            split_exactly(weight_.subspan(begin, end - begin), share, left, share);
+            for (std::uint32_t i = begin * heads; i < end * heads; ++i) keep[i] = cap_[i / heads];
         }
 
       private:
+        [[nodiscard]] bool takes_part(std::uint32_t layer) const noexcept {
+            return layer >= First && layer + Last < limits_.layers;
+        }
         budget_limits limits_{};
         std::span<double> weight_;
         std::span<std::uint32_t> cap_;
     };
 };
+
+using cascade = cascade_between<0, 0>;
 
 } // namespace kvtl::inline v0

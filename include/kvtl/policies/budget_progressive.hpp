@@ -67,12 +67,16 @@ template <competitors Who> struct progressive_among {
             const double most = static_cast<double>(config_.r_max) * limits_.base;
             return most < n ? static_cast<std::uint32_t>(most) : n;
         }
-        /// Layers that have been revised hold the whole budget together; up to `interval` fresh ones are
-        /// whole.
+        /// Just before a revision: the layers revised before hold the whole budget together, as far as they
+        /// ever had so much, and up to `interval` fresh ones are whole.
         [[nodiscard]] std::uint64_t peak() const noexcept {
             const std::uint64_t layer = std::uint64_t{provisional(0, limits_.most)} * limits_.heads;
-            const std::uint64_t fresh = std::min(config_.interval, limits_.layers) * layer;
-            return std::min(limits_.total() + fresh, limits_.layers * layer);
+            std::uint64_t most = 0;
+            for (std::uint64_t seen = 0; seen < limits_.layers; seen += config_.interval)
+                most = std::max(most,
+                                std::min(limits_.total(), seen * layer) +
+                                    std::min<std::uint64_t>(config_.interval, limits_.layers - seen) * layer);
+            return most;
         }
         template <score_board Board>
         void revise(std::uint32_t layer, const Board& board, std::span<std::uint32_t> keep) const noexcept {

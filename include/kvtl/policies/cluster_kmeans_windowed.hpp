@@ -6,8 +6,8 @@
 // and grouped by Euclidean k-means, which on the unit sphere ranks centroids as cosine does up to their
 // length. The units' means are those of the keys themselves.
 //
-// Entries that wait are attended and so count in attend_tokens: no more of them wait than a quarter of it,
-// and a shorter batch makes proportionally fewer clusters.
+// Entries that wait are attended and so count in attend_tokens: no more of them wait than a quarter of it
+// (but smallest_batch in any case), and a shorter batch makes proportionally fewer clusters.
 //
 // Cost: a batch of W entries into C clusters: O(W C D) per iteration, once every W tokens.
 // SPDX-License-Identifier: MIT
@@ -29,6 +29,7 @@ struct window_plan {
     std::uint32_t segment = 8192;          ///< prompt entries that are clustered together
     std::uint32_t window = 1024;           ///< decoded entries that are clustered together, at most
     std::uint32_t window_clusters = 64;    ///< clusters made of a full window
+    std::uint32_t smallest_batch = 16;     ///< decoded entries clustered together, however few are attended
     bool centred = true;                   ///< directions from the mean rather than from 0
 };
 
@@ -46,6 +47,7 @@ template <window_plan Plan = window_plan{}> struct kmeans_windowed {
         std::uint32_t segment = Plan.segment;
         std::uint32_t window = Plan.window;
         std::uint32_t window_clusters = Plan.window_clusters;
+        std::uint32_t smallest_batch = Plan.smallest_batch;
         bool centred = Plan.centred;
         std::uint64_t seed = 1;
         template <class Visit> void fields(Visit&& visit) {
@@ -53,8 +55,18 @@ template <window_plan Plan = window_plan{}> struct kmeans_windowed {
             visit("segment", segment);
             visit("window", window);
             visit("window_clusters", window_clusters);
+            visit("smallest_batch", smallest_batch);
             visit("centred", centred);
             visit("seed", seed);
+        }
+        /// Clusters of twice the size, those of decoded entries too, so that there are half as many units.
+        /// False, and nothing changed, when that would be more than `most` tokens per cluster.
+        bool coarsen(std::uint32_t most) noexcept {
+            if (tokens_per_cluster > most / 2 || tokens_per_cluster > segment / 4) return false;
+            tokens_per_cluster *= 2;
+            window_clusters = std::max(1U, window_clusters / 2);
+            smallest_batch *= 2;
+            return true;
         }
     };
     struct lane {};
@@ -79,6 +91,10 @@ template <window_plan Plan = window_plan{}> struct kmeans_windowed {
                 return status::failure(errc::invalid_argument,
                                        "clusterer.window_clusters is %u; valid: 1 to window (%u)",
                                        c.window_clusters, c.window);
+            if (c.smallest_batch == 0 || c.smallest_batch > (1U << 14))
+                return status::failure(errc::invalid_argument,
+                                       "clusterer.smallest_batch is %u; valid: 1 to %u", c.smallest_batch,
+                                       1U << 14);
             return {};
         }
         [[nodiscard]] std::uint32_t max_entries() const noexcept { return 2 * c_.tokens_per_cluster; }
@@ -88,7 +104,7 @@ template <window_plan Plan = window_plan{}> struct kmeans_windowed {
                 tokens / c_.segment * units_of(c_.segment, prompt_clusters(c_.segment));
             const std::uint32_t rest = tokens % c_.segment;
             // Small batches make one cluster, larger ones their share of window_clusters, rounded down.
-            const std::uint32_t small = tokens / std::min(c_.window, smallest_batch);
+            const std::uint32_t small = tokens / least_batch();
             const auto share =
                 static_cast<std::uint32_t>(std::uint64_t{tokens} * c_.window_clusters / c_.window);
             const std::uint32_t decoded = units_of(tokens, std::max(small, share));
@@ -100,7 +116,7 @@ template <window_plan Plan = window_plan{}> struct kmeans_windowed {
 
         /// Entries that leave the window together, if the window may hold up to `most` beyond its size.
         [[nodiscard]] std::uint32_t batch_entries(std::uint32_t most) const noexcept {
-            return std::clamp(most, std::min(c_.window, smallest_batch), c_.window);
+            return std::clamp(most, least_batch(), c_.window);
         }
         /// Units that a batch of n entries can make at most.
         [[nodiscard]] std::uint32_t batch_units(std::uint32_t n) const noexcept {
@@ -156,8 +172,9 @@ template <window_plan Plan = window_plan{}> struct kmeans_windowed {
         }
 
       private:
-        static constexpr std::uint32_t smallest_batch = 16; ///< however few entries may be attended
-
+        [[nodiscard]] std::uint32_t least_batch() const noexcept {
+            return std::min(c_.smallest_batch, c_.window);
+        }
         [[nodiscard]] std::uint32_t prompt_clusters(std::uint32_t n) const noexcept {
             return std::max(1U, n / c_.tokens_per_cluster);
         }

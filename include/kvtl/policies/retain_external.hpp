@@ -3,7 +3,8 @@
 //
 //   external_scores  the greater, the better; budgets hold as for any other score
 //   external_mask    as well, and what has 0 or less leaves although there would be room (Attention-Gate,
-//                    Neural Garbage Collection); pinned entries stay
+//                    Neural Garbage Collection); pinned entries stay. A prompt of which no head is to keep
+//                    anything is refused: that is a mask that was never filled
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -23,16 +24,14 @@ template <bool IsMask> struct external_decision : score_defaults {
     template <class Geometry> class state : public score_state<config> {
       public:
         using score_state<config>::score_state;
-        [[nodiscard]] static status check_arrival(const layer_input& in, std::size_t tokens) noexcept {
+        [[nodiscard]] static status check_arrival(const layer_input& in, std::size_t) noexcept {
             if (!simd::all_finite(in.external.data(), in.external.size()))
                 return status::failure(errc::invalid_argument, "external holds a number that is not finite");
-            const bool nothing =
-                std::none_of(in.external.begin(), in.external.end(), [](float x) { return x > 0.0F; });
-            if (IsMask && tokens > 1 && nothing)
-                return status::failure(errc::invalid_argument,
-                                       "external keeps nothing of %zu tokens; valid: at least one number > 0",
-                                       tokens);
             return {};
+        }
+        /// Whether a chunk has anything that should stay, in any head.
+        [[nodiscard]] static bool wants_any(const layer_input& in) noexcept {
+            return std::any_of(in.external.begin(), in.external.end(), wanted);
         }
         void arrive(const arriving& a, std::span<float> out) const noexcept {
             for (std::size_t i = 0; i < out.size(); ++i) out[i] = a.external[a.first_head + i * a.head_step];

@@ -3,7 +3,9 @@
 // Variants, by what the gate reads and what its number means:
 //   decaying_gate   TRIM-KV: reads the layer's input; log beta = logsigmoid(gate); an entry is worth
 //                   log beta * age, so that beta = 1 never leaves. Decode evicts when `buffer` entries over.
-//   retention_gate  Locret: reads q, k and v of all heads; the number itself is the worth, for ever.
+//   retention_gate  Locret: reads q, k and v of all heads; the number itself is the worth, for ever. A prompt
+//                   is evicted from as it comes. As worth never changes, what survives is the same however
+//                   the prompt is cut into chunks; only what a chunk's queries see is not.
 //   global_gate     "Make Each Token Count": reads the layer's input; one scale for all heads and layers, so
 //                   that they compete (with budget progressive_heads).
 // SPDX-License-Identifier: MIT
@@ -27,6 +29,7 @@ template <gate_reads Reads, bool Decays> struct gate_score : score_defaults {
         Reads == gate_reads::input ? signal::x : signal::q | signal::k | signal::v;
     static constexpr score_source source = score_source::arrival;
     static constexpr bool evicts_in_decode = true;
+    static constexpr bool evicts_in_prompt = Reads == gate_reads::qkv;
     static constexpr bool ages = Decays; ///< worth depends on age: a prompt is ranked by it, too
     struct config {
         std::uint32_t buffer = Decays ? 128 : 1; ///< entries over the limit before decode evicts

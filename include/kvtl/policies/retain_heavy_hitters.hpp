@@ -1,32 +1,69 @@
-// Score: the attention an entry has received so far, from every query of the prompt and, if `InDecode`, from
-// every step since (H2O). In decode the least of the entries that are not recent leaves, one per step.
+// Score: the attention an entry has received so far. In decode the least of the entries that are not recent
+// leaves, one per step.
 //
-// Published under one name: H2O accumulates in prefill and decode and evicts greedily (InDecode);
-// KVCache-Factory accumulates over the prompt once and keeps what decode adds. Deviation of both here: the
-// prompt is evicted from once, at its end, where H2O would simulate a greedy eviction through it.
+// Published under one name, here by when entries leave:
+//   heavy_hitters               H2O: greedily, at every query of the prompt and every step of decode. A query
+//                               sees and pays what is then held, so an entry that left earns nothing more,
+//                               and one that comes late starts from nothing.
+//   heavy_hitters_after_prompt  the sums run over the whole prompt, then as above (D2O).
+//   heavy_hitters_of_prompt     the sums run over the whole prompt, which is evicted from once; what decode
+//                               adds stays (KVCache-Factory).
+// Cost:   greedy: a query pays for the entries held, not for all before it; so a prompt costs T * keep inner
+//         products where the sums over a whole prompt cost T * T / 2.
+// Deviation: the output of a prompt's queries is exact within their chunk, where H2O's see what is held only.
+// Note:   sums over a prompt favour old entries, which more queries could pay.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/evict/retention.hpp>
 
+#include <algorithm>
+#include <cmath>
+
 namespace kvtl::inline v0 {
 
-template <bool InDecode> struct heavy_hitters_until : score_defaults {
-    static constexpr std::string_view name = InDecode ? "heavy_hitters" : "heavy_hitters_of_prompt";
+enum class leaves : std::uint8_t { greedily, after_prompt, once };
+
+template <leaves When> struct heavy_hitters_leaving : score_defaults {
+    static constexpr std::string_view name = When == leaves::greedily       ? "heavy_hitters"
+                                             : When == leaves::after_prompt ? "heavy_hitters_after_prompt"
+                                                                            : "heavy_hitters_of_prompt";
     static constexpr signal needs = signal::q | signal::k;
-    static constexpr feedback reads_mass = InDecode ? feedback::full : feedback::unused;
+    static constexpr feedback reads_mass = When == leaves::once ? feedback::unused : feedback::full;
     static constexpr score_source source = score_source::prompt;
-    static constexpr bool evicts_in_decode = InDecode;
+    static constexpr bool evicts_in_decode = When != leaves::once;
+    static constexpr bool evicts_in_prompt = When == leaves::greedily;
     template <class Geometry> class state : public score_state<config> {
       public:
         using score_state<config>::score_state;
         void feed(const held_entry&, float mass, float& score, record&) const noexcept { score += mass; }
         [[nodiscard]] float worth(const held_entry& e, const record&) const noexcept { return e.score; }
         [[nodiscard]] std::uint32_t slack() const noexcept { return 0; }
+
+        /// What a lane's sums over a whole prompt say about its layer: how unevenly they are spread.
+        static void note(std::span<const float> sums, layer_notes& notes) noexcept {
+            double mean = 0, variance = 0;
+            for (const float s : sums) mean += static_cast<double>(s);
+            mean /= static_cast<double>(sums.size());
+            for (const float s : sums)
+                variance += (static_cast<double>(s) - mean) * (static_cast<double>(s) - mean);
+            variance /= static_cast<double>(sums.size());
+            notes.variance += variance;
+            notes.least_variance = std::min(notes.least_variance, variance);
+            notes.most_variance = std::max(notes.most_variance, variance);
+        }
+        /// More for layers whose attention is dense: e^-v, v the mean of its lanes' variances, each as a part
+        /// of the way from the layer's least to its most (D2O).
+        [[nodiscard]] static float preference(const layer_notes& notes) noexcept {
+            const double mean = notes.variance / std::max(1U, notes.lanes),
+                         range = notes.most_variance - notes.least_variance;
+            return static_cast<float>(std::exp(-(mean - notes.least_variance) / (range + 1e-6)));
+        }
     };
 };
 
-using heavy_hitters = heavy_hitters_until<true>;
-using heavy_hitters_of_prompt = heavy_hitters_until<false>;
+using heavy_hitters = heavy_hitters_leaving<leaves::greedily>;
+using heavy_hitters_after_prompt = heavy_hitters_leaving<leaves::after_prompt>;
+using heavy_hitters_of_prompt = heavy_hitters_leaving<leaves::once>;
 
 } // namespace kvtl::inline v0

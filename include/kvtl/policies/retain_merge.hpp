@@ -10,8 +10,7 @@
 //                             its cosine
 //         similar_neighbour   the kept entry next to it in token order, if their cosine exceeds
 //                             `similarity`; counts by a Gaussian of the keys' distance (KVMerger)
-// Limits: budgets whose numbers are final when a layer is scored, as what a revision cuts off is not
-//         merged.
+// Limits: what a late budget cuts off is merged as well, into what its own head still holds.
 // SPDX-License-Identifier: MIT
 #pragma once
 

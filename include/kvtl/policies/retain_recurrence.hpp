@@ -5,8 +5,9 @@
 //         are its last active step and the longest silence that ended (its recurrence interval). Worth
 //         falls with the present silence, measured in recurrence intervals. Eviction waits until a lane is
 //         `period` entries over its limit, so that one unlucky step drops nothing.
+//         A prompt is watched and evicted from in the same way, so that what recurs in it is known as such.
 // Source: LazyEviction names the two quantities and the lag; period 175 and activity 1e-4 are reported,
-//         the exact score is not, so this one is ours. The prompt is ranked by the attention it received.
+//         the exact score is not, so this one is ours.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -22,6 +23,7 @@ struct recurrence : score_defaults {
     static constexpr feedback reads_mass = feedback::full;
     static constexpr score_source source = score_source::prompt;
     static constexpr bool evicts_in_decode = true;
+    static constexpr bool evicts_in_prompt = true;
     struct record {
         std::uint32_t last_active = 0;
         std::uint32_t interval = 0; ///< longest silence that ended

@@ -1,11 +1,14 @@
 // Score: the most that any query of the window, in any head of the group, would lose (DefensiveKV).
 //
-// What:   probabilities of each observed query, pooled and made to sum to 1 again; the largest over the
-//         group and the window, at least the mean over the entries; times the entry's share of the values'
-//         size among the layer's heads. Entries that together make up `sure` of the mean attention come
-//         first.
-// Source: DefensiveKV; window 32, average of 5, 90 %. Deviation: the size of a value is |v|, not |W_o v|,
-//         as a cache has no projection.
+// What:   what each observed query pays to the entries that compete, pooled so that its sum stays; the
+//         largest over the group and the window, at least the mean over the entries; times the entry's share
+//         of the values' size among the layer's heads, token by token. The entries that attention on average
+//         needs first, until they make up `sure` of it, come before all others, as many as a head keeps on
+//         average.
+// Source: DefensiveKV; window 32, average of 5, 90 %. Deviations: the size of a value is |v|, not |W_o v|,
+//         as a cache has no projection; from the 90 % its code takes off the attention of the window, but
+//         reads that from the wrong columns, so nothing is taken off here. Entries that come first keep the
+//         order of their scores, where its code makes them equal.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -14,6 +17,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace kvtl::inline v0 {
 
@@ -41,44 +45,51 @@ struct worst_case : score_defaults {
             return check_pool_width(c.pool_width);
         }
         template <element E> void score(const prompt_lane<E>& lane, std::span<float> out) const noexcept {
-            const std::uint32_t n = lane.tokens();
-            const std::span<float> mean = lane.spare.first(n);
+            const std::uint32_t n = lane.tokens(), begin = lane.sinks, end = n - lane.window;
+            if (begin == end) return;
+            const std::uint32_t competing = end - begin;
+            const std::span<float> worst = out.subspan(begin, competing), mean = lane.spare.first(competing),
+                                   pooled = lane.spare.subspan(n, competing);
             std::fill(mean.begin(), mean.end(), 0.0F);
-            for_each_observed(lane, [&](std::uint32_t, std::uint32_t, std::span<const float> p) {
-                const std::span<float> pooled = lane.spare.subspan(n, p.size());
+            for_each_observed(lane, [&](std::uint32_t, std::uint32_t, std::span<const float> all) {
+                const std::span<const float> p = all.subspan(begin, competing);
                 pool_scores<pooling::average>(p, this->config_.pool_width, pooled);
-                float sum = 0;
-                for (const float x : pooled) sum += x;
-                for (std::size_t t = 0; t < p.size(); ++t) {
-                    out[t] = std::max(out[t], pooled[t] / sum);
-                    mean[t] += pooled[t] / sum;
+                const float before = total(p), after = total(pooled);
+                const float keeps = after > 0.0F ? before / after : 0.0F; // ends of the row lose a part
+                for (std::uint32_t i = 0; i < competing; ++i) {
+                    worst[i] = std::max(worst[i], pooled[i] * keeps);
+                    mean[i] += p[i];
                 }
             });
-            const std::uint32_t begin = lane.sinks, end = n - lane.window;
-            if (begin == end) return;
-            float middle = 0;
-            for (std::uint32_t t = begin; t < end; ++t) middle += out[t];
-            middle /= static_cast<float>(end - begin);
-            float largest = 0;
-            for (std::uint32_t t = begin; t < end; ++t) {
+            const float least = total(worst) / static_cast<float>(competing);
+            for (std::uint32_t i = 0; i < competing; ++i) {
                 float size = 0;
                 for (std::size_t d = 0; d < lane.values.dim; ++d)
-                    size += std::fabs(to_float(lane.values.row(t)[d]));
-                const float all = lane.value_l1[t];
-                out[t] = std::max(out[t], middle) * (all > 0.0F ? size / all : 0.0F);
-                largest = std::max(largest, out[t]);
+                    size += std::fabs(to_float(lane.values.row(begin + i)[d]));
+                const float all = lane.value_l1[begin + i];
+                worst[i] = std::max(worst[i], least) * (all > 0.0F ? size / all : 0.0F);
             }
-            const float bar = covering(mean.subspan(begin, end - begin), this->config_.sure);
-            for (std::uint32_t t = begin; t < end; ++t)
-                if (mean[t] >= bar) out[t] += largest;
+            const float bar = covering(mean, this->config_.sure);
+            score_threshold most =
+                rank_threshold(this->limits_.keep - lane.sinks - lane.window, [&](auto&& f) {
+                    for (const float x : mean) f(x);
+                });
+            for (std::uint32_t i = 0; i < competing; ++i)
+                if (most.passes(mean[i]) && mean[i] >= bar) worst[i] *= first;
         }
 
       private:
+        /// Puts a score above all others, in whatever head or layer: these are below 2, and hardly one is
+        /// less than 1e-12. A power of two, so that order among those that come first is kept.
+        static constexpr float first = 1099511627776.0F;
+
+        [[nodiscard]] static float total(std::span<const float> x) noexcept {
+            return std::accumulate(x.begin(), x.end(), 0.0F);
+        }
         /// The bar that entries with `part` of the sum reach together, as high as possible; inf for part 0.
         static float covering(std::span<const float> x, float part) noexcept {
             if (!(part > 0.0F)) return std::numeric_limits<float>::infinity();
-            float all = 0;
-            for (const float v : x) all += v;
+            const float all = total(x);
             std::uint32_t bits = 0; // numbers >= 0 order like their bits
             for (int bit = 30; bit >= 0; --bit) {
                 const float bar = std::bit_cast<float>(bits | (1U << bit));

@@ -33,6 +33,9 @@ struct clusterkv : full {
     using selector = topk<reduce::none>;
     using layout = unit_contiguous;
     using io = default_file;
+
+    /// Larger clusters, never above 320 tokens.
+    template <class Config> static bool shrink(Config& c) noexcept { return c.clusterer.coarsen(320); }
 };
 
 } // namespace presets

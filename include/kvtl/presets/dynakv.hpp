@@ -25,6 +25,9 @@
 #include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/full.hpp>
 
+#include <algorithm>
+#include <cstdint>
+
 namespace kvtl::inline v0 {
 
 namespace presets {
@@ -39,6 +42,18 @@ struct dynakv : full {
     using layout = dual_head;
     using replacement = cluster_aligned;
     using io = default_file;
+
+    /// Larger clusters, half as many centroids each time, up to 128 tokens and as long as a lane that is
+    /// just clustered has two of the largest. (Centroids are the clusterer's means, float32: there is no
+    /// smaller form to try first.)
+    template <class Config>
+    requires requires(Config& c) { c.clusterer.tokens_per_cluster, c.clusterer.found_entries; }
+    static bool shrink(Config& c) noexcept {
+        const std::uint32_t largest = std::min(128U, c.clusterer.found_entries / 2);
+        if (c.clusterer.tokens_per_cluster > largest / 2) return false;
+        c.clusterer.tokens_per_cluster *= 2;
+        return true;
+    }
 };
 
 /// Clusters never split: new entries go to the nearest prompt cluster (the paper's "static update").

@@ -1,11 +1,14 @@
 // Presets that watch where attention goes.
 //
-//   h2o               H2O: attention accumulated in prompt and decode, the least leaves at every step;
-//                     half of the entries are the most recent ones (as its ratios 0.1 and 0.1).
+//   h2o               H2O: attention accumulated in prompt and decode, the least leaves at every query of
+//                     both; half of the entries are the most recent ones (as its ratios 0.1 and 0.1). A
+//                     prompt in chunks never takes more than keep_tokens and a chunk, and may be longer than
+//                     prefill_tokens.
 //   h2o_prefill_once  what KVCache-Factory calls H2O: accumulated over the prompt, evicted once.
 //   tova              TOVA: the latest query alone decides, for all heads of a layer together. The current
 //                     token itself always stays.
-//   lazy_eviction     LazyEviction: entries whose attention recurs survive; evicts every `period` steps.
+//   lazy_eviction     LazyEviction: entries whose attention recurs survive; evicts every `period` steps, of
+//                     the prompt as well, which comes in chunks as for h2o.
 //
 // Deviations are beside the scores (policies/retain_*.hpp).
 // SPDX-License-Identifier: MIT

@@ -3,8 +3,10 @@
 //
 //   trim_kv       TRIM-KV: log beta per token and KV head from the layer's input, decaying with age; evicts
 //                 when 128 entries over (the paper's buffer is 128 to 512). Needs supplied<..., signal::x>.
-//   locret        Locret: a score from q, k and v; the last 100 entries stay ("stabilizers"). Deviation: a
-//                 prompt in chunks is evicted from at its end, not after every chunk.
+//   locret        Locret: a score from q, k and v; a prompt in chunks never takes more than keep_tokens and a
+//                 chunk, and may be longer than prefill_tokens. Deviation: the last 100 entries stay,
+//                 whenever that is; the paper protects more while the prompt comes in (2,500 of 6,000,
+//                 "stabilizers").
 //   global_gates  "Make Each Token Count": heads of all layers compete under one scale. Needs signal::x.
 // SPDX-License-Identifier: MIT
 #pragma once

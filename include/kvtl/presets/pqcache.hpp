@@ -22,6 +22,19 @@ struct pqcache : offloaded {
     using index = product_codes;
     using selector = topk<reduce::group_mean>; ///< the sum's order
     using replacement = lfu;
+
+    /// The cache of tokens is what the index leaves and needs no knob. Smaller codebooks, never below 4 bits,
+    /// then fewer parts: a code is one byte per part.
+    template <class Config> static bool shrink(Config& c) noexcept {
+        if (c.index.bits > 4) {
+            --c.index.bits;
+        } else if (c.index.parts > 1) {
+            c.index.parts /= 2;
+        } else {
+            return false;
+        }
+        return true;
+    }
 };
 
 } // namespace presets

@@ -34,6 +34,9 @@ struct retroinfer : full {
     using remainder = best_centroid_estimate<232>;
     using layout = unit_contiguous;
     using io = default_file;
+
+    /// Larger clusters, never above 128 tokens.
+    template <class Config> static bool shrink(Config& c) noexcept { return c.clusterer.coarsen(128); }
 };
 
 } // namespace presets

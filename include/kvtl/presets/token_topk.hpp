@@ -2,12 +2,15 @@
 //
 // no_cluster is DynaKV's baseline (Table 1): every token is a unit, scores are inner products of the mean
 // query of the group with exact keys, entries lie in token order. Keys stay in memory, storage holds the
-// values, so the bound must hold half of the cache. oracle chooses by true attention: every query head's
-// softmax over the same keys, summed over the group; no policy that attends as many tokens for a whole group
-// does better by mass. random_units chooses blindly: what a policy must beat. SPDX-License-Identifier: MIT
+// values, so the bound must hold half of the cache. Where it cannot, no_cluster_streamed makes the same
+// choice with keys that it reads from storage at every step, all of them, in long runs. oracle chooses by
+// true attention: every query head's softmax over the same keys, summed over the group; no policy that
+// attends as many tokens for a whole group does better by mass. random_units chooses blindly: what a policy
+// must beat. SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/index_exact_keys.hpp>
+#include <kvtl/policies/index_streamed_keys.hpp>
 #include <kvtl/policies/select_random_units.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
@@ -19,6 +22,11 @@ struct no_cluster : offloaded {
     static constexpr std::string_view name = "no_cluster";
     using index = sole_keys;
     using selector = topk<reduce::group_mean>;
+};
+
+struct no_cluster_streamed : no_cluster {
+    static constexpr std::string_view name = "no_cluster_streamed";
+    using index = streamed_keys;
 };
 
 struct oracle : no_cluster {
@@ -35,5 +43,6 @@ struct random_units : offloaded {
 } // namespace presets
 
 template <class Geometry> using no_cluster = kv_manager<presets::no_cluster, Geometry>;
+template <class Geometry> using no_cluster_streamed = kv_manager<presets::no_cluster_streamed, Geometry>;
 
 } // namespace kvtl::inline v0

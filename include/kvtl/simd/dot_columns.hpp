@@ -29,8 +29,6 @@ template <element E> struct columns_view {
     std::size_t columns = 0; ///< D
 };
 
-namespace detail {
-
 /// Q queries with B blocks that begin at `rows`; the last block gives `last` numbers per query.
 template <class Arch, std::size_t Q, std::size_t B, element E>
 [[gnu::always_inline]] inline void column_tile(const float* q, std::size_t q_stride, const E* rows,
@@ -59,8 +57,6 @@ template <class Arch, std::size_t Q, std::size_t B, element E>
     });
 }
 
-} // namespace detail
-
 /// out[g * out_stride + i] = q_g . rows[i], where q_g = q + g * q_stride and g < group
 template <class Arch = default_arch, element E>
 inline void dot_columns(const float* q, std::size_t group, std::size_t q_stride, const columns_view<E>& rows,
@@ -77,10 +73,9 @@ inline void dot_columns(const float* q, std::size_t group, std::size_t q_stride,
         const auto tile = [&](auto count) {
             constexpr std::size_t n = decltype(count)::value;
             const std::size_t row = b * column_block;
-            detail::column_tile<Arch, Q, n>(
-                q + g * q_stride, q_stride, from + b * stride, stride, rows.columns,
-                out + g * out_stride + row, out_stride,
-                std::min(column_block, rows.count - row - (n - 1) * column_block));
+            column_tile<Arch, Q, n>(q + g * q_stride, q_stride, from + b * stride, stride, rows.columns,
+                                    out + g * out_stride + row, out_stride,
+                                    std::min(column_block, rows.count - row - (n - 1) * column_block));
             b += n;
         };
         while (b + B <= blocks) tile(constant<B>{});

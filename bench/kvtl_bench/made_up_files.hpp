@@ -1,0 +1,52 @@
+// Calibration and gates for policies that need a file which was not given. SPDX-License-Identifier: MIT
+#pragma once
+
+#include "decode.hpp"
+#include "error.hpp"
+#include "fit_calibration.hpp"
+#include "scratch_files.hpp"
+#include "stand_ins.hpp"
+#include "workload.hpp"
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+namespace bench {
+
+/// Each is made when a policy first needs it and removed at the end. Options and request must outlive it.
+class made_up_files {
+  public:
+    made_up_files(const decode_options& o, const workload_request& r) : o_(o), request_(r) {}
+
+    /// Throws engine::bad_input.
+    [[nodiscard]] std::string bases(const std::string& policy) {
+        if (!bases_) {
+            const auto sample = make_calibration_sample(request_);
+            bases_.emplace(o_.kv_path + ".calibration", scratch_file::owner::ours);
+            if (auto s = fit_calibration(o_.shape, *sample, bases_->path()); !s)
+                throw engine::bad_input(policy + " needs a calibration file: " + s.what());
+        }
+        return bases_->path();
+    }
+    /// Some gates read the layer's input, others the token's q, k and v.
+    [[nodiscard]] std::string gates(const std::string& policy, bool read_x) {
+        std::optional<scratch_file>& file = read_x ? gates_of_x_ : gates_of_qkv_;
+        if (!file) {
+            const kvtl::shape& s = o_.shape;
+            const std::size_t rows = s.query_heads + (read_x ? 0U : 2 * s.kv_heads);
+            file.emplace(o_.kv_path + (read_x ? ".gates-x" : ".gates-qkv"), scratch_file::owner::ours);
+            if (auto done = write_random_gates(s, rows * s.head_dim, seed_of(o_.workload), file->path());
+                !done)
+                throw engine::bad_input(policy + " needs gates: " + done.what());
+        }
+        return file->path();
+    }
+
+  private:
+    const decode_options& o_;
+    const workload_request& request_;
+    std::optional<scratch_file> bases_, gates_of_x_, gates_of_qkv_;
+};
+
+} // namespace bench

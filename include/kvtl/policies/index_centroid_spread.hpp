@@ -1,0 +1,64 @@
+// Index: what an entry of a unit may weigh, from the unit's mean key and how far its keys spread.
+//
+//   score(q, unit) = q . c + |q|^2 s^2 / sqrt(D)      c: mean key, s^2: variance of the keys, per dimension
+//
+// Were a unit's keys normal around c with variance s^2 in every direction, the weight exp(q . k / sqrt(D)) of
+// its entries would have this root mean square: exp(score / sqrt(D)). Its mean, with half of the second term,
+// is what an estimate of the unit gets right (remain_centroid_estimate.hpp); the rest is what the estimate
+// misses and only reading brings. The centroid alone underrates units that hold the one key a query looks for
+// among others. What ranks is the weight per entry, because the budget counts entries.
+//
+// Means and variances are those that the clusterer maintains: 4 D bytes per unit, nothing beyond. Units of a
+// fixed size have no variance on record and score as with `centroid`.
+// Cost: as `centroid`, and one multiply-add per query and unit.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/index_centroid.hpp>
+#include <kvtl/simd/axpy.hpp>
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvtl::inline v0 {
+
+struct centroid_spread {
+    static constexpr std::string_view name = "centroid_spread";
+    static constexpr signal needs = signal::q | signal::k;
+    static constexpr bool needs_means = true;
+    static constexpr bool scores = true;
+    static constexpr bool linear = false; ///< the second term grows with the square of the query
+    struct config {
+        template <class Visit> void fields(Visit&&) {}
+    };
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config&, const Geometry&) noexcept {}
+        [[nodiscard]] static std::size_t bytes_per_unit() noexcept { return 0; } // beyond the shared means
+
+        /// out: (queries, U). q: (queries, u.dim).
+        void score(const float* q, std::uint32_t queries, const units_view& u,
+                   std::span<float> out) const noexcept {
+            simd::dot_group(q, queries, u.dim, rows_view<float>{u.mean, u.count, u.dim, u.stride}, out.data(),
+                            u.count);
+            if (u.unit == nullptr) return;
+            const auto dim = static_cast<float>(u.dim);
+            constexpr std::uint32_t block = 64;
+            float spread[block]; // D s^2
+            for (std::uint32_t first = 0; first < u.count; first += block) {
+                const std::uint32_t n = std::min(block, u.count - first);
+                for (std::uint32_t i = 0; i < n; ++i)
+                    spread[i] =
+                        u.unit[first + i].m2 / static_cast<float>(std::max(1U, u.unit[first + i].entries));
+                for (std::uint32_t g = 0; g < queries; ++g) {
+                    const float* query = q + std::size_t{g} * u.dim;
+                    simd::axpy(simd::dot(query, query, u.dim) / (dim * std::sqrt(dim)), spread,
+                               &out[std::size_t{g} * u.count + first], n);
+                }
+            }
+        }
+    };
+};
+
+} // namespace kvtl::inline v0

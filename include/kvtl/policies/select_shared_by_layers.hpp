@@ -1,0 +1,31 @@
+// Selector: adjacent layers share one choice. The first of `Layers` layers chooses as Selector does; the
+// others attend the units of the same numbers, without scoring any.
+//
+//   shared_by_layers<2, topk<reduce::softmax_sum>>     layers 0 and 1, 2 and 3, ... share
+//
+// What:   saves (Layers - 1) / Layers of the scoring, and every choice but the first is known a layer early:
+//         prefetch() of a layer that shares reads just what its attend() will want.
+// Cost:   none of its own; the choice is the bit per unit that each lane keeps of its last step.
+// Needs:  units that are runs of consecutive entries, so that a number means the same entries in each layer
+//         (as far as the layers hold the same entries), and a choice that all queries share. Numbers that a
+//         layer does not have, and units beyond its budget, are left out.
+// Limits: attend() shares. A further turn (prefill after decode) and select() choose for every layer.
+// Source: MPCache (indices shared by adjacent layers); the selections of neighbouring layers are alike.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/select_topk.hpp>
+
+#include <cstdint>
+#include <string_view>
+
+namespace kvtl::inline v0 {
+
+template <std::uint32_t Layers, class Selector> struct shared_by_layers : Selector {
+    static_assert(Layers >= 1, "[kvtl] selector: at least one layer has a choice of its own");
+    static_assert(!Selector::takes_everything, "[kvtl] selector: there is no choice that layers could share");
+    static constexpr std::string_view name = "shared_by_layers";
+    static constexpr std::uint32_t layers_that_share = Layers;
+};
+
+} // namespace kvtl::inline v0

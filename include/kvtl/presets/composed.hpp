@@ -1,0 +1,58 @@
+// Presets that evict when the prompt ends and then retrieve from flash in decode (then.hpp).
+//
+//   snapkv_then_dynakv  SnapKV (one choice per KV head) thins the prompt out to keep_tokens; DynaKV clusters
+//                       what is left, and attends attend_tokens of it.
+//   mpcache             MPCache: look-once static eviction, then a query-aware choice of small groups of
+//                       consecutive kept tokens, scored by the box around their keys and shared by two
+//                       adjacent layers.
+//
+// Paper: "MPCache: MPC-Friendly KV Cache Eviction for Efficient Private LLM Inference". It runs the cache on
+// secret shares, where comparisons and communication rounds are what costs; nothing of that is here, and no
+// cost of it is measured. Kept are its three ideas. Deviations: groups have one size (the paper goes from
+// coarse clusters to fine ones); the maxima of the box score are exact, which secret shares make expensive;
+// every head keeps tokens of its own after the eviction, so that group u of two layers is the u-th run of
+// what each kept, which need not be the same tokens: what is shared is a place in the kept prompt. It is the
+// same tokens for everything after the prompt, and when nothing was dropped. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/index_minmax_box.hpp>
+#include <kvtl/policies/select_shared_by_layers.hpp>
+#include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/flexgen.hpp>
+#include <kvtl/presets/snapkv.hpp>
+#include <kvtl/then.hpp>
+
+namespace kvtl::inline v0 {
+
+namespace presets {
+
+struct snapkv_then_dynakv : then<snapkv_group, dynakv> {
+    static constexpr std::string_view name = "snapkv_then_dynakv";
+};
+
+/// The second half of mpcache by itself: nothing is dropped.
+struct shared_boxes : offloaded {
+    static constexpr std::string_view name = "shared_boxes";
+    using clusterer = head_groups<8>;
+    using index = minmax_box;
+    using selector = shared_by_layers<2, topk<reduce::group_max>>;
+
+    /// Longer groups: half as many boxes each time.
+    template <class Config> static bool shrink(Config& c) noexcept {
+        if (c.clusterer.group_tokens >= 128) return false;
+        c.clusterer.group_tokens *= 2;
+        return true;
+    }
+};
+
+struct mpcache : then<snapkv_group, shared_boxes> {
+    static constexpr std::string_view name = "mpcache";
+};
+
+} // namespace presets
+
+template <class Geometry> using snapkv_then_dynakv = kv_manager<presets::snapkv_then_dynakv, Geometry>;
+template <class Geometry> using shared_boxes = kv_manager<presets::shared_boxes, Geometry>;
+template <class Geometry> using mpcache = kv_manager<presets::mpcache, Geometry>;
+
+} // namespace kvtl::inline v0

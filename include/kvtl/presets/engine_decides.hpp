@@ -1,0 +1,45 @@
+// Presets to which the engine says what will matter.
+//
+//   lookahead_probe  queries that stand for the future look at the prompt instead of its own last ones:
+//   pseudo
+//                    tokens at later positions (DapQ), a trained lookahead (LookaheadKV), a patched prompt
+//                    per episode (EpiCache). Window and score as snapkv_group, so that the two differ in the
+//                    source of the queries and in nothing else. Needs supplied<..., signal::probe>.
+//   external_mask    a number per token and KV head: the greater, the better; what has none above 0 leaves
+//   even
+//                    where there is room (Attention-Gate, Neural Garbage Collection). Window 8.
+//                    Needs supplied<..., signal::external>.
+//
+// external_mask has no alias beside the others' because its score bears that name:
+//   kvtl::kv_manager<kvtl::presets::external_mask, geometry, supplied<...>>.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/evict/eviction_manager.hpp>
+#include <kvtl/policies/retain_drop.hpp>
+#include <kvtl/policies/retain_external.hpp>
+#include <kvtl/policies/retain_probe_attention.hpp>
+#include <kvtl/presets/full.hpp>
+
+namespace kvtl::inline v0 {
+
+namespace presets {
+
+struct lookahead_probe : full {
+    static constexpr std::string_view name = "lookahead_probe";
+    static constexpr std::uint32_t window_tokens = 32;
+    using retention = drop<probe_attention<over::mean, pooling::average, 5>>;
+};
+
+struct external_mask : full {
+    static constexpr std::string_view name = "external_mask";
+    static constexpr std::uint32_t window_tokens = 8;
+    using retention = drop<kvtl::external_mask>;
+};
+
+} // namespace presets
+
+template <class Geometry, class Supplied>
+using lookahead_probe = kv_manager<presets::lookahead_probe, Geometry, Supplied>;
+
+} // namespace kvtl::inline v0
