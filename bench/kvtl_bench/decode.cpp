@@ -284,6 +284,13 @@ class runner {
         last_ = now;
     }
 
+    /// Whether mass_recall looks at the next step. A sample generates every key before it once more, so a
+    /// long run takes some 64 of them instead of one every 8 steps.
+    [[nodiscard]] bool samples_recall() const {
+        const std::size_t every = std::max(recall_every, o_.steps / 64 / recall_every * recall_every);
+        return done_ >= decode_options::warm_up && done_ % every == 0;
+    }
+
     /// Adds up what share of full attention's mass the last step attended, where that was sampled.
     void sample_recall(workload& w, step_rows& rows) {
         for (std::uint32_t l = 0; l < o_.shape.layers; ++l) {
@@ -457,7 +464,7 @@ void run_steps(const std::vector<std::unique_ptr<runner>>& all, step_rows& data,
             if (r->finished()) continue;
             busy = true;
             if (next != r->position() + 1) data.generate(r->position()), next = r->position() + 1;
-            const bool recall = r->done() >= decode_options::warm_up && r->done() % recall_every == 0;
+            const bool recall = r->samples_recall();
             r->step(data, recall);
             if (recall) r->sample_recall(w, data);
             bar.update(r->done());
