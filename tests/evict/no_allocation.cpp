@@ -5,57 +5,8 @@
 #include <kvtl/presets/merging.hpp>
 #include <kvtl/presets/streaming.hpp>
 
+#include "support/count_allocations.hpp"
 #include "support/eviction.hpp"
-
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
-namespace {
-std::atomic<std::uint64_t> allocations{0};
-}
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define KVTL_TEST_OWN_MALLOC 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define KVTL_TEST_OWN_MALLOC 0
-#endif
-#endif
-#ifndef KVTL_TEST_OWN_MALLOC
-#ifdef __GLIBC__
-#define KVTL_TEST_OWN_MALLOC 1
-#else
-#define KVTL_TEST_OWN_MALLOC 0
-#endif
-#endif
-
-#if KVTL_TEST_OWN_MALLOC
-// operator new ends here as well. A sanitizer has its own malloc; there the operators alone are counted.
-extern "C" {
-void* __libc_malloc(std::size_t);
-void* __libc_calloc(std::size_t, std::size_t);
-void* malloc(std::size_t n) {
-    ++allocations;
-    return __libc_malloc(n);
-}
-void* calloc(std::size_t n, std::size_t size) {
-    ++allocations;
-    return __libc_calloc(n, size);
-}
-}
-#else
-void* operator new(std::size_t n) {
-    ++allocations;
-    return std::malloc(n);
-}
-void operator delete(void* p) noexcept {
-    std::free(p);
-}
-void operator delete(void* p, std::size_t) noexcept {
-    std::free(p);
-}
-#endif
 
 using namespace kvtl_test;
 
@@ -81,7 +32,7 @@ template <class Cache> void busy() {
         if (trouble.ok() && !s.ok()) trouble = s;
     };
 
-    const std::uint64_t before = allocations;
+    const std::uint64_t before = kvtl_test::allocations;
     for (int round = 0; round < 2; ++round) {
         const auto a = *cache.begin(), b = *cache.begin();
         for (std::size_t chunk = 0; chunk < 2; ++chunk)
@@ -106,7 +57,7 @@ template <class Cache> void busy() {
         fine(cache.end(a));
         fine(cache.end(b));
     }
-    const std::uint64_t during = allocations - before;
+    const std::uint64_t during = kvtl_test::allocations - before;
     CHECK(during == 0);
     CHECK_MESSAGE(trouble.ok(), std::string(trouble.what()));
     CHECK(refused == 12);
@@ -114,10 +65,10 @@ template <class Cache> void busy() {
 } // namespace
 
 TEST_CASE("the counter counts") {
-    const std::uint64_t before = allocations;
+    const std::uint64_t before = kvtl_test::allocations;
     auto* volatile p = new int(1);
     delete p;
-    CHECK(allocations > before);
+    CHECK(kvtl_test::allocations > before);
 }
 
 TEST_CASE("a manager that drops entries allocates nothing after open") {

@@ -5,66 +5,9 @@
 
 #include "contracts/io.hpp"
 #include "support/cache_fixture.hpp"
+#include "support/count_allocations.hpp"
 
-#include <atomic>
 #include <cstddef>
-#include <new>
-
-namespace {
-std::atomic<std::uint64_t> allocations{0};
-}
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define KVTL_TEST_OWN_MALLOC 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define KVTL_TEST_OWN_MALLOC 0
-#endif
-#endif
-#ifndef KVTL_TEST_OWN_MALLOC
-#ifdef __GLIBC__
-#define KVTL_TEST_OWN_MALLOC 1
-#else
-#define KVTL_TEST_OWN_MALLOC 0
-#endif
-#endif
-
-#if KVTL_TEST_OWN_MALLOC
-// operator new ends here as well. A sanitizer has its own malloc; there the operators alone are counted.
-extern "C" {
-void* __libc_malloc(std::size_t);
-void* __libc_calloc(std::size_t, std::size_t);
-void* __libc_realloc(void*, std::size_t);
-void* __libc_memalign(std::size_t, std::size_t);
-void* malloc(std::size_t n) {
-    ++allocations;
-    return __libc_malloc(n);
-}
-void* calloc(std::size_t n, std::size_t size) {
-    ++allocations;
-    return __libc_calloc(n, size);
-}
-void* realloc(void* p, std::size_t n) {
-    ++allocations;
-    return __libc_realloc(p, n);
-}
-void* aligned_alloc(std::size_t alignment, std::size_t n) {
-    ++allocations;
-    return __libc_memalign(alignment, n);
-}
-}
-#else
-void* operator new(std::size_t n) {
-    ++allocations;
-    return std::malloc(n);
-}
-void operator delete(void* p) noexcept {
-    std::free(p);
-}
-void operator delete(void* p, std::size_t) noexcept {
-    std::free(p);
-}
-#endif
 
 using namespace kvtl_test;
 
@@ -100,7 +43,7 @@ template <class Cache> void busy(const kvtl::any_io::config& io) {
     const auto refused = [&](const kvtl::status& s) { accepted += s.ok() ? 1U : 0U; };
     std::size_t rows = 0;
 
-    const std::uint64_t before = allocations;
+    const std::uint64_t before = kvtl_test::allocations;
     for (int round = 0; round < 2; ++round) {
         auto first = cache.begin(), second = cache.begin();
         if (!first.ok() || !second.ok()) break;
@@ -136,7 +79,7 @@ template <class Cache> void busy(const kvtl::any_io::config& io) {
         fine(cache.end(b));
         refused(cache.end(b));
     }
-    const std::uint64_t during = allocations - before;
+    const std::uint64_t during = kvtl_test::allocations - before;
 
     CHECK(during == 0);
     CHECK_MESSAGE(trouble.ok(), std::string(trouble.what()));
@@ -148,10 +91,10 @@ template <class Cache> void busy(const kvtl::any_io::config& io) {
 } // namespace
 
 TEST_CASE("the counter counts") {
-    const std::uint64_t before = allocations;
+    const std::uint64_t before = kvtl_test::allocations;
     auto* volatile p = new int(1);
     delete p;
-    CHECK(allocations > before);
+    CHECK(kvtl_test::allocations > before);
 }
 
 TEST_CASE("a manager allocates nothing after open") {
