@@ -4,36 +4,11 @@
 #
 #   eval_errors.sh KVTL-EVAL DATA-FOLDER
 # SPDX-License-Identifier: MIT
-set -u
-eval_program=$(realpath "$1") data=$(realpath "$2")
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-failures=0
-complain() {
-    echo "FAILED: $*"
-    sed 's/^/    stderr: /' err
-    failures=$((failures + 1))
-}
+here=$(dirname "$(realpath "$0")")
+program=$(realpath "$1") data=$(realpath "$2")
+# shellcheck source=tests/support/expect.sh
+. "$here/../support/expect.sh"
 
-# expect STATUS TEXT ARGUMENT...: the status, the text within standard error, and no file that was not there before.
-expect() {
-    local status=$1 text=$2 before after got
-    shift 2
-    before=$(ls)
-    "$eval_program" "$@" >out 2>err </dev/null
-    got=$?
-    after=$(ls)
-    [ "$got" -eq "$status" ] || complain "exit status $got instead of $status: $*"
-    [ -z "$text" ] || grep -qF -- "$text" err || complain "no '$text': $*"
-    [ "$before" = "$after" ] || complain "left behind [$after]: $*"
-}
-one_line() {
-    expect 2 "$@"
-    [ "$(wc -l <err)" -eq 1 ] || complain "more than one line: $*"
-    [ ! -s out ] || complain "something on standard output: $*"
-}
-touch out err
 small="needle:gen,tokens=400,count=2"
 base=(-m "$data/tiny-2k.gguf" --policies dynakv --io posix --memory-mib 16 --task "$small")
 
@@ -78,16 +53,16 @@ grep -q '"error": "memory_bytes is 1048576; preset dynakv' rows.json || complain
 [ "$(grep -c '"error": null' rows.json)" -eq $(($(grep -c '"policy":' rows.json) - 1)) ] || complain "others have errors"
 grep -qF 'class="why" colspan="9">memory_bytes is 1048576' report.html || complain "no reason in the report"
 for reference in full streaming_llm random_units oracle; do
-    "$eval_program" --list-policies | grep -qx "$reference" || continue
+    "$program" --list-policies | grep -qx "$reference" || continue
     grep -A4 "\"policy\": \"$reference\"" rows.json | grep -q '"attend_tokens": 256' || complain "no line of $reference"
 done
-if "$eval_program" --list-policies | grep -qx kvswap; then
+if "$program" --list-policies | grep -qx kvswap; then
     expect 2 "kvswap needs a file of bases" "${base[@]}" -m plain.gguf --policies kvswap
     expect 0 "" "${base[@]}" -m plain.gguf --policies kvswap,quest --limit 1 --closed-only
     grep -Eq '^kvswap +256 +- --calibration: ' out || complain "no reason of kvswap"
 fi
 
-if "$eval_program" --list-policies | grep -qx locret; then
+if "$program" --list-policies | grep -qx locret; then
     one_line "--gates: policy locret needs a file" "${base[@]}" --policies locret
     one_line "cannot read missing.gates" "${base[@]}" --policies locret --gates missing.gates
     head -c 100 /dev/zero >zeros.gates
@@ -95,7 +70,7 @@ if "$eval_program" --list-policies | grep -qx locret; then
     expect 0 "" "${base[@]}" --policies locret,dynakv --limit 1 --closed-only
     grep -Eq '^locret +256 +- --gates: ' out || complain "no reason of locret"
 fi
-if "$eval_program" --list-policies | grep -qx external_mask; then
+if "$program" --list-policies | grep -qx external_mask; then
     expect 2 "external_mask needs the signal external, which the engine does not supply" "${base[@]}" \
         --policies external_mask
 fi
@@ -128,7 +103,7 @@ grep -q '"accuracy": 1.0' rows.json || complain "full does not find the needle"
 for policy in full dynakv; do
     grep -qF "<td>$policy</td>" report.html || complain "the report does not show $policy"
 done
-if "$eval_program" --list-policies | grep -qx snapkv_group; then # budgets are those that a policy has
+if "$program" --list-policies | grep -qx snapkv_group; then # budgets are those that a policy has
     : >rows.json
     expect 0 "" "${base[@]}" --policies dynakv,snapkv_group --attend-tokens 64,128 --keep-tokens 48,96,192 --limit 1 \
         --question-aware --closed-only --json rows.json
@@ -140,5 +115,4 @@ expect 0 "" "${base[@]}" --limit 1 --closed-only --json -
 [ "$(head -c 1 out)" = "[" ] || complain "--json - mixes the table into standard output"
 grep -q "accuracy" err || complain "--json - drops the table"
 
-[ "$failures" -eq 0 ] && echo "all as expected"
-exit $((failures != 0))
+finish

@@ -3,31 +3,10 @@
 #
 #   bench_errors.sh KVTL-BENCH KVTL-RUN MODEL.gguf
 # SPDX-License-Identifier: MIT
-set -u
-bench=$(realpath "$1") run=$(realpath "$2") model=$(realpath "$3")
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-failures=0
-complain() {
-    echo "FAILED: $*"
-    sed 's/^/    stderr: /' err
-    failures=$((failures + 1))
-}
-touch out err
-
-# expect STATUS TEXT ARGUMENT...: the status, the text within standard error, and no file that was not there before.
-expect() {
-    local status=$1 text=$2 before after got
-    shift 2
-    before=$(ls)
-    "$bench" "$@" >out 2>err </dev/null
-    got=$?
-    after=$(ls)
-    [ "$got" -eq "$status" ] || complain "exit status $got instead of $status: $*"
-    [ -z "$text" ] || grep -qF -- "$text" err || complain "no '$text': $*"
-    [ "$before" = "$after" ] || complain "left behind [$after]: $*"
-}
+here=$(dirname "$(realpath "$0")")
+program=$(realpath "$1") run=$(realpath "$2") model=$(realpath "$3")
+# shellcheck source=tests/support/expect.sh
+. "$here/../support/expect.sh"
 
 # bad usage
 expect 2 "no command; valid: decode, reuse, io, workload"
@@ -86,10 +65,10 @@ for key in io block depth mb_per_s iops cpu_us_per_io; do
     grep -q "\"$key\":" out || complain "no $key in the JSON of io"
 done
 expect 0 "" reuse --context 200 --steps 20 --memory-mib 4
-grep -q "updated_only" out && grep -q "bound" out || complain "reuse prints no table"
+if ! grep -q "updated_only" out || ! grep -q "bound" out; then complain "reuse prints no table"; fi
 expect 0 "" reuse --context 200 --steps 20 --memory-mib 4 --json -
 python3 -c 'import json; assert json.load(open("out"))[0]["reuse"][0]["kind"] == "updated"' || complain "no JSON rows of reuse"
-"$bench" io --path kept.io --keep --size 4 --reads 16 --io posix >out 2>err || complain "io --keep"
+"$program" io --path kept.io --keep --size 4 --reads 16 --io posix >out 2>err || complain "io --keep"
 [ "$(stat -c %s kept.io 2>/dev/null)" = $((4 << 20)) ] || complain "the kept file has another size"
 rm -f kept.io
 expect 0 "" workload --tokens 512
@@ -114,7 +93,7 @@ expect 2 "cut short" workload --trace cut.trc
 [ $? -eq 2 ] || complain "a trace that cannot be written is not refused"
 
 # interrupted: files go, the signal's own exit status stays
-"$bench" decode --policies dynakv --context 500 --steps 20000 --max-seconds 100 --memory-mib 64 --io posix \
+"$program" decode --policies dynakv --context 500 --steps 20000 --max-seconds 100 --memory-mib 64 --io posix \
     --kv-path interrupted.kv >out 2>err &
 child=$!
 for _ in $(seq 200); do [ -e interrupted.kv ] && [ -e interrupted.kv.probe ] && break; sleep 0.02; done
@@ -125,5 +104,4 @@ got=$?
 [ "$got" -eq 143 ] || complain "interrupted run: exit status $got"
 [ -z "$(ls interrupted.kv* 2>/dev/null)" ] || complain "interrupted run left files behind"
 
-[ "$failures" -eq 0 ] && echo "all as expected"
-exit $((failures != 0))
+finish

@@ -4,36 +4,11 @@
 #
 #   demo_errors.sh KVTL-DEMO KVTL-CALIBRATE DATA-FOLDER
 # SPDX-License-Identifier: MIT
-set -u
-demo=$(realpath "$1") calibrate=$(realpath "$2") data=$(realpath "$3")
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-failures=0
-complain() {
-    echo "FAILED: $*"
-    sed 's/^/    stderr: /' err
-    failures=$((failures + 1))
-}
+here=$(dirname "$(realpath "$0")")
+program=$(realpath "$1") calibrate=$(realpath "$2") data=$(realpath "$3")
+# shellcheck source=tests/support/expect.sh
+. "$here/../support/expect.sh"
 
-# expect STATUS TEXT ARGUMENT...: the status, the text within standard error, and no file that was not there before.
-expect() {
-    local status=$1 text=$2 before after got
-    shift 2
-    before=$(ls)
-    "$demo" "$@" >out 2>err </dev/null
-    got=$?
-    after=$(ls)
-    [ "$got" -eq "$status" ] || complain "exit status $got instead of $status: $*"
-    [ -z "$text" ] || grep -qF -- "$text" err || complain "no '$text': $*"
-    [ "$before" = "$after" ] || complain "left behind [$after]: $*"
-}
-one_line() {
-    expect 2 "$@"
-    [ "$(wc -l <err)" -eq 1 ] || complain "more than one line: $*"
-    [ ! -s out ] || complain "something on standard output: $*"
-}
-touch out err
 base=(-m "$data/tiny-2k.gguf" --data "$data/prose.txt" --questions 1 --tokens 800 --nll-tokens 300 --io posix)
 
 # bad usage
@@ -85,7 +60,7 @@ done
 
 # a policy that needs bases
 ln -s "$data/tiny-2k.gguf" plain.gguf
-if "$demo" --list-policies | grep -qx kvswap; then
+if "$program" --list-policies | grep -qx kvswap; then
     one_line "kvswap needs a file of bases" "${base[@]}" -m plain.gguf --policies kvswap
     one_line "missing.cal" "${base[@]}" --policies kvswap --calibration missing.cal
     expect 0 "" "${base[@]}" -m plain.gguf --policies kvswap,quest --nll-tokens 0
@@ -127,7 +102,7 @@ expect 0 "" --list-policies
 grep -qx dynakv out || complain "--list-policies does not list dynakv"
 
 # interrupted: the file goes, the signal's own exit status stays
-"$demo" "${base[@]}" --policies dynakv --questions 1000 --tokens 600 --kv-path interrupted.kv >out 2>err &
+"$program" "${base[@]}" --policies dynakv --questions 1000 --tokens 600 --kv-path interrupted.kv >out 2>err &
 child=$!
 for _ in $(seq 500); do [ -e interrupted.kv ] && break; sleep 0.02; done
 [ -e interrupted.kv ] || complain "no cache file while running"
@@ -137,5 +112,4 @@ got=$?
 [ "$got" -eq 143 ] || complain "interrupted run: exit status $got"
 [ ! -e interrupted.kv ] || complain "interrupted run left its file behind"
 
-[ "$failures" -eq 0 ] && echo "all as expected"
-exit $((failures != 0))
+finish

@@ -3,32 +3,10 @@
 #
 #   run_errors.sh KVTL-RUN MAKE-MODEL MODEL.gguf POLICY
 # SPDX-License-Identifier: MIT
-set -u
-run=$(realpath "$1") make_model=$(realpath "$2") model=$(realpath "$3") policy=$4
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-failures=0
-complain() {
-    echo "FAILED: $*"
-    sed 's/^/    stderr: /' err
-    failures=$((failures + 1))
-}
-
-# expect STATUS TEXT ARGUMENT...: the status, the text within standard error, and no file that was not there before.
-expect() {
-    local status=$1 text=$2 before after got
-    shift 2
-    before=$(ls)
-    "$run" "$@" >out 2>err </dev/null
-    got=$?
-    after=$(ls)
-    [ "$got" -eq "$status" ] || complain "exit status $got instead of $status: $*"
-    [ -z "$text" ] || grep -qF -- "$text" err || complain "no '$text': $*"
-    [ "$status" -eq 0 ] || [ "$(wc -l <err)" -eq 1 ] || complain "more than one line: $*"
-    [ "$before" = "$after" ] || complain "left behind [$after]: $*"
-}
-touch out err
+here=$(dirname "$(realpath "$0")")
+program=$(realpath "$1") make_model=$(realpath "$2") model=$(realpath "$3") policy=$4
+# shellcheck source=tests/support/expect.sh
+. "$here/../support/expect.sh"
 
 "$make_model" qwen3 q8_0 good.gguf
 head -c 50000 good.gguf >cut.gguf
@@ -39,47 +17,47 @@ sed 's/blk\.1\.attn_q\.weight/blk.1.attn_z.weight/' good.gguf >tensor.gguf
 base=(-m good.gguf -p "the thing" -n 4 --policy "$policy" --io posix)
 
 # bad usage
-expect 2 "no model" -p x --policy "$policy"
-expect 2 "no prompt" -m good.gguf --policy "$policy"
-expect 2 "--nonsense" "${base[@]}" --nonsense
-expect 2 "--file" "${base[@]}" -f empty.txt
-expect 2 "unknown policy 'magic'; valid: " "${base[@]}" --policy magic
-expect 2 "valid: " "${base[@]}" --policy ""
-expect 2 "unknown device 'tape'; valid: uring, posix, memory" "${base[@]}" --io tape
+one_line "no model" -p x --policy "$policy"
+one_line "no prompt" -m good.gguf --policy "$policy"
+one_line "--nonsense" "${base[@]}" --nonsense
+one_line "--file" "${base[@]}" -f empty.txt
+one_line "unknown policy 'magic'; valid: " "${base[@]}" --policy magic
+one_line "valid: " "${base[@]}" --policy ""
+one_line "unknown device 'tape'; valid: uring, posix, memory" "${base[@]}" --io tape
 for value in "--predict -1" "--predict x" "--temp -1" "--temp nan" "--memory-mib 0" "--memory-mib -3" "--memory-mib inf" \
     "--threads 0" "--threads 100000" "--attend-tokens 0" "--attend-tokens -7" "--prefill-chunk 0" "--seed x" "--shards 3" \
     "--logits -1" "--predict 99999999999999999999"; do
     # shellcheck disable=SC2086
-    expect 2 "${value%% *}" "${base[@]}" $value
+    one_line "${value%% *}" "${base[@]}" $value
 done
 for setting in nonsense a.b=1 .b.c=1 a.b.c a.b.c=; do
-    expect 2 "POLICY.SLOT.FIELD=VALUE" "${base[@]}" --set "$setting"
+    one_line "POLICY.SLOT.FIELD=VALUE" "${base[@]}" --set "$setting"
 done
-expect 2 "--probe: the text is empty" "${base[@]}" --probe ""
-expect 2 "unknown policy 'magic'" "${base[@]}" --set magic.index.x=1
+one_line "--probe: the text is empty" "${base[@]}" --probe ""
+one_line "unknown policy 'magic'" "${base[@]}" --set magic.index.x=1
 
 # files
-expect 2 "No such file" "${base[@]}" -m missing.gguf
-expect 2 "directory" "${base[@]}" -m .
-expect 2 "truncated" "${base[@]}" -m cut.gguf
-expect 2 "not a GGUF file" "${base[@]}" -m foreign.gguf
-expect 2 "architecture 'bloom' is not supported; valid: " "${base[@]}" -m architecture.gguf
-expect 2 "tensor 'blk.1.attn_q.weight' is missing" "${base[@]}" -m tensor.gguf
-expect 2 "cannot read prompt file missing.txt" -m good.gguf -f missing.txt --policy "$policy"
-expect 2 "cannot read prompt file ." -m good.gguf -f . --policy "$policy"
-expect 2 "no/such/folder" "${base[@]}" --kv-path no/such/folder/x.kv
-expect 2 "cannot write no/such/folder/out.json" "${base[@]}" --json no/such/folder/out.json
+one_line "No such file" "${base[@]}" -m missing.gguf
+one_line "directory" "${base[@]}" -m .
+one_line "truncated" "${base[@]}" -m cut.gguf
+one_line "not a GGUF file" "${base[@]}" -m foreign.gguf
+one_line "architecture 'bloom' is not supported; valid: " "${base[@]}" -m architecture.gguf
+one_line "tensor 'blk.1.attn_q.weight' is missing" "${base[@]}" -m tensor.gguf
+one_line "cannot read prompt file missing.txt" -m good.gguf -f missing.txt --policy "$policy"
+one_line "cannot read prompt file ." -m good.gguf -f . --policy "$policy"
+one_line "no/such/folder" "${base[@]}" --kv-path no/such/folder/x.kv
+one_line "cannot write no/such/folder/out.json" "${base[@]}" --json no/such/folder/out.json
 
 # prompts
-expect 2 "the prompt is empty" "${base[@]}" -p ""
-expect 2 "the prompt is empty" -m good.gguf -f empty.txt --policy "$policy"
-expect 2 "longer than the model's context of 512" "${base[@]}" -n 600
+one_line "the prompt is empty" "${base[@]}" -p ""
+one_line "the prompt is empty" -m good.gguf -f empty.txt --policy "$policy"
+one_line "longer than the model's context of 512" "${base[@]}" -n 600
 head -c 3000 /dev/zero | tr '\0' 'x' >long.txt
-expect 2 "longer than the model's context of 512" -m good.gguf -f long.txt --policy "$policy"
+one_line "longer than the model's context of 512" -m good.gguf -f long.txt --policy "$policy"
 
 # a cache file that is not ours is not touched
 echo "precious" >precious.kv
-expect 2 "precious.kv" "${base[@]}" --kv-path precious.kv
+one_line "precious.kv" "${base[@]}" --kv-path precious.kv
 [ "$(cat precious.kv)" = precious ] || complain "a foreign file was changed"
 
 # what works
@@ -95,21 +73,21 @@ expect 0 "" --version
 grep -q "kvtl-run [0-9]" out || complain "--version says nothing"
 expect 0 "" --list-policies
 grep -qx "$policy" out || complain "--list-policies does not list $policy"
-first=$("$run" -m "$model" -p "The king" -n 24 --policy "$policy" --io memory --threads 1 --temp 0.8 --seed 5 2>err)
-second=$("$run" -m "$model" -p "The king" -n 24 --policy "$policy" --io memory --threads 3 --temp 0.8 --seed 5 2>err)
+first=$("$program" -m "$model" -p "The king" -n 24 --policy "$policy" --io memory --threads 1 --temp 0.8 --seed 5 2>err)
+second=$("$program" -m "$model" -p "The king" -n 24 --policy "$policy" --io memory --threads 3 --temp 0.8 --seed 5 2>err)
 [ "$first" = "$second" ] || complain "the text depends on the number of threads"
 
 # a run that fails midway
 if [ "$policy" = dense ]; then
     expect 0 "io_uring cannot be used" "${base[@]}" --io uring
-    "$run" "${base[@]}" -n 40 --kv-path mid.kv --set dense.test.fail_at=20 >out 2>err
+    "$program" "${base[@]}" -n 40 --kv-path mid.kv --set dense.test.fail_at=20 >out 2>err
     [ $? -eq 1 ] || complain "a run that fails midway does not end with 1"
     grep -q "no space for 20 tokens" err || complain "a run that fails midway does not say why"
     [ ! -e mid.kv ] || complain "the file of a failed run was left behind"
 fi
 
 # interrupted: the file goes, the signal's own exit status stays
-"$run" -m "$model" -p "The king" -n 2000 --ignore-eos --policy "$policy" --io posix --kv-path interrupted.kv \
+"$program" -m "$model" -p "The king" -n 2000 --ignore-eos --policy "$policy" --io posix --kv-path interrupted.kv \
     --threads 1 >out 2>err &
 child=$!
 for _ in $(seq 1000); do [ -s out ] && break; sleep 0.02; done
@@ -120,5 +98,4 @@ got=$?
 [ "$got" -eq 143 ] || complain "interrupted run: exit status $got"
 [ ! -e interrupted.kv ] || complain "interrupted run left its file behind"
 
-[ "$failures" -eq 0 ] && echo "all as expected"
-exit $((failures != 0))
+finish
