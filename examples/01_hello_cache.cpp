@@ -1,7 +1,8 @@
 // A KV cache on flash in one page: append a prompt, decode, look at what it cost.
 //
 // Features: open, prefill, attend, stats. Prints memory, storage and bytes read per step; the memory can
-// never be more than the bound given to open. SPDX-License-Identifier: MIT
+// never be more than the bound given to open.
+// SPDX-License-Identifier: MIT
 
 // [readme]
 #include <kvtl/presets/dynakv.hpp>

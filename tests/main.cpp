@@ -1,3 +1,4 @@
-// doctest's main, compiled once: it takes seconds. SPDX-License-Identifier: MIT
+// doctest's main, compiled once: it takes seconds.
+// SPDX-License-Identifier: MIT
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>

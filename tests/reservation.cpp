@@ -1,4 +1,5 @@
-// reservation and carver: one block, divided twice in the same way. SPDX-License-Identifier: MIT
+// reservation and carver: one block, divided twice in the same way.
+// SPDX-License-Identifier: MIT
 #include <kvtl/reservation.hpp>
 
 #include "support/oracle.hpp"

@@ -1,7 +1,8 @@
-// signals: sets, declarations with defaults, and the union a preset needs. SPDX-License-Identifier: MIT
-#include <kvtl/explain.hpp>
+// signals: sets, declarations with defaults, and the union a preset needs.
+// SPDX-License-Identifier: MIT
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/signals.hpp>
+#include <kvtl/slots/explain.hpp>
 
 #include <doctest/doctest.h>
 

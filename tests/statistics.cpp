@@ -1,4 +1,5 @@
-// statistics: sums that forget no counter, and the rates made of them. SPDX-License-Identifier: MIT
+// statistics: sums that forget no counter, and the rates made of them.
+// SPDX-License-Identifier: MIT
 #include <kvtl/statistics.hpp>
 
 #include <doctest/doctest.h>

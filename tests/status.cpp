@@ -1,4 +1,5 @@
-// status and result: a code, a line of text, and a value or a reason. SPDX-License-Identifier: MIT
+// status and result: a code, a line of text, and a value or a reason.
+// SPDX-License-Identifier: MIT
 #include <kvtl/status.hpp>
 
 #include <doctest/doctest.h>

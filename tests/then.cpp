@@ -1,5 +1,6 @@
 // Presets that evict at the prompt's end and then retrieve: what reaches storage is what the first half
-// keeps, everything after is the second half, and both live within one bound. SPDX-License-Identifier: MIT
+// keeps, everything after is the second half, and both live within one bound.
+// SPDX-License-Identifier: MIT
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/presets/composed.hpp>
 #include <kvtl/presets/dynamickv.hpp>

@@ -1,4 +1,5 @@
-// The version's number, its text and the inline namespace agree. SPDX-License-Identifier: MIT
+// The version's number, its text and the inline namespace agree.
+// SPDX-License-Identifier: MIT
 #include <kvtl/version.hpp>
 
 #include <doctest/doctest.h>

@@ -1,4 +1,5 @@
-// rows_view: rows with padding, and slices of them. SPDX-License-Identifier: MIT
+// rows_view: rows with padding, and slices of them.
+// SPDX-License-Identifier: MIT
 #include <kvtl/views.hpp>
 
 #include <doctest/doctest.h>

@@ -1,4 +1,5 @@
-// Calibration and gates for policies that need a file which was not given. SPDX-License-Identifier: MIT
+// Calibration and gates for policies that need a file which was not given.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include "decode.hpp"

@@ -6,7 +6,8 @@
 //   kvtl-bench workload --trace run.trc
 //
 // Exit status: 0, 2 for what can never work (bad usage, unreadable file, too large for this machine), 1 for a
-// run that fails midway. SPDX-License-Identifier: MIT
+// run that fails midway.
+// SPDX-License-Identifier: MIT
 #include <kvtl/version.hpp>
 
 #include "decode.hpp"

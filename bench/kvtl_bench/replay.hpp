@@ -6,7 +6,8 @@
 // replayed one when that is resident there; a unit that is new (one side of a split) is resident from its
 // first entry on. An entry for a unit that is not there would have waited outside the frames: no change.
 //
-// Units:  sizes and capacities in frames. Cost: that of the policy per event. SPDX-License-Identifier: MIT
+// Units:  sizes and capacities in frames. Cost: that of the policy per event.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/geometry.hpp>

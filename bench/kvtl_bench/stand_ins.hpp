@@ -1,7 +1,7 @@
 // What a trainer or the engine's user would supply, made up: enough to measure time and bytes of policies
 // that need it, nothing to measure quality with. Rows say so ("stand_ins").
 //
-//   gates     normal weights of variance 1 / inputs, no hidden units (kvtl/evict/gate_weights.hpp)
+//   gates     normal weights of variance 1 / inputs, no hidden units (kvtl/calibration/gate_weights.hpp)
 //   mask      a number in (0, 1] for half of the entries, 0 for the others
 //   x         the token's queries stand in for the layer's input: as wide, and as different from token to
 //   token probes    the predicted queries of the next `probes` tokens: true ones with the noise of a

@@ -12,10 +12,11 @@
 // since tick() falls into the middle of a token's first layer.
 //
 // Units:  lanes and units as the manager numbers them, sizes in frames. One shard.
-// Cost:   16 bytes per event, from the heap: this is for measuring, not for use. SPDX-License-Identifier: MIT
+// Cost:   16 bytes per event, from the heap: this is for measuring, not for use.
+// SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/resident_lists.hpp>
+#include <kvtl/policies/support/resident_lists.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,6 @@
 // What goes wrong in the programs. The library never throws; the programs may, and main() turns the two kinds
-// into the two exit statuses. SPDX-License-Identifier: MIT
+// into the two exit statuses.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <stdexcept>

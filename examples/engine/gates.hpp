@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/gate_weights.hpp>
+#include <kvtl/calibration/gate_weights.hpp>
 
 #include <cstddef>
 #include <fstream>

@@ -1,4 +1,5 @@
-// One run: read a prompt, generate tokens, measure both. SPDX-License-Identifier: MIT
+// One run: read a prompt, generate tokens, measure both.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include "tokenizer.hpp"

@@ -4,7 +4,8 @@
 // record per tensor (name, extents, type, offset); then the tensors, aligned. Everything is little-endian.
 // The reader keeps views into the mapping; nothing is copied. Every length is checked against the end of the
 // file before it is used. Format: the GGUF specification in the ggml repository (docs/gguf.md), versions 2
-// and 3. SPDX-License-Identifier: MIT
+// and 3.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstddef>

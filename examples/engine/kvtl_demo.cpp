@@ -8,7 +8,8 @@
 // much worse than with everything attended. Every policy gets the same documents, questions and text
 // (eval/evaluator.hpp). One that cannot be opened says why in its line; that is an error only when no policy
 // that was named can. Exit status: 0, 2 for what can never work (bad usage, unreadable file, impossible
-// value), 1 for a run that fails midway. SPDX-License-Identifier: MIT
+// value), 1 for a run that fails midway.
+// SPDX-License-Identifier: MIT
 #include <kvtl/version.hpp>
 
 #include "cleanup.hpp"

@@ -3,7 +3,8 @@
 //   kvtl-run -m model.gguf -p "The kernel is started by" --policy dynakv --memory-mib 4 --json -
 //
 // Exit status: 0, 2 for what can never work (bad usage, unreadable file, impossible value), 1 for a run that
-// fails midway. SPDX-License-Identifier: MIT
+// fails midway.
+// SPDX-License-Identifier: MIT
 #include <kvtl/version.hpp>
 
 #include "cleanup.hpp"

@@ -7,7 +7,8 @@
 //   llama3  (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
 //   ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ qwen2   the same with \p{N} for \p{N}{1,3}
 //
-// Sources: the tokenizer files published with GPT-2, Llama 3 and Qwen2. SPDX-License-Identifier: MIT
+// Sources: the tokenizer files published with GPT-2, Llama 3 and Qwen2.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstdint>

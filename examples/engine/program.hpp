@@ -1,5 +1,6 @@
 // What the programs of the engine share: options that mean the same everywhere, a cache that opens on what
-// the system allows, and the two exit statuses. SPDX-License-Identifier: MIT
+// the system allows, and the two exit statuses.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include "kv_cache.hpp"

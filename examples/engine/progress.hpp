@@ -1,4 +1,5 @@
-// A progress bar on standard error, drawn only when that is a terminal. SPDX-License-Identifier: MIT
+// A progress bar on standard error, drawn only when that is a terminal.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <unistd.h>

@@ -1,4 +1,5 @@
-// What a compiled preset gives to the registry. SPDX-License-Identifier: MIT
+// What a compiled preset gives to the registry.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include "kv_cache.hpp"

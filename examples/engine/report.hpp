@@ -1,4 +1,5 @@
-// The result of kvtl-run as JSON, with the keys that other programs rely on. SPDX-License-Identifier: MIT
+// The result of kvtl-run as JSON, with the keys that other programs rely on.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include "generate.hpp"

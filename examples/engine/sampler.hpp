@@ -1,4 +1,5 @@
-// Chooses the next token from the logits. SPDX-License-Identifier: MIT
+// Chooses the next token from the logits.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include "tokenizer.hpp"

@@ -4,7 +4,8 @@
 // pair whose concatenation has the best score merges first, what is not in the vocabulary becomes byte
 // tokens) and `gpt2` (byte-level: the text is cut into words first, every byte is written as a visible
 // character, pairs merge in the order of the file's list). Ties go to the leftmost pair. Cost: O(n log n) per
-// SentencePiece text or byte-level word. SPDX-License-Identifier: MIT
+// SentencePiece text or byte-level word.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include "gguf.hpp"

@@ -7,7 +7,8 @@
 // `prefill`. The cache's shards are called concurrently from the engine's threads.
 //
 // Shapes: x (T, M) residual stream; q (T, HQ, D); k, v (T, H, D); out (T, HQ, D); gate, up (T, F); logits
-// (V). SPDX-License-Identifier: MIT
+// (V).
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include "kv_cache.hpp"

@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// A view of one query group's softmax state.
 struct partial {
@@ -104,4 +104,4 @@ void finish(const partial& p, float* out, std::size_t out_stride) noexcept {
     return std::exp(part.max[g] - total.max[g]) * (part.sum[g] / total.sum[g]);
 }
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

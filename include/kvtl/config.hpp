@@ -1,4 +1,5 @@
-// What a cache is opened with. SPDX-License-Identifier: MIT
+// What a cache is opened with.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/geometry.hpp>
@@ -10,7 +11,7 @@
 #include <string>
 #include <type_traits>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 inline constexpr std::uint32_t whole_sequence =
     std::numeric_limits<std::uint32_t>::max(); ///< window_tokens of `full`
@@ -105,4 +106,4 @@ template <class Preset> struct cache_config {
     settings_of<typename Preset::position> position{};
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

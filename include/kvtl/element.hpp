@@ -1,5 +1,6 @@
 // Storage types of cache entries: 16-bit floats without arithmetic. SIMD conversions live in simd/; the
-// scalar ones here are their reference. SPDX-License-Identifier: MIT
+// scalar ones here are their reference.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <bit>
@@ -7,7 +8,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// IEEE 754 binary16, stored only.
 struct f16 {
@@ -90,4 +91,4 @@ template <element E> [[nodiscard]] constexpr E from_float(float x) noexcept {
     }
 }
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// Extents of a decoder's attention. 0 means "known at run time". Letters: L, HQ = H*G, H, D.
 struct shape {
@@ -85,4 +85,4 @@ template <shape Static> class geometry {
     kvtl::shape shape_{};
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

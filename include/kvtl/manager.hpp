@@ -12,17 +12,17 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/calibration.hpp>
-#include <kvtl/call_checks.hpp>
-#include <kvtl/explain.hpp>
+#include <kvtl/calibration/calibration.hpp>
+#include <kvtl/core/call_checks.hpp>
+#include <kvtl/core/plan/planner.hpp>
+#include <kvtl/core/shard.hpp>
 #include <kvtl/io/superblock.hpp>
-#include <kvtl/planner.hpp>
-#include <kvtl/shard.hpp>
+#include <kvtl/slots/explain.hpp>
 
 #include <memory>
 #include <vector>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// Reached only by presets that miss a requirement: prints one sentence for each (see explain.hpp).
 template <class Preset, class Geometry, class Supplied = supplied_by_default> class kv_manager {
@@ -348,4 +348,4 @@ requires preset_for<Preset, Geometry, Supplied> &&
     std::unique_ptr<core> core_;
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -1,5 +1,6 @@
 // The one block of memory a cache owns, and the carver that divides it. Every byte kvtl holds for the cache
-// comes from here; nothing is allocated after open(). SPDX-License-Identifier: MIT
+// comes from here; nothing is allocated after open().
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/status.hpp>
@@ -13,7 +14,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// An anonymous mapping, zeroed, page-aligned. Move-only.
 class reservation {
@@ -70,4 +71,4 @@ class carver {
     std::size_t used_ = 0;
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -1,11 +1,12 @@
 // What policies declare at compile time: the signals they need from the engine, the granularity of their
 // decisions and whether they read attention mass. The manager takes the union; what nobody declares costs
-// nothing. SPDX-License-Identifier: MIT
+// nothing.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstdint>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// Data that only the engine can supply. A set of signals is a bit mask.
 enum class signal : std::uint32_t {
@@ -67,4 +68,4 @@ template <class Policy> [[nodiscard]] consteval bool layer_wide_only() {
         return false;
 }
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -1,10 +1,11 @@
-// What a cache counts. Bytes and operations are counted where they are issued. SPDX-License-Identifier: MIT
+// What a cache counts. Bytes and operations are counted where they are issued.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// Bytes of the reservation by what they are for; their sum never exceeds memory_bytes.
 struct memory_parts {
@@ -100,4 +101,4 @@ struct statistics {
     }
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -13,7 +13,7 @@
 #include <utility>
 #include <variant>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// What kind of thing went wrong. The text of the status or error names the argument, its value and what is
 /// valid.
@@ -88,4 +88,4 @@ template <class T> class [[nodiscard]] result {
     std::variant<T, kvtl::error> content_;
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -3,16 +3,17 @@
 // bytes.
 //
 // A *lane* owns units: one KV head of a layer (head-wise presets) or a whole layer (layer-wide presets), of
-// one sequence. SPDX-License-Identifier: MIT
+// one sequence.
+// SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/summary.hpp>
+#include <kvtl/slots/summary.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 inline constexpr std::uint32_t none =
     std::numeric_limits<std::uint32_t>::max(); ///< "no frame", "no unit", ...
@@ -96,4 +97,4 @@ struct chosen_unit {
     std::uint64_t mask = ~std::uint64_t{0};
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

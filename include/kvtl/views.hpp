@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// Rows of equal length, e.g. the keys of a unit. Shape (count, dim); `stride` elements from row to row.
 template <class Element> struct rows_view {
@@ -43,4 +43,4 @@ struct sequence_id {
     friend constexpr bool operator==(sequence_id, sequence_id) noexcept = default;
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -1,4 +1,5 @@
-// The bounds against every possible choice of victims on tiny sequences. SPDX-License-Identifier: MIT
+// The bounds against every possible choice of victims on tiny sequences.
+// SPDX-License-Identifier: MIT
 #include "../../bench/belady.hpp"
 
 #include "support/oracle.hpp"

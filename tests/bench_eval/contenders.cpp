@@ -1,4 +1,5 @@
-// Who takes part in a comparison: names, bounds too small, failures midway. SPDX-License-Identifier: MIT
+// Who takes part in a comparison: names, bounds too small, failures midway.
+// SPDX-License-Identifier: MIT
 #include "contenders.hpp"
 
 #include "error.hpp"

@@ -1,5 +1,6 @@
 // Whether what kvtl-eval measures is what it says: the full model recorded, replayed and compared with
-// itself, and policies that attend less. SPDX-License-Identifier: MIT
+// itself, and policies that attend less.
+// SPDX-License-Identifier: MIT
 #include "evaluator.hpp"
 
 #include "gguf.hpp"

@@ -1,4 +1,5 @@
-// What kvtl-eval measures on: files, generated documents, pieces of text. SPDX-License-Identifier: MIT
+// What kvtl-eval measures on: files, generated documents, pieces of text.
+// SPDX-License-Identifier: MIT
 #include "tasks.hpp"
 
 #include "error.hpp"

@@ -1,5 +1,6 @@
 // The generator: the same numbers for the same question, whatever was asked before, and the structure that it
-// promises. SPDX-License-Identifier: MIT
+// promises.
+// SPDX-License-Identifier: MIT
 #include "drift.hpp"
 
 #include <doctest/doctest.h>

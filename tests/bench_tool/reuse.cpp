@@ -1,5 +1,6 @@
 // What `kvtl-bench reuse` says: the wrapper changes nothing, the replay obeys the manager's rules, the
-// probabilities and rates are those of small logs worked out by hand. SPDX-License-Identifier: MIT
+// probabilities and rates are those of small logs worked out by hand.
+// SPDX-License-Identifier: MIT
 #include "reuse.hpp"
 
 #include <kvtl/io/in_memory.hpp>

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "workload.hpp"
 
-#include <kvtl/calibration.hpp>
+#include <kvtl/calibration/calibration.hpp>
 
 #include "contracts/io.hpp"
 #include "drift.hpp"

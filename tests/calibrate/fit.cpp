@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "fit.hpp"
 
-#include <kvtl/calibration.hpp>
+#include <kvtl/calibration/calibration.hpp>
 
 #include "error.hpp"
 #include "support/oracle.hpp"

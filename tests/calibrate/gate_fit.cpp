@@ -1,5 +1,6 @@
 // Linear gates: weights that are known are found again, and what is fitted ranks entries as later attention
-// does. SPDX-License-Identifier: MIT
+// does.
+// SPDX-License-Identifier: MIT
 #include "gate_fit.hpp"
 
 #include "error.hpp"

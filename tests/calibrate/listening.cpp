@@ -1,4 +1,5 @@
-// What a listening_cache lets one hear is what the model really computes. SPDX-License-Identifier: MIT
+// What a listening_cache lets one hear is what the model really computes.
+// SPDX-License-Identifier: MIT
 #include "dense_cache.hpp"
 #include "error.hpp"
 #include "fingerprint.hpp"

@@ -1,4 +1,5 @@
-// The reuse buffer by hand, and its replay on a trace whose choices are known. SPDX-License-Identifier: MIT
+// The reuse buffer by hand, and its replay on a trace whose choices are known.
+// SPDX-License-Identifier: MIT
 #include "reuse.hpp"
 
 #include "error.hpp"

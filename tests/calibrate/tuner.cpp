@@ -1,4 +1,5 @@
-// The search on invented delays, against an exhaustive one. SPDX-License-Identifier: MIT
+// The search on invented delays, against an exhaustive one.
+// SPDX-License-Identifier: MIT
 #include "tuner.hpp"
 
 #include "error.hpp"

@@ -1,5 +1,5 @@
 // A dropping retention needs the manager that serves it.
-// expect-error: \[kvtl\] retention: this preset drops entries; include <kvtl/evict/eviction_manager.hpp>
+// expect-error: \[kvtl\] retention: this preset drops entries; include <kvtl/core/eviction_manager.hpp>
 // SPDX-License-Identifier: MIT
 #include <kvtl/policies/retain_drop.hpp>
 #include <kvtl/policies/retain_key_norm.hpp>

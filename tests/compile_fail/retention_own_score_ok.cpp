@@ -1,7 +1,7 @@
 // A score of one's own is a preset of two lines.
 // expect-ok
 // SPDX-License-Identifier: MIT
-#include <kvtl/evict/eviction_manager.hpp>
+#include <kvtl/core/eviction_manager.hpp>
 #include <kvtl/policies/retain_drop.hpp>
 #include <kvtl/presets/full.hpp>
 

@@ -1,4 +1,5 @@
-// What a user writes first: every way of finding kvtl must compile and run this. SPDX-License-Identifier: MIT
+// What a user writes first: every way of finding kvtl must compile and run this.
+// SPDX-License-Identifier: MIT
 #include <kvtl/geometry.hpp>
 #include <kvtl/status.hpp>
 #include <kvtl/version.hpp>

@@ -64,9 +64,9 @@ version="$major.$minor.$patch"
 grep -qxF "#define KVTL_VERSION_STRING \"$version\"" "$home" ||
     breach "$home: KVTL_VERSION_STRING is not \"$version\", which MAJOR, MINOR and PATCH give"
 while IFS=: read -r file line text; do
-    [[ $text =~ inline[[:space:]]+v([0-9]+)[[:space:]]*\{ && ${BASH_REMATCH[1]} != "$major" ]] &&
+    [[ $text =~ inline[[:space:]]+namespace[[:space:]]+v([0-9]+)[[:space:]]*\{ && ${BASH_REMATCH[1]} != "$major" ]] &&
         breach "$file:$line: inline namespace v${BASH_REMATCH[1]}; the major version is $major"
-done < <(grep -rnE 'inline[[:space:]]+v[0-9]+[[:space:]]*\{' include || true)
+done < <(grep -rnE 'inline[[:space:]]+namespace[[:space:]]+v[0-9]+[[:space:]]*\{' include || true)
 mapfile -t documents < <(find . -maxdepth 2 -name '*.md' -not -path './build*' | sort)
 for file in "${documents[@]}"; do
     while read -r asked; do

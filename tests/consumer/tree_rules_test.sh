@@ -48,7 +48,7 @@ fresh; sed -i /SPDX/d include/kvtl/a.hpp;                              expect "a
 fresh; printf '//\n%.0s' {1..600} >>include/kvtl/a.hpp;                expect 'a.hpp: 602 lines'
 fresh; rm tests/a.cpp;                                                 expect 'a.hpp: no test includes it'
 fresh; sed -i 's/PATCH [0-9]*/PATCH 77/' include/kvtl/version.hpp; rm ./*.md; expect 'KVTL_VERSION_STRING is not'
-fresh; echo 'namespace kvtl::inline v99 {}' >>include/kvtl/a.hpp;      expect 'inline namespace v99'
+fresh; echo 'namespace kvtl { inline namespace v99 {}}' >>include/kvtl/a.hpp;      expect 'inline namespace v99'
 fresh; sed -i 's/kvtl [0-9.]*/kvtl 99.0/' README.md;                   expect 'find_package(kvtl 99.0)'
 fresh; echo '## [99.0.0]' >CHANGELOG.md;                               expect 'newest entry is 99.0.0'
 fresh; printf 'caf\xc3\xa9\n' >>examples/data/prose.txt;               expect 'not plain ASCII'

@@ -6,8 +6,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/explain.hpp>
-#include <kvtl/kmeans.hpp>
+#include <kvtl/policies/support/kmeans.hpp>
+#include <kvtl/slots/explain.hpp>
 
 #include "contracts/replacement.hpp" // guarded_bytes
 #include "support/oracle.hpp"

@@ -1,9 +1,10 @@
 // What every index promises: one that scores fills (queries, units) numbers, the same whatever else is in the
 // table; one that does not says so. One with summaries scores what it absorbed, whatever lay there before,
-// for each KV head of the lane. SPDX-License-Identifier: MIT
+// for each KV head of the lane.
+// SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/explain.hpp>
+#include <kvtl/slots/explain.hpp>
 
 #include "support/oracle.hpp"
 

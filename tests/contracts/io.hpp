@@ -2,7 +2,8 @@
 //
 //   io_contract<posix_file>([&] { return posix_file::config{.path = folder.file("x.kv")}; });
 //
-// The config is made anew for each device the suite opens. SPDX-License-Identifier: MIT
+// The config is made anew for each device the suite opens.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/io/device.hpp>

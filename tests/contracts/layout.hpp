@@ -6,7 +6,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/explain.hpp>
+#include <kvtl/slots/explain.hpp>
 
 #include "contracts/replacement.hpp" // guarded_bytes
 #include "support/oracle.hpp"

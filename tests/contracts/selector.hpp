@@ -3,10 +3,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/chooser.hpp>
-#include <kvtl/explain.hpp>
+#include <kvtl/core/step/chooser.hpp>
 #include <kvtl/policies/cluster_single_tokens.hpp>
 #include <kvtl/policies/index_centroid.hpp>
+#include <kvtl/slots/explain.hpp>
 
 #include "support/oracle.hpp"
 

@@ -1,5 +1,6 @@
 // Documents with hidden facts: what the writer promises, and that the embedded model can answer when nothing
-// is forgotten. SPDX-License-Identifier: MIT
+// is forgotten.
+// SPDX-License-Identifier: MIT
 #include "demo_document.hpp"
 
 #include "error.hpp"

@@ -1,5 +1,6 @@
 // A registry with the one policy `dense`, so that the program's own behaviour is tested without any preset.
-// Its file holds nothing; it is made and removed as kvtl's would be. SPDX-License-Identifier: MIT
+// Its file holds nothing; it is made and removed as kvtl's would be.
+// SPDX-License-Identifier: MIT
 #include "dense_cache.hpp"
 
 #include <fcntl.h>

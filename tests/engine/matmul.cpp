@@ -1,4 +1,5 @@
-// Products of every stored type against double precision. SPDX-License-Identifier: MIT
+// Products of every stored type against double precision.
+// SPDX-License-Identifier: MIT
 #include "matmul.hpp"
 
 #include "gguf_writer.hpp"

@@ -1,6 +1,7 @@
 // The embedded model on the real presets: with everything attended the engine equals the reference, bit for
 // bit the same on every backend and thread count; with 256 entries it still finds what was hidden far back,
-// from a real file. SPDX-License-Identifier: MIT
+// from a real file.
+// SPDX-License-Identifier: MIT
 #include "generate.hpp"
 #include "gguf.hpp"
 #include "kv_cache.hpp"

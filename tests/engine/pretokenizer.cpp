@@ -1,4 +1,5 @@
-// The word scanners against answers of the regular expressions they stand for. SPDX-License-Identifier: MIT
+// The word scanners against answers of the regular expressions they stand for.
+// SPDX-License-Identifier: MIT
 #include "pretokenizer.hpp"
 
 #include "unicode.hpp"

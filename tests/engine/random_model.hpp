@@ -1,5 +1,6 @@
 // Small models with random weights, and a forward pass over them that shares nothing with the engine: double
-// precision, no cache, every position recomputed. SPDX-License-Identifier: MIT
+// precision, no cache, every position recomputed.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include "gguf_writer.hpp"

@@ -1,5 +1,6 @@
 // The engine against the embedded model's reference: token ids, fp32 logits and greedy tokens computed by
-// another program. SPDX-License-Identifier: MIT
+// another program.
+// SPDX-License-Identifier: MIT
 #include "dense_cache.hpp"
 #include "generate.hpp"
 #include "gguf.hpp"

@@ -1,4 +1,5 @@
-// Both tokenizer families on vocabularies small enough to know the answers. SPDX-License-Identifier: MIT
+// Both tokenizer families on vocabularies small enough to know the answers.
+// SPDX-License-Identifier: MIT
 #include "tokenizer.hpp"
 
 #include "error.hpp"

@@ -1,5 +1,6 @@
 // The forward pass of every architecture and weight type against the double-precision one of
-// random_model.hpp. SPDX-License-Identifier: MIT
+// random_model.hpp.
+// SPDX-License-Identifier: MIT
 #include "transformer.hpp"
 
 #include "dense_cache.hpp"

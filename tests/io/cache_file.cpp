@@ -1,4 +1,5 @@
-// The life of a cache file: what is refused, what is left behind, what is kept. SPDX-License-Identifier: MIT
+// The life of a cache file: what is refused, what is left behind, what is kept.
+// SPDX-License-Identifier: MIT
 #include <kvtl/io/cache_file.hpp>
 
 #include <contracts/io.hpp>

@@ -1,4 +1,5 @@
-// Short transfers, refused requests and the ring, without a device. SPDX-License-Identifier: MIT
+// Short transfers, refused requests and the ring, without a device.
+// SPDX-License-Identifier: MIT
 #include <kvtl/io/transfer.hpp>
 
 #include <doctest/doctest.h>

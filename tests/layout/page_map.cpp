@@ -1,4 +1,5 @@
-// page_map against a vector of bools that is searched page by page. SPDX-License-Identifier: MIT
+// page_map against a vector of bools that is searched page by page.
+// SPDX-License-Identifier: MIT
 #include <kvtl/layout/page_map.hpp>
 
 #include "contracts/replacement.hpp" // guarded_bytes

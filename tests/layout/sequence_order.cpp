@@ -1,4 +1,5 @@
-// sequence_order places no units: only its runs are under contract. SPDX-License-Identifier: MIT
+// sequence_order places no units: only its runs are under contract.
+// SPDX-License-Identifier: MIT
 #include <kvtl/layout/sequence_order.hpp>
 
 #include "contracts/layout.hpp"

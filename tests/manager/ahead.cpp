@@ -1,4 +1,5 @@
-// Reading ahead, choosing for another kernel, and giving tokens up. SPDX-License-Identifier: MIT
+// Reading ahead, choosing for another kernel, and giving tokens up.
+// SPDX-License-Identifier: MIT
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/presets/dynakv.hpp>
 

@@ -1,5 +1,6 @@
 // The bits of the output depend on the input and on the configuration: not on the device, not on how fast or
-// in which order it completes, and not on threads. SPDX-License-Identifier: MIT
+// in which order it completes, and not on threads.
+// SPDX-License-Identifier: MIT
 #include <kvtl/io/any_io.hpp>
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/presets/dynakv.hpp>

@@ -1,5 +1,6 @@
 // What a step finds in memory and has chosen stays there until it is attended: whatever the replacement
-// policy would rather evict, the step's own loads take other frames. SPDX-License-Identifier: MIT
+// policy would rather evict, the step's own loads take other frames.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/index_exact_keys.hpp>
 #include <kvtl/policies/replace_lfu.hpp>
 #include <kvtl/policies/replace_s3_fifo.hpp>

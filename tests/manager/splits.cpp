@@ -1,6 +1,7 @@
 // Splits: the manager's clusters are those of Algorithm 1 of the paper, written down naively in double
 // precision; and on a stream of drifting topics clusters that split stay tighter than clusters that never
-// change. SPDX-License-Identifier: MIT
+// change.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/cluster_kmeans_windowed.hpp>
 #include <kvtl/presets/dynakv.hpp>
 

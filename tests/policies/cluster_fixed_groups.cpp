@@ -1,4 +1,5 @@
-// fixed_groups and fixed_layer_groups: G consecutive tokens per unit. SPDX-License-Identifier: MIT
+// fixed_groups and fixed_layer_groups: G consecutive tokens per unit.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/cluster_fixed_groups.hpp>
 
 #include "contracts/clusterer.hpp"

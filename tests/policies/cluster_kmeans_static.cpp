@@ -1,4 +1,5 @@
-// kmeans_static: frozen centroids, and siblings for clusters that are full. SPDX-License-Identifier: MIT
+// kmeans_static: frozen centroids, and siblings for clusters that are full.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/cluster_kmeans_static.hpp>
 
 #include "contracts/clusterer.hpp"

@@ -1,4 +1,5 @@
-// kmeans_windowed: segments and directions in prompts, batches during decode. SPDX-License-Identifier: MIT
+// kmeans_windowed: segments and directions in prompts, batches during decode.
+// SPDX-License-Identifier: MIT
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/presets/clusterkv.hpp>
 #include <kvtl/presets/retroinfer.hpp>

@@ -1,4 +1,5 @@
-// Sequential clusterers: units are runs of consecutive tokens. SPDX-License-Identifier: MIT
+// Sequential clusterers: units are runs of consecutive tokens.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/cluster_single_tokens.hpp>
 
 #include "contracts/clusterer.hpp"

@@ -1,4 +1,5 @@
-// centroid: the score is the inner product with the unit's mean. SPDX-License-Identifier: MIT
+// centroid: the score is the inner product with the unit's mean.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/index_centroid.hpp>
 
 #include "contracts/index.hpp"

@@ -1,5 +1,6 @@
 // frequency_pairs: scores are products in the chosen pairs, chosen by calibration or by how the keys vary;
-// all pairs are exact. SPDX-License-Identifier: MIT
+// all pairs are exact.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/index_frequency_pairs.hpp>
 
 #include "contracts/index.hpp"

@@ -1,5 +1,6 @@
 // landmark: the score is the product with the mean key of the unit, however long it is and however units
-// grow. SPDX-License-Identifier: MIT
+// grow.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/index_landmark.hpp>
 
 #include "contracts/index.hpp"

@@ -1,5 +1,6 @@
 // low_rank_rebuild: units score as their mean key; keys of low rank before RoPE come back, and all keys at
-// full rank. SPDX-License-Identifier: MIT
+// full rank.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/index_low_rank_rebuild.hpp>
 
 #include "contracts/index.hpp"

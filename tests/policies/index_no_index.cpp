@@ -1,4 +1,5 @@
-// no_index keeps nothing and says so. SPDX-License-Identifier: MIT
+// no_index keeps nothing and says so.
+// SPDX-License-Identifier: MIT
 #include "contracts/index.hpp"
 
 #include <kvtl/policies/index_no_index.hpp>

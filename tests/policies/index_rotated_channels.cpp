@@ -1,5 +1,6 @@
 // pca_channels and skewed_channels: scores are products in the leading channels of the bases; all channels
-// are exact. SPDX-License-Identifier: MIT
+// are exact.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/index_rotated_channels.hpp>
 
 #include "contracts/index.hpp"

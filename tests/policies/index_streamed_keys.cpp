@@ -1,8 +1,9 @@
 // streamed_keys scores a run of keys that is one head of wider rows, and says so to whoever composes a
-// preset. SPDX-License-Identifier: MIT
+// preset.
+// SPDX-License-Identifier: MIT
 #include <kvtl/geometry.hpp>
 #include <kvtl/policies/index_streamed_keys.hpp>
-#include <kvtl/summary.hpp>
+#include <kvtl/slots/summary.hpp>
 
 #include "support/oracle.hpp"
 

@@ -1,5 +1,6 @@
 // Estimates against double precision: one pseudo-entry per unit that a query did not attend, with the weight
-// of all its entries. SPDX-License-Identifier: MIT
+// of all its entries.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/remain_mean_value.hpp>
 #include <kvtl/presets/estimate.hpp>
 

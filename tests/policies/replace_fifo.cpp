@@ -1,4 +1,5 @@
-// fifo against a queue. SPDX-License-Identifier: MIT
+// fifo against a queue.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/replace_fifo.hpp>
 
 #include "support/replacement_models.hpp"

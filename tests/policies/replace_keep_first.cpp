@@ -1,4 +1,5 @@
-// keep_first against a stack. SPDX-License-Identifier: MIT
+// keep_first against a stack.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/replace_keep_first.hpp>
 
 #include "contracts/replacement.hpp"

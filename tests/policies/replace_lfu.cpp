@@ -1,4 +1,5 @@
-// lfu against a search for the smallest count. SPDX-License-Identifier: MIT
+// lfu against a search for the smallest count.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/replace_lfu.hpp>
 
 #include "support/replacement_models.hpp"

@@ -1,4 +1,5 @@
-// lru against a list that is searched from the front. SPDX-License-Identifier: MIT
+// lru against a list that is searched from the front.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/replace_lru.hpp>
 
 #include "contracts/replacement.hpp"

@@ -1,4 +1,5 @@
-// s3_fifo against three queues, and the decisions of its paper one by one. SPDX-License-Identifier: MIT
+// s3_fifo against three queues, and the decisions of its paper one by one.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/replace_s3_fifo.hpp>
 
 #include "support/replacement_models.hpp"

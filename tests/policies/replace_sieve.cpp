@@ -1,4 +1,5 @@
-// sieve against a queue with a place for the hand. SPDX-License-Identifier: MIT
+// sieve against a queue with a place for the hand.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/replace_sieve.hpp>
 
 #include "support/replacement_models.hpp"

@@ -1,4 +1,5 @@
-// slru against two queues. SPDX-License-Identifier: MIT
+// slru against two queues.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/replace_slru.hpp>
 
 #include "support/replacement_models.hpp"

@@ -1,4 +1,5 @@
-// all_units: every unit, in index order, whatever the budget. SPDX-License-Identifier: MIT
+// all_units: every unit, in index order, whatever the budget.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/select_all_units.hpp>
 
 #include "contracts/selector.hpp"

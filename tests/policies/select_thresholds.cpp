@@ -1,4 +1,5 @@
-// max_minus_alpha and threshold against their definitions in double precision. SPDX-License-Identifier: MIT
+// max_minus_alpha and threshold against their definitions in double precision.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/select_max_minus_alpha.hpp>
 #include <kvtl/policies/select_threshold.hpp>
 

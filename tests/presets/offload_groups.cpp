@@ -1,5 +1,6 @@
 // Two presets that a user might write: plain offloading, every unit read at every step. Units are runs of
-// consecutive tokens, of one KV head or of the whole layer. SPDX-License-Identifier: MIT
+// consecutive tokens, of one KV head or of the whole layer.
+// SPDX-License-Identifier: MIT
 #include <kvtl/policies/cluster_fixed_groups.hpp>
 #include <kvtl/presets/dynakv.hpp>
 

@@ -1,5 +1,6 @@
 // The size knobs of presets whose index is made of clusters or codes: each turn makes the index smaller and
-// the cache still works; fitted() turns them as far as it must and no further. SPDX-License-Identifier: MIT
+// the cache still works; fitted() turns them as far as it must and no further.
+// SPDX-License-Identifier: MIT
 #include <kvtl/io/in_memory.hpp>
 #include <kvtl/presets/clusterkv.hpp>
 #include <kvtl/presets/estimate.hpp>

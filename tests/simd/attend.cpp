@@ -1,5 +1,6 @@
 // Decode attention against double precision: shapes, strides, masks, log-weights, extreme logits, any
-// cutting. SPDX-License-Identifier: MIT
+// cutting.
+// SPDX-License-Identifier: MIT
 #include <kvtl/simd/attend.hpp>
 
 #include "support/oracle.hpp"

@@ -1,5 +1,6 @@
 // Prefill attention against double precision, and bit for bit against itself under every cutting of the
-// prompt. SPDX-License-Identifier: MIT
+// prompt.
+// SPDX-License-Identifier: MIT
 #include <kvtl/simd/causal.hpp>
 
 #include "support/oracle.hpp"

@@ -1,4 +1,5 @@
-// Products with signed bytes and sums of table entries against double precision. SPDX-License-Identifier: MIT
+// Products with signed bytes and sums of table entries against double precision.
+// SPDX-License-Identifier: MIT
 #include <kvtl/simd/dot_codes.hpp>
 #include <kvtl/simd/lookup.hpp>
 

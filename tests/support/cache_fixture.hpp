@@ -7,7 +7,8 @@
 //   one.prefill(700, 128); one.decode(50);
 //   CHECK(one.error() < exact);
 //
-// Every output is kept as well, so that two runs can be compared to the bit. SPDX-License-Identifier: MIT
+// Every output is kept as well, so that two runs can be compared to the bit.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/manager.hpp>

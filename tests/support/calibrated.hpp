@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/calibration_writer.hpp>
+#include <kvtl/calibration/writer.hpp>
 
 #include "support/oracle.hpp"
 

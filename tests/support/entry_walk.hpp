@@ -5,7 +5,8 @@
 //   const lane_content c = look_at(cache, log, shard, slot, layer, lane);
 //   CHECK(c.complete());            // every token in exactly one place
 //
-// For caches of raw<float> on recording_io. SPDX-License-Identifier: MIT
+// For caches of raw<float> on recording_io.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/unit.hpp>

@@ -8,7 +8,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/eviction_manager.hpp>
+#include <kvtl/core/eviction_manager.hpp>
 
 #include "support/cache_fixture.hpp"
 

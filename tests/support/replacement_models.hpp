@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/resident_lists.hpp>
+#include <kvtl/policies/support/resident_lists.hpp>
 
 #include "contracts/replacement.hpp"
 

@@ -1,4 +1,5 @@
-// Which model a calibration belongs to. SPDX-License-Identifier: MIT
+// Which model a calibration belongs to.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include "model.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "fit.hpp"
 
-#include <kvtl/calibration_writer.hpp>
+#include <kvtl/calibration/writer.hpp>
 
 #include "error.hpp"
 

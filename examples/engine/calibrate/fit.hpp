@@ -17,7 +17,8 @@
 //   query map      least squares: the W with the smallest sum |q - W q_previous|^2 (+ a little ridge)
 //
 // Memory: (H*D)^2 doubles per layer; with the query map also 2 (HQ*D)^2.
-// Source: KVSwap §3.2; Loki §4; InfiniGen §4.2; FASA. SPDX-License-Identifier: MIT
+// Source: KVSwap §3.2; Loki §4; InfiniGen §4.2; FASA.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/geometry.hpp>

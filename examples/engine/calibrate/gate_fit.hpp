@@ -18,7 +18,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/gate_weights.hpp>
+#include <kvtl/calibration/gate_weights.hpp>
 #include <kvtl/geometry.hpp>
 #include <kvtl/views.hpp>
 

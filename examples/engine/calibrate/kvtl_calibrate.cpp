@@ -4,7 +4,8 @@
 //
 // The text is run through the model in pieces; every layer's keys and queries are looked at and not kept.
 // Exit status: 0, 2 for what can never work (bad usage, unreadable file, impossible value), 1 for a run that
-// fails midway. SPDX-License-Identifier: MIT
+// fails midway.
+// SPDX-License-Identifier: MIT
 #include <kvtl/version.hpp>
 
 #include "error.hpp"

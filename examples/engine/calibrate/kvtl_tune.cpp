@@ -7,7 +7,8 @@
 // "entries":[{"batch","context","sigma","rank","group_tokens","groups","reuse_slots","memory_bytes":{parts},
 // "io_us","model_us","predicted_us","hidden"}]}; times are those of one layer and step.
 // Exit status: 0, 2 for what can never work (bad usage, unreadable file, impossible value), 1 for a run that
-// fails midway. SPDX-License-Identifier: MIT
+// fails midway.
+// SPDX-License-Identifier: MIT
 #include <kvtl/unit.hpp>
 #include <kvtl/version.hpp>
 

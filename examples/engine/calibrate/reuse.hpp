@@ -1,5 +1,6 @@
 // How many of the groups that a step chooses are still in a FIFO reuse buffer of C slots: replayed on a
-// recorded trace. SPDX-License-Identifier: MIT
+// recorded trace.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include "trace.hpp"

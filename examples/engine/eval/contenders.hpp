@@ -8,7 +8,8 @@
 //
 // Every contender is opened once before anything runs: a bound too small for the last one shall not come
 // after an hour. One that cannot be opened, or fails later, keeps its place among the rows and says there
-// why. SPDX-License-Identifier: MIT
+// why.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include "evaluator.hpp"

@@ -10,7 +10,8 @@
 //
 // Cost: a prompt costs the model's time once; per policy two prefills without attention (where the policy
 // allows it), S decoded tokens of the model and 2 S of the cache. Memory: 4 V S bytes of logits and 4 L D (2
-// HQ + 2 H) (P + S) bytes of recording. SPDX-License-Identifier: MIT
+// HQ + 2 H) (P + S) bytes of recording.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include "kv_cache.hpp"

@@ -36,7 +36,7 @@
 #include <variant>
 #include <vector>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 // The layout depends on the macro, and so does the mangled name: both kinds may meet in one program.
 inline namespace KVTL_ANY_IO {
 
@@ -161,6 +161,6 @@ inline result<any_io::device> any_io::open(const config& config, const io_plan& 
 static_assert(io_policy<any_io>);
 
 } // namespace KVTL_ANY_IO
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0
 
 #undef KVTL_ANY_IO

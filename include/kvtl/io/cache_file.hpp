@@ -40,7 +40,7 @@
 #include <string>
 #include <utility>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 class cache_file {
   public:
@@ -342,4 +342,4 @@ class cache_file {
 
 static_assert(sizeof(::off_t) == 8, "cache files need 64-bit file offsets");
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -1,5 +1,6 @@
 // The file backend that presets name when they just mean "a file": uring_file where the build links
-// kvtl::uring (which defines KVTL_HAS_URING), posix_file otherwise. SPDX-License-Identifier: MIT
+// kvtl::uring (which defines KVTL_HAS_URING), posix_file otherwise.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #if defined(KVTL_HAS_URING) && KVTL_HAS_URING
@@ -8,7 +9,7 @@
 #include <kvtl/io/posix_file.hpp>
 #endif
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 #if defined(KVTL_HAS_URING) && KVTL_HAS_URING
 using default_file = uring_file;
@@ -16,4 +17,4 @@ using default_file = uring_file;
 using default_file = posix_file;
 #endif
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -19,7 +19,7 @@
 #include <string_view>
 #include <type_traits>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// What the manager asks of a device when it opens it.
 struct io_plan {
@@ -105,4 +105,4 @@ concept io_policy = requires(const typename P::config& config, const io_plan& pl
     requires io_device<typename P::device>;
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

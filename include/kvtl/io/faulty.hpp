@@ -32,7 +32,7 @@
 #include <utility>
 #include <vector>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// What goes wrong, and when. Everything off by default.
 struct io_faults {
@@ -239,4 +239,4 @@ result<typename faulty<Inner>::device> faulty<Inner>::open(const config& config,
     return device(*std::move(inner), config, plan);
 }
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

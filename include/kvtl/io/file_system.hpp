@@ -25,7 +25,7 @@
 #include <cstring>
 #include <string>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// "a folder", "a FIFO", ... for the message that refuses it.
 [[nodiscard]] inline const char* file_kind(::mode_t mode) noexcept {
@@ -105,4 +105,4 @@ struct dio_alignment {
     return 0;
 }
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

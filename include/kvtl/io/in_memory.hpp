@@ -29,7 +29,7 @@
 #include <string_view>
 #include <vector>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct in_memory {
     static constexpr std::string_view name = "in_memory";
@@ -150,4 +150,4 @@ inline result<in_memory::device> in_memory::open(const config&, const io_plan& p
 
 static_assert(io_policy<in_memory>);
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -33,7 +33,7 @@
 #include <utility>
 #include <vector>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct posix_file {
     static constexpr std::string_view name = "posix_file";
@@ -212,4 +212,4 @@ inline result<posix_file::device> posix_file::open(const config& config, const i
 
 static_assert(io_policy<posix_file>);
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

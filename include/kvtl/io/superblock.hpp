@@ -23,7 +23,7 @@
 #include <span>
 #include <type_traits>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 static_assert(std::endian::native == std::endian::little, "cache files are little-endian");
 
@@ -113,4 +113,4 @@ static_assert(std::is_trivially_copyable_v<superblock> && sizeof(superblock) == 
     return {};
 }
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

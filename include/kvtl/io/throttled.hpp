@@ -42,7 +42,7 @@
 #include <utility>
 #include <vector>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// What a device can do. 0 is "no limit" everywhere, so that {} is a device that is not slowed down.
 struct device_profile {
@@ -286,4 +286,4 @@ result<typename throttled<Inner>::device> throttled<Inner>::open(const config& c
     return device(*std::move(inner), config, plan);
 }
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -20,7 +20,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// The slices of one request, as the kernel takes them at most (IOV_MAX of Linux).
 inline constexpr std::uint32_t max_slices = 1024;
@@ -176,4 +176,4 @@ template <class T> class fixed_ring {
     std::size_t size_ = 0;
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -43,7 +43,7 @@
 #include <utility>
 #include <vector>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct uring_file {
     static constexpr std::string_view name = "uring_file";
@@ -328,4 +328,4 @@ inline result<uring_file::device> uring_file::open(const config& config, const i
 
 static_assert(io_policy<uring_file>);
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

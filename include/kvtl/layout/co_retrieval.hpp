@@ -5,7 +5,8 @@
 // greedily: the most frequent pair first (ties to the lower indices), a unit has at most two neighbours, no
 // ring is closed. The frequencies of Eq. 8 are these counts over their sum, so their order is the same.
 //
-// Cost: O(p log p) for p pairs; memory 8 bytes per pair and 16 per unit. SPDX-License-Identifier: MIT
+// Cost: O(p log p) for p pairs; memory 8 bytes per pair and 16 per unit.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/reservation.hpp>
@@ -15,7 +16,7 @@
 #include <cstdint>
 #include <span>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 class co_retrieval {
   public:
@@ -136,4 +137,4 @@ class co_retrieval {
     std::size_t pairs_ = 0;
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

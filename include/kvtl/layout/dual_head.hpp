@@ -15,12 +15,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/layout/layout_limits.hpp>
 #include <kvtl/layout/page_map.hpp>
+#include <kvtl/slots/layout.hpp>
 
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct dual_head {
     static constexpr std::string_view name = "dual_head";
@@ -182,4 +182,4 @@ struct dual_head {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <span>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 class page_map {
   public:
@@ -97,4 +97,4 @@ class page_map {
     std::uint32_t top_ = 0;
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

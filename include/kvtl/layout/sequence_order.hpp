@@ -3,15 +3,16 @@
 //
 // This is the layout of engines without clustering, and the baseline of DynaKV's Figure 12. Nothing is ever
 // moved. Memory: one bit per page, and 4 bytes per entry for the units' member chains (counted by the
-// manager). SPDX-License-Identifier: MIT
+// manager).
+// SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/layout/layout_limits.hpp>
 #include <kvtl/layout/page_map.hpp>
+#include <kvtl/slots/layout.hpp>
 
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct sequence_order {
     static constexpr std::string_view name = "sequence_order";
@@ -47,4 +48,4 @@ struct sequence_order {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -2,15 +2,16 @@
 //
 // A unit that outgrows its run moves as a whole to a longer one (the manager rewrites it and counts the
 // bytes): the naive cluster-by-cluster layout that DynaKV's Figure 13 compares with. Runs of one prompt
-// follow each other in unit order (`correlated`: in co-retrieval order). SPDX-License-Identifier: MIT
+// follow each other in unit order (`correlated`: in co-retrieval order).
+// SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/layout/layout_limits.hpp>
 #include <kvtl/layout/page_map.hpp>
+#include <kvtl/slots/layout.hpp>
 
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct unit_contiguous {
     static constexpr std::string_view name = "unit_contiguous";
@@ -96,4 +97,4 @@ struct correlated {
     template <class Geometry> using state = unit_contiguous::state<Geometry>;
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -11,13 +11,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/budget.hpp>
-#include <kvtl/evict/budget_split.hpp>
+#include <kvtl/policies/support/budget_split.hpp>
 #include <kvtl/reservation.hpp>
+#include <kvtl/slots/budget.hpp>
 
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 template <std::uint32_t First, std::uint32_t Last> struct cascade_between {
     static constexpr std::string_view name = First + Last == 0 ? "cascade" : "cascade_between";
@@ -85,4 +85,4 @@ template <std::uint32_t First, std::uint32_t Last> struct cascade_between {
 
 using cascade = cascade_between<0, 0>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

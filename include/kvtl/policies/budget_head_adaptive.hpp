@@ -7,13 +7,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/budget_split.hpp>
 #include <kvtl/policies/budget_uniform.hpp>
+#include <kvtl/policies/support/budget_split.hpp>
 #include <kvtl/reservation.hpp>
 
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 template <class Layers = uniform> struct head_adaptive {
     static_assert(!Layers::late, "[kvtl] budget: head_adaptive divides layers whose budgets are fixed");
@@ -96,4 +96,4 @@ template <class Layers = uniform> struct head_adaptive {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -10,14 +10,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/budget.hpp>
-#include <kvtl/evict/budget_split.hpp>
+#include <kvtl/policies/support/budget_split.hpp>
 #include <kvtl/reservation.hpp>
+#include <kvtl/slots/budget.hpp>
 
 #include <algorithm>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// Who competes: the layers, whose heads then keep equally many; or every head of every layer.
 enum class competitors : std::uint8_t { layers, heads };
@@ -123,4 +123,4 @@ template <competitors Who> struct progressive_among {
 using progressive = progressive_among<competitors::layers>;
 using progressive_heads = progressive_among<competitors::heads>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

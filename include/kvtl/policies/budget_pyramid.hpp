@@ -8,13 +8,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/budget.hpp>
-#include <kvtl/evict/budget_split.hpp>
+#include <kvtl/policies/support/budget_split.hpp>
 #include <kvtl/reservation.hpp>
+#include <kvtl/slots/budget.hpp>
 
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 template <bool CountsWindow> struct pyramid_of {
     static constexpr std::string_view name = CountsWindow ? "pyramid_with_window" : "pyramid";
@@ -71,4 +71,4 @@ template <bool CountsWindow> struct pyramid_of {
 using pyramid = pyramid_of<false>;
 using pyramid_with_window = pyramid_of<true>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -8,14 +8,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/budget.hpp>
-#include <kvtl/evict/budget_split.hpp>
+#include <kvtl/policies/support/budget_split.hpp>
 #include <kvtl/reservation.hpp>
+#include <kvtl/slots/budget.hpp>
 
 #include <algorithm>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct table {
     static constexpr std::string_view name = "table";
@@ -88,4 +88,4 @@ struct table {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -1,12 +1,13 @@
-// Budget: every layer and head may keep the same (the null object of the slot). SPDX-License-Identifier: MIT
+// Budget: every layer and head may keep the same (the null object of the slot).
+// SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/budget.hpp>
+#include <kvtl/slots/budget.hpp>
 
 #include <algorithm>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct uniform {
     static constexpr std::string_view name = "uniform";
@@ -37,4 +38,4 @@ struct uniform {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -2,12 +2,13 @@
 //
 // Units of `head_groups` belong to one KV head; those of `layer_groups` hold the entries of all KV heads of
 // the layer, so that one unit is one long read (KVSwap §3.2). The template argument is the default of the
-// config's group_tokens. SPDX-License-Identifier: MIT
+// config's group_tokens.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/cluster_single_tokens.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 template <std::uint32_t DefaultTokens>
 struct head_groups : sequential_groups<granularity::head, DefaultTokens> {
@@ -22,4 +23,4 @@ struct layer_groups : sequential_groups<granularity::layer, DefaultTokens> {
 using fixed_groups = head_groups<16>;
 using fixed_layer_groups = layer_groups<4>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

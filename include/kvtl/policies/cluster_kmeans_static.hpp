@@ -8,13 +8,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/kmeans.hpp>
 #include <kvtl/policies/cluster_single_tokens.hpp>
+#include <kvtl/policies/support/kmeans.hpp>
 #include <kvtl/simd/distance.hpp>
 
 #include <algorithm>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// What the k-means clusterers share: how a prompt is grouped, and when a short one is.
 struct prompt_clusters {
@@ -147,4 +147,4 @@ struct kmeans_static {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

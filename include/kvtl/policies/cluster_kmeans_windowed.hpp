@@ -21,7 +21,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// What the papers differ in; all of it is config, these are a preset's defaults.
 struct window_plan {
@@ -227,4 +227,4 @@ template <window_plan Plan = window_plan{}> struct kmeans_windowed {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

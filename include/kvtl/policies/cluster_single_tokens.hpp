@@ -1,4 +1,5 @@
-// Clusterer: every entry is a unit of its own (the null object of the slot). SPDX-License-Identifier: MIT
+// Clusterer: every entry is a unit of its own (the null object of the slot).
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/signals.hpp>
@@ -10,7 +11,7 @@
 #include <span>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// `fixed_groups` is the same thing with more than one token per unit.
 template <granularity Granularity, std::uint32_t DefaultTokens> struct sequential_groups {
@@ -67,4 +68,4 @@ struct single_tokens : sequential_groups<granularity::head, 1> {
     static constexpr std::string_view name = "single_tokens";
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -11,13 +11,14 @@
 // storage splits as if its variance were exceeded; when clusters reach 2 T / tokens_per_cluster a split is
 // refused and the threshold rises 10 %.
 //
-// Cost: assign() reads every mean once, O(U D). Memory: 8 bytes per lane. SPDX-License-Identifier: MIT
+// Cost: assign() reads every mean once, O(U D). Memory: 8 bytes per lane.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/cluster_kmeans_static.hpp>
 #include <kvtl/simd/moments.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct variance_split {
     static constexpr std::string_view name = "variance_split";
@@ -148,4 +149,4 @@ struct variance_split {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -1,16 +1,17 @@
 // Compressor: an entry is stored as it is, post-RoPE, each number rounded to `Element` (the null object of
-// the slot). SPDX-License-Identifier: MIT
+// the slot).
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/element.hpp>
 
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 template <element Element> struct raw {
     static constexpr std::string_view name = element_name<Element>();
     using element_type = Element;
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

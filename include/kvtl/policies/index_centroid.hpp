@@ -2,7 +2,8 @@
 // product (DynaKV §4.1 Eq. 4; ClusterKV, RetroInfer, PQCache's coarse level).
 //
 // The means are those that the clusterer maintains (one copy per lane, float32, 4 D bytes per unit).
-// Cost: score() reads every mean once for the whole query group. SPDX-License-Identifier: MIT
+// Cost: score() reads every mean once for the whole query group.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/signals.hpp>
@@ -13,7 +14,7 @@
 #include <span>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct centroid {
     static constexpr std::string_view name = "centroid";
@@ -38,4 +39,4 @@ struct centroid {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

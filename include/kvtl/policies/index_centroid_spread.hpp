@@ -20,7 +20,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct centroid_spread {
     static constexpr std::string_view name = "centroid_spread";
@@ -61,4 +61,4 @@ struct centroid_spread {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -14,8 +14,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/entry_rows.hpp>
-#include <kvtl/policies/largest_magnitudes.hpp>
+#include <kvtl/policies/support/entry_rows.hpp>
+#include <kvtl/policies/support/largest_magnitudes.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/simd/dot_codes.hpp>
@@ -25,7 +25,7 @@
 #include <span>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct channel_subset {
     static constexpr std::string_view name = "channel_subset";
@@ -114,4 +114,4 @@ struct channel_subset {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -8,17 +8,18 @@
 //
 // Bytes:  per entry and KV head D sizeof(E); with f16 that is half of an f16 cache.
 // Cost:   absorb copies a row. score() reads every key once for all queries of its KV head.
-// Limits: f16 keys beyond 65504 become infinite. SPDX-License-Identifier: MIT
+// Limits: f16 keys beyond 65504 become infinite.
+// SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/entry_rows.hpp>
+#include <kvtl/policies/support/entry_rows.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
 
 #include <span>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 template <element E, bool Sole> struct keys_in_memory {
     static constexpr std::string_view name = Sole ? "sole_keys" : "exact_keys";
@@ -71,4 +72,4 @@ template <element E, bool Sole> struct keys_in_memory {
 using exact_keys = keys_in_memory<f16, false>;
 using sole_keys = keys_in_memory<f16, true>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -8,11 +8,12 @@
 //
 // Bytes:  per entry and KV head 4 n (n pairs, f16); per lane and KV head 4 n for their numbers.
 // Cost:   2 n multiply-adds per entry and query; fit() two passes over the keys.
-// Limits: a lane that begins without a prompt uses pairs at even distances. SPDX-License-Identifier: MIT
+// Limits: a lane that begins without a prompt uses pairs at even distances.
+// SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/calibration.hpp>
-#include <kvtl/policies/entry_columns.hpp>
+#include <kvtl/calibration/calibration.hpp>
+#include <kvtl/policies/support/entry_columns.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/dot.hpp>
@@ -22,7 +23,7 @@
 #include <span>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct frequency_pairs {
     static constexpr std::string_view name = "frequency_pairs";
@@ -174,4 +175,4 @@ struct frequency_pairs {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -10,7 +10,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/running_mean.hpp>
+#include <kvtl/policies/support/running_mean.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/unit.hpp>
@@ -20,7 +20,7 @@
 #include <span>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct landmark {
     static constexpr std::string_view name = "landmark";
@@ -62,4 +62,4 @@ struct landmark {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -11,11 +11,12 @@
 // Bytes:  per entry and layer r sizeof(E).
 // Cost:   absorb H D r multiply-adds; score() r D per query, then r per entry and query.
 // Limits: units of a whole layer only; calibration must be bound before the first key. A calibration of
-//         lower rank than configured leaves the difference unused. SPDX-License-Identifier: MIT
+//         lower rank than configured leaves the difference unused.
+// SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/calibration.hpp>
-#include <kvtl/policies/entry_columns.hpp>
+#include <kvtl/calibration/calibration.hpp>
+#include <kvtl/policies/support/entry_columns.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
 
@@ -23,7 +24,7 @@
 #include <span>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 template <element E> struct low_rank_keys_as {
     static constexpr std::string_view name = "low_rank_keys";
@@ -92,4 +93,4 @@ template <element E> struct low_rank_keys_as {
 
 using low_rank_keys = low_rank_keys_as<f16>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

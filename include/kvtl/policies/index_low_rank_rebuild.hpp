@@ -21,10 +21,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/kmeans.hpp>
-#include <kvtl/policies/entry_rows.hpp>
-#include <kvtl/policies/rotary.hpp>
-#include <kvtl/policies/running_mean.hpp>
+#include <kvtl/policies/support/entry_rows.hpp>
+#include <kvtl/policies/support/kmeans.hpp>
+#include <kvtl/policies/support/rotary.hpp>
+#include <kvtl/policies/support/running_mean.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/dot.hpp>
@@ -34,7 +34,7 @@
 #include <span>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace detail {
 
@@ -238,4 +238,4 @@ template <element E> struct low_rank_rebuild_as {
 
 using low_rank_rebuild = low_rank_rebuild_as<f16>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

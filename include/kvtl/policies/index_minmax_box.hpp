@@ -10,7 +10,7 @@
 //         O(D).
 // Limits: the bound is one of exact arithmetic: the score itself is a float sum. Keys beyond +-65504, f16's
 //         range, are clamped. Not linear in the query: the box of a mean query is no mean of bounds.
-//         SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/element.hpp>
@@ -25,7 +25,7 @@
 #include <span>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace detail {
 
@@ -104,4 +104,4 @@ struct minmax_box {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -7,7 +7,7 @@
 
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct no_index {
     static constexpr std::string_view name = "no_index";
@@ -24,4 +24,4 @@ struct no_index {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

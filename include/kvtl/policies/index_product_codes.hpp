@@ -13,11 +13,12 @@
 // Bytes:  per entry and KV head m (a code takes a byte whatever b is); per lane and KV head 4 D 2^b for
 //         centroids.
 // Cost:   absorb 2^b D multiply-adds per head; a query's tables 2^b D, then m loads and additions per entry.
-// Limits: b <= 8. Parts differ in length by one when m does not divide D. SPDX-License-Identifier: MIT
+// Limits: b <= 8. Parts differ in length by one when m does not divide D.
+// SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/kmeans.hpp>
-#include <kvtl/policies/entry_rows.hpp>
+#include <kvtl/policies/support/entry_rows.hpp>
+#include <kvtl/policies/support/kmeans.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/simd/lookup.hpp>
@@ -26,7 +27,7 @@
 #include <span>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct product_codes {
     static constexpr std::string_view name = "product_codes";
@@ -188,4 +189,4 @@ struct product_codes {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

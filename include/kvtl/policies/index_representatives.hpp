@@ -27,7 +27,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/entry_rows.hpp>
+#include <kvtl/policies/support/entry_rows.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/distance.hpp>
@@ -38,7 +38,7 @@
 #include <span>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 enum class representative : std::uint32_t { spread, nearest, largest };
 
@@ -175,4 +175,4 @@ template <bool Best> struct representatives_as {
 using representatives = representatives_as<false>;
 using best_representative = representatives_as<true>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -16,12 +16,13 @@
 // Cost:   absorb and each query `channels` D multiply-adds; score() then `channels` per entry and query:
 //         the components that a query does not use are zeros, as streaming a row costs less than picking
 //         from it.
-// Limits: calibration must be bound before the first key. SPDX-License-Identifier: MIT
+// Limits: calibration must be bound before the first key.
+// SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/calibration.hpp>
-#include <kvtl/policies/entry_columns.hpp>
-#include <kvtl/policies/largest_magnitudes.hpp>
+#include <kvtl/calibration/calibration.hpp>
+#include <kvtl/policies/support/entry_columns.hpp>
+#include <kvtl/policies/support/largest_magnitudes.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
 
@@ -29,7 +30,7 @@
 #include <span>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace detail {
 
@@ -123,4 +124,4 @@ template <calibration_kind Basis, element E = f16> struct rotated_channels {
 using pca_channels = rotated_channels<calibration_kind::pca_basis>;
 using skewed_channels = rotated_channels<calibration_kind::skew_basis>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

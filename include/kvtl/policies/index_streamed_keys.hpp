@@ -24,7 +24,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct streamed_keys {
     static constexpr std::string_view name = "streamed_keys";
@@ -52,4 +52,4 @@ struct streamed_keys {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

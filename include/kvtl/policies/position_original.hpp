@@ -9,7 +9,7 @@
 #include <span>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct original {
     static constexpr std::string_view name = "original";
@@ -26,4 +26,4 @@ struct original {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -19,7 +19,7 @@
 #include <span>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct rolling {
     static constexpr std::string_view name = "rolling";
@@ -104,4 +104,4 @@ struct rolling {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -21,10 +21,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/running_mean.hpp>
-#include <kvtl/remainder.hpp>
+#include <kvtl/policies/support/running_mean.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/attend.hpp>
+#include <kvtl/slots/remainder.hpp>
 
 #include <algorithm>
 #include <array>
@@ -33,7 +33,7 @@
 #include <span>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct estimate_options {
     bool spread = false;            ///< the second-order term
@@ -217,4 +217,4 @@ using centroid_estimate = best_centroid_estimate<1000>;
 /// The same with the second-order term.
 using centroid_estimate_spread = unit_estimate<estimate_options{.spread = true}>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -6,13 +6,14 @@
 // entry the mass is exact. Where a unit's own mean value is at hand anyway, as here, centroid_estimate uses
 // it and is better: this one is the control that shows what the value means are worth.
 //
-// Bytes and cost: those of centroid_estimate. SPDX-License-Identifier: MIT
+// Bytes and cost: those of centroid_estimate.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/remain_centroid_estimate.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 using mean_value = unit_estimate<estimate_options{.pooled = true}>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct nothing {
     static constexpr std::string_view name = "nothing";
@@ -17,4 +17,4 @@ struct nothing {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

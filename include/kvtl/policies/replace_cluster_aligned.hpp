@@ -15,15 +15,16 @@
 // The paper names both principles without a formula; the weight, the share (1/4) and the horizon (16 steps,
 // the range of its Table 2) are this project's choice.
 //
-// Cost: O(number of sizes) per victim, and the pinned ones passed over. SPDX-License-Identifier: MIT
+// Cost: O(number of sizes) per victim, and the pinned ones passed over.
+// SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/resident_lists.hpp>
+#include <kvtl/policies/support/resident_lists.hpp>
 
 #include <algorithm>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct cluster_aligned {
     static constexpr std::string_view name = "cluster_aligned";
@@ -133,4 +134,4 @@ struct cluster_aligned {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -1,12 +1,13 @@
 // Replacement: the unit that came in first leaves first, however often it was chosen since (KVSwap's reuse
-// buffer). A pinned unit is passed over and keeps its place. SPDX-License-Identifier: MIT
+// buffer). A pinned unit is passed over and keeps its place.
+// SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/resident_lists.hpp>
+#include <kvtl/policies/support/resident_lists.hpp>
 
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct fifo {
     static constexpr std::string_view name = "fifo";
@@ -42,4 +43,4 @@ struct fifo {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -4,11 +4,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/resident_lists.hpp>
+#include <kvtl/policies/support/resident_lists.hpp>
 
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct keep_first {
     static constexpr std::string_view name = "keep_first";
@@ -52,4 +52,4 @@ struct drop_after_use : keep_first {
     static constexpr bool keeps_nothing = true;
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -8,11 +8,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/resident_lists.hpp>
+#include <kvtl/policies/support/resident_lists.hpp>
 
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct lfu {
     static constexpr std::string_view name = "lfu";
@@ -101,4 +101,4 @@ struct lfu {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -1,11 +1,12 @@
-// Replacement: the unit that was chosen longest ago leaves first. SPDX-License-Identifier: MIT
+// Replacement: the unit that was chosen longest ago leaves first.
+// SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/resident_lists.hpp>
+#include <kvtl/policies/support/resident_lists.hpp>
 
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct lru {
     static constexpr std::string_view name = "lru";
@@ -41,4 +42,4 @@ struct lru {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

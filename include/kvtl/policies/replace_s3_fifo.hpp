@@ -15,16 +15,17 @@
 // An identity is (lane, unit). A lane that begins a new sequence may find its predecessor's in the ghost: a
 // unit then enters main too early, which costs one round there.
 //
-// Cost: O(1) per use and per step of the search. About 60 bytes per frame. SPDX-License-Identifier: MIT
+// Cost: O(1) per use and per step of the search. About 60 bytes per frame.
+// SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/resident_lists.hpp>
+#include <kvtl/policies/support/resident_lists.hpp>
 
 #include <algorithm>
 #include <bit>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// The last units that left, as many as would fill a number of frames: a queue in which identities are found
 /// by hash. When one is there twice, it is the newer that is found.
@@ -209,4 +210,4 @@ struct s3_fifo {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

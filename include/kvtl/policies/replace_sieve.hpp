@@ -10,12 +10,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/resident_lists.hpp>
+#include <kvtl/policies/support/resident_lists.hpp>
 
 #include <algorithm>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct sieve {
     static constexpr std::string_view name = "sieve";
@@ -75,4 +75,4 @@ struct sieve {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -6,14 +6,15 @@
 // protected segment only when no unit on probation may leave. Pinned units are passed over and keep their
 // place. The protected share is counted in frames; the paper leaves it open, 80 % is usual elsewhere.
 //
-// Cost: O(1) per use, but for units that are sent back. 16 bytes per frame. SPDX-License-Identifier: MIT
+// Cost: O(1) per use, but for units that are sent back. 16 bytes per frame.
+// SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/resident_lists.hpp>
+#include <kvtl/policies/support/resident_lists.hpp>
 
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct slru {
     static constexpr std::string_view name = "slru";
@@ -85,4 +86,4 @@ struct slru {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

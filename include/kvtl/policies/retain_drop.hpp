@@ -1,13 +1,13 @@
 // Retention: entries over budget are given up for good, those with the lowest score first.
 //
-// A preset with this retention is served by evict/eviction_manager.hpp; evict/retention.hpp says what a score
+// A preset with this retention is served by core/eviction_manager.hpp; slots/retention.hpp says what a score
 // is.
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/retention.hpp>
+#include <kvtl/slots/retention.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 template <class Score> struct drop {
     static constexpr std::string_view name = Score::name;
@@ -19,4 +19,4 @@ template <class Score> struct drop {
     using config = typename Score::config;
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -8,12 +8,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/retention.hpp>
 #include <kvtl/simd/convert.hpp>
+#include <kvtl/slots/retention.hpp>
 
 #include <algorithm>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 template <bool IsMask> struct external_decision : score_defaults {
     static constexpr std::string_view name = IsMask ? "external_mask" : "external_scores";
@@ -45,4 +45,4 @@ template <bool IsMask> struct external_decision : score_defaults {
 using external_scores = external_decision<false>;
 using external_mask = external_decision<true>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

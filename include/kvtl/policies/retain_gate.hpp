@@ -1,4 +1,4 @@
-// Score: a learned gate, asked once per token when it arrives (evict/gate_weights.hpp holds the network).
+// Score: a learned gate, asked once per token when it arrives (calibration/gate_weights.hpp holds the network).
 //
 // Variants, by what the gate reads and what its number means:
 //   decaying_gate   TRIM-KV: reads the layer's input; log beta = logsigmoid(gate); an entry is worth
@@ -11,13 +11,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/gate_weights.hpp>
-#include <kvtl/evict/retention.hpp>
+#include <kvtl/calibration/gate_weights.hpp>
 #include <kvtl/simd/convert.hpp>
+#include <kvtl/slots/retention.hpp>
 
 #include <cmath>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 enum class gate_reads : std::uint8_t { input, qkv };
 
@@ -100,4 +100,4 @@ using decaying_gate = gate_score<gate_reads::input, true>;
 using retention_gate = gate_score<gate_reads::qkv, false>;
 using global_gate = gate_score<gate_reads::input, false>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

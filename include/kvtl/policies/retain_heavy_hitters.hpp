@@ -15,12 +15,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/retention.hpp>
+#include <kvtl/slots/retention.hpp>
 
 #include <algorithm>
 #include <cmath>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 enum class leaves : std::uint8_t { greedily, after_prompt, once };
 
@@ -66,4 +66,4 @@ using heavy_hitters = heavy_hitters_leaving<leaves::greedily>;
 using heavy_hitters_after_prompt = heavy_hitters_leaving<leaves::after_prompt>;
 using heavy_hitters_of_prompt = heavy_hitters_leaving<leaves::once>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -4,11 +4,11 @@
 
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct keep_all {
     static constexpr std::string_view name = "keep_all";
     static constexpr bool drops = false;
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

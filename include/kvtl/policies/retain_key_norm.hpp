@@ -3,11 +3,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/retention.hpp>
+#include <kvtl/slots/retention.hpp>
 
 #include <cmath>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct key_norm : score_defaults {
     static constexpr std::string_view name = "key_norm";
@@ -28,4 +28,4 @@ struct key_norm : score_defaults {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

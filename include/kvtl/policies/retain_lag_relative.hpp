@@ -9,12 +9,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/retention.hpp>
+#include <kvtl/slots/retention.hpp>
 
 #include <algorithm>
 #include <cmath>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct lag_relative : score_defaults {
     static constexpr std::string_view name = "lag_relative";
@@ -88,4 +88,4 @@ struct lag_relative : score_defaults {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

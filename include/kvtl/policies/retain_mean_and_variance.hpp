@@ -10,12 +10,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/retention.hpp>
+#include <kvtl/slots/retention.hpp>
 
 #include <algorithm>
 #include <cmath>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct mean_and_variance : score_defaults {
     static constexpr std::string_view name = "mean_and_variance";
@@ -97,4 +97,4 @@ struct mean_and_variance : score_defaults {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -14,13 +14,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/retention.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/simd/convert.hpp>
+#include <kvtl/slots/retention.hpp>
 
 #include <cmath>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// The kept entry to merge into, and how much the leaving one counts against it; row none: nothing fits.
 struct merge_target {
@@ -169,4 +169,4 @@ template <class Score, class Rule> struct merge_into {
     using config = typename score::config;
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

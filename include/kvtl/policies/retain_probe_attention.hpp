@@ -7,11 +7,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/retention.hpp>
+#include <kvtl/slots/retention.hpp>
 
 #include <algorithm>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 template <over How, pooling Pool, std::uint32_t Width> struct probe_attention : score_defaults {
     static constexpr std::string_view name = "probe_attention";
@@ -43,4 +43,4 @@ template <over How, pooling Pool, std::uint32_t Width> struct probe_attention : 
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

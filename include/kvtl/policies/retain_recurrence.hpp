@@ -11,11 +11,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/retention.hpp>
+#include <kvtl/slots/retention.hpp>
 
 #include <algorithm>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct recurrence : score_defaults {
     static constexpr std::string_view name = "recurrence";
@@ -68,4 +68,4 @@ struct recurrence : score_defaults {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -3,9 +3,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/retention.hpp>
+#include <kvtl/slots/retention.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct sink_recent : score_defaults {
     static constexpr std::string_view name = "sink_recent";
@@ -23,4 +23,4 @@ struct sink_recent : score_defaults {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

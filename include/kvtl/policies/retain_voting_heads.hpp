@@ -7,12 +7,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/retention.hpp>
 #include <kvtl/reservation.hpp>
+#include <kvtl/slots/retention.hpp>
 
 #include <algorithm>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct voting_heads : score_defaults {
     static constexpr std::string_view name = "voting_heads";
@@ -69,4 +69,4 @@ struct voting_heads : score_defaults {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -9,11 +9,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/retention.hpp>
+#include <kvtl/slots/retention.hpp>
 
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 template <over Group, pooling Pool, std::uint32_t Width, bool PerQueryHead = false>
 struct window_attention : score_defaults {
@@ -61,4 +61,4 @@ struct window_attention : score_defaults {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

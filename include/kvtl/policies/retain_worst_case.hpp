@@ -12,14 +12,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/budget_split.hpp>
-#include <kvtl/evict/retention.hpp>
+#include <kvtl/policies/support/budget_split.hpp>
+#include <kvtl/slots/retention.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct worst_case : score_defaults {
     static constexpr std::string_view name = "worst_case";
@@ -102,4 +102,4 @@ struct worst_case : score_defaults {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -8,11 +8,11 @@
 
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct next_layer {
     static constexpr std::string_view name = "next_layer";
     static constexpr bool wants_prediction = true;
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -1,13 +1,14 @@
 // Schedule: reads are issued when a layer is attended, or when the engine calls prefetch (the null object of
-// the slot). SPDX-License-Identifier: MIT
+// the slot).
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct on_demand {
     static constexpr std::string_view name = "on_demand";
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

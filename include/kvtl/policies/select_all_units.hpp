@@ -6,7 +6,7 @@
 
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct all_units {
     static constexpr std::string_view name = "all_units";
@@ -22,4 +22,4 @@ struct all_units {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -18,7 +18,7 @@
 #include <span>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 template <class Reduce, query Source = query::current> struct max_minus_alpha {
     static constexpr std::string_view name = "max_minus_alpha";
@@ -56,4 +56,4 @@ template <class Reduce, query Source = query::current> struct max_minus_alpha {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

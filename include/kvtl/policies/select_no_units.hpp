@@ -1,5 +1,6 @@
 // Selector: no unit at all. Sinks and window are all that is attended (StreamingLLM as a reference line of
-// retrieval). SPDX-License-Identifier: MIT
+// retrieval).
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/select_topk.hpp>
@@ -7,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct no_units {
     static constexpr std::string_view name = "no_units";
@@ -26,4 +27,4 @@ struct no_units {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

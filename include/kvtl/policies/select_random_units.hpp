@@ -5,7 +5,8 @@
 //
 // Cost:   four rounds of a hash per number looked at, at most four numbers per unit.
 // Limits: the order depends on the seed and the number of units only: it changes whenever a lane gets a unit,
-//         and lanes with equally many units choose the same ones. SPDX-License-Identifier: MIT
+//         and lanes with equally many units choose the same ones.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/select_topk.hpp>
@@ -14,7 +15,7 @@
 #include <span>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 struct random_units {
     static constexpr std::string_view name = "random_units";
@@ -67,4 +68,4 @@ struct random_units {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

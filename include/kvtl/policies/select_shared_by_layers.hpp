@@ -19,7 +19,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 template <std::uint32_t Layers, class Selector> struct shared_by_layers : Selector {
     static_assert(Layers >= 1, "[kvtl] selector: at least one layer has a choice of its own");
@@ -28,4 +28,4 @@ template <std::uint32_t Layers, class Selector> struct shared_by_layers : Select
     static constexpr std::uint32_t layers_that_share = Layers;
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -11,7 +11,8 @@
 //
 // Cost:   that of top-k, and an exponential per unit.
 // Limits: the reduction must leave logits (group_mean, group_max); of lanes of several KV heads scores are
-//         sums over `heads`, and their mean counts. SPDX-License-Identifier: MIT
+//         sums over `heads`, and their mean counts.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/select_topk.hpp>
@@ -22,7 +23,7 @@
 #include <span>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 template <class Reduce, query Source = query::current> struct threshold {
     static constexpr std::string_view name = "threshold";
@@ -76,4 +77,4 @@ template <class Reduce, query Source = query::current> struct threshold {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

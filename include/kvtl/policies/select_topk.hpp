@@ -25,7 +25,7 @@
 #include <span>
 #include <string_view>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace reduce {
 
@@ -153,4 +153,4 @@ template <class Reduce, query Source = query::current> struct topk {
     };
 };
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

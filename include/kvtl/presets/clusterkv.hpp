@@ -16,7 +16,7 @@
 #include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/full.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -42,4 +42,4 @@ struct clusterkv : full {
 
 template <class Geometry> using clusterkv = kv_manager<presets::clusterkv, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

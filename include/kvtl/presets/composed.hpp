@@ -12,17 +12,18 @@
 // coarse clusters to fine ones); the maxima of the box score are exact, which secret shares make expensive;
 // every head keeps tokens of its own after the eviction, so that group u of two layers is the u-th run of
 // what each kept, which need not be the same tokens: what is shared is a place in the kept prompt. It is the
-// same tokens for everything after the prompt, and when nothing was dropped. SPDX-License-Identifier: MIT
+// same tokens for everything after the prompt, and when nothing was dropped.
+// SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/core/then.hpp>
 #include <kvtl/policies/index_minmax_box.hpp>
 #include <kvtl/policies/select_shared_by_layers.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/flexgen.hpp>
 #include <kvtl/presets/snapkv.hpp>
-#include <kvtl/then.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -55,4 +56,4 @@ template <class Geometry> using snapkv_then_dynakv = kv_manager<presets::snapkv_
 template <class Geometry> using shared_boxes = kv_manager<presets::shared_boxes, Geometry>;
 template <class Geometry> using mpcache = kv_manager<presets::mpcache, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -28,7 +28,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -89,4 +89,4 @@ template <class Geometry>
 using dynakv_unit_contiguous = kv_manager<presets::dynakv_unit_contiguous, Geometry>;
 template <class Geometry> using dynakv_lru = kv_manager<presets::dynakv_lru, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

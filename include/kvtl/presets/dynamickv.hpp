@@ -24,7 +24,7 @@
 #include <kvtl/policies/retain_worst_case.hpp>
 #include <kvtl/presets/snapkv.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -90,4 +90,4 @@ template <class Geometry> using defensivekv = kv_manager<presets::defensivekv, G
 template <class Geometry> using layer_defensivekv = kv_manager<presets::layer_defensivekv, Geometry>;
 template <class Geometry> using compress_kv = kv_manager<presets::compress_kv, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

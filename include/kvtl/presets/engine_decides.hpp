@@ -15,13 +15,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/eviction_manager.hpp>
+#include <kvtl/core/eviction_manager.hpp>
 #include <kvtl/policies/retain_drop.hpp>
 #include <kvtl/policies/retain_external.hpp>
 #include <kvtl/policies/retain_probe_attention.hpp>
 #include <kvtl/presets/full.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -42,4 +42,4 @@ struct external_mask : full {
 template <class Geometry, class Supplied>
 using lookahead_probe = kv_manager<presets::lookahead_probe, Geometry, Supplied>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -36,14 +36,15 @@
 //   the best entries by true attention        .135 / .102 / .084 / .045
 //
 // Index: 4 D (mean key, f32) + 2 D (mean value, f16) bytes per unit; here 15 % of the raw cache, with 8
-// tokens per cluster 24 %. SPDX-License-Identifier: MIT
+// tokens per cluster 24 %.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/index_centroid_spread.hpp>
 #include <kvtl/policies/remain_centroid_estimate.hpp>
 #include <kvtl/presets/dynakv.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 /// variance_split that begins earlier and lets less wait.
 struct early_variance_split : variance_split {
@@ -86,4 +87,4 @@ struct dynakv_estimate : dynakv {
 
 template <class Geometry> using dynakv_estimate = kv_manager<presets::dynakv_estimate, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -14,7 +14,7 @@
 #include <kvtl/policies/schedule_next_layer.hpp>
 #include <kvtl/presets/full.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -38,4 +38,4 @@ struct flexgen : offloaded {
 
 template <class Geometry> using flexgen = kv_manager<presets::flexgen, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -1,4 +1,5 @@
-// The root of all presets. SPDX-License-Identifier: MIT
+// The root of all presets.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/io/in_memory.hpp>
@@ -16,7 +17,7 @@
 #include <kvtl/policies/schedule_on_demand.hpp>
 #include <kvtl/policies/select_all_units.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -44,4 +45,4 @@ struct full {
 
 template <class Geometry> using full = kv_manager<presets::full, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -14,14 +14,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/eviction_manager.hpp>
+#include <kvtl/core/eviction_manager.hpp>
 #include <kvtl/policies/retain_drop.hpp>
 #include <kvtl/policies/retain_heavy_hitters.hpp>
 #include <kvtl/policies/retain_latest_attention.hpp>
 #include <kvtl/policies/retain_recurrence.hpp>
 #include <kvtl/presets/full.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -56,4 +56,4 @@ template <class Geometry> using h2o_prefill_once = kv_manager<presets::h2o_prefi
 template <class Geometry> using tova = kv_manager<presets::tova, Geometry>;
 template <class Geometry> using lazy_eviction = kv_manager<presets::lazy_eviction, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

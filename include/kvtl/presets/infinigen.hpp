@@ -5,7 +5,8 @@
 // Management" (§4): queries and keys are rotated by a basis from an offline SVD, partial keys stay in memory,
 // tokens whose speculated score is within alpha of the best are fetched. Extended to storage as KVSwap's
 // authors did for their comparison: InfiniGen* reads and chooses a token of all heads at once, "+ru" adds
-// KVSwap's FIFO buffer. SPDX-License-Identifier: MIT
+// KVSwap's FIFO buffer.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/index_rotated_channels.hpp>
@@ -13,7 +14,7 @@
 #include <kvtl/policies/select_max_minus_alpha.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -52,4 +53,4 @@ template <class Geometry> using infinigen = kv_manager<presets::infinigen, Geome
 template <class Geometry> using infinigen_star = kv_manager<presets::infinigen_star, Geometry>;
 template <class Geometry> using infinigen_star_reuse = kv_manager<presets::infinigen_star_reuse, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

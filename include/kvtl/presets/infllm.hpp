@@ -5,13 +5,14 @@
 // window (4096), an LRU cache of blocks. Deviations: blocks of 32; representatives are chosen by their
 // spread, not by local attention that an index does not see (index_representatives.hpp compares); distant
 // blocks keep their positions (the paper gives them one position, for models beyond their context); sinks and
-// window follow the comparison's 4 and 32. SPDX-License-Identifier: MIT
+// window follow the comparison's 4 and 32.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/index_representatives.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -38,4 +39,4 @@ struct infllm : offloaded {
 
 template <class Geometry> using infllm = kv_manager<presets::infllm, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -14,7 +14,7 @@
 #include <kvtl/policies/replace_fifo.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -40,4 +40,4 @@ struct kvswap : offloaded {
 
 template <class Geometry> using kvswap = kv_manager<presets::kvswap, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

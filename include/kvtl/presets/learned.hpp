@@ -1,4 +1,4 @@
-// Presets whose score was learned. The weights are an input (retention.weights, evict/gate_weights.hpp); this
+// Presets whose score was learned. The weights are an input (retention.weights, calibration/gate_weights.hpp); this
 // library runs them and trains nothing.
 //
 //   trim_kv       TRIM-KV: log beta per token and KV head from the layer's input, decaying with age; evicts
@@ -11,13 +11,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/eviction_manager.hpp>
+#include <kvtl/core/eviction_manager.hpp>
 #include <kvtl/policies/budget_progressive.hpp>
 #include <kvtl/policies/retain_drop.hpp>
 #include <kvtl/policies/retain_gate.hpp>
 #include <kvtl/presets/full.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -47,4 +47,4 @@ template <class Geometry> using locret = kv_manager<presets::locret, Geometry>;
 template <class Geometry, class Supplied>
 using global_gates = kv_manager<presets::global_gates, Geometry, Supplied>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -2,13 +2,14 @@
 //
 // Paper: "Loki: Low-rank Keys for Efficient Sparse Attention" (§4): the basis comes from calibration keys,
 // the first r of D directions give approximate scores, the best tokens are attended exactly. Extended to
-// storage: the reduced keys stay in memory, whole entries are read. SPDX-License-Identifier: MIT
+// storage: the reduced keys stay in memory, whole entries are read.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/index_rotated_channels.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -29,4 +30,4 @@ struct loki : offloaded {
 
 template <class Geometry> using loki = kv_manager<presets::loki, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

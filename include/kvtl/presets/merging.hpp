@@ -14,13 +14,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/eviction_manager.hpp>
+#include <kvtl/core/eviction_manager.hpp>
 #include <kvtl/policies/budget_cascade.hpp>
 #include <kvtl/policies/retain_heavy_hitters.hpp>
 #include <kvtl/policies/retain_merge.hpp>
 #include <kvtl/presets/full.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -44,4 +44,4 @@ struct kv_merger : full {
 template <class Geometry> using d2o = kv_manager<presets::d2o, Geometry>;
 template <class Geometry> using kv_merger = kv_manager<presets::kv_merger, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -5,14 +5,15 @@
 // of 64 centroids, scores of the query heads of a group summed, 32 sinks, an LFU
 // cache. Deviations: the window has 32 entries (the paper: half of the tokens attended are recent); codebooks
 // are fitted to the prompt's first chunk; the cache holds tokens, not blocks of 128 with admission by hits;
-// keys and values lie together on storage; codes take a byte. SPDX-License-Identifier: MIT
+// keys and values lie together on storage; codes take a byte.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/index_product_codes.hpp>
 #include <kvtl/policies/replace_lfu.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -41,4 +42,4 @@ struct pqcache : offloaded {
 
 template <class Geometry> using pqcache = kv_manager<presets::pqcache, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -9,7 +9,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/eviction_manager.hpp>
+#include <kvtl/core/eviction_manager.hpp>
 #include <kvtl/policies/retain_drop.hpp>
 #include <kvtl/policies/retain_external.hpp>
 #include <kvtl/policies/retain_key_difference.hpp>
@@ -18,7 +18,7 @@
 #include <kvtl/policies/retain_probe_attention.hpp>
 #include <kvtl/presets/full.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -69,4 +69,4 @@ using external_mask_cache = kv_manager<presets::external_mask, Geometry, Supplie
 template <class Geometry, class Supplied>
 using lookahead_probe = kv_manager<presets::lookahead_probe, Geometry, Supplied>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

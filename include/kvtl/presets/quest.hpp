@@ -3,13 +3,14 @@
 //
 // Paper: "Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference" (§3.2-3.3). Deviations: pages
 // are fetched from storage (the paper keeps them in GPU memory), and the first two layers are not dense, as
-// in the paper's code. SPDX-License-Identifier: MIT
+// in the paper's code.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/index_minmax_box.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -31,4 +32,4 @@ struct quest : offloaded {
 
 template <class Geometry> using quest = kv_manager<presets::quest, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -8,7 +8,8 @@
 // is retrieved follows attend_tokens (the paper: 1.8 % of the clusters); waiting entries are attended, so no
 // more wait than a quarter of attend_tokens; centroids of the k-means are not scaled back to length 1; the
 // estimate takes the share of all clusters that is best by the mean query of the group; frames and LRU by
-// cluster instead of 8 vectors. SPDX-License-Identifier: MIT
+// cluster instead of 8 vectors.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/io/default_file.hpp>
@@ -19,7 +20,7 @@
 #include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/full.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -43,4 +44,4 @@ struct retroinfer : full {
 
 template <class Geometry> using retroinfer = kv_manager<presets::retroinfer, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

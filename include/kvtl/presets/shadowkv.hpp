@@ -14,7 +14,7 @@
 #include <kvtl/policies/index_low_rank_rebuild.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -37,4 +37,4 @@ struct shadowkv : offloaded {
 
 template <class Geometry> using shadowkv = kv_manager<presets::shadowkv, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -7,12 +7,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/eviction_manager.hpp>
+#include <kvtl/core/eviction_manager.hpp>
 #include <kvtl/policies/retain_drop.hpp>
 #include <kvtl/policies/retain_window_attention.hpp>
 #include <kvtl/presets/full.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -32,4 +32,4 @@ struct snapkv_qhead : snapkv_group {
 template <class Geometry> using snapkv_group = kv_manager<presets::snapkv_group, Geometry>;
 template <class Geometry> using snapkv_qhead = kv_manager<presets::snapkv_qhead, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

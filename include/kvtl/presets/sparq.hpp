@@ -19,7 +19,7 @@
 #include <kvtl/policies/index_frequency_pairs.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -54,4 +54,4 @@ struct fasa : offloaded {
 template <class Geometry> using sparq = kv_manager<presets::sparq, Geometry>;
 template <class Geometry> using fasa = kv_manager<presets::fasa, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

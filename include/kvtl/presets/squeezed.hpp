@@ -4,13 +4,14 @@
 // Paper: "Squeezed Attention: Accelerating Long Context Length LLM Inference". Deviations: one level of
 // clusters instead of a hierarchy; the threshold is given, not calibrated on the prefix's last queries, and
 // attend_tokens bounds what passes; decoded entries join the nearest cluster as DynaKV's "static update"
-// does, where the paper attends all of them. SPDX-License-Identifier: MIT
+// does, where the paper attends all of them.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/select_threshold.hpp>
 #include <kvtl/presets/dynakv.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -25,4 +26,4 @@ struct squeezed : dynakv_static {
 
 template <class Geometry> using squeezed = kv_manager<presets::squeezed, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

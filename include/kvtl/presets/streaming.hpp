@@ -11,14 +11,14 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/evict/eviction_manager.hpp>
+#include <kvtl/core/eviction_manager.hpp>
 #include <kvtl/policies/position_rolling.hpp>
 #include <kvtl/policies/retain_drop.hpp>
 #include <kvtl/policies/retain_random.hpp>
 #include <kvtl/policies/retain_sink_recent.hpp>
 #include <kvtl/presets/full.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -53,4 +53,4 @@ template <class Geometry> using streaming_llm = kv_manager<presets::streaming_ll
 template <class Geometry> using window_only = kv_manager<presets::window_only, Geometry>;
 template <class Geometry> using random_keep = kv_manager<presets::random_keep, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

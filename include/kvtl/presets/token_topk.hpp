@@ -6,7 +6,8 @@
 // choice with keys that it reads from storage at every step, all of them, in long runs. oracle chooses by
 // true attention: every query head's softmax over the same keys, summed over the group; no policy that
 // attends as many tokens for a whole group does better by mass. random_units chooses blindly: what a policy
-// must beat. SPDX-License-Identifier: MIT
+// must beat.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/index_exact_keys.hpp>
@@ -14,7 +15,7 @@
 #include <kvtl/policies/select_random_units.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
-namespace kvtl::inline v0 {
+namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
@@ -45,4 +46,4 @@ struct random_units : offloaded {
 template <class Geometry> using no_cluster = kv_manager<presets::no_cluster, Geometry>;
 template <class Geometry> using no_cluster_streamed = kv_manager<presets::no_cluster_streamed, Geometry>;
 
-} // namespace kvtl::inline v0
+}} // namespace kvtl::v0

@@ -33,7 +33,7 @@
 #pragma GCC diagnostic pop
 #endif
 
-namespace kvtl::inline v0::simd {
+namespace kvtl { inline namespace v0 { namespace simd {
 
 /// The best architecture that the compiler's flags allow.
 using default_arch = xsimd::default_arch;
@@ -388,4 +388,4 @@ template <class Arch> KVTL_SIMD_INLINE floats<Arch> exp(const floats<Arch>& argu
 
 #undef KVTL_SIMD_INLINE
 
-} // namespace kvtl::inline v0::simd
+}}} // namespace kvtl::v0::simd

@@ -20,7 +20,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace kvtl::inline v0::simd {
+namespace kvtl { inline namespace v0 { namespace simd {
 
 /// How the work is cut: two registers of centroids against as many points as leave all sums in registers (at
 /// most 32 there are with AVX-512 and NEON, 16 with SSE and AVX).
@@ -127,4 +127,4 @@ inline void kmeans_assign(rows_view<E> points, const float* centroids, std::size
         distance[i] = l2sq<Arch>(centroids + label[i] * dim, points.row(i), dim);
 }
 
-} // namespace kvtl::inline v0::simd
+}}} // namespace kvtl::v0::simd

@@ -23,7 +23,7 @@
 #include <span>
 #include <type_traits>
 
-namespace kvtl::inline v0::simd {
+namespace kvtl { inline namespace v0 { namespace simd {
 
 /// Rows between two looks at the maximum: long enough to hide them, short enough that K and V fit the L1
 /// cache.
@@ -179,4 +179,4 @@ void attend_rows(const float* q, std::size_t q_stride, float scale, rows_view<E>
     }
 }
 
-} // namespace kvtl::inline v0::simd
+}}} // namespace kvtl::v0::simd

@@ -15,7 +15,7 @@
 
 #include <cmath>
 
-namespace kvtl::inline v0::simd {
+namespace kvtl { inline namespace v0 { namespace simd {
 
 /// attend_rows for all queries, which leaves the logit of query g and row i at logit[g * logit_stride + i].
 template <class Arch = default_arch, element E>
@@ -50,4 +50,4 @@ void shares_of_softmax(float* logit, std::size_t logit_stride, std::size_t rows,
     }
 }
 
-} // namespace kvtl::inline v0::simd
+}}} // namespace kvtl::v0::simd

@@ -6,7 +6,7 @@
 
 #include <kvtl/simd/arch.hpp>
 
-namespace kvtl::inline v0::simd {
+namespace kvtl { inline namespace v0 { namespace simd {
 
 /// y += a * x
 template <class Arch = default_arch, element E>
@@ -39,4 +39,4 @@ template <class Arch = default_arch> inline void scale(float a, float* y, std::s
     for (; i < n; ++i) y[i] *= a;
 }
 
-} // namespace kvtl::inline v0::simd
+}}} // namespace kvtl::v0::simd

@@ -29,7 +29,7 @@
 #include <limits>
 #include <span>
 
-namespace kvtl::inline v0::simd {
+namespace kvtl { inline namespace v0 { namespace simd {
 
 /// Query rows of a tile, and keys of a block.
 inline constexpr std::size_t causal_tile = 64;
@@ -217,4 +217,4 @@ void attend_causal(const float* q, std::size_t q_row_stride, std::size_t group, 
     }
 }
 
-} // namespace kvtl::inline v0::simd
+}}} // namespace kvtl::v0::simd

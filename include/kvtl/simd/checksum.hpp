@@ -16,7 +16,7 @@
 
 #include <cstring>
 
-namespace kvtl::inline v0::simd {
+namespace kvtl { inline namespace v0 { namespace simd {
 
 /// One step of the sum, for a word or for a register of words.
 template <class Arch, class Words>
@@ -60,4 +60,4 @@ template <class Arch = default_arch>
     return lane[0] ^ (lane[0] >> 15);
 }
 
-} // namespace kvtl::inline v0::simd
+}}} // namespace kvtl::v0::simd

@@ -9,7 +9,7 @@
 #include <kvtl/simd/arch.hpp>
 #include <kvtl/simd/unroll.hpp>
 
-namespace kvtl::inline v0::simd {
+namespace kvtl { inline namespace v0 { namespace simd {
 
 /// out[i] = in[i], rounded to E
 template <class Arch = default_arch, element E>
@@ -51,4 +51,4 @@ template <class E = float, class Arch = default_arch>
     return reduce_add<Arch>((sum[0] + sum[1]) + (sum[2] + sum[3])) == 0.0F;
 }
 
-} // namespace kvtl::inline v0::simd
+}}} // namespace kvtl::v0::simd

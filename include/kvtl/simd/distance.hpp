@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace kvtl::inline v0::simd {
+namespace kvtl { inline namespace v0 { namespace simd {
 
 /// sum of (a[i] - b[i])^2
 template <class Arch = default_arch, element E>
@@ -58,4 +58,4 @@ template <class Arch = default_arch, element E>
     return best;
 }
 
-} // namespace kvtl::inline v0::simd
+}}} // namespace kvtl::v0::simd

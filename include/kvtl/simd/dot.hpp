@@ -8,7 +8,7 @@
 
 #include <kvtl/simd/tile.hpp>
 
-namespace kvtl::inline v0::simd {
+namespace kvtl { inline namespace v0 { namespace simd {
 
 /// sum of a[i] * b[i]
 template <class Arch = default_arch, element E>
@@ -41,4 +41,4 @@ inline void dot_group(const float* q, std::size_t group, std::size_t q_stride, r
     tile_group<Arch, product>(q, group, q_stride, rows, out, out_stride);
 }
 
-} // namespace kvtl::inline v0::simd
+}}} // namespace kvtl::v0::simd

@@ -2,7 +2,8 @@
 //
 // Shapes: q (D), codes (D).
 // Cost:   D multiply-adds and two conversions per register; a quarter of the bytes of f32.
-// Limits: f32 sums, in an order that depends on Arch. SPDX-License-Identifier: MIT
+// Limits: f32 sums, in an order that depends on Arch.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/simd/arch.hpp>
@@ -11,7 +12,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace kvtl::inline v0::simd {
+namespace kvtl { inline namespace v0 { namespace simd {
 
 /// `lanes<Arch>` consecutive codes as floats.
 template <class Arch> [[gnu::always_inline]] inline floats<Arch> load_codes(const std::int8_t* p) noexcept {
@@ -64,4 +65,4 @@ template <class Arch = default_arch>
     return total;
 }
 
-} // namespace kvtl::inline v0::simd
+}}} // namespace kvtl::v0::simd

@@ -16,7 +16,7 @@
 
 #include <algorithm>
 
-namespace kvtl::inline v0::simd {
+namespace kvtl { inline namespace v0 { namespace simd {
 
 inline constexpr std::size_t column_block = 16; ///< rows
 
@@ -87,4 +87,4 @@ inline void dot_columns(const float* q, std::size_t group, std::size_t q_stride,
     if (g < group) sweep(constant<1>{}, g);
 }
 
-} // namespace kvtl::inline v0::simd
+}}} // namespace kvtl::v0::simd

@@ -2,13 +2,14 @@
 //
 // Shapes: table (m, C) f32, code (n, m) bytes below C with `stride` from code to code, out (n).
 // Cost:   m loads of a byte and m of a float per code. Four codes run side by side to hide the latency of
-//         their loads. SPDX-License-Identifier: MIT
+//         their loads.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/simd/arch.hpp>
 #include <kvtl/simd/unroll.hpp>
 
-namespace kvtl::inline v0::simd {
+namespace kvtl { inline namespace v0 { namespace simd {
 
 /// out[i] = sum over s < m of table[s * columns + code[i * stride + s]]
 template <class Arch = default_arch>
@@ -29,4 +30,4 @@ inline void sum_lookups(const float* table, std::size_t columns, std::size_t m, 
     }
 }
 
-} // namespace kvtl::inline v0::simd
+}}} // namespace kvtl::v0::simd

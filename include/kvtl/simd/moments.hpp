@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <span>
 
-namespace kvtl::inline v0::simd {
+namespace kvtl { inline namespace v0 { namespace simd {
 
 /// The m2 that a set of `count` vectors would have with x added. The set stays as it is.
 template <class Arch = default_arch, element E>
@@ -79,4 +79,4 @@ template <class Arch = default_arch, element E>
         index.size(), rows.dim, [&](std::size_t i) { return rows.row(index[i]); }, mean);
 }
 
-} // namespace kvtl::inline v0::simd
+}}} // namespace kvtl::v0::simd

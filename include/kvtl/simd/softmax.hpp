@@ -13,7 +13,7 @@
 #include <cmath>
 #include <limits>
 
-namespace kvtl::inline v0::simd {
+namespace kvtl { inline namespace v0 { namespace simd {
 
 /// The largest number; -inf when there is none. A NaN may be returned or passed over.
 template <class Arch = default_arch>
@@ -78,4 +78,4 @@ template <class Arch = default_arch>
     return largest + std::log(total);
 }
 
-} // namespace kvtl::inline v0::simd
+}}} // namespace kvtl::v0::simd

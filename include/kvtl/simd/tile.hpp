@@ -16,7 +16,7 @@
 
 #include <cstddef>
 
-namespace kvtl::inline v0::simd {
+namespace kvtl { inline namespace v0 { namespace simd {
 
 /// sum + q * x
 struct product {
@@ -130,4 +130,4 @@ inline void tile_group(const float* q, std::size_t group, std::size_t q_stride, 
     });
 }
 
-} // namespace kvtl::inline v0::simd
+}}} // namespace kvtl::v0::simd

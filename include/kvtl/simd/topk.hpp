@@ -17,7 +17,7 @@
 #include <limits>
 #include <span>
 
-namespace kvtl::inline v0::simd {
+namespace kvtl { inline namespace v0 { namespace simd {
 
 /// How many keys of scratch top_k needs for these n and k.
 [[nodiscard]] constexpr std::size_t top_k_scratch(std::size_t n, std::size_t k) noexcept {
@@ -106,4 +106,4 @@ inline std::size_t top_k(const float* score, std::size_t n, std::size_t k, std::
     return k;
 }
 
-} // namespace kvtl::inline v0::simd
+}}} // namespace kvtl::v0::simd

@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace kvtl::inline v0::simd {
+namespace kvtl { inline namespace v0 { namespace simd {
 
 /// A number as a type; a kernel that takes `auto` sees a constant.
 template <std::size_t N> using constant = std::integral_constant<std::size_t, N>;
@@ -35,4 +35,4 @@ template <class F> [[gnu::always_inline]] inline void with_dim(std::size_t dim, 
     }
 }
 
-} // namespace kvtl::inline v0::simd
+}}} // namespace kvtl::v0::simd

@@ -1,0 +1,152 @@
+// What is in a calibration file: header, table of sections, and how large each section is.
+//
+// Kinds:  joint_adapter  per layer (r, H*D): directions of the keys of all heads side by side (KVSwap's A,
+//                        transposed), orthonormal, by decreasing energy: r' first rows are the best adapter
+//                        of rank r'
+//         pca_basis      per layer and KV head (D, D): orthonormal directions by decreasing energy of the
+//                        keys, mean not subtracted (Loki)
+//         skew_basis     per layer and KV head (D, D): right singular vectors of the queries of its query
+//                        heads, by decreasing energy (InfiniGen)
+//         channels       per layer and KV head (n): numbers of frequency pairs, the most telling first (FASA)
+//         query_map      per layer but the first (HQ*D, HQ*D): query of the layer before -> this one's
+// File:   a header of 64 bytes, a table with 64 bytes per section, then the sections; every part is a
+//         multiple of 64 bytes and has a checksum. Numbers are little-endian, values are f32 (channels:
+//         u32). The header names format version, model shape and a fingerprint of the model's weights.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/geometry.hpp>
+#include <kvtl/simd/checksum.hpp>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <utility>
+
+namespace kvtl { inline namespace v0 {
+
+static_assert(std::endian::native == std::endian::little, "calibration files are little-endian");
+
+enum class calibration_kind : std::uint32_t { joint_adapter, pca_basis, skew_basis, channels, query_map };
+
+inline constexpr std::array<std::string_view, 5> calibration_kind_names = {
+    "joint_adapter", "pca_basis", "skew_basis", "channels", "query_map"};
+inline constexpr std::uint32_t calibration_kinds = calibration_kind_names.size();
+inline constexpr std::uint32_t calibration_format_version = 1;
+
+/// Kinds as a set.
+[[nodiscard]] constexpr std::uint32_t kind_bit(calibration_kind k) noexcept {
+    return 1U << static_cast<std::uint32_t>(k);
+}
+[[nodiscard]] constexpr std::string_view kind_name(calibration_kind k) noexcept {
+    return calibration_kind_names[static_cast<std::uint32_t>(k)];
+}
+
+/// Sections are read and summed up in pieces of this size.
+inline constexpr std::size_t calibration_piece = 1U << 16;
+
+[[nodiscard]] inline std::uint32_t add_piece(std::uint32_t sum, std::span<const std::byte> piece) noexcept {
+    return std::rotl(sum, 13) ^ simd::page_checksum(piece.data(), piece.size());
+}
+
+/// The first bytes of the file.
+struct calibration_header {
+    static constexpr std::array<char, 8> right_magic = {'k', 'v', 't', 'l', '-', 'c', 'a', 'l'};
+
+    std::array<char, 8> magic = right_magic;
+    std::uint32_t version = calibration_format_version;
+    std::uint32_t sections = 0;
+    kvtl::shape shape;
+    std::uint64_t fingerprint = 0; ///< of the model's weights, as the tools of the engine define it
+    std::uint64_t file_bytes = 0;
+    std::array<std::uint32_t, 3> reserved{};
+    std::uint32_t checksum = 0; ///< of header and table, with this field 0
+};
+static_assert(sizeof(calibration_header) == 64);
+
+/// One line of the table.
+struct calibration_section {
+    calibration_kind kind = calibration_kind::joint_adapter;
+    std::uint32_t rank = 0;          ///< directions per block; channels: pairs per head
+    std::uint32_t pre_rope = 0;      ///< 1: fitted to keys before RoPE
+    std::uint32_t checksum = 0;      ///< of its bytes
+    std::uint64_t offset = 0;        ///< in the file
+    std::uint64_t bytes = 0;         ///< a multiple of 64
+    std::uint32_t pair_distance = 1; ///< channels: see pair_elements()
+    std::array<std::uint32_t, 7> reserved{};
+};
+static_assert(sizeof(calibration_section) == 64);
+
+/// The two elements of a head that RoPE turns together as pair i: neighbours at distance 1, else (i, i +
+/// distance) for the pairs below `distance` (elements that RoPE leaves alone are paired as neighbours).
+[[nodiscard]] constexpr std::pair<std::uint32_t, std::uint32_t>
+pair_elements(std::uint32_t pair, std::uint32_t distance) noexcept {
+    if (distance == 1 || pair >= distance) return {2 * pair, 2 * pair + 1};
+    return {pair, pair + distance};
+}
+
+/// The extents of a section: (layers, blocks, rows, columns) numbers of four bytes.
+struct calibration_extents {
+    std::uint64_t layers, blocks, rows, columns;
+
+    [[nodiscard]] static constexpr calibration_extents of(calibration_kind kind, const shape& s,
+                                                          std::uint32_t rank) noexcept {
+        const std::uint64_t key = std::uint64_t{s.kv_heads} * s.head_dim;
+        const std::uint64_t query = std::uint64_t{s.query_heads} * s.head_dim;
+        switch (kind) {
+        case calibration_kind::joint_adapter:
+            return {s.layers, 1, rank, key};
+        case calibration_kind::channels:
+            return {s.layers, s.kv_heads, 1, rank};
+        case calibration_kind::query_map:
+            return {s.layers - 1, 1, query, query};
+        default:
+            return {s.layers, s.kv_heads, s.head_dim, s.head_dim};
+        }
+    }
+    /// Ranks that a section of this kind may have.
+    [[nodiscard]] static constexpr std::pair<std::uint64_t, std::uint64_t> ranks(calibration_kind kind,
+                                                                                 const shape& s) noexcept {
+        switch (kind) {
+        case calibration_kind::joint_adapter:
+            return {1, std::uint64_t{s.kv_heads} * s.head_dim};
+        case calibration_kind::channels:
+            return {1, s.head_dim / 2};
+        case calibration_kind::query_map:
+            return {std::uint64_t{s.query_heads} * s.head_dim, std::uint64_t{s.query_heads} * s.head_dim};
+        default:
+            return {s.head_dim, s.head_dim};
+        }
+    }
+    /// Kinds whose rows are directions, the most important first: a prefix of them is a basis too.
+    [[nodiscard]] static constexpr bool has_directions(calibration_kind kind) noexcept {
+        return kind == calibration_kind::joint_adapter || kind == calibration_kind::pca_basis ||
+               kind == calibration_kind::skew_basis;
+    }
+    [[nodiscard]] constexpr std::uint64_t numbers() const noexcept {
+        return layers * blocks * rows * columns;
+    }
+    [[nodiscard]] constexpr std::uint64_t file_bytes() const noexcept {
+        return (numbers() * 4 + 63) / 64 * 64;
+    }
+};
+
+using calibration_table = std::array<calibration_section, calibration_kinds>;
+
+/// Of the header and the lines of the table that it counts.
+[[nodiscard]] inline std::uint32_t checksum_of(calibration_header header,
+                                               const calibration_table& t) noexcept {
+    header.checksum = 0;
+    std::array<std::byte, sizeof header + sizeof t> bytes{};
+    const std::size_t used = sizeof header + header.sections * sizeof(calibration_section);
+    std::memcpy(bytes.data(), &header, sizeof header);
+    std::memcpy(bytes.data() + sizeof header, t.data(), used - sizeof header);
+    return simd::page_checksum(bytes.data(), used);
+}
+
+}} // namespace kvtl::v0

@@ -1,0 +1,107 @@
+// What every manager checks before it does anything: is the sequence open, do layer and shard exist, have the
+// spans the right sizes, are all numbers finite. Each failure names the argument, its value and what is
+// valid.
+//
+// Cost: one pass over the floats of the call; nothing allocates after construction.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/element.hpp>
+#include <kvtl/simd/convert.hpp>
+#include <kvtl/status.hpp>
+#include <kvtl/views.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace kvtl { inline namespace v0 {
+
+/// E: what entries are stored as; a number that it cannot hold is refused.
+template <element E> struct call_checks {
+    struct slot_state {
+        bool open = false;
+        std::uint32_t generation = 1;
+    };
+
+    std::uint32_t layers = 0, shards = 0, max_tokens = 0;
+    std::size_t query_floats = 0, key_floats = 0; ///< of one token: HQ * D, H * D
+    std::vector<slot_state> slots;                ///< one per sequence that may be open
+
+    [[nodiscard]] result<sequence_id> begin() {
+        for (std::uint32_t slot = 0; slot < slots.size(); ++slot)
+            if (!slots[slot].open) {
+                slots[slot].open = true;
+                return sequence_id{slot, slots[slot].generation};
+            }
+        return status::failure(errc::out_of_range, "begin: all %zu sequences are open (max_sequences)",
+                               slots.size());
+    }
+    void end(sequence_id seq) noexcept {
+        slots[seq.slot].open = false;
+        ++slots[seq.slot].generation;
+    }
+
+    [[nodiscard]] status sequence(const char* call, sequence_id seq) const noexcept {
+        if (seq.slot >= slots.size() || !slots[seq.slot].open || slots[seq.slot].generation != seq.generation)
+            return status::failure(errc::not_open, "%s: sequence %u (generation %u) is not open", call,
+                                   seq.slot, seq.generation);
+        return {};
+    }
+    [[nodiscard]] status call(const char* name, sequence_id seq, std::size_t layer,
+                              unsigned shard) const noexcept {
+        if (status s = sequence(name, seq); !s) return s;
+        if (layer >= layers)
+            return status::failure(errc::out_of_range, "%s: layer is %zu; valid: 0 to %u", name, layer,
+                                   layers - 1);
+        if (shard >= shards)
+            return status::failure(errc::out_of_range, "%s: shard is %u; valid: 0 to %u", name, shard,
+                                   shards - 1);
+        return {};
+    }
+
+    /// Range: what the numbers must fit into besides being finite.
+    template <class Range = float>
+    [[nodiscard]] static status floats(const char* call, const char* name, std::span<const float> x,
+                                       std::size_t want) noexcept {
+        if (x.size() != want)
+            return status::failure(errc::invalid_argument, "%s: %s has %zu floats; valid: %zu", call, name,
+                                   x.size(), want);
+        if (!simd::all_finite<Range>(x.data(), x.size()))
+            return status::failure(
+                errc::invalid_argument,
+                "%s: %s holds a NaN, an infinity or a number beyond %s; valid: finite numbers", call, name,
+                element_name<Range>().data());
+        return {};
+    }
+
+    /// q, k, v and out of a call. `many` allows any number of tokens; `tokens` says how many came.
+    [[nodiscard]] status input(const char* call, const layer_input& in, std::span<float> out, bool many,
+                               std::size_t& tokens) const noexcept {
+        tokens = many ? in.k.size() / key_floats : 1;
+        if (many && (tokens == 0 || in.k.size() % key_floats != 0))
+            return status::failure(
+                errc::invalid_argument,
+                "%s: k has %zu floats; valid: a positive multiple of kv_heads * head_dim = %zu", call,
+                in.k.size(), key_floats);
+        if (status s = floats<E>(call, "k", in.k, tokens * key_floats); !s) return s;
+        if (status s = floats<E>(call, "v", in.v, tokens * key_floats); !s) return s;
+        if (!out.empty() || !in.q.empty())
+            if (status s = floats(call, "q", in.q, tokens * query_floats); !s) return s;
+        if (!out.empty() && out.size() != tokens * query_floats)
+            return status::failure(errc::invalid_argument, "%s: out has %zu floats; valid: %zu", call,
+                                   out.size(), tokens * query_floats);
+        return {};
+    }
+    [[nodiscard]] status room(const char* call, std::size_t have, std::size_t more) const noexcept {
+        if (have + more > max_tokens)
+            return status::failure(
+                errc::out_of_range,
+                "%s: %zu tokens are held and %zu more come; valid: up to max_tokens = %u in all", call, have,
+                more, max_tokens);
+        return {};
+    }
+};
+
+}} // namespace kvtl::v0

@@ -1,0 +1,271 @@
+// One shard of a cache that drops entries: checks, and the ways of a prompt and of a decode step.
+//
+// Every call checks that the rows it may need are there before it changes anything; after that nothing can
+// fail.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/step/decode_eviction.hpp>
+#include <kvtl/core/step/prompt_eviction.hpp>
+
+namespace kvtl { inline namespace v0 {
+
+template <class Types> class eviction_shard {
+  public:
+    using book = lane_book<Types>;
+    using E = typename book::E;
+    using score = typename Types::score;
+    using pool_type = typename book::pool_type;
+    using rows = typename book::rows;
+    static constexpr bool reads_mass = Types::reads_mass;
+
+    void init(const eviction_plan& p, std::uint32_t index, const eviction_memory<Types>& m,
+              std::span<std::byte> blocks, typename Types::score_state s, typename Types::budget_state b,
+              typename Types::position_state position, bool timed) noexcept {
+        book_.plan = p, book_.index = index, book_.memory = m, book_.timed = timed;
+        book_.score = s, book_.budget = b, book_.position = position;
+        book_.pool = pool_type(blocks, m.links, p.dim);
+        for (kept_lane& lane : m.lanes) lane.limit = p.keep;
+        prompt_ = prompt_eviction<Types>(book_);
+        decode_ = decode_eviction<Types>(book_);
+    }
+
+    [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                                 std::uint32_t tokens, std::span<float> out) noexcept {
+        const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
+        if (lanes.empty()) return {};
+        if (lanes[0].tokens > 0 && !lanes[0].prompt_open) return turn(slot, layer, in, tokens, out);
+        const std::uint32_t before = lanes[0].tokens;
+        if (status s = check_prompt(slot, layer, in, tokens); !s) return s;
+        if constexpr (score::evicts_in_prompt) return stream(slot, layer, in, tokens, out);
+        if (!in.last_chunk) return prompt_.add_chunk(slot, layer, in, before, tokens, out);
+        return prompt_.complete(slot, layer, in, before, tokens, out);
+    }
+
+    [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                                std::span<float> out) noexcept {
+        if (book_.lanes_of(slot, layer).empty()) return {};
+        if (status s = check_decode("attend", slot, layer); !s) return s;
+        if (status s = check_arrivals("attend", in, 1); !s) return s;
+        if (status s = book_.reserve(slot, book_.growth(slot, layer, 1), "attend", book::rows_for::decode);
+            !s)
+            return s;
+        decode_.step(slot, layer, in, 0, out);
+        ++book_.stats.steps;
+        return {};
+    }
+
+    [[nodiscard]] status append(std::uint32_t slot, std::uint32_t layer, const layer_input& in) noexcept {
+        if (book_.lanes_of(slot, layer).empty()) return {};
+        if (status s = check_decode("append", slot, layer); !s) return s;
+        if (status s = check_arrivals("append", in, 1); !s) return s;
+        if (status s = book_.reserve(slot, book_.growth(slot, layer, 1), "append", book::rows_for::decode);
+            !s)
+            return s;
+        decode_.step(slot, layer, in, 0, {});
+        return {};
+    }
+
+    /// visit(kv head, keys, values) for every piece of rows that a layer holds.
+    template <class Visit> void views(std::uint32_t slot, std::uint32_t layer, Visit&& visit) noexcept {
+        rows_of(slot, layer, 0, none,
+                [&](std::size_t head, std::uint32_t, rows_view<E> k, rows_view<E> v) { visit(head, k, v); });
+    }
+    /// visit(kv head, number of the first row, keys, values) for every piece of a layer's rows [begin, end).
+    template <class Visit>
+    void rows_of(std::uint32_t slot, std::uint32_t layer, std::uint32_t begin, std::uint32_t end,
+                 Visit&& visit) noexcept {
+        const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const rows held = book_.open(lanes[i]);
+            held.pieces(begin, std::min(end, held.size()),
+                        [&](std::uint32_t first, rows_view<E> k, rows_view<E> v, const float*) {
+                            visit(std::size_t{book_.head_of(i)}, first, k, v);
+                        });
+        }
+    }
+
+    [[nodiscard]] status check_rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n) noexcept {
+        for (kept_lane& lane : book_.lanes_of(slot, layer)) {
+            if (lane.prompt_open)
+                return status::failure(errc::invalid_argument, "rewind: the prompt is not complete");
+            const rows held = book_.open(lane);
+            std::uint32_t found = 0;
+            for (std::uint32_t i = 0; i < held.size(); ++i)
+                found += held.token(i) + std::uint64_t{n} >= lane.tokens ? 1U : 0U;
+            if (n > lane.tokens || found < n)
+                return status::failure(errc::out_of_range,
+                                       "rewind: n is %u, but of the last %u tokens only %u are still held", n,
+                                       std::min(n, lane.tokens), found);
+        }
+        return {};
+    }
+    /// What was dropped in favour of the tokens that go now stays dropped.
+    void rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n) noexcept {
+        for (kept_lane& lane : book_.lanes_of(slot, layer)) {
+            const rows held = book_.open(lane);
+            lane.tokens -= n;
+            for (std::uint32_t i = held.size(); i-- > 0;)
+                if (held.token(i) >= lane.tokens) held.remove(i);
+        }
+        book_.recount(slot);
+        if (tokens(slot, layer) != 0) return;
+        forget(slot, layer); // a prompt may come again
+        book_.memory.ledgers[slot].layers_seen = 0;
+    }
+
+    void end(std::uint32_t slot) noexcept {
+        for (std::uint32_t l = 0; l < book_.plan.layers; ++l) forget(slot, l);
+        book_.memory.ledgers[slot] = {};
+    }
+    /// One layer of a sequence is empty again; others do not notice unless budgets compare layers.
+    void forget(std::uint32_t slot, std::uint32_t layer) noexcept {
+        const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
+        const std::uint32_t had = book::count_blocks(lanes);
+        for (kept_lane& lane : lanes) {
+            book_.pool.release(lane.rows);
+            book_.pool.release(lane.queries);
+            lane = {};
+            lane.limit = book_.plan.keep;
+        }
+        book_.recount(slot, lanes, had);
+    }
+
+    [[nodiscard]] std::uint32_t tokens(std::uint32_t slot, std::uint32_t layer) const noexcept {
+        const auto lanes = book_.lanes_of(slot, layer);
+        return lanes.empty() ? none : lanes[0].tokens;
+    }
+    [[nodiscard]] statistics stats() const noexcept {
+        statistics s = book_.stats;
+        s.resident_bytes_peak = std::uint64_t{book_.pool.used_peak()} * book_.pool.block_bytes();
+        for (const kept_lane& lane : book_.memory.lanes) s.kept_entries += lane.rows.rows;
+        return s;
+    }
+
+    // ---------------------------------------------------------------------------------------- for tests
+    [[nodiscard]] std::span<kept_lane> lanes_of(std::uint32_t slot, std::uint32_t layer) const noexcept {
+        return book_.lanes_of(slot, layer);
+    }
+    [[nodiscard]] rows open(kept_lane& lane) noexcept { return book_.open(lane); }
+    [[nodiscard]] const pool_type& pool() const noexcept { return book_.pool; }
+    [[nodiscard]] const eviction_plan& plan() const noexcept { return book_.plan; }
+
+  private:
+    [[nodiscard]] status check_prompt(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                                      std::uint32_t tokens) const noexcept {
+        const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
+        std::uint32_t held = 0; // what the chunk comes to lie beside
+        for (const kept_lane& lane : lanes)
+            held = std::max(held, score::evicts_in_prompt ? lane.rows.rows : lane.tokens);
+        if (held + std::uint64_t{tokens} > book_.plan.prefill_tokens) {
+            if (score::evicts_in_prompt)
+                return status::failure(errc::out_of_range,
+                                       "prefill: the chunk has %u tokens beside %u that were kept; valid: up "
+                                       "to prefill_tokens = %u together",
+                                       tokens, held, book_.plan.prefill_tokens);
+            return status::failure(errc::out_of_range,
+                                   "prefill: the prompt has %u tokens; valid: up to prefill_tokens = %u",
+                                   held + tokens, book_.plan.prefill_tokens);
+        }
+        constexpr bool queries =
+            score::source == score_source::window || score::source == score_source::prompt;
+        if (queries && in.q.empty())
+            return status::failure(errc::invalid_argument,
+                                   "prefill: q is empty; valid: the chunk's queries, retention %s reads them",
+                                   Types::retention::name.data());
+        if constexpr (score::source == score_source::probe) {
+            if (in.last_chunk && (in.probe.empty() || in.probe.size() % book_.plan.query_floats() != 0))
+                return status::failure(errc::invalid_argument,
+                                       "prefill: probe has %zu floats; valid: a positive multiple of "
+                                       "query_heads * head_dim = %zu",
+                                       in.probe.size(), book_.plan.query_floats());
+            if (!simd::all_finite(in.probe.data(), in.probe.size()))
+                return status::failure(errc::invalid_argument,
+                                       "prefill: probe holds a number that is not finite");
+        }
+        if (status s = check_arrivals("prefill", in, in.k.size() / book_.plan.key_floats()); !s) return s;
+        if constexpr (requires { book_.score.wants_any(in); }) {
+            if (score::drops_unwanted && in.last_chunk && !lanes[0].wanted && !book_.score.wants_any(in))
+                return status::failure(errc::invalid_argument,
+                                       "prefill: external keeps nothing of %u tokens; valid: at least one "
+                                       "number > 0 in the prompt",
+                                       lanes[0].tokens + tokens);
+        }
+        if (Types::budget::late && in.last_chunk && book_.memory.ledgers[slot].layers_seen != layer)
+            return status::failure(errc::invalid_argument,
+                                   "prefill: layer is %u; valid: %u, as budget %s divides layers in order",
+                                   layer, book_.memory.ledgers[slot].layers_seen, Types::budget::name.data());
+        return {};
+    }
+    [[nodiscard]] status check_arrivals(const char* call, const layer_input& in,
+                                        std::size_t tokens) const noexcept {
+        if constexpr (contains(needs_of<score>(), signal::external)) {
+            if (in.external.size() != tokens * book_.plan.kv_heads)
+                return status::failure(errc::invalid_argument,
+                                       "%s: external has %zu floats; valid: tokens * kv_heads = %zu", call,
+                                       in.external.size(), tokens * book_.plan.kv_heads);
+        }
+        if constexpr (requires { book_.score.check_arrival(in, tokens); })
+            if (status s = book_.score.check_arrival(in, tokens); !s) return s;
+        return {};
+    }
+    [[nodiscard]] status check_decode(const char* call, std::uint32_t slot,
+                                      std::uint32_t layer) const noexcept {
+        if (book_.lanes_of(slot, layer)[0].prompt_open)
+            return status::failure(errc::invalid_argument,
+                                   "%s: the prompt is not complete: %u tokens wait for a prefill with "
+                                   "last_chunk = true",
+                                   call, book_.lanes_of(slot, layer)[0].tokens);
+        const std::uint32_t seen = book_.memory.ledgers[slot].layers_seen;
+        if (Types::budget::late && seen > 0 && seen < book_.plan.layers)
+            return status::failure(errc::invalid_argument,
+                                   "%s: the prompt of layer %u is still to come; budgets are not settled",
+                                   call, seen);
+        return {};
+    }
+
+    /// A prompt that is never held as a whole. Its queries pay for what is held when their turn comes; its
+    /// output is that of the whole chunk.
+    [[nodiscard]] status stream(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                                std::uint32_t tokens, std::span<float> out) noexcept {
+        const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
+        for (kept_lane& lane : lanes)
+            lane.limit = book_.plan.sinks + book_.plan.window + book_.budget.provisional(layer, none);
+        if (status s =
+                book_.reserve(slot, book_.growth(slot, layer, tokens), "prefill", book::rows_for::decode);
+            !s)
+            return s;
+        prompt_.attend_chunk(slot, layer, in, tokens, out);
+        layer_input steps = in;
+        steps.lse = {}; // of attend() alone
+        const auto phases = book_.stats.phase_ns;
+        const std::uint64_t start = book_.now();
+        for (std::uint32_t t = 0; t < tokens; ++t) decode_.step(slot, layer, steps, t, {});
+        book_.stats.phase_ns = phases;
+        book_.stats.phase_ns.evict += book_.now() - start;
+        for (kept_lane& lane : lanes) lane.prompt_open = !in.last_chunk;
+        return {};
+    }
+
+    [[nodiscard]] status turn(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                              std::uint32_t tokens, std::span<float> out) noexcept {
+        if (status s = check_decode("prefill", slot, layer); !s) return s;
+        if (status s = check_arrivals("prefill", in, tokens); !s) return s;
+        if (reads_mass && in.q.empty())
+            return status::failure(errc::invalid_argument, "prefill: q is empty; valid: the turn's queries");
+        if (status s =
+                book_.reserve(slot, book_.growth(slot, layer, tokens), "prefill", book::rows_for::decode);
+            !s)
+            return s;
+        layer_input turn_input = in;
+        turn_input.lse = {}; // of attend() alone
+        for (std::uint32_t t = 0; t < tokens; ++t) decode_.step(slot, layer, turn_input, t, out);
+        return {};
+    }
+
+    book book_{};
+    prompt_eviction<Types> prompt_;
+    decode_eviction<Types> decode_;
+};
+
+}} // namespace kvtl::v0

@@ -1,0 +1,84 @@
+// How lanes of fixed groups grow: entries leave the window a whole group at a time (KVSwap's rolling buffer:
+// an incomplete group stays in DRAM and is attended), go to the lane's stream, and are never moved again.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/store/group_store.hpp>
+
+namespace kvtl { inline namespace v0 {
+
+template <class Types> class group_growth {
+  public:
+    using store = group_store<Types>;
+    using lane = typename Types::lane;
+    using pool = typename Types::pool;
+
+    group_growth() = default;
+    group_growth(store& s, const summaries<Types>& sums) noexcept : store_(&s), sums_(&sums) {}
+
+    /// What index and selector see of a lane: units of equal size, without records.
+    [[nodiscard]] units_view view(std::uint32_t lane_id) const noexcept {
+        const lane l = store_->at(lane_id);
+        const lane_state& s = l.state();
+        units_view u{nullptr,         s.units,         nullptr,  l.sizes().width,
+                     l.sizes().width, store_->group(), s.tokens, true};
+        u.summary = sums_->index_of(lane_id);
+        return u;
+    }
+
+    /// True while the window holds a group more than it should.
+    [[nodiscard]] bool overdue(const lane& l) const noexcept {
+        const lane_state& s = l.state();
+        return s.tokens - s.window_begin >= l.sizes().window + store_->group();
+    }
+
+    /// The oldest G entries of the window become a unit. False (and nothing changed) when no page frame or no
+    /// storage is left.
+    [[nodiscard]] bool place_oldest(std::uint32_t lane_id) noexcept {
+        const lane l = store_->at(lane_id);
+        lane_state& s = l.state();
+        pool& pages = store_->write_pool(lane_id);
+        const std::uint32_t rows = store_->format().rows, first = s.units * store_->group(),
+                            end = first + store_->group();
+        if (s.units >= l.sizes().max_units || !store_->extend_to(l, (end - 1) / rows)) return false;
+        std::uint32_t frames = none, last = none; // a chain of the page frames that the group begins
+        const std::uint32_t begun = (end + rows - 1) / rows - (first + rows - 1) / rows;
+        for (std::uint32_t i = 0; i < begun * Types::fields; ++i) {
+            const std::uint32_t f = store_->acquire_page(pages);
+            if (f == none) {
+                while (frames != none) pages.settle(std::exchange(frames, pages[frames].next));
+                return false;
+            }
+            pages[f].next = none;
+            (frames == none ? frames : pages[last].next) = f;
+            last = f;
+        }
+        const std::uint32_t u = s.units;
+        sums_->clear(lane_id, u);
+        for (std::uint32_t e = first; e < end; ++e) {
+            const auto* k = l.window_k(s.window_begin + e - first);
+            const auto* v = l.window_v(s.window_begin + e - first);
+            store_->put_row(lane_id, e, frames, k, v);
+            sums_->absorb(lane_id, u, e - first, k, v);
+        }
+        l.unit(u) = group_record{};
+        ++s.units;
+        s.window_begin += store_->group();
+        return true;
+    }
+
+    // Groups are complete when they are made: nothing ever waits for them.
+    void merge_buffered(std::uint32_t) const noexcept {}
+    [[nodiscard]] static std::uint32_t fullest_buffered(std::uint32_t) noexcept { return none; }
+
+    /// Pages that `entries` more entries may take from the end of the file.
+    [[nodiscard]] std::uint32_t worst_case_pages(std::uint32_t entries) const noexcept {
+        return store::stream_pages(store_->format().pages_for(entries)) + 2 * store_->layout().run_pages();
+    }
+
+  private:
+    store* store_ = nullptr;
+    const summaries<Types>* sums_ = nullptr;
+};
+
+}} // namespace kvtl::v0

@@ -1,0 +1,474 @@
+// How units grow during decode: entries that leave the window are appended, split their unit, or wait in the
+// buffer.
+//
+// The clusterer decides, this class carries out: pages, tails, relocation, splits, statistics. Every function
+// either completes or changes nothing; an entry that cannot be placed for now stays in the window.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/grow/unit_rows.hpp>
+#include <kvtl/policies/support/kmeans.hpp>
+
+namespace kvtl { inline namespace v0 {
+
+template <class Types> class unit_growth : private unit_rows<Types> {
+    using base = unit_rows<Types>;
+    using base::append, base::note_entry, base::open_unit, base::release_pin, base::store_,
+        base::stream_append, base::sums_;
+    using typename base::new_entry;
+
+  public:
+    using element_type = typename Types::element_type;
+    using store = unit_store<Types>;
+    using lane = typename Types::lane;
+    using pool = typename Types::pool;
+    using clusterer = typename Types::clusterer;
+    using clusterer_state = typename Types::clusterer_state;
+    static constexpr bool by_entry = store::by_entry;
+    /// The clusterer lets entries wait in the window until it can make several units of them at once.
+    static constexpr bool batches = requires(const clusterer_state& c) { c.batch_units(1U); };
+    static_assert(!batches || !by_entry,
+                  "[kvtl] layout: a clusterer that places batches needs one that places units");
+
+    struct scratch {
+        std::span<float> key;           ///< (width)
+        std::span<float> distance;      ///< (max_units)
+        std::span<element_type> k, v;   ///< (split_rows, width)
+        std::span<std::uint8_t> side;   ///< (split_rows)
+        std::span<std::uint32_t> entry; ///< (split_rows) entry-wise layouts: places in the stream
+        std::span<std::byte> halve;     ///< halve_scratch_bytes(split_rows, width), or for clustering a batch
+        std::span<std::uint32_t> label; ///< (spare) units of a batch
+        std::span<std::uint32_t> frames; ///< (frames of both children)
+
+        /// Rows of the largest split: a full unit, everything buffered and the new entry, but never more than
+        /// two units. Or those of a batch.
+        [[nodiscard]] static std::uint32_t rows(const lane_sizes& s, std::uint32_t max_entries) noexcept {
+            return std::max(std::min(max_entries + s.buffer + 1, 2 * max_entries), batches ? s.spare : 0);
+        }
+        static scratch take(carver& c, const lane_sizes& s, std::uint32_t max_entries,
+                            std::uint32_t page_rows) noexcept {
+            const std::uint32_t n = rows(s, max_entries);
+            scratch out;
+            out.key = c.take<float>(s.width);
+            out.distance = c.take<float>(s.max_units);
+            out.k = c.take<element_type>(std::size_t{n} * s.width);
+            out.v = c.take<element_type>(std::size_t{n} * s.width);
+            out.side = c.take<std::uint8_t>(n);
+            out.entry = c.take<std::uint32_t>(n);
+            out.halve =
+                c.take<std::byte>(clusterer::adapts ? halve_scratch_bytes(n, s.width) : s.batch_scratch);
+            out.label = c.take<std::uint32_t>(batches ? s.spare : 0);
+            out.frames = c.take<std::uint32_t>(n / page_rows + 2);
+            return out;
+        }
+    };
+
+    unit_growth() = default;
+    unit_growth(store& s, const clusterer_state& c, const summaries<Types>& sums, const scratch& x) noexcept
+        : base(s, sums), clusterer_(&c), x_(x) {}
+
+    /// What the clusterer sees of a lane.
+    [[nodiscard]] units_view view(std::uint32_t lane_id) const noexcept {
+        const lane l = store_->at(lane_id);
+        const lane_state& s = l.state();
+        return {s.units > 0 ? &l.unit(0) : nullptr,
+                s.units,
+                Types::means ? l.mean(0) : nullptr,
+                l.sizes().width,
+                l.sizes().width,
+                clusterer_->max_entries(),
+                s.tokens,
+                s.units < l.sizes().max_units && store_->layout().may_place(),
+                sums_->index_of(lane_id)};
+    }
+
+    /// True while the window holds more than it should.
+    [[nodiscard]] bool overdue(const lane& l) const noexcept {
+        return l.state().tokens - l.state().window_begin >= l.sizes().window + l.sizes().spare;
+    }
+
+    /// The oldest entry of the window (or batch of them) goes to a unit or to the buffer. False: not possible
+    /// now (a write failed), the entry stays where it is.
+    [[nodiscard]] bool place_oldest(std::uint32_t lane_id) noexcept {
+        if constexpr (batches) return place_batch(lane_id);
+        const lane l = store_->at(lane_id);
+        lane_state& s = l.state();
+        const element_type* k = l.window_k(s.window_begin);
+        const element_type* v = l.window_v(s.window_begin);
+        if (s.buffered >= l.sizes().buffer) return false;
+        if (!place_entry(lane_id, k, v)) return false;
+        ++s.window_begin;
+        return true;
+    }
+
+    /// Entries that wait for units that are resident now join them: a flagged unit splits with all of them
+    /// (Algorithm 1), others take them one by one under the usual rule.
+    void merge_buffered(std::uint32_t lane_id) noexcept {
+        const lane l = store_->at(lane_id);
+        pool& frames = store_->pool_of(lane_id);
+        for (std::uint32_t i = 0; i < l.state().buffered;) {
+            const std::uint32_t u = l.buffer_unit(i);
+            const unit_record& unit = l.unit(u);
+            const std::uint32_t before = l.state().buffered;
+            if (unit.frames != none) {
+                store_->pin(unit, frames);
+                const std::uint32_t pinned = unit.frames;
+                merge_unit(lane_id, u);
+                release_pin(frames, pinned);
+            }
+            i = l.state().buffered < before ? 0 : i + 1; // rows moved up: look again from the start
+        }
+    }
+
+    /// The unit with the most waiting entries (ties: lowest index), or none.
+    [[nodiscard]] std::uint32_t fullest_buffered(std::uint32_t lane_id) const noexcept {
+        const lane l = store_->at(lane_id);
+        std::uint32_t best = none;
+        for (std::uint32_t i = 0; i < l.state().buffered; ++i) {
+            const std::uint32_t u = l.buffer_unit(i);
+            if (best == none || l.unit(u).buffered > l.unit(best).buffered ||
+                (l.unit(u).buffered == l.unit(best).buffered && u < best))
+                best = u;
+        }
+        return best;
+    }
+
+    /// Pages that placing one entry and merging `units` waiting units may take from the end of the file.
+    [[nodiscard]] std::uint32_t worst_case_pages(std::uint32_t units) const noexcept {
+        if constexpr (batches) {
+            const std::uint32_t batch = store_->at(0).sizes().spare;
+            units = (units / batch + 1) * clusterer_->batch_units(batch);
+        }
+        return (units + 1) * store_->layout().run_pages();
+    }
+
+  private:
+    bool place_entry(std::uint32_t lane_id, const element_type* k, const element_type* v) noexcept {
+        const lane l = store_->at(lane_id);
+        pool& frames = store_->pool_of(lane_id);
+        const assignment a = assign(lane_id, k);
+        new_entry e{k, v, none};
+        if constexpr (by_entry)
+            if (!stream_append(lane_id, e)) return false;
+        if (a.how == growth::open) {
+            if (open_unit(lane_id, a.unit, e)) return true;
+            if (l.state().units == 0) return false;
+            l.push_buffer(a.unit != none ? a.unit : l.state().units - 1, k, v, e.stream);
+            return true;
+        }
+        const unit_record& unit = l.unit(a.unit);
+        if (a.how == growth::append) {
+            if (unit.buffered == 0 && append(lane_id, a.unit, e)) return true;
+        } else {
+            if (unit.frames != none) {
+                store_->pin(unit, frames);
+                const std::uint32_t pinned = unit.frames;
+                const bool done = split(lane_id, a.unit, &e);
+                release_pin(frames, pinned);
+                if (done) return true;
+            }
+            l.unit(a.unit).flagged = true;
+        }
+        l.push_buffer(a.unit, k, v, e.stream);
+        return true;
+    }
+
+    [[nodiscard]] assignment assign(std::uint32_t lane_id, const element_type* k) noexcept {
+        const lane l = store_->at(lane_id);
+        const units_view u = view(lane_id);
+        if constexpr (clusterer::founds) {
+            if (!l.state().founded) { // too few entries to cluster: units are sequential
+                if (u.count == 0) return {none, growth::open};
+                const unit_record& last = u.unit[u.count - 1];
+                if (last.entries + last.buffered < clusterer_->sequential_entries())
+                    return {u.count - 1, growth::append};
+                return {none, growth::open};
+            }
+        }
+        simd::decode(k, x_.key.data(), l.sizes().width);
+        return clusterer_->assign(l.clusterer(), x_.key.data(), u, x_.distance);
+    }
+
+    // -------------------------------------------------------------------------------------------------------
+    // batches
+    /// The oldest entries of the window become units of their own, all of them or none.
+    [[nodiscard]] bool place_batch(std::uint32_t lane_id) noexcept {
+        const lane l = store_->at(lane_id);
+        lane_state& s = l.state();
+        const std::uint32_t n = l.sizes().spare, width = l.sizes().width, before = s.units;
+        for (std::uint32_t i = 0; i < n; ++i) {
+            std::memcpy(&x_.k[std::size_t{i} * width], l.window_k(s.window_begin + i),
+                        store_->format().row_bytes());
+            std::memcpy(&x_.v[std::size_t{i} * width], l.window_v(s.window_begin + i),
+                        store_->format().row_bytes());
+        }
+        const rows_view<element_type> keys{x_.k.data(), n, width, width};
+        const std::uint32_t units = clusterer_->group_batch(keys, x_.halve, x_.label.data());
+        for (std::uint32_t label = 0; label < units; ++label)
+            if (!place_group(lane_id, label)) {
+                take_back(lane_id, before);
+                return false;
+            }
+        s.founded = true;
+        s.window_begin += n;
+        return true;
+    }
+
+    /// The batch's rows of one label become a unit, whose pages are written at once: it will not grow.
+    [[nodiscard]] bool place_group(std::uint32_t lane_id, std::uint32_t label) noexcept {
+        const lane l = store_->at(lane_id);
+        pool& frames = store_->pool_of(lane_id);
+        lane_state& s = l.state();
+        const auto& format = store_->format();
+        unit_record fresh;
+        const auto entries = static_cast<std::uint32_t>(std::count(x_.label.begin(), x_.label.end(), label));
+        const std::uint32_t pages = format.pages_for(entries);
+        if (s.units >= l.sizes().max_units || !store_->layout().place_unit(pages, fresh.where)) return false;
+        std::uint32_t taken = 0;
+        for (; taken < pages; ++taken)
+            if ((x_.frames[taken] = store_->acquire(frames)) == none) break;
+        if (taken < pages) {
+            while (taken > 0) frames.settle(x_.frames[--taken]);
+            store_->layout().release(fresh.where);
+            return false;
+        }
+        const std::uint32_t u = s.units++;
+        unit_record& unit = l.unit(u) = fresh;
+        for (std::uint32_t i = 0; i < x_.label.size(); ++i) {
+            if (x_.label[i] != label) continue;
+            const element_type *k = &x_.k[std::size_t{i} * format.width],
+                               *v = &x_.v[std::size_t{i} * format.width];
+            format.put(frames.bytes(x_.frames[unit.entries / format.rows]), unit.entries % format.rows, k, v);
+            note_entry(lane_id, u, k, v);
+        }
+        for (std::uint32_t i = 0; i < pages; ++i) {
+            const std::uint32_t f = x_.frames[i];
+            frames[f].page = store_->layout().page(unit.where, i);
+            frames[f].lane = lane_id;
+            frames[f].unit = u;
+            format.pad(frames.bytes(f), std::min(format.rows, entries - i * format.rows));
+            store_->link(unit, frames, f);
+            store_->queue_write(frames, f);
+        }
+        store_->note_resident(l, u, frames, true);
+        return true;
+    }
+
+    /// Undoes the units from `first` on: their entries are still in the window, so a write that failed is
+    /// void.
+    void take_back(std::uint32_t lane_id, std::uint32_t first) noexcept {
+        const lane l = store_->at(lane_id);
+        pool& frames = store_->pool_of(lane_id);
+        for (std::uint32_t& units = l.state().units; units > first;) {
+            const std::uint32_t u = --units;
+            if (!store_->settle_writes(lane_id, u, frames))
+                for (std::uint32_t f = 0; f < frames.size(); ++f)
+                    if (frames[f].failed && frames[f].lane == lane_id && frames[f].unit == u)
+                        frames.write_finished(f, true);
+            if (l.unit(u).frames != none) store_->evict(l, u, frames);
+            store_->layout().release(l.unit(u).where);
+        }
+    }
+
+    void merge_unit(std::uint32_t lane_id, std::uint32_t u) noexcept {
+        const lane l = store_->at(lane_id);
+        unit_record& unit = l.unit(u);
+        if (unit.flagged && split(lane_id, u, nullptr)) {
+            ++store_->stats().delayed_splits;
+            return;
+        }
+        unit.flagged = false;
+        for (std::uint32_t i = 0; i < l.state().buffered && unit.buffered > 0;) {
+            if (l.buffer_unit(i) != u) {
+                ++i;
+                continue;
+            }
+            const new_entry e{l.buffer_k(i), l.buffer_v(i), by_entry ? l.buffer_entry(i) : none};
+            growth how = growth::append;
+            if constexpr (clusterer::founds) {
+                if (l.state().founded) {
+                    simd::decode(e.k, x_.key.data(), l.sizes().width);
+                    const float distance = simd::l2sq(x_.key.data(), l.mean(u), l.sizes().width);
+                    how = clusterer_->judge(l.clusterer(), unit, distance, view(lane_id));
+                }
+            }
+            if (how == growth::split) {
+                if (split(lane_id, u, nullptr)) ++store_->stats().delayed_splits;
+                return; // refused for want of frames or storage: they go on waiting
+            }
+            if (how == growth::append && append(lane_id, u, e)) {
+                l.erase_buffer(i);
+            } else if (!move_elsewhere(lane_id, i)) {
+                ++i;
+            }
+        }
+    }
+
+    /// A buffered entry whose unit is full and may not split waits for the nearest unit that has room
+    /// instead.
+    bool move_elsewhere(std::uint32_t lane_id, std::uint32_t i) noexcept {
+        const lane l = store_->at(lane_id);
+        const std::uint32_t from = l.buffer_unit(i);
+        const assignment a = assign(lane_id, l.buffer_k(i));
+        const new_entry e{l.buffer_k(i), l.buffer_v(i), by_entry ? l.buffer_entry(i) : none};
+        if (a.how == growth::open) {
+            if (!open_unit(lane_id, a.unit, e)) return false;
+        } else if (a.how == growth::append && a.unit != from && append(lane_id, a.unit, e)) {
+        } else {
+            if (a.unit == none || a.unit == from) return false;
+            --l.unit(from).buffered;
+            ++l.unit(a.unit).buffered;
+            l.buffer_unit(i) = a.unit;
+            l.unit(a.unit).flagged |= a.how == growth::split;
+            return false; // it still waits; the caller moves on
+        }
+        l.erase_buffer(i);
+        return true;
+    }
+
+    // ------------------------------------------------------------------------------------------------------
+    // splitting
+    /// Splits a resident unit together with everything buffered for it and the new entry, if any. The larger
+    /// side stays in the unit (at its own head on storage), the smaller becomes a new unit.
+    bool split(std::uint32_t lane_id, std::uint32_t u, const new_entry* extra) noexcept {
+        if constexpr (!clusterer::adapts) {
+            static_cast<void>(lane_id), static_cast<void>(u), static_cast<void>(extra);
+            return false;
+        } else {
+            const lane l = store_->at(lane_id);
+            pool& frames = store_->pool_of(lane_id);
+            lane_state& s = l.state();
+            const auto& format = store_->format();
+            if (s.units >= l.sizes().max_units || !store_->settle_writes(lane_id, u, frames)) return refuse();
+            const std::uint32_t old_entries = l.unit(u).entries;
+            const std::uint32_t n = gather(l, u, frames, extra);
+            const rows_view<element_type> keys{x_.k.data(), n, l.sizes().width, l.sizes().width};
+            halve(keys, clusterer_->max_entries(), x_.halve, x_.side.data());
+            std::uint32_t ones = 0;
+            for (std::uint32_t i = 0; i < n; ++i) ones += x_.side[i];
+            const std::uint8_t stays = ones * 2 > n ? 1 : 0;
+            const std::uint32_t kept = stays == 1 ? ones : n - ones;
+
+            unit_record child;
+            const std::uint32_t kept_pages = format.pages_for(kept), child_pages = format.pages_for(n - kept);
+            if constexpr (!by_entry)
+                if (!store_->layout().place_unit(child_pages, child.where)) return refuse();
+            std::uint32_t taken = 0;
+            while (taken < kept_pages + child_pages) {
+                const std::uint32_t f = store_->acquire(frames);
+                if (f == none) break;
+                x_.frames[taken++] = f;
+            }
+            if (taken < kept_pages + child_pages) {
+                while (taken > 0) frames.settle(x_.frames[--taken]);
+                if constexpr (!by_entry) store_->layout().release(child.where);
+                return refuse();
+            }
+
+            std::uint32_t merged = n - old_entries - (extra != nullptr ? 1 : 0);
+            for (std::uint32_t i = 0; merged > 0;) {
+                if (l.buffer_unit(i) != u) {
+                    ++i;
+                    continue;
+                }
+                l.erase_buffer(i);
+                --merged;
+            }
+            unit_record& parent = l.unit(u);
+            if (parent.tail != none) {
+                frames.clear_dirty(parent.tail);
+                parent.tail = none;
+            }
+            store_->evict(l, u, frames);
+            parent.flagged = parent.buffered > 0; // more were waiting than two units hold
+            const std::uint32_t c = s.units++;
+            l.unit(c) = child;
+            fill(lane_id, u, stays, n, x_.frames.first(kept_pages));
+            fill(lane_id, c, static_cast<std::uint8_t>(1 - stays), n,
+                 x_.frames.subspan(kept_pages, child_pages));
+            ++store_->stats().splits;
+            if constexpr (!by_entry)
+                store_->stats().bytes_moved_by_updates += old_entries * format.entry_bytes();
+            return true;
+        }
+    }
+    bool refuse() noexcept {
+        ++store_->stats().refused_splits;
+        return false;
+    }
+
+    /// Copies a unit's rows, its buffered ones and the new one to the split scratch, in order of arrival.
+    std::uint32_t gather(const lane& l, std::uint32_t u, pool& frames, const new_entry* extra) noexcept {
+        const auto& format = store_->format();
+        const std::size_t row_bytes = format.row_bytes();
+        std::uint32_t n = 0;
+        const auto put = [&](const element_type* k, const element_type* v, std::uint32_t entry) {
+            std::memcpy(&x_.k[std::size_t{n} * format.width], k, row_bytes);
+            std::memcpy(&x_.v[std::size_t{n} * format.width], v, row_bytes);
+            x_.entry[n++] = entry;
+        };
+        std::uint32_t f = l.unit(u).frames, member = l.unit(u).members;
+        for (std::uint32_t i = 0; i < l.unit(u).entries; ++i) {
+            put(format.key(frames.bytes(f), i % format.rows), format.value(frames.bytes(f), i % format.rows),
+                member);
+            if constexpr (by_entry) member = l.next_member(member);
+            if ((i + 1) % format.rows == 0) f = frames[f].next;
+        }
+        const std::uint32_t most = 2 * clusterer_->max_entries() - (extra != nullptr ? 1 : 0);
+        for (std::uint32_t i = 0; i < l.state().buffered && n < most; ++i)
+            if (l.buffer_unit(i) == u) put(l.buffer_k(i), l.buffer_v(i), by_entry ? l.buffer_entry(i) : none);
+        if (extra != nullptr) put(extra->k, extra->v, extra->stream);
+        return n;
+    }
+
+    /// Makes unit u from the gathered rows of one side: frames, statistics, writes of its complete pages.
+    void fill(std::uint32_t lane_id, std::uint32_t u, std::uint8_t side, std::uint32_t n,
+              std::span<const std::uint32_t> with) noexcept {
+        const lane l = store_->at(lane_id);
+        pool& frames = store_->pool_of(lane_id);
+        const auto& format = store_->format();
+        unit_record& unit = l.unit(u);
+        unit.entries = 0;
+        unit.m2 = 0;
+        unit.members = unit.last_member = none;
+        for (std::uint32_t i = 0; i < n; ++i) {
+            if (x_.side[i] != side) continue;
+            const element_type* k = &x_.k[std::size_t{i} * format.width];
+            const std::uint32_t f = with[unit.entries / format.rows];
+            format.put(frames.bytes(f), unit.entries % format.rows, k, &x_.v[std::size_t{i} * format.width]);
+            if constexpr (by_entry) {
+                l.next_member(x_.entry[i]) = none;
+                if (unit.members == none)
+                    unit.members = x_.entry[i];
+                else
+                    l.next_member(unit.last_member) = x_.entry[i];
+                unit.last_member = x_.entry[i];
+            }
+            note_entry(lane_id, u, k, &x_.v[std::size_t{i} * format.width]);
+        }
+        for (std::uint32_t i = 0; i < with.size(); ++i) {
+            frames[with[i]].lane = lane_id;
+            frames[with[i]].unit = u;
+            store_->link(unit, frames, with[i]);
+            if constexpr (!by_entry) {
+                frames[with[i]].page = store_->layout().page(unit.where, i);
+                const std::uint32_t rows = std::min(format.rows, unit.entries - i * format.rows);
+                if (rows == format.rows) {
+                    format.pad(frames.bytes(with[i]), rows);
+                    store_->queue_write(frames, with[i]);
+                }
+            }
+        }
+        if constexpr (!by_entry)
+            if (unit.entries % format.rows != 0) {
+                unit.tail = with.back();
+                store_->make_tail(frames, unit.tail);
+            }
+        store_->note_resident(l, u, frames, true);
+    }
+
+    const clusterer_state* clusterer_ = nullptr;
+    scratch x_{};
+};
+
+}} // namespace kvtl::v0

@@ -1,0 +1,47 @@
+// The numbers that open() settles.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/step/chooser.hpp>
+#include <kvtl/core/store/lane.hpp>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvtl { inline namespace v0 {
+
+/// Numbers that open() settles and every shard needs.
+struct cache_plan {
+    model_extents model;
+    lane_sizes sizes;
+    std::uint32_t device_page = 4096;
+    std::uint32_t max_sequences = 1;
+    std::uint32_t shards = 1;
+    std::uint32_t pools = 1;       ///< per shard: one, or one per sequence
+    std::uint32_t max_entries = 1; ///< of a unit
+    std::uint32_t unit_pages = 1;
+    std::uint32_t file_pages = 0;  ///< per shard, at most
+    std::uint32_t grow_pages = 0;  ///< per shard, beyond which decode adds no units
+    std::uint32_t shard_lanes = 1; ///< most lanes of one layer that a shard owns
+    std::uint32_t tail_frames = 1; ///< per pool
+    std::uint32_t frames = 0;      ///< per pool, tails included
+    std::uint32_t slots = 0;       ///< fixed groups: per pool, what frames beyond page_frames hold
+    std::uint32_t page_frames = 0; ///< fixed groups: per pool, frames that carry pages
+    std::uint32_t spare_pages = 1; ///< fixed groups: page frames that reads leave to appends
+    std::size_t index_floats = 0;  ///< scratch of the index while it scores
+    std::size_t rest_floats = 0;   ///< scratch of the remainder
+    std::size_t fit_bytes = 0;     ///< memory that the index borrows from the slots to fit a lane
+    bool time_phases = false;
+    std::uint32_t least_frames = 0; ///< what a pool needs to work at all
+    std::uint32_t buffer_limit = 1; ///< entries in a lane's buffer that force a load
+    std::uint32_t flight_pages = 64;
+    std::uint32_t batch_items = 32;
+    std::uint32_t chosen_per_lane = 1;
+    std::uint32_t prefetches = 2;
+    std::uint32_t max_in_flight = 64; ///< requests that a shard's flights may have with the device
+    std::uint32_t attend_tokens = 0;
+    std::uint32_t gap_pages = 0;
+    bool window_only = false; ///< every token stays in the window: no units, no storage
+};
+
+}} // namespace kvtl::v0

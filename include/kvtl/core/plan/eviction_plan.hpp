@@ -1,0 +1,141 @@
+// Sizes of a cache that drops entries: who holds how many rows at most, and what memory that takes.
+//
+// What:   open() promises that a prompt in one chunk, its survivors and, where the preset evicts in
+//         decode, any number of decode steps fit; that is the declared peak. Rows beyond it (earlier
+//         chunks of a prompt, which wait for the last one; decoded entries of presets that evict at the
+//         prompt's end only) come from what memory_bytes leaves, and are refused when it is used up.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/config.hpp>
+#include <kvtl/simd/attend.hpp>
+#include <kvtl/simd/causal.hpp>
+#include <kvtl/simd/topk.hpp>
+#include <kvtl/slots/budget.hpp>
+#include <kvtl/slots/retention.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace kvtl { inline namespace v0 {
+
+struct eviction_plan {
+    std::uint32_t layers = 0, kv_heads = 0, group = 1, dim = 0;
+    std::uint32_t shards = 1, sequences = 1;
+    std::uint32_t lanes_per_head = 1; ///< G where every query head keeps entries of its own
+    std::uint32_t lane_group = 1;     ///< query heads of a lane
+    std::uint32_t shard_lanes = 0;    ///< lanes of a layer in one shard, at most
+    bool together = false;            ///< the heads of a layer are decided together: a sequence has one shard
+    std::uint32_t sinks = 0, window = 0, keep = 0;
+    std::uint32_t slack = 0; ///< entries a lane may hold over its limit before decode evicts
+    std::uint32_t max_tokens = 0, prefill_tokens = 0;
+    std::uint32_t most_rows = 0;         ///< of a lane
+    std::uint32_t blocks = 0;            ///< of a shard's pool
+    std::uint32_t guaranteed_blocks = 0; ///< of a sequence in a shard
+
+    [[nodiscard]] float scale() const noexcept { return 1.0F / std::sqrt(static_cast<float>(dim)); }
+    [[nodiscard]] std::size_t query_floats() const noexcept { return std::size_t{kv_heads} * group * dim; }
+    [[nodiscard]] std::size_t key_floats() const noexcept { return std::size_t{kv_heads} * dim; }
+};
+
+/// A lane: one head of one layer of one sequence.
+struct kept_lane {
+    block_chain rows;
+    block_chain queries;       ///< raw blocks: the last queries of a prompt whose last chunk is to come
+    std::uint32_t tokens = 0;  ///< of the sequence, dropped ones included
+    std::uint32_t limit = 0;   ///< rows it may hold in decode
+    std::uint32_t waiting = 0; ///< tokens of queries in `queries`
+    float merge_bar = 0;       ///< what a merging retention remembers of the lane
+    bool prompt_open = false;  ///< a chunk has come, the last one has not
+    bool wanted = false;       ///< that chunk, or one before it, had something that should stay
+};
+
+/// Rows of a lane that hold neighbouring tokens in order.
+struct token_run {
+    std::uint32_t first_token = 0;
+    std::uint32_t begin = 0; ///< first row
+    std::uint32_t rows = 0;
+    std::uint32_t dropped = 0; ///< tokens between the run and the latest token that are no longer held
+};
+
+/// What a shard knows of a sequence beside its lanes.
+struct eviction_ledger {
+    std::uint32_t layers_seen = 0; ///< layers whose prompt is complete
+    std::uint32_t competing = 0;   ///< entries of the prompt that compete in each lane
+    std::uint32_t pinned = 0;      ///< those that do not
+    std::uint32_t blocks = 0;      ///< blocks the sequence holds
+};
+
+/// The memory of a shard, carved from the reservation. E: stored element.
+template <class Types> struct eviction_memory {
+    using E = typename Types::element_type;
+    std::span<kept_lane> lanes;                   ///< (slots, L, lanes)
+    std::span<std::uint32_t> keep;                ///< (slots, L, lanes) competing entries that each may hold
+    std::span<float> preference;                  ///< (slots, L)
+    std::span<eviction_ledger> ledgers;           ///< (slots)
+    std::span<std::uint32_t> links;               ///< (blocks) of the pool
+    std::span<std::byte> score, budget, position; ///< the policies' own
+
+    std::span<E> work_k, work_v; ///< (prefill, D) one lane's prompt
+    std::span<float> board;      ///< (lanes, prefill) scores of one layer
+    std::span<float> value_l1;   ///< (prefill)
+    std::span<float> logits;     ///< (G, rows)
+    std::span<float> rank;       ///< (prefill) where worth depends on age
+    std::span<float> spare;      ///< (spare rows, prefill)
+    std::span<float> observed;   ///< (2 W, G, D) last queries
+    std::span<float> causal;
+    std::span<std::uint32_t> order, table; ///< (prefill); blocks of one lane
+    std::span<std::uint64_t> ranking;
+    std::span<float> partial, attend, turned, mass, worth, arrival;
+    std::span<token_run> runs; ///< (rows) where positions move
+
+    static eviction_memory take(const eviction_plan& p, const typename Types::score_config& score_config,
+                                const score_limits& score_sizes, const budget_limits& budget_sizes,
+                                carver& metadata, carver& index, carver& scratch) noexcept {
+        using score = typename Types::score;
+        eviction_memory m;
+        const std::size_t lanes = std::size_t{p.sequences} * p.layers * p.shard_lanes;
+        m.lanes = metadata.take<kept_lane>(lanes);
+        m.keep = metadata.take<std::uint32_t>(lanes);
+        m.preference = metadata.take<float>(std::size_t{p.sequences} * p.layers);
+        m.ledgers = metadata.take<eviction_ledger>(p.sequences);
+        m.links = metadata.take<std::uint32_t>(p.blocks);
+        m.budget = metadata.take<std::byte>(Types::budget_state::bytes(budget_sizes));
+        m.position = metadata.take<std::byte>(Types::position_state::bytes(p.dim));
+        m.score = index.take<std::byte>(Types::score_state::bytes(score_config, score_sizes));
+
+        const std::size_t prompt = p.prefill_tokens;
+        const bool observes = score::source != score_source::arrival && score::source != score_source::keys;
+        constexpr bool windowed = score::source == score_source::window;
+        m.work_k = scratch.take<E>(prompt * p.dim);
+        m.work_v = scratch.take<E>(prompt * p.dim);
+        m.board = scratch.take<float>(p.shard_lanes * prompt);
+        m.value_l1 = scratch.take<float>(score::reads_values ? prompt : 0);
+        m.logits = scratch.take<float>(
+            p.lane_group *
+            std::max<std::size_t>(observes ? prompt : 0, Types::reads_mass ? std::size_t{p.most_rows} : 0));
+        constexpr bool ages = requires {
+            requires score::ages;
+        };
+        m.rank = scratch.take<float>(ages ? prompt : 0);
+        m.spare = scratch.take<float>(score::spare_rows * prompt);
+        m.observed = scratch.take<float>(windowed ? std::size_t{2} * p.window * p.lane_group * p.dim : 0);
+        m.causal = scratch.take<float>(simd::causal_scratch_floats(p.dim));
+        m.order = scratch.take<std::uint32_t>(prompt);
+        m.table = scratch.take<std::uint32_t>(blocks_for(p.most_rows) + 1);
+        m.ranking = scratch.take<std::uint64_t>(prompt);
+        m.partial = scratch.take<float>(partial_floats(p.lane_group, p.dim));
+        m.attend = scratch.take<float>(simd::attend_scratch_floats(p.lane_group));
+        m.turned = scratch.take<float>(Types::position::moves ? std::size_t{p.lane_group} * p.dim : 0);
+        m.mass = scratch.take<float>(Types::reads_mass ? std::size_t{p.shard_lanes} * p.most_rows : 0);
+        m.worth = scratch.take<float>(score::evicts_in_decode ? p.most_rows : 0);
+        m.arrival = scratch.take<float>(p.shard_lanes);
+        m.runs = scratch.take<token_run>(Types::position::moves ? p.most_rows : 0);
+        return m;
+    }
+};
+
+}} // namespace kvtl::v0

@@ -1,0 +1,101 @@
+// What a shard keeps in the cache's reservation besides frames and lanes.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/plan/cache_plan.hpp>
+#include <kvtl/core/step/prompt.hpp>
+#include <kvtl/core/step/step.hpp>
+#include <kvtl/slots/layout.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+namespace kvtl { inline namespace v0 {
+
+/// A prefetch or selection that is in the air or holds pins.
+struct ahead {
+    std::uint32_t slot = none, layer = none;
+    std::uint32_t flight = none;
+    bool complete = false; ///< its choice covers every lane (its query may be compared)
+    bool same_query(const float* q, std::size_t n) const noexcept {
+        return complete && std::memcmp(query.data(), q, n * sizeof(float)) == 0;
+    }
+    std::span<float> query;
+    std::span<chosen_unit> chosen;
+    std::span<std::uint32_t> count;
+};
+
+/// Lays a shard out in memory, or only counts when the carvers have no block.
+template <class Types> struct shard_memory {
+    using runner = step_runner<Types>;
+    using lane_ref = typename runner::lane_ref;
+    /// Queries of a further turn that attend together.
+    static constexpr std::uint32_t turn_tokens = Types::sequential ? 64 : 32;
+
+    std::span<std::uint32_t> checksum, bounce;
+    std::span<std::byte> layout, trash;
+    std::span<flight> flights;
+    typename unit_growth<Types>::scratch growth;
+    typename chooser<Types>::scratch choose;
+    typename runner::scratch step;
+    std::span<lane_ref> lanes, other_lanes; ///< of the current call; of a prefetch that it ends
+    std::span<float> causal;
+    std::span<ahead> aheads;
+    typename summaries<Types>::scratch sums;
+
+    static shard_memory take(const cache_plan& p, carver& metadata, carver& scratch) noexcept {
+        shard_memory m;
+        const layout_limits limits{p.file_pages, p.grow_pages, p.unit_pages};
+        if (!p.window_only) {
+            m.checksum = metadata.take<std::uint32_t>(p.file_pages);
+            m.bounce = metadata.take<std::uint32_t>(Types::layout::by_entry ? p.file_pages : 0);
+            m.layout = metadata.take<std::byte>(Types::layout_state::bytes(limits));
+        }
+        const auto format = Types::page_format_of(p.device_page, p.sizes.width);
+        m.trash = scratch.take<std::byte>(format.page_bytes, 4096);
+        const std::uint32_t flights =
+            runner::store::step_flights + p.prefetches + runner::store::write_flights;
+        m.flights = metadata.take<flight>(flights);
+        const std::uint32_t pages = p.window_only ? 1 : p.flight_pages;
+        for (std::uint32_t i = 0; i < flights; ++i) {
+            const bool reads = i < runner::store::step_flights + p.prefetches;
+            flight f(scratch, pages, reads ? p.batch_items : 1);
+            if (!m.flights.empty()) m.flights[i] = f;
+        }
+        if constexpr (!Types::sequential)
+            m.growth = unit_growth<Types>::scratch::take(scratch, p.sizes, p.max_entries, format.rows);
+        m.choose =
+            chooser<Types>::scratch::take(scratch, p.model, p.sizes.max_units, p.max_entries, p.index_floats);
+        m.sums = summaries<Types>::scratch::take(scratch, p.model.width());
+        m.step = runner::scratch::take(scratch, step_parts(p), p.shard_lanes);
+        m.lanes = scratch.take<lane_ref>(p.shard_lanes);
+        m.other_lanes = scratch.take<lane_ref>(p.shard_lanes);
+        m.causal = scratch.take<float>(p.window_only ? simd::causal_scratch_floats(p.model.dim) : 0);
+        m.aheads = metadata.take<ahead>(p.prefetches);
+        for (std::uint32_t i = 0; i < p.prefetches; ++i) {
+            ahead a;
+            a.query = scratch.take<float>(std::size_t{p.model.query_heads()} * p.model.dim);
+            a.chosen = scratch.take<chosen_unit>(std::size_t{p.shard_lanes} * p.chosen_per_lane);
+            a.count = scratch.take<std::uint32_t>(p.shard_lanes);
+            if (!m.aheads.empty()) m.aheads[i] = a;
+        }
+        return m;
+    }
+
+    [[nodiscard]] static typename runner::parts step_parts(const cache_plan& p) noexcept {
+        typename runner::parts parts;
+        parts.model = p.model;
+        parts.sizes = p.sizes;
+        parts.attend_tokens = p.attend_tokens;
+        parts.chosen_per_lane = p.chosen_per_lane;
+        parts.batch_items = p.batch_items;
+        parts.turn_tokens = turn_tokens;
+        parts.max_entries = p.max_entries;
+        parts.remainder_floats = p.rest_floats;
+        return parts;
+    }
+};
+
+}} // namespace kvtl::v0

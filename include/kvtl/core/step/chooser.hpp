@@ -1,0 +1,239 @@
+// Which units a query attends: index scores, reduced over the queries that share a lane, then the selector's
+// choice.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/step/phase_clock.hpp>
+#include <kvtl/core/store/lane.hpp>
+#include <kvtl/policies/select_topk.hpp>
+#include <kvtl/simd/axpy.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+namespace kvtl { inline namespace v0 {
+
+/// Extents that the shard's classes share.
+struct model_extents {
+    std::uint32_t layers = 0;
+    std::uint32_t kv_heads = 0;
+    std::uint32_t group = 0;      ///< G, query heads per KV head
+    std::uint32_t dim = 0;        ///< D
+    std::uint32_t lane_heads = 1; ///< KV heads per lane: 1, or all of them
+
+    [[nodiscard]] std::uint32_t lanes() const noexcept { return kv_heads / lane_heads; }
+    [[nodiscard]] std::uint32_t lane_queries() const noexcept { return lane_heads * group; }
+    [[nodiscard]] std::uint32_t width() const noexcept { return lane_heads * dim; }
+    [[nodiscard]] std::uint32_t query_heads() const noexcept { return kv_heads * group; }
+    /// First float of a lane's queries in one token's q (HQ, D), and of its keys in one token's k (H, D).
+    [[nodiscard]] std::size_t query_offset(std::uint32_t lane) const noexcept {
+        return std::size_t{lane} * lane_queries() * dim;
+    }
+    [[nodiscard]] std::size_t key_offset(std::uint32_t lane) const noexcept {
+        return std::size_t{lane} * width();
+    }
+    [[nodiscard]] summary_shape summaries(std::uint32_t max_entries) const noexcept {
+        return {lane_heads, group, dim, max_entries};
+    }
+};
+
+template <class Types> class chooser {
+  public:
+    using lane = typename Types::lane;
+    using index = typename Types::index;
+    using selector = typename Types::selector;
+
+    /// Every query chooses for itself (reduce::none): the choice is a union with masks.
+    static constexpr bool per_query = [] {
+        if constexpr (selector::uses_scores) return requires {
+                requires selector::reduction::per_query;
+            };
+        else
+            return false;
+    }();
+
+    struct scratch {
+        std::span<float> query;   ///< (width)
+        std::span<float> score;   ///< (rows, U or entries)
+        std::span<float> project; ///< for the index: projected queries, tables
+        std::span<std::uint32_t> order;
+        std::span<std::uint64_t> keys;
+        std::span<std::uint64_t> mask; ///< (U) queries that chose a unit, when each chooses for itself
+
+        static scratch take(carver& c, const model_extents& m, std::uint32_t max_units,
+                            std::uint32_t max_entries, std::size_t index_floats) noexcept {
+            scratch x;
+            if constexpr (selector::uses_scores) {
+                const std::size_t row =
+                    std::size_t{max_units} * (detail::scores_entries<index>() ? max_entries : 1);
+                x.query = c.take<float>(m.width());
+                x.score = c.take<float>((one_row ? 1 : linear ? 2 : std::size_t{m.group} + 1) * row);
+                x.project = c.take<float>(index_floats);
+                x.order = c.take<std::uint32_t>(max_units);
+                x.keys = c.take<std::uint64_t>(max_units);
+                x.mask = c.take<std::uint64_t>(per_query ? max_units : 0);
+            }
+            return x;
+        }
+    };
+
+    chooser() = default;
+    chooser(const model_extents& m, const typename Types::index_state& scores,
+            const typename Types::selector_state& select, const scratch& x) noexcept
+        : model_(m), index_(&scores), selector_(&select), x_(x) {}
+
+    /// Chooses among the units of a lane for the queries `q` (lane queries, D) of one token; at most `budget`
+    /// entries for each query. Writes them to `out`, best first, and returns their number. For an index that
+    /// streams keys, stream(visit) calls visit(keys, rows) for all stored keys in order, (rows, width) each;
+    /// when it fails, what is chosen means nothing.
+    template <class Stream = std::nullptr_t>
+    [[nodiscard]] std::uint32_t choose(const float* q, const units_view& u, std::uint32_t budget,
+                                       std::span<chosen_unit> out, phase_clock* clock = nullptr,
+                                       Stream&& stream = {}) noexcept {
+        if constexpr (selector::takes_everything) {
+            static_cast<void>(q), static_cast<void>(budget), static_cast<void>(clock);
+            static_cast<void>(stream);
+            for (std::uint32_t i = 0; i < u.count; ++i) out[i] = {i, ~std::uint64_t{0}};
+            return u.count;
+        } else {
+            if (u.count == 0 || budget == 0) return 0;
+            const phase_clock::span timed(clock, &phase_times::score);
+            if constexpr (!selector::uses_scores) {
+                static_cast<void>(stream);
+                timed.enter(&phase_times::choose);
+                return selector_->choose({{}, units(u), budget, {}, {}, u.entries_if_fixed(), u.count}, out);
+            } else {
+                score(q, u, stream);
+                timed.enter(&phase_times::choose);
+                if constexpr (per_query) return choose_by_query(u, budget, out);
+                fold_entries(u, x_.score.data());
+                return selector_->choose(input(u, x_.score.first(u.count), budget), out);
+            }
+        }
+    }
+
+  private:
+    static constexpr bool linear = [] {
+        if constexpr (selector::uses_scores)
+            return selector::reduction::linear && detail::linear_in_query<index>();
+        else
+            return true;
+    }();
+    /// One product of a lane-wide mean query with lane-wide means does it all.
+    static constexpr bool one_row = linear && !detail::summarises<index>();
+
+    [[nodiscard]] static std::span<const unit_record> units(const units_view& u) noexcept {
+        return {u.unit, u.unit != nullptr ? u.count : 0};
+    }
+    [[nodiscard]] choice_input input(const units_view& u, std::span<const float> score,
+                                     std::uint32_t budget) const noexcept {
+        return {score, units(u), budget, x_.order, x_.keys, u.entries_if_fixed(), u.count};
+    }
+    [[nodiscard]] static std::uint32_t row_length(const units_view& u) noexcept {
+        return u.count * (detail::scores_entries<index>() ? u.max_entries : 1);
+    }
+
+    template <class Stream>
+    void ask_index(const float* q, std::uint32_t queries, const units_view& u, std::span<float> out,
+                   Stream& stream) noexcept {
+        static_cast<void>(stream);
+        if constexpr (detail::streams_keys<index>()) {
+            using element_type = typename Types::element_type;
+            float* next = out.data();
+            stream([&](const element_type* keys, std::uint32_t rows) {
+                const rows_view<element_type> head{keys + std::size_t{u.head} * u.dim, rows, u.dim, u.stride};
+                index_->score(q, queries, head, next, row_length(u));
+                next += rows;
+            });
+        } else if constexpr (requires { index_->score(q, queries, u, out, x_.project); })
+            index_->score(q, queries, u, out, x_.project);
+        else
+            index_->score(q, queries, u, out);
+    }
+
+    template <class Stream> void score(const float* q, const units_view& u, Stream& stream) noexcept {
+        const std::uint32_t n = row_length(u);
+        if constexpr (one_row) {
+            for (std::uint32_t h = 0; h < model_.lane_heads; ++h) mean_query(q, h, &x_.query[h * model_.dim]);
+            ask_index(x_.query.data(), 1, u, x_.score, stream);
+        } else {
+            const std::span<float> total = x_.score.first(n), rows = x_.score.subspan(n);
+            for (std::uint32_t h = 0; h < model_.lane_heads; ++h) {
+                const float* first = q + std::size_t{h} * model_.group * model_.dim;
+                units_view head = u;
+                head.head = h;
+                head.dim = model_.dim;
+                if (head.mean != nullptr) head.mean += std::size_t{h} * model_.dim;
+                if constexpr (linear) {
+                    mean_query(q, h, x_.query.data());
+                    ask_index(x_.query.data(), 1, head, rows, stream);
+                } else {
+                    ask_index(first, model_.group, head, rows, stream);
+                    reduce_queries(rows, n);
+                }
+                if constexpr (per_query) {
+                    static_cast<void>(total);
+                } else if (h == 0) {
+                    std::copy_n(rows.data(), n, total.data());
+                } else {
+                    simd::add(rows.data(), total.data(), n);
+                }
+            }
+        }
+    }
+
+    /// (group, n) scores of one KV head become one row.
+    void reduce_queries(std::span<float> rows, std::uint32_t n) const noexcept {
+        using reduction = typename selector::reduction;
+        if constexpr (requires { reduction::apply(rows, n, n, n); })
+            reduction::apply(rows, model_.group, n, model_.dim);
+        else if constexpr (!per_query)
+            reduction::apply(rows, model_.group, n);
+    }
+
+    /// The mean over a KV head's queries: its score is the mean of their scores.
+    void mean_query(const float* q, std::uint32_t h, float* out) const noexcept {
+        const float* first = q + std::size_t{h} * model_.group * model_.dim;
+        std::copy_n(first, model_.dim, out);
+        for (std::uint32_t g = 1; g < model_.group; ++g)
+            simd::add(first + std::size_t{g} * model_.dim, out, model_.dim);
+        simd::scale(1.0F / static_cast<float>(model_.group), out, model_.dim);
+    }
+
+    /// A unit counts as much as its best entry: scores per entry become scores per unit, in place.
+    static void fold_entries(const units_view& u, float* score) noexcept {
+        if constexpr (detail::scores_entries<index>()) {
+            if (u.max_entries == 1) return;
+            for (std::uint32_t i = 0; i < u.count; ++i) {
+                const float* of = score + std::size_t{i} * u.max_entries;
+                score[i] = *std::max_element(of, of + u.entries(i));
+            }
+        } else {
+            static_cast<void>(u), static_cast<void>(score);
+        }
+    }
+
+    /// Head-wise lanes only: the union of what each query chooses, in unit order.
+    [[nodiscard]] std::uint32_t choose_by_query(const units_view& u, std::uint32_t budget,
+                                                std::span<chosen_unit> out) noexcept {
+        const std::uint32_t n = row_length(u);
+        for (std::uint32_t g = 0; g < model_.group; ++g) {
+            float* row = &x_.score[std::size_t{g + 1} * n];
+            fold_entries(u, row);
+            const std::uint32_t count = selector_->choose(input(u, {row, u.count}, budget), out);
+            for (std::uint32_t i = 0; i < count; ++i) x_.mask[out[i].unit] |= std::uint64_t{1} << g;
+        }
+        std::uint32_t chosen = 0;
+        for (std::uint32_t i = 0; i < u.count; ++i)
+            if (x_.mask[i] != 0) out[chosen++] = {i, std::exchange(x_.mask[i], 0)};
+        return chosen;
+    }
+
+    model_extents model_{};
+    const typename Types::index_state* index_ = nullptr;
+    const typename Types::selector_state* selector_ = nullptr;
+    scratch x_{};
+};
+
+}} // namespace kvtl::v0

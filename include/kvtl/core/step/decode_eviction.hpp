@@ -1,0 +1,180 @@
+// Decode: a token arrives, attends what is held, feeds back what it attended to, and something may leave.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/store/lane_book.hpp>
+#include <kvtl/simd/attend_mass.hpp>
+
+#include <cmath>
+#include <limits>
+
+namespace kvtl { inline namespace v0 {
+
+template <class Types> class decode_eviction {
+    using book = lane_book<Types>;
+    using E = typename book::E;
+    using score = typename Types::score;
+    using record = typename book::record;
+    using rows = typename book::rows;
+    static constexpr bool reads_mass = Types::reads_mass;
+    static constexpr bool merges = Types::retention::merges;
+    static constexpr bool drops_unwanted = requires { requires score::drops_unwanted; };
+
+  public:
+    decode_eviction() = default;
+    explicit decode_eviction(book& b) noexcept : book_(&b) {}
+
+    /// Token t of the input: appended, attended where there is an `out` (or mass is wanted), evicted for.
+    void step(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::size_t t,
+              std::span<float> out) noexcept {
+        const std::span<kept_lane> lanes = book_->lanes_of(slot, layer);
+        const std::uint32_t had = book_->count_blocks(lanes), token = lanes[0].tokens;
+        std::uint64_t clock = book_->now();
+        book_->arrive(layer, in, t, token);
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            kept_lane& lane = lanes[i];
+            const rows held = book_->open(lane);
+            const std::uint32_t row = held.push(token);
+            const std::size_t at = t * book_->plan.key_floats() + book_->key_offset(i);
+            simd::encode(&in.k[at], held.key(row), book_->plan.dim);
+            simd::encode(&in.v[at], held.value(row), book_->plan.dim);
+            if constexpr (score::source == score_source::arrival) held.score(row) = book_->memory.arrival[i];
+            if constexpr (requires { record::arrived(token); }) held.record(row) = record::arrived(token);
+            ++lane.tokens;
+            book_->lap(clock, book_->stats.phase_ns.append);
+            if (!out.empty() || reads_mass) {
+                const std::size_t q = t * book_->plan.query_floats() + book_->query_offset(i);
+                attend_held(held, &in.q[q], i, token);
+                const partial p = seen();
+                if (!out.empty()) finish(p, &out[q], book_->plan.dim);
+                if (!in.lse.empty())
+                    for (std::uint32_t g = 0; g < p.group; ++g)
+                        in.lse[book_->query_offset(i) / book_->plan.dim + g] = p.max[g] + std::log(p.sum[g]);
+                const std::uint64_t bytes =
+                    out.empty() ? 0 : std::uint64_t{held.size()} * 2 * book_->plan.dim * sizeof(E);
+                book_->stats.chosen_bytes += bytes;
+                book_->stats.resident_chosen_bytes += bytes;
+                book_->lap(clock, book_->stats.phase_ns.attend);
+            }
+        }
+        if constexpr (reads_mass && score::decides_together)
+            average_mass(static_cast<std::uint32_t>(lanes.size()), lanes[0].rows.rows);
+        if constexpr (score::evicts_in_decode)
+            for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+                const rows held = book_->open(lanes[i]);
+                if constexpr (reads_mass) feed(held, book_->mass_of(i, held.size()), token);
+                if (drops_unwanted || held.size() > lanes[i].limit + book_->score.slack())
+                    evict(lanes[i], held, token);
+            }
+        book_->recount(slot, lanes, had);
+        book_->lap(clock, book_->stats.phase_ns.evict);
+    }
+
+  private:
+    [[nodiscard]] partial seen() const noexcept {
+        return partial_at(book_->memory.partial.data(), book_->plan.lane_group, book_->plan.dim);
+    }
+    /// Attention of a lane's query group to all rows held; the result is seen(), and book_->mass_of(i) where
+    /// asked for.
+    void attend_held(const rows& held, const float* q, std::uint32_t i, std::uint32_t token) noexcept {
+        const partial p = seen();
+        reset(p);
+        const std::uint32_t n = held.size();
+        const auto attend = [&](std::uint32_t begin, std::uint32_t end, const float* query) {
+            held.pieces(begin, end, [&](std::uint32_t first, rows_view<E> k, rows_view<E> v, const float* w) {
+                const float* log_weight = merges ? w : nullptr;
+                if constexpr (reads_mass)
+                    simd::attend_rows_keeping_logits(query, book_->plan.dim, book_->plan.scale(), k, v,
+                                                     log_weight, p, book_->memory.attend,
+                                                     &book_->memory.logits[first], n);
+                else
+                    simd::attend_rows(query, book_->plan.dim, book_->plan.scale(), k, v, log_weight, p,
+                                      book_->memory.attend);
+            });
+        };
+        if constexpr (Types::position::moves) {
+            for (const token_run& run : find_runs(held, token)) {
+                const float* query = q;
+                if (run.dropped > 0) {
+                    book_->position.turn_back(q, book_->plan.lane_group, run.dropped,
+                                              book_->memory.turned.data());
+                    query = book_->memory.turned.data();
+                }
+                attend(run.begin, run.begin + run.rows, query);
+            }
+        } else {
+            attend(0, n, q);
+        }
+        if constexpr (reads_mass)
+            simd::shares_of_softmax(book_->memory.logits.data(), n, n, p, book_->mass_of(i, n).data());
+    }
+    /// The rows as runs of neighbouring tokens, latest first, each with the number of tokens dropped behind
+    /// it.
+    [[nodiscard]] std::span<const token_run> find_runs(const rows& held, std::uint32_t token) noexcept {
+        std::uint32_t n = 0;
+        for (std::uint32_t i = 0; i < held.size(); ++i) {
+            if (n == 0 ||
+                held.token(i) != book_->memory.runs[n - 1].first_token + book_->memory.runs[n - 1].rows)
+                book_->memory.runs[n++] = {held.token(i), i, 0, 0};
+            ++book_->memory.runs[n - 1].rows;
+        }
+        const std::span<token_run> runs = book_->memory.runs.first(n);
+        std::sort(runs.begin(), runs.end(),
+                  [](const token_run& a, const token_run& b) { return a.first_token > b.first_token; });
+        std::uint32_t later = 0; // held rows from this run on
+        for (token_run& run : runs) {
+            later += run.rows;
+            run.dropped = token + 1 - run.first_token - later;
+        }
+        return runs;
+    }
+
+    void average_mass(std::uint32_t lanes, std::uint32_t n) noexcept {
+        const std::span<float> first = book_->mass_of(0, n);
+        for (std::uint32_t i = 1; i < lanes; ++i) simd::add(book_->mass_of(i, n).data(), first.data(), n);
+        simd::scale(1.0F / static_cast<float>(lanes), first.data(), n);
+        for (std::uint32_t i = 1; i < lanes; ++i)
+            std::copy(first.begin(), first.end(), book_->mass_of(i, n).begin());
+    }
+    void feed(const rows& held, std::span<const float> mass, std::uint32_t token) noexcept {
+        if constexpr (reads_mass)
+            for (std::uint32_t i = 0; i < held.size(); ++i) {
+                auto&& remembered = held.record(i);
+                book_->score.feed(held_entry{held.score(i), held.token(i), token}, mass[i], held.score(i),
+                                  remembered);
+            }
+    }
+    /// Gives up the entries that are worth least until the lane is at its limit; among equals the latest
+    /// goes.
+    void evict(kept_lane& lane, const rows& held, std::uint32_t token) noexcept {
+        if constexpr (score::evicts_in_decode) {
+            const std::span<float> worth = book_->memory.worth;
+            for (std::uint32_t i = 0; i < held.size(); ++i) {
+                const std::uint32_t t = held.token(i);
+                const bool pinned = t < book_->plan.sinks || t + std::uint64_t{book_->plan.window} > token;
+                worth[i] = pinned ? std::numeric_limits<float>::infinity()
+                                  : book_->score.worth(held_entry{held.score(i), t, token}, held.record(i));
+            }
+            while (held.size() > 0) {
+                std::uint32_t least = 0;
+                for (std::uint32_t i = 1; i < held.size(); ++i)
+                    if (worth[i] < worth[least] ||
+                        (!(worth[least] < worth[i]) && held.token(i) > held.token(least)))
+                        least = i;
+                bool leaves = held.size() > lane.limit;
+                if constexpr (drops_unwanted) leaves = leaves || !book_->score.wanted(worth[least]);
+                if (!leaves) break;
+                const std::uint32_t last = held.size() - 1;
+                if constexpr (merges)
+                    book_->score.merge(held, held.token(least), held.key(least), held.value(least),
+                                       held.log_weight(least), book_->plan.sinks, lane.merge_bar);
+                held.remove(least);
+                worth[least] = worth[last];
+            }
+        }
+    }
+
+    book* book_ = nullptr;
+};
+
+}} // namespace kvtl::v0

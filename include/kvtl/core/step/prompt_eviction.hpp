@@ -1,0 +1,403 @@
+// A prompt, from its first chunk to the rows that survive it.
+//
+// What:   chunks before the last wait as plain rows in token order; what their queries said lies in the
+//         rows' scores, or the last queries themselves lie beside them. The last chunk gathers one lane at
+//         a time in the work area, scores it, keeps the best of it, and lets the budget cut earlier layers
+//         back. Every step that needs rows asks for them before it changes anything.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/store/lane_book.hpp>
+#include <kvtl/simd/causal.hpp>
+#include <kvtl/simd/topk.hpp>
+
+#include <cmath>
+#include <utility>
+
+namespace kvtl { inline namespace v0 {
+
+template <class Types> class prompt_eviction {
+    using book = lane_book<Types>;
+    using E = typename book::E;
+    using score = typename Types::score;
+    using record = typename book::record;
+    using rows = typename book::rows;
+    static constexpr bool merges = Types::retention::merges;
+    /// Entries may leave although there is room.
+    static constexpr bool drops_unwanted = requires { requires score::drops_unwanted; };
+    /// What an entry is worth depends on its age.
+    static constexpr bool ages = requires { requires score::ages; };
+
+  public:
+    prompt_eviction() = default;
+    explicit prompt_eviction(book& b) noexcept : book_(&b) {}
+
+    /// Where the prompt takes the way of decode: the attention of a chunk to what is held and to itself.
+    void attend_chunk(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t tokens,
+                      std::span<float> out) noexcept {
+        if (out.empty()) return;
+        const std::span<kept_lane> lanes = book_->lanes_of(slot, layer);
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const std::uint32_t held = lanes[i].rows.rows;
+            gather(lanes[i], i, in, held, tokens);
+            attend_prompt(i, in, held, tokens, out);
+        }
+    }
+    /// A chunk that is not the last: its rows are held as they are; scores so far lie in the rows' scores.
+    [[nodiscard]] status add_chunk(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                                   std::uint32_t before, std::uint32_t tokens,
+                                   std::span<float> out) noexcept {
+        const std::span<kept_lane> lanes = book_->lanes_of(slot, layer);
+        const std::uint32_t total = before + tokens, had = book_->count_blocks(lanes);
+        constexpr bool windowed = score::source == score_source::window;
+        const std::uint32_t queries = windowed ? book_->query_blocks(std::min(total, book_->plan.window)) : 0;
+        const auto want = static_cast<std::uint32_t>(lanes.size()) * (blocks_for(total) + queries);
+        if (status s = book_->reserve(slot, want - std::min(want, had), "prefill", book::rows_for::chunk); !s)
+            return s;
+        score_arrivals(layer, in, before, tokens, static_cast<std::uint32_t>(lanes.size()));
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            kept_lane& lane = lanes[i];
+            gather(lane, i, in, before, tokens);
+            attend_prompt(i, in, before, tokens, out);
+            std::uint64_t clock = book_->now();
+            load_scores(lane, i, before, tokens);
+            if constexpr (score::source == score_source::prompt) add_prompt_mass(i, in, before, tokens);
+            book_->lap(clock, book_->stats.phase_ns.evict);
+            const rows held = book_->open(lane);
+            for (std::uint32_t t = before; t < total; ++t) put(held, t, t);
+            const std::span<const float> scores = book_->board(i, total);
+            for (std::uint32_t t = 0; t < total; ++t) held.score(t) = scores[t];
+            if constexpr (windowed) put_queries_aside(lane, last_queries(lane, i, in, tokens));
+            lane.tokens = total;
+            lane.prompt_open = true;
+            if constexpr (drops_unwanted) lane.wanted = lane.wanted || book_->score.wants_any(in);
+        }
+        book_->recount(slot, lanes, had);
+        return {};
+    }
+    /// The last chunk: the prompt is scored, and every lane keeps what its budget allows for now.
+    [[nodiscard]] status complete(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                                  std::uint32_t before, std::uint32_t tokens, std::span<float> out) noexcept {
+        const std::span<kept_lane> lanes = book_->lanes_of(slot, layer);
+        const auto count = static_cast<std::uint32_t>(lanes.size());
+        const std::uint32_t total = before + tokens, had = book_->count_blocks(lanes);
+        const std::uint32_t sinks = std::min(total, book_->plan.sinks),
+                            window = std::min(total - sinks, book_->plan.window), n = total - sinks - window;
+        const std::uint32_t allowed = std::min(n, book_->budget.provisional(layer, n));
+        const std::uint32_t want = count * blocks_for(sinks + window + allowed);
+        if (status s = book_->reserve(slot, want - std::min(want, had), "prefill", book::rows_for::chunk); !s)
+            return s;
+
+        if constexpr (score::reads_values) sum_values(lanes, in, before, tokens);
+        score_arrivals(layer, in, before, tokens, count);
+        layer_notes notes;
+        std::uint64_t evicting = 0;
+        for (std::uint32_t i = 0; i < count; ++i) {
+            gather(lanes[i], i, in, before, tokens);
+            attend_prompt(i, in, before, tokens, out);
+            const std::uint64_t start = book_->now();
+            load_scores(lanes[i], i, before, tokens);
+            score_lane(lanes[i], i, layer, in, before, tokens, notes);
+            evicting += book_->now() - start;
+        }
+        const std::uint64_t start = book_->now();
+        if constexpr (score::decides_together) average_board(count, total);
+        eviction_ledger& ledger = book_->memory.ledgers[slot];
+        ledger.competing = n;
+        ledger.pinned = sinks + window;
+        const std::span<std::uint32_t> keep = book_->keep_of(slot);
+        for (std::uint32_t i = 0; i < count; ++i) {
+            gather(lanes[i], i, in, before, tokens);
+            keep[std::size_t{layer} * count + i] =
+                keep_best(lanes[i], book_->board(i, total), sinks, window, allowed);
+            lanes[i].tokens = total;
+            lanes[i].prompt_open = false;
+        }
+        ledger.layers_seen = std::max(ledger.layers_seen, layer + 1);
+        if constexpr (Types::budget::reads_preference)
+            book_->memory.preference[std::size_t{slot} * book_->plan.layers + layer] =
+                book_->score.preference(notes);
+        settle(slot, layer);
+        book_->stats.phase_ns.evict += evicting + (book_->now() - start);
+        return {};
+    }
+
+  private:
+    /// Scores of tokens as they arrive, for all lanes: board[lane][first + t].
+    void score_arrivals(std::uint32_t layer, const layer_input& in, std::uint32_t first, std::uint32_t tokens,
+                        std::uint32_t lanes) noexcept {
+        if constexpr (score::source == score_source::arrival) {
+            for (std::uint32_t t = 0; t < tokens; ++t) {
+                book_->arrive(layer, in, t, first + t);
+                for (std::uint32_t i = 0; i < lanes; ++i)
+                    book_->board(i, first + t + 1).back() = book_->memory.arrival[i];
+            }
+        }
+    }
+    /// A lane's rows so far and the chunk's, side by side in the work area.
+    void gather(kept_lane& lane, std::uint32_t i, const layer_input& in, std::uint32_t before,
+                std::uint32_t tokens) noexcept {
+        const rows held = book_->open(lane);
+        const std::size_t dim = book_->plan.dim, token = book_->plan.key_floats(),
+                          offset = book_->key_offset(i);
+        held.pieces(0, before, [&](std::uint32_t first, rows_view<E> k, rows_view<E> v, const float*) {
+            std::memcpy(&book_->memory.work_k[first * dim], k.data, k.count * dim * sizeof(E));
+            std::memcpy(&book_->memory.work_v[first * dim], v.data, v.count * dim * sizeof(E));
+        });
+        for (std::uint32_t t = 0; t < tokens; ++t) {
+            simd::encode(&in.k[t * token + offset], &book_->memory.work_k[(before + t) * dim], dim);
+            simd::encode(&in.v[t * token + offset], &book_->memory.work_v[(before + t) * dim], dim);
+        }
+    }
+    [[nodiscard]] rows_view<E> work_keys(std::uint32_t n) const noexcept {
+        return {book_->memory.work_k.data(), n, book_->plan.dim, book_->plan.dim};
+    }
+    [[nodiscard]] rows_view<E> work_values(std::uint32_t n) const noexcept {
+        return {book_->memory.work_v.data(), n, book_->plan.dim, book_->plan.dim};
+    }
+    void attend_prompt(std::uint32_t i, const layer_input& in, std::uint32_t before, std::uint32_t tokens,
+                       std::span<float> out) noexcept {
+        if (out.empty()) return;
+        simd::attend_causal(in.q.data() + book_->query_offset(i), book_->plan.query_floats(),
+                            book_->plan.lane_group, book_->plan.scale(), tokens, work_keys(before + tokens),
+                            work_values(before + tokens), before, out.data() + book_->query_offset(i),
+                            book_->plan.query_floats(), book_->memory.causal);
+    }
+    /// score_source::prompt: adds the attention that the chunk's queries pay to the lane's row of the board.
+    void add_prompt_mass(std::uint32_t i, const layer_input& in, std::uint32_t before,
+                         std::uint32_t tokens) noexcept {
+        prompt_lane<E> p = lane_view(0, i, before + tokens);
+        p.queries = in.q.data() + book_->query_offset(i);
+        p.query_stride = book_->plan.query_floats();
+        p.observed = tokens;
+        const std::span<float> sum = book_->board(i, before + tokens);
+        const float share = 1.0F / static_cast<float>(book_->plan.lane_group);
+        for_each_observed(p, [&](std::uint32_t, std::uint32_t, std::span<const float> probability) {
+            simd::axpy(share, probability.data(), sum.data(), probability.size());
+        });
+    }
+    [[nodiscard]] prompt_lane<E> lane_view(std::uint32_t layer, std::uint32_t i,
+                                           std::uint32_t total) const noexcept {
+        prompt_lane<E> p;
+        p.layer = layer;
+        p.head = book_->head_of(i) * book_->plan.lanes_per_head + i % book_->plan.lanes_per_head;
+        p.keys = work_keys(total);
+        p.values = work_values(total);
+        p.sinks = std::min(total, book_->plan.sinks);
+        p.window = std::min(total - p.sinks, book_->plan.window);
+        p.group = book_->plan.lane_group;
+        p.scale = book_->plan.scale();
+        p.logits = book_->memory.logits;
+        p.spare = book_->memory.spare;
+        p.value_l1 = book_->memory.value_l1.first(score::reads_values ? total : 0);
+        return p;
+    }
+
+    /// The last `window` queries of what has come, in book_->memory.observed. Returns how many these are.
+    std::uint32_t last_queries(kept_lane& lane, std::uint32_t i, const layer_input& in,
+                               std::uint32_t tokens) noexcept {
+        const std::size_t token = std::size_t{book_->plan.lane_group} * book_->plan.dim;
+        std::uint32_t n = lane.waiting;
+        auto* to = reinterpret_cast<std::byte*>(book_->memory.observed.data());
+        std::size_t left = n * token * sizeof(float);
+        for (std::uint32_t b = lane.queries.first; left > 0; b = book_->pool.next(b)) {
+            const std::size_t some = std::min(left, book_->pool.block_bytes());
+            std::memcpy(to, book_->pool.bytes(b), some);
+            to += some;
+            left -= some;
+        }
+        for (std::uint32_t t = tokens - std::min(tokens, book_->plan.window); t < tokens; ++t, ++n)
+            std::copy_n(&in.q[t * book_->plan.query_floats() + book_->query_offset(i)], token,
+                        &book_->memory.observed[n * token]);
+        const std::uint32_t keep = std::min(n, book_->plan.window);
+        std::memmove(book_->memory.observed.data(), &book_->memory.observed[(n - keep) * token],
+                     keep * token * sizeof(float));
+        return keep;
+    }
+    void put_queries_aside(kept_lane& lane, std::uint32_t n) noexcept {
+        std::size_t left = std::size_t{n} * book_->plan.lane_group * book_->plan.dim * sizeof(float);
+        const auto* from = reinterpret_cast<const std::byte*>(book_->memory.observed.data());
+        while (lane.queries.blocks < book_->query_blocks(n))
+            static_cast<void>(book_->pool.extend(lane.queries));
+        for (std::uint32_t b = lane.queries.first; left > 0; b = book_->pool.next(b)) {
+            const std::size_t some = std::min(left, book_->pool.block_bytes());
+            std::memcpy(book_->pool.bytes(b), from, some);
+            from += some;
+            left -= some;
+        }
+        lane.waiting = n;
+    }
+
+    /// The scores of a lane's waiting rows, and zeros behind them unless arrivals have been scored already.
+    void load_scores(kept_lane& lane, std::uint32_t i, std::uint32_t before, std::uint32_t tokens) noexcept {
+        const std::span<float> scores = book_->board(i, before + tokens);
+        const rows held = book_->open(lane);
+        for (std::uint32_t t = 0; t < before; ++t) scores[t] = held.score(t);
+        if constexpr (score::source != score_source::arrival)
+            std::fill(scores.begin() + before, scores.end(), 0.0F);
+    }
+    /// Row `from` of the work area becomes a row of the lane, for token number `token`.
+    std::uint32_t put(const rows& held, std::uint32_t from, std::uint32_t token) noexcept {
+        const std::uint32_t i = held.push(token);
+        std::memcpy(held.key(i), &book_->memory.work_k[std::size_t{from} * book_->plan.dim],
+                    book_->plan.dim * sizeof(E));
+        std::memcpy(held.value(i), &book_->memory.work_v[std::size_t{from} * book_->plan.dim],
+                    book_->plan.dim * sizeof(E));
+        if constexpr (requires { record::arrived(token); }) held.record(i) = record::arrived(token);
+        return i;
+    }
+
+    void score_lane(kept_lane& lane, std::uint32_t i, std::uint32_t layer, const layer_input& in,
+                    std::uint32_t before, std::uint32_t tokens, layer_notes& notes) noexcept {
+        constexpr score_source source = score::source;
+        const std::uint32_t total = before + tokens;
+        if constexpr (source == score_source::prompt) {
+            add_prompt_mass(i, in, before, tokens);
+            if constexpr (Types::budget::reads_preference) book_->score.note(book_->board(i, total), notes);
+        }
+        if constexpr (source != score_source::arrival && source != score_source::prompt) {
+            prompt_lane<E> p = lane_view(layer, i, total);
+            p.notes = &notes;
+            if constexpr (source == score_source::window) {
+                p.observed = last_queries(lane, i, in, tokens);
+                p.queries = book_->memory.observed.data();
+                p.query_stride = std::size_t{book_->plan.lane_group} * book_->plan.dim;
+            } else if constexpr (source == score_source::probe) {
+                p.observed = static_cast<std::uint32_t>(in.probe.size() / book_->plan.query_floats());
+                p.queries = in.probe.data() + book_->query_offset(i);
+                p.query_stride = book_->plan.query_floats();
+                p.causal = false;
+            }
+            book_->score.score(p, book_->board(i, total));
+        }
+        ++notes.lanes;
+    }
+    /// value_l1[t] = sum over the layer's heads of |v|.
+    void sum_values(std::span<kept_lane> lanes, const layer_input& in, std::uint32_t before,
+                    std::uint32_t tokens) noexcept {
+        std::fill_n(book_->memory.value_l1.begin(), before + tokens, 0.0F);
+        for (std::uint32_t i = 0; i < lanes.size(); i += book_->plan.lanes_per_head) {
+            gather(lanes[i], i, in, before, tokens);
+            for (std::size_t t = 0; t < before + tokens; ++t)
+                for (std::size_t d = 0; d < book_->plan.dim; ++d)
+                    book_->memory.value_l1[t] +=
+                        std::fabs(to_float(book_->memory.work_v[t * book_->plan.dim + d]));
+        }
+    }
+    void average_board(std::uint32_t lanes, std::uint32_t tokens) noexcept {
+        const std::span<float> first = book_->board(0, tokens);
+        for (std::uint32_t i = 1; i < lanes; ++i)
+            simd::add(book_->board(i, tokens).data(), first.data(), tokens);
+        simd::scale(1.0F / static_cast<float>(lanes), first.data(), tokens);
+        for (std::uint32_t i = 1; i < lanes; ++i)
+            std::copy(first.begin(), first.end(), book_->board(i, tokens).begin());
+    }
+
+    /// From the work area: the pinned rows and the `allowed` best of the others. Late budgets need these in
+    /// score order behind the pinned ones; otherwise tokens stay in order.
+    /// Returns how many of these there are.
+    std::uint32_t keep_best(kept_lane& lane, std::span<const float> scores, std::uint32_t sinks,
+                            std::uint32_t window, std::uint32_t allowed) noexcept {
+        const auto total = static_cast<std::uint32_t>(scores.size());
+        std::span<std::uint32_t> best = book_->memory.order.first(allowed);
+        const float* rank = scores.data();
+        if constexpr (ages) {
+            for (std::uint32_t t = 0; t < total; ++t)
+                book_->memory.rank[t] = book_->score.worth(held_entry{scores[t], t, total - 1}, record{});
+            rank = book_->memory.rank.data();
+        }
+        static_cast<void>(
+            simd::top_k(rank + sinks, total - sinks - window, allowed, best.data(), book_->memory.ranking));
+        if constexpr (drops_unwanted)
+            while (!best.empty() && !book_->score.wanted(scores[sinks + best.back()]))
+                best = best.first(best.size() - 1);
+        if constexpr (!Types::budget::late) std::sort(best.begin(), best.end());
+        book_->pool.release(lane.rows);
+        book_->pool.release(lane.queries);
+        lane.waiting = 0;
+        const rows held = book_->open(lane);
+        const auto add = [&](std::uint32_t t) { held.score(put(held, t, t)) = scores[t]; };
+        for (std::uint32_t t = 0; t < sinks; ++t) add(t);
+        if constexpr (!Types::budget::late)
+            for (const std::uint32_t t : best) add(sinks + t);
+        for (std::uint32_t t = total - window; t < total; ++t) add(t);
+        if constexpr (Types::budget::late)
+            for (const std::uint32_t t : best) add(sinks + t);
+        if constexpr (merges) merge_losers(lane, held, best, sinks, total - window);
+        return static_cast<std::uint32_t>(best.size());
+    }
+    /// What was not kept goes into what was, in token order.
+    void merge_losers(kept_lane& lane, const rows& held, std::span<std::uint32_t> kept, std::uint32_t begin,
+                      std::uint32_t end) noexcept {
+        if constexpr (merges) {
+            std::sort(kept.begin(), kept.end());
+            std::size_t next = 0;
+            for (std::uint32_t t = begin; t < end; ++t) {
+                if (next < kept.size() && kept[next] + begin == t) {
+                    ++next;
+                    continue;
+                }
+                const std::size_t at = std::size_t{t} * book_->plan.dim;
+                book_->score.merge(held, t, &book_->memory.work_k[at], &book_->memory.work_v[at], 0.0F,
+                                   book_->plan.sinks, lane.merge_bar);
+            }
+        }
+    }
+
+    /// Keeps the first `n` rows; with merging, the others go into these.
+    void cut_back(kept_lane& lane, const rows& held, std::uint32_t n) noexcept {
+        if constexpr (merges && Types::budget::late) {
+            const std::uint32_t had = held.size();
+            lane.rows.rows = std::min(n, had); // what leaves must not go into what leaves as well
+            for (std::uint32_t i = n; i < had; ++i)
+                book_->score.merge(held, held.token(i), held.key(i), held.value(i), held.log_weight(i),
+                                   book_->plan.sinks, lane.merge_bar);
+            lane.rows.rows = had;
+        }
+        held.truncate(n);
+    }
+
+    /// A late budget's view of a sequence.
+    struct score_board_view {
+        book* shard;
+        std::uint32_t slot;
+
+        [[nodiscard]] std::uint32_t layers_seen() const noexcept { return ledger().layers_seen; }
+        [[nodiscard]] std::uint32_t competing() const noexcept { return ledger().competing; }
+        [[nodiscard]] std::uint32_t keep(std::uint32_t layer, std::uint32_t head) const noexcept {
+            return shard->keep_of(slot)[std::size_t{layer} * shard->lane_count() + head];
+        }
+        [[nodiscard]] float preference(std::uint32_t layer) const noexcept {
+            return shard->memory.preference[std::size_t{slot} * shard->plan.layers + layer];
+        }
+        template <class F> void visit(std::uint32_t layer, std::uint32_t head, F&& f) const noexcept {
+            const rows held = shard->open(shard->lanes_of(slot, layer)[head]);
+            for (std::uint32_t i = ledger().pinned; i < held.size(); ++i) f(std::as_const(held.score(i)));
+        }
+        [[nodiscard]] const eviction_ledger& ledger() const noexcept { return shard->memory.ledgers[slot]; }
+    };
+
+    /// Lets the budget revise what all layers seen so far may hold, and cuts them back.
+    void settle(std::uint32_t slot, std::uint32_t layer) noexcept {
+        const std::span<std::uint32_t> keep = book_->keep_of(slot);
+        const std::uint32_t pinned = book_->memory.ledgers[slot].pinned, count = book_->lane_count();
+        if constexpr (Types::budget::late) book_->budget.revise(layer, score_board_view{book_, slot}, keep);
+        for (std::uint32_t l = Types::budget::late ? 0 : layer; l <= layer; ++l)
+            for (std::uint32_t i = 0; i < count; ++i) {
+                kept_lane& lane = book_->lanes_of(slot, l)[i];
+                const rows held = book_->open(lane);
+                std::uint32_t& mine = keep[std::size_t{l} * count + i];
+                mine = std::min(mine, held.size() - pinned);
+                cut_back(lane, held, pinned + mine);
+                // A prompt below budget leaves room for decode to fill.
+                const bool all = drops_unwanted || mine == book_->memory.ledgers[slot].competing;
+                lane.limit = all ? std::max(book_->plan.keep, held.size())
+                                 : mine + book_->plan.sinks + book_->plan.window;
+            }
+        book_->recount(slot);
+    }
+
+    book* book_ = nullptr;
+};
+
+}} // namespace kvtl::v0

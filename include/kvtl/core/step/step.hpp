@@ -1,0 +1,551 @@
+// One decode step of one layer: choose units, read what is missing, attend while the reads fly, then commit.
+//
+// Nothing of a lane's tokens or units changes before commit(), which cannot fail, so a failed step may be
+// tried again. Work is a list of (lane, unit) items in unit order. It is cut into batches of as many units as
+// there are frames; while one batch is attended the next one's reads are in the air. Every item's partial
+// result is computed by itself and merged in unit order: the result's bits do not depend on the device, on
+// threads or on the order of completions.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/step/step_attention.hpp>
+
+namespace kvtl { inline namespace v0 {
+
+template <class Types> class step_runner : public step_attention<Types> {
+    using base = step_attention<Types>;
+    using base::attend_memory, base::attend_rows, base::attend_unit, base::count_choice, base::estimate_rest,
+        base::head_partial, base::item_of, base::remember_choice, base::tell_lse, base::total_of,
+        base::turn_of;
+    using base::p_, base::store_, base::x_;
+
+  public:
+    using element_type = typename Types::element_type;
+    using store = store_of<Types>;
+    using remainder = typename Types::remainder;
+    using lane = typename Types::lane;
+    using pool = typename Types::pool;
+    using lane_ref = typename base::lane_ref;
+    using base::by_entry, base::chosen_count, base::chosen_of;
+
+    step_runner() = default;
+    step_runner(store& s, const typename base::parts& p, const typename base::scratch& x) noexcept
+        : base(s, p, x) {}
+
+    /// Chooses units for every lane. q: (HQ, D). Fails only where the index reads keys to score them.
+    [[nodiscard]] status choose(std::span<const lane_ref> lanes, const float* q,
+                                std::uint32_t arriving) noexcept {
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const lane l = store_->at(lanes[i].id);
+            const std::uint32_t in_memory = l.entries_in_memory() + arriving;
+            const std::uint32_t budget = p_.attend_tokens > in_memory ? p_.attend_tokens - in_memory : 0;
+            const auto chosen = chosen_of(i);
+            status read;
+            const auto stream = [&](auto&& visit) {
+                if constexpr (detail::streams_keys<typename Types::index>()) {
+                    const phase_clock::span timed(p_.clock, &phase_times::fetch_wait);
+                    read = store_->scan_keys(lanes[i].id, [&](const element_type* keys, std::uint32_t rows) {
+                        const phase_clock::span scoring(p_.clock, &phase_times::score);
+                        visit(keys, rows);
+                    });
+                }
+            };
+            const std::uint32_t n =
+                p_.choose->choose(q + p_.model.query_offset(lanes[i].in_layer), p_.growth->view(lanes[i].id),
+                                  budget, chosen, p_.clock, stream);
+            if (!read) return read;
+            std::sort(chosen.begin(), chosen.begin() + n,
+                      [](const chosen_unit& a, const chosen_unit& b) { return a.unit < b.unit; });
+            x_.chosen_count[i] = n;
+            x_.forced[i] = none;
+        }
+        return {};
+    }
+
+    /// For layers whose query nobody predicted: what the previous step chose, then the most recent units, as
+    /// far as the budget allows.
+    void choose_again(std::span<const lane_ref> lanes, std::uint32_t arriving) noexcept {
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const lane l = store_->at(lanes[i].id);
+            const std::uint32_t in_memory = l.entries_in_memory() + arriving;
+            std::uint32_t left = p_.attend_tokens > in_memory ? p_.attend_tokens - in_memory : 0, n = 0;
+            const auto bits = l.chosen_before();
+            const auto out = chosen_of(i);
+            for (const bool before : {true, false})
+                for (std::uint32_t u = l.state().units; u-- > 0 && n < out.size();) {
+                    const std::uint32_t entries = store_->entries_of(l.unit(u));
+                    if (((bits[u / 64] >> (u % 64) & 1) != 0) != before || entries > left) continue;
+                    out[n++] = {u, ~std::uint64_t{0}};
+                    left -= entries;
+                }
+            std::sort(out.begin(), out.begin() + n,
+                      [](const chosen_unit& x, const chosen_unit& y) { return x.unit < y.unit; });
+            x_.chosen_count[i] = n;
+            x_.forced[i] = none;
+        }
+    }
+
+    /// Adds to a lane's work the unit whose waiting entries must be merged now because the buffer is full.
+    void force_full_buffers(std::span<const lane_ref> lanes, std::uint32_t limit) noexcept {
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const lane l = store_->at(lanes[i].id);
+            if (l.state().buffered < limit) continue;
+            const std::uint32_t u = p_.growth->fullest_buffered(lanes[i].id);
+            const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
+            const bool there =
+                std::any_of(chosen.begin(), chosen.end(), [u](const chosen_unit& c) { return c.unit == u; });
+            if (!there && l.unit(u).frames == none) x_.forced[i] = u;
+        }
+    }
+
+    /// Attention of one token per lane over everything it may see. The arriving token's row is in place
+    /// already (ring or sink) but not yet counted. out: (HQ, D). `prefetched`: a flight whose reads this step
+    /// may use, or none.
+    [[nodiscard]] status attend(std::span<const lane_ref> lanes, const float* q, std::span<float> out,
+                                std::uint32_t prefetched, std::span<float> lse = {}) noexcept {
+        count_choice(lanes);
+        want_resident(lanes);
+        const status done = attend_chosen(lanes, q, out, prefetched, lse);
+        if (!done) forget_wanted(lanes);
+        return done;
+    }
+
+    /// Counts the arrived token, lets the oldest window entry go to its unit, merges waiting entries.
+    void commit(std::span<const lane_ref> lanes, std::uint32_t buffer_limit) noexcept {
+        const phase_clock::span timed(p_.clock, &phase_times::maintain);
+        remember_choice(lanes);
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const lane l = store_->at(lanes[i].id);
+            arrive(l);
+            if (x_.forced[i] != none) ++store_->stats().forced_loads;
+            p_.growth->merge_buffered(lanes[i].id);
+            // Still full: what should have been merged was attended, but had to leave its frames to a later
+            // batch.
+            if (l.state().buffered >= buffer_limit) static_cast<void>(force_load(lanes[i].id));
+            drain_window(lanes[i].id);
+        }
+        store_->flush_writes();
+        store_->io().poll(false);
+    }
+
+    /// Makes sure that the window has a row for the next token, or says why it has none: entries that found
+    /// no place have stayed there.
+    [[nodiscard]] status make_room(std::uint32_t lane_id) noexcept {
+        if (drain_window(lane_id)) return {};
+        const status forced = force_load(lane_id);
+        if (drain_window(lane_id)) return {};
+        if (!forced) return forced;
+        if (status s = store_->write_error(store_->pool_of(lane_id)); !s) return s;
+        return status::failure(errc::bound_too_small,
+                               "no frame or no storage is left for the %u entries that wait for their units",
+                               store_->at(lane_id).state().buffered);
+    }
+
+    /// True when the lane's window holds no more than it should. A failed write may have kept an entry there.
+    bool drain_window(std::uint32_t lane_id) noexcept {
+        const lane l = store_->at(lane_id);
+        while (p_.growth->overdue(l))
+            if (!p_.growth->place_oldest(lane_id)) return false;
+        return true;
+    }
+
+    // ---------------------------------------------------------------------------------------------------
+    // turns (T > 1)
+    /// Exact causal attention of T further tokens over everything, in groups of turn_tokens queries.
+    [[nodiscard]] status attend_turn(const lane_ref& ref, const layer_input& in, std::uint32_t tokens,
+                                     std::span<float> out) noexcept {
+        const model_extents& m = p_.model;
+        const lane l = store_->at(ref.id);
+        const std::size_t token = std::size_t{m.query_heads()} * m.dim;
+        for (std::uint32_t first = 0; first < tokens; first += p_.turn_tokens) {
+            const std::uint32_t queries = std::min(p_.turn_tokens, tokens - first);
+            const float* q = in.q.data() + first * token;
+            for (std::uint32_t t = 0; t < queries; ++t) attend_memory(ref, turn_of(t), q + t * token, false);
+            if (status s = attend_all_units(ref, l, q, queries); !s) return s;
+            for (std::uint32_t block = 0; block < first + queries; block += p_.turn_tokens) {
+                const std::uint32_t rows = std::min(p_.turn_tokens, first + queries - block);
+                encode_turn(ref, in, block, rows);
+                for (std::uint32_t t = 0; t < queries; ++t) {
+                    const std::uint32_t seen =
+                        std::min(rows, first + t + 1 > block ? first + t + 1 - block : 0);
+                    attend_rows(q + t * token, ref, x_.turn_k.data(), x_.turn_v.data(), seen, turn_of(t));
+                }
+            }
+            for (std::uint32_t t = 0; t < queries; ++t)
+                for (std::uint32_t h = 0; h < m.lane_heads; ++h)
+                    finish(head_partial(turn_of(t), h),
+                           out.data() + (first + t) * token + m.query_offset(ref.in_layer) +
+                               std::size_t{h} * m.group * m.dim,
+                           m.dim);
+        }
+        return {};
+    }
+
+    /// Appends T tokens to a lane as decode would. An error leaves the lane with the tokens it has taken so
+    /// far.
+    [[nodiscard]] status append_turn(const lane_ref& ref, const layer_input& in, std::uint32_t tokens,
+                                     std::uint32_t buffer_limit) noexcept {
+        const lane l = store_->at(ref.id);
+        for (std::uint32_t t = 0; t < tokens; ++t) {
+            if (status s = make_room(ref.id); !s) return s;
+            encode_arrival(ref, in, t);
+            arrive(l);
+            if (l.state().buffered >= buffer_limit) static_cast<void>(force_load(ref.id));
+            drain_window(ref.id); // the last token may stay: the next call makes room
+        }
+        store_->flush_writes();
+        return {};
+    }
+
+    /// Puts token t of the input where the lane's next token belongs. k, v: (T, H, D).
+    void encode_arrival(const lane_ref& ref, const layer_input& in, std::uint32_t t) noexcept {
+        const lane l = store_->at(ref.id);
+        const std::size_t from =
+            t * std::size_t{p_.model.kv_heads} * p_.model.dim + p_.model.key_offset(ref.in_layer);
+        simd::encode(in.k.data() + from, l.arrival_k(l.state().tokens), p_.sizes.width);
+        simd::encode(in.v.data() + from, l.arrival_v(l.state().tokens), p_.sizes.width);
+    }
+
+    void arrive(const lane& l) noexcept {
+        lane_state& s = l.state();
+        if (s.tokens < p_.sizes.sinks) {
+            ++s.sinks;
+            ++s.window_begin;
+        }
+        ++s.tokens;
+    }
+
+    // ------------------------------------------------------------------------------------------------
+    // reading ahead
+    /// Submits the reads of the chosen units into flight `id`, as far as frames allow. Units stay pinned
+    /// until release_flight().
+    [[nodiscard]] status prefetch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
+        cursor at;
+        want_resident(lanes);
+        fill_flight(lanes, at, id, false);
+        forget_wanted(lanes); // those that frames did not suffice for
+        for (work_item& w : store_->io().at(id).items())
+            if (w.loads)
+                store_->set_flight(store_->at(lanes[w.lane].id).unit(w.unit),
+                                   store_->pool_of(lanes[w.lane].id), id);
+        return submit(lanes, id);
+    }
+    [[nodiscard]] bool all_planned(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
+        std::size_t wanted = 0;
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) wanted += x_.chosen_count[i];
+        return store_->io().at(id).items().size() == wanted;
+    }
+    /// Waits for a prefetch and checks it; on failure its units are not resident any more.
+    [[nodiscard]] status land_prefetch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
+        if (id == none) return {};
+        flight& f = store_->io().at(id);
+        store_->io().drain(id);
+        if (!f.error().ok()) return f.error();
+        if constexpr (by_entry) {
+            for (work_item& w : f.items()) {
+                if (!w.loads || w.done) continue;
+                store_->finish_load(store_->at(lanes[w.lane].id), w.unit, store_->pool_of(lanes[w.lane].id));
+                w.done = true;
+            }
+            store_->release_bounces(id, store_->pool_of(lanes[0].id));
+        }
+        return {};
+    }
+    /// What became of units that were read ahead: a step has chosen among them, a selection has shown all of
+    /// them, or nobody wanted them. What is not chosen does not stay, so a wrong guess leaves nothing behind
+    /// but its cost.
+    enum class fate : std::uint8_t { attended, shown, dropped };
+    /// Unpins what a prefetch (or a selection) pinned.
+    void release_flight(std::span<const lane_ref> lanes, std::uint32_t id, fate end) noexcept {
+        flight& f = store_->io().at(id);
+        const bool failed = !land_prefetch(lanes, id).ok();
+        for (work_item& w : f.items()) {
+            const lane l = store_->at(lanes[w.lane].id);
+            auto& unit = l.unit(w.unit);
+            pool& frames = store_->pool_of(lanes[w.lane].id);
+            const bool was_read = store_->flight_of(unit, frames) == id;
+            store_->set_flight(unit, frames, none);
+            store_->unpin(unit, frames);
+            if (!was_read) {
+                drop_if_used(lanes[w.lane].id, w.unit);
+                continue;
+            }
+            const bool unwanted =
+                end == fate::dropped || (end == fate::attended && !is_chosen(w.lane, w.unit));
+            if (unwanted)
+                store_->stats().wasted_bytes += store_->entries_of(unit) * store_->format().entry_bytes();
+            if (unwanted || failed)
+                store_->evict(l, w.unit, frames);
+            else
+                drop_if_used(lanes[w.lane].id, w.unit);
+        }
+        if constexpr (by_entry)
+            if (failed) store_->release_bounces(id, store_->pool_of(lanes[0].id));
+        f.clear();
+    }
+
+    void clear_forced(std::uint32_t i) noexcept { x_.forced[i] = none; }
+
+    [[nodiscard]] static status no_frames() noexcept {
+        return status::failure(errc::bound_too_small, "memory_bytes: not enough frames to bring one unit in "
+                                                      "(a failed write may hold them: see retry_writes)");
+    }
+
+  private:
+    struct cursor {
+        std::uint32_t lane = 0, i = 0;
+    };
+
+    [[nodiscard]] bool is_chosen(std::uint32_t i, std::uint32_t u) const noexcept {
+        const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
+        return u == x_.forced[i] ||
+               std::any_of(chosen.begin(), chosen.end(), [u](const chosen_unit& c) { return c.unit == u; });
+    }
+
+    [[nodiscard]] status attend_chosen(std::span<const lane_ref> lanes, const float* q, std::span<float> out,
+                                       std::uint32_t prefetched, std::span<float> lse) noexcept {
+        const phase_clock::span timed(p_.clock, &phase_times::fetch_wait);
+        if constexpr (by_entry)
+            if (status s = land_prefetch(lanes, prefetched); !s) return s;
+        q_ = q;
+        cursor at;
+        std::uint32_t flying = plan(lanes, at, none);
+        if (status s = submit(lanes, flying); !s) return abandon(lanes, flying, none, s);
+        timed.enter(&phase_times::attend);
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) attend_memory(lanes[i], total_of(i), q);
+        timed.enter(&phase_times::fetch_wait);
+        if constexpr (!by_entry)
+            if (status s = land_prefetch(lanes, prefetched); !s) return abandon(lanes, flying, none, s);
+        while (flying != none) {
+            std::uint32_t next = none;
+            if constexpr (!by_entry) {
+                next = plan(lanes, at, flying);
+                if (status s = submit(lanes, next); !s) return abandon(lanes, flying, next, s);
+            }
+            if (status s = attend_batch(lanes, flying); !s) return abandon(lanes, flying, next, s);
+            for (const work_item& w : store_->io().at(flying).items()) merge_item(lanes, w, flying);
+            finish_batch(lanes, flying);
+            flying = next != none ? next : plan(lanes, at, none);
+            if (next == none)
+                if (status s = submit(lanes, flying); !s) return abandon(lanes, flying, none, s);
+        }
+        if (at.lane < lanes.size()) return no_frames();
+        timed.enter(&phase_times::attend);
+        if (!lse.empty()) tell_lse(lanes, lse);
+        if constexpr (detail::estimates<remainder>())
+            for (std::uint32_t i = 0; i < lanes.size(); ++i) estimate_rest(lanes, i, q);
+        for (std::uint32_t i = 0; i < lanes.size(); ++i)
+            for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h)
+                finish(head_partial(total_of(i), h),
+                       out.data() + p_.model.query_offset(lanes[i].in_layer) +
+                           std::size_t{h} * p_.model.group * p_.model.dim,
+                       p_.model.dim);
+        return {};
+    }
+
+    /// Loads of this step shall not evict what it has chosen too and finds resident.
+    void want_resident(std::span<const lane_ref> lanes) noexcept {
+        for (std::uint32_t i = 0; i < lanes.size(); ++i)
+            for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i]))
+                if (const auto& unit = store_->at(lanes[i].id).unit(c.unit); unit.frames != none)
+                    store_->want(unit, store_->pool_of(lanes[i].id));
+    }
+    void forget_wanted(std::span<const lane_ref> lanes) noexcept {
+        for (std::uint32_t i = 0; i < lanes.size(); ++i)
+            for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i]))
+                if (const auto& unit = store_->at(lanes[i].id).unit(c.unit); unit.frames != none)
+                    store_->pool_of(lanes[i].id)[unit.frames].wanted = false;
+    }
+
+    /// The next batch into whichever step flight is not `busy`; none when there is nothing (or no frame)
+    /// left.
+    std::uint32_t plan(std::span<const lane_ref> lanes, cursor& at, std::uint32_t busy) noexcept {
+        if (at.lane >= lanes.size()) return none;
+        const std::uint32_t id = busy == 0 ? 1 : 0;
+        store_->io().at(id).clear();
+        fill_flight(lanes, at, id, true);
+        return store_->io().at(id).items().empty() ? none : id;
+    }
+
+    void fill_flight(std::span<const lane_ref> lanes, cursor& at, std::uint32_t id,
+                     bool with_forced) noexcept {
+        flight& f = store_->io().at(id);
+        for (; at.lane < lanes.size(); ++at.lane, at.i = 0) {
+            const lane l = store_->at(lanes[at.lane].id);
+            pool& frames = store_->pool_of(lanes[at.lane].id);
+            const std::uint32_t forced = with_forced && x_.forced[at.lane] != none ? 1 : 0;
+            for (; at.i < x_.chosen_count[at.lane] + forced; ++at.i) {
+                if (!f.item_room()) return;
+                const bool chosen = at.i < x_.chosen_count[at.lane];
+                const chosen_unit c = chosen ? chosen_of(at.lane)[at.i] : chosen_unit{x_.forced[at.lane], 0};
+                const std::uint32_t item = f.add_item({at.lane, c.unit, c.mask, 0, false});
+                const auto& unit = l.unit(c.unit);
+                if (unit.frames == none) {
+                    if (!store_->plan_load(lanes[at.lane].id, c.unit, id, item)) {
+                        f.drop_item();
+                        return;
+                    }
+                    f.items()[item].loads = true;
+                }
+                store_->pin(unit, frames);
+            }
+        }
+    }
+
+    status submit(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
+        if (id == none) return {};
+        flight& f = store_->io().at(id);
+        status s = store_->submit_reads(id, store_->pool_of(lanes[0].id));
+        store_->stats().decode_reads += f.requests();
+        return s;
+    }
+
+    /// Computes the partial of every item as it lands.
+    [[nodiscard]] status attend_batch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
+        flight& f = store_->io().at(id);
+        std::size_t left = f.items().size();
+        for (;;) {
+            for (std::uint32_t i = 0; i < f.items().size(); ++i) {
+                work_item& w = f.items()[i];
+                if (w.done || w.pending > 0) continue;
+                if (!f.error().ok()) return f.error();
+                w.done = true;
+                --left;
+                const lane_ref& ref = lanes[w.lane];
+                if (w.loads) store_->finish_load(store_->at(ref.id), w.unit, store_->pool_of(ref.id));
+                if (w.mask == 0) continue;
+                const phase_clock::span timed(p_.clock, &phase_times::attend);
+                attend_unit(ref, w.unit, q_, item_of(i), w.mask, true);
+            }
+            if (left == 0) break;
+            store_->io().poll(true);
+        }
+        return f.error();
+    }
+
+    void merge_item(std::span<const lane_ref> lanes, const work_item& w, std::uint32_t id) noexcept {
+        if (w.mask == 0) return;
+        const auto i = static_cast<std::uint32_t>(&w - store_->io().at(id).items().data());
+        static_cast<void>(lanes);
+        for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h)
+            merge(head_partial(total_of(w.lane), h), head_partial(item_of(i), h));
+    }
+
+    void finish_batch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
+        for (const work_item& w : store_->io().at(id).items()) {
+            store_->unpin(store_->at(lanes[w.lane].id).unit(w.unit), store_->pool_of(lanes[w.lane].id));
+            drop_if_used(lanes[w.lane].id, w.unit);
+        }
+        store_->release_bounces(id, store_->pool_of(lanes[0].id));
+    }
+
+    /// For presets that keep nothing: a unit that nobody pins any more leaves.
+    void drop_if_used(std::uint32_t lane_id, std::uint32_t u) noexcept {
+        if constexpr (Types::keeps_nothing) {
+            const lane l = store_->at(lane_id);
+            pool& frames = store_->pool_of(lane_id);
+            if (l.unit(u).frames != none && frames[l.unit(u).frames].pins == 0) store_->evict(l, u, frames);
+        } else {
+            static_cast<void>(lane_id), static_cast<void>(u);
+        }
+    }
+
+    /// After an error: waits for what is in the air and takes units out whose pages did not all arrive.
+    status abandon(std::span<const lane_ref> lanes, std::uint32_t a, std::uint32_t b,
+                   const status& why) noexcept {
+        for (const std::uint32_t id : {a, b}) {
+            if (id == none) continue;
+            store_->io().drain(id);
+            for (const work_item& w : store_->io().at(id).items()) {
+                const lane l = store_->at(lanes[w.lane].id);
+                pool& frames = store_->pool_of(lanes[w.lane].id);
+                store_->unpin(l.unit(w.unit), frames);
+                if (w.loads) store_->evict(l, w.unit, frames);
+            }
+            store_->release_bounces(id, store_->pool_of(lanes[0].id));
+        }
+        return why;
+    }
+
+    /// Every unit of a lane, for each of the turn's queries, in unit order.
+    [[nodiscard]] status attend_all_units(const lane_ref& ref, const lane& l, const float* q,
+                                          std::uint32_t queries) noexcept {
+        const std::size_t token = std::size_t{p_.model.query_heads()} * p_.model.dim;
+        if constexpr (Types::sequential && !Types::values_only)
+            return store_->scan(ref.id,
+                                [&](const element_type* k, const element_type* v, std::uint32_t rows) {
+                                    for (std::uint32_t t = 0; t < queries; ++t)
+                                        attend_rows(q + t * token, ref, k, v, rows, turn_of(t));
+                                });
+        const std::span<const lane_ref> one(&ref, 1);
+        for (std::uint32_t u = 0; u < l.state().units;) {
+            flight& f = store_->io().at(0);
+            f.clear();
+            for (; u < l.state().units && f.item_room(); ++u) {
+                const std::uint32_t item = f.add_item({0, u, ~std::uint64_t{0}, 0, false});
+                const auto& unit = l.unit(u);
+                if (unit.frames != none)
+                    store_->touch(unit, store_->pool_of(ref.id));
+                else if (!store_->plan_load(ref.id, u, 0, item)) {
+                    f.drop_item();
+                    break;
+                } else
+                    f.items()[item].loads = true;
+                store_->pin(unit, store_->pool_of(ref.id));
+            }
+            if (f.items().empty()) return no_frames();
+            if (status s = submit(one, 0); !s) return abandon(one, 0, none, s);
+            store_->io().drain(0);
+            if (!f.error().ok()) return abandon(one, 0, none, f.error());
+            for (const work_item& w : f.items()) {
+                if (w.loads) store_->finish_load(l, w.unit, store_->pool_of(ref.id));
+                for (std::uint32_t t = 0; t < queries; ++t)
+                    attend_unit(ref, w.unit, q + t * token, turn_of(t), w.mask, false);
+            }
+            finish_batch(one, 0);
+        }
+        return {};
+    }
+
+    void encode_turn(const lane_ref& ref, const layer_input& in, std::uint32_t first,
+                     std::uint32_t rows) noexcept {
+        const std::size_t token = std::size_t{p_.model.kv_heads} * p_.model.dim;
+        for (std::uint32_t t = 0; t < rows; ++t) {
+            const std::size_t from = (first + t) * token + p_.model.key_offset(ref.in_layer);
+            simd::encode(in.k.data() + from, &x_.turn_k[std::size_t{t} * p_.sizes.width], p_.sizes.width);
+            simd::encode(in.v.data() + from, &x_.turn_v[std::size_t{t} * p_.sizes.width], p_.sizes.width);
+        }
+    }
+
+    /// Reads the unit with most waiting entries and merges them (outside a step). On failure they go on
+    /// waiting.
+    [[nodiscard]] status force_load(std::uint32_t lane_id) noexcept {
+        const std::uint32_t u = p_.growth->fullest_buffered(lane_id);
+        if (u == none) return {};
+        const lane l = store_->at(lane_id);
+        pool& frames = store_->pool_of(lane_id);
+        if (l.unit(u).frames == none) {
+            const lane_ref ref{lane_id, 0};
+            const std::span<const lane_ref> one(&ref, 1);
+            flight& f = store_->io().at(0);
+            f.clear();
+            const std::uint32_t item = f.add_item({0, u, 0, 0, false});
+            if (!store_->plan_load(lane_id, u, 0, item)) return no_frames();
+            f.items()[item].loads = true;
+            store_->pin(l.unit(u), frames);
+            ++store_->stats().forced_loads;
+            status s = submit(one, 0);
+            store_->io().drain(0);
+            if (s.ok()) s = f.error();
+            if (!s) return abandon(one, 0, none, s);
+            store_->finish_load(l, u, frames);
+            finish_batch(one, 0);
+        }
+        p_.growth->merge_buffered(lane_id);
+        return {};
+    }
+
+    const float* q_ = nullptr;
+};
+
+}} // namespace kvtl::v0

@@ -1,0 +1,225 @@
+// Attention of one step over the pieces that a lane consists of, and the bookkeeping of its choice.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/attention.hpp>
+#include <kvtl/core/grow/group_growth.hpp>
+#include <kvtl/core/grow/unit_growth.hpp>
+#include <kvtl/core/step/chooser.hpp>
+#include <kvtl/simd/attend.hpp>
+#include <kvtl/slots/remainder.hpp>
+
+#include <cmath>
+
+namespace kvtl { inline namespace v0 {
+
+template <class Types>
+using store_of = std::conditional_t<Types::sequential, group_store<Types>, unit_store<Types>>;
+template <class Types>
+using growth_of = std::conditional_t<Types::sequential, group_growth<Types>, unit_growth<Types>>;
+
+template <class Types> class step_attention {
+  public:
+    using element_type = typename Types::element_type;
+    using store = store_of<Types>;
+    using remainder = typename Types::remainder;
+    using lane = typename Types::lane;
+    using pool = typename Types::pool;
+    static constexpr bool by_entry = store::by_entry;
+
+    struct parts {
+        model_extents model;
+        lane_sizes sizes;
+        std::uint32_t attend_tokens = 0;
+        std::uint32_t chosen_per_lane = 0;
+        std::uint32_t batch_items = 0;
+        std::uint32_t turn_tokens = 0;
+        std::uint32_t max_entries = 1;
+        std::size_t remainder_floats = 0;
+        growth_of<Types>* growth = nullptr;
+        chooser<Types>* choose = nullptr;
+        const summaries<Types>* sums = nullptr;
+        const typename Types::remainder_state* rest = nullptr;
+        phase_clock* clock = nullptr;
+    };
+
+    struct scratch {
+        std::span<chosen_unit> chosen;                 ///< (lanes, chosen_per_lane)
+        std::span<std::uint32_t> chosen_count, forced; ///< (lanes)
+        std::span<float> total;                        ///< (lanes, lane heads) partials
+        std::span<float> item;                         ///< (batch_items, lane heads) partials
+        std::span<float> attend;
+        std::span<element_type> turn_k, turn_v; ///< (turn_tokens, width)
+        std::span<float> turn;                  ///< (turn_tokens, lane heads) partials
+        std::span<std::uint64_t> attended;      ///< (U) masks, for the remainder
+        std::span<float> rest;                  ///< the remainder's own
+
+        static scratch take(carver& c, const parts& p, std::uint32_t lanes) noexcept {
+            scratch x;
+            const std::size_t lane_partial = p.model.lane_heads * partial_floats(p.model.group, p.model.dim);
+            x.chosen = c.take<chosen_unit>(std::size_t{lanes} * p.chosen_per_lane);
+            x.chosen_count = c.take<std::uint32_t>(lanes);
+            x.forced = c.take<std::uint32_t>(lanes);
+            x.total = c.take<float>(lanes * lane_partial);
+            x.item = c.take<float>(p.batch_items * lane_partial);
+            x.attend = c.take<float>(simd::attend_scratch_floats(p.model.group));
+            x.turn_k = c.take<element_type>(std::size_t{p.turn_tokens} * p.sizes.width);
+            x.turn_v = c.take<element_type>(std::size_t{p.turn_tokens} * p.sizes.width);
+            x.turn = c.take<float>(p.turn_tokens * lane_partial);
+            x.attended = c.take<std::uint64_t>(detail::estimates<remainder>() ? p.sizes.max_units : 0);
+            x.rest = c.take<float>(p.remainder_floats);
+            return x;
+        }
+    };
+
+    step_attention() = default;
+    step_attention(store& s, const parts& p, const scratch& x) noexcept
+        : store_(&s), p_(p), x_(x), scale_(1.0F / std::sqrt(static_cast<float>(p.model.dim))) {}
+
+    /// The lanes of this step: `lane_id[i]` is lane `lane_in_layer[i]` of the layer.
+    struct lane_ref {
+        std::uint32_t id = 0;
+        std::uint32_t in_layer = 0;
+    };
+
+    [[nodiscard]] std::span<chosen_unit> chosen_of(std::uint32_t i) const noexcept {
+        return x_.chosen.subspan(std::size_t{i} * p_.chosen_per_lane, p_.chosen_per_lane);
+    }
+    [[nodiscard]] std::uint32_t& chosen_count(std::uint32_t i) noexcept { return x_.chosen_count[i]; }
+
+  protected:
+    [[nodiscard]] std::size_t lane_partial() const noexcept {
+        return p_.model.lane_heads * partial_floats(p_.model.group, p_.model.dim);
+    }
+    [[nodiscard]] float* total_of(std::uint32_t i) const noexcept { return &x_.total[i * lane_partial()]; }
+    [[nodiscard]] float* item_of(std::uint32_t i) const noexcept { return &x_.item[i * lane_partial()]; }
+    [[nodiscard]] float* turn_of(std::uint32_t t) const noexcept { return &x_.turn[t * lane_partial()]; }
+    [[nodiscard]] partial head_partial(float* memory, std::uint32_t h) const noexcept {
+        return partial_at(memory + h * partial_floats(p_.model.group, p_.model.dim), p_.model.group,
+                          p_.model.dim);
+    }
+
+    void count_choice(std::span<const lane_ref> lanes) noexcept {
+        statistics& stats = store_->stats();
+        const std::size_t entry = store_->format().entry_bytes();
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const lane l = store_->at(lanes[i].id);
+            for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i])) {
+                const auto& unit = l.unit(c.unit);
+                const std::uint32_t entries = store_->entries_of(unit);
+                const bool hit =
+                    unit.frames != none && store_->flight_of(unit, store_->pool_of(lanes[i].id)) == none;
+                ++stats.chosen_units;
+                stats.reused_units += l.chosen_before()[c.unit / 64] >> (c.unit % 64) & 1;
+                stats.chosen_bytes += entries * entry;
+                if (hit)
+                    stats.resident_chosen_bytes += entries * entry;
+                else
+                    stats.useful_bytes += entries * entry, stats.read_entries += entries;
+            }
+        }
+    }
+
+    // ------------------------------------------------------------------------------------------------------
+    // attention
+    /// Sinks, window (the arriving token included when `arriving`) and buffer, in this order.
+    void attend_memory(const lane_ref& ref, float* into, const float* q, bool arriving = true) noexcept {
+        const lane l = store_->at(ref.id);
+        const lane_state& s = l.state();
+        for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) reset(head_partial(into, h));
+        const bool sink_arrives = arriving && s.tokens < p_.sizes.sinks;
+        const std::uint32_t sinks = s.sinks + (sink_arrives ? 1 : 0);
+        if (sinks > 0) attend_rows(q, ref, l.sink_k(0), l.sink_v(0), sinks, into);
+        std::uint32_t from = s.window_begin;
+        const std::uint32_t to = s.tokens + (arriving && !sink_arrives ? 1 : 0);
+        while (from < to) { // one or two pieces of the ring
+            const std::uint32_t rows = std::min(to - from, p_.sizes.window + p_.sizes.spare - l.ring(from));
+            attend_rows(q, ref, l.window_k(from), l.window_v(from), rows, into);
+            from += rows;
+        }
+        if (s.buffered > 0) attend_rows(q, ref, l.buffer_k(0), l.buffer_v(0), s.buffered, into);
+    }
+
+    /// Rows of the lane's width, attended by the lane's queries in `q` (HQ, D).
+    void attend_rows(const float* q, const lane_ref& ref, const element_type* k, const element_type* v,
+                     std::uint32_t rows, float* into, std::uint64_t mask = ~std::uint64_t{0}) noexcept {
+        if (rows == 0) return;
+        const model_extents& m = p_.model;
+        for (std::uint32_t h = 0; h < m.lane_heads; ++h) {
+            // A mask has 64 bits: heads beyond them (layer-wide lanes) are attended by all their queries.
+            const std::uint64_t queries = (h + 1) * m.group <= 64 ? mask >> (h * m.group) : simd::all_queries;
+            simd::attend_rows<simd::default_arch, element_type>(
+                q + m.query_offset(ref.in_layer) + std::size_t{h} * m.group * m.dim, m.dim, scale_,
+                {k + std::size_t{h} * m.dim, rows, m.dim, m.width()},
+                {v + std::size_t{h} * m.dim, rows, m.dim, m.width()}, nullptr, head_partial(into, h),
+                x_.attend, queries);
+        }
+    }
+
+    void attend_unit(const lane_ref& ref, std::uint32_t u, const float* q, float* into, std::uint64_t mask,
+                     bool fresh) noexcept {
+        const auto& unit = store_->at(ref.id).unit(u);
+        const pool& frames = store_->pool_of(ref.id);
+        const auto& format = store_->unit_format();
+        if (fresh)
+            for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) reset(head_partial(into, h));
+        std::uint32_t left = store_->entries_of(unit);
+        for (std::uint32_t f = unit.frames; left > 0; f = frames[f].next) {
+            const std::uint32_t rows = std::min(left, format.rows);
+            attend_rows(q, ref, format.key(frames.bytes(f), 0), format.value(frames.bytes(f), 0), rows, into,
+                        mask);
+            left -= rows;
+        }
+    }
+
+    /// log of the sum of exp(logit) over what was attended exactly. lse: (HQ).
+    void tell_lse(std::span<const lane_ref> lanes, std::span<float> lse) const noexcept {
+        for (std::uint32_t i = 0; i < lanes.size(); ++i)
+            for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) {
+                const partial p = head_partial(total_of(i), h);
+                for (std::uint32_t g = 0; g < p.group; ++g)
+                    lse[lanes[i].in_layer * p_.model.lane_queries() + h * p.group + g] =
+                        p.max[g] + std::log(p.sum[g]);
+            }
+    }
+
+    /// What stands in for the units of a lane that a query did not attend joins its softmax.
+    void estimate_rest(std::span<const lane_ref> lanes, std::uint32_t i, const float* q) noexcept {
+        if constexpr (detail::estimates<remainder>()) {
+            units_view u = p_.growth->view(lanes[i].id);
+            if (u.count == 0) return;
+            u.summary = p_.sums->remainder_of(lanes[i].id);
+            const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
+            for (const chosen_unit& c : chosen) x_.attended[c.unit] = c.mask;
+            const float* mean = u.mean;
+            u.dim = p_.model.dim;
+            for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) {
+                u.head = h;
+                if (mean != nullptr) u.mean = mean + std::size_t{h} * p_.model.dim;
+                p_.rest->add({q + p_.model.query_offset(lanes[i].in_layer) +
+                                  std::size_t{h} * p_.model.group * p_.model.dim,
+                              p_.model.group, scale_, u, x_.attended.first(u.count), x_.rest, x_.attend},
+                             head_partial(total_of(i), h));
+            }
+            for (const chosen_unit& c : chosen) x_.attended[c.unit] = 0;
+        }
+    }
+
+    /// Sets the bits of the chosen units: the next step counts reuse, and a missing prediction falls back on
+    /// them.
+    void remember_choice(std::span<const lane_ref> lanes) noexcept {
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const auto bits = store_->at(lanes[i].id).chosen_before();
+            std::fill(bits.begin(), bits.end(), 0U);
+            for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i]))
+                bits[c.unit / 64] |= std::uint64_t{1} << (c.unit % 64);
+        }
+    }
+
+    store* store_ = nullptr;
+    parts p_{};
+    scratch x_{};
+    float scale_ = 1;
+};
+
+}} // namespace kvtl::v0

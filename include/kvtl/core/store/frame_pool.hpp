@@ -1,0 +1,224 @@
+// Frames: DRAM buffers of one page each, and the units that are resident in them.
+//
+// A frame may be at the same time
+//   linked   in the chain of a resident unit,
+//   dirty    the last page of a unit, with entries that storage has not (a *tail*),
+//   writing  on its way to storage,
+//   failed   a write of it failed; it keeps the only copy until the write is tried again.
+// It is free when it is none of these. A frame that is only `writing` counts as free already: whoever needs
+// it waits for the write, so that which unit is evicted never depends on how fast the device is.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/reservation.hpp>
+#include <kvtl/unit.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace kvtl { inline namespace v0 {
+
+struct frame_record {
+    std::uint32_t next = none; ///< next frame of the chain, or of the free list
+    std::uint32_t page = none; ///< page of the shard's file that this frame holds
+    std::uint32_t lane = none; ///< owner, as index into the lanes of the pool's shard
+    std::uint32_t unit = none;
+    std::uint32_t stamp = 0; ///< tails: when it last received an entry
+    std::uint16_t pins = 0;
+    bool linked = false;
+    bool dirty = false;
+    bool writing = false;
+    bool failed = false;
+    bool admitted = false; ///< first frame of a chain the replacement policy knows
+    bool wanted = false;   ///< the same: the step that goes on has chosen the unit and not attended it yet
+    bool lent =
+        false; ///< entry-wise layouts: linked by a flight because it has a page that is still being written
+
+    [[nodiscard]] bool idle() const noexcept { return !linked && !dirty && !writing && !failed; }
+};
+
+template <class Replacement> class frame_pool {
+  public:
+    [[nodiscard]] static std::size_t table_bytes(std::uint32_t frames, std::uint32_t unit_pages) noexcept {
+        carver c;
+        take(c, frames, unit_pages);
+        return c.used();
+    }
+
+    frame_pool() = default;
+    frame_pool(const typename Replacement::config_type& config, std::span<std::byte> frames,
+               std::uint32_t page_bytes, std::uint32_t unit_pages, std::uint32_t tail_quota,
+               carver& metadata) noexcept
+        : memory_(frames.data()), page_bytes_(page_bytes),
+          count_(static_cast<std::uint32_t>(frames.size() / page_bytes)), tail_quota_(tail_quota) {
+        const auto t = take(metadata, count_, unit_pages);
+        frame_ = t.frames;
+        unsettled_ = t.unsettled;
+        tails_ = t.tails;
+        replacement_ = typename Replacement::state_type(config, count_, unit_pages, t.replacement);
+        for (std::uint32_t i = count_; i-- > 0;) push_free(i);
+    }
+
+    [[nodiscard]] std::byte* bytes(std::uint32_t frame) const noexcept {
+        return memory_ + std::size_t{frame} * page_bytes_;
+    }
+    [[nodiscard]] frame_record& operator[](std::uint32_t i) noexcept { return frame_[i]; }
+    [[nodiscard]] const frame_record& operator[](std::uint32_t i) const noexcept { return frame_[i]; }
+    [[nodiscard]] std::uint32_t size() const noexcept { return count_; }
+    [[nodiscard]] std::uint32_t frame_bytes() const noexcept { return page_bytes_; }
+    [[nodiscard]] std::span<std::byte> memory() const noexcept {
+        return {memory_, std::size_t{count_} * page_bytes_};
+    }
+    [[nodiscard]] typename Replacement::state_type& replacement() noexcept { return replacement_; }
+    [[nodiscard]] std::uint32_t free() const noexcept { return free_count_; }
+    [[nodiscard]] std::uint32_t in_use() const noexcept { return count_ - free_count_; }
+    [[nodiscard]] std::uint32_t peak() const noexcept { return peak_; }
+    /// The first `frames` frames of the arena have been lent as plain memory.
+    void note_used(std::uint32_t frames) noexcept { peak_ = frames > peak_ ? frames : peak_; }
+    /// Frames whose only state is an unfinished write.
+    [[nodiscard]] std::uint32_t draining() const noexcept { return draining_; }
+
+    /// A free frame, or `none`.
+    [[nodiscard]] std::uint32_t pop_free() noexcept {
+        const std::uint32_t i = free_;
+        if (i == none) return none;
+        free_ = frame_[i].next;
+        --free_count_;
+        frame_[i] = frame_record{};
+        peak_ = in_use() > peak_ ? in_use() : peak_;
+        return i;
+    }
+
+    /// Called after any state bit was cleared: returns the frame to the free list once nothing holds it.
+    void settle(std::uint32_t i) noexcept {
+        if (frame_[i].idle()) push_free(i);
+    }
+
+    /// The unit that has to leave: by the replacement policy's order the first that may and is not wanted,
+    /// else the first that may, else `none`. A wanted unit that left would have to be read again in the same
+    /// step.
+    [[nodiscard]] std::uint32_t victim() noexcept {
+        const std::uint32_t unwanted =
+            replacement_.victim([this](std::uint32_t h) { return !may_leave(h) || frame_[h].wanted; });
+        if (unwanted != none) return unwanted;
+        return replacement_.victim([this](std::uint32_t h) { return !may_leave(h); });
+    }
+
+    // -------------------------------------------------------------------------------------------------------
+    // tails
+    [[nodiscard]] std::uint32_t tail_count() const noexcept { return tail_count_; }
+    [[nodiscard]] std::uint32_t tail_quota() const noexcept { return tail_quota_; }
+    void mark_dirty(std::uint32_t i) noexcept {
+        frame_[i].stamp = ++clock_;
+        if (frame_[i].dirty) return;
+        note_draining(i, -1);
+        frame_[i].dirty = true;
+        tails_[tail_count_++] = i;
+    }
+    void clear_dirty(std::uint32_t i) noexcept {
+        if (!frame_[i].dirty) return;
+        frame_[i].dirty = false;
+        note_draining(i, +1);
+        for (std::uint32_t t = 0; t < tail_count_; ++t)
+            if (tails_[t] == i) {
+                tails_[t] = tails_[--tail_count_];
+                break;
+            }
+    }
+    /// The tail that received no entry for the longest time, other than `except`.
+    [[nodiscard]] std::uint32_t oldest_tail(std::uint32_t except) const noexcept {
+        std::uint32_t best = none;
+        for (std::uint32_t t = 0; t < tail_count_; ++t)
+            if (tails_[t] != except && (best == none || frame_[tails_[t]].stamp < frame_[best].stamp))
+                best = tails_[t];
+        return best;
+    }
+    [[nodiscard]] std::span<const std::uint32_t> tails() const noexcept { return tails_.first(tail_count_); }
+
+    // ------------------------------------------------------------------------------------------------
+    // pending writes
+    void write_started(std::uint32_t i) noexcept {
+        if (!frame_[i].writing && !frame_[i].failed) unsettled_[unsettled_count_++] = i;
+        frame_[i].failed = false;
+        frame_[i].writing = true;
+        note_draining(i, +1);
+    }
+    void write_finished(std::uint32_t i, bool ok) noexcept {
+        note_draining(i, -1);
+        frame_[i].writing = false;
+        frame_[i].failed = !ok;
+        if (!ok) return;
+        for (std::uint32_t u = 0; u < unsettled_count_; ++u)
+            if (unsettled_[u] == i) {
+                unsettled_[u] = unsettled_[--unsettled_count_];
+                break;
+            }
+        settle(i);
+    }
+    /// Frames that are being written or could not be: for pages among them DRAM holds the truth.
+    [[nodiscard]] std::span<const std::uint32_t> unsettled() const noexcept {
+        return unsettled_.first(unsettled_count_);
+    }
+
+    void link(std::uint32_t i) noexcept {
+        note_draining(i, -1);
+        frame_[i].linked = true;
+    }
+    void unlink(std::uint32_t i) noexcept {
+        frame_[i].linked = false;
+        frame_[i].admitted = false;
+        frame_[i].wanted = false;
+        note_draining(i, +1);
+        settle(i);
+    }
+
+  private:
+    /// A unit that is nothing but a tail would free no frame.
+    [[nodiscard]] bool may_leave(std::uint32_t head) const noexcept {
+        const frame_record& f = frame_[head];
+        return f.pins == 0 && (!f.dirty || f.next != none);
+    }
+
+    struct tables {
+        std::span<frame_record> frames;
+        std::span<std::uint32_t> unsettled, tails;
+        std::span<std::byte> replacement;
+    };
+    static tables take(carver& c, std::uint32_t frames, std::uint32_t unit_pages) noexcept {
+        tables t;
+        t.frames = c.take<frame_record>(frames);
+        t.unsettled = c.take<std::uint32_t>(frames);
+        t.tails = c.take<std::uint32_t>(frames);
+        t.replacement = c.take<std::byte>(Replacement::state_type::bytes(frames, unit_pages));
+        return t;
+    }
+    void push_free(std::uint32_t i) noexcept {
+        frame_[i] = frame_record{};
+        frame_[i].next = free_;
+        free_ = i;
+        ++free_count_;
+    }
+    /// Before a state bit is set, and after one is cleared (after `writing` is set, before it is cleared).
+    void note_draining(std::uint32_t i, int change) noexcept {
+        const frame_record& f = frame_[i];
+        if (f.writing && !f.linked && !f.dirty) draining_ = change > 0 ? draining_ + 1 : draining_ - 1;
+    }
+
+    std::byte* memory_ = nullptr;
+    std::uint32_t page_bytes_ = 0;
+    std::uint32_t count_ = 0;
+    std::uint32_t free_ = none;
+    std::uint32_t free_count_ = 0;
+    std::uint32_t peak_ = 0;
+    std::uint32_t draining_ = 0;
+    std::uint32_t clock_ = 0;
+    std::uint32_t tail_quota_ = 0;
+    std::uint32_t tail_count_ = 0;
+    std::uint32_t unsettled_count_ = 0;
+    std::span<frame_record> frame_;
+    std::span<std::uint32_t> unsettled_, tails_;
+    typename Replacement::state_type replacement_{};
+};
+
+}} // namespace kvtl::v0

@@ -1,0 +1,350 @@
+// Groups between DRAM and storage, for one shard. A group is a run of G consecutive entries of a lane's
+// stream (G = 1 for methods that choose single tokens), so it needs no table but its residency.
+//
+// Two pools: *slots* of one group each hold what is resident, *page frames* carry pages from and to storage.
+// A group is copied out of the pages that landed into its slot, so cached groups take their own size and not
+// a page each. With an index that rebuilds keys, storage holds values only (ShadowKV). With one that streams
+// them, keys and values have pages of their own, so that scoring reads keys alone, in long runs:
+//
+//   stream  [ keys of pages 0 .. B-1 | their values | keys of pages B .. 2B-1 | their values | ... ]
+//
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/store/page_store.hpp>
+#include <kvtl/core/store/summaries.hpp>
+
+namespace kvtl { inline namespace v0 {
+
+template <class Types> class group_store : public page_store<Types> {
+    using base = page_store<Types>;
+    using base::p_;
+
+  public:
+    using element_type = typename Types::element_type;
+    using lane = typename Types::lane;
+    using pool = typename Types::pool;
+    using base::at, base::flush_writes, base::has_failed_writes, base::pool_of, base::queue_write,
+        base::release_stream, base::settle_all_writes, base::stream_page, base::unsettled_frame;
+    static constexpr bool by_entry = true;
+    static constexpr std::uint32_t fields = Types::fields;
+    /// B: with 4 KiB pages a run of keys is one request of 128 KiB, where devices reach their bandwidth. Gaps
+    /// that are read through must be shorter, or scoring would read the values too.
+    static constexpr std::uint32_t split_run = 32;
+    static constexpr bool keys_on_storage = !requires { requires Types::index::rebuilds_keys; };
+
+    struct parts : base::parts {
+        page_format<element_type> slot;         ///< rows = G: how a group lies in its slot
+        std::span<pool> page_pools;             ///< one for each pool of slots
+        const summaries<Types>* sums = nullptr; ///< rebuilds keys that storage does not have
+        std::uint32_t spare_pages = 1;          ///< page frames that reads leave to appends
+    };
+
+    group_store() = default;
+    explicit group_store(const parts& p) noexcept
+        : base(p), slot_(p.slot), page_pools_(p.page_pools), sums_(p.sums), spare_pages_(p.spare_pages) {}
+
+    [[nodiscard]] const page_format<element_type>& unit_format() const noexcept { return slot_; }
+    [[nodiscard]] std::uint32_t group() const noexcept { return slot_.rows; }
+    [[nodiscard]] pool& pages_of(const pool& slots) const noexcept {
+        return page_pools_[static_cast<std::size_t>(&slots - p_.pools.data())];
+    }
+    [[nodiscard]] pool& write_pool(std::uint32_t lane_id) const noexcept {
+        return pages_of(pool_of(lane_id));
+    }
+    [[nodiscard]] std::span<pool> page_pools() const noexcept { return page_pools_; }
+
+    [[nodiscard]] std::uint32_t entries_of(const group_record&) const noexcept { return group(); }
+    /// The prefetch or selection that reads a group. A slot is not a page, so its record keeps this there.
+    [[nodiscard]] static std::uint32_t flight_of(const group_record& unit, const pool& slots) noexcept {
+        return unit.frames == none ? none : slots[unit.frames].page;
+    }
+    static void set_flight(const group_record& unit, pool& slots, std::uint32_t id) noexcept {
+        if (unit.frames != none) slots[unit.frames].page = id;
+    }
+
+    // ---------------------------------------------------------------------------------------------------
+    // residency
+    /// A free slot; evicts a group if it must. `none` when everything is pinned.
+    [[nodiscard]] std::uint32_t acquire(pool& slots) noexcept {
+        if (const std::uint32_t f = slots.pop_free(); f != none) return f;
+        const std::uint32_t victim = slots.victim();
+        if (victim == none) return none;
+        evict(at(slots[victim].lane), slots[victim].unit, slots);
+        return slots.pop_free();
+    }
+    void evict(const lane& l, std::uint32_t u, pool& slots) noexcept {
+        group_record& unit = l.unit(u);
+        slots.replacement().remove(unit.frames);
+        slots.unlink(unit.frames);
+        unit.frames = none;
+    }
+    /// Drops everything that is resident in a pool, so that its memory can be used for something else.
+    void vacate(pool& slots) noexcept {
+        for (std::uint32_t f = 0; f < slots.size(); ++f)
+            if (slots[f].linked) evict(at(slots[f].lane), slots[f].unit, slots);
+    }
+    void touch(const group_record& unit, pool& slots) noexcept { slots.replacement().touch(unit.frames); }
+    /// A resident unit that a step has chosen is used now, and leaves after all others until it is pinned.
+    void want(const group_record& unit, pool& slots) noexcept {
+        touch(unit, slots);
+        slots[unit.frames].wanted = true;
+    }
+    void pin(const group_record& unit, pool& slots) noexcept {
+        ++slots[unit.frames].pins;
+        slots[unit.frames].wanted = false;
+    }
+    void unpin(const group_record& unit, pool& slots) noexcept { --slots[unit.frames].pins; }
+
+    /// A page frame for an append; waits for writes when all others are busy. `none` when reads ahead or
+    /// failed writes hold them all.
+    [[nodiscard]] std::uint32_t acquire_page(pool& pages) noexcept {
+        for (;;) {
+            if (const std::uint32_t f = pages.pop_free(); f != none) return f;
+            if (pages.draining() == 0) return none;
+            flush_writes();
+            p_.io->poll(true);
+        }
+    }
+
+    /// A page frame for a read. Reads leave the last ones to appends, but wait for those that are being
+    /// written.
+    [[nodiscard]] std::uint32_t acquire_carrier(pool& pages) noexcept {
+        while (pages.free() <= spare_pages_) {
+            if (pages.draining() == 0) return none;
+            flush_writes();
+            p_.io->poll(true);
+        }
+        return pages.pop_free();
+    }
+
+    // ------------------------------------------------------------------------------------------------------
+    // reading
+    /// Plans the reads that make a group resident. False (and nothing changed) when slots, page frames or
+    /// room in the flight run out.
+    [[nodiscard]] bool plan_load(std::uint32_t lane_id, std::uint32_t u, std::uint32_t id,
+                                 std::uint32_t item) noexcept {
+        pool& slots = pool_of(lane_id);
+        pool& pages = pages_of(slots);
+        const lane l = at(lane_id);
+        flight& f = p_.io->at(id);
+        const std::uint32_t rows = p_.format.rows, first = u * group() / rows,
+                            last = ((u + 1) * group() - 1) / rows;
+        if (!f.room(fields * (last - first + 1))) return false;
+        const std::uint32_t slot = acquire(slots);
+        if (slot == none) return false;
+        slots[slot].lane = lane_id, slots[slot].unit = u;
+        slots.link(slot);
+        const auto before = static_cast<std::uint32_t>(f.pages().size());
+        for (std::uint32_t i = first; i <= last; ++i) {
+            if (is_tail(l, i)) continue; // DRAM has it
+            for (std::uint32_t field = 0; field < fields; ++field) {
+                if (carry(f, page_of(l, i, field), item, pages)) continue;
+                drop_pages(f, before, pages);
+                slots.unlink(slot);
+                return false;
+            }
+        }
+        l.unit(u).frames = slot;
+        slots.replacement().admit(slot, {1, false, lane_id, u});
+        return true;
+    }
+
+    /// Copies a group's rows out of the pages that have landed.
+    void finish_load(const lane& l, std::uint32_t u, pool& slots) noexcept {
+        pool& pages = pages_of(slots);
+        std::byte* to = slots.bytes(l.unit(u).frames);
+        const std::uint32_t rows = p_.format.rows;
+        for (std::uint32_t row = 0; row < group();) {
+            const std::uint32_t e = u * group() + row, n = std::min(group() - row, rows - e % rows);
+            if constexpr (keys_on_storage)
+                std::memcpy(slot_.key(to, row), p_.format.key(landed(l, pages, e / rows, 0), e % rows),
+                            n * slot_.row_bytes());
+            std::memcpy(slot_.value(to, row),
+                        p_.format.value(landed(l, pages, e / rows, fields - 1), e % rows),
+                        n * slot_.row_bytes());
+            row += n;
+        }
+        if constexpr (!keys_on_storage) sums_->rebuild(slots[l.unit(u).frames].lane, u, slot_.key(to, 0));
+    }
+
+    /// Gives back the frames that carried pages of flight `id`.
+    void release_bounces(std::uint32_t id, pool& slots) noexcept {
+        pool& pages = pages_of(slots);
+        for (const page_transfer& t : p_.io->at(id).pages())
+            if (p_.bounce[t.page] != none) pages.unlink(std::exchange(p_.bounce[t.page], none));
+    }
+    [[nodiscard]] status submit_reads(std::uint32_t id, pool& slots) noexcept {
+        return p_.io->submit_reads(id, pages_of(slots));
+    }
+
+    /// Calls visit(keys, values, rows) for everything that a lane has stored, page by page: (rows, width)
+    /// each. For attention over everything, which needs no slots. Reads each page once, many at a time.
+    template <class Visit> [[nodiscard]] status scan(std::uint32_t lane_id, Visit&& visit) noexcept {
+        return scan_fields<fields>(lane_id, visit);
+    }
+    /// Calls visit(keys, rows) alike, and reads no values. No flight may hold pages of the lane. Uses even
+    /// the page frames that reads leave to appends, as it gives them back at once: reads ahead cannot starve
+    /// it.
+    template <class Visit>
+    [[nodiscard]] status scan_keys(std::uint32_t lane_id, Visit&& visit) noexcept requires(fields == 2) {
+        return scan_fields<1>(lane_id, [&visit](const element_type* k, const element_type*,
+                                                std::uint32_t rows) { visit(k, rows); });
+    }
+
+    // ------------------------------------------------------------------------------------------------------
+    // writing
+    /// Puts row e of a lane's stream into its tail pages. When the row begins a page, they are the first of
+    /// the chain `frames`.
+    void put_row(std::uint32_t lane_id, std::uint32_t e, std::uint32_t& frames, const element_type* k,
+                 const element_type* v) noexcept {
+        const lane l = at(lane_id);
+        pool& pages = write_pool(lane_id);
+        lane_state& s = l.state();
+        const std::uint32_t row = e % p_.format.rows;
+        for (std::uint32_t field = 0; row == 0 && field < fields; ++field) {
+            const std::uint32_t frame = std::exchange(frames, pages[frames].next);
+            pages[frame].page = page_of(l, e / p_.format.rows, field);
+            pages[frame].lane = lane_id;
+            pages.mark_dirty(frame);
+            tail(s, field) = frame;
+        }
+        if constexpr (keys_on_storage)
+            std::memcpy(p_.format.key(pages.bytes(tail(s, 0)), row), k, p_.format.row_bytes());
+        std::memcpy(p_.format.value(pages.bytes(tail(s, fields - 1)), row), v, p_.format.row_bytes());
+        s.stored = e + 1;
+        if (row + 1 < p_.format.rows) return;
+        for (std::uint32_t field = 0; field < fields; ++field) {
+            const std::uint32_t full = std::exchange(tail(s, field), none);
+            p_.format.pad(pages.bytes(full), p_.format.rows);
+            queue_write(pages, full);
+            pages.clear_dirty(full);
+        }
+    }
+
+    /// Takes runs until the stream has a place for page i of every field. False when the file is full.
+    [[nodiscard]] bool extend_to(const lane& l, std::uint32_t i) noexcept {
+        return base::extend_stream(l, place_of(i, fields - 1));
+    }
+    /// Pages that a stream of `pages` pages of every field takes up; appending as many takes no more.
+    [[nodiscard]] static constexpr std::uint32_t stream_pages(std::uint32_t pages) noexcept {
+        return pages == 0 ? 0 : place_of(pages - 1, fields - 1) + 1;
+    }
+
+    /// Gives back everything a lane holds; its block starts afresh. No write may be in the air.
+    void forget_lane(std::uint32_t lane_id) noexcept {
+        const lane l = at(lane_id);
+        pool& slots = pool_of(lane_id);
+        pool& pages = pages_of(slots);
+        for (std::uint32_t u = 0; u < l.state().units; ++u)
+            if (l.unit(u).frames != none) evict(l, u, slots);
+        for (std::uint32_t field = 0; field < fields; ++field)
+            if (const std::uint32_t f = tail(l.state(), field); f != none) {
+                pages.clear_dirty(f);
+                pages.settle(f);
+            }
+        for (std::uint32_t f = 0; f < pages.size(); ++f)
+            if (pages[f].failed && pages[f].lane == lane_id) pages.write_finished(f, true);
+        release_stream(l);
+        l.reset();
+    }
+
+  private:
+    /// Page i of the stream is the unfinished one, which only DRAM has.
+    [[nodiscard]] bool is_tail(const lane& l, std::uint32_t i) const noexcept {
+        return l.state().stream_tail != none && i == l.state().stored / p_.format.rows;
+    }
+
+    /// Page i of a field (the only one; or keys, values) in the order of the stream.
+    [[nodiscard]] static constexpr std::uint32_t place_of(std::uint32_t i, std::uint32_t field) noexcept {
+        return fields == 1 ? i : i / split_run * 2 * split_run + field * split_run + i % split_run;
+    }
+    [[nodiscard]] std::uint32_t page_of(const lane& l, std::uint32_t i, std::uint32_t field) const noexcept {
+        return stream_page(l, place_of(i, field));
+    }
+    [[nodiscard]] static std::uint32_t& tail(lane_state& s, std::uint32_t field) noexcept {
+        return field + 1 < fields ? s.key_tail : s.stream_tail;
+    }
+    /// Where page i of a field is in DRAM once the flight that needs it has landed.
+    [[nodiscard]] std::byte* landed(const lane& l, const pool& pages, std::uint32_t i,
+                                    std::uint32_t field) const noexcept {
+        return pages.bytes(is_tail(l, i) ? tail(l.state(), field) : p_.bounce[page_of(l, i, field)]);
+    }
+
+    /// Makes flight f carry a page, unless it does already for another group. False when no frame is left.
+    [[nodiscard]] bool carry(flight& f, std::uint32_t page, std::uint32_t item, pool& pages,
+                             bool spare_too = false) noexcept {
+        if (p_.bounce[page] == none) {
+            std::uint32_t frame = unsettled_frame(pages, page); // still being written: copied from there
+            const bool lent = frame != none;
+            if (!lent) frame = spare_too ? acquire_page(pages) : acquire_carrier(pages);
+            if (frame == none) return false;
+            pages[frame].page = page;
+            pages[frame].lent = lent;
+            pages.link(frame); // held by the flight
+            p_.bounce[page] = frame;
+            if (lent) f.add(page, frame, none, true);
+        }
+        if (pages[p_.bounce[page]].lent) return true;
+        f.add(page, p_.bounce[page], item);
+        if (item != none) ++f.items()[item].pending;
+        return true;
+    }
+
+    /// Reads the first `Count` fields of a lane's stream; values are null when they are not among them.
+    template <std::uint32_t Count, class Visit>
+    [[nodiscard]] status scan_fields(std::uint32_t lane_id, Visit&& visit) noexcept {
+        constexpr bool values = Count == fields;
+        const lane l = at(lane_id);
+        pool& pages = write_pool(lane_id);
+        const std::uint32_t rows = p_.format.rows, full = l.state().stored / rows;
+        const auto show = [&](std::uint32_t i, std::uint32_t n) {
+            const element_type* k = p_.format.key(landed(l, pages, i, 0), 0);
+            visit(k, values ? p_.format.value(landed(l, pages, i, Count - 1), 0) : nullptr, n);
+        };
+        flight& f = p_.io->at(0);
+        for (std::uint32_t i = 0; i < full;) {
+            f.clear();
+            const std::uint32_t first = i;
+            for (; i < full && f.room(Count); ++i) {
+                const auto before = static_cast<std::uint32_t>(f.pages().size());
+                std::uint32_t field = 0;
+                while (field < Count && carry(f, page_of(l, i, field), none, pages, !values)) ++field;
+                if (field == Count) continue;
+                drop_pages(f, before, pages);
+                break;
+            }
+            if (f.pages().empty())
+                return status::failure(errc::bound_too_small,
+                                       "memory_bytes: no page frame is free to read with");
+            status done = p_.io->submit_reads(0, pages);
+            p_.io->drain(0);
+            if (done.ok()) done = f.error();
+            for (std::uint32_t j = first; j < i && done.ok(); ++j) // in stream order, whatever was read
+                show(j, rows);
+            for (const page_transfer& t : f.pages()) pages.unlink(std::exchange(p_.bounce[t.page], none));
+            if (!done.ok()) return done;
+        }
+        if (l.state().stream_tail != none) show(full, l.state().stored % rows);
+        return {};
+    }
+
+    /// Undoes the additions of a group that could not be planned completely.
+    void drop_pages(flight& f, std::uint32_t before, pool& pages) noexcept {
+        for (const page_transfer& t : f.pages().subspan(before)) {
+            if (t.item != none) --f.items()[t.item].pending;
+            if (p_.bounce[t.page] == t.frame && !f.holds_before(t.page, before)) {
+                p_.bounce[t.page] = none;
+                pages.unlink(t.frame);
+            }
+        }
+        f.truncate(before);
+    }
+
+    page_format<element_type> slot_{};
+    std::span<pool> page_pools_;
+    const summaries<Types>* sums_ = nullptr;
+    std::uint32_t spare_pages_ = 1;
+};
+
+}} // namespace kvtl::v0

@@ -1,0 +1,212 @@
+// A lane's block of memory: sinks, window, buffer, unit table, means. One lane is one KV head of a layer (or
+// a whole layer) of one sequence; its block has the same layout for every lane of a cache, contains no
+// pointers and is contiguous, so it can be copied, saved and counted as bytes.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/element.hpp>
+#include <kvtl/reservation.hpp>
+#include <kvtl/unit.hpp>
+#include <kvtl/views.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace kvtl { inline namespace v0 {
+
+/// Sizes that every lane of a cache has in common, all known when the cache is opened.
+struct lane_sizes {
+    std::uint32_t width = 0; ///< elements of one key (or value) row: lane heads * D
+    std::uint32_t max_tokens = 0;
+    std::uint32_t max_units = 0;
+    std::uint32_t sinks = 0;
+    std::uint32_t window =
+        0; ///< entries of the recent window; one more row holds the token of the current step
+    std::uint32_t buffer = 0;        ///< rows of the buffer
+    std::uint32_t runs = 0;          ///< page runs a lane may hold
+    bool means = false;              ///< units have means
+    bool chains = false;             ///< entry-wise layout: units are chains of entries
+    std::uint32_t chain_entries = 0; ///< rows that a lane's stream may have, gaps included
+    std::uint32_t spare = 1;         ///< rows of the window's ring beyond the window
+    std::size_t batch_scratch = 0;   ///< bytes to cluster as many rows, for clusterers that place batches
+    std::size_t index_unit = 0, index_lane = 0;         ///< bytes of the index's summaries
+    std::size_t index_tail = 0;                         ///< behind its last unit
+    std::size_t remainder_unit = 0, remainder_lane = 0; ///< bytes of the remainder's
+};
+
+/// Offsets of a lane's arrays in its block.
+template <element E, class ClustererLane, class Unit = unit_record> struct lane_offsets {
+    std::size_t state = 0, clusterer = 0, units = 0, runs = 0, chain = 0;
+    std::size_t buffer_unit = 0, buffer_entry = 0;
+    std::size_t means = 0;
+    std::size_t index_lane = 0, index_units = 0, remainder_lane = 0, remainder_units = 0;
+    std::size_t chosen = 0; ///< one bit per unit: the previous step chose it
+    std::size_t sink_k = 0, sink_v = 0, window_k = 0, window_v = 0;
+    std::size_t buffer_k = 0, buffer_v = 0;
+    std::size_t bytes = 0;
+    std::size_t metadata_bytes = 0, index_bytes = 0, window_bytes = 0, buffer_bytes = 0;
+
+    [[nodiscard]] static lane_offsets make(const lane_sizes& s) noexcept {
+        lane_offsets o;
+        std::size_t used = 0;
+        const auto put = [&used](std::size_t size) {
+            const std::size_t at = used;
+            used += (size + 63) / 64 * 64;
+            return at;
+        };
+        const std::size_t row = s.width * sizeof(E);
+        o.state = put(sizeof(lane_state));
+        o.clusterer = put(sizeof(ClustererLane));
+        o.units = put(s.max_units * sizeof(Unit));
+        o.chosen = put((s.max_units + 63) / 64 * sizeof(std::uint64_t));
+        o.runs = put(s.runs * sizeof(std::uint32_t));
+        o.chain = put(s.chains ? s.chain_entries * sizeof(std::uint32_t) : 0);
+        o.metadata_bytes = used;
+        o.buffer_unit = put(s.buffer * sizeof(std::uint32_t));
+        o.buffer_entry = put(s.chains ? s.buffer * sizeof(std::uint32_t) : 0);
+        o.buffer_k = put(s.buffer * row);
+        o.buffer_v = put(s.buffer * row);
+        o.buffer_bytes = used - o.metadata_bytes;
+        o.means = put(s.means ? std::size_t{s.max_units} * s.width * sizeof(float) : 0);
+        o.index_lane = put(s.index_lane);
+        o.index_units = put(s.index_unit * s.max_units + s.index_tail);
+        o.remainder_lane = put(s.remainder_lane);
+        o.remainder_units = put(s.remainder_unit * s.max_units);
+        o.index_bytes = used - o.metadata_bytes - o.buffer_bytes;
+        o.sink_k = put(s.sinks * row);
+        o.sink_v = put(s.sinks * row);
+        o.window_k = put((std::size_t{s.window} + s.spare) * row);
+        o.window_v = put((std::size_t{s.window} + s.spare) * row);
+        o.window_bytes = used - o.metadata_bytes - o.buffer_bytes - o.index_bytes;
+        o.bytes = used;
+        return o;
+    }
+};
+
+/// Access to one lane. Cheap to make and to copy; owns nothing.
+template <element E, class ClustererLane, class Unit = unit_record> class lane_view {
+  public:
+    using offsets = lane_offsets<E, ClustererLane, Unit>;
+
+    lane_view() = default;
+    lane_view(std::byte* block, const lane_sizes& sizes, const offsets& at) noexcept
+        : block_(block), sizes_(&sizes), at_(&at) {}
+
+    [[nodiscard]] lane_state& state() const noexcept { return *get<lane_state>(at_->state); }
+    [[nodiscard]] ClustererLane& clusterer() const noexcept { return *get<ClustererLane>(at_->clusterer); }
+    [[nodiscard]] const lane_sizes& sizes() const noexcept { return *sizes_; }
+
+    [[nodiscard]] Unit& unit(std::uint32_t i) const noexcept { return get<Unit>(at_->units)[i]; }
+    [[nodiscard]] std::span<Unit> units() const noexcept { return {get<Unit>(at_->units), state().units}; }
+    /// (U, width) float32.
+    [[nodiscard]] float* mean(std::uint32_t u) const noexcept {
+        return get<float>(at_->means) + std::size_t{u} * sizes_->width;
+    }
+    /// What the index keeps of this lane. `in_layer` is the lane's number in its layer.
+    [[nodiscard]] summary_view index_summary(const summary_shape& shape, std::uint32_t layer,
+                                             std::uint32_t in_layer) const noexcept {
+        return {block_ + at_->index_lane,   block_ + at_->index_units, sizes_->index_unit, shape, layer,
+                in_layer * shape.lane_heads};
+    }
+    [[nodiscard]] summary_view remainder_summary(const summary_shape& shape, std::uint32_t layer,
+                                                 std::uint32_t in_layer) const noexcept {
+        return {
+            block_ + at_->remainder_lane, block_ + at_->remainder_units, sizes_->remainder_unit, shape, layer,
+            in_layer * shape.lane_heads};
+    }
+    /// One bit per unit, set when the previous step chose it.
+    [[nodiscard]] std::span<std::uint64_t> chosen_before() const noexcept {
+        return {get<std::uint64_t>(at_->chosen), (sizes_->max_units + 63) / 64};
+    }
+    [[nodiscard]] std::uint32_t& run(std::uint32_t i) const noexcept {
+        return get<std::uint32_t>(at_->runs)[i];
+    }
+    /// Entry-wise layouts: the member of the same unit that follows entry i of the lane's stream.
+    [[nodiscard]] std::uint32_t& next_member(std::uint32_t i) const noexcept {
+        return get<std::uint32_t>(at_->chain)[i];
+    }
+
+    // Rows, each `width` elements.
+    [[nodiscard]] E* sink_k(std::uint32_t i) const noexcept { return row(at_->sink_k, i); }
+    [[nodiscard]] E* sink_v(std::uint32_t i) const noexcept { return row(at_->sink_v, i); }
+    /// The window is a ring: token t lies at row t % (window + spare).
+    [[nodiscard]] std::uint32_t ring(std::uint32_t token) const noexcept {
+        return token % (sizes_->window + sizes_->spare);
+    }
+    [[nodiscard]] E* window_k(std::uint32_t token) const noexcept { return row(at_->window_k, ring(token)); }
+    [[nodiscard]] E* window_v(std::uint32_t token) const noexcept { return row(at_->window_v, ring(token)); }
+
+    /// Where the key of `token` goes when it arrives: a sink, or the window.
+    [[nodiscard]] E* arrival_k(std::uint32_t token) const noexcept {
+        return token < sizes_->sinks ? sink_k(token) : window_k(token);
+    }
+    [[nodiscard]] E* arrival_v(std::uint32_t token) const noexcept {
+        return token < sizes_->sinks ? sink_v(token) : window_v(token);
+    }
+
+    [[nodiscard]] E* buffer_k(std::uint32_t i) const noexcept { return row(at_->buffer_k, i); }
+    [[nodiscard]] E* buffer_v(std::uint32_t i) const noexcept { return row(at_->buffer_v, i); }
+    [[nodiscard]] std::uint32_t& buffer_unit(std::uint32_t i) const noexcept {
+        return get<std::uint32_t>(at_->buffer_unit)[i];
+    }
+    /// Entry-wise layouts: where in the lane's stream the buffered entry lies.
+    [[nodiscard]] std::uint32_t& buffer_entry(std::uint32_t i) const noexcept {
+        return get<std::uint32_t>(at_->buffer_entry)[i];
+    }
+
+    /// Adds an entry to the end of the buffer; the caller has checked that there is a row.
+    void push_buffer(std::uint32_t u, const E* k, const E* v, std::uint32_t entry) const noexcept {
+        const std::uint32_t i = state().buffered++;
+        std::memcpy(buffer_k(i), k, sizes_->width * sizeof(E));
+        std::memcpy(buffer_v(i), v, sizes_->width * sizeof(E));
+        buffer_unit(i) = u;
+        if (sizes_->chains) buffer_entry(i) = entry;
+        ++unit(u).buffered;
+    }
+    /// Removes row i; those behind it move up, so the order of arrival is kept.
+    void erase_buffer(std::uint32_t i) const noexcept {
+        const std::size_t after = state().buffered - i - 1;
+        --unit(buffer_unit(i)).buffered;
+        std::memmove(buffer_k(i), buffer_k(i + 1), after * sizes_->width * sizeof(E));
+        std::memmove(buffer_v(i), buffer_v(i + 1), after * sizes_->width * sizeof(E));
+        std::memmove(&buffer_unit(i), &buffer_unit(i + 1), after * sizeof(std::uint32_t));
+        if (sizes_->chains)
+            std::memmove(&buffer_entry(i), &buffer_entry(i + 1), after * sizeof(std::uint32_t));
+        --state().buffered;
+    }
+
+    /// Entries that attention sees without any unit: sinks, window and buffer.
+    [[nodiscard]] std::uint32_t entries_in_memory() const noexcept {
+        const lane_state& s = state();
+        return s.sinks + (s.tokens - s.window_begin) + s.buffered;
+    }
+    /// Entries that have left the window.
+    [[nodiscard]] std::uint32_t entries_in_units() const noexcept {
+        const lane_state& s = state();
+        return s.window_begin - s.sinks - s.buffered;
+    }
+
+    void reset() const noexcept {
+        state() = lane_state{};
+        clusterer() = ClustererLane{};
+        for (std::uint64_t& bits : chosen_before()) bits = 0;
+        // What index and remainder fitted to the lane's last sequence is not the next one's.
+        std::memset(block_ + at_->index_lane, 0, sizes_->index_lane);
+        std::memset(block_ + at_->remainder_lane, 0, sizes_->remainder_lane);
+    }
+
+  private:
+    template <class T> [[nodiscard]] T* get(std::size_t offset) const noexcept {
+        return reinterpret_cast<T*>(block_ + offset);
+    }
+    [[nodiscard]] E* row(std::size_t offset, std::size_t i) const noexcept {
+        return get<E>(offset) + i * sizes_->width;
+    }
+
+    std::byte* block_ = nullptr;
+    const lane_sizes* sizes_ = nullptr;
+    const offsets* at_ = nullptr;
+};
+
+}} // namespace kvtl::v0

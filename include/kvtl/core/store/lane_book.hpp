@@ -1,0 +1,161 @@
+// What the parts of a shard share when entries are dropped: lanes, rows, budgets kept, scratch, counters.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/plan/eviction_plan.hpp>
+#include <kvtl/core/store/row_pool.hpp>
+#include <kvtl/statistics.hpp>
+
+#include <chrono>
+#include <cstdio>
+
+namespace kvtl { inline namespace v0 {
+
+template <class Types> struct lane_book {
+    using E = typename Types::element_type;
+    using score_policy = typename Types::score;
+    using record = typename score_policy::record;
+    using pool_type = row_pool<E, record>;
+    using rows = kept_rows<pool_type>;
+
+    eviction_plan plan{};
+    std::uint32_t index = 0; ///< of the shard
+    eviction_memory<Types> memory{};
+    bool timed = false;
+    pool_type pool;
+    typename Types::score_state score{};
+    typename Types::budget_state budget{};
+    typename Types::position_state position{};
+    statistics stats;
+
+    // -------------------------------------------------------------------------------------- places
+    [[nodiscard]] std::span<kept_lane> lanes_of(std::uint32_t slot, std::uint32_t layer) const noexcept {
+        if (plan.together && slot % plan.shards != index) return {};
+        const std::size_t first = (std::size_t{slot} * plan.layers + layer) * plan.shard_lanes;
+        return memory.lanes.subspan(first, lane_count());
+    }
+    [[nodiscard]] rows open(kept_lane& lane) noexcept { return {pool, lane.rows, memory.table}; }
+    [[nodiscard]] std::uint32_t lane_count() const noexcept {
+        if (plan.together) return plan.kv_heads * plan.lanes_per_head;
+        return (plan.kv_heads - index + plan.shards - 1) / plan.shards * plan.lanes_per_head;
+    }
+    /// The KV head of a lane.
+    [[nodiscard]] std::uint32_t head_of(std::uint32_t lane) const noexcept {
+        const std::uint32_t i = lane / plan.lanes_per_head;
+        return plan.together ? i : index + i * plan.shards;
+    }
+    /// The first of a lane's queries in (HQ, D).
+    [[nodiscard]] std::size_t query_offset(std::uint32_t lane) const noexcept {
+        return (std::size_t{head_of(lane)} * plan.group + lane % plan.lanes_per_head) * plan.dim;
+    }
+    [[nodiscard]] std::size_t key_offset(std::uint32_t lane) const noexcept {
+        return std::size_t{head_of(lane)} * plan.dim;
+    }
+    [[nodiscard]] std::span<std::uint32_t> keep_of(std::uint32_t slot) const noexcept {
+        const std::size_t n = std::size_t{plan.layers} * plan.shard_lanes;
+        return memory.keep.subspan(slot * n, std::size_t{plan.layers} * lane_count());
+    }
+    [[nodiscard]] std::span<float> board(std::uint32_t lane, std::uint32_t tokens) const noexcept {
+        return memory.board.subspan(std::size_t{lane} * plan.prefill_tokens, tokens);
+    }
+    [[nodiscard]] std::span<float> mass_of(std::uint32_t lane, std::uint32_t n) const noexcept {
+        return memory.mass.subspan(std::size_t{lane} * plan.most_rows, n);
+    }
+    [[nodiscard]] std::uint32_t query_blocks(std::uint32_t tokens) const noexcept {
+        const std::size_t bytes = std::size_t{tokens} * plan.lane_group * plan.dim * sizeof(float);
+        return static_cast<std::uint32_t>((bytes + pool.block_bytes() - 1) / pool.block_bytes());
+    }
+
+    // -------------------------------------------------------------------------------------- rows
+    /// What rows are asked for, so that a refusal can say what helps.
+    enum class rows_for : std::uint8_t { chunk, decode };
+    /// Blocks that `tokens` more entries in each lane of a layer may take.
+    [[nodiscard]] std::uint32_t growth(std::uint32_t slot, std::uint32_t layer,
+                                       std::uint32_t tokens) const noexcept {
+        std::uint32_t more = 0;
+        for (const kept_lane& lane : lanes_of(slot, layer)) {
+            std::size_t n = std::size_t{lane.rows.rows} + tokens;
+            if (score_policy::evicts_in_decode)
+                n = std::min<std::size_t>(n, std::max(lane.rows.rows, lane.limit + plan.slack) + 1);
+            more += blocks_for(n) - std::min(blocks_for(n), lane.rows.blocks);
+        }
+        return more;
+    }
+    /// A sequence may always have its guaranteed blocks; what is beyond comes from the common rest.
+    [[nodiscard]] status reserve(std::uint32_t slot, std::uint32_t more, const char* call,
+                                 rows_for use) const noexcept {
+        std::uint64_t promised = 0;
+        for (std::uint32_t s = 0; s < plan.sequences; ++s)
+            if (s != slot && (!plan.together || s % plan.shards == index))
+                promised +=
+                    plan.guaranteed_blocks - std::min(plan.guaranteed_blocks, memory.ledgers[s].blocks);
+        const bool own = memory.ledgers[slot].blocks + more <= plan.guaranteed_blocks;
+        if (own || more + promised <= pool.free_blocks()) return {};
+        const bool ends_there = use == rows_for::decode && !score_policy::evicts_in_decode;
+        char advice[128] = "";
+        if (use == rows_for::chunk) std::snprintf(advice, sizeof advice, ", or give the prompt in one chunk");
+        if (ends_there)
+            std::snprintf(
+                advice, sizeof advice,
+                ", or set prefill_tokens (%u of max_tokens = %u) to the longest prompt, so that open() "
+                "keeps room for the rest",
+                plan.prefill_tokens, plan.max_tokens);
+        return status::failure(
+            errc::bound_too_small,
+            "%s: memory_bytes has no room for %u more blocks of %u rows (%u are held); raise "
+            "it%s",
+            call, more, rows_per_block, memory.ledgers[slot].blocks, advice);
+    }
+    void recount(std::uint32_t slot) noexcept {
+        std::uint32_t blocks = 0;
+        for (std::uint32_t l = 0; l < plan.layers; ++l)
+            for (const kept_lane& lane : lanes_of(slot, l)) blocks += lane.rows.blocks + lane.queries.blocks;
+        memory.ledgers[slot].blocks = blocks;
+    }
+    void recount(std::uint32_t slot, std::span<const kept_lane> lanes, std::uint32_t before) noexcept {
+        std::uint32_t now = 0;
+        for (const kept_lane& lane : lanes) now += lane.rows.blocks + lane.queries.blocks;
+        memory.ledgers[slot].blocks += now - before;
+    }
+    [[nodiscard]] static std::uint32_t count_blocks(std::span<const kept_lane> lanes) noexcept {
+        std::uint32_t n = 0;
+        for (const kept_lane& lane : lanes) n += lane.rows.blocks + lane.queries.blocks;
+        return n;
+    }
+
+    // -------------------------------------------------------------------------------------- arrivals
+    /// The scores of one arriving token go to memory.arrival.
+    void arrive(std::uint32_t layer, const layer_input& in, std::size_t t, std::uint32_t token) noexcept {
+        if constexpr (score_policy::source == score_source::arrival) {
+            const std::size_t q = plan.query_floats(), k = plan.key_floats(), tokens = in.k.size() / k;
+            const auto row = [t](std::span<const float> all, std::size_t n) {
+                return all.empty() ? all : all.subspan(t * n, n);
+            };
+            const arriving a{.layer = layer,
+                             .token = token,
+                             .first_head = head_of(0),
+                             .head_step = plan.together ? 1 : plan.shards,
+                             .q = row(in.q, q),
+                             .k = row(in.k, k),
+                             .v = row(in.v, k),
+                             .x = row(in.x, in.x.size() / tokens),
+                             .external = row(in.external, plan.kv_heads)};
+            score.arrive(a, memory.arrival.first(lane_count()));
+        }
+    }
+
+    // -------------------------------------------------------------------------------------- clock
+    [[nodiscard]] std::uint64_t now() const noexcept {
+        if (!timed) return 0;
+        return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                              std::chrono::steady_clock::now().time_since_epoch())
+                                              .count());
+    }
+    void lap(std::uint64_t& since, std::uint64_t& sum) const noexcept {
+        const std::uint64_t t = now();
+        sum += t - since;
+        since = t;
+    }
+};
+
+}} // namespace kvtl::v0

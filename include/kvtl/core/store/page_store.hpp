@@ -1,0 +1,160 @@
+// What every store of a shard has in common: streams of pages on storage, and writes that are batched and may
+// fail in the background.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/store/frame_pool.hpp>
+#include <kvtl/core/store/lane.hpp>
+#include <kvtl/core/store/page_format.hpp>
+#include <kvtl/core/store/transfers.hpp>
+#include <kvtl/slots/layout.hpp>
+#include <kvtl/statistics.hpp>
+
+namespace kvtl { inline namespace v0 {
+
+/// Types bundles everything the shard's classes need: element, lane, layout, pool, transfers, device (see
+/// cache_types.hpp).
+template <class Types> class page_store {
+  public:
+    using element_type = typename Types::element_type;
+    using lane = typename Types::lane;
+    using pool = typename Types::pool;
+    using layout_state = typename Types::layout_state;
+
+    struct parts {
+        page_format<element_type> format;
+        layout_state* layout = nullptr;
+        typename Types::transfers* io = nullptr;
+        typename Types::device* device = nullptr;
+        std::span<pool> pools;
+        std::span<std::uint32_t>
+            bounce; ///< entry-wise layouts: frame that holds a page of the stream for now
+        const typename Types::lane_table* lanes = nullptr;
+        statistics* stats = nullptr;
+        std::uint32_t reserved_pages = 0;
+    };
+
+    page_store() = default;
+    explicit page_store(const parts& p) noexcept : p_(p) {
+        std::fill(p_.bounce.begin(), p_.bounce.end(), none);
+    }
+
+    // The first flights carry reads of the current step (double-buffered), the next ones prefetches, the last
+    // writes.
+    static constexpr std::uint32_t write_flights = 4;
+    static constexpr std::uint32_t step_flights = 2;
+
+    [[nodiscard]] const page_format<element_type>& format() const noexcept { return p_.format; }
+    [[nodiscard]] layout_state& layout() const noexcept { return *p_.layout; }
+    [[nodiscard]] typename Types::transfers& io() const noexcept { return *p_.io; }
+    [[nodiscard]] statistics& stats() const noexcept { return *p_.stats; }
+    [[nodiscard]] lane at(std::uint32_t lane_id) const noexcept { return p_.lanes->at(lane_id); }
+    [[nodiscard]] pool& pool_of(std::uint32_t lane_id) const noexcept {
+        return p_.pools[p_.pools.size() == 1 ? 0 : p_.lanes->slot_of(lane_id)];
+    }
+    [[nodiscard]] std::span<pool> pools() const noexcept { return p_.pools; }
+
+    /// Makes sure that `pages` more pages than are in use could be written. Called before entries are
+    /// accepted.
+    [[nodiscard]] status ensure_space(std::uint32_t pages) noexcept {
+        const file_map& map = p_.io->map();
+        while (p_.reserved_pages < p_.layout->top() + pages) {
+            const std::uint32_t step = p_.reserved_pages / map.step_pages;
+            if (status s =
+                    p_.device->reserve(map.step_offset(step), std::uint64_t{map.step_pages} * map.page_bytes);
+                !s)
+                return s;
+            p_.reserved_pages += map.step_pages;
+        }
+        return {};
+    }
+
+    /// Storage page i of a lane's stream (staged prompt, or entry-wise layout).
+    [[nodiscard]] std::uint32_t stream_page(const lane& l, std::uint32_t i) const noexcept {
+        return l.run(i / p_.layout->run_pages()) + i % p_.layout->run_pages();
+    }
+    /// Takes runs until the stream has page i. False when the file is full.
+    [[nodiscard]] bool extend_stream(const lane& l, std::uint32_t i) noexcept {
+        while (l.state().runs * p_.layout->run_pages() <= i) {
+            const std::uint32_t first = p_.layout->allocate_run();
+            if (first == none) return false;
+            l.run(l.state().runs++) = first;
+        }
+        return true;
+    }
+    void release_stream(const lane& l) noexcept {
+        for (std::uint32_t i = 0; i < l.state().runs; ++i) p_.layout->release_run(l.run(i));
+        l.state().runs = 0;
+    }
+
+    // ------------------------------------------------------------------------------------------------------
+    // writing
+    /// Puts a frame's page on the list of writes that flush_writes() submits together. The frame keeps its
+    /// bytes until the write has landed.
+    void queue_write(pool& frames, std::uint32_t f) noexcept {
+        if (open_write_ == none || open_pool_ != &frames || !p_.io->at(open_write_).room(1)) {
+            flush_writes();
+            open_write_ = p_.io->free_flight(first_write_flight(), write_flights);
+            open_pool_ = &frames;
+        }
+        frames.write_started(f);
+        p_.io->at(open_write_).add(frames[f].page, f, none);
+    }
+    /// A write that cannot be submitted leaves its frames `failed`; the next call of the manager reports it.
+    void flush_writes() noexcept {
+        if (open_write_ == none) return;
+        const std::uint32_t id = open_write_;
+        open_write_ = none;
+        static_cast<void>(p_.io->submit_writes(id, *open_pool_));
+    }
+    void settle_all_writes(pool& frames) noexcept {
+        flush_writes();
+        const auto busy = [&frames] {
+            for (const std::uint32_t f : frames.unsettled())
+                if (frames[f].writing) return true;
+            return false;
+        };
+        while (busy()) p_.io->poll(true);
+    }
+    [[nodiscard]] bool has_failed_writes(const pool& frames) const noexcept {
+        for (const std::uint32_t f : frames.unsettled())
+            if (frames[f].failed) return true;
+        return false;
+    }
+    /// Submits every failed write again and waits for the outcome.
+    [[nodiscard]] status retry_writes(pool& frames) noexcept {
+        if (status s = ensure_space(0); !s) return s;
+        for (std::uint32_t f = 0; f < frames.size(); ++f)
+            if (frames[f].failed) queue_write(frames, f);
+        settle_all_writes(frames);
+        return has_failed_writes(frames) ? write_error(frames) : status{};
+    }
+    [[nodiscard]] status write_error(const pool& frames) const noexcept {
+        for (const std::uint32_t f : frames.unsettled())
+            if (frames[f].failed)
+                return status::failure(
+                    errc::writes_pending,
+                    "a page at offset %llu could not be written; its entries are kept in memory, "
+                    "appends wait for retry_writes()",
+                    static_cast<unsigned long long>(p_.io->map().offset(frames[f].page)));
+        return {};
+    }
+
+    [[nodiscard]] std::uint32_t first_write_flight() const noexcept { return first_write_flight_; }
+    void set_first_write_flight(std::uint32_t id) noexcept { first_write_flight_ = id; }
+    [[nodiscard]] std::uint32_t unsettled_frame(const pool& frames, std::uint32_t page) const noexcept {
+        for (const std::uint32_t f : frames.unsettled())
+            if (frames[f].page == page) return f;
+        return none;
+    }
+
+  protected:
+    parts p_{};
+
+  private:
+    std::uint32_t open_write_ = none;
+    pool* open_pool_ = nullptr;
+    std::uint32_t first_write_flight_ = step_flights;
+};
+
+}} // namespace kvtl::v0

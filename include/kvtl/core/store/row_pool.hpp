@@ -1,0 +1,234 @@
+// Rows of kept entries, in small blocks from one pool, so that a head that keeps little really takes little.
+//
+// What:   a lane (one head of one layer of one sequence) is a chain of blocks of 16 rows. A row is one
+//         entry: key, value, token number, score, log-weight and what the score policy remembers of it.
+//         Rows have no fixed order: attention does not care, and so an entry leaves by moving the last row
+//         into its place.
+// Shapes: a block holds K (16, D) and V (16, D) of E, then token (16), score (16), log_weight (16), record
+//         (16).
+// Cost:   push, pop and remove move one row; opening a lane walks its chain once (a link per 16 rows).
+// Limits: at most half a block per lane is unused on average; blocks never move.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/element.hpp>
+#include <kvtl/reservation.hpp>
+#include <kvtl/unit.hpp>
+#include <kvtl/views.hpp>
+
+#include <algorithm>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <type_traits>
+
+namespace kvtl { inline namespace v0 {
+
+/// What a score policy remembers of an entry when it needs nothing.
+struct no_record {};
+
+/// Rows of a block: small, because a lane's last block is half empty.
+inline constexpr std::uint32_t rows_per_block = 16;
+
+[[nodiscard]] constexpr std::uint32_t blocks_for(std::size_t rows) noexcept {
+    return static_cast<std::uint32_t>((rows + rows_per_block - 1) / rows_per_block);
+}
+
+/// A chain of blocks: all that a lane owns.
+struct block_chain {
+    std::uint32_t first = none;
+    std::uint32_t last = none;
+    std::uint32_t blocks = 0;
+    std::uint32_t rows = 0;
+};
+
+/// Blocks of equal size and the list of those that are free. Record: trivially copyable, one per entry.
+template <element E, class Record> class row_pool {
+    static_assert(std::is_trivially_copyable_v<Record>);
+
+  public:
+    using element_type = E;
+    using record_type = Record;
+
+    /// Bytes of a block for heads of `dim` numbers, a multiple of a cache line.
+    [[nodiscard]] static std::size_t block_bytes(std::size_t dim) noexcept { return offsets(dim).bytes; }
+    /// Bytes of the pool's table of links.
+    [[nodiscard]] static std::size_t table_bytes(std::size_t blocks) noexcept {
+        return blocks * sizeof(std::uint32_t);
+    }
+
+    row_pool() = default;
+    row_pool(std::span<std::byte> blocks, std::span<std::uint32_t> next, std::uint32_t dim) noexcept
+        : at_(offsets(dim)), memory_(blocks.data()), next_(next), dim_(dim),
+          free_count_(static_cast<std::uint32_t>(next.size())) {
+        for (std::uint32_t i = 0; i < free_count_; ++i) next_[i] = i + 1 < free_count_ ? i + 1 : none;
+        free_ = free_count_ > 0 ? 0 : none;
+    }
+
+    [[nodiscard]] std::uint32_t dim() const noexcept { return dim_; }
+    [[nodiscard]] std::size_t block_bytes() const noexcept { return at_.bytes; }
+    [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(next_.size()); }
+    [[nodiscard]] std::uint32_t free_blocks() const noexcept { return free_count_; }
+    [[nodiscard]] std::uint32_t used_peak() const noexcept { return used_peak_; }
+    [[nodiscard]] std::uint32_t next(std::uint32_t block) const noexcept { return next_[block]; }
+    [[nodiscard]] std::byte* bytes(std::uint32_t block) const noexcept { return memory_ + block * at_.bytes; }
+
+    [[nodiscard]] E* key(std::uint32_t block, std::uint32_t row) const noexcept {
+        return get<E>(block, 0) + std::size_t{row} * dim_;
+    }
+    [[nodiscard]] E* value(std::uint32_t block, std::uint32_t row) const noexcept {
+        return get<E>(block, at_.value) + std::size_t{row} * dim_;
+    }
+    [[nodiscard]] std::uint32_t* token(std::uint32_t block) const noexcept {
+        return get<std::uint32_t>(block, at_.token);
+    }
+    [[nodiscard]] float* score(std::uint32_t block) const noexcept { return get<float>(block, at_.score); }
+    [[nodiscard]] float* log_weight(std::uint32_t block) const noexcept {
+        return get<float>(block, at_.log_weight);
+    }
+    [[nodiscard]] Record* record(std::uint32_t block) const noexcept {
+        return get<Record>(block, at_.record);
+    }
+
+    /// Appends a free block to the chain; the caller has seen to it that there is one.
+    std::uint32_t extend(block_chain& chain) noexcept {
+        assert(free_ != none);
+        const std::uint32_t block = free_;
+        free_ = next_[block];
+        --free_count_;
+        used_peak_ = std::max(used_peak_, size() - free_count_);
+        next_[block] = none;
+        (chain.last == none ? chain.first : next_[chain.last]) = block;
+        chain.last = block;
+        ++chain.blocks;
+        return block;
+    }
+    /// Frees the chain's blocks behind the first `keep`; `last_kept` is the block that becomes the last.
+    void cut(block_chain& chain, std::uint32_t keep, std::uint32_t last_kept) noexcept {
+        if (keep >= chain.blocks) return;
+        std::uint32_t& link = keep == 0 ? chain.first : next_[last_kept];
+        next_[chain.last] = free_;
+        free_ = link;
+        link = none;
+        free_count_ += chain.blocks - keep;
+        chain.blocks = keep;
+        chain.last = keep == 0 ? none : last_kept;
+    }
+    void release(block_chain& chain) noexcept {
+        cut(chain, 0, none);
+        chain.rows = 0;
+    }
+
+  private:
+    struct block_offsets {
+        std::size_t value, token, score, log_weight, record, bytes;
+    };
+    [[nodiscard]] static constexpr block_offsets offsets(std::size_t dim) noexcept {
+        std::size_t used = 0;
+        const auto put = [&used](std::size_t bytes) {
+            const std::size_t at = used;
+            used += (bytes + 15) / 16 * 16;
+            return at;
+        };
+        block_offsets o{};
+        static_cast<void>(put(rows_per_block * dim * sizeof(E)));
+        o.value = put(rows_per_block * dim * sizeof(E));
+        o.token = put(rows_per_block * sizeof(std::uint32_t));
+        o.score = put(rows_per_block * sizeof(float));
+        o.log_weight = put(rows_per_block * sizeof(float));
+        o.record = put(std::is_empty_v<Record> ? 0 : rows_per_block * sizeof(Record));
+        o.bytes = (used + 63) / 64 * 64;
+        return o;
+    }
+    template <class T> [[nodiscard]] T* get(std::uint32_t block, std::size_t offset) const noexcept {
+        return reinterpret_cast<T*>(bytes(block) + offset);
+    }
+
+    block_offsets at_{};
+    std::byte* memory_ = nullptr;
+    std::span<std::uint32_t> next_;
+    std::uint32_t dim_ = 0, free_ = none, free_count_ = 0, used_peak_ = 0;
+};
+
+/// A lane whose chain has been walked: rows by number. Valid until another view changes the same chain.
+template <class Pool> class kept_rows {
+  public:
+    using E = typename Pool::element_type;
+    using Record = typename Pool::record_type;
+
+    /// `blocks` is scratch for the numbers of as many blocks as the lane may come to have.
+    kept_rows(Pool& pool, block_chain& chain, std::span<std::uint32_t> blocks) noexcept
+        : pool_(&pool), chain_(&chain), block_(blocks) {
+        std::uint32_t b = chain.first;
+        for (std::uint32_t i = 0; i < chain.blocks; ++i, b = pool.next(b)) block_[i] = b;
+    }
+
+    [[nodiscard]] std::uint32_t size() const noexcept { return chain_->rows; }
+    [[nodiscard]] std::uint32_t& token(std::uint32_t i) const noexcept { return pool_->token(in(i))[at(i)]; }
+    [[nodiscard]] float& score(std::uint32_t i) const noexcept { return pool_->score(in(i))[at(i)]; }
+    [[nodiscard]] float& log_weight(std::uint32_t i) const noexcept {
+        return pool_->log_weight(in(i))[at(i)];
+    }
+    /// A reference; an empty record, which takes no memory, comes by value.
+    [[nodiscard]] decltype(auto) record(std::uint32_t i) const noexcept {
+        if constexpr (std::is_empty_v<Record>)
+            return Record{};
+        else
+            return (pool_->record(in(i))[at(i)]);
+    }
+    [[nodiscard]] E* key(std::uint32_t i) const noexcept { return pool_->key(in(i), at(i)); }
+    [[nodiscard]] E* value(std::uint32_t i) const noexcept { return pool_->value(in(i), at(i)); }
+
+    /// f(first row, keys, values, log-weights) for the rows [begin, end), piece by piece.
+    template <class F> void pieces(std::uint32_t begin, std::uint32_t end, F&& f) const noexcept {
+        for (std::uint32_t i = begin; i < end;) {
+            const std::uint32_t n = std::min(end, (i / rows_per_block + 1) * rows_per_block) - i;
+            const std::size_t dim = pool_->dim();
+            f(i, rows_view<E>{key(i), n, dim, dim}, rows_view<E>{value(i), n, dim, dim}, &log_weight(i));
+            i += n;
+        }
+    }
+
+    /// Adds a row with log-weight 0; key, value, score and record are the caller's to fill.
+    std::uint32_t push(std::uint32_t token_number) const noexcept {
+        const std::uint32_t i = chain_->rows++;
+        if (i == chain_->blocks * rows_per_block) block_[i / rows_per_block] = pool_->extend(*chain_);
+        token(i) = token_number;
+        score(i) = 0.0F;
+        log_weight(i) = 0.0F;
+        record(i) = Record{};
+        return i;
+    }
+    /// Keeps the first n rows.
+    void truncate(std::uint32_t n) const noexcept {
+        if (n >= chain_->rows) return;
+        chain_->rows = n;
+        const std::uint32_t keep = blocks_for(n);
+        pool_->cut(*chain_, keep, keep == 0 ? none : block_[keep - 1]);
+    }
+    /// Row i goes; the last row takes its place.
+    void remove(std::uint32_t i) const noexcept {
+        if (const std::uint32_t last = chain_->rows - 1; i != last) copy(last, i);
+        truncate(chain_->rows - 1);
+    }
+    void copy(std::uint32_t from, std::uint32_t to) const noexcept {
+        std::memcpy(key(to), key(from), pool_->dim() * sizeof(E));
+        std::memcpy(value(to), value(from), pool_->dim() * sizeof(E));
+        token(to) = token(from);
+        score(to) = score(from);
+        log_weight(to) = log_weight(from);
+        record(to) = record(from);
+    }
+
+  private:
+    [[nodiscard]] std::uint32_t in(std::uint32_t i) const noexcept { return block_[i / rows_per_block]; }
+    [[nodiscard]] static std::uint32_t at(std::uint32_t i) noexcept { return i % rows_per_block; }
+
+    Pool* pool_;
+    block_chain* chain_;
+    std::span<std::uint32_t> block_;
+};
+
+}} // namespace kvtl::v0

@@ -1,0 +1,375 @@
+// Units between DRAM and storage, for one shard: which units are resident, how they come in, leave and are
+// written.
+//
+// The store knows lanes, frames and transfers, but no policy decision: what to bring in is the caller's
+// choice, who leaves is the replacement policy's, where bytes lie is the layout's.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/store/page_store.hpp>
+
+namespace kvtl { inline namespace v0 {
+
+template <class Types> class unit_store : public page_store<Types> {
+    using base = page_store<Types>;
+    using base::p_;
+
+  public:
+    using element_type = typename Types::element_type;
+    using lane = typename Types::lane;
+    using pool = typename Types::pool;
+    using parts = typename base::parts;
+    using base::at, base::flush_writes, base::has_failed_writes, base::pool_of, base::queue_write,
+        base::release_stream, base::settle_all_writes, base::stream_page, base::unsettled_frame,
+        base::write_error;
+    static constexpr bool by_entry = Types::layout::by_entry;
+
+    unit_store() = default;
+    explicit unit_store(const parts& p) noexcept : base(p) {}
+
+    /// How a unit's entries lie in its frames, and whose frames carry its writes.
+    [[nodiscard]] const page_format<element_type>& unit_format() const noexcept { return p_.format; }
+    [[nodiscard]] pool& write_pool(std::uint32_t lane_id) const noexcept { return pool_of(lane_id); }
+    [[nodiscard]] static std::uint32_t entries_of(const unit_record& unit) noexcept { return unit.entries; }
+    [[nodiscard]] static std::uint32_t flight_of(const unit_record& unit, const pool&) noexcept {
+        return unit.flight;
+    }
+    [[nodiscard]] status submit_reads(std::uint32_t id, pool& frames) noexcept {
+        return p_.io->submit_reads(id, frames);
+    }
+    static void set_flight(unit_record& unit, pool&, std::uint32_t id) noexcept { unit.flight = id; }
+
+    // ---------------------------------------------------------------------------------------------------
+    // residency
+    /// A frame that nothing holds; evicts units as needed. `none` when everything is pinned.
+    [[nodiscard]] std::uint32_t acquire(pool& frames) noexcept {
+        for (;;) {
+            if (const std::uint32_t f = frames.pop_free(); f != none) return f;
+            if (frames.draining() > 0) { // free as soon as it is written
+                flush_writes();
+                p_.io->poll(true);
+                continue;
+            }
+            const std::uint32_t victim = frames.victim();
+            if (victim == none) return none;
+            evict(at(frames[victim].lane), frames[victim].unit, frames);
+        }
+    }
+
+    void evict(const lane& l, std::uint32_t u, pool& frames) noexcept {
+        unit_record& unit = l.unit(u);
+        if (frames[unit.frames].admitted) frames.replacement().remove(unit.frames);
+        for (std::uint32_t f = unit.frames; f != none;) {
+            const std::uint32_t next = frames[f].next;
+            frames.unlink(f);
+            f = next;
+        }
+        unit.frames = none;
+    }
+
+    /// Tells the replacement policy about a resident unit.
+    void note_resident(const lane& l, std::uint32_t u, pool& frames, bool updated) noexcept {
+        const std::uint32_t handle = l.unit(u).frames;
+        std::uint32_t pages = 0;
+        for (std::uint32_t f = handle; f != none; f = frames[f].next) ++pages;
+        frame_record& head = frames[handle];
+        if (!head.admitted) {
+            frames.replacement().admit(handle, {pages, updated, head.lane, u});
+            head.admitted = true;
+        } else if (updated) {
+            frames.replacement().refresh(handle, {pages, updated, head.lane, u});
+        }
+    }
+
+    void touch(const unit_record& unit, pool& frames) noexcept {
+        if (frames[unit.frames].admitted) frames.replacement().touch(unit.frames);
+    }
+    /// A resident unit that a step has chosen is used now, and leaves after all others until it is pinned.
+    void want(const unit_record& unit, pool& frames) noexcept {
+        touch(unit, frames);
+        frames[unit.frames].wanted = true;
+    }
+    void pin(const unit_record& unit, pool& frames) noexcept {
+        ++frames[unit.frames].pins;
+        frames[unit.frames].wanted = false;
+    }
+    void unpin(const unit_record& unit, pool& frames) noexcept { --frames[unit.frames].pins; }
+
+    /// Appends frame f to a unit's chain.
+    void link(unit_record& unit, pool& frames, std::uint32_t f) noexcept {
+        frames[f].next = none;
+        frames.link(f);
+        if (unit.frames == none) {
+            unit.frames = f;
+            return;
+        }
+        std::uint32_t last = unit.frames;
+        while (frames[last].next != none) last = frames[last].next;
+        frames[last].next = f;
+    }
+
+    // ------------------------------------------------------------------------------------------------------
+    // reading
+    /// Plans the reads that make a unit resident: takes frames, links and pins them, and adds the pages to
+    /// flight `id`. False (and nothing changed) when frames or room in the flight run out.
+    [[nodiscard]] bool plan_load(std::uint32_t lane_id, std::uint32_t u, std::uint32_t id,
+                                 std::uint32_t item) noexcept {
+        if constexpr (by_entry)
+            return plan_entries(lane_id, u, id, item);
+        else
+            return plan_pages(lane_id, u, id, item);
+    }
+
+    /// Entry-wise layouts: copies a unit's rows out of the pages that have landed. Page-wise units need
+    /// nothing.
+    void finish_load(const lane& l, std::uint32_t u, pool& frames) noexcept {
+        if constexpr (by_entry) {
+            const unit_record& unit = l.unit(u);
+            std::uint32_t frame = unit.frames, row = 0;
+            for (std::uint32_t e = unit.members; e != none; e = l.next_member(e)) {
+                std::byte* from = frames.bytes(stream_frame(l, e / p_.format.rows));
+                p_.format.put(frames.bytes(frame), row, p_.format.key(from, e % p_.format.rows),
+                              p_.format.value(from, e % p_.format.rows));
+                if (++row == p_.format.rows) frame = frames[frame].next, row = 0;
+            }
+        }
+    }
+
+    /// Entry-wise layouts: gives back the frames that carried pages of flight `id`.
+    void release_bounces(std::uint32_t id, pool& frames) noexcept {
+        if constexpr (by_entry)
+            for (const page_transfer& t : p_.io->at(id).pages())
+                if (p_.bounce[t.page] != none) {
+                    const std::uint32_t f = p_.bounce[t.page];
+                    p_.bounce[t.page] = none;
+                    frames.unlink(f);
+                }
+    }
+
+    // ------------------------------------------------------------------------------------------------------
+    // writing
+    /// Waits until a frame's bytes may change. False when its write failed.
+    [[nodiscard]] bool writable(pool& frames, std::uint32_t f) noexcept {
+        while (frames[f].writing) {
+            flush_writes();
+            p_.io->poll(true);
+        }
+        return !frames[f].failed;
+    }
+    /// Waits for all writes of a unit's pages. False when one failed.
+    [[nodiscard]] bool settle_writes(std::uint32_t lane_id, std::uint32_t u, pool& frames) noexcept {
+        bool again = true, ok = true;
+        while (again) {
+            again = false;
+            for (const std::uint32_t f : frames.unsettled())
+                if (frames[f].lane == lane_id && frames[f].unit == u) {
+                    if (frames[f].failed)
+                        ok = false;
+                    else
+                        again = true;
+                }
+            if (again) {
+                flush_writes();
+                p_.io->poll(true);
+            }
+        }
+        return ok;
+    }
+    /// Makes a frame a tail (it holds entries that storage has not). The oldest tail is written to make room.
+    void make_tail(pool& frames, std::uint32_t f) noexcept {
+        if (!frames[f].dirty && frames.tail_count() >= frames.tail_quota())
+            if (const std::uint32_t oldest = frames.oldest_tail(f); oldest != none) {
+                write_tail(frames, oldest);
+                ++p_.stats->tail_rewrites;
+            }
+        frames.mark_dirty(f);
+    }
+    /// Writes an unfinished page where it belongs; the unit goes on without a tail.
+    void write_tail(pool& frames, std::uint32_t f) noexcept {
+        const lane l = at(frames[f].lane);
+        if constexpr (by_entry) { // the rest of the page stays unused: the stream goes on in the next one
+            lane_state& s = l.state();
+            p_.format.pad(frames.bytes(f), s.stored % p_.format.rows);
+            s.stored = p_.format.pages_for(s.stored) * p_.format.rows;
+            s.stream_tail = none;
+            start_tail_write(frames, f);
+        } else {
+            unit_record& unit = l.unit(frames[f].unit);
+            p_.format.pad(frames.bytes(f), unit.entries % p_.format.rows);
+            unit.tail = none;
+            start_tail_write(frames, f);
+        }
+    }
+    /// A tail whose page is complete.
+    void seal(pool& frames, std::uint32_t f) noexcept { start_tail_write(frames, f); }
+
+    /// Drops every resident unit of a pool and writes its tails, so that the pool's memory can be used for
+    /// something else. Fails when a write fails.
+    [[nodiscard]] status vacate(pool& frames) noexcept {
+        while (!frames.tails().empty()) write_tail(frames, frames.tails().back());
+        settle_all_writes(frames);
+        if (has_failed_writes(frames)) return write_error(frames);
+        for (std::uint32_t f = 0; f < frames.size(); ++f)
+            if (frames[f].linked && frames[f].unit != none) {
+                const lane l = at(frames[f].lane);
+                if (l.unit(frames[f].unit).frames == f) evict(l, frames[f].unit, frames);
+            }
+        return {};
+    }
+
+    /// Gives back everything a lane holds; its block starts afresh. No write may be in the air.
+    void forget_lane(std::uint32_t lane_id) noexcept {
+        const lane l = at(lane_id);
+        pool& frames = pool_of(lane_id);
+        for (std::uint32_t u = 0; u < l.state().units; ++u) {
+            unit_record& unit = l.unit(u);
+            if (unit.tail != none) frames.clear_dirty(unit.tail);
+            if (unit.frames != none)
+                evict(l, u, frames);
+            else if (unit.tail != none)
+                frames.settle(unit.tail);
+            if constexpr (!by_entry)
+                if (unit.where.first != none) p_.layout->release(unit.where);
+        }
+        if (const std::uint32_t f = l.state().stream_tail; f != none) {
+            frames.clear_dirty(f);
+            frames.settle(f);
+        }
+        for (std::uint32_t f = 0; f < frames.size(); ++f)
+            if (frames[f].failed && frames[f].lane == lane_id) frames.write_finished(f, true);
+        release_stream(l);
+        l.reset();
+    }
+
+    /// The frame that holds page i of a lane's stream while a unit is loaded (entry-wise layouts).
+    [[nodiscard]] std::uint32_t stream_frame(const lane& l, std::uint32_t i) const noexcept {
+        const lane_state& s = l.state();
+        if (s.stream_tail != none && i == s.stored / p_.format.rows) return s.stream_tail;
+        return p_.bounce[stream_page(l, i)];
+    }
+
+  private:
+    void start_tail_write(pool& frames, std::uint32_t f) noexcept {
+        // `writing` before `dirty` ends: the frame must not look free in between.
+        queue_write(frames, f);
+        frames.clear_dirty(f);
+    }
+
+    [[nodiscard]] bool plan_pages(std::uint32_t lane_id, std::uint32_t u, std::uint32_t id,
+                                  std::uint32_t item) noexcept {
+        pool& frames = pool_of(lane_id);
+        const lane l = at(lane_id);
+        unit_record& unit = l.unit(u);
+        flight& f = p_.io->at(id);
+        const std::uint32_t pages = p_.format.pages_for(unit.entries) - (unit.tail != none ? 1 : 0);
+        if (!f.room(pages)) return false;
+        const auto before = static_cast<std::uint32_t>(f.pages().size());
+        std::uint32_t chain = none, last = none, reads = 0;
+        for (std::uint32_t i = 0; i < pages; ++i) {
+            const std::uint32_t page = p_.layout->page(unit.where, i);
+            std::uint32_t frame = unsettled_frame(frames, page); // still being written: DRAM has it
+            if (frame == none) {
+                frame = acquire(frames);
+                if (frame == none) {
+                    f.truncate(before);
+                    give_back(frames, chain);
+                    return false;
+                }
+                frame_record& record = frames[frame];
+                record.page = page, record.lane = lane_id, record.unit = u;
+                f.add(page, frame, item);
+                ++reads;
+            }
+            frames[frame].next = none;
+            frames.link(frame);
+            if (chain == none)
+                chain = frame;
+            else
+                frames[last].next = frame;
+            last = frame;
+        }
+        unit.frames = chain;
+        if (unit.tail != none) link(unit, frames, unit.tail);
+        if (item != none) f.items()[item].pending += reads;
+        note_resident(l, u, frames, false);
+        return true;
+    }
+
+    [[nodiscard]] bool plan_entries(std::uint32_t lane_id, std::uint32_t u, std::uint32_t id,
+                                    std::uint32_t item) noexcept {
+        pool& frames = pool_of(lane_id);
+        const lane l = at(lane_id);
+        unit_record& unit = l.unit(u);
+        flight& f = p_.io->at(id);
+        if (!f.room(unit.entries)) return false;
+        std::uint32_t chain = none, last = none;
+        for (std::uint32_t i = 0; i < p_.format.pages_for(unit.entries); ++i) {
+            const std::uint32_t frame = acquire(frames);
+            if (frame == none) {
+                give_back(frames, chain);
+                return false;
+            }
+            frames[frame].lane = lane_id, frames[frame].unit = u;
+            frames.link(frame);
+            if (chain == none)
+                chain = frame;
+            else
+                frames[last].next = frame;
+            last = frame;
+        }
+        const auto before = static_cast<std::uint32_t>(f.pages().size());
+        std::uint32_t seen = none;
+        for (std::uint32_t e = unit.members; e != none; e = l.next_member(e)) {
+            const std::uint32_t i = e / p_.format.rows;
+            if (i == seen) continue;
+            seen = i;
+            const std::uint32_t page = stream_page(l, i);
+            if (l.state().stream_tail != none && i == l.state().stored / p_.format.rows)
+                continue; // DRAM has it
+            if (p_.bounce[page] == none) {
+                std::uint32_t frame =
+                    unsettled_frame(frames, page); // still being written: it must not go before
+                const bool lent = frame != none;   // its rows are copied
+                if (!lent) frame = acquire(frames);
+                if (frame == none) {
+                    drop_entries(f, before, frames);
+                    give_back(frames, chain);
+                    return false;
+                }
+                frames[frame].page = page;
+                frames[frame].lent = lent;
+                frames.link(frame); // held by the flight, in no chain
+                p_.bounce[page] = frame;
+                if (lent) f.add(page, frame, none, true);
+            } // else another unit of this flight needs it too
+            if (frames[p_.bounce[page]].lent) continue;
+            f.add(page, p_.bounce[page], item);
+            if (item != none) ++f.items()[item].pending;
+        }
+        unit.frames = chain;
+        note_resident(l, u, frames, false);
+        return true;
+    }
+
+    /// Undoes the additions of a unit that could not be planned completely.
+    void drop_entries(flight& f, std::uint32_t before, pool& frames) noexcept {
+        for (const page_transfer& t : f.pages().subspan(before)) {
+            if (t.item != none) --f.items()[t.item].pending;
+            if (p_.bounce[t.page] == t.frame && !f.holds_before(t.page, before)) {
+                p_.bounce[t.page] = none;
+                frames.unlink(t.frame);
+            }
+        }
+        f.truncate(before);
+    }
+
+    void give_back(pool& frames, std::uint32_t chain) noexcept {
+        while (chain != none) {
+            const std::uint32_t next = frames[chain].next;
+            frames.unlink(chain);
+            chain = next;
+        }
+    }
+};
+
+}} // namespace kvtl::v0

@@ -1,0 +1,84 @@
+// Intrusive doubly linked lists over resident handles: what replacement policies are made of.
+//
+// A handle is in at most one list. All operations are O(1). Memory: 8 bytes per handle and per list.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/unit.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace kvtl { inline namespace v0 {
+
+/// What a replacement policy is told about a resident unit.
+struct resident_facts {
+    std::uint32_t pages = 1; ///< frames it occupies
+    bool updated = false;    ///< it has just received entries or was split
+    std::uint32_t lane = 0;  ///< whose unit it is: for policies that remember units after they have left
+    std::uint32_t unit = 0;
+};
+
+/// `percent` (0 to 100, more counts as 100) of the frames, at least one of them unless that is 0.
+[[nodiscard]] constexpr std::uint32_t share_of(std::uint32_t frames, std::uint32_t percent) noexcept {
+    const auto share = static_cast<std::uint32_t>(std::uint64_t{frames} * std::min(percent, 100U) / 100);
+    return percent == 0 || share != 0 ? share : 1;
+}
+
+class resident_lists {
+  public:
+    resident_lists() = default;
+    resident_lists(std::uint32_t handles, std::uint32_t lists, std::span<std::byte> memory) noexcept
+        : link_(reinterpret_cast<link*>(memory.data())), handles_(handles) {
+        for (std::uint32_t h = 0; h < handles; ++h) link_[h] = {none, none};
+        for (std::uint32_t l = 0; l < lists; ++l) link_[handles + l] = {handles + l, handles + l};
+    }
+
+    [[nodiscard]] static std::size_t bytes(std::uint32_t handles, std::uint32_t lists) noexcept {
+        return (std::size_t{handles} + lists) * sizeof(link);
+    }
+
+    void push_front(std::uint32_t list, std::uint32_t h) noexcept {
+        const std::uint32_t head = handles_ + list;
+        link_[h] = {head, link_[head].next};
+        link_[link_[head].next].prev = h;
+        link_[head].next = h;
+    }
+    void remove(std::uint32_t h) noexcept {
+        link_[link_[h].prev].next = link_[h].next;
+        link_[link_[h].next].prev = link_[h].prev;
+        link_[h] = {none, none};
+    }
+    void push_back(std::uint32_t list, std::uint32_t h) noexcept { push_before(handles_ + list, h); }
+    /// h comes into the list of `at`, as its neighbour on the side of the front.
+    void push_before(std::uint32_t at, std::uint32_t h) noexcept {
+        link_[h] = {link_[at].prev, at};
+        link_[link_[at].prev].next = h;
+        link_[at].prev = h;
+    }
+    void move_front(std::uint32_t list, std::uint32_t h) noexcept {
+        remove(h);
+        push_front(list, h);
+    }
+    /// The least recent handle of a list, or `none`.
+    [[nodiscard]] std::uint32_t back(std::uint32_t list) const noexcept {
+        return member(link_[handles_ + list].prev);
+    }
+    /// The next more recent one, or `none`.
+    [[nodiscard]] std::uint32_t towards_front(std::uint32_t, std::uint32_t h) const noexcept {
+        return member(link_[h].prev);
+    }
+
+  private:
+    struct link {
+        std::uint32_t prev, next;
+    };
+    [[nodiscard]] std::uint32_t member(std::uint32_t i) const noexcept { return i < handles_ ? i : none; }
+
+    link* link_ = nullptr;
+    std::uint32_t handles_ = 0;
+};
+
+}} // namespace kvtl::v0

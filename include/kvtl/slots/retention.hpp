@@ -1,0 +1,230 @@
+// The retention slot of presets that drop entries: what a score policy sees and says.
+//
+// What:   a score policy (drop<Score> in policies/retain_drop.hpp) ranks entries; the shard keeps the best
+//         ones, ties to the earlier token, and never touches the pinned ones (sinks and window). A score
+//         can come from an entry alone when it arrives (score_source::arrival), from all keys of the
+//         prompt (keys), from the attention of the prompt's last queries (window), of all its queries
+//         (prompt), or of queries that the engine supplies (probe). Policies with `evicts_in_decode` also
+//         say, at every step, which held entry is worth least. With `evicts_in_prompt` a prompt is nothing
+//         but such steps: it is never held as a whole, and a chunk attends to what earlier chunks left and
+//         to itself.
+// Shapes: one lane: keys, values (T, D); queries (W, G, D); scores (T).
+// Cost:   observing costs one pass over the keys per observed token and G * T floats of scratch; no matrix
+//         of queries times keys is kept.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/store/row_pool.hpp>
+#include <kvtl/signals.hpp>
+#include <kvtl/simd/axpy.hpp>
+#include <kvtl/simd/dot.hpp>
+#include <kvtl/simd/softmax.hpp>
+#include <kvtl/status.hpp>
+#include <kvtl/views.hpp>
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string_view>
+
+namespace kvtl { inline namespace v0 {
+
+/// What the score of a prompt's entry is computed from.
+enum class score_source : std::uint8_t { arrival, keys, window, prompt, probe };
+
+/// How the query heads of a group, or the queries of a window, become one number.
+enum class over : std::uint8_t { mean, max };
+
+/// What is measured about a layer while its lanes are scored, summed over them; for budgets that divide by
+/// preference.
+struct layer_notes {
+    double entropy = 0;
+    double variance = 0;
+    double least_variance = std::numeric_limits<double>::infinity(), most_variance = 0; ///< of a lane
+    std::uint32_t lanes = 0;
+};
+
+/// Sizes that a score policy may check its config against.
+struct score_limits {
+    std::uint32_t layers = 0, kv_heads = 0, group = 0, dim = 0;
+    std::uint32_t sinks = 0, window = 0, keep = 0;
+    std::uint32_t most = 0; ///< entries of the longest prompt
+};
+
+/// One lane of a finished prompt.
+template <element E> struct prompt_lane {
+    std::uint32_t layer = 0;
+    std::uint32_t head = 0;          ///< KV head, or query head where lanes are query heads
+    rows_view<E> keys, values;       ///< (T, D)
+    std::uint32_t sinks = 0;         ///< the first entries, pinned
+    std::uint32_t window = 0;        ///< the last entries, pinned
+    const float* queries = nullptr;  ///< (W, G, D): of the last W tokens, or what stands for later ones
+    std::size_t query_stride = 0;    ///< floats from one observed token to the next
+    std::uint32_t observed = 0;      ///< W
+    std::uint32_t group = 1;         ///< G
+    bool causal = true;              ///< observed queries see only what precedes them
+    float scale = 1.0F;              ///< of logits
+    std::span<const float> value_l1; ///< (T) sum of |v| over all heads of the layer, where asked for
+    std::span<float> logits;         ///< (G, T) scratch
+    std::span<float> spare;          ///< (spare_rows, T) scratch of the policy
+    layer_notes* notes = nullptr;
+
+    [[nodiscard]] std::uint32_t tokens() const noexcept { return static_cast<std::uint32_t>(keys.count); }
+};
+
+/// take(query, head in group, probabilities of the entries it sees) for every observed query.
+template <element E, class Take> void for_each_observed(const prompt_lane<E>& lane, Take&& take) noexcept {
+    const std::uint32_t tokens = lane.tokens();
+    const std::size_t dim = lane.keys.dim;
+    for (std::uint32_t w = 0; w < lane.observed; ++w) {
+        const std::uint32_t seen = lane.causal ? tokens - lane.observed + w + 1 : tokens;
+        simd::dot_group(lane.queries + w * lane.query_stride, lane.group, dim, lane.keys.slice(0, seen),
+                        lane.logits.data(), tokens);
+        for (std::uint32_t g = 0; g < lane.group; ++g) {
+            const std::span<float> p = lane.logits.subspan(std::size_t{g} * tokens, seen);
+            simd::scale(lane.scale, p.data(), seen);
+            const float sum = simd::exp_shifted_sum(p.data(), seen, simd::max_of(p.data(), seen));
+            simd::scale(1.0F / sum, p.data(), seen);
+            take(w, g, std::span<const float>(p));
+        }
+    }
+}
+
+/// One entry's token as it arrives, all heads of it; a policy scores heads first_head, first_head +
+/// head_step,
+/// ...
+struct arriving {
+    std::uint32_t layer = 0, token = 0;
+    std::uint32_t first_head = 0, head_step = 1;
+    std::span<const float> q, k, v;  ///< (HQ, D), (H, D), (H, D)
+    std::span<const float> x;        ///< (M)
+    std::span<const float> external; ///< (H)
+};
+
+/// An entry as eviction in decode sees it.
+struct held_entry {
+    float score = 0;
+    std::uint32_t token = 0; ///< its number in the sequence
+    std::uint32_t now = 0;   ///< the number of the latest token
+    [[nodiscard]] float age() const noexcept { return static_cast<float>(now - token); }
+};
+
+/// Averages or maxima over `width` neighbouring tokens, `width` odd. Behind the ends lie zeros for an
+/// average, nothing for a maximum. in and out apart.
+enum class pooling : std::uint8_t { off, average, maximum };
+template <pooling How>
+void pool_scores(std::span<const float> in, std::uint32_t width, std::span<float> out) noexcept {
+    const std::size_t n = in.size(), half = width / 2;
+    for (std::size_t t = 0; t < n; ++t) {
+        const std::size_t from = t < half ? 0 : t - half, to = std::min(n, t + half + 1);
+        if constexpr (How == pooling::off) {
+            out[t] = in[t];
+        } else if constexpr (How == pooling::average) {
+            float sum = 0;
+            for (std::size_t i = from; i < to; ++i) sum += in[i];
+            out[t] = sum / static_cast<float>(width);
+        } else {
+            out[t] = *std::max_element(in.data() + from, in.data() + to);
+        }
+    }
+}
+[[nodiscard]] inline status check_pool_width(std::uint32_t width) noexcept {
+    if (width % 2 == 0 || width > 1023)
+        return status::failure(errc::invalid_argument,
+                               "retention.pool_width is %u; valid: an odd number, 1 to 1023", width);
+    return {};
+}
+
+/// Most score policies: no settings, nothing remembered, head by head, entries leave at the end of the prompt
+/// only.
+struct score_defaults {
+    static constexpr signal needs = signal::k;
+    static constexpr bool decides_together = false; ///< all heads of a layer keep the same tokens
+    static constexpr bool per_query_head = false;   ///< every query head keeps entries of its own
+    static constexpr bool evicts_in_decode = false;
+    static constexpr bool evicts_in_prompt = false; ///< the prompt takes the way of decode, entry by entry
+    static constexpr bool reads_values = false;     ///< wants prompt_lane::value_l1
+    static constexpr std::uint32_t spare_rows = 0;
+    using record = no_record;
+    struct config {
+        template <class Visit> void fields(Visit&&) {}
+    };
+};
+
+/// The state of policies that need no memory of their own.
+template <class Config> class score_state {
+  public:
+    score_state() = default;
+    score_state(const Config& c, const score_limits& limits, std::span<std::byte>) noexcept
+        : config_(c), limits_(limits) {}
+    [[nodiscard]] static std::size_t bytes(const Config&, const score_limits&) noexcept { return 0; }
+    [[nodiscard]] static status check(const Config&, const score_limits&) noexcept { return {}; }
+
+  protected:
+    Config config_{};
+    score_limits limits_{};
+};
+
+template <class P>
+concept score_declares = requires {
+    { P::name } -> std::convertible_to<std::string_view>;
+    { P::source } -> std::convertible_to<score_source>;
+    { P::decides_together } -> std::convertible_to<bool>;
+    { P::per_query_head } -> std::convertible_to<bool>;
+    { P::evicts_in_decode } -> std::convertible_to<bool>;
+    { P::evicts_in_prompt } -> std::convertible_to<bool>;
+    requires !P::evicts_in_prompt || P::evicts_in_decode;
+    { P::reads_values } -> std::convertible_to<bool>;
+    { P::spare_rows } -> std::convertible_to<std::uint32_t>;
+    typename P::record;
+    requires std::is_trivially_copyable_v<typename P::record>;
+    typename P::config;
+};
+template <class P, class G>
+concept score_opens = requires(const typename P::config& c, const score_limits& l, std::span<std::byte> m) {
+    typename P::template state<G>;
+    { P::template state<G>::bytes(c, l) }
+    noexcept->std::same_as<std::size_t>;
+    { P::template state<G>::check(c, l) }
+    noexcept->std::same_as<status>;
+    requires std::constructible_from < typename P::template state<G>,
+    const typename P::config&, const score_limits&, std::span < std::byte >> ;
+};
+template <class P, class G>
+concept score_ranks_prompts = P::source == score_source::arrival || P::source == score_source::prompt ||
+                              requires(const typename P::template state<G>& s, const prompt_lane<float>& lane,
+                                       std::span<float> out) {
+    { s.score(lane, out) }
+    noexcept;
+};
+template <class P, class G>
+concept score_ranks_arrivals = P::source != score_source::arrival ||
+                               requires(const typename P::template state<G>& s, const arriving& a,
+                                        std::span<float> out) {
+    { s.arrive(a, out) }
+    noexcept;
+};
+template <class P, class G>
+concept score_ranks_held =
+    !P::evicts_in_decode ||
+    requires(const typename P::template state<G>& s, const held_entry& e, const typename P::record& r) {
+    { s.worth(e, r) }
+    noexcept->std::same_as<float>;
+    { s.slack() }
+    noexcept->std::same_as<std::uint32_t>;
+};
+template <class P, class G>
+concept score_remembers_mass = feedback_of<P>()
+== feedback::unused || requires(const typename P::template state<G>& s, const held_entry& e,
+                                typename P::record& r, float& score) {
+    { s.feed(e, 0.0F, score, r) }
+    noexcept;
+};
+template <class P, class G>
+concept score_for = score_declares<P> && score_opens<P, G> && score_ranks_prompts<P, G> &&
+    score_ranks_arrivals<P, G> && score_ranks_held<P, G> && score_remembers_mass<P, G>;
+
+}} // namespace kvtl::v0

@@ -1,0 +1,222 @@
+// frame_pool against a table of states that is counted anew after every call.
+// SPDX-License-Identifier: MIT
+#include <kvtl/core/store/frame_pool.hpp>
+#include <kvtl/geometry.hpp>
+#include <kvtl/policies/replace_lru.hpp>
+
+#include "contracts/replacement.hpp" // guarded_bytes
+#include "support/oracle.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <vector>
+
+using namespace kvtl;
+
+namespace {
+
+struct replacement {
+    using config_type = lru::config;
+    using state_type = lru::state<geometry<shape{}>>;
+};
+using pool_type = frame_pool<replacement>;
+
+constexpr std::uint32_t page = 64;
+
+class fixture {
+  public:
+    explicit fixture(std::uint32_t count)
+        : frames_(std::size_t{count} * page), tables_(pool_type::table_bytes(count, 2)),
+          carver_(tables_.memory()), pool({}, frames_, page, 2, 4, carver_) {}
+    [[nodiscard]] bool intact() const {
+        return tables_.intact() && carver_.used() <= pool_type::table_bytes(pool.size(), 2);
+    }
+
+  private:
+    std::vector<std::byte> frames_;
+    kvtl_test::guarded_bytes tables_;
+    carver carver_;
+
+  public:
+    pool_type pool;
+};
+
+} // namespace
+
+TEST_CASE("every frame is handed out once, with a page of its own") {
+    fixture f(5);
+    CHECK(f.pool.size() == 5);
+    CHECK(f.pool.memory().size() == 5 * page);
+    std::vector<std::uint32_t> taken;
+    for (std::uint32_t i = 0; i < 5; ++i) {
+        const std::uint32_t frame = f.pool.pop_free();
+        REQUIRE(frame < 5);
+        CHECK(std::find(taken.begin(), taken.end(), frame) == taken.end());
+        CHECK(f.pool.bytes(frame) == f.pool.memory().data() + std::size_t{frame} * page);
+        taken.push_back(frame);
+        CHECK(f.pool.in_use() == i + 1);
+    }
+    CHECK(f.pool.pop_free() == none);
+    f.pool.settle(taken[2]); // nothing holds it
+    CHECK(f.pool.pop_free() == taken[2]);
+    CHECK(f.pool.peak() == 5);
+}
+
+TEST_CASE("the memory lent as a whole counts towards the peak") {
+    fixture f(8);
+    CHECK(f.pool.peak() == 0);
+    f.pool.note_used(6);
+    CHECK(f.pool.peak() == 6);
+    f.pool.note_used(2);
+    CHECK(f.pool.peak() == 6);
+}
+
+TEST_CASE("wanted units leave after all others, pinned ones never") {
+    fixture f(3);
+    std::uint32_t unit[3];
+    for (std::uint32_t& u : unit) {
+        u = f.pool.pop_free();
+        f.pool.link(u);
+        f.pool.replacement().admit(u, {});
+    }
+    CHECK(f.pool.victim() == unit[0]); // the least recent
+    f.pool[unit[0]].wanted = true;
+    CHECK(f.pool.victim() == unit[1]);
+    f.pool[unit[1]].pins = 1;
+    CHECK(f.pool.victim() == unit[2]);
+    f.pool[unit[2]].wanted = true;
+    CHECK(f.pool.victim() == unit[0]); // nothing else is left
+    f.pool[unit[0]].pins = f.pool[unit[2]].pins = 1;
+    CHECK(f.pool.victim() == none);
+    SUBCASE("a unit that has left is not wanted any more, even when it left a tail behind") {
+        f.pool.mark_dirty(unit[0]);
+        f.pool.unlink(unit[0]);
+        CHECK_FALSE(f.pool[unit[0]].wanted);
+    }
+}
+
+TEST_CASE("a frame is free once nothing holds it") {
+    fixture f(1);
+    const std::uint32_t i = f.pool.pop_free();
+    f.pool.link(i);
+    f.pool.mark_dirty(i);
+    f.pool.write_started(i);
+    f.pool.clear_dirty(i);
+    f.pool.unlink(i);
+    CHECK(f.pool.in_use() == 1);
+    CHECK(f.pool.draining() == 1);
+    SUBCASE("when the write has landed") {
+        f.pool.write_finished(i, true);
+        CHECK(f.pool.in_use() == 0);
+        CHECK(f.pool.unsettled().empty());
+    }
+    SUBCASE("not when it failed: the frame has the only copy") {
+        f.pool.write_finished(i, false);
+        CHECK(f.pool.in_use() == 1);
+        CHECK(f.pool[i].failed);
+        CHECK(f.pool.unsettled().size() == 1);
+        f.pool.write_started(i); // tried again
+        CHECK_FALSE(f.pool[i].failed);
+        CHECK(f.pool.unsettled().size() == 1);
+        CHECK(f.pool.draining() == 1);
+        f.pool.write_finished(i, true);
+        CHECK(f.pool.in_use() == 0);
+    }
+    CHECK(f.pool.draining() == 0);
+}
+
+TEST_CASE("a cold unit's tail drains while it is written") {
+    fixture f(2);
+    const std::uint32_t i = f.pool.pop_free();
+    f.pool.mark_dirty(i); // linked nowhere
+    f.pool.write_started(i);
+    CHECK(f.pool.draining() == 0); // still a tail
+    f.pool.clear_dirty(i);
+    CHECK(f.pool.draining() == 1);
+    f.pool.write_finished(i, true);
+    CHECK(f.pool.draining() == 0);
+    CHECK(f.pool.in_use() == 0);
+}
+
+TEST_CASE("the oldest tail is the one that received no entry for the longest time") {
+    fixture f(4);
+    std::uint32_t t[3];
+    for (std::uint32_t& i : t) {
+        i = f.pool.pop_free();
+        f.pool.mark_dirty(i);
+    }
+    CHECK(f.pool.tail_count() == 3);
+    CHECK(f.pool.tail_quota() == 4);
+    CHECK(f.pool.oldest_tail(none) == t[0]);
+    CHECK(f.pool.oldest_tail(t[0]) == t[1]);
+    f.pool.mark_dirty(t[0]); // one more entry
+    CHECK(f.pool.tail_count() == 3);
+    CHECK(f.pool.oldest_tail(none) == t[1]);
+    f.pool.clear_dirty(t[1]);
+    CHECK(f.pool.oldest_tail(none) == t[2]);
+    f.pool.clear_dirty(t[1]); // not a tail any more: nothing happens
+    CHECK(f.pool.tail_count() == 2);
+}
+
+TEST_CASE("random lives") {
+    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+        constexpr std::uint32_t frames = 12;
+        fixture f(frames);
+        pool_type& pool = f.pool;
+        oracle::generator random(seed);
+        std::vector<bool> out(frames, false); // handed out and held by something
+        for (int step = 0; step < 3000; ++step) {
+            const auto i = static_cast<std::uint32_t>(random.below(frames));
+            const frame_record& r = pool[i];
+            switch (random.below(7)) {
+            case 0:
+                if (const std::uint32_t fresh = pool.pop_free(); fresh != none) {
+                    REQUIRE_FALSE(out[fresh]);
+                    out[fresh] = true;
+                    random.below(2) == 0 ? pool.link(fresh) : pool.mark_dirty(fresh);
+                } else {
+                    REQUIRE(std::count(out.begin(), out.end(), true) == frames);
+                }
+                break;
+            case 1:
+                if (out[i] && !r.linked) pool.link(i);
+                break;
+            case 2:
+                if (out[i] && r.linked) pool.unlink(i);
+                break;
+            case 3:
+                if (out[i]) pool.mark_dirty(i);
+                break;
+            case 4:
+                if (out[i] && r.dirty) {
+                    pool.clear_dirty(i);
+                    pool.settle(i);
+                }
+                break;
+            case 5:
+                if (out[i] && !r.writing) pool.write_started(i);
+                break;
+            default:
+                if (out[i] && r.writing) pool.write_finished(i, random.below(4) != 0);
+                break;
+            }
+            std::uint32_t held = 0, draining = 0, tails = 0, unsettled = 0;
+            for (std::uint32_t j = 0; j < frames; ++j) {
+                const frame_record& x = pool[j];
+                out[j] = out[j] && (x.linked || x.dirty || x.writing || x.failed);
+                held += out[j] ? 1 : 0;
+                draining += x.writing && !x.linked && !x.dirty ? 1 : 0;
+                tails += x.dirty ? 1 : 0;
+                unsettled += x.writing || x.failed ? 1 : 0;
+            }
+            REQUIRE(pool.in_use() == held);
+            REQUIRE(pool.draining() == draining);
+            REQUIRE(pool.tail_count() == tails);
+            REQUIRE(pool.unsettled().size() == unsettled);
+            for (const std::uint32_t t : pool.tails()) REQUIRE(pool[t].dirty);
+            for (const std::uint32_t u : pool.unsettled()) REQUIRE((pool[u].writing || pool[u].failed));
+        }
+        CHECK(f.intact());
+    }
+}

@@ -1,0 +1,178 @@
+// lane: arrays that do not overlap, a ring, a buffer in order of arrival, and a block that may be moved.
+// SPDX-License-Identifier: MIT
+#include <kvtl/core/store/lane.hpp>
+
+#include "support/oracle.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+using namespace kvtl;
+
+namespace {
+
+struct clusterer_lane {
+    float threshold = 2.5F;
+    std::uint32_t refused = 0;
+};
+using view = lane_view<f16, clusterer_lane>;
+
+constexpr lane_sizes sizes{.width = 24,
+                           .max_tokens = 100,
+                           .max_units = 11,
+                           .sinks = 3,
+                           .window = 5,
+                           .buffer = 6,
+                           .runs = 4,
+                           .means = true,
+                           .chains = true,
+                           .chain_entries = 40};
+
+struct fixture {
+    lane_sizes size;
+    view::offsets at;
+    std::vector<std::uint64_t> memory;
+
+    explicit fixture(const lane_sizes& s) : size(s), at(view::offsets::make(s)), memory(at.bytes / 8, 0) {}
+    view lane() { return {reinterpret_cast<std::byte*>(memory.data()), size, at}; }
+};
+
+std::vector<f16> row(float x) {
+    return std::vector<f16>(sizes.width, from_float<f16>(x));
+}
+
+} // namespace
+
+TEST_CASE("arrays are aligned, apart, and make up the block") {
+    fixture f(sizes);
+    const view l = f.lane();
+    struct piece {
+        const void* at;
+        std::size_t bytes;
+    };
+    const std::size_t row_bytes = sizes.width * sizeof(f16);
+    const std::vector<piece> pieces{
+        {&l.state(), sizeof(lane_state)},
+        {&l.clusterer(), sizeof(clusterer_lane)},
+        {&l.unit(0), 11 * sizeof(unit_record)},
+        {l.chosen_before().data(), sizeof(std::uint64_t)},
+        {&l.run(0), 4 * sizeof(std::uint32_t)},
+        {&l.next_member(0), 40 * sizeof(std::uint32_t)},
+        {&l.buffer_unit(0), 6 * sizeof(std::uint32_t)},
+        {&l.buffer_entry(0), 6 * sizeof(std::uint32_t)},
+        {l.buffer_k(0), 6 * row_bytes},
+        {l.buffer_v(0), 6 * row_bytes},
+        {l.mean(0), 11 * sizes.width * sizeof(float)},
+        {l.sink_k(0), 3 * row_bytes},
+        {l.sink_v(0), 3 * row_bytes},
+        {l.window_k(0), 6 * row_bytes}, // one row more than the window: the current token
+        {l.window_v(0), 6 * row_bytes}};
+    std::vector<int> owners(f.at.bytes, 0);
+    std::size_t needed = 0;
+    const auto* begin = reinterpret_cast<const std::byte*>(f.memory.data());
+    for (const piece& p : pieces) {
+        const auto offset = static_cast<std::size_t>(static_cast<const std::byte*>(p.at) - begin);
+        CHECK(offset % 64 == 0);
+        REQUIRE(offset + p.bytes <= f.at.bytes);
+        for (std::size_t i = 0; i < p.bytes; ++i) ++owners[offset + i];
+        needed += (p.bytes + 63) / 64 * 64;
+    }
+    CHECK(*std::max_element(owners.begin(), owners.end()) == 1);
+    CHECK(f.at.bytes == needed);
+    CHECK(f.at.metadata_bytes + f.at.buffer_bytes + f.at.index_bytes + f.at.window_bytes == f.at.bytes);
+}
+
+TEST_CASE("what a preset does not use costs nothing") {
+    lane_sizes plain = sizes;
+    plain.means = plain.chains = false;
+    const auto all = view::offsets::make(sizes), less = view::offsets::make(plain);
+    CHECK(less.index_bytes == 0);
+    CHECK(all.index_bytes >= 11 * 24 * sizeof(float));
+    CHECK(all.metadata_bytes - less.metadata_bytes >= 40 * sizeof(std::uint32_t));
+    CHECK(all.buffer_bytes > less.buffer_bytes);
+}
+
+TEST_CASE("the window is a ring with one row to spare, the first tokens are sinks") {
+    fixture f(sizes);
+    const view l = f.lane();
+    for (std::uint32_t t = 0; t < 3; ++t) {
+        CHECK(l.arrival_k(t) == l.sink_k(t));
+        CHECK(l.arrival_v(t) == l.sink_v(t));
+    }
+    for (std::uint32_t t = 3; t < 40; ++t) {
+        CHECK(l.arrival_k(t) == l.window_k(t));
+        CHECK(l.arrival_v(t) == l.window_v(t));
+        CHECK(l.window_k(t) == l.window_k(t + 6));
+        for (std::uint32_t other = t + 1; other < t + 6; ++other) CHECK(l.window_k(t) != l.window_k(other));
+    }
+}
+
+TEST_CASE("the buffer keeps the order of arrival") {
+    for (const bool chains : {true, false}) {
+        lane_sizes s = sizes;
+        s.chains = chains;
+        fixture f(s);
+        const view l = f.lane();
+        l.reset();
+        l.state().units = 11;
+        struct waiting {
+            std::uint32_t unit, entry;
+            float key;
+        };
+        std::vector<waiting> expected;
+        oracle::generator random(5);
+        for (std::uint32_t i = 0; i < 400; ++i) {
+            if (expected.size() < sizes.buffer && random.below(2) == 0) {
+                const waiting w{static_cast<std::uint32_t>(random.below(11)), i, static_cast<float>(i)};
+                l.push_buffer(w.unit, row(w.key).data(), row(-w.key).data(), w.entry);
+                expected.push_back(w);
+            } else if (!expected.empty()) {
+                const std::size_t gone = random.below(expected.size());
+                l.erase_buffer(static_cast<std::uint32_t>(gone));
+                expected.erase(expected.begin() + static_cast<std::ptrdiff_t>(gone));
+            }
+            REQUIRE(l.state().buffered == expected.size());
+            std::vector<std::uint32_t> of_unit(11, 0);
+            for (std::uint32_t b = 0; b < expected.size(); ++b) {
+                REQUIRE(l.buffer_unit(b) == expected[b].unit);
+                if (chains) REQUIRE(l.buffer_entry(b) == expected[b].entry);
+                REQUIRE(to_float(l.buffer_k(b)[sizes.width - 1]) == expected[b].key);
+                REQUIRE(to_float(l.buffer_v(b)[0]) == -expected[b].key);
+                ++of_unit[expected[b].unit];
+            }
+            for (std::uint32_t u = 0; u < 11; ++u) REQUIRE(l.unit(u).buffered == of_unit[u]);
+        }
+    }
+}
+
+TEST_CASE("tokens are in sinks, units, buffer or window, and nowhere twice") {
+    fixture f(sizes);
+    const view l = f.lane();
+    l.state() = {.tokens = 50, .sinks = 3, .window_begin = 45, .buffered = 4};
+    CHECK(l.entries_in_memory() == 3 + 5 + 4);
+    CHECK(l.entries_in_units() == 45 - 3 - 4);
+    CHECK(l.entries_in_memory() + l.entries_in_units() == 50);
+}
+
+TEST_CASE("a lane may be copied as bytes") {
+    static_assert(std::is_trivially_copyable_v<unit_record> && std::is_trivially_copyable_v<lane_state>);
+    fixture from(sizes), to(sizes);
+    const view a = from.lane(), b = to.lane();
+    a.reset();
+    CHECK(a.clusterer().threshold == 2.5F);
+    a.state().units = 2;
+    a.unit(1).entries = 17;
+    a.mean(1)[23] = 0.25F;
+    a.push_buffer(1, row(3).data(), row(4).data(), 9);
+    std::memcpy(to.memory.data(), from.memory.data(), from.at.bytes);
+    a.reset();
+    CHECK(a.state().units == 0);
+    CHECK(b.units().size() == 2);
+    CHECK(b.units()[1].entries == 17);
+    CHECK(b.mean(1)[23] == 0.25F);
+    CHECK(b.buffer_unit(0) == 1);
+    CHECK(to_float(b.buffer_v(0)[5]) == 4.0F);
+}

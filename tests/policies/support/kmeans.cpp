@@ -1,0 +1,389 @@
+// k-means against a naive one in double precision, and what clusters must always satisfy.
+// SPDX-License-Identifier: MIT
+#include <kvtl/policies/support/kmeans.hpp>
+
+#include "support/oracle.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <numeric>
+#include <set>
+
+namespace {
+
+/// Keys of a text that drifts: topics follow each other in bursts, their centres wander, dimensions differ in
+/// scale.
+template <kvtl::element E>
+oracle::table<E> drifting(std::size_t n, std::size_t dim, std::size_t topics, std::uint64_t seed) {
+    oracle::generator random(seed);
+    std::vector<double> centre(topics * dim), scale(dim);
+    for (double& x : centre) x = random.normal();
+    for (double& x : scale) x = random.uniform(0.3, 1.8);
+    oracle::table<E> points(n, dim, dim + 3, seed);
+    std::size_t topic = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+        if (random.uniform() < 0.1) topic = random.below(topics);
+        for (std::size_t d = 0; d < dim; ++d) {
+            centre[topic * dim + d] += 0.02 * random.normal();
+            const double x = scale[d] * (centre[topic * dim + d] + 0.5 * random.normal());
+            points.row(i)[d] = kvtl::from_float<E>(static_cast<float>(x));
+        }
+    }
+    return points;
+}
+
+/// Squared distance of a point to a mean in double precision.
+template <class E> double squared_distance(const double* mean, const E* x, std::size_t dim) {
+    double sum = 0;
+    for (std::size_t d = 0; d < dim; ++d)
+        sum += (oracle::value(x[d]) - mean[d]) * (oracle::value(x[d]) - mean[d]);
+    return sum;
+}
+
+struct clustering {
+    std::vector<float> centroids;
+    std::vector<std::uint32_t> labels;
+    kvtl::kmeans_result result;
+};
+
+template <class E>
+clustering cluster(kvtl::rows_view<E> points, std::uint32_t k, const kvtl::kmeans_config& config = {}) {
+    clustering c{std::vector<float>(k * points.dim), std::vector<std::uint32_t>(points.count, 999999U), {}};
+    std::vector<std::byte> scratch(kvtl::kmeans_scratch_bytes(points.count, points.dim, k) + 64,
+                                   std::byte{0x7F});
+    const std::size_t used = scratch.size() - 64;
+    c.result =
+        kvtl::kmeans(points, k, config, std::span(scratch).first(used), c.centroids.data(), c.labels.data());
+    CHECK(std::all_of(scratch.begin() + std::ptrdiff_t(used), scratch.end(),
+                      [](std::byte b) { return b == std::byte{0x7F}; }));
+    return c;
+}
+
+std::vector<std::size_t> sizes_of(const std::vector<std::uint32_t>& labels, std::size_t k) {
+    std::vector<std::size_t> size(k, 0);
+    for (const std::uint32_t l : labels) ++size.at(l);
+    return size;
+}
+
+/// Sum of squared distances to the means of the clusters, from the labels alone.
+template <class E>
+double inertia_of(kvtl::rows_view<E> points, const std::vector<std::uint32_t>& labels, std::size_t k) {
+    std::vector<double> mean(k * points.dim, 0.0);
+    const std::vector<std::size_t> size = sizes_of(labels, k);
+    for (std::size_t i = 0; i < points.count; ++i)
+        for (std::size_t d = 0; d < points.dim; ++d)
+            mean[labels[i] * points.dim + d] +=
+                oracle::value(points.row(i)[d]) / static_cast<double>(size[labels[i]]);
+    double sum = 0;
+    for (std::size_t i = 0; i < points.count; ++i)
+        sum += squared_distance(mean.data() + labels[i] * points.dim, points.row(i), points.dim);
+    return sum;
+}
+
+/// Lloyd's iterations as in the textbook.
+template <class E>
+std::vector<std::uint32_t> naive_lloyd(kvtl::rows_view<E> points, std::size_t k, std::vector<double> mean,
+                                       unsigned iterations) {
+    std::vector<std::uint32_t> label(points.count);
+    for (unsigned round = 0; round < iterations; ++round) {
+        const kvtl::rows_view<double> centroids{mean.data(), k, points.dim, points.dim};
+        std::vector<double> next(mean.size(), 0.0);
+        std::vector<double> count(k, 0.0);
+        for (std::size_t i = 0; i < points.count; ++i) {
+            double best = std::numeric_limits<double>::infinity();
+            for (std::size_t c = 0; c < k; ++c)
+                if (const double d = squared_distance(centroids.row(c), points.row(i), points.dim);
+                    d < best) {
+                    best = d;
+                    label[i] = static_cast<std::uint32_t>(c);
+                }
+            count[label[i]] += 1;
+            for (std::size_t d = 0; d < points.dim; ++d)
+                next[label[i] * points.dim + d] += oracle::value(points.row(i)[d]);
+        }
+        for (std::size_t c = 0; c < k; ++c) {
+            REQUIRE(count[c] > 0);
+            for (std::size_t d = 0; d < points.dim; ++d)
+                mean[c * points.dim + d] = next[c * points.dim + d] / count[c];
+        }
+    }
+    return label;
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("the labels of textbook k-means from the same seeds", E, float, kvtl::f16, kvtl::bf16) {
+    for (const unsigned k : {1U, 2U, 7U, 40U}) {
+        const auto points = drifting<E>(1200, 24, 12, k);
+        kvtl::kmeans_config config;
+        config.max_iterations = 4;
+        config.min_gain = -1.0F; // never stop early: both do four
+        const clustering c = cluster(points.view(), k, config);
+        CHECK(c.result.iterations == 4);
+
+        std::vector<float> seeds(k * 24), nearest(1200);
+        std::vector<std::uint32_t> sample(1200);
+        kvtl::detail::kmeans_seeds<kvtl::simd::default_arch>(kvtl::detail::row_set<E>{points.view(), {}}, k,
+                                                             config, nearest, sample.data(), seeds.data());
+        const auto expected = naive_lloyd(points.view(), k, {seeds.begin(), seeds.end()}, 4);
+        CHECK(c.labels == expected);
+        CHECK(c.result.inertia == doctest::Approx(inertia_of(points.view(), expected, k)).epsilon(1e-5));
+    }
+}
+
+TEST_CASE("centroids are the means of their points; equal input gives equal bits; the seed matters") {
+    const auto points = drifting<kvtl::f16>(3000, 64, 30, 1);
+    for (const std::uint32_t flat_up_to : {8192U, 0U}) { // flat, then in two levels
+        kvtl::kmeans_config config;
+        config.flat_up_to = flat_up_to;
+        const std::uint32_t k = 94;
+        const clustering a = cluster(points.view(), k, config), b = cluster(points.view(), k, config);
+        CHECK(a.labels == b.labels);
+        CHECK(std::memcmp(a.centroids.data(), b.centroids.data(), a.centroids.size() * sizeof(float)) == 0);
+        std::vector<double> mean(k * 64, 0.0);
+        const auto size = sizes_of(a.labels, k);
+        CHECK(*std::min_element(size.begin(), size.end()) >= 1);
+        for (std::size_t i = 0; i < 3000; ++i)
+            for (std::size_t d = 0; d < 64; ++d)
+                mean[a.labels[i] * 64 + d] +=
+                    oracle::value(points.view().row(i)[d]) / double(size[a.labels[i]]);
+        double worst = 0;
+        for (std::size_t i = 0; i < mean.size(); ++i)
+            worst = std::max(worst, std::fabs(mean[i] - static_cast<double>(a.centroids[i])));
+        CHECK(worst < 1e-5);
+        config.seed = 2;
+        CHECK(cluster(points.view(), k, config).labels != a.labels);
+    }
+}
+
+TEST_CASE("the inertia never rises, and the last gains stop the iterations") {
+    const auto points = drifting<float>(2000, 32, 20, 5);
+    double last = std::numeric_limits<double>::infinity();
+    for (std::uint32_t rounds = 1; rounds <= 12; ++rounds) {
+        kvtl::kmeans_config config;
+        config.max_iterations = rounds;
+        config.min_gain = -1.0F;
+        const clustering c = cluster(points.view(), 62, config);
+        CHECK(c.result.iterations == rounds);
+        CHECK(c.result.inertia <= last * (1 + 1e-6));
+        CHECK(c.result.inertia == doctest::Approx(inertia_of(points.view(), c.labels, 62)).epsilon(1e-5));
+        last = c.result.inertia;
+    }
+    kvtl::kmeans_config stop;
+    stop.max_iterations = 100;
+    stop.min_gain = 0.01F;
+    CHECK(cluster(points.view(), 62, stop).result.iterations < 12);
+}
+
+TEST_CASE("better than cutting the prompt into stretches, far better than a random partition") {
+    const auto points = drifting<kvtl::f16>(4096, 64, 25, 9);
+    const std::uint32_t k = 128;
+    std::vector<std::uint32_t> random_label(4096), stretch(4096);
+    oracle::generator random(1);
+    for (std::uint32_t i = 0; i < 4096; ++i) {
+        random_label[i] = static_cast<std::uint32_t>(random.below(k));
+        stretch[i] = i / 32;
+    }
+    const double inertia = cluster(points.view(), k).result.inertia;
+    CHECK(inertia < 0.5 * inertia_of(points.view(), random_label, k));
+    CHECK(inertia < 0.8 * inertia_of(points.view(), stretch, k));
+}
+
+TEST_CASE("two levels stay within 3 % of flat on a drifting mixture") {
+    for (const std::size_t topics : {10U, 60U}) {
+        const auto points = drifting<kvtl::f16>(9000, 64, topics, topics);
+        kvtl::kmeans_config flat;
+        flat.flat_up_to = 9000;
+        const clustering f = cluster(points.view(), 281, flat), two = cluster(points.view(), 281);
+        CHECK(two.labels != f.labels); // or the switch is broken
+        CHECK(two.result.inertia < 1.03 * f.result.inertia);
+        CHECK(two.result.inertia ==
+              doctest::Approx(inertia_of(points.view(), two.labels, 281)).epsilon(1e-5));
+    }
+}
+
+TEST_CASE("clusters whose seeds are equal go to the points that need them") {
+    oracle::table<float> points(2000, 16, 16, 3,
+                                0.0); // a crowd of equal points, which is all that the sample sees
+    for (std::size_t i = 0; i < 8; ++i) points.row(250 * i + 8)[i] = 100.0F; // and eight lone ones
+    kvtl::kmeans_config config;
+    config.samples_per_centroid = 1;
+    const clustering c = cluster(points.view(), 16, config);
+    CHECK(c.result.inertia == 0.0);
+    const auto size = sizes_of(c.labels, 16);
+    for (std::size_t i = 0; i < 8; ++i) CHECK(size[c.labels[250 * i + 8]] == 1);
+}
+
+TEST_CASE("an empty cluster takes the farthest point, but never another cluster's only one") {
+    const oracle::table<float> points(4, 2, 2, 1);
+    std::vector<float> distance = {9.0F, 1.0F, 2.0F, 0.5F}, half_norm(3);
+    std::vector<std::uint32_t> label = {0, 1, 1, 1}, count(3);
+    const kvtl::detail::lloyd_memory memory{distance, count, half_norm, {}};
+    kvtl::detail::fill_empty(kvtl::detail::row_set<float>{points.view(), {}}, 3, memory, label.data());
+    CHECK(label == std::vector<std::uint32_t>{0, 1, 2, 1});
+}
+
+TEST_CASE("fewer different points than clusters: every point exact, surplus clusters empty") {
+    oracle::table<kvtl::f16> points(300, 20, 20, 3);
+    for (std::size_t i = 5; i < 300; ++i) std::copy_n(points.row(i % 5), 20, points.row(i));
+    for (const std::uint32_t flat_up_to : {8192U, 0U}) {
+        kvtl::kmeans_config config;
+        config.flat_up_to = flat_up_to;
+        const clustering c = cluster(points.view(), 40, config);
+        CHECK(c.result.inertia == doctest::Approx(0.0).epsilon(1e-9));
+        for (std::size_t i = 0; i < 300; ++i) CHECK(c.labels[i] == c.labels[i % 5]);
+        CHECK(std::set<std::uint32_t>(c.labels.begin(), c.labels.end()).size() == 5);
+    }
+    CHECK(cluster(points.view().slice(0, 5), 5).result.inertia == 0.0); // k = n
+}
+
+// ------------------------------------------------------------------------------------------- halve
+
+namespace {
+
+template <class E>
+std::vector<std::uint8_t> halves(kvtl::rows_view<E> points, std::size_t max_side = SIZE_MAX) {
+    std::vector<std::uint8_t> side(points.count, 9);
+    std::vector<std::byte> scratch(kvtl::halve_scratch_bytes(points.count, points.dim), std::byte{0x7F});
+    const std::size_t ones = max_side == SIZE_MAX ? kvtl::halve(points, scratch, side.data())
+                                                  : kvtl::halve(points, max_side, scratch, side.data());
+    std::size_t count = 0;
+    for (const std::uint8_t s : side) {
+        REQUIRE(s <= 1);
+        count += s;
+    }
+    CHECK(count == ones);
+    return side;
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("two blobs are told apart, whatever the order of the rows", E, float, kvtl::f16,
+                   kvtl::bf16) {
+    for (const std::size_t n : {4U, 5U, 17U, 64U, 200U})
+        for (const std::size_t dim : {1U, 10U, 64U, 100U, 128U}) {
+            oracle::table<E> points(n, dim, dim + 1, n + dim, 0.3);
+            const std::size_t odd = n / 4; // rows of the second blob; both lie far from the origin
+            for (std::size_t i = 0; i < n; ++i)
+                for (std::size_t d = 0; d < dim; ++d)
+                    points.row(i)[d] =
+                        kvtl::from_float<E>(kvtl::to_float(points.row(i)[d]) + 20.0F + (i < odd ? 3.0F : 0));
+            const auto side = halves(points.view());
+            for (std::size_t i = 0; i < n; ++i) CHECK((side[i] == side[0]) == (i < odd));
+
+            oracle::generator random(n); // shuffled
+            for (std::size_t i = n - 1; i > 0; --i)
+                std::swap_ranges(points.row(i), points.row(i) + dim, points.row(random.below(i + 1)));
+            const auto again = halves(points.view());
+            CHECK(static_cast<std::size_t>(std::min(std::count(again.begin(), again.end(), 0),
+                                                    std::count(again.begin(), again.end(), 1))) ==
+                  std::min(odd, n - odd));
+        }
+}
+
+TEST_CASE("a shapeless set: the cut does not depend on the order, and lowers the inertia") {
+    const std::size_t n = 90, dim = 64;
+    const oracle::table<kvtl::f16> points(n, dim, dim, 4);
+    const auto side = halves(points.view());
+    std::vector<std::uint32_t> one(n, 0), two(side.begin(), side.end());
+    oracle::generator random(1);
+    double worst_random = 1e30;
+    for (int i = 0; i < 20; ++i) {
+        std::vector<std::uint32_t> label(n);
+        for (auto& l : label) l = static_cast<std::uint32_t>(random.below(2));
+        worst_random = std::min(worst_random, inertia_of(points.view(), label, 2));
+    }
+    CHECK(inertia_of(points.view(), two, 2) < 0.98 * worst_random);
+
+    std::vector<std::size_t> order(n);
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    for (std::size_t i = n - 1; i > 0; --i) std::swap(order[i], order[random.below(i + 1)]);
+    oracle::table<kvtl::f16> shuffled(n, dim, dim, 4);
+    for (std::size_t i = 0; i < n; ++i) std::copy_n(points.view().row(order[i]), dim, shuffled.row(i));
+    const auto again = halves(shuffled.view());
+    for (std::size_t i = 0; i < n; ++i) CHECK((again[i] == again[0]) == (side[order[i]] == side[order[0]]));
+}
+
+TEST_CASE("both sides have a point, also when all are equal or hardly differ") {
+    for (const std::size_t n : {2U, 3U, 4U, 51U}) {
+        oracle::table<float> points(n, 8, 8, 1);
+        for (const float scale : {0.0F, 1e-30F, 1e-10F, 1.0F, 1e15F}) {
+            oracle::generator random(n);
+            for (std::size_t i = 0; i < n; ++i)
+                for (std::size_t d = 0; d < 8; ++d)
+                    points.row(i)[d] = scale * static_cast<float>(random.below(3)) + 1e-35F;
+            const auto side = halves(points.view());
+            const auto ones = std::count(side.begin(), side.end(), 1);
+            CHECK(ones >= 1);
+            CHECK(ones < static_cast<std::ptrdiff_t>(n));
+        }
+    }
+}
+
+TEST_CASE("a side over the limit makes the cut even, still across the spread") {
+    oracle::table<float> points(40, 6, 6, 2, 0.1);
+    points.row(11)[3] = 50.0F; // 2-means would cut off this one
+    const auto free = halves(points.view());
+    CHECK(std::min(std::count(free.begin(), free.end(), 0), std::count(free.begin(), free.end(), 1)) == 1);
+    const auto even = halves(points.view(), 32);
+    CHECK(std::count(even.begin(), even.end(), 1) == 20);
+}
+
+// -------------------------------------------------------------------------------------- limit_size
+
+namespace {
+
+template <class E>
+std::uint32_t limit(kvtl::rows_view<E> points, std::uint32_t k, std::uint32_t max_entries,
+                    std::vector<std::uint32_t>& labels) {
+    const std::size_t most = kvtl::limited_clusters(points.count, k, max_entries);
+    std::vector<std::byte> scratch(kvtl::kmeans_scratch_bytes(points.count, points.dim, most),
+                                   std::byte{0x7F});
+    const std::uint32_t used = kvtl::limit_size(points, k, max_entries, scratch, labels.data());
+    CHECK(used <= most);
+    const auto size = sizes_of(labels, used);
+    CHECK(*std::max_element(size.begin(), size.end()) <= max_entries);
+    CHECK(*std::min_element(size.begin(), size.end()) >= 1);
+    return used;
+}
+
+} // namespace
+
+TEST_CASE("clusters are cut down to the limit; those within it stay whole, empty ones go") {
+    const auto points = drifting<kvtl::f16>(3000, 32, 10, 3);
+    for (const std::uint32_t max_entries : {1U, 7U, 64U, 200U, 5000U}) {
+        std::vector<std::uint32_t> labels = cluster(points.view(), 40).labels;
+        for (std::uint32_t& l : labels) l = l * 2 + 1; // every other cluster of 81 is empty
+        const std::vector<std::uint32_t> before = labels;
+        const auto old_size = sizes_of(before, 81);
+        const std::uint32_t used = limit(points.view(), 81, max_entries, labels);
+        if (max_entries == 5000) CHECK(used == 40);
+        std::set<std::pair<std::uint32_t, std::uint32_t>>
+            pairs; // (new, old): no piece mixes two old clusters
+        for (std::size_t i = 0; i < labels.size(); ++i) pairs.emplace(labels[i], before[i]);
+        CHECK(pairs.size() == used);
+        for (std::uint32_t c = 0; c < 81; ++c) {
+            const auto pieces =
+                std::count_if(pairs.begin(), pairs.end(), [c](const auto& p) { return p.second == c; });
+            if (old_size[c] <= max_entries)
+                CHECK(pieces == (old_size[c] != 0 ? 1 : 0));
+            else
+                CHECK(pieces <= static_cast<std::ptrdiff_t>(2 * old_size[c] / max_entries));
+        }
+    }
+}
+
+TEST_CASE("equal points and lone outliers do not break the limit or the bound on the count") {
+    oracle::table<float> points(2000, 16, 16, 3, 0.0);
+    std::vector<std::uint32_t> labels(2000, 0);
+    CHECK(limit(points.view(), 1, 64, labels) <= 63);
+    for (std::size_t i = 0; i < 2000; i += 10)
+        points.row(i)[i % 16] = std::exp(0.01F * static_cast<float>(i));
+    std::fill(labels.begin(), labels.end(), 0U);
+    CHECK(limit(points.view(), 1, 64, labels) <= 63);
+    std::fill(labels.begin(), labels.end(), 0U);
+    std::vector<std::uint32_t> again = labels;
+    CHECK(limit(points.view(), 1, 33, labels) == limit(points.view(), 1, 33, again));
+    CHECK(labels == again);
+}
