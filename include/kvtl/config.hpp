@@ -73,6 +73,10 @@ template <class Preset> [[nodiscard]] constexpr settings_of<typename Preset::rem
 }
 } // namespace detail
 
+/// What the engine's threads divide among them: each has its KV heads of every sequence, or its sequences.
+/// Presets whose heads are decided or stored together divide sequences in any case.
+enum class division : std::uint8_t { heads, sequences };
+
 /// Configuration of kv_manager<Preset, ...>. Defaults of the policies' configs are those of the preset.
 template <class Preset> struct cache_config {
     kvtl::shape shape{};        ///< L, HQ, H, D
@@ -80,8 +84,10 @@ template <class Preset> struct cache_config {
     std::size_t max_sequences = 1;
     std::size_t memory_bytes = 0;    ///< bounds everything kvtl holds in DRAM; reserved by open()
     std::size_t attend_tokens = 256; ///< entries each query head attends per layer and step, window included
-    unsigned shards = 1;             ///< KV head h belongs to shard h % shards; shards may run concurrently
-    bool share = false;              ///< sequences share the frames instead of getting equal parts
+    unsigned shards = 1;             ///< parts that may run concurrently, one thread each
+    division divide =
+        division::heads;       ///< head h belongs to shard h % shards; or the s-th sequence to s % shards
+    bool share = false;        ///< sequences share the frames instead of getting equal parts
     bool adapt_prompt = false; ///< cluster the first chunk of a prompt at once and let later chunks take the
                                ///< decode path (DynaKV, Discussion 1) instead of staging them
     std::uint32_t window_tokens = Preset::window_tokens; ///< recent entries, always in DRAM, always attended

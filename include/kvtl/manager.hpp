@@ -4,35 +4,56 @@
 //   auto opened = kvtl::dynakv<geometry>::open({.shape = ..., .max_tokens = 32768, .memory_bytes = 64 << 20,
 //                                               .attend_tokens = 512, .io = {.path = "kv.bin"}});
 //
-// Threads: begin, end, rewind and stats are exclusive. The other calls take a shard; different shards may run
-// concurrently, each fills only its heads' part of `out`. Errors: cold calls return result<T>, hot calls a
-// status and are noexcept; a failed call leaves tokens, units and statistics as they were, and the call may
-// be repeated for the shard it failed on. One exception: a further turn (prefill after decode) whose writes
-// fail half-way cannot be undone; every later call on that sequence then says that it must be ended.
+// Memory:  open() reserves memory_bytes or less, once. Where retention drops entries, it promises that a
+// prompt of
+//          prefill_tokens in one chunk fits until its budgets are settled, and, where what is kept stays in
+//          memory, max_tokens - prefill_tokens decoded entries (any number where the preset evicts in
+//          decode). Earlier chunks of such a prompt take what memory_bytes leaves. prefill_tokens = 0 stands
+//          for max_tokens.
+// A preset that drops and retrieves: window and sinks are the same for both; of a prompt, keep_tokens entries
+// per
+//          head survive (0: four times attend_tokens), sinks and window among them, and of these
+//          attend_tokens are attended at each step. Decoded tokens are all kept.
+// Threads: a call without a shard does all shards in turn. Shards divide KV heads or sequences
+// (config.divide);
+//          shard(i) gives one of them to one thread, different shards may run concurrently, and each call
+//          fills only its heads' part of `out`. Two threads in one shard: the second gets errc::busy and
+//          nothing happens. begin(), and end(), rewind() of sequences of different shards, may run
+//          concurrently too; stats(), facts() and tokens() want everything at rest.
+// Errors:  cold calls return result<T>, hot calls a status and are noexcept; a failed call leaves tokens,
+// units
+//          and statistics as they were, and may be repeated. A call without a shard that failed in one of
+//          them may be repeated with the same `out`: shards that had completed it are left alone. Two
+//          exceptions: a further turn (prefill after decode) whose writes fail half-way cannot be undone,
+//          every later call on that sequence says that it must be ended; and a prompt of which retention has
+//          dropped entries stays dropped when what it keeps could not be written: the repeated call only
+//          writes.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/calibration/calibration.hpp>
 #include <kvtl/core/call_checks.hpp>
+#include <kvtl/core/open_core.hpp>
 #include <kvtl/core/plan/planner.hpp>
 #include <kvtl/core/shard.hpp>
-#include <kvtl/io/superblock.hpp>
-#include <kvtl/slots/explain.hpp>
+#include <kvtl/slots/preset.hpp>
 
+#include <algorithm>
+#include <limits>
 #include <memory>
-#include <vector>
+#include <utility>
 
 namespace kvtl { inline namespace v0 {
 
-/// Reached only by presets that miss a requirement: prints one sentence for each (see explain.hpp).
+/// Reached only by presets that miss a requirement: prints one sentence for each (see slots/preset.hpp).
 template <class Preset, class Geometry, class Supplied = supplied_by_default> class kv_manager {
     static_assert(explain_preset<Preset, Geometry, Supplied>(),
                   "[kvtl] the sentences above say what to mend");
 };
 
 template <class Preset, class Geometry, class Supplied>
-requires preset_for<Preset, Geometry, Supplied> &&
-    (!drops_entries<Preset> && !composed<Preset>)class kv_manager<Preset, Geometry, Supplied> {
+requires usable_preset<Preset, Geometry, Supplied>
+class kv_manager<Preset, Geometry, Supplied> {
   public:
     using preset = Preset;
     using geometry = Geometry;
@@ -54,16 +75,16 @@ requires preset_for<Preset, Geometry, Supplied> &&
                 errc::unsupported,
                 "supplied: preset %s needs the signal %s, which the engine does not supply",
                 preset_name<Preset>().data(), missing_signal(needed_signals<Preset>(), c.supplied));
-        calibration bases;
-        if (auto e = open_calibration(c, *g, bases); e.code != errc::ok) return e;
+        auto bases = open_calibration<Preset>(c, *g);
+        if (!bases) return bases.error();
         std::uint32_t page = 4096;
         for (;;) {
-            auto planned = planner<Preset, Geometry>::plan(c, *g, page, bases.bytes());
+            auto planned = planner_type::plan(c, *g, page, bases->bytes());
             if (!planned) return planned.error();
-            auto core = open_core(c, *g, *planned, bases);
-            if (!core) return core.error();
-            if ((*core)->device.facts().page <= page) return kv_manager(std::move(*core));
-            page = (*core)->device.facts().page; // a device with larger pages: plan again for it
+            auto made = open_core<Preset, Geometry>(c, *g, *planned, *bases);
+            if (!made) return made.error();
+            if ((*made)->facts().page <= page) return kv_manager(*std::move(made));
+            page = (*made)->facts().page; // a device with larger pages: plan again for it
         }
     }
 
@@ -75,9 +96,9 @@ requires preset_for<Preset, Geometry, Supplied> &&
         if (!g) return g.error();
         if constexpr (requires { Preset::shrink(c); })
             for (;;) {
-                calibration bases;
-                if (auto e = open_calibration(c, *g, bases); e.code != errc::ok) return e;
-                const auto planned = planner<Preset, Geometry>::plan(c, *g, 4096, bases.bytes());
+                auto bases = open_calibration<Preset>(c, *g);
+                if (!bases) return bases.error();
+                const auto planned = planner_type::plan(c, *g, 4096, bases->bytes());
                 if (planned.ok() && planned->parts.index <= c.memory_bytes / 2) break;
                 if (!planned.ok() && planned.error().code != errc::bound_too_small) return planned.error();
                 if (!Preset::shrink(c)) break;
@@ -89,263 +110,331 @@ requires preset_for<Preset, Geometry, Supplied> &&
     [[nodiscard]] static result<std::size_t> least_memory(config c) {
         auto g = Geometry::from(c.shape);
         if (!g) return g.error();
-        calibration bases;
-        if (auto e = open_calibration(c, *g, bases); e.code != errc::ok) return e;
+        auto bases = open_calibration<Preset>(c, *g);
+        if (!bases) return bases.error();
         c.memory_bytes = std::numeric_limits<std::size_t>::max() / 2;
-        const auto planned = planner<Preset, Geometry>::plan(c, *g, 4096, bases.bytes());
+        const auto planned = planner_type::plan(c, *g, 4096, bases->bytes());
         if (!planned) return planned.error();
         return planned->least_bytes;
     }
 
     /// A new, empty sequence.
-    [[nodiscard]] result<sequence_id> begin() { return core_->calls.begin(); }
+    [[nodiscard]] result<sequence_id> begin() noexcept { return core_->calls.slots.begin(); }
 
     /// Forgets a sequence and frees its storage. Writes in the air are waited for.
     status end(sequence_id seq) noexcept {
-        if (status s = check_sequence("end", seq); !s) return s;
-        for (auto& shard : core_->shards) shard.end(seq.slot);
-        core_->calls.end(seq);
-        return {};
+        const status done = in_all("end", seq, [&](shard_type& s) { s.end(seq.slot); });
+        if (done.ok()) core_->calls.slots.end(seq);
+        return done;
     }
 
     /// A chunk of T prompt tokens of one layer: q (T, HQ, D), k, v (T, H, D), exact causal attention over
     /// everything so far to out (T, HQ, D). With `out` empty the engine attended itself. Chunks before the
     /// last set in.last_chunk = false. After decode it is a further turn and goes the way of decode, in bulk.
     [[nodiscard]] status prefill(sequence_id seq, std::size_t layer, const layer_input& in,
-                                 std::span<float> out, unsigned shard = 0) noexcept {
-        std::size_t tokens = 0;
-        if (status s = check_call("prefill", seq, layer, shard); !s) return s;
-        if (status s = check_input("prefill", in, out, true, tokens); !s) return s;
-        if (status s = check_room("prefill", seq, layer, shard, tokens); !s) return s;
-        const bool last = in.last_chunk || core_->adapt_prompt;
-        return core_->shards[shard].prefill(seq.slot, static_cast<std::uint32_t>(layer), in,
-                                            static_cast<std::uint32_t>(tokens), out, last);
+                                 std::span<float> out) noexcept {
+        return one_by_one("prefill", seq, layer,
+                          [&](unsigned shard) { return prefill(seq, layer, in, out, shard); });
+    }
+    [[nodiscard]] status prefill(sequence_id seq, std::size_t layer, const layer_input& in,
+                                 std::span<float> out, unsigned shard) noexcept {
+        return in_one("prefill", seq, layer, shard, [&](shard_type& s, std::uint32_t l) -> status {
+            std::size_t tokens = 0;
+            if (status e = core_->calls.input("prefill", in, out, true, tokens); !e) return e;
+            if (status e = check_room("prefill", s, seq, l, tokens); !e) return e;
+            return s.prefill(seq.slot, l, in, static_cast<std::uint32_t>(tokens), out,
+                             in.last_chunk || core_->adapt_prompt);
+        });
     }
 
-    /// One decode step of one layer: appends k, v (H, D) and attends q (HQ, D) to out (HQ, D).
+    /// One decode step of one layer: appends k, v (H, D) and attends q (HQ, D) to out (HQ, D). Every layer
+    /// takes its token before any takes the next one.
     [[nodiscard]] status attend(sequence_id seq, std::size_t layer, const layer_input& in,
-                                std::span<float> out, unsigned shard = 0) noexcept {
-        std::size_t tokens = 0;
-        if (status s = check_call("attend", seq, layer, shard); !s) return s;
-        if (status s = check_input("attend", in, out, false, tokens); !s) return s;
-        if (out.empty())
-            return status::failure(errc::invalid_argument, "attend: out is empty; valid: %zu floats",
-                                   core_->calls.query_floats);
-        if (const std::size_t heads = core_->plan.model.query_heads();
-            !in.lse.empty() && in.lse.size() != heads)
-            return status::failure(errc::invalid_argument, "attend: lse has %zu floats; valid: %zu",
-                                   in.lse.size(), heads);
-        if (status s = check_room("attend", seq, layer, shard, tokens); !s) return s;
-        return core_->shards[shard].attend(seq.slot, static_cast<std::uint32_t>(layer), in, out);
+                                std::span<float> out) noexcept {
+        return one_by_one("attend", seq, layer,
+                          [&](unsigned shard) { return attend(seq, layer, in, out, shard); });
+    }
+    [[nodiscard]] status attend(sequence_id seq, std::size_t layer, const layer_input& in,
+                                std::span<float> out, unsigned shard) noexcept {
+        return in_one("attend", seq, layer, shard, [&](shard_type& s, std::uint32_t l) -> status {
+            std::size_t tokens = 0;
+            if (status e = core_->calls.input("attend", in, out, false, tokens); !e) return e;
+            if (status e = core_->calls.outputs("attend", in, out); !e) return e;
+            if (status e = check_token("attend", s, seq, l); !e) return e;
+            return s.attend(seq.slot, l, in, out);
+        });
     }
 
-    /// Appends k, v (H, D) without attention, for engines that attend themselves (then select()).
+    /// Appends k, v (H, D) without attention, for engines that attend themselves (then select()). Refused
+    /// where the preset evicts by attention mass.
+    [[nodiscard]] status append(sequence_id seq, std::size_t layer, const layer_input& in) noexcept {
+        return one_by_one("append", seq, layer,
+                          [&](unsigned shard) { return append(seq, layer, in, shard); });
+    }
     [[nodiscard]] status append(sequence_id seq, std::size_t layer, const layer_input& in,
-                                unsigned shard = 0) noexcept {
-        std::size_t tokens = 0;
-        if (status s = check_call("append", seq, layer, shard); !s) return s;
-        layer_input rows = in;
-        rows.q = {}; // of no use here
-        if (status s = check_input("append", rows, {}, false, tokens); !s) return s;
-        if (status s = check_room("append", seq, layer, shard, tokens); !s) return s;
-        return core_->shards[shard].append(seq.slot, static_cast<std::uint32_t>(layer), in);
+                                unsigned shard) noexcept {
+        if (needs_mass) return refuse("append", "it evicts by attention mass, which only attend() sees");
+        return in_one("append", seq, layer, shard, [&](shard_type& s, std::uint32_t l) -> status {
+            std::size_t tokens = 0;
+            layer_input rows = in;
+            rows.q = {}; // of no use here
+            if (status e = core_->calls.input("append", rows, {}, false, tokens); !e) return e;
+            if (status e = check_token("append", s, seq, l); !e) return e;
+            return s.append(seq.slot, l, in);
+        });
     }
 
     /// Starts the reads of a layer early for a guessed (or the true) query q (HQ, D). A hint: what does not
-    /// fit is left to attend(); what was not needed is counted in wasted_bytes.
-    status prefetch(sequence_id seq, std::size_t layer, std::span<const float> q,
-                    unsigned shard = 0) noexcept {
-        if (status s = check_call("prefetch", seq, layer, shard); !s) return s;
-        if (status s = check_floats("prefetch", "q", q, core_->calls.query_floats); !s) return s;
-        return core_->shards[shard].prefetch(seq.slot, static_cast<std::uint32_t>(layer), q);
+    /// fit is left to attend(); what was not needed is counted in wasted_bytes. Nothing to do where entries
+    /// are in memory.
+    status prefetch(sequence_id seq, std::size_t layer, std::span<const float> q) noexcept {
+        return one_by_one("prefetch", seq, layer,
+                          [&](unsigned shard) { return prefetch(seq, layer, q, shard); });
+    }
+    status prefetch(sequence_id seq, std::size_t layer, std::span<const float> q, unsigned shard) noexcept {
+        return in_one("prefetch", seq, layer, shard, [&](shard_type& s, std::uint32_t l) -> status {
+            if (status e = core_->calls.floats("prefetch", "q", q, core_->calls.query_floats); !e) return e;
+            return s.prefetch(seq.slot, l, q);
+        });
     }
 
     /// For engines with their own attention kernel: brings in what q (HQ, D) selects and calls
     /// visit(std::size_t kv_head, rows_view<E> keys, rows_view<E> values) for every block to attend (append()
-    /// first). The views stay valid until the next call on this shard.
+    /// first). The views stay valid until the next call on this shard. Refused where keys and values alone do
+    /// not make the attention.
+    template <class Visit>
+    [[nodiscard]] status select(sequence_id seq, std::size_t layer, std::span<const float> q,
+                                Visit&& visit) noexcept {
+        return one_by_one("select", seq, layer,
+                          [&](unsigned shard) { return select(seq, layer, q, visit, shard); });
+    }
     template <class Visit>
     [[nodiscard]] status select(sequence_id seq, std::size_t layer, std::span<const float> q, Visit&& visit,
-                                unsigned shard = 0) noexcept {
-        if (status s = check_call("select", seq, layer, shard); !s) return s;
-        if (status s = check_floats("select", "q", q, core_->calls.query_floats); !s) return s;
-        const auto l = static_cast<std::uint32_t>(layer);
-        if (status s = core_->shards[shard].select(seq.slot, l, q); !s) return s;
-        core_->shards[shard].views(seq.slot, l, visit);
-        return {};
+                                unsigned shard) noexcept {
+        constexpr const char* why = why_no_views();
+        if constexpr (why != nullptr) {
+            static_cast<void>(visit);
+            return refuse("select", why);
+        } else {
+            return in_one("select", seq, layer, shard, [&](shard_type& s, std::uint32_t l) -> status {
+                if (status e = core_->calls.floats("select", "q", q, core_->calls.query_floats); !e) return e;
+                return s.select(seq.slot, l, q, visit);
+            });
+        }
     }
 
-    /// Gives up the last n tokens in all layers; they must still be in the window.
+    /// Gives up the last n tokens in all layers. They must still be in the window, or, where entries stay in
+    /// memory, still be held; what was dropped in their favour does not come back.
     status rewind(sequence_id seq, std::size_t n) noexcept {
-        if (status s = check_sequence("rewind", seq); !s) return s;
         const auto count = static_cast<std::uint32_t>(std::min<std::size_t>(n, none - 1));
-        for (auto& shard : core_->shards)
-            for (std::uint32_t l = 0; l < core_->plan.model.layers; ++l)
-                if (status s = shard.check_rewind(seq.slot, l, count); !s) return s;
-        for (auto& shard : core_->shards)
-            for (std::uint32_t l = 0; l < core_->plan.model.layers; ++l) shard.rewind(seq.slot, l, count);
-        return {};
+        const std::uint32_t layers = core_->calls.layers;
+        status refused;
+        const status done = in_all(
+            "rewind", seq,
+            [&](shard_type& s) {
+                for (std::uint32_t l = 0; l < layers && refused.ok(); ++l)
+                    refused = s.check_rewind(seq.slot, l, count);
+            },
+            [&](shard_type& s) {
+                for (std::uint32_t l = 0; l < layers && refused.ok(); ++l) s.rewind(seq.slot, l, count);
+            });
+        return done.ok() ? refused : done;
     }
 
     /// Tries writes that failed in the background once more; appends are refused until this succeeds.
     status retry_writes(sequence_id seq) noexcept {
-        if (status s = check_sequence("retry_writes", seq); !s) return s;
         status worst;
-        for (auto& shard : core_->shards)
-            if (status s = shard.retry_writes(seq.slot); !s) worst = s;
-        return worst;
+        const status done = in_all("retry_writes", seq, [&](shard_type& s) {
+            if (status e = s.retry_writes(seq.slot); !e) worst = e;
+        });
+        return done.ok() ? worst : done;
     }
 
+    /// kept_entries: entries held now, over all sequences, layers and heads, where retention drops some.
     [[nodiscard]] statistics stats() const noexcept {
         statistics total;
-        for (auto& shard : core_->shards) total += shard.stats(0);
+        for (const auto& shard : core_->shards) total += shard.stats();
         total.bytes_by_part = core_->parts;
         total.resident_bytes_peak += core_->parts.total() - core_->parts.frames - core_->parts.tails;
         return total;
     }
 
-    [[nodiscard]] unsigned shards() const noexcept { return static_cast<unsigned>(core_->shards.size()); }
-    [[nodiscard]] io_facts facts() const noexcept { return core_->device.facts(); }
-    /// Tokens that a layer of a sequence holds, staged ones included; 0 for a sequence or layer that is not
-    /// there. Exclusive.
+    [[nodiscard]] unsigned shards() const noexcept { return core_->calls.shards; }
+    [[nodiscard]] io_facts facts() const noexcept { return core_->facts(); }
+    /// Tokens that a layer of a sequence has seen, dropped and staged ones included; 0 for a sequence or
+    /// layer that is not there.
     [[nodiscard]] std::size_t tokens(sequence_id seq, std::size_t layer) noexcept {
-        if (!check_call("tokens", seq, layer, 0)) return 0;
+        if (!core_->calls.call("tokens", seq, layer, 0)) return 0;
         for (auto& shard : core_->shards)
             if (const std::uint32_t n = shard.tokens(seq.slot, static_cast<std::uint32_t>(layer)); n != none)
                 return n;
         return 0;
     }
 
+    /// The calls of one shard, for the thread that has it. Refers to the manager, which must not move
+    /// meanwhile.
+    class shard_handle {
+      public:
+        [[nodiscard]] status prefill(sequence_id seq, std::size_t layer, const layer_input& in,
+                                     std::span<float> out) const noexcept {
+            return cache_->prefill(seq, layer, in, out, index_);
+        }
+        [[nodiscard]] status attend(sequence_id seq, std::size_t layer, const layer_input& in,
+                                    std::span<float> out) const noexcept {
+            return cache_->attend(seq, layer, in, out, index_);
+        }
+        [[nodiscard]] status append(sequence_id seq, std::size_t layer,
+                                    const layer_input& in) const noexcept {
+            return cache_->append(seq, layer, in, index_);
+        }
+        status prefetch(sequence_id seq, std::size_t layer, std::span<const float> q) const noexcept {
+            return cache_->prefetch(seq, layer, q, index_);
+        }
+        template <class Visit>
+        [[nodiscard]] status select(sequence_id seq, std::size_t layer, std::span<const float> q,
+                                    Visit&& visit) const noexcept {
+            return cache_->select(seq, layer, q, visit, index_);
+        }
+        [[nodiscard]] unsigned index() const noexcept { return index_; }
+
+      private:
+        friend kv_manager;
+        shard_handle(kv_manager& cache, unsigned index) noexcept : cache_(&cache), index_(index) {}
+        kv_manager* cache_;
+        unsigned index_;
+    };
+    /// `i` beyond shards(): every call on the handle says so.
+    [[nodiscard]] shard_handle shard(unsigned i) noexcept { return {*this, i}; }
+    /// The shard that a sequence belongs to where sequences are divided.
+    [[nodiscard]] unsigned shard_of(sequence_id seq) const noexcept { return seq.slot % core_->calls.shards; }
+
     /// The shard's inside, for tests of invariants. Not part of the stable interface.
     [[nodiscard]] auto& inspect(unsigned shard) noexcept { return core_->shards[shard]; }
 
   private:
-    using shard_type = shard<Preset, Geometry>;
-    using pool = typename types::pool;
+    using planner_type = planner<Preset, Geometry>;
+    using core_type = cache_core<Preset, Geometry>;
+    using shard_type = kvtl::shard<types>;
 
-    /// Members are destroyed in reverse order: the device (which waits for its transfers) before the memory.
-    struct core {
-        reservation memory;
-        typename types::lane_table lanes;
-        typename types::device device;
-        cache_plan plan;
-        memory_parts parts;
-        std::vector<pool> pools;
-        std::vector<shard_type> shards;
-        call_checks<element_type> calls;
-        bool adapt_prompt = false;
+    explicit kv_manager(std::unique_ptr<core_type> c) noexcept : core_(std::move(c)) {}
 
-        explicit core(typename types::device d) : device(std::move(d)) {}
-    };
-
-    explicit kv_manager(std::unique_ptr<core> c) noexcept : core_(std::move(c)) {}
-
-    /// The calibration file of a preset that needs one, or can use one.
-    struct calibration {
-        std::unique_ptr<calibration_file> file;
-        [[nodiscard]] std::size_t bytes() const noexcept { return file ? file->bytes() : 0; }
-    };
-    static error open_calibration(const config& c, const Geometry& g, calibration& out) {
-        if constexpr (requires { Preset::index::calibrated; }) {
-            constexpr auto kind = Preset::index::calibrated;
-            if (c.calibration.empty() && !contains(needed_signals<Preset>(), signal::calibration))
-                return {errc::ok, {}}; // the index can do without
-            if (c.calibration.empty())
-                return {errc::unsupported,
-                        "calibration is empty; preset " + std::string(preset_name<Preset>()) +
-                            " needs a calibration file with section " + std::string(kind_name(kind))};
-            calibration_request want{.kinds = kind_bit(kind)};
-            if constexpr (requires { c.index.rank; })
-                want.rank = std::min(c.index.rank, g.kv_heads() * g.head_dim());
-            else if constexpr (requires { c.index.channels; })
-                if (calibration_extents::has_directions(kind))
-                    want.rank = std::min(c.index.channels, g.head_dim());
-            auto file = calibration_file::open(c.calibration, g.extents(), want);
-            if (!file) return file.error();
-            out.file = std::make_unique<calibration_file>(std::move(*file));
+    static constexpr bool needs_mass = [] {
+        if constexpr (types::drops && !types::retrieves)
+            return types::reads_mass;
+        else
+            return false;
+    }();
+    /// Why select() has nothing to show, or null.
+    [[nodiscard]] static consteval const char* why_no_views() {
+        if constexpr (types::drops && !types::retrieves) {
+            if (types::reads_mass) return "it evicts by attention mass, which only attend() sees";
+            if (types::position::moves) return "its keys change their positions";
+            if (types::retention::merges) return "its entries carry weights";
+            if (types::score::per_query_head) return "every query head keeps entries of its own";
         } else {
-            static_cast<void>(c), static_cast<void>(g), static_cast<void>(out);
+            if (chooser<types>::per_query) return "every query head attends units of its own";
+            if (detail::estimates<typename types::remainder>())
+                return "estimates stand in for what it does not read";
         }
-        return {errc::ok, {}};
+        return nullptr;
+    }
+    [[nodiscard]] static status refuse(const char* call, const char* why) noexcept {
+        return status::failure(errc::unsupported, "%s: preset %s does not offer it: %s", call,
+                               preset_name<Preset>().data(), why);
     }
 
-    static result<std::unique_ptr<core>> open_core(const config& c, const Geometry& g,
-                                                   const typename planner<Preset, Geometry>::answer& a,
-                                                   const calibration& bases) {
-        auto memory = reservation::make(a.bytes());
-        if (!memory) return memory.error();
-        const auto fixed = memory->memory().first(a.fixed_bytes),
-                   frames = memory->memory().subspan(a.fixed_bytes);
-        const superblock block = make_superblock(g.extents(), sizeof(element_type),
-                                                 preset_fingerprint<Preset>(), a.plan.device_page);
-        const std::uint64_t step = std::uint64_t{file_map::step_bytes} * a.plan.shards;
-        const std::uint64_t data = std::uint64_t{a.plan.file_pages} * a.page_bytes * a.plan.shards;
-        auto device =
-            types::io::open(c.io, {.queues = a.plan.shards,
-                                   .depth = 64,
-                                   .max_in_flight = a.plan.max_in_flight,
-                                   .arena = frames,
-                                   .superblock = superblock_bytes(block),
-                                   .max_bytes = a.page_bytes + (data + step - 1) / step * step + step});
-        if (!device) return device.error();
-        auto made = std::make_unique<core>(std::move(*device));
-        made->memory = std::move(*memory);
-        made->plan = a.plan;
-        made->parts = a.parts;
-        made->adapt_prompt = c.adapt_prompt;
-        made->calls = {.layers = g.layers(),
-                       .shards = a.plan.shards,
-                       .max_tokens = a.plan.sizes.max_tokens,
-                       .query_floats = std::size_t{g.query_heads()} * g.head_dim(),
-                       .key_floats = std::size_t{g.kv_heads()} * g.head_dim(),
-                       .slots = {a.plan.max_sequences, typename call_checks<element_type>::slot_state{}}};
-        const std::size_t shard_pools = a.plan.pools * (types::sequential ? 2U : 1U);
-        made->pools.resize(a.plan.shards * shard_pools);
-        made->shards = std::vector<shard_type>(a.plan.shards);
-        carver carve(fixed);
-        calibration_view view;
-        if (bases.file) {
-            auto read = bases.file->read(carve.template take<std::byte>(bases.bytes()));
-            if (!read) return read.error();
-            view = *read;
+    /// Holds a shard for one call.
+    class turn {
+      public:
+        explicit turn(shard_type& s) noexcept
+            : shard_(s.busy.test_and_set(std::memory_order_acquire) ? nullptr : &s) {}
+        turn(const turn&) = delete;
+        turn& operator=(const turn&) = delete;
+        ~turn() {
+            if (shard_ != nullptr) shard_->busy.clear(std::memory_order_release);
         }
-        const std::uint32_t lanes = a.plan.max_sequences * a.plan.model.layers * a.plan.model.lanes();
-        made->lanes.sizes = a.plan.sizes;
-        made->lanes.offsets = types::lane::offsets::make(a.plan.sizes);
-        made->lanes.lanes_per_layer = a.plan.model.lanes();
-        made->lanes.lanes_per_slot = a.plan.model.layers * a.plan.model.lanes();
-        made->lanes.blocks = carve.template take<std::byte>(lanes * made->lanes.offsets.bytes).data();
-        for (std::uint32_t i = 0; i < lanes; ++i) made->lanes.at(i).reset();
-        const std::size_t shard_frames = frames.size() / a.plan.shards;
-        for (std::uint32_t s = 0; s < a.plan.shards; ++s) {
-            made->shards[s].init(a.plan, c, g, s, made->device, made->lanes, carve, carve,
-                                 frames.subspan(s * shard_frames, shard_frames),
-                                 std::span(made->pools).subspan(s * shard_pools, shard_pools), a.page_bytes);
-            made->shards[s].bind(view);
-        }
-        return made;
+        [[nodiscard]] bool taken() const noexcept { return shard_ != nullptr; }
+
+      private:
+        shard_type* shard_;
+    };
+    [[nodiscard]] static status busy(const char* call, unsigned shard) noexcept {
+        return status::failure(
+            errc::busy,
+            "%s: another thread is in a call of shard %u; valid: one thread in a shard at a "
+            "time",
+            call, shard);
     }
 
-    status check_sequence(const char* call, sequence_id seq) const noexcept {
-        return core_->calls.sequence(call, seq);
+    /// One call on one shard.
+    template <class Call>
+    [[nodiscard]] status in_one(const char* name, sequence_id seq, std::size_t layer, unsigned shard,
+                                Call&& call) noexcept {
+        if (status s = core_->calls.call(name, seq, layer, shard); !s) return s;
+        const turn mine(core_->shards[shard]);
+        if (!mine.taken()) return busy(name, shard);
+        return call(core_->shards[shard], static_cast<std::uint32_t>(layer));
     }
-    status check_call(const char* call, sequence_id seq, std::size_t layer, unsigned shard) const noexcept {
-        return core_->calls.call(call, seq, layer, shard);
+    /// Calls on every shard that has a part of the sequence, all of them held meanwhile.
+    template <class... Calls>
+    [[nodiscard]] status in_all(const char* name, sequence_id seq, Calls&&... calls) noexcept {
+        if (status unknown = core_->calls.sequence(name, seq); !unknown) return unknown;
+        return hold(name, seq, 0, [&] { (core_->for_each_owner(seq.slot, calls), ...); });
     }
-    status check_floats(const char* call, const char* name, std::span<const float> x,
-                        std::size_t want) const noexcept {
-        return core_->calls.floats(call, name, x, want);
+    template <class Then>
+    [[nodiscard]] status hold(const char* name, sequence_id seq, unsigned from, Then&& then) noexcept {
+        while (from < core_->calls.shards && !core_->owns(seq.slot, from)) ++from;
+        if (from == core_->calls.shards) return then(), status{};
+        const turn mine(core_->shards[from]);
+        if (!mine.taken()) return busy(name, from);
+        return hold(name, seq, from + 1, then);
     }
-    status check_input(const char* call, const layer_input& in, std::span<float> out, bool many,
-                       std::size_t& tokens) const noexcept {
-        return core_->calls.input(call, in, out, many, tokens);
+    /// The same call on every shard that has a part of the sequence and has not completed it already.
+    template <class Call>
+    [[nodiscard]] status one_by_one(const char* name, sequence_id seq, std::size_t layer,
+                                    Call&& call) noexcept {
+        if (status s = core_->calls.call(name, seq, layer, 0); !s) return s;
+        const auto l = static_cast<std::uint32_t>(layer);
+        std::uint32_t least = none;
+        if (status e =
+                in_all(name, seq, [&](shard_type& s) { least = std::min(least, s.tokens(seq.slot, l)); });
+            !e)
+            return e;
+        for (unsigned shard = 0; shard < core_->calls.shards; ++shard) {
+            bool behind = false;
+            if (!core_->owns(seq.slot, shard)) continue;
+            {
+                const turn mine(core_->shards[shard]);
+                if (!mine.taken()) return busy(name, shard);
+                behind = core_->shards[shard].tokens(seq.slot, l) == least;
+            }
+            if (behind)
+                if (status s = call(shard); !s) return s;
+        }
+        return {};
     }
-    status check_room(const char* call, sequence_id seq, std::size_t layer, unsigned shard,
-                      std::size_t tokens) const noexcept {
-        const std::uint32_t have = core_->shards[shard].tokens(seq.slot, static_cast<std::uint32_t>(layer));
+
+    [[nodiscard]] status check_room(const char* call, shard_type& s, sequence_id seq, std::uint32_t layer,
+                                    std::size_t tokens) const noexcept {
+        const std::uint32_t have = s.tokens(seq.slot, layer);
         return have == none ? status{} : core_->calls.room(call, have, tokens);
     }
+    /// A token may come unless a layer was left out before: each looks at the next one.
+    [[nodiscard]] status check_token(const char* call, shard_type& s, sequence_id seq,
+                                     std::uint32_t layer) const noexcept {
+        if (status e = check_room(call, s, seq, layer, 1); !e) return e;
+        if (status e = s.ready(call, seq.slot, layer); !e) return e;
+        const std::uint32_t next = (layer + 1) % core_->calls.layers;
+        const std::uint32_t have = s.tokens(seq.slot, layer), there = s.tokens(seq.slot, next);
+        if (have != none && there < have)
+            return status::failure(errc::invalid_argument,
+                                   "%s: layer %u has %u tokens and layer %u only %u: it was left out; valid: "
+                                   "every layer takes its token before the next one comes",
+                                   call, layer, have, next, there);
+        return {};
+    }
 
-    std::unique_ptr<core> core_;
+    std::unique_ptr<core_type> core_;
 };
 
 }} // namespace kvtl::v0

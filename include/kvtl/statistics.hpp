@@ -56,6 +56,8 @@ struct statistics {
     std::uint64_t resident_chosen_bytes = 0; ///< of these, resident before any read of the step was issued
     std::uint64_t units = 0;                 ///< units that there are now
     std::uint64_t chosen_units = 0;
+    std::uint64_t unpredicted_choices = 0; ///< of predicted-query presets, made by the true query for want of a
+                                           ///< prediction (per layer and shard)
     std::uint64_t reused_units = 0; ///< chosen units that the previous step of their lane had chosen too
     std::uint64_t read_entries = 0; ///< live entries of chosen units that were read
     std::uint64_t decode_reads = 0; ///< reads issued for chosen units
@@ -76,6 +78,7 @@ struct statistics {
         written_bytes += o.written_bytes, writes += o.writes;
         useful_bytes += o.useful_bytes, wasted_bytes += o.wasted_bytes;
         chosen_bytes += o.chosen_bytes, resident_chosen_bytes += o.resident_chosen_bytes;
+        unpredicted_choices += o.unpredicted_choices;
         units += o.units, chosen_units += o.chosen_units, reused_units += o.reused_units,
             read_entries += o.read_entries, decode_reads += o.decode_reads;
         splits += o.splits, delayed_splits += o.delayed_splits, forced_loads += o.forced_loads;

@@ -29,6 +29,7 @@ enum class errc : std::uint8_t {
     io_error,         ///< the device failed a read or a write
     corrupt,          ///< a page came back with another checksum
     writes_pending,   ///< a background write failed; appends wait for retry_writes()
+    busy,             ///< another thread is in a call of the same shard
 };
 
 /// The outcome of a hot call: a code and, when it is not ok, one line of text held inline (no allocation).

@@ -50,9 +50,10 @@ struct lane_state {
     std::uint32_t tokens = 0;
     std::uint32_t sinks = 0;
     std::uint32_t window_begin = 0;
-    std::uint32_t units = 0;          ///< units in the table; they are never removed, splits only add
-    std::uint32_t buffered = 0;       ///< entries in the buffer
-    std::uint32_t stored = 0;         ///< entry-wise layouts: entries in the lane's stream of pages
+    std::uint32_t dropped = 0;  ///< tokens of the prompt that retention gave up; the others are counted above
+    std::uint32_t units = 0;    ///< units in the table; they are never removed, splits only add
+    std::uint32_t buffered = 0; ///< entries in the buffer
+    std::uint32_t stored = 0;   ///< entry-wise layouts: entries in the lane's stream of pages
     std::uint32_t stream_tail = none; ///< entry-wise layouts: frame of the stream's last page
     std::uint32_t key_tail = none;    ///< the same for keys that have pages of their own
     std::uint32_t staged = 0;         ///< tokens staged by a prefill whose last chunk has not come

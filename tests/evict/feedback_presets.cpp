@@ -103,7 +103,7 @@ TEST_CASE("h2o: accumulated in prompt and decode, the least leaves at every quer
             first += n;
         }
         CHECK(error.value() < exact);
-        CHECK(cache.inspect(0).pool().used_peak() <= 4 * kvtl::blocks_for(41));
+        CHECK(cache.inspect(0).kept().pool().used_peak() <= 4 * kvtl::blocks_for(41));
         for (std::uint32_t t = 120; t < 200; ++t) {
             CHECK(decode_and_compare(cache, seq, data, t) < exact);
             for (auto& [at, lane] : model) {

@@ -145,7 +145,7 @@ TEST_CASE("merged entries carry counts; sinks are never changed") {
         double merged = 0;
         for (std::uint32_t l = 0; l < 2; ++l)
             for (std::uint32_t h = 0; h < 2; ++h) {
-                auto& shard = cache.inspect(0);
+                auto& shard = cache.inspect(0).kept();
                 const auto held = shard.open(shard.lanes_of(0, l)[h]);
                 for (std::uint32_t i = 0; i < held.size(); ++i) {
                     merged += std::exp(static_cast<double>(held.log_weight(i))) - 1.0;
@@ -349,7 +349,7 @@ TEST_CASE("locret: a gate over q, k and v of all heads; a prompt in chunks takes
         }
         CHECK(error.value() < exact);
         for (unsigned s = 0; s < 2; ++s) // beside the chunk in the work area, no more than the budget
-            CHECK(cache.inspect(s).pool().used_peak() <= 2 * kvtl::blocks_for(41));
+            CHECK(cache.inspect(s).kept().pool().used_peak() <= 2 * kvtl::blocks_for(41));
         for (std::size_t t = 120; t < 125; ++t) CHECK(decode_and_compare(cache, seq, data, t) < exact);
     }
     auto config = sized<cache_t>(40);

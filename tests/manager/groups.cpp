@@ -212,26 +212,17 @@ TEST_CASE("every query chooses for itself") {
                          true_query);
 }
 
-TEST_CASE("without a prediction the previous step's choice is used again, except in layer 0") {
+TEST_CASE("without a prediction the true query decides, read on demand and counted") {
+    compare<ahead_cache>(config_for<ahead_cache>(60, 4),
+                         {.group = 4, .lane_heads = 2, .attend_tokens = 60, .soft = true}, true_query);
     const drift data(model, 400, 32);
     auto cache = open_cache<ahead_cache>(config_for<ahead_cache>(60, 4));
     reader<ahead_cache> one(cache, data, 0);
     one.prefill(200);
-    const auto chosen = [&] { return cache.inspect(0).store().at(2).chosen_before()[0]; }; // layer 2
-    std::vector<float> guess(data.q(2, 17).begin(), data.q(2, 17).end());
-    one.step([&](std::size_t l) {
-        if (l == 2) require_ok(cache.prefetch(one.id(), 2, guess));
-    });
-    const auto first = chosen();
-    CHECK(first != 0);
-    const auto before = cache.stats();
-    one.decode(1);
-    CHECK(chosen() == first);
-    const auto after = cache.stats();
-    CHECK(after.reused_units - before.reused_units >= 12); // (60 - 3 - 12) / 4 groups, layer 2
-    require_ok(cache.prefetch(one.id(), 2, data.q(2, 150)));
-    one.step([](std::size_t) {});
-    CHECK(chosen() != first);
+    one.decode(3);
+    CHECK(cache.stats().unpredicted_choices == 3 * (model.layers - 1)); // layer 0 has nobody to predict it
+    one.step([&](std::size_t l) { require_ok(cache.prefetch(one.id(), l, data.q(l, 17))); });
+    CHECK(cache.stats().unpredicted_choices == 3 * (model.layers - 1));
 }
 
 TEST_CASE("a prompt whose first chunk fails leaves an empty sequence, a later one ends it") {
@@ -254,6 +245,8 @@ TEST_CASE("a prompt whose first chunk fails leaves an empty sequence, a later on
             error.see(static_cast<double>(out[t * data.query_floats() + i]) - dense[i]);
     }
     CHECK(error.value() < exact);
+    for (std::size_t l = 1; l < model.layers; ++l)
+        require_ok(cache.prefill(seq, l, data.input(l, 0, 150), {}));
     // A read that fails is an error of that call only.
     c.io.faults->reads = 0;
     c.io.faults->fail_read.first = 0;

@@ -102,6 +102,12 @@ TEST_CASE("impossible numbers name the field and what is valid") {
     bad([](config& c) { c.attend_tokens = 0; }, {"attend_tokens is 0"});
     bad([](config& c) { c.shards = 0; }, {"shards is 0", "KV heads (2)"});
     bad([](config& c) { c.shards = 3; }, {"shards is 3"});
+    bad([](config& c) { c.shards = 3, c.max_sequences = 2, c.divide = kvtl::division::sequences; },
+        {"shards is 3", "max_sequences (2)"});
+    bad([](config& c) { c.keep_tokens = 100; }, {"keep_tokens is 100", "dynakv keeps every entry"});
+    bad([](config& c) { c.attend_tokens = 36; },
+        {"attend_tokens is 36", "sink_tokens + window_tokens = 4 + 32"});
+    bad([](config& c) { c.window_tokens = 1001; }, {"window_tokens is 1001", "1 to max_tokens (1000)"});
     bad([](config& c) { c.window_tokens = 0; }, {"window_tokens is 0"});
     bad([](config& c) { c.tail_frames = 0; }, {"tail_frames is 0"});
     bad([](config& c) { c.read_through_pages = 1000; }, {"read_through_pages is 1000", "0 to 128"});
@@ -118,6 +124,15 @@ TEST_CASE("impossible numbers name the field and what is valid") {
     g.memory_bytes = 4 << 20;
     g.clusterer.group_tokens = 0;
     refuses<groups_t>(g, kvtl::errc::invalid_argument, {"clusterer.group_tokens is 0", "1 to 4096"});
+}
+
+TEST_CASE("a preset's own window is cut to max_tokens; what fits in it needs no larger budget") {
+    const scratch_folder folder;
+    auto c = good(folder);
+    c.max_tokens = 20;
+    c.attend_tokens = 10;
+    const auto cache = open_cache<cache_t>(c);
+    CHECK(cache.stats().bytes_by_part.window == std::size_t{4 + 20 + 1} * 2 * 64 * 2 * 4);
 }
 
 TEST_CASE("a shape that contradicts the compiled one is refused") {

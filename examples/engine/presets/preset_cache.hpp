@@ -17,8 +17,10 @@
 
 namespace engine {
 
-/// The preset with a device that is chosen at run time.
+/// The preset with a device that is chosen at run time, where it has one.
 template <class Preset> struct on_any_io : Preset { using io = kvtl::any_io; };
+template <class Preset>
+using as_run = std::conditional_t<kvtl::retrieves<Preset>, on_any_io<Preset>, Preset>;
 
 /// Head size and all else come from the model file.
 using any_model = kvtl::geometry<kvtl::shape{}>;
@@ -112,17 +114,6 @@ template <class Config> [[nodiscard]] std::vector<std::pair<std::string, std::st
     return all;
 }
 
-/// Where the heads of a layer are decided together a sequence belongs to one shard: more shards than
-/// sequences would only reserve memory.
-template <class Preset> [[nodiscard]] consteval bool decides_heads_together() {
-    if constexpr (kvtl::drops_entries<Preset>) {
-        using score = typename Preset::retention::score;
-        return Preset::budget::decides_together || score::decides_together || score::reads_values;
-    } else {
-        return false;
-    }
-}
-
 } // namespace detail
 
 /// All that passes through this interface. What a preset needs of it, wants() says; whether the program that
@@ -130,7 +121,7 @@ template <class Preset> [[nodiscard]] consteval bool decides_heads_together() {
 using any_signal = kvtl::supplied<engine_signals, kvtl::signal::external>;
 
 template <class Preset> class preset_cache final : public kv_cache {
-    using manager = kvtl::kv_manager<on_any_io<Preset>, any_model, any_signal>;
+    using manager = kvtl::kv_manager<as_run<Preset>, any_model, any_signal>;
 
   public:
     preset_cache(manager m, const typename manager::config& c)
@@ -146,25 +137,26 @@ template <class Preset> class preset_cache final : public kv_cache {
         c.keep_tokens = o.keep_tokens;
         c.prefill_tokens = o.prefill_tokens;
         c.shards = o.shards;
-        if constexpr (detail::decides_heads_together<Preset>())
-            c.shards = static_cast<unsigned>(std::min<std::size_t>(o.shards, o.max_sequences));
         c.time_phases = o.time_phases;
         const auto backend = kvtl::any_io::parse(o.io);
         if (!backend)
             return kvtl::error(kvtl::errc::invalid_argument,
                                "--io is " + o.io + "; valid: uring, posix, memory");
-        c.io.use = *backend;
-        c.io.path = o.path;
-        c.io.limit = o.limit;
+        if constexpr (kvtl::retrieves<Preset>) {
+            c.io.use = *backend;
+            c.io.path = o.path;
+            c.io.limit = o.limit;
+        }
         if (!o.rope_frequencies.empty()) detail::describe_rope(c, o);
         for (const setting& s : o.settings)
             if (s.policy == Preset::name)
                 if (auto done = detail::apply(c, s); !done) return done.error();
         // `full` keeps everything in memory by definition: the bound is for the others, and it needs no file.
-        if (c.window_tokens == kvtl::whole_sequence) {
-            c.memory_bytes = std::numeric_limits<std::size_t>::max() / 2;
-            c.io.use = kvtl::any_io::backend::memory;
-        }
+        if constexpr (kvtl::retrieves<Preset>)
+            if (c.window_tokens == kvtl::whole_sequence) {
+                c.memory_bytes = std::numeric_limits<std::size_t>::max() / 2;
+                c.io.use = kvtl::any_io::backend::memory;
+            }
         if constexpr (contains(kvtl::needed_signals<Preset>(), kvtl::signal::calibration))
             if (o.calibration.empty())
                 return kvtl::error(kvtl::errc::unsupported,
@@ -176,7 +168,7 @@ template <class Preset> class preset_cache final : public kv_cache {
                 return kvtl::error(kvtl::errc::unsupported,
                                    "--gates: policy " + o.policy +
                                        " needs a file with the weights of its gates "
-                                       "(kvtl/evict/gate_weights.hpp lays it out; kvtl-calibrate fits "
+                                       "(kvtl/calibration/gate_weights.hpp lays it out; kvtl-calibrate fits "
                                        "those of locret)");
             auto read = read_gates(o.gates);
             if (!read) return read.error();
@@ -185,12 +177,11 @@ template <class Preset> class preset_cache final : public kv_cache {
         }
         c.supplied = o.supplied;
         c.calibration = o.calibration;
-        if constexpr (requires { manager::fitted(c); })
-            if (o.fit) {
-                auto fitting = manager::fitted(c);
-                if (!fitting) return fitting.error();
-                c = *fitting;
-            }
+        if (o.fit) {
+            auto fitting = manager::fitted(c);
+            if (!fitting) return fitting.error();
+            c = *fitting;
+        }
         auto opened = manager::open(c);
         if (!opened) return opened.error();
         return std::unique_ptr<kv_cache>(std::make_unique<preset_cache>(std::move(*opened), c));
@@ -246,8 +237,7 @@ template <class Preset> class preset_cache final : public kv_cache {
         if constexpr (requires { Preset::schedule::wants_prediction; })
             w.prefetch = Preset::schedule::wants_prediction;
         w.evicts = kvtl::drops_entries<Preset>;
-        if constexpr (!requires { typename Preset::second; }) // one that evicts first and then retrieves
-            w.retrieves = !w.evicts;
+        w.retrieves = kvtl::retrieves<Preset>;
         w.gates = has_gates;
         return w;
     }

@@ -11,40 +11,51 @@
 #include <kvtl/status.hpp>
 #include <kvtl/views.hpp>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
-#include <vector>
 
 namespace kvtl { inline namespace v0 {
 
+/// Sequences that may be open at once. begin() and end() of different sequences may run concurrently.
+class sequence_slots {
+  public:
+    sequence_slots() = default;
+    explicit sequence_slots(std::uint32_t n) : stamps_(new std::atomic<std::uint32_t>[n]), size_(n) {
+        for (std::uint32_t i = 0; i < n; ++i) stamps_[i] = 0;
+    }
+    [[nodiscard]] std::uint32_t size() const noexcept { return size_; }
+
+    [[nodiscard]] result<sequence_id> begin() noexcept {
+        for (std::uint32_t slot = 0; slot < size_; ++slot) {
+            std::uint32_t stamp = stamps_[slot].load();
+            if (stamp % 2 == 0 && stamps_[slot].compare_exchange_strong(stamp, stamp + 1))
+                return sequence_id{slot, stamp + 1};
+        }
+        return status::failure(errc::out_of_range, "begin: all %u sequences are open (max_sequences)", size_);
+    }
+    void end(sequence_id seq) noexcept { stamps_[seq.slot].fetch_add(1); }
+    /// A generation is odd while the sequence is open.
+    [[nodiscard]] bool is_open(sequence_id seq) const noexcept {
+        return seq.slot < size_ && seq.generation % 2 == 1 && stamps_[seq.slot].load() == seq.generation;
+    }
+
+  private:
+    std::unique_ptr<std::atomic<std::uint32_t>[]> stamps_;
+    std::uint32_t size_ = 0;
+};
+
 /// E: what entries are stored as; a number that it cannot hold is refused.
 template <element E> struct call_checks {
-    struct slot_state {
-        bool open = false;
-        std::uint32_t generation = 1;
-    };
-
     std::uint32_t layers = 0, shards = 0, max_tokens = 0;
     std::size_t query_floats = 0, key_floats = 0; ///< of one token: HQ * D, H * D
-    std::vector<slot_state> slots;                ///< one per sequence that may be open
-
-    [[nodiscard]] result<sequence_id> begin() {
-        for (std::uint32_t slot = 0; slot < slots.size(); ++slot)
-            if (!slots[slot].open) {
-                slots[slot].open = true;
-                return sequence_id{slot, slots[slot].generation};
-            }
-        return status::failure(errc::out_of_range, "begin: all %zu sequences are open (max_sequences)",
-                               slots.size());
-    }
-    void end(sequence_id seq) noexcept {
-        slots[seq.slot].open = false;
-        ++slots[seq.slot].generation;
-    }
+    std::uint32_t query_heads = 0;
+    sequence_slots slots;
 
     [[nodiscard]] status sequence(const char* call, sequence_id seq) const noexcept {
-        if (seq.slot >= slots.size() || !slots[seq.slot].open || slots[seq.slot].generation != seq.generation)
+        if (!slots.is_open(seq))
             return status::failure(errc::not_open, "%s: sequence %u (generation %u) is not open", call,
                                    seq.slot, seq.generation);
         return {};
@@ -92,6 +103,17 @@ template <element E> struct call_checks {
         if (!out.empty() && out.size() != tokens * query_floats)
             return status::failure(errc::invalid_argument, "%s: out has %zu floats; valid: %zu", call,
                                    out.size(), tokens * query_floats);
+        return {};
+    }
+    /// Of attend(): `out` and, where it is asked for, `lse` have their sizes.
+    [[nodiscard]] status outputs(const char* call, const layer_input& in,
+                                 std::span<float> out) const noexcept {
+        if (out.empty())
+            return status::failure(errc::invalid_argument, "%s: out is empty; valid: %zu floats", call,
+                                   query_floats);
+        if (!in.lse.empty() && in.lse.size() != query_heads)
+            return status::failure(errc::invalid_argument, "%s: lse has %zu floats; valid: %u", call,
+                                   in.lse.size(), query_heads);
         return {};
     }
     [[nodiscard]] status room(const char* call, std::size_t have, std::size_t more) const noexcept {

@@ -1,4 +1,5 @@
-// Presets that evict when the prompt ends and then retrieve from flash in decode (then.hpp).
+// Presets that evict when the prompt ends and then retrieve from flash in decode: presets that name
+// a retention and retrieve (manager.hpp says what keep_tokens, attend_tokens, sinks and window mean there).
 //
 //   snapkv_then_dynakv  SnapKV (one choice per KV head) thins the prompt out to keep_tokens; DynaKV clusters
 //                       what is left, and attends attend_tokens of it.
@@ -16,7 +17,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/core/then.hpp>
 #include <kvtl/policies/index_minmax_box.hpp>
 #include <kvtl/policies/select_shared_by_layers.hpp>
 #include <kvtl/presets/dynakv.hpp>
@@ -27,8 +27,9 @@ namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
-struct snapkv_then_dynakv : then<snapkv_group, dynakv> {
+struct snapkv_then_dynakv : dynakv {
     static constexpr std::string_view name = "snapkv_then_dynakv";
+    using retention = snapkv_group::retention;
 };
 
 /// The second half of mpcache by itself: nothing is dropped.
@@ -46,8 +47,9 @@ struct shared_boxes : offloaded {
     }
 };
 
-struct mpcache : then<snapkv_group, shared_boxes> {
+struct mpcache : shared_boxes {
     static constexpr std::string_view name = "mpcache";
+    using retention = snapkv_group::retention;
 };
 
 } // namespace presets

@@ -15,7 +15,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/core/eviction_manager.hpp>
 #include <kvtl/policies/retain_drop.hpp>
 #include <kvtl/policies/retain_external.hpp>
 #include <kvtl/policies/retain_probe_attention.hpp>

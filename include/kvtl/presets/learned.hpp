@@ -11,7 +11,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/core/eviction_manager.hpp>
 #include <kvtl/policies/budget_progressive.hpp>
 #include <kvtl/policies/retain_drop.hpp>
 #include <kvtl/policies/retain_gate.hpp>

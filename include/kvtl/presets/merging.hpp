@@ -14,7 +14,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/core/eviction_manager.hpp>
 #include <kvtl/policies/budget_cascade.hpp>
 #include <kvtl/policies/retain_heavy_hitters.hpp>
 #include <kvtl/policies/retain_merge.hpp>

@@ -9,7 +9,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/core/eviction_manager.hpp>
 #include <kvtl/policies/retain_drop.hpp>
 #include <kvtl/policies/retain_external.hpp>
 #include <kvtl/policies/retain_key_difference.hpp>

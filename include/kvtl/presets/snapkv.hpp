@@ -7,7 +7,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/core/eviction_manager.hpp>
 #include <kvtl/policies/retain_drop.hpp>
 #include <kvtl/policies/retain_window_attention.hpp>
 #include <kvtl/presets/full.hpp>

@@ -43,7 +43,7 @@ concept preference_is_known =
 
 template <class T, class G, class Supplied>
 concept eviction_preset_for =
-    drops_entries<T> && !composed<T> && has_all_slots<T> && says_window<T> && compressor_is_raw<T> &&
+    drops_entries<T> && has_all_slots<T> && says_window<T> && compressor_is_raw<T> &&
     retention_names_score<T> && score_for<typename T::retention::score, G> &&
     budget_for<typename T::budget, G> && position_for<typename T::position, G> && layer_wide_agrees<T> &&
     streaming_agrees<T> && preference_is_known<T, G> && contains(Supplied::value, needed_signals<T>());

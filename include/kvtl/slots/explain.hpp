@@ -215,20 +215,12 @@ concept eviction_is_included = requires {
     sizeof(eviction_sentences<T, G>);
 };
 
-/// Sentences about presets made of two; defined in composition.hpp.
-template <class T, class G, class Supplied> struct composition_sentences;
-
 template <class T, class G, class Supplied> consteval bool explain_preset() {
-    if constexpr (composed<T>) {
-        composition_sentences<T, G, Supplied>::print();
-        return true;
-    }
     explain_slots<T>();
     static_assert(says_window<T>,
                   "[kvtl] preset: declare window_tokens and sink_tokens, or inherit them from presets::full");
     if constexpr (has_all_slots<T> && drops_entries<T>) {
-        static_assert(eviction_is_included<T, G>, "[kvtl] retention: this preset drops entries; include "
-                                                  "<kvtl/core/eviction_manager.hpp>");
+        static_assert(eviction_is_included<T, G>, "[kvtl] retention: include <kvtl/slots/preset.hpp>");
         if constexpr (eviction_is_included<T, G>) eviction_sentences<T, G>::print();
         explain_signals<T, Supplied>();
     } else if constexpr (has_all_slots<T>) {

@@ -346,15 +346,10 @@ concept compressor_is_raw = requires {
     typename T::compressor::element_type;
 }
 &&element<typename T::compressor::element_type>;
-/// Presets whose retention gives entries up are served by core/eviction_manager.hpp.
+/// Retention gives entries up.
 template <class T>
 concept drops_entries = requires {
     requires T::retention::drops;
-};
-/// Presets made of one that drops entries and one that retrieves are served by then.hpp.
-template <class T>
-concept composed = requires {
-    requires T::composed;
 };
 template <class P>
 concept shares_choices = (detail::layers_that_share<P>() > 1);

@@ -10,15 +10,38 @@
 
 namespace kvtl { inline namespace v0 {
 
+/// How the lanes of a cache are divided among its shards: by KV heads (head h belongs to shard h % shards),
+/// or by sequences (slot s belongs, with all its heads, to shard s % shards).
+struct shard_division {
+    std::uint32_t shards = 1;
+    bool by_sequence = false;
+
+    [[nodiscard]] bool owns(std::uint32_t slot, std::uint32_t shard) const noexcept {
+        return !by_sequence || slot % shards == shard;
+    }
+    /// Of `n` lanes of a layer: how many a shard has, which is its i-th.
+    [[nodiscard]] std::uint32_t lanes_of(std::uint32_t n, std::uint32_t shard) const noexcept {
+        return by_sequence ? n : (n + shards - 1 - shard) / shards;
+    }
+    [[nodiscard]] std::uint32_t lane(std::uint32_t i, std::uint32_t shard) const noexcept {
+        return by_sequence ? i : shard + i * shards;
+    }
+    /// Sequences that have lanes in one shard, at most.
+    [[nodiscard]] std::uint32_t sequences(std::uint32_t all) const noexcept {
+        return by_sequence ? (all + shards - 1) / shards : all;
+    }
+};
+
 /// Numbers that open() settles and every shard needs.
 struct cache_plan {
     model_extents model;
+    shard_division division;
     lane_sizes sizes;
     std::uint32_t device_page = 4096;
     std::uint32_t max_sequences = 1;
-    std::uint32_t shards = 1;
-    std::uint32_t pools = 1;       ///< per shard: one, or one per sequence
-    std::uint32_t max_entries = 1; ///< of a unit
+    std::uint32_t shard_sequences = 1; ///< sequences that have lanes in one shard
+    std::uint32_t pools = 1;           ///< per shard: one, or one per sequence that it has
+    std::uint32_t max_entries = 1;     ///< of a unit
     std::uint32_t unit_pages = 1;
     std::uint32_t file_pages = 0;  ///< per shard, at most
     std::uint32_t grow_pages = 0;  ///< per shard, beyond which decode adds no units
@@ -33,12 +56,14 @@ struct cache_plan {
     std::size_t fit_bytes = 0;     ///< memory that the index borrows from the slots to fit a lane
     bool time_phases = false;
     std::uint32_t least_frames = 0; ///< what a pool needs to work at all
+    std::size_t most_frames = 0;    ///< beyond which it has no use for more
     std::uint32_t buffer_limit = 1; ///< entries in a lane's buffer that force a load
     std::uint32_t flight_pages = 64;
     std::uint32_t batch_items = 32;
     std::uint32_t chosen_per_lane = 1;
     std::uint32_t prefetches = 2;
     std::uint32_t max_in_flight = 64; ///< requests that a shard's flights may have with the device
+    std::uint32_t moving_rows = 0; ///< fixed groups behind a retention that drops: entries that move at once
     std::uint32_t attend_tokens = 0;
     std::uint32_t gap_pages = 0;
     bool window_only = false; ///< every token stays in the window: no units, no storage

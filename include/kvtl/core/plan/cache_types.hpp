@@ -7,6 +7,7 @@
 #include <kvtl/core/store/page_format.hpp>
 #include <kvtl/core/store/transfers.hpp>
 #include <kvtl/signals.hpp>
+#include <kvtl/slots/preset.hpp>
 
 #include <type_traits>
 #include <utility>
@@ -38,8 +39,31 @@ template <class Remainder> [[nodiscard]] consteval bool remainder_needs_means() 
         return false;
 }
 
-template <class Preset, class Geometry> struct cache_types {
+/// The types of a retention that drops entries; nothing for one that keeps all.
+template <class Preset, class Geometry, bool = drops_entries<Preset>> struct retention_types {
+    static constexpr bool drops = false;
+};
+template <class Preset, class Geometry> struct retention_types<Preset, Geometry, true> {
+    static constexpr bool drops = true;
+    using retention = typename Preset::retention;
+    using score = typename retention::score;
+    using score_config = typename retention::config;
+    using score_state = typename score::template state<Geometry>;
+    using budget = typename Preset::budget;
+    using budget_state = typename budget::template state<Geometry>;
+    using position = typename Preset::position;
+    using position_state = typename position::template state<Geometry>;
+    static constexpr bool reads_mass = feedback_of<retention>() != feedback::unused;
+    /// The heads of a layer are decided together, so a sequence belongs to one shard.
+    static constexpr bool decides_together =
+        budget::decides_together || score::decides_together || score::reads_values;
+};
+
+template <class Preset, class Geometry> struct cache_types : retention_types<Preset, Geometry> {
     using geometry = Geometry;
+    static constexpr store_kind kind = store_of_preset<Preset>();
+    /// Units are chosen among; otherwise entries stay in the rows that retention keeps.
+    static constexpr bool retrieves = kind != store_kind::rows;
     using compressor = typename Preset::compressor;
     using element_type = typename compressor::element_type;
     using clusterer = typename Preset::clusterer;
@@ -63,7 +87,7 @@ template <class Preset, class Geometry> struct cache_types {
     using pool = frame_pool<replacement>;
     using transfers = kvtl::transfers<queue, pool>;
     /// Units are runs of consecutive entries: they need no records beyond residency (group_store.hpp).
-    static constexpr bool sequential = detail::sequential_units<clusterer>() && layout::by_entry;
+    static constexpr bool sequential = kind == store_kind::groups;
     using unit_type = std::conditional_t<sequential, group_record, unit_record>;
     using lane = lane_view<element_type, typename clusterer::lane, unit_type>;
     using lane_table = kvtl::lane_table<lane>;

@@ -42,6 +42,7 @@ template <class Types> struct shard_memory {
     typename runner::scratch step;
     std::span<lane_ref> lanes, other_lanes; ///< of the current call; of a prefetch that it ends
     std::span<float> causal;
+    std::span<float> moving_k, moving_v; ///< (moving_rows, width) what retention kept of one lane, on its way
     std::span<ahead> aheads;
     typename summaries<Types>::scratch sums;
 
@@ -73,6 +74,8 @@ template <class Types> struct shard_memory {
         m.lanes = scratch.take<lane_ref>(p.shard_lanes);
         m.other_lanes = scratch.take<lane_ref>(p.shard_lanes);
         m.causal = scratch.take<float>(p.window_only ? simd::causal_scratch_floats(p.model.dim) : 0);
+        m.moving_k = scratch.take<float>(std::size_t{p.moving_rows} * p.model.width());
+        m.moving_v = scratch.take<float>(std::size_t{p.moving_rows} * p.model.width());
         m.aheads = metadata.take<ahead>(p.prefetches);
         for (std::uint32_t i = 0; i < p.prefetches; ++i) {
             ahead a;

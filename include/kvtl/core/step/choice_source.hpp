@@ -2,7 +2,9 @@
 // an earlier layer that shares its choice.
 //
 //   layer shares (policies/select_shared_by_layers.hpp)   what the layer that leads it chose in this step
-//   chosen for a prediction (query::predicted)            what prefetch() chose, else the previous step's
+//   chosen for a prediction (query::predicted)            what prefetch() chose; without one, the true
+//   query's
+//                                                         choice, read on demand and counted
 //   prefetch() was given the true query                   what prefetch() chose: scored once
 //   otherwise                                             index and selector choose for the query
 //
@@ -39,7 +41,7 @@ template <class Types> class choice_source {
         const bool predicted = detail::chooses_ahead<typename Types::selector>() && layer > 0;
         if (a != nullptr && (predicted || a->same_query(q, a->query.size())))
             return take(lanes, *a), status{};
-        if (predicted && a == nullptr) return step_->choose_again(lanes, arriving), status{};
+        if (predicted) ++store_->stats().unpredicted_choices;
         // Scoring reads the pages of the lane itself: what reads them ahead lands first.
         if constexpr (detail::streams_keys<typename Types::index>())
             if (a != nullptr)

@@ -97,6 +97,12 @@ template <class Types> class prompt_builder {
         }
     }
 
+    /// Row `row` of one head of the lane, stored as it is. k, v: (D).
+    void put(std::uint32_t row, std::uint32_t head, const element_type* k, const element_type* v) noexcept {
+        std::copy_n(k, p_.model.dim, row_k(row) + std::size_t{head} * p_.model.dim);
+        std::copy_n(v, p_.model.dim, row_v(row) + std::size_t{head} * p_.model.dim);
+    }
+
     /// Reads staged rows [from, to) back. `from` is a multiple of the rows of a page.
     [[nodiscard]] status load_staged(const lane& l, std::uint32_t from, std::uint32_t to) noexcept {
         const auto& format = store_->format();

@@ -102,7 +102,7 @@ template <class Types> class prompt_eviction {
         }
         const std::uint64_t start = book_->now();
         if constexpr (score::decides_together) average_board(count, total);
-        eviction_ledger& ledger = book_->memory.ledgers[slot];
+        retention_ledger& ledger = book_->memory.ledgers[slot];
         ledger.competing = n;
         ledger.pinned = sinks + window;
         const std::span<std::uint32_t> keep = book_->keep_of(slot);
@@ -374,7 +374,7 @@ template <class Types> class prompt_eviction {
             const rows held = shard->open(shard->lanes_of(slot, layer)[head]);
             for (std::uint32_t i = ledger().pinned; i < held.size(); ++i) f(std::as_const(held.score(i)));
         }
-        [[nodiscard]] const eviction_ledger& ledger() const noexcept { return shard->memory.ledgers[slot]; }
+        [[nodiscard]] const retention_ledger& ledger() const noexcept { return shard->memory.ledgers[slot]; }
     };
 
     /// Lets the budget revise what all layers seen so far may hold, and cuts them back.

@@ -62,29 +62,6 @@ template <class Types> class step_runner : public step_attention<Types> {
         return {};
     }
 
-    /// For layers whose query nobody predicted: what the previous step chose, then the most recent units, as
-    /// far as the budget allows.
-    void choose_again(std::span<const lane_ref> lanes, std::uint32_t arriving) noexcept {
-        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
-            const lane l = store_->at(lanes[i].id);
-            const std::uint32_t in_memory = l.entries_in_memory() + arriving;
-            std::uint32_t left = p_.attend_tokens > in_memory ? p_.attend_tokens - in_memory : 0, n = 0;
-            const auto bits = l.chosen_before();
-            const auto out = chosen_of(i);
-            for (const bool before : {true, false})
-                for (std::uint32_t u = l.state().units; u-- > 0 && n < out.size();) {
-                    const std::uint32_t entries = store_->entries_of(l.unit(u));
-                    if (((bits[u / 64] >> (u % 64) & 1) != 0) != before || entries > left) continue;
-                    out[n++] = {u, ~std::uint64_t{0}};
-                    left -= entries;
-                }
-            std::sort(out.begin(), out.begin() + n,
-                      [](const chosen_unit& x, const chosen_unit& y) { return x.unit < y.unit; });
-            x_.chosen_count[i] = n;
-            x_.forced[i] = none;
-        }
-    }
-
     /// Adds to a lane's work the unit whose waiting entries must be merged now because the buffer is full.
     void force_full_buffers(std::span<const lane_ref> lanes, std::uint32_t limit) noexcept {
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
@@ -181,14 +158,28 @@ template <class Types> class step_runner : public step_attention<Types> {
         return {};
     }
 
-    /// Appends T tokens to a lane as decode would. An error leaves the lane with the tokens it has taken so
-    /// far.
-    [[nodiscard]] status append_turn(const lane_ref& ref, const layer_input& in, std::uint32_t tokens,
-                                     std::uint32_t buffer_limit) noexcept {
+    /// One entry as it arrives: (width) floats each.
+    struct entry_source {
+        const float *k, *v;
+    };
+    /// The entries of a lane in k, v: (T, H, D).
+    [[nodiscard]] auto rows_of(const lane_ref& ref, const layer_input& in) const noexcept {
+        return
+            [this, at = p_.model.key_offset(ref.in_layer), k = in.k.data(), v = in.v.data()](std::size_t t) {
+                const std::size_t from = t * p_.model.kv_heads * p_.model.dim + at;
+                return entry_source{k + from, v + from};
+            };
+    }
+
+    /// Appends T tokens to a lane as decode would; rows(t) is the entry of the t-th. An error leaves the lane
+    /// with the tokens it has taken so far.
+    template <class Rows>
+    [[nodiscard]] status append_turn(const lane_ref& ref, std::uint32_t tokens, std::uint32_t buffer_limit,
+                                     Rows&& rows) noexcept {
         const lane l = store_->at(ref.id);
         for (std::uint32_t t = 0; t < tokens; ++t) {
             if (status s = make_room(ref.id); !s) return s;
-            encode_arrival(ref, in, t);
+            encode_arrival(ref, rows(t));
             arrive(l);
             if (l.state().buffered >= buffer_limit) static_cast<void>(force_load(ref.id));
             drain_window(ref.id); // the last token may stay: the next call makes room
@@ -197,13 +188,11 @@ template <class Types> class step_runner : public step_attention<Types> {
         return {};
     }
 
-    /// Puts token t of the input where the lane's next token belongs. k, v: (T, H, D).
-    void encode_arrival(const lane_ref& ref, const layer_input& in, std::uint32_t t) noexcept {
+    /// Puts an entry where the lane's next token belongs.
+    void encode_arrival(const lane_ref& ref, const entry_source& e) noexcept {
         const lane l = store_->at(ref.id);
-        const std::size_t from =
-            t * std::size_t{p_.model.kv_heads} * p_.model.dim + p_.model.key_offset(ref.in_layer);
-        simd::encode(in.k.data() + from, l.arrival_k(l.state().tokens), p_.sizes.width);
-        simd::encode(in.v.data() + from, l.arrival_v(l.state().tokens), p_.sizes.width);
+        simd::encode(e.k, l.arrival_k(l.state().tokens), p_.sizes.width);
+        simd::encode(e.v, l.arrival_v(l.state().tokens), p_.sizes.width);
     }
 
     void arrive(const lane& l) noexcept {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/core/plan/eviction_plan.hpp>
+#include <kvtl/core/plan/retention_plan.hpp>
 #include <kvtl/core/store/row_pool.hpp>
 #include <kvtl/statistics.hpp>
 
@@ -18,9 +18,9 @@ template <class Types> struct lane_book {
     using pool_type = row_pool<E, record>;
     using rows = kept_rows<pool_type>;
 
-    eviction_plan plan{};
+    retention_plan plan{};
     std::uint32_t index = 0; ///< of the shard
-    eviction_memory<Types> memory{};
+    retention_memory<Types> memory{};
     bool timed = false;
     pool_type pool;
     typename Types::score_state score{};

@@ -31,6 +31,7 @@ template <class Types> class page_store {
             bounce; ///< entry-wise layouts: frame that holds a page of the stream for now
         const typename Types::lane_table* lanes = nullptr;
         statistics* stats = nullptr;
+        std::uint32_t slots_apart = 1; ///< sequences of this shard are that many slots apart
         std::uint32_t reserved_pages = 0;
     };
 
@@ -50,7 +51,7 @@ template <class Types> class page_store {
     [[nodiscard]] statistics& stats() const noexcept { return *p_.stats; }
     [[nodiscard]] lane at(std::uint32_t lane_id) const noexcept { return p_.lanes->at(lane_id); }
     [[nodiscard]] pool& pool_of(std::uint32_t lane_id) const noexcept {
-        return p_.pools[p_.pools.size() == 1 ? 0 : p_.lanes->slot_of(lane_id)];
+        return p_.pools[p_.pools.size() == 1 ? 0 : p_.lanes->slot_of(lane_id) / p_.slots_apart];
     }
     [[nodiscard]] std::span<pool> pools() const noexcept { return p_.pools; }
 

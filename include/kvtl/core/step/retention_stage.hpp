@@ -1,29 +1,42 @@
-// One shard of a cache that drops entries: checks, and the ways of a prompt and of a decode step.
+// The part of a shard that drops entries: checks, and the ways of a prompt and of a decode step.
+//
+// What is kept stays here, in rows in memory; or, where units are chosen among afterwards, a prompt is only
+// held until it is settled, and visit() shows what is to move.
 //
 // Every call checks that the rows it may need are there before it changes anything; after that nothing can
 // fail.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/core/plan/size_rows.hpp>
 #include <kvtl/core/step/decode_eviction.hpp>
 #include <kvtl/core/step/prompt_eviction.hpp>
 
+#include <algorithm>
+#include <numeric>
+
 namespace kvtl { inline namespace v0 {
 
-template <class Types> class eviction_shard {
+template <class Types> class retention_stage {
   public:
     using book = lane_book<Types>;
     using E = typename book::E;
     using score = typename Types::score;
     using pool_type = typename book::pool_type;
-    using rows = typename book::rows;
+    using kept = typename book::rows;
     static constexpr bool reads_mass = Types::reads_mass;
 
-    void init(const eviction_plan& p, std::uint32_t index, const eviction_memory<Types>& m,
-              std::span<std::byte> blocks, typename Types::score_state s, typename Types::budget_state b,
-              typename Types::position_state position, bool timed) noexcept {
-        book_.plan = p, book_.index = index, book_.memory = m, book_.timed = timed;
-        book_.score = s, book_.budget = b, book_.position = position;
+    /// `blocks`: the memory of the shard's rows; the rest is carved from `fixed`.
+    template <class Config>
+    void init(const Config& c, const row_sizes<Types>& sizes, std::uint32_t index, carver& fixed,
+              std::span<std::byte> blocks) noexcept {
+        const retention_plan& p = sizes.plan;
+        const auto m =
+            retention_memory<Types>::take(p, c.retention, sizes.scores, sizes.budgets, fixed, fixed, fixed);
+        book_.plan = p, book_.index = index, book_.memory = m, book_.timed = c.time_phases;
+        book_.score = typename Types::score_state(c.retention, sizes.scores, m.score);
+        book_.budget = typename Types::budget_state(c.budget, sizes.budgets, m.budget);
+        book_.position = typename Types::position_state(c.position, p.dim, m.position);
         book_.pool = pool_type(blocks, m.links, p.dim);
         for (kept_lane& lane : m.lanes) lane.limit = p.keep;
         prompt_ = prompt_eviction<Types>(book_);
@@ -34,7 +47,8 @@ template <class Types> class eviction_shard {
                                  std::uint32_t tokens, std::span<float> out) noexcept {
         const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
         if (lanes.empty()) return {};
-        if (lanes[0].tokens > 0 && !lanes[0].prompt_open) return turn(slot, layer, in, tokens, out);
+        if constexpr (!Types::retrieves)
+            if (lanes[0].tokens > 0 && !lanes[0].prompt_open) return turn(slot, layer, in, tokens, out);
         const std::uint32_t before = lanes[0].tokens;
         if (status s = check_prompt(slot, layer, in, tokens); !s) return s;
         if constexpr (score::evicts_in_prompt) return stream(slot, layer, in, tokens, out);
@@ -42,10 +56,27 @@ template <class Types> class eviction_shard {
         return prompt_.complete(slot, layer, in, before, tokens, out);
     }
 
+    /// The prompt of a layer is complete, so that a token may come.
+    [[nodiscard]] status ready(const char* call, std::uint32_t slot, std::uint32_t layer) const noexcept {
+        const auto lanes = book_.lanes_of(slot, layer);
+        if (lanes.empty()) return {};
+        if (lanes[0].prompt_open)
+            return status::failure(errc::invalid_argument,
+                                   "%s: the prompt is not complete: %u tokens wait for a prefill with "
+                                   "last_chunk = true",
+                                   call, lanes[0].tokens);
+        const std::uint32_t seen = book_.memory.ledgers[slot].layers_seen;
+        if (Types::budget::late && seen > 0 && seen < book_.plan.layers)
+            return status::failure(errc::invalid_argument,
+                                   "%s: the prompt of layer %u is still to come; budgets are not settled",
+                                   call, seen);
+        return {};
+    }
+
     [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                 std::span<float> out) noexcept {
         if (book_.lanes_of(slot, layer).empty()) return {};
-        if (status s = check_decode("attend", slot, layer); !s) return s;
+        if (status s = ready("attend", slot, layer); !s) return s;
         if (status s = check_arrivals("attend", in, 1); !s) return s;
         if (status s = book_.reserve(slot, book_.growth(slot, layer, 1), "attend", book::rows_for::decode);
             !s)
@@ -57,7 +88,7 @@ template <class Types> class eviction_shard {
 
     [[nodiscard]] status append(std::uint32_t slot, std::uint32_t layer, const layer_input& in) noexcept {
         if (book_.lanes_of(slot, layer).empty()) return {};
-        if (status s = check_decode("append", slot, layer); !s) return s;
+        if (status s = ready("append", slot, layer); !s) return s;
         if (status s = check_arrivals("append", in, 1); !s) return s;
         if (status s = book_.reserve(slot, book_.growth(slot, layer, 1), "append", book::rows_for::decode);
             !s)
@@ -68,20 +99,53 @@ template <class Types> class eviction_shard {
 
     /// visit(kv head, keys, values) for every piece of rows that a layer holds.
     template <class Visit> void views(std::uint32_t slot, std::uint32_t layer, Visit&& visit) noexcept {
-        rows_of(slot, layer, 0, none,
-                [&](std::size_t head, std::uint32_t, rows_view<E> k, rows_view<E> v) { visit(head, k, v); });
-    }
-    /// visit(kv head, number of the first row, keys, values) for every piece of a layer's rows [begin, end).
-    template <class Visit>
-    void rows_of(std::uint32_t slot, std::uint32_t layer, std::uint32_t begin, std::uint32_t end,
-                 Visit&& visit) noexcept {
         const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
-            const rows held = book_.open(lanes[i]);
-            held.pieces(begin, std::min(end, held.size()),
-                        [&](std::uint32_t first, rows_view<E> k, rows_view<E> v, const float*) {
-                            visit(std::size_t{book_.head_of(i)}, first, k, v);
-                        });
+            const kept held = book_.open(lanes[i]);
+            held.pieces(0, held.size(), [&](std::uint32_t, rows_view<E> k, rows_view<E> v, const float*) {
+                visit(std::size_t{book_.head_of(i)}, k, v);
+            });
+        }
+    }
+
+    // ------------------------------------------------------------------------ prompts on their way to units
+    /// A prompt of this layer is here: unfinished, or settled and about to move.
+    [[nodiscard]] bool holds(std::uint32_t slot, std::uint32_t layer) const noexcept {
+        const auto lanes = book_.lanes_of(slot, layer);
+        return !lanes.empty() && lanes[0].tokens > 0;
+    }
+    /// Its last chunk is to come.
+    [[nodiscard]] bool prompt_open(std::uint32_t slot, std::uint32_t layer) const noexcept {
+        return book_.lanes_of(slot, layer)[0].prompt_open;
+    }
+    /// No later layer can change what the layers seen so far keep.
+    [[nodiscard]] bool settled(std::uint32_t slot) const noexcept {
+        return !Types::budget::late || book_.memory.ledgers[slot].layers_seen == book_.plan.layers;
+    }
+    /// Layers whose prompt is complete.
+    [[nodiscard]] std::uint32_t layers_seen(std::uint32_t slot) const noexcept {
+        return book_.memory.ledgers[slot].layers_seen;
+    }
+    /// All layers have moved: the next prompt finds budgets as the first one did.
+    void begin_anew(std::uint32_t slot) noexcept { book_.memory.ledgers[slot] = {}; }
+    /// Rows of the shard's lane i of units, which are as many in each of its heads.
+    [[nodiscard]] std::uint32_t rows(std::uint32_t slot, std::uint32_t layer,
+                                     std::uint32_t i) const noexcept {
+        return book_.lanes_of(slot, layer)[i * lane_heads()].rows.rows;
+    }
+    /// f(row - begin, head of the lane, key (D), value (D)) for the rows [begin, end) of lane i, in the order
+    /// of their tokens.
+    template <class F>
+    void visit(std::uint32_t slot, std::uint32_t layer, std::uint32_t i, std::uint32_t begin,
+               std::uint32_t end, F&& f) noexcept {
+        for (std::uint32_t h = 0; h < lane_heads(); ++h) {
+            const kept held = book_.open(book_.lanes_of(slot, layer)[i * lane_heads() + h]);
+            const std::span<std::uint32_t> order = book_.memory.order.first(held.size());
+            std::iota(order.begin(), order.end(), 0U);
+            std::sort(order.begin(), order.end(),
+                      [&](std::uint32_t a, std::uint32_t b) { return held.token(a) < held.token(b); });
+            for (std::uint32_t row = begin; row < end; ++row)
+                f(row - begin, h, held.key(order[row]), held.value(order[row]));
         }
     }
 
@@ -89,7 +153,7 @@ template <class Types> class eviction_shard {
         for (kept_lane& lane : book_.lanes_of(slot, layer)) {
             if (lane.prompt_open)
                 return status::failure(errc::invalid_argument, "rewind: the prompt is not complete");
-            const rows held = book_.open(lane);
+            const kept held = book_.open(lane);
             std::uint32_t found = 0;
             for (std::uint32_t i = 0; i < held.size(); ++i)
                 found += held.token(i) + std::uint64_t{n} >= lane.tokens ? 1U : 0U;
@@ -103,7 +167,7 @@ template <class Types> class eviction_shard {
     /// What was dropped in favour of the tokens that go now stays dropped.
     void rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n) noexcept {
         for (kept_lane& lane : book_.lanes_of(slot, layer)) {
-            const rows held = book_.open(lane);
+            const kept held = book_.open(lane);
             lane.tokens -= n;
             for (std::uint32_t i = held.size(); i-- > 0;)
                 if (held.token(i) >= lane.tokens) held.remove(i);
@@ -146,11 +210,15 @@ template <class Types> class eviction_shard {
     [[nodiscard]] std::span<kept_lane> lanes_of(std::uint32_t slot, std::uint32_t layer) const noexcept {
         return book_.lanes_of(slot, layer);
     }
-    [[nodiscard]] rows open(kept_lane& lane) noexcept { return book_.open(lane); }
+    [[nodiscard]] kept open(kept_lane& lane) noexcept { return book_.open(lane); }
     [[nodiscard]] const pool_type& pool() const noexcept { return book_.pool; }
-    [[nodiscard]] const eviction_plan& plan() const noexcept { return book_.plan; }
+    [[nodiscard]] const retention_plan& plan() const noexcept { return book_.plan; }
 
   private:
+    /// KV heads of a lane of units.
+    [[nodiscard]] std::uint32_t lane_heads() const noexcept {
+        return Types::unit_of == granularity::layer ? book_.plan.kv_heads : 1;
+    }
     [[nodiscard]] status check_prompt(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                       std::uint32_t tokens) const noexcept {
         const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
@@ -209,21 +277,6 @@ template <class Types> class eviction_shard {
             if (status s = book_.score.check_arrival(in, tokens); !s) return s;
         return {};
     }
-    [[nodiscard]] status check_decode(const char* call, std::uint32_t slot,
-                                      std::uint32_t layer) const noexcept {
-        if (book_.lanes_of(slot, layer)[0].prompt_open)
-            return status::failure(errc::invalid_argument,
-                                   "%s: the prompt is not complete: %u tokens wait for a prefill with "
-                                   "last_chunk = true",
-                                   call, book_.lanes_of(slot, layer)[0].tokens);
-        const std::uint32_t seen = book_.memory.ledgers[slot].layers_seen;
-        if (Types::budget::late && seen > 0 && seen < book_.plan.layers)
-            return status::failure(errc::invalid_argument,
-                                   "%s: the prompt of layer %u is still to come; budgets are not settled",
-                                   call, seen);
-        return {};
-    }
-
     /// A prompt that is never held as a whole. Its queries pay for what is held when their turn comes; its
     /// output is that of the whole chunk.
     [[nodiscard]] status stream(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
@@ -249,7 +302,7 @@ template <class Types> class eviction_shard {
 
     [[nodiscard]] status turn(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                               std::uint32_t tokens, std::span<float> out) noexcept {
-        if (status s = check_decode("prefill", slot, layer); !s) return s;
+        if (status s = ready("prefill", slot, layer); !s) return s;
         if (status s = check_arrivals("prefill", in, tokens); !s) return s;
         if (reads_mass && in.q.empty())
             return status::failure(errc::invalid_argument, "prefill: q is empty; valid: the turn's queries");

@@ -1,6 +1,5 @@
-// Presets that evict at the prompt's end and then retrieve: what reaches storage is what the first half
-// keeps, everything after is the second half, and both live within one bound.
-// SPDX-License-Identifier: MIT
+// Presets that drop at the prompt's end and then retrieve: what reaches storage is what retention keeps,
+// everything after is retrieval, and both live within one bound. SPDX-License-Identifier: MIT
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/presets/composed.hpp>
 #include <kvtl/presets/dynamickv.hpp>
@@ -23,12 +22,16 @@ template <class Preset> using cache_of = kvtl::kv_manager<exactly<Preset>, any_m
 
 using kvtl::presets::mpcache;
 using kvtl::presets::snapkv_then_dynakv;
-struct pyramid_then_quantised : kvtl::presets::then<kvtl::presets::pyramidkv, kvtl::presets::pqcache> {
+struct pyramid_then_quantised : kvtl::presets::pqcache {
     static constexpr std::string_view name = "pyramid_then_quantised";
+    using retention = kvtl::presets::pyramidkv::retention;
+    using budget = kvtl::presets::pyramidkv::budget;
 };
 /// Heads that decide together, then units of all heads.
-struct voted_then_streamed : kvtl::presets::then<kvtl::presets::compress_kv, kvtl::presets::flexgen> {
+struct voted_then_streamed : kvtl::presets::flexgen {
     static constexpr std::string_view name = "voted_then_streamed";
+    using retention = kvtl::presets::compress_kv::retention;
+    using budget = kvtl::presets::compress_kv::budget;
 };
 
 drift numbered(std::size_t tokens, std::uint64_t seed) {
@@ -42,7 +45,7 @@ template <class Cache> typename Cache::config sized(std::size_t keep, unsigned s
     c.memory_bytes = std::size_t{16} << 20;
     c.keep_tokens = keep;
     c.attend_tokens = 400;
-    c.window_tokens = 8;
+    c.window_tokens = 32;
     c.shards = shards;
     return c;
 }
@@ -92,7 +95,7 @@ template <class Cache> double decode(Cache& cache, kvtl::sequence_id seq, const 
 template <class Cache> std::size_t blocks_in_use(Cache& cache) {
     std::size_t n = 0;
     for (unsigned s = 0; s < cache.shards(); ++s) {
-        const auto& pool = cache.first().inspect(s).pool();
+        const auto& pool = cache.inspect(s).kept().pool();
         n += pool.size() - pool.free_blocks();
     }
     return n;
@@ -106,20 +109,23 @@ TEST_CASE_TEMPLATE("with everything kept and attended it is dense attention", Pr
     for (const std::size_t prompt : {0U, 1U, 3U, 60U})
         run_scenario<cache_t>({.prompt = prompt, .decode = 60});
     for (const bool smallest : {false, true})
-        run_scenario<cache_t>(
-            {.prompt = 600, .chunk = 170, .decode = 40, .turn = 50, .turn_decode = 8, .smallest = smallest});
+        run_scenario<cache_t>({.prompt = 600,
+                               .chunk = smallest ? SIZE_MAX : 170,
+                               .decode = 40,
+                               .turn = 50,
+                               .turn_decode = 8,
+                               .smallest = smallest});
     run_scenario<cache_t>({.shape = {1, 14, 2, 128}, .prompt = 300, .decode = 20, .smallest = true});
     run_scenario<cache_t>({.prompt = 0, .decode = 3, .turn = 200, .turn_decode = 20});
     run_scenario<cache_t>(
-        {.shape = {2, 6, 3, 64}, .prompt = 300, .chunk = 120, .decode = 30, .shards = 2, .smallest = true});
-    run_scenario<cache_t>({.prompt = 300, .chunk = 100, .decode = 20, .adapt_prompt = true});
+        {.shape = {2, 6, 3, 64}, .prompt = 300, .decode = 30, .shards = 2, .smallest = true});
 }
 
 TEST_CASE_TEMPLATE("storage gets what the definition keeps, however the prompt is cut", Preset,
                    snapkv_then_dynakv, mpcache) {
     using cache_t = cache_of<Preset>;
     const drift data = numbered(400, 3);
-    const naive truth(data, 0, 32);
+    const naive truth(data, 4, 32);
     for (const std::size_t chunk : {150U, 64U, 7U})
         for (const unsigned shards : {1U, 2U}) {
             CAPTURE(chunk);
@@ -137,7 +143,7 @@ TEST_CASE_TEMPLATE("storage gets what the definition keeps, however the prompt i
                 for (std::size_t h = 0; h < small.kv_heads; ++h) {
                     const scores_t raw =
                         truth.group_mean(h, [&](std::size_t hq) { return truth.window_sum(l, hq, 150); });
-                    CHECK(held[h] == truth.best(naive::average_pool(raw, 5), 16));
+                    CHECK(held[h] == truth.best(naive::average_pool(raw, 5), 12));
                 }
             }
             for (std::size_t t = 150; t < 190; ++t) CHECK(decode(cache, seq, data, t) < exact);
@@ -146,13 +152,16 @@ TEST_CASE_TEMPLATE("storage gets what the definition keeps, however the prompt i
         }
 }
 
-TEST_CASE("the first half alone keeps the same, also with other numbers in each layer") {
+TEST_CASE("retention alone keeps the same, also with other numbers in each layer") {
     const drift data = numbered(400, 5);
     using alone_t = precise<kvtl::presets::pyramidkv>;
-    struct preset : kvtl::presets::then<kvtl::presets::pyramidkv, kvtl::presets::dynakv> {};
+    struct preset : kvtl::presets::dynakv {
+        using retention = kvtl::presets::pyramidkv::retention;
+        using budget = kvtl::presets::pyramidkv::budget;
+    };
     using cache_t = cache_of<preset>;
     auto c = sized<alone_t>(64);
-    c.window_tokens = kvtl::presets::pyramidkv::window_tokens;
+    c.sink_tokens = kvtl::presets::dynakv::sink_tokens;
     auto alone = open_cache<alone_t>(c);
     auto cache = open_cache<cache_t>(sized<cache_t>(64));
     const auto one = *alone.begin(), both = *cache.begin();
@@ -212,20 +221,20 @@ TEST_CASE_TEMPLATE("decode reads from storage within the bound", Preset, snapkv_
     CHECK(std::all_of(one.outputs().begin(), one.outputs().end(), [](float x) { return std::isfinite(x); }));
 }
 
-TEST_CASE("memory goes to the second half, but for what prompts in chunks take") {
+TEST_CASE("memory goes to frames, but for what prompts in chunks take") {
     using cache_t = cache_of<snapkv_then_dynakv>;
     const drift data(small, 400, 8);
     auto c = sized<cache_t>(48);
     const std::size_t least = *cache_t::least_memory(c);
-    const auto share = [&](std::size_t bytes) {
+    const auto blocks = [&](std::size_t bytes) {
         c.memory_bytes = bytes;
         auto cache = open_cache<cache_t>(c);
         CHECK(cache.stats().bytes_by_part.total() <= bytes);
-        return cache.first().stats().bytes_by_part.total();
+        return cache.inspect(0).kept().pool().size();
     };
-    const std::size_t tight = share(least), ample = share(std::size_t{16} << 20);
+    const std::uint32_t tight = blocks(least), ample = blocks(std::size_t{16} << 20);
     CHECK(tight < ample);
-    CHECK(ample == share(std::size_t{64} << 20)); // no more than it can use
+    CHECK(ample == blocks(std::size_t{64} << 20)); // no more than it can use
     for (const bool enough : {false, true}) {
         c.memory_bytes = enough ? std::size_t{16} << 20 : least;
         auto cache = open_cache<cache_t>(c);
@@ -241,7 +250,7 @@ TEST_CASE("memory goes to the second half, but for what prompts in chunks take")
     }
 }
 
-TEST_CASE("when nothing is dropped the second half is what it is alone, placement included") {
+TEST_CASE("when nothing is dropped retrieval is what it is alone, placement included") {
     using cache_t = kvtl::kv_manager<in_memory<snapkv_then_dynakv>, any_model>;
     using alone_t = kvtl::kv_manager<in_memory<kvtl::presets::dynakv>, any_model>;
     const drift data(small, 800, 12);
@@ -252,8 +261,11 @@ TEST_CASE("when nothing is dropped the second half is what it is alone, placemen
     typename alone_t::config d;
     d.shape = c.shape, d.max_tokens = c.max_tokens;
     d.attend_tokens = c.attend_tokens, d.window_tokens = c.window_tokens;
-    d.memory_bytes = cache.second().stats().bytes_by_part.total();
+    const auto frames = [](auto& any) { return any.inspect(0).store().pool_of(0).size(); };
+    d.memory_bytes = *alone_t::least_memory(d);
+    while (frames(*std::make_unique<alone_t>(open_cache<alone_t>(d))) < frames(cache)) d.memory_bytes += 1024;
     auto alone = open_cache<alone_t>(d);
+    REQUIRE(frames(alone) == frames(cache));
     reader<cache_t> both(cache, data, 0);
     reader<alone_t> one(alone, data, 0);
     both.prefill(600), one.prefill(600);
@@ -268,26 +280,27 @@ TEST_CASE("when nothing is dropped the second half is what it is alone, placemen
     CHECK(x.units == y.units);
 }
 
-TEST_CASE("rewind: decoded tokens and the first half's window") {
+TEST_CASE("rewind goes back over the window, decoded tokens and those of the prompt") {
     using cache_t = cache_of<snapkv_then_dynakv>;
     const drift data = numbered(400, 9);
     auto c = sized<cache_t>(48);
-    c.window_tokens = 40; // so that it is the eviction that limits
+    c.window_tokens = 40;
     auto cache = open_cache<cache_t>(c);
     const auto seq = *cache.begin();
     require_ok(cache.rewind(seq, 0));
     feed_prompt(cache, seq, data, 150);
     for (std::size_t t = 150; t < 155; ++t) CHECK(decode(cache, seq, data, t) < exact);
-    failed(cache.rewind(seq, 38), kvtl::errc::out_of_range, "can give up 37");
+    failed(cache.rewind(seq, 41), kvtl::errc::out_of_range, "can give up 40");
     const auto before = attended(cache, seq, 1);
     require_ok(cache.rewind(seq, 37));
     CHECK(cache.tokens(seq, 1) == 118);
     auto after = attended(cache, seq, 1);
     for (std::size_t h = 0; h < small.kv_heads; ++h)
         CHECK(after[h] == tokens_t(before[h].begin(), before[h].end() - 37));
+    require_ok(cache.rewind(seq, 3));
     failed(cache.rewind(seq, 1), kvtl::errc::out_of_range, "can give up 0");
-    for (std::size_t t = 118; t < 140; ++t) CHECK(decode(cache, seq, data, t) < exact);
-    // Nothing was dropped: only the window of the second half limits.
+    for (std::size_t t = 115; t < 140; ++t) CHECK(decode(cache, seq, data, t) < exact);
+    // Nothing was dropped.
     require_ok(cache.end(seq));
     const auto next = *cache.begin();
     feed_prompt(cache, next, data, 45);
@@ -334,7 +347,7 @@ TEST_CASE("sequences in turn and side by side are strangers to each other") {
     }
 }
 
-TEST_CASE("open says what each half needs and what is impossible") {
+TEST_CASE("open says what it needs and what is impossible") {
     using cache_t = cache_of<snapkv_then_dynakv>;
     const auto refuses = [](const typename cache_t::config& c, kvtl::errc code,
                             const std::vector<std::string>& words) {
@@ -351,10 +364,11 @@ TEST_CASE("open says what each half needs and what is impossible") {
     auto c = sized<cache_t>(48);
     c.memory_bytes = 1000;
     refuses(c, errc::bound_too_small,
-            {"memory_bytes is 1000", "snapkv_then_dynakv", "snapkv_group: ", "scratch: ", "\n  dynakv: "});
+            {"memory_bytes is 1000", "snapkv_then_dynakv", "keep_tokens and prefill_tokens", "\n  index ",
+             "\n  scratch ", "\n  frames "});
     CHECK(least_memory<cache_t>(c) == *cache_t::least_memory(c));
     c = sized<cache_t>(20);
-    refuses(c, errc::invalid_argument, {"keep_tokens is 20", "0 + 32"});
+    refuses(c, errc::invalid_argument, {"keep_tokens is 20", "4 + 32"});
     c = sized<cache_t>(48);
     c.retention.pool_width = 4;
     refuses(c, errc::invalid_argument, {"pool_width is 4"});
@@ -367,17 +381,23 @@ TEST_CASE("open says what each half needs and what is impossible") {
     c = sized<cache_t>(48, 3);
     refuses(c, errc::invalid_argument, {"shards is 3"});
     c = sized<cache_t>(48);
+    c.adapt_prompt = true;
+    refuses(c, errc::invalid_argument, {"adapt_prompt is true", "snapkv_then_dynakv"});
+    c = sized<cache_t>(48);
+    c.attend_tokens = 36;
+    refuses(c, errc::invalid_argument, {"attend_tokens is 36", "4 + 32"});
+    c = sized<cache_t>(48);
     c.memory_bytes = *cache_t::least_memory(c);
     CHECK(cache_t::open(c).ok());
 
     // keep_tokens 0: four times attend_tokens.
     c = sized<cache_t>(0);
-    c.attend_tokens = 16;
+    c.attend_tokens = 40;
     auto cache = open_cache<cache_t>(c);
     const drift data = numbered(400, 4);
     const auto seq = *cache.begin();
     feed_prompt(cache, seq, data, 180);
-    CHECK(cache.stats().kept_entries == 64 * 2 * 2);
+    CHECK(cache.stats().kept_entries == 160 * 2 * 2);
 }
 
 TEST_CASE("calls refuse wrong input and change nothing") {
@@ -413,28 +433,39 @@ TEST_CASE("calls refuse wrong input and change nothing") {
     CHECK(cache.tokens(seq, 0) == 400);
 }
 
-TEST_CASE("a device error while kept entries move ends the sequence, and only that one") {
+TEST_CASE("a device error while kept entries move: the same call again moves them") {
     using cache_t = kvtl::kv_manager<failing<snapkv_then_dynakv>, any_model>;
     const drift data = numbered(400, 11);
     auto c = sized<cache_t>(128);
     c.max_sequences = 2;
     c.io.faults = std::make_shared<kvtl::io_faults>();
-    c.memory_bytes = *cache_t::least_memory(c);
+    c.memory_bytes = *cache_t::least_memory(c) + 200000;
     auto cache = open_cache<cache_t>(c);
     const auto seq = *cache.begin(), other = *cache.begin();
     feed_prompt(cache, other, data, 150);
     std::vector<float> out(190 * data.query_floats());
+    const auto one = std::span(out).first(data.query_floats());
+    const auto prompt = [&](std::size_t l) { return cache.prefill(seq, l, data.input(l, 0, 190), out); };
+    require_ok(prompt(0));
     c.io.faults->fail_write.first = 0;
     c.io.faults->fail_write.count = UINT64_MAX;
-    kvtl::status s = cache.prefill(seq, 0, data.input(0, 0, 190), out);
-    CHECK_FALSE(s.ok());
-    c.io.faults->fail_write.first = kvtl::io_faults::never;
-    const auto one = std::span(out).first(data.query_floats());
-    for (std::size_t l = 0; l < small.layers; ++l) {
-        failed(cache.prefill(seq, l, data.input(l, 0, 190), out), kvtl::errc::io_error, "end it");
-        failed(cache.attend(seq, l, data.input(l, 190), one), kvtl::errc::io_error, "end it");
+    for (int attempt = 0; attempt < 2; ++attempt) {
+        CHECK_FALSE(prompt(1).ok());
+        CHECK(cache.tokens(seq, 1) == 190); // they wait
     }
-    failed(cache.rewind(seq, 1), kvtl::errc::io_error, "end it");
+    failed(cache.attend(seq, 1, data.input(1, 190), one), kvtl::errc::io_error, "repeat its prefill");
+    failed(cache.append(seq, 1, data.input(1, 190)), kvtl::errc::io_error, "repeat its prefill");
+    failed(cache.prefetch(seq, 1, data.q(1, 190)), kvtl::errc::io_error, "repeat its prefill");
+    failed(cache.rewind(seq, 1), kvtl::errc::io_error, "repeat its prefill");
+    c.io.faults->fail_write.first = kvtl::io_faults::never;
+    require_ok(cache.retry_writes(seq));
+    auto chunk = data.input(1, 0, 190);
+    chunk.last_chunk = false;
+    failed(cache.prefill(seq, 1, chunk, out), kvtl::errc::io_error, "repeat its prefill");
+    require_ok(prompt(1));
+    for (std::size_t l = 0; l < small.layers; ++l)
+        for (const tokens_t& held : attended(cache, seq, l)) CHECK(held.size() == 128);
+    for (std::size_t t = 190; t < 200; ++t) CHECK(decode(cache, seq, data, t) < exact);
     for (std::size_t t = 150; t < 160; ++t) CHECK(decode(cache, other, data, t) < exact);
     require_ok(cache.end(seq));
     const auto again = *cache.begin();
@@ -442,7 +473,27 @@ TEST_CASE("a device error while kept entries move ends the sequence, and only th
     for (std::size_t t = 150; t < 160; ++t) CHECK(decode(cache, again, data, t) < exact);
 }
 
-TEST_CASE("size knobs are those of the second half") {
+TEST_CASE_TEMPLATE("a full disk while kept entries move: they wait, and move when there is room", Preset,
+                   snapkv_then_dynakv, mpcache) {
+    using cache_t = kvtl::kv_manager<failing<Preset>, any_model>;
+    const drift data = numbered(400, 13);
+    auto c = sized<cache_t>(128);
+    c.io.faults = std::make_shared<kvtl::io_faults>();
+    auto cache = open_cache<cache_t>(c);
+    const auto seq = *cache.begin();
+    std::vector<float> out(190 * data.query_floats());
+    c.io.faults->full_beyond = 0;
+    for (int attempt = 0; attempt < 2; ++attempt) {
+        CHECK_FALSE(cache.prefill(seq, 0, data.input(0, 0, 190), out).ok());
+        CHECK(cache.tokens(seq, 0) == 190);
+    }
+    c.io.faults->full_beyond = kvtl::io_faults::never;
+    for (std::size_t l = 0; l < small.layers; ++l)
+        require_ok(cache.prefill(seq, l, data.input(l, 0, 190), out));
+    for (std::size_t t = 190; t < 200; ++t) CHECK(decode(cache, seq, data, t) < exact);
+}
+
+TEST_CASE("size knobs are those of retrieval") {
     using cache_t = cache_of<mpcache>;
     auto c = sized<cache_t>(200);
     c.memory_bytes = 120000;

@@ -215,7 +215,7 @@ TEST_CASE("the least memory that open accepts holds a whole prompt and what it p
         require_ok(cache.end(a));
         require_ok(cache.end(b));
         CHECK(cache.stats().kept_entries == 0);
-        CHECK(cache.inspect(0).pool().free_blocks() == cache.inspect(0).pool().size());
+        CHECK(cache.inspect(0).kept().pool().free_blocks() == cache.inspect(0).kept().pool().size());
     };
     run(static_cast<snap*>(nullptr), 100); // max_tokens - prefill_tokens
     run(static_cast<dynamic*>(nullptr), 100);
@@ -250,7 +250,8 @@ TEST_CASE("less memory: what is over the promise is refused, says so, and change
     feed_prompt(cache, again, data, 250);
     kvtl::status full;
     for (std::size_t t = 250; t < 300 && full.ok(); ++t)
-        full = cache.attend(again, 0, data.input(0, t), std::span(out).first(data.query_floats()));
+        for (std::size_t l = 0; l < small.layers && full.ok(); ++l)
+            full = cache.attend(again, l, data.input(l, t), std::span(out).first(data.query_floats()));
     failed(full, kvtl::errc::bound_too_small, "set prefill_tokens (300 of max_tokens = 300)");
 }
 
@@ -261,7 +262,7 @@ TEST_CASE("ragged budgets save bytes: the pool holds what the budgets say, not h
     auto cache = open_cache<kvtl::adakv<any_model>>(c);
     const auto seq = *cache.begin();
     feed_prompt(cache, seq, data, 200);
-    auto& pool = cache.inspect(0).pool();
+    auto& pool = cache.inspect(0).kept().pool();
     const std::size_t used = pool.size() - pool.free_blocks(), lanes = 6;
     CHECK(rows_held(cache, seq) == 80 * lanes);
     CHECK(used <= kvtl::blocks_for(80 * lanes) + lanes);
@@ -376,8 +377,8 @@ TEST_CASE("held entries never exceed the declared peak, for 1 to 80 layers and i
         CAPTURE(layers);
         auto cache = open_cache<Cache>(c);
         const auto seq = *cache.begin();
-        const auto& plan = cache.inspect(0).plan();
-        const auto& pool = cache.inspect(0).pool();
+        const auto& plan = cache.inspect(0).kept().plan();
+        const auto& pool = cache.inspect(0).kept().pool();
         std::size_t least = 0; // blocks that the rows held take at least
         bool within = true;
         for (std::uint32_t l = 0; l < layers; ++l) {

@@ -1,4 +1,4 @@
-// Sizes of a cache that drops entries: who holds how many rows at most, and what memory that takes.
+// Sizes of what retention keeps in memory: who holds how many rows at most, and what memory that takes.
 //
 // What:   open() promises that a prompt in one chunk, its survivors and, where the preset evicts in
 //         decode, any number of decode steps fit; that is the declared peak. Rows beyond it (earlier
@@ -22,13 +22,15 @@
 
 namespace kvtl { inline namespace v0 {
 
-struct eviction_plan {
+struct retention_plan {
     std::uint32_t layers = 0, kv_heads = 0, group = 1, dim = 0;
     std::uint32_t shards = 1, sequences = 1;
-    std::uint32_t lanes_per_head = 1; ///< G where every query head keeps entries of its own
-    std::uint32_t lane_group = 1;     ///< query heads of a lane
-    std::uint32_t shard_lanes = 0;    ///< lanes of a layer in one shard, at most
-    bool together = false;            ///< the heads of a layer are decided together: a sequence has one shard
+    std::uint32_t shard_sequences = 1; ///< sequences that have lanes in one shard
+    std::uint32_t lanes_per_head = 1;  ///< G where every query head keeps entries of its own
+    std::uint32_t lane_group = 1;      ///< query heads of a lane
+    std::uint32_t shard_lanes = 0;     ///< lanes of a layer in one shard, at most
+    bool together = false;             ///< a sequence belongs to one shard, with all its heads
+    bool hands_over = false;           ///< what a prompt keeps moves to units; nothing is decoded here
     std::uint32_t sinks = 0, window = 0, keep = 0;
     std::uint32_t slack = 0; ///< entries a lane may hold over its limit before decode evicts
     std::uint32_t max_tokens = 0, prefill_tokens = 0;
@@ -62,7 +64,7 @@ struct token_run {
 };
 
 /// What a shard knows of a sequence beside its lanes.
-struct eviction_ledger {
+struct retention_ledger {
     std::uint32_t layers_seen = 0; ///< layers whose prompt is complete
     std::uint32_t competing = 0;   ///< entries of the prompt that compete in each lane
     std::uint32_t pinned = 0;      ///< those that do not
@@ -70,12 +72,12 @@ struct eviction_ledger {
 };
 
 /// The memory of a shard, carved from the reservation. E: stored element.
-template <class Types> struct eviction_memory {
+template <class Types> struct retention_memory {
     using E = typename Types::element_type;
     std::span<kept_lane> lanes;                   ///< (slots, L, lanes)
     std::span<std::uint32_t> keep;                ///< (slots, L, lanes) competing entries that each may hold
     std::span<float> preference;                  ///< (slots, L)
-    std::span<eviction_ledger> ledgers;           ///< (slots)
+    std::span<retention_ledger> ledgers;          ///< (slots)
     std::span<std::uint32_t> links;               ///< (blocks) of the pool
     std::span<std::byte> score, budget, position; ///< the policies' own
 
@@ -92,16 +94,16 @@ template <class Types> struct eviction_memory {
     std::span<float> partial, attend, turned, mass, worth, arrival;
     std::span<token_run> runs; ///< (rows) where positions move
 
-    static eviction_memory take(const eviction_plan& p, const typename Types::score_config& score_config,
-                                const score_limits& score_sizes, const budget_limits& budget_sizes,
-                                carver& metadata, carver& index, carver& scratch) noexcept {
+    static retention_memory take(const retention_plan& p, const typename Types::score_config& score_config,
+                                 const score_limits& score_sizes, const budget_limits& budget_sizes,
+                                 carver& metadata, carver& index, carver& scratch) noexcept {
         using score = typename Types::score;
-        eviction_memory m;
+        retention_memory m;
         const std::size_t lanes = std::size_t{p.sequences} * p.layers * p.shard_lanes;
         m.lanes = metadata.take<kept_lane>(lanes);
         m.keep = metadata.take<std::uint32_t>(lanes);
         m.preference = metadata.take<float>(std::size_t{p.sequences} * p.layers);
-        m.ledgers = metadata.take<eviction_ledger>(p.sequences);
+        m.ledgers = metadata.take<retention_ledger>(p.sequences);
         m.links = metadata.take<std::uint32_t>(p.blocks);
         m.budget = metadata.take<std::byte>(Types::budget_state::bytes(budget_sizes));
         m.position = metadata.take<std::byte>(Types::position_state::bytes(p.dim));

@@ -1,0 +1,174 @@
+// What a manager owns, and how it comes to be: the reservation, the device, the shards.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/calibration/calibration.hpp>
+#include <kvtl/core/call_checks.hpp>
+#include <kvtl/core/plan/planner.hpp>
+#include <kvtl/core/shard.hpp>
+#include <kvtl/io/device.hpp>
+#include <kvtl/io/superblock.hpp>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace kvtl { inline namespace v0 {
+
+/// The calibration file of a preset that needs one, or can use one.
+struct calibration_blob {
+    std::unique_ptr<calibration_file> file;
+    [[nodiscard]] std::size_t bytes() const noexcept { return file ? file->bytes() : 0; }
+};
+template <class Preset, class Geometry>
+[[nodiscard]] result<calibration_blob> open_calibration(const cache_config<Preset>& c, const Geometry& g) {
+    calibration_blob out;
+    if constexpr (requires { Preset::index::calibrated; }) {
+        constexpr auto kind = Preset::index::calibrated;
+        if (c.calibration.empty() && !contains(needed_signals<Preset>(), signal::calibration))
+            return out; // the index can do without
+        if (c.calibration.empty())
+            return error{errc::unsupported,
+                         "calibration is empty; preset " + std::string(preset_name<Preset>()) +
+                             " needs a calibration file with section " + std::string(kind_name(kind))};
+        calibration_request want{.kinds = kind_bit(kind)};
+        if constexpr (requires { c.index.rank; })
+            want.rank = std::min(c.index.rank, g.kv_heads() * g.head_dim());
+        else if constexpr (requires { c.index.channels; })
+            if (calibration_extents::has_directions(kind))
+                want.rank = std::min(c.index.channels, g.head_dim());
+        auto file = calibration_file::open(c.calibration, g.extents(), want);
+        if (!file) return file.error();
+        out.file = std::make_unique<calibration_file>(std::move(*file));
+    } else {
+        static_cast<void>(c), static_cast<void>(g);
+    }
+    return out;
+}
+
+/// Storage of a preset that stores something; nothing otherwise.
+template <class Types, bool = Types::retrieves> struct storage_part {
+    [[nodiscard]] io_facts facts() const noexcept {
+        io_facts f;
+        f.name = "in_memory";
+        return f;
+    }
+};
+template <class Types> struct storage_part<Types, true> {
+    typename Types::lane_table lanes;
+    typename Types::device device;
+    std::vector<typename Types::pool> pools;
+
+    explicit storage_part(typename Types::device d) : device(std::move(d)) {}
+    [[nodiscard]] io_facts facts() const noexcept { return device.facts(); }
+};
+
+/// All that a manager has. Members are destroyed in reverse order: the device (which waits for its transfers)
+/// before the memory.
+template <class Preset, class Geometry> struct cache_core {
+    using types = cache_types<Preset, Geometry>;
+    using shard_type = shard<types>;
+
+    reservation memory;
+    storage_part<types> storage;
+    shard_division division;
+    memory_parts parts;
+    std::vector<shard_type> shards;
+    call_checks<typename types::element_type> calls;
+    bool adapt_prompt = false;
+
+    template <class... Device> explicit cache_core(Device&&... d) : storage{std::forward<Device>(d)...} {}
+
+    [[nodiscard]] io_facts facts() const noexcept { return storage.facts(); }
+    [[nodiscard]] bool owns(std::uint32_t slot, unsigned shard) const noexcept {
+        return division.owns(slot, shard);
+    }
+    template <class F> void for_each_owner(std::uint32_t slot, F&& f) noexcept {
+        for (unsigned s = 0; s < calls.shards; ++s)
+            if (owns(slot, s)) f(shards[s]);
+    }
+};
+
+/// Reserves the memory that was planned, opens the device and lays the shards out.
+template <class Preset, class Geometry>
+[[nodiscard]] result<std::unique_ptr<cache_core<Preset, Geometry>>>
+open_core(const cache_config<Preset>& c, const Geometry& g,
+          const typename planner<Preset, Geometry>::answer& a, const calibration_blob& bases) {
+    using core_type = cache_core<Preset, Geometry>;
+    using types = typename core_type::types;
+    const cache_plan& p = a.plan;
+    const std::uint32_t shards = p.division.shards;
+    auto memory = reservation::make(a.bytes());
+    if (!memory) return memory.error();
+    const std::span<std::byte> fixed = memory->memory().first(a.fixed_bytes),
+                               frames = memory->memory().subspan(a.fixed_bytes + a.row_bytes());
+    std::unique_ptr<core_type> made;
+    if constexpr (types::retrieves) {
+        const superblock block = make_superblock(g.extents(), sizeof(typename types::element_type),
+                                                 preset_fingerprint<Preset>(), p.device_page);
+        const std::uint64_t step = std::uint64_t{file_map::step_bytes} * shards;
+        const std::uint64_t data = std::uint64_t{p.file_pages} * a.page_bytes * shards;
+        auto device =
+            types::io::open(c.io, {.queues = shards,
+                                   .depth = 64,
+                                   .max_in_flight = p.max_in_flight,
+                                   .arena = frames,
+                                   .superblock = superblock_bytes(block),
+                                   .max_bytes = a.page_bytes + (data + step - 1) / step * step + step});
+        if (!device) return device.error();
+        made = std::make_unique<core_type>(std::move(*device));
+    } else {
+        made = std::make_unique<core_type>();
+    }
+    made->memory = std::move(*memory);
+    made->division = p.division;
+    made->parts = a.parts;
+    made->adapt_prompt = c.adapt_prompt;
+    made->calls.layers = g.layers();
+    made->calls.shards = shards;
+    made->calls.max_tokens = p.sizes.max_tokens;
+    made->calls.query_floats = std::size_t{g.query_heads()} * g.head_dim();
+    made->calls.key_floats = std::size_t{g.kv_heads()} * g.head_dim();
+    made->calls.query_heads = g.query_heads();
+    made->calls.slots = sequence_slots(p.max_sequences);
+    made->shards = std::vector<typename core_type::shard_type>(shards);
+
+    carver carve(fixed);
+    calibration_view view;
+    if (bases.file) {
+        auto read = bases.file->read(carve.template take<std::byte>(bases.bytes()));
+        if (!read) return read.error();
+        view = *read;
+    }
+    if constexpr (types::drops) {
+        const std::span<std::byte> rows = made->memory.memory().subspan(a.fixed_bytes, a.row_bytes());
+        const std::size_t blocks = a.rows.pool_bytes() / shards;
+        for (std::uint32_t s = 0; s < shards; ++s)
+            made->shards[s].kept().init(c, a.rows, s, carve, rows.subspan(s * blocks, blocks));
+    }
+    if constexpr (types::retrieves) {
+        auto& storage = made->storage;
+        const std::size_t shard_pools = p.pools * (types::sequential ? 2U : 1U);
+        storage.pools.resize(shards * shard_pools);
+        storage.lanes.sizes = p.sizes;
+        storage.lanes.offsets = types::lane::offsets::make(p.sizes);
+        storage.lanes.lanes_per_layer = p.model.lanes();
+        storage.lanes.lanes_per_slot = p.model.layers * p.model.lanes();
+        const std::uint32_t lanes = p.max_sequences * storage.lanes.lanes_per_slot;
+        storage.lanes.blocks = carve.template take<std::byte>(lanes * storage.lanes.offsets.bytes).data();
+        for (std::uint32_t i = 0; i < lanes; ++i) storage.lanes.at(i).reset();
+        const std::size_t shard_frames = frames.size() / shards;
+        for (std::uint32_t s = 0; s < shards; ++s) {
+            auto& stage = made->shards[s].retrieved();
+            stage.init(p, c, g, s, storage.device, storage.lanes, carve,
+                       frames.subspan(s * shard_frames, shard_frames),
+                       std::span(storage.pools).subspan(s * shard_pools, shard_pools), a.page_bytes);
+            stage.bind(view);
+        }
+    }
+    return made;
+}
+
+}} // namespace kvtl::v0

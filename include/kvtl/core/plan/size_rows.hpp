@@ -1,0 +1,144 @@
+// From a configuration to the rows that retention may hold, or the reason why it cannot be.
+//
+// What:   rows of a preset that keeps its entries in memory last for prompt and decode. Where what is kept
+//         moves to units (retention in front of retrieval), rows hold a prompt until it is settled: one
+//         layer's survivors at once, or, under a late budget, those of all layers.
+// Cost:   of open() only.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/config.hpp>
+#include <kvtl/core/plan/cache_plan.hpp>
+#include <kvtl/core/plan/retention_plan.hpp>
+#include <kvtl/core/store/row_pool.hpp>
+#include <kvtl/statistics.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace kvtl { inline namespace v0 {
+
+template <class Types> class row_sizes {
+  public:
+    using score = typename Types::score;
+    using score_state = typename Types::score_state;
+    using budget_state = typename Types::budget_state;
+    using pool_type = row_pool<typename Types::element_type, typename score::record>;
+
+    retention_plan plan;
+    score_limits scores;
+    budget_limits budgets;
+    std::size_t block_bytes = 0;
+    std::uint32_t least_blocks = 0; ///< of a shard's pool
+    std::uint32_t most_blocks = 0;  ///< beyond which a shard's pool has no use for more
+
+    /// keep_tokens 0: attend_tokens, or four times as many where these are chosen among what was kept.
+    template <class Config> [[nodiscard]] static std::size_t keep_tokens(const Config& c) noexcept {
+        return c.keep_tokens != 0 ? c.keep_tokens : (Types::retrieves ? 4 : 1) * c.attend_tokens;
+    }
+
+    /// Settles everything but the number of blocks. `window`, `sinks`: as far as max_tokens has room for
+    /// them.
+    template <class Config, class Geometry>
+    [[nodiscard]] status settle(const Config& c, const Geometry& g, const cache_plan& cache) {
+        retention_plan& p = plan;
+        p.layers = g.layers(), p.kv_heads = g.kv_heads(), p.group = g.group(), p.dim = g.head_dim();
+        p.hands_over = Types::retrieves;
+        p.together = cache.division.by_sequence;
+        p.lanes_per_head = score::per_query_head ? p.group : 1;
+        p.lane_group = score::per_query_head ? 1 : p.group;
+        p.shards = cache.division.shards, p.sequences = cache.max_sequences;
+        p.shard_sequences = cache.shard_sequences;
+        p.shard_lanes = cache.division.lanes_of(p.kv_heads, 0) * p.lanes_per_head;
+        p.prefill_tokens = static_cast<std::uint32_t>(
+            c.prefill_tokens == 0 ? c.max_tokens : std::min(c.prefill_tokens, c.max_tokens));
+        p.max_tokens = p.hands_over ? p.prefill_tokens : static_cast<std::uint32_t>(c.max_tokens);
+        p.keep = static_cast<std::uint32_t>(std::min<std::size_t>(keep_tokens(c), p.max_tokens));
+        // A cache that may keep everything has no use for its window beyond that.
+        p.sinks = std::min(c.sink_tokens, p.max_tokens);
+        p.window = c.window_tokens == automatic ? std::max(1U, (p.keep - std::min(p.keep, p.sinks)) / 2)
+                                                : std::min(c.window_tokens, p.max_tokens - p.sinks);
+        const std::uint32_t pinned = p.sinks + p.window;
+        if (p.keep < pinned)
+            return status::failure(errc::invalid_argument,
+                                   "keep_tokens is %u; valid: at least sink_tokens + window_tokens = %u + %u",
+                                   p.keep, p.sinks, p.window);
+        const std::uint32_t most = p.prefill_tokens - std::min(p.prefill_tokens, pinned);
+        scores = {p.layers, p.kv_heads, p.group, p.dim, p.sinks, p.window, p.keep, p.prefill_tokens};
+        budgets = {p.layers, p.shard_lanes, p.keep - pinned, pinned, most};
+        if (status s = score_state::check(c.retention, scores); !s) return s;
+        if (status s = budget_state::check(c.budget, budgets); !s) return s;
+        if (status s = Types::position_state::check(c.position, p.dim); !s) return s;
+        block_bytes = pool_type::block_bytes(p.dim);
+        size_blocks(c);
+        return {};
+    }
+
+    /// Adds the bytes of all shards to `m` when each has `blocks` blocks.
+    template <class Config> void measure(const Config& c, std::uint32_t blocks, memory_parts& m) {
+        plan.blocks = blocks;
+        carver metadata, index, scratch;
+        static_cast<void>(
+            retention_memory<Types>::take(plan, c.retention, scores, budgets, metadata, index, scratch));
+        m.metadata += plan.shards * (metadata.used() + 64);
+        m.index += plan.shards * (index.used() + 64);
+        m.scratch += plan.shards * (scratch.used() + 64);
+        m.frames += pool_bytes();
+    }
+    /// Of all shards' blocks.
+    [[nodiscard]] std::size_t pool_bytes() const noexcept {
+        return std::size_t{plan.shards} * plan.blocks * block_bytes;
+    }
+
+  private:
+    /// The declared peak, and how many rows a lane may ever have.
+    template <class Config> void size_blocks(const Config& c) {
+        retention_plan& p = plan;
+        std::vector<std::byte> scratch(budget_state::bytes(budgets));
+        std::vector<std::byte> memory(score_state::bytes(c.retention, scores));
+        if constexpr (score::evicts_in_decode) p.slack = score_state(c.retention, scores, memory).slack();
+        const budget_state budget(c.budget, budgets, scratch);
+        const bool layer_by_layer = p.hands_over && !Types::budget::late;
+        const std::uint64_t lanes = std::uint64_t{layer_by_layer ? 1 : p.layers} * p.shard_lanes;
+        std::uint64_t peak = budget.peak();
+        if (layer_by_layer) {
+            peak = 0;
+            for (std::uint32_t l = 0; l < p.layers; ++l)
+                peak = std::max<std::uint64_t>(peak, std::uint64_t{budget.provisional(l, budgets.most)} *
+                                                         p.shard_lanes);
+        }
+        peak = std::min(peak, lanes * budgets.most);
+        const std::uint64_t prompt = lanes * std::min(p.sinks + p.window, p.prefill_tokens) + peak;
+        const std::uint64_t settled = p.hands_over ? 0 : lanes * decode_rows();
+        // Every lane's last block may be half empty, but no lane has more than all its tokens.
+        const std::uint64_t in_prompt = std::min(prompt / rows_per_block + lanes,
+                                                 lanes * blocks_for(p.prefill_tokens)),
+                            in_decode =
+                                std::min(settled / rows_per_block + lanes, lanes * blocks_for(p.max_tokens));
+        p.guaranteed_blocks = static_cast<std::uint32_t>(std::max(in_prompt, in_decode));
+        p.most_rows =
+            score::evicts_in_decode ? std::max(p.prefill_tokens, p.keep) + p.slack + 2 : p.max_tokens + 1;
+        least_blocks = p.guaranteed_blocks * p.shard_sequences;
+        const std::uint64_t lane =
+            std::uint64_t{blocks_for(p.most_rows)} +
+            (std::size_t{p.window} * p.lane_group * p.dim * sizeof(float)) / block_bytes + 1;
+        const std::uint64_t whole = lane * p.layers * p.shard_lanes * p.shard_sequences;
+        most_blocks = static_cast<std::uint32_t>(
+            std::min<std::uint64_t>(std::max<std::uint64_t>(least_blocks, whole), std::uint64_t{1} << 30));
+    }
+
+    /// Entries of a head, on average, when decode ends.
+    [[nodiscard]] std::uint64_t decode_rows() const noexcept {
+        const retention_plan& p = plan;
+        if (score::evicts_in_decode)
+            return std::min<std::uint64_t>(std::uint64_t{p.keep} + p.slack + 1, p.max_tokens);
+        return std::uint64_t{std::min(p.keep, p.prefill_tokens)} + p.max_tokens - p.prefill_tokens;
+    }
+};
+
+/// Where nothing is dropped there is nothing to size.
+struct no_row_sizes {};
+
+}} // namespace kvtl::v0

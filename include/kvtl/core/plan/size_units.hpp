@@ -1,0 +1,204 @@
+// From a configuration to the sizes of units, lanes and frames of a cache whose entries are units on storage.
+//
+// Cost: of open() only.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/plan/cache_types.hpp>
+#include <kvtl/core/plan/shard_memory.hpp>
+#include <kvtl/statistics.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace kvtl { inline namespace v0 {
+
+template <class Types> class unit_sizes {
+  public:
+    using types = Types;
+    using runner = step_runner<types>;
+
+    /// Storage beyond which decode adds no units, as a multiple of the raw entries.
+    static constexpr double storage_factor = 2.5;
+
+    /// Settles all of the plan but the number of frames. Sinks and window are there already.
+    template <class Config, class Geometry>
+    static void settle(const Config& c, const Geometry& g, cache_plan& p, std::uint32_t& page_bytes) {
+        const typename types::clusterer_state cluster(c.clusterer, g);
+        lane_sizes& s = p.sizes;
+        p.window_only = s.window >= s.max_tokens && s.sinks == 0;
+        const auto format = types::page_format_of(p.device_page, s.width);
+        page_bytes = format.page_bytes;
+        p.pools = c.share ? 1 : p.shard_sequences;
+        p.gap_pages = c.read_through_pages;
+        p.shard_lanes = p.division.lanes_of(p.model.lanes(), 0);
+        if (!p.window_only) size_units(cluster, format, p);
+        size_policies(c, g, p);
+        const std::uint32_t choosers = chooser<types>::per_query ? p.model.group : 1;
+        p.chosen_per_lane = types::selector::takes_everything
+                                ? s.max_units
+                                : std::min(s.max_units, choosers * p.attend_tokens);
+        p.chosen_per_lane = std::max<std::uint32_t>(1, p.chosen_per_lane);
+        p.prefetches = std::min<std::uint32_t>(16, p.max_sequences + 1);
+        const std::uint32_t pool_lanes = p.shard_lanes * p.model.layers * (c.share ? p.shard_sequences : 1);
+        const std::uint32_t by_lane = pool_lanes * (types::layout::by_entry ? 1 : 2);
+        p.tail_frames = p.window_only ? 0 : c.tail_frames == automatic ? by_lane : c.tail_frames;
+        if (types::layout::by_entry && !p.window_only) p.tail_frames = std::max(p.tail_frames, pool_lanes);
+        if (!p.window_only) size_frames(format, cluster, pool_lanes, p);
+        // More frames than the units of all lanes can fill are no use.
+        const std::size_t per_lane = std::size_t{s.max_tokens} * p.unit_pages / p.max_entries + s.max_units;
+        p.most_frames = pool_lanes * per_lane + p.least_frames;
+    }
+
+    /// Adds the bytes of every part when each pool has `frames` frames.
+    static void measure(cache_plan& p, std::uint32_t frames, std::uint32_t page_bytes, memory_parts& m) {
+        size_flights(p, frames);
+        p.frames = frames;
+        const std::size_t lanes = std::size_t{p.max_sequences} * p.model.layers * p.model.lanes();
+        const auto at = types::lane::offsets::make(p.sizes);
+        m.metadata += lanes * at.metadata_bytes;
+        m.buffers += lanes * at.buffer_bytes;
+        m.index += lanes * at.index_bytes;
+        m.window += lanes * at.window_bytes;
+        carver metadata, scratch;
+        static_cast<void>(shard_memory<types>::take(p, metadata, scratch));
+        const std::size_t pool_tables =
+            types::sequential
+                ? types::pool::table_bytes(p.slots, 1) + types::pool::table_bytes(p.page_frames, 1) + 64
+                : types::pool::table_bytes(frames, p.unit_pages);
+        const std::size_t shards = p.division.shards;
+        m.metadata += shards * (metadata.used() + p.pools * (pool_tables + 64));
+        // The device allocates its rings itself; as many bytes of the reservation stay untouched for them.
+        constexpr std::size_t ring_bytes = 112;
+        m.metadata += shards * p.max_in_flight * ring_bytes;
+        m.scratch += shards * (scratch.used() + 4096 + 64);
+        m.tails += shards * p.pools * p.tail_frames * page_bytes;
+        m.frames += shards * p.pools * (frames - std::min(frames, p.tail_frames)) * page_bytes;
+    }
+
+  private:
+    /// What index and remainder keep for each unit, and what they need while they work.
+    template <class Config, class Geometry>
+    static void size_policies(const Config& c, const Geometry& g, cache_plan& p) noexcept {
+        const typename types::index_state index(c.index, g);
+        const typename types::remainder_state rest(c.remainder, g);
+        const summary_shape shape = p.model.summaries(p.max_entries);
+        if (p.window_only) return;
+        summaries<types>::size(index, rest, shape, p.sizes);
+        if constexpr (requires { index.scratch_floats(shape, p.sizes.max_units); })
+            p.index_floats = index.scratch_floats(shape, p.sizes.max_units);
+        if constexpr (requires { rest.scratch_floats(shape, p.sizes.max_units); })
+            p.rest_floats = rest.scratch_floats(shape, p.sizes.max_units);
+        if constexpr (detail::fits_lane<typename types::index>())
+            p.fit_bytes = index.fit_scratch_bytes(shape, p.sizes.max_tokens);
+    }
+
+    /// The least number of frames with which a pool can work at all.
+    static void size_frames(const page_format<typename types::element_type>& format,
+                            const typename types::clusterer_state& cluster, std::uint32_t pool_lanes,
+                            cache_plan& p) noexcept {
+        const lane_sizes& s = p.sizes;
+        if constexpr (types::sequential) {
+            static_cast<void>(cluster);
+            p.spare_pages = types::fields * (format.pages_for(p.max_entries) + 1);
+            if constexpr (types::split_pages) { // a run of keys can be read at once whatever is read ahead
+                constexpr std::uint32_t run = runner::store::split_run;
+                p.spare_pages = std::max(p.spare_pages, run);
+                p.gap_pages = std::min(p.gap_pages, run - 1);
+            }
+            p.tail_frames = types::fields * pool_lanes + p.spare_pages;
+            p.least_frames = p.tail_frames + p.unit_pages + 2 + least_slot_frames(p);
+        } else {
+            const std::uint32_t rows = unit_growth<types>::scratch::rows(s, p.max_entries);
+            const std::uint32_t working =
+                2 * p.unit_pages + rows / format.rows + 6 +
+                (types::layout::by_entry ? 2 * std::min(p.max_entries, s.max_tokens) : 0);
+            const std::size_t arena =
+                prompt_builder<types>::arena_bytes(p.model, s, s.max_tokens, cluster, format.page_bytes);
+            p.least_frames =
+                std::max(p.tail_frames + working,
+                         static_cast<std::uint32_t>((arena + format.page_bytes - 1) / format.page_bytes));
+        }
+    }
+
+    static void size_units(const typename types::clusterer_state& cluster,
+                           const page_format<typename types::element_type>& format, cache_plan& p) noexcept {
+        lane_sizes& s = p.sizes;
+        p.max_entries = cluster.max_entries();
+        p.unit_pages = format.pages_for(p.max_entries);
+        p.buffer_limit = cluster.buffer_entries();
+        s.buffer = p.buffer_limit + 2;
+        s.max_units = cluster.max_units(s.max_tokens);
+        if constexpr (!types::sequential)
+            if constexpr (unit_growth<types>::batches) { // entries that wait are attended: not too many of
+                                                         // them
+                s.spare = cluster.batch_entries(p.attend_tokens / 4);
+                s.batch_scratch = cluster.batch_scratch_bytes(s.spare, s.width);
+            }
+        s.means = types::means;
+        s.chains = types::layout::by_entry && !types::sequential;
+        if constexpr (types::sequential) {
+            // A group may begin in the middle of a page.
+            p.unit_pages = types::fields * (format.pages_for(p.max_entries) + 1);
+            p.buffer_limit = 1;
+            s.buffer = 0;
+            s.spare = p.max_entries;
+        }
+        // A stream that is interrupted goes on in a new page; a sequence is interrupted about once per layer.
+        s.chain_entries = s.max_tokens + (types::sequential ? 0 : (p.model.layers + 8) * format.rows);
+        const std::uint32_t run_pages = types::layout::by_entry ? 8 : 2 * p.unit_pages;
+        std::uint32_t stream_pages = format.pages_for(s.chain_entries);
+        if constexpr (types::sequential) stream_pages = runner::store::stream_pages(stream_pages);
+        s.runs = (stream_pages + run_pages - 1) / run_pages + 1;
+        const double lanes = static_cast<double>(p.shard_lanes) * p.model.layers * p.shard_sequences;
+        const double grown = storage_factor * format.pages_for(s.max_tokens) + 2 * run_pages;
+        // A prompt may fall into as many clusters as the table has, each in a place for the largest one.
+        const double prompt =
+            types::layout::by_entry ? s.runs * run_pages : s.max_units * p.unit_pages + 2 * run_pages;
+        p.grow_pages = static_cast<std::uint32_t>(grown * lanes);
+        // While one layer's prompt is placed, its staged chunks are still held. (A stream is its own stage.)
+        const double staged =
+            types::layout::by_entry ? 0.0 : static_cast<double>(p.shard_lanes) * s.runs * run_pages;
+        p.file_pages = static_cast<std::uint32_t>(
+                           (types::layout::by_entry ? prompt : std::max(grown, prompt)) * lanes + staged) +
+                       run_pages;
+    }
+
+    /// Flights large enough to keep a device busy, small enough to leave frames for the batch being attended.
+    static void size_flights(cache_plan& p, std::uint32_t frames) noexcept {
+        if (p.window_only) return;
+        if constexpr (types::sequential) split_frames(p, frames);
+        const std::uint32_t unit = types::layout::by_entry && !types::sequential
+                                       ? std::max(p.unit_pages, p.max_entries)
+                                       : p.unit_pages;
+        p.flight_pages =
+            std::max(unit + 1, std::min<std::uint32_t>(512, types::sequential ? p.page_frames : frames / 2));
+        p.max_in_flight =
+            p.flight_pages * (runner::store::step_flights + p.prefetches + runner::store::write_flights);
+        p.batch_items = std::clamp<std::uint32_t>(p.flight_pages, 16, 128);
+    }
+
+    /// Frames' worth of slots: two groups, and what the index borrows while it fits a lane.
+    [[nodiscard]] static std::uint32_t least_slot_frames(const cache_plan& p) noexcept {
+        const auto format = types::page_format_of(p.device_page, p.sizes.width);
+        const std::size_t two =
+            2 * std::size_t{types::slot_format_of(p.sizes.width, p.max_entries).page_bytes};
+        const std::size_t bytes = std::max(two, p.fit_bytes) + two; // the last slot may be cut off
+        return static_cast<std::uint32_t>((bytes + format.page_bytes - 1) / format.page_bytes);
+    }
+
+    /// Fixed groups: a quarter of a pool carries pages, as far as a step can use them, the rest are slots.
+    static void split_frames(cache_plan& p, std::uint32_t frames) noexcept {
+        const auto format = types::page_format_of(p.device_page, p.sizes.width);
+        const auto slot = types::slot_format_of(p.sizes.width, p.max_entries);
+        const std::uint32_t of_step =
+            2 * p.shard_lanes * p.unit_pages * (p.attend_tokens / p.max_entries + 1);
+        p.page_frames = p.tail_frames + std::clamp(frames / 4, p.unit_pages + 1, of_step);
+        p.page_frames = std::min(p.page_frames, frames - least_slot_frames(p));
+        p.slots = static_cast<std::uint32_t>(std::size_t{frames - p.page_frames} * format.page_bytes /
+                                             slot.page_bytes);
+    }
+};
+
+}} // namespace kvtl::v0
