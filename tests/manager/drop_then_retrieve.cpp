@@ -1,12 +1,17 @@
 // Presets that drop at the prompt's end and then retrieve: what reaches storage is what retention keeps,
 // everything after is retrieval, and both live within one bound. SPDX-License-Identifier: MIT
 #include <kvtl/io/faulty.hpp>
+#include <kvtl/io/posix_file.hpp>
 #include <kvtl/presets/composed.hpp>
 #include <kvtl/presets/dynamickv.hpp>
 #include <kvtl/presets/pqcache.hpp>
 
 #include "support/eviction.hpp"
+#include "support/scratch_folder.hpp"
 
+#include <fstream>
+#include <iterator>
+#include <memory>
 #include <string>
 #include <tuple>
 
@@ -176,6 +181,150 @@ TEST_CASE("retention alone keeps the same, also with other numbers in each layer
     CHECK(numbers[0] > numbers[1]);
     CHECK(cache.tokens(both, 0) == 180);
     CHECK(cache.tokens(both, 1) == 180);
+}
+
+TEST_CASE("a late budget moves all layers once the last one has come") {
+    using alone_t = precise<kvtl::presets::dynamickv>;
+    struct preset : kvtl::presets::dynakv {
+        using retention = kvtl::presets::dynamickv::retention;
+        using budget = kvtl::presets::dynamickv::budget;
+    };
+    using cache_t = cache_of<preset>;
+    const drift data = numbered(400, 14);
+    auto c = sized<alone_t>(64);
+    c.sink_tokens = kvtl::presets::dynakv::sink_tokens;
+    auto alone = open_cache<alone_t>(c);
+    auto d = sized<cache_t>(64);
+    d.memory_bytes = *cache_t::least_memory(d);
+    auto cache = open_cache<cache_t>(d);
+    for (int round = 0; round < 2; ++round) {
+        const auto one = *alone.begin(), both = *cache.begin();
+        feed_prompt(alone, one, data, 180);
+        require_ok(cache.prefill(both, 0, data.input(0, 0, 180), {}));
+        CHECK(cache.tokens(both, 0) == 180);
+        const std::vector<float> q(data.query_floats(), 1.0F);
+        failed(cache.prefetch(both, 0, q), kvtl::errc::invalid_argument, "layer 1 is still to come");
+        failed(cache.append(both, 0, data.input(0, 180)), kvtl::errc::invalid_argument,
+               "layer 1 is still to come");
+        require_ok(cache.prefill(both, 1, data.input(1, 0, 180), {}));
+        CHECK(blocks_in_use(cache) == 0);
+        std::size_t kept_by_all = 0;
+        for (std::size_t l = 0; l < small.layers; ++l) {
+            const auto held = attended(cache, both, l);
+            for (std::size_t h = 0; h < small.kv_heads; ++h) {
+                CHECK(held[h] == kept(alone, one, l, h));
+                kept_by_all += held[h].size();
+            }
+        }
+        CHECK(kept_by_all == 64 * small.layers * small.kv_heads);
+        for (std::size_t t = 180; t < 200; ++t) CHECK(decode(cache, both, data, t) < exact);
+        require_ok(cache.end(both));
+        require_ok(alone.end(one));
+    }
+}
+
+TEST_CASE("heads may keep different numbers") {
+    using alone_t = precise<kvtl::presets::adakv>;
+    struct clustered : kvtl::presets::dynakv {
+        using retention = kvtl::presets::adakv::retention;
+        using budget = kvtl::presets::adakv::budget;
+    };
+    struct grouped : kvtl::presets::shared_boxes {
+        using retention = kvtl::presets::adakv::retention;
+        using budget = kvtl::presets::adakv::budget;
+    };
+    const drift data = numbered(400, 15);
+    auto c = sized<alone_t>(64);
+    c.sink_tokens = 4;
+    c.budget.floor = 0.0F;
+    auto alone = open_cache<alone_t>(c);
+    const auto one = *alone.begin();
+    feed_prompt(alone, one, data, 180);
+    const auto same = [&](auto& cache) {
+        const auto seq = *cache.begin();
+        feed_prompt(cache, seq, data, 180, 70);
+        bool differ = false;
+        for (std::size_t l = 0; l < small.layers; ++l) {
+            const auto held = attended(cache, seq, l);
+            for (std::size_t h = 0; h < small.kv_heads; ++h) CHECK(held[h] == kept(alone, one, l, h));
+            differ = differ || held[0].size() != held[1].size();
+            CHECK(cache.tokens(seq, l) == 180);
+        }
+        CHECK(differ);
+        CHECK(cache.stats().kept_entries == 64 * small.layers * small.kv_heads);
+        for (std::size_t t = 180; t < 200; ++t) CHECK(decode(cache, seq, data, t) < exact);
+        CHECK(cache.tokens(seq, 1) == 200);
+        require_ok(cache.rewind(seq, 10));
+        for (std::size_t t = 190; t < 195; ++t) CHECK(decode(cache, seq, data, t) < exact);
+    };
+    using clusters_t = cache_of<clustered>;
+    using groups_t = cache_of<grouped>;
+    for (const unsigned shards : {1U, 2U}) {
+        auto a = sized<clusters_t>(64, shards);
+        a.budget.floor = 0.0F;
+        auto clusters = open_cache<clusters_t>(a);
+        same(clusters);
+        auto b = sized<groups_t>(64, shards);
+        b.budget.floor = 0.0F;
+        auto groups = open_cache<groups_t>(b);
+        same(groups);
+    }
+}
+
+TEST_CASE("what was kept lies on storage as a prompt of just these entries would") {
+    struct kept_first : in_f32<snapkv_then_dynakv> {
+        using io = kvtl::posix_file;
+    };
+    struct direct : in_f32<kvtl::presets::dynakv> {
+        using io = kvtl::posix_file;
+    };
+    using cache_t = kvtl::kv_manager<kept_first, any_model>;
+    using direct_t = kvtl::kv_manager<direct, any_model>;
+    const drift data = numbered(800, 16);
+    const scratch_folder folder;
+    const auto bytes_of = [](const std::string& path) {
+        std::ifstream file(path, std::ios::binary);
+        return std::string(std::istreambuf_iterator<char>(file), {});
+    };
+    constexpr std::size_t prompt = 600, keep = 200;
+    std::vector<std::vector<tokens_t>> held;
+    {
+        auto c = sized<cache_t>(keep);
+        c.max_tokens = 800, c.prefill_tokens = prompt, c.attend_tokens = 800;
+        c.io.path = folder.file("kept.kv"), c.io.keep_file = true;
+        auto cache = open_cache<cache_t>(c);
+        const auto seq = *cache.begin();
+        for (std::size_t l = 0; l < small.layers; ++l) {
+            require_ok(cache.prefill(seq, l, data.input(l, 0, prompt), {}));
+            held.push_back(attended(cache, seq, l));
+        }
+    }
+    {
+        typename direct_t::config d;
+        d.shape = small, d.max_tokens = 800, d.attend_tokens = 800, d.window_tokens = 32;
+        d.memory_bytes = std::size_t{16} << 20;
+        d.io.path = folder.file("direct.kv"), d.io.keep_file = true;
+        auto cache = open_cache<direct_t>(d);
+        const auto seq = *cache.begin();
+        const std::size_t dim = small.head_dim, token = small.kv_heads * dim;
+        for (std::size_t l = 0; l < small.layers; ++l) {
+            std::vector<float> q, k(keep * token), v(keep * token);
+            for (std::size_t t = prompt - keep; t < prompt; ++t) {
+                const auto row = data.q(l, t);
+                q.insert(q.end(), row.begin(), row.end());
+            }
+            for (std::size_t h = 0; h < small.kv_heads; ++h)
+                for (std::size_t i = 0; i < keep; ++i) {
+                    std::copy_n(data.key(l, held[l][h][i], h), dim, &k[i * token + h * dim]);
+                    std::copy_n(data.value(l, held[l][h][i], h), dim, &v[i * token + h * dim]);
+                }
+            require_ok(cache.prefill(seq, l, {.q = q, .k = k, .v = v}, {}));
+        }
+    }
+    const std::string kept_bytes = bytes_of(folder.file("kept.kv")),
+                      direct_bytes = bytes_of(folder.file("direct.kv"));
+    REQUIRE(kept_bytes.size() > 100000);
+    CHECK(kept_bytes == direct_bytes);
 }
 
 TEST_CASE("heads that decide together hand over to units of all heads") {

@@ -1,0 +1,281 @@
+// What prompts and steps of a shard's retrieval share: lanes, pools, the store, reads ahead, what must hold
+// before entries are accepted. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/calibration/calibration.hpp>
+#include <kvtl/core/plan/cache_types.hpp>
+#include <kvtl/core/plan/shard_memory.hpp>
+#include <kvtl/core/step/choice_source.hpp>
+
+namespace kvtl { inline namespace v0 {
+
+template <class Types> class retrieval_base {
+  public:
+    using types = Types;
+    using element_type = typename types::element_type;
+    using pool = typename types::pool;
+    using lane = typename types::lane;
+    using runner = step_runner<types>;
+    using store_type = store_of<types>;
+    using lane_ref = typename runner::lane_ref;
+
+    retrieval_base() = default;
+    retrieval_base(const retrieval_base&) = delete;
+    retrieval_base& operator=(const retrieval_base&) = delete;
+
+    using ahead = kvtl::ahead;
+    using memory = shard_memory<types>;
+
+    template <class Config>
+    void init(const cache_plan& p, const Config& config, const typename types::geometry& geometry,
+              std::uint32_t index, typename types::device& device, const typename types::lane_table& lanes,
+              carver& fixed, std::span<std::byte> frames, std::span<pool> pools,
+              std::uint64_t data_offset) noexcept {
+        plan_ = p;
+        index_ = index;
+        const memory m = memory::take(p, fixed, fixed);
+        memory_ = m;
+        const auto format = types::page_format_of(p.device_page, p.sizes.width);
+        cluster_ = typename types::clusterer_state(config.clusterer, geometry);
+        auto index_config = config.index;
+        if constexpr (requires { index_config.first_position; }) index_config.first_position = p.sizes.sinks;
+        index_state_ = typename types::index_state(index_config, geometry);
+        select_ = typename types::selector_state(config.selector, geometry);
+        rest_ = typename types::remainder_state(config.remainder, geometry);
+        if (!p.window_only)
+            layout_ = typename types::layout_state(config.layout, {p.file_pages, p.grow_pages, p.unit_pages},
+                                                   m.layout);
+        make_pools(config, format, frames, pools, fixed);
+        const auto step_pages =
+            static_cast<std::uint32_t>(std::max<std::uint64_t>(1, file_map::step_bytes / format.page_bytes));
+        const file_map map{data_offset, format.page_bytes, step_pages, index, p.division.shards};
+        io_ =
+            typename types::transfers(device.queue(index), map, m.checksum, m.trash, p.gap_pages, m.flights);
+        const typename page_store<types>::parts store_parts{
+            format,  &layout_, &io_,
+            &device, pools_,   m.bounce,
+            &lanes,  &stats_,  p.division.by_sequence ? p.division.shards : 1};
+        if (p.time_phases) clock_ = phase_clock(stats_.phase_ns);
+        sums_ = summaries<types>(index_state_, rest_, lanes, p.model.summaries(p.max_entries), m.sums);
+        choose_ = chooser<types>(p.model, index_state_, select_, m.choose);
+        if constexpr (types::sequential) {
+            store_ = store_type(
+                typename store_type::parts{store_parts, types::slot_format_of(p.sizes.width, p.max_entries),
+                                           page_pools_, &sums_, p.spare_pages});
+            growth_ = growth_of<types>(store_, sums_);
+        } else {
+            store_ = store_type(store_parts);
+            growth_ = growth_of<types>(store_, cluster_, sums_, m.growth);
+            prompt_ = prompt_builder<types>(
+                store_, {p.model, p.sizes, p.attend_tokens, &cluster_, &growth_, &choose_, &sums_});
+        }
+        store_.set_first_write_flight(runner::store::step_flights + p.prefetches);
+        auto parts = memory::step_parts(p);
+        parts.growth = &growth_;
+        parts.choose = &choose_;
+        parts.sums = &sums_;
+        parts.rest = &rest_;
+        parts.clock = p.time_phases ? &clock_ : nullptr;
+        step_ = runner(store_, parts, m.step);
+        source_ = choice_source<types>(step_, store_, plan_);
+    }
+
+    /// Hands the index what was fitted offline, before the first key.
+    void bind(const calibration_view& calibration) noexcept {
+        if constexpr (requires { index_state_.bind(calibration); }) index_state_.bind(calibration);
+        static_cast<void>(calibration);
+    }
+
+    /// Tokens that a layer has seen, dropped ones included; `none` when the shard owns no lane of it.
+    [[nodiscard]] std::uint32_t tokens(std::uint32_t slot, std::uint32_t layer) noexcept {
+        const auto lanes = lanes_of(slot, layer);
+        if (lanes.empty()) return none;
+        const lane_state& s = store_.at(lanes[0].id).state();
+        return s.dropped + s.tokens + s.staged;
+    }
+    [[nodiscard]] store_of<types>& store() noexcept { return store_; }
+    [[nodiscard]] growth_of<types>& growth() noexcept { return growth_; }
+
+  protected:
+    /// The lanes of a layer that this shard owns. Layer-wide lanes belong to the shard of their sequence.
+    [[nodiscard]] std::span<const lane_ref> lanes_of(std::uint32_t slot, std::uint32_t layer) noexcept {
+        return list_lanes(slot, layer, memory_.lanes);
+    }
+    [[nodiscard]] std::span<const lane_ref> list_lanes(std::uint32_t slot, std::uint32_t layer,
+                                                       std::span<lane_ref> into) const noexcept {
+        const std::uint32_t lanes = plan_.model.lanes(), base = (slot * plan_.model.layers + layer) * lanes;
+        if (!plan_.division.owns(slot, index_)) return {};
+        const std::uint32_t n = plan_.division.lanes_of(lanes, index_);
+        for (std::uint32_t i = 0; i < n; ++i) {
+            const std::uint32_t in_layer = plan_.division.lane(i, index_);
+            into[i] = {base + in_layer, in_layer};
+        }
+        return into.first(n);
+    }
+    [[nodiscard]] pool& pool_for(std::span<const lane_ref> lanes) noexcept {
+        return store_.pool_of(lanes[0].id);
+    }
+    /// A sequence's pool among those of its kind.
+    [[nodiscard]] pool& pool_of_slot(std::span<pool> pools, std::uint32_t slot) const noexcept {
+        return pools[pools.size() == 1 ? 0 : slot / (plan_.division.by_sequence ? plan_.division.shards : 1)];
+    }
+    /// The pool whose frames carry a sequence's writes.
+    [[nodiscard]] pool& write_pool_at(std::uint32_t slot) noexcept {
+        if constexpr (types::sequential)
+            return pool_of_slot(page_pools_, slot);
+        else
+            return pool_of_slot(pools_, slot);
+    }
+
+    /// Divides the shard's frames among its pools. Lanes of fixed groups have two kinds: page frames, then
+    /// slots.
+    template <class Config>
+    void make_pools(const Config& config, const page_format<element_type>& format,
+                    std::span<std::byte> frames, std::span<pool> pools, carver& metadata) noexcept {
+        const std::size_t pool_bytes = std::size_t{plan_.frames} * format.page_bytes;
+        const std::size_t kinds = types::sequential ? 2 : 1;
+        pools_ = pools.first(pools.size() / kinds);
+        page_pools_ = pools.subspan(pools_.size());
+        for (std::uint32_t i = 0; i < pools_.size(); ++i) {
+            const auto part = frames.subspan(i * pool_bytes, pool_bytes);
+            if constexpr (types::sequential) {
+                const auto slot = types::slot_format_of(plan_.sizes.width, plan_.max_entries);
+                const std::size_t carriers = std::size_t{plan_.page_frames} * format.page_bytes;
+                page_pools_[i] = pool(config.replacement, part.first(carriers), format.page_bytes, 1,
+                                      plan_.page_frames, metadata);
+                pools_[i] = pool(config.replacement,
+                                 part.subspan(carriers, std::size_t{plan_.slots} * slot.page_bytes),
+                                 slot.page_bytes, 1, 1, metadata);
+            } else {
+                pools_[i] = pool(config.replacement, part, format.page_bytes, plan_.unit_pages,
+                                 plan_.tail_frames, metadata);
+            }
+        }
+    }
+
+    /// Every call ends the previous selection and takes note of what landed meanwhile.
+    void begin_call() noexcept {
+        release_selection();
+        io_.poll(false);
+    }
+
+    /// What must hold before entries are accepted: no failed write, room on storage, the lane clustered when
+    /// it is time.
+    status accept(std::span<const lane_ref> lanes, std::uint32_t tokens) noexcept {
+        if (plan_.window_only) return {};
+        if (status s = check_complete(lanes); !s) return s;
+        pool& writes = store_.write_pool(lanes[0].id);
+        if (store_.has_failed_writes(writes)) return store_.write_error(writes);
+        std::uint32_t pages = 0;
+        for (const lane_ref& ref : lanes) {
+            const lane l = store_.at(ref.id);
+            if (status s = step_.make_room(ref.id); !s) return s;
+            if constexpr (types::sequential) {
+                pages += growth_.worst_case_pages(tokens);
+            } else {
+                const std::uint32_t units =
+                    std::min(l.state().buffered + tokens, cluster_.max_units(l.state().tokens + tokens));
+                pages += growth_.worst_case_pages(units);
+            }
+        }
+        pages = std::min(pages, plan_.file_pages - layout_.top());
+        if (status s = store_.ensure_space(pages); !s) return s;
+        if constexpr (types::clusterer::founds)
+            for (const lane_ref& ref : lanes) {
+                if (!should_found(store_.at(ref.id))) continue;
+                release_all_aheads();
+                if (status s = prompt_.begin(pool_for(lanes), plan_.sizes.max_tokens); !s) return s;
+                if (status s = prompt_.found(ref.id); !s) return s;
+            }
+        return {};
+    }
+    [[nodiscard]] bool window_overflows(std::span<const lane_ref> lanes) const noexcept {
+        return std::any_of(lanes.begin(), lanes.end(),
+                           [this](const lane_ref& ref) { return growth_.overdue(store_.at(ref.id)); });
+    }
+    [[nodiscard]] status check_complete(std::span<const lane_ref> lanes) const noexcept {
+        if (store_.at(lanes[0].id).state().cut_short)
+            return status::failure(errc::io_error,
+                                   "a turn of this sequence was cut short by a device error; end it");
+        const std::uint32_t staged = store_.at(lanes[0].id).state().staged;
+        if (staged > 0)
+            return status::failure(errc::invalid_argument,
+                                   "the prompt of this sequence is not complete: %u tokens wait for a "
+                                   "prefill with last_chunk = true",
+                                   staged);
+        return {};
+    }
+    [[nodiscard]] bool should_found(const lane& l) const noexcept {
+        if constexpr (types::clusterer::founds)
+            return !l.state().founded && cluster_.ready(l.state().window_begin - l.state().sinks);
+        else
+            return false;
+    }
+    /// A prompt that could not be taken leaves empty lanes.
+    void forget(std::span<const lane_ref> lanes) noexcept {
+        store_.settle_all_writes(store_.write_pool(lanes[0].id));
+        for (const lane_ref& ref : lanes) store_.forget_lane(ref.id);
+    }
+
+    void note_storage() noexcept {
+        if (plan_.window_only) return;
+        stats_.storage_bytes = std::max<std::uint64_t>(stats_.storage_bytes, std::uint64_t{layout_.used()} *
+                                                                                 store_.format().page_bytes);
+    }
+
+    // ------------------------------------------------------------------------------------------------
+    // reading ahead
+    [[nodiscard]] ahead* find_ahead(std::uint32_t slot, std::uint32_t layer) noexcept {
+        for (ahead& a : memory_.aheads)
+            if (a.flight != none && a.slot == slot && a.layer == layer) return &a;
+        return nullptr;
+    }
+    [[nodiscard]] ahead* free_ahead() noexcept {
+        for (ahead& a : memory_.aheads)
+            if (a.flight == none) return &a;
+        return nullptr;
+    }
+    [[nodiscard]] bool anything_ahead() const noexcept {
+        return std::any_of(memory_.aheads.begin(), memory_.aheads.end(),
+                           [](const ahead& a) { return a.flight != none; });
+    }
+    void release(ahead* a, std::span<const lane_ref> lanes, typename runner::fate end) noexcept {
+        if (a == nullptr) return;
+        step_.release_flight(lanes, a->flight, end);
+        a->flight = none;
+    }
+    void release_selection() noexcept {
+        if (selection_ == nullptr) return;
+        ahead* a = std::exchange(selection_, nullptr);
+        release(a, list_lanes(a->slot, a->layer, memory_.other_lanes), runner::fate::shown);
+    }
+    void release_all_aheads() noexcept {
+        release_selection();
+        for (ahead& a : memory_.aheads)
+            if (a.flight != none)
+                release(&a, list_lanes(a.slot, a.layer, memory_.other_lanes), runner::fate::dropped);
+    }
+    cache_plan plan_{};
+    std::uint32_t index_ = 0;
+    memory memory_{};
+    typename types::clusterer_state cluster_{};
+    typename types::index_state index_state_{};
+    typename types::selector_state select_{};
+    typename types::layout_state layout_{};
+    typename types::transfers io_{};
+    std::span<pool> pools_;
+    std::span<pool> page_pools_; ///< fixed groups: frames that carry pages
+    typename types::remainder_state rest_{};
+    summaries<types> sums_;
+    phase_clock clock_;
+    store_type store_;
+    growth_of<types> growth_;
+    chooser<types> choose_;
+    prompt_builder<types> prompt_; ///< clusters: groups need none
+    runner step_;
+    choice_source<types> source_;
+    statistics stats_;
+    ahead* selection_ = nullptr;
+};
+
+}} // namespace kvtl::v0

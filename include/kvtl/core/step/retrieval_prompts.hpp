@@ -1,0 +1,223 @@
+// How entries come to a shard's units other than token by token: prompts, further turns, and what retention
+// kept of a prompt.
+//
+// What:   clusters take a prompt as a whole, one lane at a time in the memory of the pool's frames; chunks
+// before
+//         the last are staged. Fixed groups take a prompt as many tokens. A preset whose window holds
+//         everything has nothing else.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/step/retrieval_base.hpp>
+
+namespace kvtl { inline namespace v0 {
+
+template <class Types> class retrieval_prompts : public retrieval_base<Types> {
+  protected:
+    using base = retrieval_base<Types>;
+    using base::accept, base::begin_call, base::forget, base::lanes_of, base::note_storage, base::pool_for,
+        base::release_all_aheads;
+    using base::cluster_, base::growth_, base::index_state_, base::sums_, base::memory_, base::plan_,
+        base::prompt_, base::stats_, base::step_, base::store_;
+
+  public:
+    using types = Types;
+    using element_type = typename base::element_type;
+    using pool = typename base::pool;
+    using lane = typename base::lane;
+    using runner = typename base::runner;
+    using lane_ref = typename base::lane_ref;
+
+    [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                                 std::uint32_t tokens, std::span<float> out, bool last) noexcept {
+        const auto lanes = lanes_of(slot, layer);
+        if (lanes.empty()) return {};
+        begin_call();
+        if (plan_.window_only) return prefill_window(lanes, in, tokens, out);
+        release_all_aheads();
+        if constexpr (types::sequential) {
+            static_cast<void>(last);
+            return prefill_groups(lanes, in, tokens, out);
+        } else {
+            const lane first = store_.at(lanes[0].id);
+            if (first.state().tokens > 0) return prefill_turn(lanes, in, tokens, out);
+            return prefill_prompt(lanes, in, tokens, out, last);
+        }
+    }
+
+    /// What retention kept of a layer's prompt becomes units, as a prompt of just these entries would. Kept
+    /// is a retention_stage; q: (chunk, HQ, D), the prompt's last queries, may be empty. After an error the
+    /// lanes are empty and the call may be repeated.
+    template <class Kept>
+    [[nodiscard]] status take_over(std::uint32_t slot, std::uint32_t layer, Kept& kept, const layer_input& in,
+                                   std::uint32_t chunk) noexcept {
+        const auto lanes = lanes_of(slot, layer);
+        begin_call();
+        release_all_aheads();
+        std::uint32_t most = 0;
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) most = std::max(most, kept.rows(slot, layer, i));
+        status done;
+        if constexpr (types::sequential)
+            done = take_over_groups(slot, layer, lanes, kept, most);
+        else
+            done = take_over_units(slot, layer, lanes, kept, most, in, chunk);
+        if (!done) return done;
+        for (std::uint32_t i = 0; i < lanes.size(); ++i)
+            store_.at(lanes[i].id).state().dropped = kept.tokens(slot, layer) - kept.rows(slot, layer, i);
+        note_storage();
+        return {};
+    }
+
+  private:
+    status prefill_window(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
+                          std::span<float> out) noexcept {
+        for (const lane_ref& ref : lanes) {
+            const lane l = store_.at(ref.id);
+            const std::uint32_t before = l.state().tokens;
+            for (std::uint32_t t = 0; t < tokens; ++t) {
+                step_.encode_arrival(ref, step_.rows_of(ref, in)(t));
+                ++l.state().tokens;
+            }
+            if (!out.empty())
+                attend_prompt(plan_.model, ref.in_layer, in, before, tokens, l.window_k(0), l.window_v(0),
+                              out, memory_.causal);
+        }
+        return {};
+    }
+
+    status prefill_prompt(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
+                          std::span<float> out, bool last) noexcept {
+        pool& frames = pool_for(lanes);
+        if (store_.has_failed_writes(frames)) return store_.write_error(frames);
+        const std::uint32_t before = store_.at(lanes[0].id).state().staged, total = before + tokens;
+        if (status s = prompt_.begin(frames, total); !s) return s;
+        const auto& format = store_.format();
+        status done;
+        std::uint32_t organised = 0;
+        for (const lane_ref& ref : lanes) {
+            const lane l = store_.at(ref.id);
+            const bool all = last || !out.empty();
+            const std::uint32_t from = all ? 0 : before / format.rows * format.rows;
+            if (done = prompt_.load_staged(l, from, before); !done) break;
+            prompt_.encode(ref.in_layer, in, before, tokens);
+            if (!out.empty()) prompt_.attend(ref.in_layer, in, before, tokens, out);
+            done = last ? prompt_.organise(ref.id, ref.in_layer, in, total, tokens)
+                        : prompt_.stage(l, before, total);
+            if (!done) break;
+            ++organised;
+            note_storage();
+        }
+        if (!done) { // as it was before: earlier chunks are still staged
+            if (last)
+                for (std::uint32_t i = 0; i < organised; ++i) prompt_.forget_units(store_.at(lanes[i].id));
+            return done;
+        }
+        for (const lane_ref& ref : lanes) {
+            if (last)
+                prompt_.commit(store_.at(ref.id), total);
+            else
+                store_.at(ref.id).state().staged = total;
+        }
+        return {};
+    }
+
+    status prefill_turn(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
+                        std::span<float> out) noexcept {
+        if (status s = accept(lanes, tokens); !s) return s;
+        const statistics before = stats_;
+        if (!out.empty())
+            for (const lane_ref& ref : lanes)
+                if (status s = step_.attend_turn(ref, in, tokens, out); !s) {
+                    stats_ = before;
+                    return s;
+                }
+        for (const lane_ref& ref : lanes) {
+            status s = step_.append_turn(ref, tokens, plan_.buffer_limit, step_.rows_of(ref, in));
+            if (s.ok()) continue;
+            // Lanes differ now, and attention over what came before cannot be had again: say so from here on.
+            for (const lane_ref& other : lanes) store_.at(other.id).state().cut_short = true;
+            return s;
+        }
+        note_storage();
+        return {};
+    }
+
+    template <class Kept>
+    [[nodiscard]] status take_over_units(std::uint32_t slot, std::uint32_t layer,
+                                         std::span<const lane_ref> lanes, Kept& kept, std::uint32_t most,
+                                         const layer_input& in, std::uint32_t chunk) noexcept {
+        pool& frames = pool_for(lanes);
+        if (store_.has_failed_writes(frames)) return store_.write_error(frames);
+        if (status s = prompt_.begin(frames, most); !s) return s;
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const std::uint32_t n = kept.rows(slot, layer, i);
+            kept.visit(slot, layer, i, 0, n,
+                       [&](std::uint32_t row, std::uint32_t head, const auto* k, const auto* v) {
+                           prompt_.put(row, head, k, v);
+                       });
+            if (status s = prompt_.organise(lanes[i].id, lanes[i].in_layer, in, n, chunk); !s) {
+                for (std::uint32_t j = 0; j < i; ++j) prompt_.forget_units(store_.at(lanes[j].id));
+                return s;
+            }
+        }
+        for (std::uint32_t i = 0; i < lanes.size(); ++i)
+            prompt_.commit(store_.at(lanes[i].id), kept.rows(slot, layer, i));
+        return {};
+    }
+    template <class Kept>
+    [[nodiscard]] status take_over_groups(std::uint32_t slot, std::uint32_t layer,
+                                          std::span<const lane_ref> lanes, Kept& kept,
+                                          std::uint32_t most) noexcept {
+        if (status s = accept(lanes, most); !s) return s;
+        const std::size_t width = plan_.model.width(), dim = plan_.model.dim;
+        const auto row = [&](std::size_t t) -> typename runner::entry_source {
+            return {&memory_.moving_k[t * width], &memory_.moving_v[t * width]};
+        };
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const std::uint32_t n = kept.rows(slot, layer, i);
+            for (std::uint32_t done = 0, some = 0; done < n; done += some) {
+                some = std::min(n - done, plan_.moving_rows);
+                kept.visit(slot, layer, i, done, done + some,
+                           [&](std::uint32_t t, std::uint32_t head, const auto* k, const auto* v) {
+                               simd::decode(k, &memory_.moving_k[t * width + head * dim], dim);
+                               simd::decode(v, &memory_.moving_v[t * width + head * dim], dim);
+                           });
+                if (done == 0) fit_index(lanes[i], {memory_.moving_k.data(), some, width, width});
+                if (status s = step_.append_turn(lanes[i], some, plan_.buffer_limit, row); !s) {
+                    forget(lanes);
+                    return s;
+                }
+            }
+        }
+        return {};
+    }
+
+    /// Fixed groups: a prompt is nothing but many tokens. A first chunk that fails leaves an empty sequence.
+    status prefill_groups(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
+                          std::span<float> out) noexcept {
+        const bool first = store_.at(lanes[0].id).state().tokens == 0;
+        if (first)
+            for (const lane_ref& ref : lanes)
+                fit_index(ref, {in.k.data() + plan_.model.key_offset(ref.in_layer), tokens,
+                                plan_.model.width(), std::size_t{plan_.model.kv_heads} * plan_.model.dim});
+        status done = prefill_turn(lanes, in, tokens, out);
+        if (!done.ok() && first) forget(lanes);
+        return done;
+    }
+
+    /// The index fits its codebook or basis to a lane's first keys; the slots, empty now, lend it their
+    /// memory.
+    void fit_index(const lane_ref& ref, rows_view<float> keys) noexcept {
+        if constexpr (detail::fits_lane<typename types::index>()) {
+            pool& slots = store_.pool_of(ref.id);
+            store_.vacate(slots);
+            slots.note_used(static_cast<std::uint32_t>(
+                std::min<std::size_t>(slots.size(), plan_.fit_bytes / slots.frame_bytes() + 1)));
+            index_state_.fit(sums_.index_of(ref.id), keys, slots.memory());
+        } else {
+            static_cast<void>(ref), static_cast<void>(keys);
+        }
+    }
+};
+
+}} // namespace kvtl::v0
