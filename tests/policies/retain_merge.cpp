@@ -132,22 +132,30 @@ TEST_CASE("similar_neighbour: the token next to it, the earlier of two, where th
         e.k[0] += away;
         return e;
     };
+    // The token that changed; the order of rows means nothing.
     const auto changed = [&](const row_set::one& entry) {
-        merger<similar_neighbour> m(c, 1);
-        table rows = start;
-        m.leave(rows, entry);
-        std::vector<std::size_t> which;
-        for (std::size_t r = 0; r < rows.size(); ++r)
-            if (!same({rows[r]}, {start[r]})) which.push_back(r);
+        std::vector<std::uint32_t> which;
+        for (const bool reversed : {false, true}) {
+            merger<similar_neighbour> m(c, 1);
+            table rows = start;
+            if (reversed) std::reverse(rows.begin(), rows.end());
+            const table before = rows;
+            m.leave(rows, entry);
+            std::vector<std::uint32_t> here;
+            for (std::size_t r = 0; r < rows.size(); ++r)
+                if (!same({rows[r]}, {before[r]})) here.push_back(rows[r].token);
+            if (reversed) CHECK(here == which);
+            which = here;
+        }
         return which;
     };
-    using one_row = std::vector<std::size_t>;
-    CHECK(changed(like(1, 11, 0.5F)) == one_row{1});
-    CHECK(changed(like(1, 12, 0.5F)) == one_row{1}); // 10 and 14 are as near: the earlier
-    CHECK(changed(like(2, 12, 0.5F)).empty());       // which is not like it
-    CHECK(changed(like(2, 13, 0.5F)) == one_row{2});
+    using token = std::vector<std::uint32_t>;
+    CHECK(changed(like(1, 11, 0.5F)) == token{10});
+    CHECK(changed(like(1, 12, 0.5F)) == token{10}); // 10 and 14 are as near: the earlier
+    CHECK(changed(like(2, 12, 0.5F)).empty());      // which is not like it
+    CHECK(changed(like(2, 13, 0.5F)) == token{14});
     CHECK(changed(like(0, 1, 0.5F)).empty()); // the sink is the nearest, but sinks take nobody
-    CHECK(changed(like(3, 90, 0.5F)) == one_row{3});
+    CHECK(changed(like(3, 90, 0.5F)) == token{20});
     merger<similar_neighbour> m(c, 1);
     table rows = start;
     const row_set::one entry = like(1, 11, 2.0F);
