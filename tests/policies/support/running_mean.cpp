@@ -72,3 +72,13 @@ TEST_CASE("a unit that is begun again forgets what it had") {
     x.add(0, std::vector<float>(16, 1.0F));
     CHECK(x.mean[0] == std::vector<float>(16, 1.0F));
 }
+
+TEST_CASE("a unit that has lost its latest entries goes on from the mean that it has then") {
+    lane<float> x(16, 1);
+    for (const float k : {1.0F, 3.0F, 8.0F}) x.add(0, std::vector<float>(16, k));
+    x.mean[0].assign(16, 1.0F); // of the first entry, which is all that is left
+    x.count[0] = 1;
+    x.sum[0].assign(16, 1.0);
+    x.add(0, std::vector<float>(16, 5.0F));
+    CHECK(x.mean[0] == std::vector<float>(16, 3.0F));
+}
