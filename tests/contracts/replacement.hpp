@@ -8,6 +8,7 @@
 
 #include <kvtl/slots/explain.hpp>
 
+#include "support/guarded_bytes.hpp"
 #include "support/oracle.hpp"
 
 #include <doctest/doctest.h>
@@ -20,26 +21,6 @@
 namespace kvtl_test {
 
 using namespace kvtl;
-
-/// Memory that a policy asked for, with a margin behind it that must stay as it was.
-class guarded_bytes {
-  public:
-    explicit guarded_bytes(std::size_t bytes) : bytes_(bytes), words_((bytes + margin) / 8 + 1, fill) {}
-    [[nodiscard]] std::span<std::byte> memory() {
-        return {reinterpret_cast<std::byte*>(words_.data()), bytes_};
-    }
-    [[nodiscard]] bool intact() const {
-        const auto* all = reinterpret_cast<const unsigned char*>(words_.data());
-        return std::all_of(all + bytes_, all + words_.size() * 8,
-                           [](unsigned char c) { return c == (fill & 0xFFU); });
-    }
-
-  private:
-    static constexpr std::size_t margin = 256;
-    static constexpr std::uint64_t fill = 0xA5A5A5A5A5A5A5A5U;
-    std::size_t bytes_;
-    std::vector<std::uint64_t> words_;
-};
 
 namespace replacement_suite {
 

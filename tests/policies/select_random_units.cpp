@@ -1,6 +1,5 @@
-// random_units draws every unit equally often and none twice; no_units draws none.
+// random_units draws every unit equally often and none twice.
 // SPDX-License-Identifier: MIT
-#include <kvtl/policies/select_no_units.hpp>
 #include <kvtl/policies/select_random_units.hpp>
 
 #include "contracts/selector.hpp"
@@ -59,11 +58,4 @@ TEST_CASE("all units, and pairs of them, are drawn equally often") {
     for (const double n : single) CHECK(std::fabs(n - 2000.0) < 195.0);
     for (std::uint32_t a = 0; a < units; ++a)
         for (std::uint32_t b = a + 1; b < units; ++b) CHECK(std::fabs(pair[a * units + b] - 421.0) < 100.0);
-}
-
-TEST_CASE("no_units") {
-    static_assert(selector_for<no_units, any_geometry>);
-    std::vector<chosen_unit> out(9);
-    const no_units::state<any_geometry> s;
-    CHECK(s.choose({{}, {}, 100, {}, {}, 4, 9}, out) == 0);
 }

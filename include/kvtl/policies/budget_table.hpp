@@ -57,10 +57,11 @@ struct table {
                     errc::invalid_argument,
                     "budget.importance has %zu numbers; valid: one per layer (%u), or none",
                     c.importance.size(), limits.layers);
-            if (std::any_of(c.importance.begin(), c.importance.end(),
-                            [](float x) { return !(x >= 0.0F && x < 1e30F); }))
-                return status::failure(errc::invalid_argument,
-                                       "budget.importance holds a number that is negative or not finite");
+            for (std::size_t l = 0; l < c.importance.size(); ++l)
+                if (!(c.importance[l] >= 0.0F && c.importance[l] < 1e30F))
+                    return status::failure(errc::invalid_argument,
+                                           "budget.importance of layer %zu is %g; valid: 0 to 1e30", l,
+                                           static_cast<double>(c.importance[l]));
             if (!(c.cap >= 1.0F && c.cap < 1e6F))
                 return status::failure(errc::invalid_argument, "budget.cap is %g; valid: 1 to 1e6",
                                        static_cast<double>(c.cap));

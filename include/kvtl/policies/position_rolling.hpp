@@ -68,6 +68,11 @@ struct rolling {
                 return status::failure(errc::invalid_argument,
                                        "position.frequencies has %zu numbers; valid: one per pair (%u)",
                                        c.frequencies.size(), dims / 2);
+            for (std::size_t i = 0; i < c.frequencies.size(); ++i)
+                if (!std::isfinite(c.frequencies[i]))
+                    return status::failure(errc::invalid_argument,
+                                           "position.frequencies of pair %zu is %g; valid: a finite number",
+                                           i, c.frequencies[i]);
             if (!(c.base > 0.0 && c.base < 1e12))
                 return status::failure(errc::invalid_argument, "position.base is %g; valid: above 0", c.base);
             return {};

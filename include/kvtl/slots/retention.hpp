@@ -193,6 +193,7 @@ concept score_opens = requires(const typename P::config& c, const score_limits& 
     requires std::constructible_from < typename P::template state<G>,
     const typename P::config&, const score_limits&, std::span < std::byte >> ;
 };
+/// score(lane, out): out (T) comes as zeros; what is written for pinned entries is never read.
 template <class P, class G>
 concept score_ranks_prompts = P::source == score_source::arrival || P::source == score_source::prompt ||
                               requires(const typename P::template state<G>& s, const prompt_lane<float>& lane,

@@ -19,15 +19,15 @@
 namespace kvtl { inline namespace v0 {
 
 /// out[i] <= cap[i], in proportion to weight[i] where no cap binds, with sum(out) = min(total, sum(cap)).
-/// Weights that are negative or no number count as 0; if all that have room count 0, they share equally.
-/// `out` may be `cap`. Uses weight as scratch.
+/// Weights that are negative or no number count as 0, infinite ones as very large; if all that have room
+/// count 0, they share equally. `out` may be `cap`. Uses weight as scratch.
 inline void split_exactly(std::span<double> weight, std::span<const std::uint32_t> cap, std::uint64_t total,
                           std::span<std::uint32_t> out) noexcept {
     constexpr double full = -1.0; // marks a part whose cap binds
     const std::size_t n = weight.size();
     std::uint64_t room = 0;
     for (std::size_t i = 0; i < n; ++i) {
-        if (!(weight[i] > 0.0)) weight[i] = 0.0;
+        weight[i] = weight[i] > 0.0 ? std::min(weight[i], 1e200) : 0.0; // sums stay finite
         room += cap[i];
     }
     std::uint64_t left = std::min(total, room);

@@ -1,5 +1,5 @@
 // Presets that divide a budget among layers and heads: what every lane keeps, against a re-implementation in
-// double precision (the exact division itself is tested in policies/budget_properties.cpp).
+// double precision (the exact division itself is tested in policies/support/budget_split.cpp).
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/dynamickv.hpp>
 

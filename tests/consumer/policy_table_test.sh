@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Breaks the table of policies in every way that policy_table.sh must notice, in a small tree of its own.
+#   policy_table_test.sh ROOT WORK
+# SPDX-License-Identifier: MIT
+set -euo pipefail
+root=$(cd "$1" && pwd)
+work=$2
+failures=0
+
+# A tree in which table and headers agree.
+fresh() {
+    rm -rf "$work"
+    mkdir -p "$work"/include/kvtl/{policies/support,layout}
+    cd "$work"
+    printf 'template <int N> struct some {};\nusing other = some<1>;\n' >include/kvtl/policies/index_some.hpp
+    printf 'struct place {};\n' >include/kvtl/layout/place.hpp
+    printf 'struct shared {};\n' >include/kvtl/policies/support/shared.hpp # has no line
+    # shellcheck disable=SC2016 # backticks are those of the document
+    printf '| %s |\n' 'index | `some<N, M>`, `other` | `policies/index_some.hpp` | does | paper' \
+        'layout | `place` | `layout/place.hpp` | does |' >README.md
+}
+
+# expect TEXT: the table is refused, and TEXT and nothing else is said.
+expect() {
+    local said
+    if said=$(bash "$root/tests/consumer/policy_table.sh" "$work" 2>&1); then
+        echo "not noticed: $1" >&2
+        failures=$((failures + 1))
+    elif [[ $said != *"$1"* || $said == *$'\n'* ]]; then
+        printf 'expected the one line: %s\nread: %s\n' "$1" "$said" >&2
+        failures=$((failures + 1))
+    fi
+}
+
+fresh
+bash "$root/tests/consumer/policy_table.sh" "$work" >/dev/null
+
+fresh; sed -i /index_some/d README.md;                   expect 'policies/index_some.hpp has 0 lines'
+fresh; sed -i 2p README.md;                               expect 'layout/place.hpp has 2 lines'
+fresh; echo 'struct late {};' >include/kvtl/layout/a.hpp; expect 'layout/a.hpp has 0 lines'
+fresh; rm include/kvtl/layout/place.hpp;                 expect 'names layout/place.hpp, which is not there'
+fresh; sed -i s/other/another/ README.md;                expect 'policies/index_some.hpp does not declare another'
+fresh; sed -i s/place/places/ include/kvtl/layout/place.hpp; expect 'layout/place.hpp does not declare place'
+
+((failures == 0)) && echo "every disagreement is noticed"

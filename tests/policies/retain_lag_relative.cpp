@@ -1,0 +1,69 @@
+// lag_relative: ranks by how much an entry stands out against the block behind it.
+// SPDX-License-Identifier: MIT
+#include <kvtl/policies/retain_lag_relative.hpp>
+
+#include "contracts/retention.hpp"
+
+using namespace kvtl;
+using namespace kvtl_test;
+using namespace kvtl_test::retention_suite;
+
+namespace {
+/// The score by definition, in plain loops.
+template <class Lane> numbers definition(const Lane& lane, std::uint32_t lag) {
+    const auto [tokens, dim, group, sinks, window] = lane.size();
+    numbers score(tokens, 2.0);
+    const std::uint32_t first_sinks = std::min(tokens, sinks), blocks = (tokens - first_sinks) / lag;
+    for (std::uint32_t b = 0; b + 1 < blocks; ++b) {
+        const std::uint32_t first = first_sinks + b * lag;
+        numbers sum(lag, 0.0);
+        for (const bool keys : {true, false}) {
+            const auto x = [&](std::uint32_t t, std::uint32_t d) {
+                return keys ? lane.key(t, d) : lane.value(t, d);
+            };
+            numbers deviation;
+            for (std::uint32_t i = 0; i < lag; ++i) {
+                numbers place;
+                for (std::uint32_t d = 0; d < dim; ++d) {
+                    double low = 1e300, high = -1e300;
+                    for (std::uint32_t j = 0; j < lag; ++j) {
+                        low = std::min(low, x(first + lag + j, d));
+                        high = std::max(high, x(first + lag + j, d));
+                    }
+                    place.push_back(high > low ? (x(first + i, d) - low) / (high - low) : 0.0);
+                }
+                double mean = 0, variance = 0;
+                for (const double p : place) mean += p / dim;
+                for (const double p : place) variance += (p - mean) * (p - mean) / dim;
+                deviation.push_back(std::sqrt(variance));
+            }
+            double all = 0;
+            for (const double d : deviation) all += std::exp(d);
+            for (std::uint32_t i = 0; i < lag; ++i) sum[i] += std::exp(deviation[i]) / all;
+        }
+        for (std::uint32_t i = 0; i < lag; ++i)
+            score[first + i] = static_cast<double>(std::count_if(sum.begin(), sum.end(),
+                                                                 [&](double s) { return s < sum[i]; })) /
+                               lag;
+    }
+    return score;
+}
+} // namespace
+
+TEST_CASE("lag_relative") {
+    for (const std::uint32_t lag : {8U, 16U, 32U})
+        ranks_prompts_contract<lag_relative>({.lag = lag}, 1e-6,
+                                             [lag](const auto& lane) { return definition(lane, lag); });
+}
+
+TEST_CASE("lag_relative: what has no next block comes before every rank") {
+    const retention_suite::extents e{40, 16, 1, 4, 1};
+    const state_of<lag_relative> s({.lag = 8}, e.limits(), {});
+    const auto score = lane<lag_relative, float>(e, 1).score(s, 0.0F);
+    for (std::uint32_t t = 0; t < 40; ++t) CHECK((score[t] == 2.0F) == (t < 4 || t >= 4 + 3 * 8));
+    for (std::uint32_t t = 4; t < 28; ++t) CHECK(score[t] < 1.0F);
+}
+
+TEST_CASE("lag_relative: settings that can never work are named") {
+    check_refusal(state_of<lag_relative>::check({.lag = 1}, {}), "retention.lag is 1");
+}

@@ -1,0 +1,94 @@
+// worst_case: the most that any query would lose; what attention needs first comes first.
+// SPDX-License-Identifier: MIT
+#include <kvtl/policies/retain_worst_case.hpp>
+
+#include "contracts/retention.hpp"
+
+#include <numeric>
+
+using namespace kvtl;
+using namespace kvtl_test;
+using namespace kvtl_test::retention_suite;
+
+namespace {
+double total(const numbers& x) {
+    return std::accumulate(x.begin(), x.end(), 0.0);
+}
+struct ranked {
+    numbers score;
+    std::vector<bool> first; ///< by token
+};
+/// The score by definition. `most`: entries that may come first.
+ranked definition(const auto& lane, std::uint32_t width, double sure, std::size_t most) {
+    const std::uint32_t begin = lane.begin(), n = lane.end() - begin;
+    ranked r{numbers(lane.size().tokens, 0.0), std::vector<bool>(lane.size().tokens, false)};
+    if (n == 0) return r;
+    numbers worst(n, 0.0), mean(n, 0.0);
+    for (std::uint32_t w = 0; w < lane.observed(); ++w)
+        for (std::uint32_t g = 0; g < lane.size().group; ++g) {
+            const numbers all = lane.attention(w, g), p(all.begin() + begin, all.begin() + begin + n),
+                          smooth = pooled(p, width);
+            for (std::uint32_t i = 0; i < n; ++i) {
+                worst[i] = std::max(worst[i], total(smooth) > 0 ? smooth[i] * total(p) / total(smooth) : 0.0);
+                mean[i] += p[i];
+            }
+        }
+    const double least = total(worst) / n;
+    for (std::uint32_t i = 0; i < n; ++i) {
+        double size = 0;
+        for (std::uint32_t d = 0; d < lane.size().dim; ++d) size += std::fabs(lane.value(begin + i, d));
+        r.score[begin + i] = std::max(worst[i], least) * size / lane.value_l1(begin + i);
+    }
+    std::vector<std::uint32_t> order(n);
+    std::iota(order.begin(), order.end(), 0U);
+    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return mean[a] > mean[b]; });
+    double sum = 0;
+    for (std::size_t i = 0; i < std::min<std::size_t>(most, n) && sum < sure * total(mean); ++i) {
+        sum += mean[order[i]];
+        r.first[begin + order[i]] = true;
+    }
+    return r;
+}
+constexpr double first = 1099511627776.0;
+} // namespace
+
+TEST_CASE("worst_case: when nobody is sure, the largest loss alone") {
+    for (const std::uint32_t width : {1U, 5U})
+        ranks_prompts_contract<worst_case>(
+            {.pool_width = width, .sure = 0.0F}, 2e-5,
+            [width](const auto& lane) { return definition(lane, width, 0.0, 0).score; });
+}
+
+TEST_CASE("worst_case: entries that make up the sure part come first, in the order of their scores") {
+    ranks_prompts_contract<worst_case>({}, 2e-5, [](const auto& lane) {
+        ranked r = definition(lane, 5, static_cast<double>(0.9F), 10);
+        for (std::size_t t = 0; t < r.score.size(); ++t)
+            if (r.first[t]) r.score[t] *= first;
+        return r.score;
+    });
+    // And the others keep theirs, which are too small beside the first to be seen above.
+    std::size_t sure = 0, others = 0;
+    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+        const retention_suite::extents e{80, 64, 2, 4, 8};
+        const state_of<worst_case> s({.sure = 0.5F}, e.limits(), {});
+        const lane<worst_case, float> x(e, seed);
+        const auto got = x.score(s, 0.0F);
+        const ranked exact = definition(x, 5, 0.5, 10);
+        oracle::largest_error worst;
+        for (std::uint32_t t = x.begin(); t < x.end(); ++t) {
+            worst.relative(static_cast<double>(got[t]), exact.score[t] * (exact.first[t] ? first : 1.0));
+            ++(exact.first[t] ? sure : others);
+        }
+        CHECK(worst.value() < 2e-5);
+    }
+    CHECK(sure > 20);
+    CHECK(others > 100);
+}
+
+TEST_CASE("worst_case: settings that can never work are named") {
+    using state = state_of<worst_case>;
+    CHECK(state::check({}, {}).ok());
+    check_refusal(state::check({.pool_width = 4}, {}), "retention.pool_width is 4");
+    check_refusal(state::check({.sure = 1.5F}, {}), "retention.sure is 1.5");
+    check_refusal(state::check({.sure = NAN}, {}), "retention.sure is");
+}

@@ -1,0 +1,9 @@
+// next_layer: reads while the layer before computes; every selector.
+// SPDX-License-Identifier: MIT
+#include <kvtl/policies/schedule_next_layer.hpp>
+
+#include "contracts/schedule.hpp"
+
+TEST_CASE("next_layer") {
+    kvtl_test::schedule_contract<kvtl::next_layer>(true);
+}

@@ -1,0 +1,9 @@
+// on_demand: reads when a layer is attended; no selector that chooses ahead.
+// SPDX-License-Identifier: MIT
+#include <kvtl/policies/schedule_on_demand.hpp>
+
+#include "contracts/schedule.hpp"
+
+TEST_CASE("on_demand") {
+    kvtl_test::schedule_contract<kvtl::on_demand>(false);
+}

@@ -1,0 +1,34 @@
+// max_minus_alpha against its definition in double precision.
+// SPDX-License-Identifier: MIT
+#include <kvtl/policies/select_max_minus_alpha.hpp>
+
+#include "support/units_above_bar.hpp"
+
+#include <cmath>
+
+using namespace kvtl;
+using namespace kvtl_test::selector_suite::bar;
+
+TEST_CASE("max_minus_alpha") {
+    using selector = max_minus_alpha<reduce::group_max>;
+    static_assert(selector_for<selector, model> && selector::source == query::current);
+    static_assert(max_minus_alpha<reduce::group_mean, query::predicted>::source == query::predicted);
+    std::size_t all = 0;
+    for (std::uint64_t seed = 0; seed < 60; ++seed) {
+        const units x = random_units_of(1 + seed * 7, seed);
+        for (const float alpha : {0.0F, 1.0F, 4.0F, 1000.0F})
+            for (const std::uint32_t heads : {1U, 2U})
+                for (const std::uint32_t budget : {0U, 1U, 40U, 100000U}) {
+                    const selector::state<model> s({alpha, heads}, *model::from({}));
+                    const double bar =
+                        static_cast<double>(*std::max_element(x.score.begin(), x.score.end())) -
+                        static_cast<double>(alpha) * std::sqrt(dim) * heads;
+                    const auto got = choose(s, x, budget);
+                    CHECK(got ==
+                          naive(x, budget, [&](auto u) { return static_cast<double>(x.score[u]) > bar; }));
+                    all += got.size();
+                }
+    }
+    CHECK(all > 10000);
+    CHECK(choose(selector::state<model>({}, *model::from({})), units{}, 10).empty());
+}

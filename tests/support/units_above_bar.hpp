@@ -1,0 +1,46 @@
+// What tests of selectors share that take every unit above a bar: units with random scores and sizes, and the
+// naive choice among those that pass. SPDX-License-Identifier: MIT
+#pragma once
+
+#include "contracts/selector.hpp"
+
+#include <numeric>
+
+namespace kvtl_test { namespace selector_suite { namespace bar {
+
+inline constexpr std::uint32_t dim = 64;
+using model = geometry<shape{.layers = 1, .query_heads = 4, .kv_heads = 2, .head_dim = dim}>;
+
+struct units {
+    std::vector<float> score;
+    std::vector<unit_record> unit;
+};
+inline units random_units_of(std::size_t n, std::uint64_t seed) {
+    units x{oracle::normal_values<float>(n, seed, 20.0), std::vector<unit_record>(n)};
+    oracle::generator random(seed + 1);
+    for (unit_record& u : x.unit) u.entries = static_cast<std::uint32_t>(random.below(12));
+    return x;
+}
+inline std::vector<std::uint32_t> choose(const auto& state, const units& x, std::uint32_t budget) {
+    std::vector<std::uint32_t> order(x.score.size()), result;
+    std::vector<std::uint64_t> scratch(x.score.size());
+    std::vector<chosen_unit> out(x.score.size());
+    const std::uint32_t n = state.choose(
+        {x.score, x.unit, budget, order, scratch, 0, static_cast<std::uint32_t>(x.score.size())}, out);
+    for (std::uint32_t i = 0; i < n; ++i) result.push_back(out[i].unit);
+    return result;
+}
+/// Units that pass, best first, while the budget lasts.
+inline std::vector<std::uint32_t> naive(const units& x, std::uint32_t budget, const auto& passes) {
+    std::vector<std::uint32_t> order(x.score.size()), result;
+    std::iota(order.begin(), order.end(), 0U);
+    std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return x.score[a] > x.score[b]; });
+    for (const std::uint32_t u : order)
+        if (passes(u) && x.unit[u].entries != 0 && x.unit[u].entries <= budget) {
+            budget -= x.unit[u].entries;
+            result.push_back(u);
+        }
+    return result;
+}
+
+}}} // namespace kvtl_test::selector_suite::bar
