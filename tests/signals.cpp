@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/signals.hpp>
-#include <kvtl/slots/explain.hpp>
+#include <kvtl/slots/preset.hpp>
 
 #include <doctest/doctest.h>
 

@@ -15,24 +15,27 @@
 #include <kvtl/calibration/calibration.hpp>
 #include <kvtl/core/call_checks.hpp>
 #include <kvtl/core/plan/planner.hpp>
+#include <kvtl/core/refused.hpp>
 #include <kvtl/core/shard.hpp>
 #include <kvtl/io/superblock.hpp>
-#include <kvtl/slots/explain.hpp>
+#include <kvtl/slots/preset.hpp>
+#include <kvtl/slots/sentences.hpp>
 
 #include <memory>
 #include <vector>
 
 namespace kvtl { inline namespace v0 {
 
-/// Reached only by presets that miss a requirement: prints one sentence for each (see explain.hpp).
-template <class Preset, class Geometry, class Supplied = supplied_by_default> class kv_manager {
+/// Reached only by presets that miss a requirement: prints one sentence for each (slots/sentences.hpp).
+template <class Preset, class Geometry, class Supplied = supplied_by_default>
+class kv_manager : public refused_cache<Preset, kv_manager<Preset, Geometry, Supplied>> {
     static_assert(explain_preset<Preset, Geometry, Supplied>(),
                   "[kvtl] the sentences above say what to mend");
 };
 
 template <class Preset, class Geometry, class Supplied>
 requires preset_for<Preset, Geometry, Supplied> &&
-    (!drops_entries<Preset> && !composed<Preset>)class kv_manager<Preset, Geometry, Supplied> {
+    (!drops_entries<Preset>)class kv_manager<Preset, Geometry, Supplied> {
   public:
     using preset = Preset;
     using geometry = Geometry;

@@ -6,7 +6,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/io/device.hpp>
+#include <kvtl/slots/io.hpp>
 #include <kvtl/io/in_memory.hpp>
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "measure.hpp"
 
-#include <kvtl/attention.hpp>
+#include <kvtl/simd/attention.hpp>
 #include <kvtl/io/superblock.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/simd/attend.hpp>

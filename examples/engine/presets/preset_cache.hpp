@@ -17,8 +17,10 @@
 
 namespace engine {
 
-/// The preset with a device that is chosen at run time.
-template <class Preset> struct on_any_io : Preset { using io = kvtl::any_io; };
+/// The preset with a device that is chosen at run time, where it has one at all.
+template <class Preset> struct on_any_io : Preset {
+    using io = std::conditional_t<kvtl::retrieves<Preset>, kvtl::any_io, typename Preset::io>;
+};
 
 /// Head size and all else come from the model file.
 using any_model = kvtl::geometry<kvtl::shape{}>;

@@ -14,10 +14,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/config.hpp>
 #include <kvtl/policies/budget_uniform.hpp>
 #include <kvtl/policies/retain_keep_all.hpp>
-#include <kvtl/slots/eviction_requirements.hpp>
-#include <kvtl/slots/explain.hpp>
+#include <kvtl/slots/preset.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -97,91 +97,24 @@ template <class Preset> struct config_halves {
     }
 };
 
+/// Presets made of two.
 template <class T>
-concept composes_presets = requires {
-    typename T::first;
-    typename T::second;
+concept composed = requires {
+    requires T::composed;
     requires has_all_slots<typename T::first> && has_all_slots<T>;
 };
+/// Second takes a layer when its prompt ends, and as many plain entries from each head; and both must say the
+/// same about who decides: where heads are decided together a sequence belongs to one shard, where they are
+/// not every head has its own.
 template <class T>
-concept first_drops = drops_entries<T> && !composed<typename T::first>;
-template <class T>
-concept second_keeps = !drops_entries<typename T::second>;
-template <class T>
-concept first_looks_once = !T::retention::score::evicts_in_decode && !requires {
-    requires T::retention::score::evicts_in_prompt;
-};
-/// Second attends plain keys with plain weights.
-template <class T>
-concept first_hands_over_plainly = !T::retention::merges && !T::first::position::moves;
-/// Second has one table per KV head.
-template <class T>
-concept first_keeps_by_kv_head = !T::retention::score::per_query_head;
-/// Second takes a layer when its prompt ends, and as many entries from each head.
-template <class T>
-concept first_divides_at_once = !T::budget::late && !T::budget::decides_together && !requires {
-    requires T::retention::score::drops_unwanted;
-};
-template <class T>
-concept layer_wide_survivors_agree = (T::clusterer::unit_of != granularity::layer &&
-                                      !needs_layer_units<T>()) ||
-                                     T::retention::score::decides_together;
-/// Where heads are decided together a sequence belongs to one shard, where they are not every head has its
-/// own: both parts must say the same.
-template <class T>
-concept shards_agree = T::clusterer::unit_of == granularity::layer ||
-                       (!T::retention::score::decides_together && !T::retention::score::reads_values);
+concept hands_over_evenly =
+    !T::retention::merges && !T::first::position::moves && !T::budget::late && !T::budget::decides_together &&
+    (T::clusterer::unit_of == granularity::layer ||
+     (!T::retention::score::decides_together && !T::retention::score::reads_values));
 
 template <class T, class G, class Supplied>
-concept composed_preset_for = composed<T> && composes_presets<T> && first_drops<T> && second_keeps<T> &&
-    eviction_preset_for<eviction_part<T>, G, Supplied> && preset_for<retrieval_part<T>, G, Supplied> &&
-    first_looks_once<T> && first_hands_over_plainly<T> && first_keeps_by_kv_head<T> &&
-    first_divides_at_once<T> && layer_wide_survivors_agree<T> && shards_agree<T>;
-
-template <class T, class G, class Supplied> struct composition_sentences {
-    static consteval void print() {
-        static_assert(composes_presets<T>,
-                      "[kvtl] then: a composed preset is then<First, Second> of two presets, or inherits it");
-        if constexpr (composes_presets<T>) {
-            static_assert(first_drops<T>,
-                          "[kvtl] then: First must drop entries and be no composition itself; put the "
-                          "preset that evicts first, such as snapkv_group");
-            static_assert(second_keeps<T>,
-                          "[kvtl] then: Second must keep all entries that it is given and choose among them "
-                          "at every step; use a preset whose retention is keep_all, such as dynakv");
-            if constexpr (first_drops<T> && second_keeps<T>) print_parts();
-        }
-    }
-
-  private:
-    static consteval void print_parts() {
-        static_assert(explain_preset<retrieval_part<T>, G, Supplied>());
-        static_assert(explain_preset<eviction_part<T>, G, Supplied>());
-        if constexpr (eviction_preset_for<eviction_part<T>, G, Supplied> &&
-                      clusterer_declares_units<typename T::clusterer, G>) {
-            static_assert(first_looks_once<T>,
-                          "[kvtl] then: First evicts in decode, which belongs to Second; use a score that "
-                          "evicts at the prompt's end only, such as window_attention");
-            static_assert(first_hands_over_plainly<T>,
-                          "[kvtl] then: First merges entries or moves their positions, and Second would not "
-                          "know their weights or angles; use drop<Score> and original positions");
-            static_assert(first_keeps_by_kv_head<T>,
-                          "[kvtl] then: First keeps entries for every query head, but Second has one table "
-                          "per KV head; use a score without per_query_head");
-            static_assert(first_divides_at_once<T>,
-                          "[kvtl] then: First's heads must keep equally many entries, and the number must be "
-                          "known when the layer's prompt ends; use a budget that is neither late nor divides "
-                          "among heads, such as uniform or pyramid");
-            static_assert(layer_wide_survivors_agree<T>,
-                          "[kvtl] granularity: Second's units or codec span all KV heads of a layer, but "
-                          "First lets every head keep tokens of its own; use units of one head, or a score "
-                          "with decides_together");
-            static_assert(shards_agree<T>,
-                          "[kvtl] granularity: First decides all heads of a layer together, so a sequence "
-                          "has one shard, but Second gives every head its own; use a score whose heads "
-                          "decide alone, or units of the whole layer");
-        }
-    }
-};
+concept composed_preset_for = composed<T> && preset_for<T, G, Supplied> && drops_entries<T> &&
+    preset_for<eviction_part<T>, G, Supplied> && preset_for<retrieval_part<T>, G, Supplied> &&
+    hands_over_evenly<T>;
 
 }} // namespace kvtl::v0

@@ -19,10 +19,9 @@
 
 #include <kvtl/core/call_checks.hpp>
 #include <kvtl/core/plan/eviction_planner.hpp>
-#include <kvtl/io/device.hpp>
 #include <kvtl/manager.hpp>
-#include <kvtl/slots/eviction_requirements.hpp>
-#include <kvtl/slots/explain.hpp>
+#include <kvtl/slots/io.hpp>
+#include <kvtl/slots/preset.hpp>
 
 #include <memory>
 #include <vector>
@@ -30,8 +29,8 @@
 namespace kvtl { inline namespace v0 {
 
 template <class Preset, class Geometry, class Supplied>
-requires eviction_preset_for<Preset, Geometry, Supplied>
-class kv_manager<Preset, Geometry, Supplied> {
+requires preset_for<Preset, Geometry, Supplied> &&
+    (!retrieves<Preset>)class kv_manager<Preset, Geometry, Supplied> {
   public:
     using preset = Preset;
     using geometry = Geometry;

@@ -11,7 +11,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/io/device.hpp>
+#include <kvtl/slots/io.hpp>
 #include <kvtl/io/in_memory.hpp>
 #include <kvtl/io/posix_file.hpp>
 #include <kvtl/io/throttled.hpp>

@@ -13,7 +13,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/io/device.hpp>
+#include <kvtl/slots/io.hpp>
 #include <kvtl/io/file_system.hpp>
 #include <kvtl/io/superblock.hpp>
 #include <kvtl/io/transfer.hpp>

@@ -11,7 +11,7 @@
 #pragma once
 
 #include <kvtl/io/cache_file.hpp>
-#include <kvtl/io/device.hpp>
+#include <kvtl/slots/io.hpp>
 #include <kvtl/io/transfer.hpp>
 #include <kvtl/status.hpp>
 

@@ -24,7 +24,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/io/device.hpp>
+#include <kvtl/slots/io.hpp>
 #include <kvtl/io/transfer.hpp>
 #include <kvtl/status.hpp>
 

@@ -1,7 +1,6 @@
 // Retention: entries over budget are given up for good, those with the lowest score first.
 //
-// A preset with this retention is served by core/eviction_manager.hpp; slots/retention.hpp says what a score
-// is.
+// slots/retention.hpp says what a score is.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -7,6 +7,7 @@
 #include <kvtl/core/store/page_format.hpp>
 #include <kvtl/core/store/transfers.hpp>
 #include <kvtl/signals.hpp>
+#include <kvtl/slots/preset.hpp>
 
 #include <type_traits>
 #include <utility>

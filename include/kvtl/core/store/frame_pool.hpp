@@ -11,6 +11,7 @@
 #pragma once
 
 #include <kvtl/reservation.hpp>
+#include <kvtl/slots/replacement.hpp>
 #include <kvtl/unit.hpp>
 
 #include <cstddef>
