@@ -155,9 +155,11 @@ template <class Preset> class preset_cache final : public kv_cache {
         if (!backend)
             return kvtl::error(kvtl::errc::invalid_argument,
                                "--io is " + o.io + "; valid: uring, posix, memory");
-        c.io.use = *backend;
-        c.io.path = o.path;
-        c.io.limit = o.limit;
+        if constexpr (kvtl::retrieves<Preset>) {
+            c.io.use = *backend;
+            c.io.path = o.path;
+            c.io.limit = o.limit;
+        }
         if (!o.rope_frequencies.empty()) detail::describe_rope(c, o);
         for (const setting& s : o.settings)
             if (s.policy == Preset::name)
@@ -165,7 +167,7 @@ template <class Preset> class preset_cache final : public kv_cache {
         // `full` keeps everything in memory by definition: the bound is for the others, and it needs no file.
         if (c.window_tokens == kvtl::whole_sequence) {
             c.memory_bytes = std::numeric_limits<std::size_t>::max() / 2;
-            c.io.use = kvtl::any_io::backend::memory;
+            if constexpr (kvtl::retrieves<Preset>) c.io.use = kvtl::any_io::backend::memory;
         }
         if constexpr (contains(kvtl::needed_signals<Preset>(), kvtl::signal::calibration))
             if (o.calibration.empty())

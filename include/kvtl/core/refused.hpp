@@ -50,7 +50,9 @@ template <class Preset, class Manager> class refused_cache {
     status prefetch(sequence_id, std::size_t layer, std::span<const float> q, unsigned shard = 0) noexcept;
     template <class Visit>
     status select(sequence_id, std::size_t layer, std::span<const float> q, Visit&&,
-                  unsigned shard = 0) noexcept;
+                  unsigned shard = 0) noexcept {
+        return {}; // a body, as a visitor may be of a local type
+    }
     status rewind(sequence_id, std::size_t n) noexcept;
     status retry_writes(sequence_id) noexcept;
     statistics stats() const noexcept;

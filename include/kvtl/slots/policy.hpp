@@ -10,6 +10,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/signals.hpp>
 #include <kvtl/status.hpp>
 
 #include <concepts>
