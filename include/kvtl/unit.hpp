@@ -2,10 +2,12 @@
 // indices instead of pointers, so that a lane's block of memory can be moved, hashed, saved and counted as
 // bytes.
 //
-// A *lane* owns units: one KV head of a layer (head-wise presets) or a whole layer (layer-wide presets), of
-// one sequence.
-// SPDX-License-Identifier: MIT
+// A *lane* is what owns units, or rows: one KV head of a layer (head-wise presets; one query head where each
+// keeps entries of its own) or a whole layer (layer-wide presets), of one sequence. SPDX-License-Identifier:
+// MIT
 #pragma once
+
+#include <kvtl/version.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -47,6 +47,39 @@ for file in "${headers[@]}"; do
     ((lines <= 600)) || breach "$file: $lines lines; the limit is 600"
 done
 
+# --- includes run downwards: a header includes its own level or a lower one, and a policy never core, nor core a policy
+# Prints the level of a header (kvtl/...) and the folder that it may share the level with.
+level() {
+    case $1 in
+    kvtl/presets/*) echo "8 presets" ;;
+    kvtl/manager.hpp) echo "7 manager" ;;
+    kvtl/core/*) echo "6 core" ;;
+    kvtl/policies/support/*) echo "4 support" ;;
+    kvtl/policies/*) echo "5 ${1%%_*}" ;; # siblings of one slot: the prefix
+    kvtl/calibration/*) echo "3 calibration" ;;
+    kvtl/io/*) echo "4 io" ;;
+    kvtl/layout/*) echo "4 layout" ;;
+    kvtl/slots/*) echo "3 slots" ;;
+    kvtl/simd/* | kvtl/simd.hpp) echo "2 simd" ;;
+    *) echo "1 vocabulary" ;;
+    esac
+}
+while IFS=: read -r file line; do
+    included=${line#*<}
+    included=${included%%>*}
+    read -r from folder < <(level "${file#include/}")
+    read -r to other < <(level "$included")
+    if ((to > from)) || { ((to == from)) && [[ $folder != "$other" ]]; }; then
+        breach "$file: includes $included, which stands above or beside it"
+    elif [[ $folder == core && $to == 5 ]]; then
+        breach "$file: includes $included; core may not know a policy"
+    elif [[ $to == 4 && $from == 5 && $other != support ]]; then
+        breach "$file: includes $included; a policy may not know devices or layouts"
+    fi
+done < <(grep -rE '^[[:space:]]*#[[:space:]]*include[[:space:]]*<kvtl/' include --include='*.hpp' || true)
+roots=$(find include/kvtl -maxdepth 1 -name '*.hpp' | wc -l)
+((roots <= 14)) || breach "include/kvtl/: $roots headers; the limit is 14, the rest belongs into a folder"
+
 # --- every header is compiled somewhere: by a test that names it, or by the self-containment check
 if [[ -n $covered ]]; then
     for file in "${headers[@]}"; do
