@@ -11,7 +11,6 @@
 #pragma once
 
 #include <kvtl/reservation.hpp>
-#include <kvtl/slots/replacement.hpp>
 #include <kvtl/unit.hpp>
 
 #include <cstddef>
