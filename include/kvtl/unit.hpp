@@ -3,8 +3,8 @@
 // bytes.
 //
 // A *lane* is what owns units, or rows: one KV head of a layer (head-wise presets; one query head where each
-// keeps entries of its own) or a whole layer (layer-wide presets), of one sequence. SPDX-License-Identifier:
-// MIT
+// keeps entries of its own) or a whole layer (layer-wide presets), of one sequence.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/version.hpp>

@@ -42,41 +42,41 @@ done < <(including 'liburing[/.]')
 for file in "${headers[@]}"; do
     [[ $file == *.hpp ]] || breach "$file: only .hpp files belong below include/"
     grep -q '^#pragma once$' "$file" || breach "$file: no '#pragma once'"
-    grep -q 'SPDX-License-Identifier: MIT' "$file" || breach "$file: no 'SPDX-License-Identifier: MIT'"
+    grep -qx '// SPDX-License-Identifier: MIT' "$file" || breach "$file: no '// SPDX-License-Identifier: MIT' on a line"
     lines=$(wc -l <"$file")
     ((lines <= 600)) || breach "$file: $lines lines; the limit is 600"
 done
 
-# --- includes run downwards: a header includes its own level or a lower one, and a policy never core, nor core a policy
-# Prints the level of a header (kvtl/...) and the folder that it may share the level with.
-level() {
-    case $1 in
-    kvtl/presets/*) echo "8 presets" ;;
-    kvtl/manager.hpp) echo "7 manager" ;;
-    kvtl/core/*) echo "6 core" ;;
-    kvtl/policies/support/*) echo "4 support" ;;
-    kvtl/policies/*) echo "5 ${1%%_*}" ;; # siblings of one slot: the prefix
-    kvtl/calibration/*) echo "3 calibration" ;;
-    kvtl/io/*) echo "4 io" ;;
-    kvtl/layout/*) echo "4 layout" ;;
-    kvtl/slots/*) echo "3 slots" ;;
-    kvtl/simd/* | kvtl/simd.hpp) echo "2 simd" ;;
-    *) echo "1 vocabulary" ;;
-    esac
-}
-while IFS=: read -r file line; do
-    included=${line#*<}
-    included=${included%%>*}
-    read -r from folder < <(level "${file#include/}")
-    read -r to other < <(level "$included")
-    if ((to > from)) || { ((to == from)) && [[ $folder != "$other" ]]; }; then
-        breach "$file: includes $included, which stands above or beside it"
-    elif [[ $folder == core && $to == 5 ]]; then
-        breach "$file: includes $included; core may not know a policy"
-    elif [[ $to == 4 && $from == 5 && $other != support ]]; then
-        breach "$file: includes $included; a policy may not know devices or layouts"
-    fi
-done < <(grep -rE '^[[:space:]]*#[[:space:]]*include[[:space:]]*<kvtl/' include --include='*.hpp' || true)
+# --- includes run downwards: a header includes lower levels and its own folder (of the policies, its own slot); a
+# --- policy never core, nor core a policy
+while read -r line; do
+    breach "$line"
+done < <(grep -rE '^[[:space:]]*#[[:space:]]*include[[:space:]]*<kvtl/' include --include='*.hpp' | awk -F '[<>]' '
+    function folder(header) {
+        if (header == "kvtl/manager.hpp") return "manager"
+        if (header == "kvtl/simd.hpp") return "simd"
+        if (header ~ /^kvtl\/policies\/support\//) return "support"
+        if (header ~ /^kvtl\/policies\//) return "policies"
+        if (split(header, part, "/") > 2) return part[2]
+        return "vocabulary"
+    }
+    function slot(header) { sub(/_.*/, "", header); return header } # the prefix of a policy
+    BEGIN {
+        split("vocabulary simd slots calibration support io layout policies core manager presets", name, " ")
+        split("1          2    3     3           4       4  4      5        6    7       8", number, " ")
+        for (i in name) level[name[i]] = number[i]
+    }
+    {
+        file = $1; sub(/:.*/, "", file)
+        from = folder(substr(file, 9)); to = folder($2)
+        if (level[to] > level[from] || (level[to] == level[from] && from != to) ||
+            (from == "policies" && to == "policies" && slot(substr(file, 9)) != slot($2)))
+            print file ": includes " $2 ", which stands above or beside it"
+        else if (from == "core" && to == "policies")
+            print file ": includes " $2 "; core may not know a policy"
+        else if (from == "policies" && (to == "io" || to == "layout"))
+            print file ": includes " $2 "; a policy may not know devices or layouts"
+    }' || true)
 roots=$(find include/kvtl -maxdepth 1 -name '*.hpp' | wc -l)
 ((roots <= 14)) || breach "include/kvtl/: $roots headers; the limit is 14, the rest belongs into a folder"
 

@@ -1,6 +1,7 @@
 // What every selector promises, run through the chooser that the manager uses, for both forms of units:
 // records of any size, and groups of one size without records. Queries and means are small whole numbers, so
-// that scores are exact in float and in double, and ties abound. SPDX-License-Identifier: MIT
+// that scores are exact in float and in double, and ties abound.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/core/step/chooser.hpp>

@@ -15,8 +15,6 @@
 #pragma once
 
 #include <kvtl/config.hpp>
-#include <kvtl/policies/budget_uniform.hpp>
-#include <kvtl/policies/retain_keep_all.hpp>
 #include <kvtl/slots/preset.hpp>
 
 #include <algorithm>

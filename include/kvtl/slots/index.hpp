@@ -8,8 +8,9 @@
 //                      may all that follow
 //   per_entry          scores come one per entry (U * max_entries of them) instead of one per unit
 //   streams_keys       it keeps nothing in memory and scores the keys as they come from storage, run by run
-//   fits               its state fits something to a lane's first keys: fit(view, keys (T, D of the lane),
-//   scratch) linear             a score of the mean query is the mean of the scores (default: true)
+//   fits               its state fits something to a lane's first keys, (T, D of the lane): fit(view, keys,
+//                      scratch)
+//   linear             a score of the mean query is the mean of the scores (default: true)
 //   rebuilds_keys      keys come from the index, so that storage holds values only
 //   needs_positions    it must know the position of every entry, and so that none is missing
 //
@@ -20,8 +21,8 @@
 //   std::size_t tail_bytes(const summary_shape&) const    may be left out: bytes behind the last unit, for
 //                                                         an index that lays entries out in blocks
 //   void clear(const summary_view&, std::uint32_t unit)   the unit has no entries (again)
-//   void absorb(const summary_view&, std::uint32_t unit, std::uint32_t i, const float* key, const float*
-//   value)                                                its i-th entry; key and value: (lane heads, D)
+//   void absorb(const summary_view&, std::uint32_t unit, std::uint32_t i, const float* key,
+//               const float* value)                       its i-th entry; key and value: (lane heads, D)
 //
 // Summaries lie in the lane's block: no pointers, trivially copyable. A unit is always built entry by entry,
 // so an index has no second code path for prompts, splits or further turns.

@@ -1,5 +1,5 @@
-// What the policies of all slots have in common: a name, an aggregate config, and a state that is made from
-// the config and what the slot hands over.
+// What the policies of all slots have in common: a name, the signals that they need (signals.hpp), an
+// aggregate config, and a state that is made from the config and what the slot hands over.
 //
 // A state lives in the block of a shard and is copied with it, so it must be trivially copyable: it keeps its
 // config's numbers and views (pointers, spans) of the memory that it is handed, never memory of its own.

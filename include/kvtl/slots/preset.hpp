@@ -3,9 +3,8 @@
 //
 // Where entries live follows from the slots (store_of_preset):
 //
-//   rows     the retention drops, and clusterer, index and selector are null objects: what is kept is
-//   attended
-//            whole, and so it stays in memory
+//   rows     the retention drops, and clusterer, index and selector are null objects: what is kept is all
+//            attended, and so it stays in memory
 //   groups   units are runs of a fixed number of consecutive entries in token order on storage: they need no
 //            records beyond residency
 //   units    units with records of their own, on storage
@@ -27,12 +26,18 @@
 //   io            unread     read                               read
 //
 // A preset that drops and retrieves is an ordinary preset: the prompt is thinned out when it ends, what is
-// left goes to storage and is retrieved from (`struct snapkv_then_dynakv : dynakv { using retention =
-// drop<..>; }`).
+// left goes to storage and is retrieved from:
+//
+//   struct snapkv_then_dynakv : dynakv { using retention = drop<window_attention<..>>; };
+//
+// Its score decides once, when the prompt ends, and for KV heads, not query heads; entries keep their
+// positions, and the index must bear gaps between them. Where units, index or codec span all heads of a layer
+// the heads decide together, and where units do, every head keeps equally many plain entries.
 //
 // kv_manager's primary template calls explain_preset() of slots/sentences.hpp, which is reached only by
 // presets that do not satisfy preset_for; so correct presets pay nothing, and a wrong one prints sentences
-// instead of a template's inside. SPDX-License-Identifier: MIT
+// instead of a template's inside.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/signals.hpp>

@@ -4,14 +4,13 @@
 // the score's `config` and `merges` (what leaves is merged into what stays): drop<Score> and
 // merge_into<Score, Rule>.
 //
-// What:   a score policy ranks entries; the shard keeps the best
-//         ones, ties to the earlier token, and never touches the pinned ones (sinks and window). A score
-//         can come from an entry alone when it arrives (score_source::arrival), from all keys of the
-//         prompt (keys), from the attention of the prompt's last queries (window), of all its queries
-//         (prompt), or of queries that the engine supplies (probe). Policies with `evicts_in_decode` also
-//         say, at every step, which held entry is worth least. With `evicts_in_prompt` a prompt is nothing
-//         but such steps: it is never held as a whole, and a chunk attends to what earlier chunks left and
-//         to itself.
+// What:   a score policy ranks entries; the shard keeps the best ones, ties to the earlier token, and never
+//         touches the pinned ones (sinks and window). A score can come from an entry alone when it arrives
+//         (score_source::arrival), from all keys of the prompt (keys), from the attention of the prompt's
+//         last queries (window), of all its queries (prompt), or of queries that the engine supplies (probe).
+//         Policies with `evicts_in_decode` also say, at every step, which held entry is worth least. With
+//         `evicts_in_prompt` a prompt is nothing but such steps: it is never held as a whole, and a chunk
+//         attends to what earlier chunks left and to itself.
 // Shapes: one lane: keys, values (T, D); queries (W, G, D); scores (T).
 // Cost:   observing costs one pass over the keys per observed token and G * T floats of scratch; no matrix
 //         of queries times keys is kept.
