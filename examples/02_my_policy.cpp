@@ -1,11 +1,12 @@
 // A policy of your own in thirty lines: a selector that takes the units that score above the mean of all
-// scores, and a two-line preset that uses it.
+// scores, and two presets of a few lines that use it, one on clusters, one on pages of 16 tokens.
 //
 // Features: user-defined selector, preset by inheritance, append() and select() for engines with their own
 // attention. Prints how many entries were attended; more than the budget would be an error.
 // SPDX-License-Identifier: MIT
 #include <kvtl/io/in_memory.hpp>
 #include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/quest.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -32,9 +33,9 @@ struct above_mean {
             float mean = margin_;
             for (const float s : in.score) mean += s / static_cast<float>(in.score.size());
             std::uint32_t n = 0, left = in.budget;
-            for (std::uint32_t u = 0; u < in.score.size(); ++u) {
-                if (in.score[u] < mean || in.unit[u].entries > left) continue;
-                left -= in.unit[u].entries;
+            for (std::uint32_t u = 0; u < in.units(); ++u) {
+                if (in.score[u] < mean || in.entries(u) > left) continue;
+                left -= in.entries(u);
                 out[n++].unit = u;
             }
             return n;
@@ -47,19 +48,23 @@ struct above_mean {
 using geometry = kvtl::geometry<kvtl::shape{.head_dim = 64}>;
 static_assert(kvtl::selector_for<above_mean, geometry>); // says what is missing, next to the policy
 
-struct mine : kvtl::presets::dynakv {
+struct on_clusters : kvtl::presets::dynakv {
+    using selector = above_mean;
+    using io = kvtl::in_memory;
+};
+struct on_pages : kvtl::presets::quest {
     using selector = above_mean;
     using io = kvtl::in_memory;
 };
 
 // Its use.
 // use
-int main() {
+template <class Preset> int run() {
     auto opened =
-        kvtl::kv_manager<mine, geometry>::open({.shape = {.layers = 1, .query_heads = 4, .kv_heads = 2},
-                                                .max_tokens = 2048,
-                                                .memory_bytes = 8 << 20,
-                                                .attend_tokens = 300});
+        kvtl::kv_manager<Preset, geometry>::open({.shape = {.layers = 1, .query_heads = 4, .kv_heads = 2},
+                                                  .max_tokens = 2048,
+                                                  .memory_bytes = 8 << 20,
+                                                  .attend_tokens = 300});
     if (!opened) return std::fprintf(stderr, "%s\n", opened.error().message.c_str()), 1;
     auto cache = std::move(*opened);
     const auto seq = cache.begin();
@@ -81,4 +86,7 @@ int main() {
     if (!s) return std::puts(s.what()), 1;
     std::printf("head 0 attends %zu entries, head 1 %zu, of 1501\n", entries[0], entries[1]);
     return std::max(entries[0], entries[1]) <= 300 ? 0 : 1;
+}
+int main() {
+    return run<on_clusters>() + run<on_pages>();
 }

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/signals.hpp>
-#include <kvtl/slots/explain.hpp>
+#include <kvtl/slots/preset.hpp>
 
 #include <doctest/doctest.h>
 
@@ -73,13 +73,6 @@ TEST_CASE("a preset is checked without being instantiated") {
     static_assert(preset_for<calibrated, g, supplied<signal::q, signal::k, signal::v, signal::calibration>>);
     CHECK(preset_name<presets::dynakv>() == "dynakv");
     CHECK(preset_name<silent>() == "(unnamed)");
-}
-
-TEST_CASE("the fingerprint tells apart what shapes a file") {
-    CHECK(preset_fingerprint<presets::dynakv>() ==
-          preset_fingerprint<presets::dynakv_lru>()); // only in memory
-    CHECK(preset_fingerprint<presets::dynakv>() != preset_fingerprint<presets::dynakv_sequence_order>());
-    CHECK(preset_fingerprint<presets::dynakv>() != preset_fingerprint<presets::dynakv_static>());
 }
 
 } // namespace kvtl_test

@@ -16,7 +16,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/support/resident_lists.hpp>
+#include <kvtl/slots/replacement.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -14,7 +14,7 @@ namespace {
 
 using arch = kvtl::simd::default_arch;
 using floats = kvtl::simd::floats<arch>;
-constexpr std::size_t lanes = kvtl::simd::lanes<arch>;
+constexpr std::size_t lanes = kvtl::simd::floats_per_register<arch>;
 
 constexpr std::size_t block = 32;   ///< weights of a quantised block, which begins with its f16 scale
 constexpr std::size_t panel = 4;    ///< rows that one task expands and multiplies

@@ -16,7 +16,7 @@ namespace {
 
 using arch = kvtl::simd::default_arch;
 using floats = kvtl::simd::floats<arch>;
-constexpr std::size_t lanes = kvtl::simd::lanes<arch>;
+constexpr std::size_t lanes = kvtl::simd::floats_per_register<arch>;
 
 /// y = x / rms(x) * weight, for one row. x and y may be the same.
 void rms_norm(const float* x, std::span<const float> weight, float epsilon, float* y) noexcept {

@@ -104,9 +104,9 @@ template <class Preset> struct cache_config {
     settings_of<typename Preset::index> index = detail::index_defaults<Preset>();
     settings_of<typename Preset::selector> selector = detail::selector_defaults<Preset>();
     settings_of<typename Preset::remainder> remainder = detail::remainder_defaults<Preset>();
-    typename Preset::layout::config layout{};
-    typename Preset::replacement::config replacement{};
-    typename Preset::io::config io{};
+    settings_of<typename Preset::layout> layout{};
+    settings_of<typename Preset::replacement> replacement{};
+    settings_of<typename Preset::io> io{};
     settings_of<typename Preset::budget> budget{};
     settings_of<typename Preset::retention> retention{};
     settings_of<typename Preset::position> position{};

@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/version.hpp>
+
 #include <bit>
 #include <concepts>
 #include <cstdint>

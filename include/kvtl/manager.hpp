@@ -35,8 +35,10 @@
 #include <kvtl/core/call_checks.hpp>
 #include <kvtl/core/open_core.hpp>
 #include <kvtl/core/plan/planner.hpp>
+#include <kvtl/core/refused.hpp>
 #include <kvtl/core/shard.hpp>
 #include <kvtl/slots/preset.hpp>
+#include <kvtl/slots/sentences.hpp>
 
 #include <algorithm>
 #include <limits>
@@ -45,14 +47,15 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// Reached only by presets that miss a requirement: prints one sentence for each (see slots/preset.hpp).
-template <class Preset, class Geometry, class Supplied = supplied_by_default> class kv_manager {
+/// Reached only by presets that miss a requirement: prints one sentence for each (slots/sentences.hpp).
+template <class Preset, class Geometry, class Supplied = supplied_by_default>
+class kv_manager : public refused_cache<Preset, kv_manager<Preset, Geometry, Supplied>> {
     static_assert(explain_preset<Preset, Geometry, Supplied>(),
                   "[kvtl] the sentences above say what to mend");
 };
 
 template <class Preset, class Geometry, class Supplied>
-requires usable_preset<Preset, Geometry, Supplied>
+requires preset_for<Preset, Geometry, Supplied>
 class kv_manager<Preset, Geometry, Supplied> {
   public:
     using preset = Preset;

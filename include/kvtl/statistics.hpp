@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/version.hpp>
+
 #include <cstddef>
 #include <cstdint>
 
@@ -56,8 +58,8 @@ struct statistics {
     std::uint64_t resident_chosen_bytes = 0; ///< of these, resident before any read of the step was issued
     std::uint64_t units = 0;                 ///< units that there are now
     std::uint64_t chosen_units = 0;
-    std::uint64_t unpredicted_choices = 0; ///< of predicted-query presets, made by the true query for want of a
-                                           ///< prediction (per layer and shard)
+    std::uint64_t unpredicted_choices = 0; ///< of predicted-query presets, made by the true query for want of
+                                           ///< a prediction (per layer and shard)
     std::uint64_t reused_units = 0; ///< chosen units that the previous step of their lane had chosen too
     std::uint64_t read_entries = 0; ///< live entries of chosen units that were read
     std::uint64_t decode_reads = 0; ///< reads issued for chosen units

@@ -2,12 +2,12 @@
 // indices instead of pointers, so that a lane's block of memory can be moved, hashed, saved and counted as
 // bytes.
 //
-// A *lane* owns units: one KV head of a layer (head-wise presets) or a whole layer (layer-wide presets), of
-// one sequence.
+// A *lane* is what owns units, or rows: one KV head of a layer (head-wise presets; one query head where each
+// keeps entries of its own) or a whole layer (layer-wide presets), of one sequence.
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/slots/summary.hpp>
+#include <kvtl/version.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -60,42 +60,6 @@ struct lane_state {
     std::uint32_t runs = 0;           ///< page runs held for staging or for the stream
     bool cut_short = false;           ///< a further turn failed after some of its tokens were taken
     bool founded = false; ///< the clusterer has grouped this lane (until then units are sequential)
-};
-
-/// What a clusterer may look at when it places an entry.
-struct units_view {
-    const unit_record* unit = nullptr;
-    std::uint32_t count = 0;
-    const float* mean = nullptr; ///< (count, dim) float32, `stride` floats from unit to unit
-    std::uint32_t dim = 0;
-    std::uint32_t stride = 0;
-    std::uint32_t max_entries = 0; ///< no unit may grow beyond this
-    std::uint32_t tokens = 0;      ///< tokens of the lane so far
-    bool may_add = true;           ///< table and storage have room for one more unit
-    summary_view summary{};        ///< what the index keeps (null for an index without summaries)
-    std::uint32_t head = 0;        ///< KV head of the lane that an index is asked to score for
-
-    /// Entries of unit u; units of a fixed size have no records here.
-    [[nodiscard]] std::uint32_t entries(std::uint32_t u) const noexcept {
-        return unit != nullptr ? unit[u].entries : max_entries;
-    }
-    [[nodiscard]] std::uint32_t entries_if_fixed() const noexcept {
-        return unit != nullptr ? 0 : max_entries;
-    }
-};
-
-/// A clusterer's answer: put the entry into `unit`, split `unit` with it, or open a new unit for it (whose
-/// mean starts as that of `unit` unless that is none).
-enum class growth : std::uint8_t { append, split, open };
-struct assignment {
-    std::uint32_t unit = none;
-    growth how = growth::append;
-};
-
-/// One chosen unit: `mask` bit g is set when query g of the lane attends it.
-struct chosen_unit {
-    std::uint32_t unit = none;
-    std::uint64_t mask = ~std::uint64_t{0};
 };
 
 }} // namespace kvtl::v0

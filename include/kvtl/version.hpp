@@ -1,7 +1,12 @@
 // The version of kvtl. Every other copy (CMake, pkg-config, the inline namespace) is read from or checked
-// against this file.
+// against this file. Every header of the library leads here, so this is also where an older C++ is refused.
 // SPDX-License-Identifier: MIT
 #pragma once
+
+#if __cplusplus < 202002L
+#error "[kvtl] kvtl needs C++20; compile with -std=c++20 or newer"
+#include "kvtl needs C++20" // there is no such file: compilation ends here, not after thousands of lines
+#endif
 
 #define KVTL_VERSION_MAJOR 0
 #define KVTL_VERSION_MINOR 1

@@ -10,11 +10,14 @@ shift 2
 
 mapfile -t expected < <(sed -nE 's|^// expect-error: +(.*[^[:space:]])[[:space:]]*$|\1|p' "$source")
 expect_ok=$(grep -cE '^// expect-ok[[:space:]]*$' "$source")
+expect_errors=$(sed -nE 's|^// expect-errors: +([0-9]+)[[:space:]]*$|\1|p' "$source")
+expect_lines=$(sed -nE 's|^// expect-lines: +([0-9]+)[[:space:]]*$|\1|p' "$source")
+read -ra own_flags < <(sed -nE 's|^// with-flags: +(.*[^[:space:]])[[:space:]]*$|\1|p' "$source")
 
 # Without excerpts of the source: a regex must match what the compiler says, not what the case itself contains.
 no_excerpts=-fno-diagnostics-show-caret
 if "$compiler" --version | grep -q clang; then no_excerpts=-fno-caret-diagnostics; fi
-output=$("$compiler" "$@" -fsyntax-only "$no_excerpts" "$source" 2>&1)
+output=$("$compiler" "$@" "${own_flags[@]}" -fsyntax-only "$no_excerpts" "$source" 2>&1)
 status=$?
 
 # Ends the test with a reason, after what the compiler printed.
@@ -34,3 +37,11 @@ fi
 for regex in "${expected[@]}"; do
     grep -Eq -- "$regex" <<<"$output" || fail "no match for: $regex"
 done
+if [[ -n $expect_errors ]]; then
+    errors=$(grep -cE '(^|[^a-z]) ?error: ' <<<"$output")
+    ((errors == expect_errors)) || fail "$errors errors instead of $expect_errors"
+fi
+if [[ -n $expect_lines ]]; then
+    lines=$(wc -l <<<"$output")
+    ((lines <= expect_lines)) || fail "$lines lines instead of at most $expect_lines"
+fi

@@ -1,9 +1,7 @@
 // A score of one's own is a preset of two lines.
 // expect-ok
 // SPDX-License-Identifier: MIT
-#include <kvtl/core/eviction_manager.hpp>
-#include <kvtl/policies/retain_drop.hpp>
-#include <kvtl/presets/full.hpp>
+#include <kvtl/presets/snapkv.hpp>
 
 struct every_other : kvtl::score_defaults {
     static constexpr std::string_view name = "every_other";

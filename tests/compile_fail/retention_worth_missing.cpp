@@ -2,9 +2,7 @@
 // expect-error: \[kvtl\] score::state: it evicts in decode; add noexcept const `float worth
 // expect-error: \[kvtl\] signals: a policy needs x \(the input of the layer\), which this engine does not supply
 // SPDX-License-Identifier: MIT
-#include <kvtl/core/eviction_manager.hpp>
-#include <kvtl/policies/retain_drop.hpp>
-#include <kvtl/presets/full.hpp>
+#include <kvtl/presets/snapkv.hpp>
 
 struct worthless : kvtl::score_defaults {
     static constexpr std::string_view name = "worthless";

@@ -5,11 +5,13 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/dynakv.hpp>
 
-struct nameless {};
+struct named {
+    static constexpr std::string_view name = "named";
+};
 struct bad : kvtl::presets::dynakv {
     using index = kvtl::no_index;
-    using compressor = nameless;
-    using replacement = nameless;
+    using compressor = named;
+    using replacement = named;
 };
 
 template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;

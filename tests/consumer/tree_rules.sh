@@ -42,10 +42,43 @@ done < <(including 'liburing[/.]')
 for file in "${headers[@]}"; do
     [[ $file == *.hpp ]] || breach "$file: only .hpp files belong below include/"
     grep -q '^#pragma once$' "$file" || breach "$file: no '#pragma once'"
-    grep -q 'SPDX-License-Identifier: MIT' "$file" || breach "$file: no 'SPDX-License-Identifier: MIT'"
+    grep -qx '// SPDX-License-Identifier: MIT' "$file" || breach "$file: no '// SPDX-License-Identifier: MIT' on a line"
     lines=$(wc -l <"$file")
     ((lines <= 600)) || breach "$file: $lines lines; the limit is 600"
 done
+
+# --- includes run downwards: a header includes lower levels and its own folder (of the policies, its own slot); a
+# --- policy never core, nor core a policy
+while read -r line; do
+    breach "$line"
+done < <(grep -rE '^[[:space:]]*#[[:space:]]*include[[:space:]]*<kvtl/' include --include='*.hpp' | awk -F '[<>]' '
+    function folder(header) {
+        if (header == "kvtl/manager.hpp") return "manager"
+        if (header == "kvtl/simd.hpp") return "simd"
+        if (header ~ /^kvtl\/policies\/support\//) return "support"
+        if (header ~ /^kvtl\/policies\//) return "policies"
+        if (split(header, part, "/") > 2) return part[2]
+        return "vocabulary"
+    }
+    function slot(header) { sub(/_.*/, "", header); return header } # the prefix of a policy
+    BEGIN {
+        split("vocabulary simd slots calibration support io layout policies core manager presets", name, " ")
+        split("1          2    3     3           4       4  4      5        6    7       8", number, " ")
+        for (i in name) level[name[i]] = number[i]
+    }
+    {
+        file = $1; sub(/:.*/, "", file)
+        from = folder(substr(file, 9)); to = folder($2)
+        if (level[to] > level[from] || (level[to] == level[from] && from != to) ||
+            (from == "policies" && to == "policies" && slot(substr(file, 9)) != slot($2)))
+            print file ": includes " $2 ", which stands above or beside it"
+        else if (from == "core" && to == "policies")
+            print file ": includes " $2 "; core may not know a policy"
+        else if (from == "policies" && (to == "io" || to == "layout"))
+            print file ": includes " $2 "; a policy may not know devices or layouts"
+    }' || true)
+roots=$(find include/kvtl -maxdepth 1 -name '*.hpp' | wc -l)
+((roots <= 14)) || breach "include/kvtl/: $roots headers; the limit is 14, the rest belongs into a folder"
 
 # --- every header is compiled somewhere: by a test that names it, or by the self-containment check
 if [[ -n $covered ]]; then

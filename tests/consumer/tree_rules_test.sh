@@ -44,8 +44,31 @@ bash "$rules" "$work" covered.txt >/dev/null
 fresh; echo '#include <xsimd/xsimd.hpp>' >>include/kvtl/a.hpp;         expect 'a.hpp: includes xsimd'
 fresh; echo '#  include "liburing.h"' >examples/x.cpp;                 expect 'x.cpp: includes liburing'
 fresh; sed -i /pragma/d include/kvtl/a.hpp;                            expect "a.hpp: no '#pragma once'"
-fresh; sed -i /SPDX/d include/kvtl/a.hpp;                              expect "a.hpp: no 'SPDX"
+fresh; sed -i /SPDX/d include/kvtl/a.hpp;                              expect "a.hpp: no '// SPDX"
+fresh; sed -i 's|^// SPDX|// Text. SPDX|' include/kvtl/a.hpp;          expect "a.hpp: no '// SPDX"
 fresh; printf '//\n%.0s' {1..600} >>include/kvtl/a.hpp;                expect 'a.hpp: 602 lines'
+# include INTO WHAT: a new header, known to the tests, that includes another.
+include() {
+    mkdir -p "include/$(dirname "$1")"
+    printf '// SPDX-License-Identifier: MIT\n#pragma once\n#include <%s>\n' "$2" >"include/$1"
+    echo "$1" >>covered.txt
+}
+fresh; include kvtl/unit.hpp kvtl/simd/b.hpp;                          expect 'unit.hpp: includes kvtl/simd/b.hpp, which stands above'
+fresh; include kvtl/simd/c.hpp kvtl/slots/index.hpp;                   expect 'includes kvtl/slots/index.hpp, which stands above'
+fresh; include kvtl/slots/c.hpp kvtl/policies/support/lists.hpp;       expect 'includes kvtl/policies/support/lists.hpp, which'
+fresh; include kvtl/slots/c.hpp kvtl/core/shard.hpp;                   expect 'includes kvtl/core/shard.hpp, which'
+fresh; include kvtl/io/c.hpp kvtl/layout/page_map.hpp;                 expect 'includes kvtl/layout/page_map.hpp, which stands above or beside'
+fresh; include kvtl/policies/index_c.hpp kvtl/core/shard.hpp;          expect 'includes kvtl/core/shard.hpp, which'
+fresh; include kvtl/policies/index_c.hpp kvtl/policies/select_d.hpp;   expect 'includes kvtl/policies/select_d.hpp, which'
+fresh; include kvtl/policies/index_c.hpp kvtl/io/uring_file.hpp;       expect 'a policy may not know devices or layouts'
+fresh; include kvtl/core/c.hpp kvtl/policies/index_d.hpp;              expect 'core may not know a policy'
+fresh; include kvtl/core/c.hpp kvtl/manager.hpp;                       expect 'includes kvtl/manager.hpp, which'
+fresh; include kvtl/manager.hpp kvtl/presets/full.hpp;                 expect 'includes kvtl/presets/full.hpp, which'
+fresh; include kvtl/presets/c.hpp kvtl/manager.hpp; include kvtl/manager.hpp kvtl/core/c.hpp
+include kvtl/core/c.hpp kvtl/policies/support/d.hpp; include kvtl/policies/support/d.hpp kvtl/slots/e.hpp
+include kvtl/policies/index_c.hpp kvtl/policies/index_d.hpp; include kvtl/slots/e.hpp kvtl/simd/b.hpp
+bash "$rules" "$work" covered.txt >/dev/null # downwards, and siblings: all is well
+fresh; for ((i = 0; i < 13; i++)); do include "kvtl/r$i.hpp" kvtl/a.hpp; done; expect 'include/kvtl/: 15 headers'
 fresh; rm tests/a.cpp;                                                 expect 'a.hpp: no test includes it'
 fresh; sed -i 's/PATCH [0-9]*/PATCH 77/' include/kvtl/version.hpp; rm ./*.md; expect 'KVTL_VERSION_STRING is not'
 fresh; echo 'namespace kvtl { inline namespace v99 {}}' >>include/kvtl/a.hpp;      expect 'inline namespace v99'

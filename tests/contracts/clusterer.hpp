@@ -6,8 +6,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/geometry.hpp>
 #include <kvtl/policies/support/kmeans.hpp>
-#include <kvtl/slots/explain.hpp>
+#include <kvtl/slots/clusterer.hpp>
 
 #include "contracts/replacement.hpp" // guarded_bytes
 #include "support/oracle.hpp"

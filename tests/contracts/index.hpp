@@ -4,7 +4,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/slots/explain.hpp>
+#include <kvtl/geometry.hpp>
+#include <kvtl/slots/index.hpp>
 
 #include "support/oracle.hpp"
 

@@ -1,4 +1,4 @@
-// What every device promises (kvtl/io/device.hpp), as one suite that each backend runs.
+// What every device promises (kvtl/slots/io.hpp), as one suite that each backend runs.
 //
 //   io_contract<posix_file>([&] { return posix_file::config{.path = folder.file("x.kv")}; });
 //
@@ -6,8 +6,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/io/device.hpp>
 #include <kvtl/io/superblock.hpp>
+#include <kvtl/slots/io.hpp>
 
 #include "support/scratch_folder.hpp"
 

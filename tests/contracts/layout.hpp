@@ -6,7 +6,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/slots/explain.hpp>
+#include <kvtl/geometry.hpp>
+#include <kvtl/slots/layout.hpp>
 
 #include "contracts/replacement.hpp" // guarded_bytes
 #include "support/oracle.hpp"

@@ -9,7 +9,7 @@
 #pragma once
 
 #include <kvtl/geometry.hpp>
-#include <kvtl/slots/eviction_requirements.hpp>
+#include <kvtl/slots/position.hpp>
 
 #include "support/guarded_bytes.hpp"
 #include "support/oracle.hpp"

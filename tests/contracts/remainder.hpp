@@ -10,7 +10,6 @@
 #include <kvtl/geometry.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/simd/moments.hpp>
-#include <kvtl/slots/explain.hpp>
 #include <kvtl/slots/remainder.hpp>
 
 #include "support/oracle.hpp"

@@ -6,7 +6,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/slots/explain.hpp>
+#include <kvtl/geometry.hpp>
+#include <kvtl/slots/replacement.hpp>
 
 #include "support/guarded_bytes.hpp"
 #include "support/oracle.hpp"

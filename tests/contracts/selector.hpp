@@ -1,12 +1,14 @@
-// What every selector promises, run through the chooser that the manager uses. Queries and means are small
-// whole numbers, so that scores are exact in float and in double, and ties abound.
+// What every selector promises, run through the chooser that the manager uses, for both forms of units:
+// records of any size, and groups of one size without records. Queries and means are small whole numbers, so
+// that scores are exact in float and in double, and ties abound.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/core/step/chooser.hpp>
+#include <kvtl/geometry.hpp>
 #include <kvtl/policies/cluster_single_tokens.hpp>
 #include <kvtl/policies/index_centroid.hpp>
-#include <kvtl/slots/explain.hpp>
+#include <kvtl/slots/selector.hpp>
 
 #include "support/oracle.hpp"
 
@@ -34,15 +36,18 @@ template <class Selector, class Index = centroid> struct types {
 /// Units, queries, and one choice among them.
 template <class Selector> class instance {
   public:
-    instance(const model_extents& m, std::uint32_t units, std::uint64_t seed) : model_(m), unit_(units) {
+    /// `fixed_entries`: the size of all units, which then have no records; 0: records of 0 to 19 entries.
+    instance(const model_extents& m, std::uint32_t units, std::uint32_t fixed_entries, std::uint64_t seed)
+        : model_(m), fixed_(fixed_entries), unit_(units) {
         oracle::generator random(seed);
         for (std::size_t i = 0; i < std::size_t{units} * m.width(); ++i)
             mean_.push_back(static_cast<float>(random.below(7)) - 3.0F);
         for (std::size_t i = 0; i < std::size_t{m.lane_queries()} * m.dim; ++i)
             query_.push_back(static_cast<float>(random.below(7)) - 3.0F);
         for (unit_record& u : unit_)
-            u.entries =
-                static_cast<std::uint32_t>(random.below(20)); // 0: a unit without entries in its pages
+            u.entries = fixed_ != 0
+                            ? fixed_
+                            : static_cast<std::uint32_t>(random.below(20)); // 0: none is in its pages yet
     }
 
     [[nodiscard]] std::vector<std::uint32_t> choose(std::uint32_t budget) {
@@ -65,10 +70,13 @@ template <class Selector> class instance {
     }
 
     [[nodiscard]] units_view view() const {
-        return {unit_.data(),   static_cast<std::uint32_t>(unit_.size()),
-                mean_.data(),   model_.width(),
-                model_.width(), 32,
-                1000,           true};
+        return {.unit = fixed_ != 0 ? nullptr : unit_.data(),
+                .count = static_cast<std::uint32_t>(unit_.size()),
+                .mean = mean_.data(),
+                .dim = model_.width(),
+                .stride = model_.width(),
+                .max_entries = fixed_ != 0 ? fixed_ : 32,
+                .tokens = 1000};
     }
     [[nodiscard]] const model_extents& model() const { return model_; }
     [[nodiscard]] const std::vector<unit_record>& unit() const { return unit_; }
@@ -81,7 +89,8 @@ template <class Selector> class instance {
 
   private:
     model_extents model_;
-    std::vector<unit_record> unit_;
+    std::uint32_t fixed_ = 0;
+    std::vector<unit_record> unit_; ///< what a naive choice may know of them
     std::vector<float> mean_, query_;
     typename types<Selector>::index_state index_{};
     typename types<Selector>::selector_state selector_{};
@@ -93,12 +102,14 @@ template <class Selector, class Body> void each_case(const Body& body) {
     std::uint64_t seed = 0;
     for (const model_extents& m : {model_extents{1, 2, 1, 8, 1}, model_extents{1, 2, 4, 16, 1},
                                    model_extents{1, 2, 8, 5, 1}, model_extents{1, 3, 2, 8, 3}})
-        for (const std::uint32_t units : {0U, 1U, 5U, 40U, 300U}) {
-            instance<Selector> x(m, units, ++seed);
-            std::uint32_t all = 0;
-            for (const unit_record& u : x.unit()) all += u.entries;
-            for (const std::uint32_t budget : {0U, 1U, 7U, 50U, 128U, 400U, all, all + 100}) body(x, budget);
-        }
+        for (const std::uint32_t fixed_entries : {0U, 1U, 8U})
+            for (const std::uint32_t units : {0U, 1U, 5U, 40U, 300U}) {
+                instance<Selector> x(m, units, fixed_entries, ++seed);
+                std::uint32_t all = 0;
+                for (const unit_record& u : x.unit()) all += u.entries;
+                for (const std::uint32_t budget : {0U, 1U, 7U, 50U, 128U, 400U, all, all + 100})
+                    body(x, budget);
+            }
 }
 
 template <class Selector> void keeps_its_promises() {

@@ -4,6 +4,7 @@
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/policies/cluster_fixed_groups.hpp>
 #include <kvtl/policies/schedule_next_layer.hpp>
+#include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/full.hpp>
 
 #include "support/cache_fixture.hpp"

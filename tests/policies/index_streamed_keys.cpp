@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/geometry.hpp>
 #include <kvtl/policies/index_streamed_keys.hpp>
-#include <kvtl/slots/summary.hpp>
+#include <kvtl/slots/index.hpp>
 
 #include "support/oracle.hpp"
 

@@ -17,7 +17,7 @@ using any_geometry = geometry<shape{}>;
 std::vector<std::uint32_t> draw(std::uint64_t seed, std::uint32_t units, std::uint32_t budget) {
     const random_units::state<any_geometry> s({seed}, {});
     std::vector<chosen_unit> out(units);
-    const std::uint32_t n = s.choose({{}, {}, budget, {}, {}, 1, units}, out);
+    const std::uint32_t n = s.choose({{}, {.count = units, .max_entries = 1}, budget}, out);
     std::vector<std::uint32_t> result;
     for (std::uint32_t i = 0; i < n; ++i) result.push_back(out[i].unit);
     return result;

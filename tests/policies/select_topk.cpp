@@ -55,7 +55,8 @@ std::vector<std::uint32_t> choose(const std::vector<float>& score, const std::ve
     std::vector<std::uint64_t> scratch(score.size());
     std::vector<chosen_unit> out(score.size());
     const topk<reduce::group_mean>::state<geometry<shape{}>> s;
-    const std::uint32_t n = s.choose({score, unit, budget, order, scratch}, out);
+    const units_view lane{.unit = unit.data(), .count = static_cast<std::uint32_t>(unit.size())};
+    const std::uint32_t n = s.choose({score, lane, budget, order, scratch}, out);
     for (std::uint32_t i = 0; i < n; ++i) chosen.push_back(out[i].unit);
     return chosen;
 }

@@ -14,7 +14,7 @@
 
 namespace simd = kvtl::simd;
 using arch = simd::default_arch;
-constexpr std::size_t lane_count = simd::lanes<arch>;
+constexpr std::size_t lane_count = simd::floats_per_register<arch>;
 constexpr float inf = std::numeric_limits<float>::infinity();
 
 namespace {

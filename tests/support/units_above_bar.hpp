@@ -25,8 +25,8 @@ inline std::vector<std::uint32_t> choose(const auto& state, const units& x, std:
     std::vector<std::uint32_t> order(x.score.size()), result;
     std::vector<std::uint64_t> scratch(x.score.size());
     std::vector<chosen_unit> out(x.score.size());
-    const std::uint32_t n = state.choose(
-        {x.score, x.unit, budget, order, scratch, 0, static_cast<std::uint32_t>(x.score.size())}, out);
+    const units_view lane{.unit = x.unit.data(), .count = static_cast<std::uint32_t>(x.unit.size())};
+    const std::uint32_t n = state.choose({x.score, lane, budget, order, scratch}, out);
     for (std::uint32_t i = 0; i < n; ++i) result.push_back(out[i].unit);
     return result;
 }

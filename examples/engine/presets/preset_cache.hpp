@@ -17,10 +17,10 @@
 
 namespace engine {
 
-/// The preset with a device that is chosen at run time, where it has one.
-template <class Preset> struct on_any_io : Preset { using io = kvtl::any_io; };
-template <class Preset>
-using as_run = std::conditional_t<kvtl::retrieves<Preset>, on_any_io<Preset>, Preset>;
+/// The preset with a device that is chosen at run time, where it has one at all.
+template <class Preset> struct on_any_io : Preset {
+    using io = std::conditional_t<kvtl::retrieves<Preset>, kvtl::any_io, typename Preset::io>;
+};
 
 /// Head size and all else come from the model file.
 using any_model = kvtl::geometry<kvtl::shape{}>;
@@ -121,7 +121,7 @@ template <class Config> [[nodiscard]] std::vector<std::pair<std::string, std::st
 using any_signal = kvtl::supplied<engine_signals, kvtl::signal::external>;
 
 template <class Preset> class preset_cache final : public kv_cache {
-    using manager = kvtl::kv_manager<as_run<Preset>, any_model, any_signal>;
+    using manager = kvtl::kv_manager<on_any_io<Preset>, any_model, any_signal>;
 
   public:
     preset_cache(manager m, const typename manager::config& c)
@@ -152,11 +152,10 @@ template <class Preset> class preset_cache final : public kv_cache {
             if (s.policy == Preset::name)
                 if (auto done = detail::apply(c, s); !done) return done.error();
         // `full` keeps everything in memory by definition: the bound is for the others, and it needs no file.
-        if constexpr (kvtl::retrieves<Preset>)
-            if (c.window_tokens == kvtl::whole_sequence) {
-                c.memory_bytes = std::numeric_limits<std::size_t>::max() / 2;
-                c.io.use = kvtl::any_io::backend::memory;
-            }
+        if (c.window_tokens == kvtl::whole_sequence) {
+            c.memory_bytes = std::numeric_limits<std::size_t>::max() / 2;
+            if constexpr (kvtl::retrieves<Preset>) c.io.use = kvtl::any_io::backend::memory;
+        }
         if constexpr (contains(kvtl::needed_signals<Preset>(), kvtl::signal::calibration))
             if (o.calibration.empty())
                 return kvtl::error(kvtl::errc::unsupported,

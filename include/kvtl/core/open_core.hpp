@@ -5,9 +5,10 @@
 #include <kvtl/calibration/calibration.hpp>
 #include <kvtl/core/call_checks.hpp>
 #include <kvtl/core/plan/planner.hpp>
+#include <kvtl/core/plan/storage_fingerprint.hpp>
 #include <kvtl/core/shard.hpp>
-#include <kvtl/io/device.hpp>
 #include <kvtl/io/superblock.hpp>
+#include <kvtl/slots/io.hpp>
 
 #include <algorithm>
 #include <memory>
@@ -107,7 +108,7 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
     std::unique_ptr<core_type> made;
     if constexpr (types::retrieves) {
         const superblock block = make_superblock(g.extents(), sizeof(typename types::element_type),
-                                                 preset_fingerprint<Preset>(), p.device_page);
+                                                 storage_fingerprint<Preset, Geometry>(c, p), p.device_page);
         const std::uint64_t step = std::uint64_t{file_map::step_bytes} * shards;
         const std::uint64_t data = std::uint64_t{p.file_pages} * a.page_bytes * shards;
         auto device =

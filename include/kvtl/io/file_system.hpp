@@ -8,6 +8,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/version.hpp>
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>

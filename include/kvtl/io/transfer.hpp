@@ -11,7 +11,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/io/device.hpp>
+#include <kvtl/slots/io.hpp>
 #include <kvtl/status.hpp>
 
 #include <cerrno>

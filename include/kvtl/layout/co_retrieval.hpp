@@ -10,7 +10,7 @@
 #pragma once
 
 #include <kvtl/reservation.hpp>
-#include <kvtl/unit.hpp>
+#include <kvtl/slots/selector.hpp>
 
 #include <algorithm>
 #include <cstdint>

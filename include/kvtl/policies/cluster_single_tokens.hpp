@@ -3,6 +3,7 @@
 #pragma once
 
 #include <kvtl/signals.hpp>
+#include <kvtl/slots/clusterer.hpp>
 #include <kvtl/status.hpp>
 #include <kvtl/unit.hpp>
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <kvtl/element.hpp>
+#include <kvtl/slots/compressor.hpp>
 
 #include <string_view>
 

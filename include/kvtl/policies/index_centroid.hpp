@@ -8,6 +8,7 @@
 
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
+#include <kvtl/slots/index.hpp>
 #include <kvtl/unit.hpp>
 #include <kvtl/views.hpp>
 

@@ -19,6 +19,7 @@
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/simd/dot_codes.hpp>
+#include <kvtl/slots/index.hpp>
 
 #include <algorithm>
 #include <cmath>

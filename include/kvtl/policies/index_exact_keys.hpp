@@ -15,6 +15,7 @@
 #include <kvtl/policies/support/entry_rows.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
+#include <kvtl/slots/index.hpp>
 
 #include <span>
 #include <string_view>

@@ -13,6 +13,7 @@
 #include <kvtl/policies/support/running_mean.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
+#include <kvtl/slots/index.hpp>
 #include <kvtl/unit.hpp>
 #include <kvtl/views.hpp>
 

@@ -19,6 +19,7 @@
 #include <kvtl/policies/support/entry_columns.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
+#include <kvtl/slots/index.hpp>
 
 #include <algorithm>
 #include <span>

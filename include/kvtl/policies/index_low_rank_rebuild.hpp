@@ -28,6 +28,7 @@
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/dot.hpp>
+#include <kvtl/slots/index.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -71,6 +72,7 @@ template <element E> struct low_rank_rebuild_as {
     static constexpr bool summarises = true;
     static constexpr bool fits = true;
     static constexpr bool rebuilds_keys = true;
+    static constexpr bool needs_positions = true; ///< keys are turned to them
     struct config {
         std::uint32_t rank = 160;         ///< r, at most lane heads * D
         std::uint32_t sample = 1024;      ///< keys that fit() looks at

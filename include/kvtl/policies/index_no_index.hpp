@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/slots/index.hpp>
 #include <kvtl/unit.hpp>
 #include <kvtl/views.hpp>
 

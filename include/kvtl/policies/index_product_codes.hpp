@@ -22,6 +22,7 @@
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/simd/lookup.hpp>
+#include <kvtl/slots/index.hpp>
 
 #include <algorithm>
 #include <span>

@@ -32,6 +32,7 @@
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/distance.hpp>
 #include <kvtl/simd/dot.hpp>
+#include <kvtl/slots/index.hpp>
 
 #include <algorithm>
 #include <limits>

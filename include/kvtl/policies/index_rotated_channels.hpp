@@ -25,6 +25,7 @@
 #include <kvtl/policies/support/largest_magnitudes.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
+#include <kvtl/slots/index.hpp>
 
 #include <algorithm>
 #include <span>

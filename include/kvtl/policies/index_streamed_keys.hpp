@@ -18,6 +18,7 @@
 #include <kvtl/element.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
+#include <kvtl/slots/index.hpp>
 #include <kvtl/views.hpp>
 
 #include <cstddef>

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/slots/position.hpp>
 #include <kvtl/status.hpp>
 
 #include <cstddef>

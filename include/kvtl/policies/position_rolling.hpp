@@ -12,6 +12,7 @@
 #pragma once
 
 #include <kvtl/reservation.hpp>
+#include <kvtl/slots/position.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/slots/remainder.hpp>
+
 #include <string_view>
 
 namespace kvtl { inline namespace v0 {

@@ -20,6 +20,7 @@
 #pragma once
 
 #include <kvtl/policies/support/resident_lists.hpp>
+#include <kvtl/slots/replacement.hpp>
 
 #include <algorithm>
 #include <string_view>

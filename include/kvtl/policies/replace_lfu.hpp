@@ -9,6 +9,7 @@
 #pragma once
 
 #include <kvtl/policies/support/resident_lists.hpp>
+#include <kvtl/slots/replacement.hpp>
 
 #include <string_view>
 

@@ -1,5 +1,6 @@
 // Retention: entries over budget are given up for good, those with the lowest score first.
 //
+// slots/retention.hpp says what a score is.
 // SPDX-License-Identifier: MIT
 #pragma once
 

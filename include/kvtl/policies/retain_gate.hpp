@@ -1,4 +1,5 @@
-// Score: a learned gate, asked once per token when it arrives (calibration/gate_weights.hpp holds the network).
+// Score: a learned gate, asked once per token when it arrives (calibration/gate_weights.hpp holds the
+// network).
 //
 // Variants, by what the gate reads and what its number means:
 //   decaying_gate   TRIM-KV: reads the layer's input; log beta = logsigmoid(gate); an entry is worth

@@ -17,6 +17,7 @@
 #include <kvtl/reservation.hpp>
 #include <kvtl/simd/convert.hpp>
 #include <kvtl/slots/retention.hpp>
+#include <kvtl/unit.hpp>
 
 #include <cmath>
 

@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/slots/schedule.hpp>
+
 #include <string_view>
 
 namespace kvtl { inline namespace v0 {

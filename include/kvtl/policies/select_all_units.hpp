@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/slots/selector.hpp>
 #include <kvtl/unit.hpp>
 
 #include <string_view>

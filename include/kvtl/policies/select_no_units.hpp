@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/select_topk.hpp>
+#include <kvtl/slots/selector.hpp>
 
 #include <span>
 #include <string_view>

@@ -9,7 +9,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/select_topk.hpp>
+#include <kvtl/slots/selector.hpp>
 
 #include <bit>
 #include <span>
@@ -32,12 +32,12 @@ struct random_units {
 
         [[nodiscard]] std::uint32_t choose(const choice_input& in,
                                            std::span<chosen_unit> out) const noexcept {
-            if (in.units == 0) return 0;
-            const unsigned half = (static_cast<unsigned>(std::bit_width(in.units - 1)) + 1) / 2;
+            if (in.units() == 0) return 0;
+            const unsigned half = (static_cast<unsigned>(std::bit_width(in.units() - 1)) + 1) / 2;
             std::uint32_t left = in.budget, chosen = 0;
             for (std::uint64_t i = 0; i < std::uint64_t{1} << (2 * half) && left > 0; ++i) {
-                const std::uint32_t u = permuted(static_cast<std::uint32_t>(i), half, in.units);
-                if (u >= in.units) continue;
+                const std::uint32_t u = permuted(static_cast<std::uint32_t>(i), half, in.units());
+                if (u >= in.units()) continue;
                 const std::uint32_t entries = in.entries(u);
                 if (entries == 0 || entries > left) continue;
                 out[chosen++] = {u, ~std::uint64_t{0}};

@@ -18,7 +18,7 @@
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/softmax.hpp>
 #include <kvtl/simd/topk.hpp>
-#include <kvtl/unit.hpp>
+#include <kvtl/slots/selector.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -91,25 +91,6 @@ struct none {
 
 } // namespace reduce
 
-/// What a selector sees of a lane: one score per unit and each unit's size.
-struct choice_input {
-    std::span<const float> score;      ///< (U)
-    std::span<const unit_record> unit; ///< (U)
-    std::uint32_t budget = 0;          ///< entries that may be chosen
-    std::span<std::uint32_t> order;    ///< (U) scratch
-    std::span<std::uint64_t> scratch;  ///< (U)
-    std::uint32_t fixed_entries = 0;   ///< size of every unit when `unit` is empty
-    std::uint32_t units = 0;           ///< U, for selectors that use no scores
-
-    [[nodiscard]] std::uint32_t entries(std::uint32_t u) const noexcept {
-        return fixed_entries != 0 ? fixed_entries : unit[u].entries;
-    }
-};
-
-/// Whose query a choice is made for: the one being attended, or a guess of it made a layer earlier, so that
-/// the reads fly while that layer computes (KVSwap §3.4, InfiniGen).
-enum class query : std::uint8_t { current, predicted };
-
 template <class Reduce, query Source = query::current> struct topk {
     static constexpr std::string_view name = "topk";
     static constexpr signal needs = signal::q;
@@ -135,8 +116,8 @@ template <class Reduce, query Source = query::current> struct topk {
             // A first look at as many units as are likely to fit (exactly so many where all have one size);
             // only skipped ones make a second look necessary.
             std::uint32_t ranked =
-                std::min(units, in.fixed_entries != 0 ? std::max(1U, in.budget / in.fixed_entries)
-                                                      : std::max<std::uint32_t>(16, in.budget / 8));
+                std::min(units, in.fixed_entries() != 0 ? std::max(1U, in.budget / in.fixed_entries())
+                                                        : std::max<std::uint32_t>(16, in.budget / 8));
             for (std::uint32_t seen = 0; left > 0 && seen < units;) {
                 static_cast<void>(simd::top_k(in.score.data(), units, ranked, in.order.data(), in.scratch));
                 for (; seen < ranked && left > 0; ++seen) {

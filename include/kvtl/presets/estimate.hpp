@@ -42,6 +42,7 @@
 
 #include <kvtl/policies/index_centroid_spread.hpp>
 #include <kvtl/policies/remain_centroid_estimate.hpp>
+#include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/dynakv.hpp>
 
 namespace kvtl { inline namespace v0 {

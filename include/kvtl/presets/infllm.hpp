@@ -10,6 +10,7 @@
 #pragma once
 
 #include <kvtl/policies/index_representatives.hpp>
+#include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
 namespace kvtl { inline namespace v0 {

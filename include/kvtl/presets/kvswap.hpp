@@ -12,6 +12,7 @@
 
 #include <kvtl/policies/index_low_rank_keys.hpp>
 #include <kvtl/policies/replace_fifo.hpp>
+#include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
 namespace kvtl { inline namespace v0 {

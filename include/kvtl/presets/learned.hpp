@@ -1,5 +1,5 @@
-// Presets whose score was learned. The weights are an input (retention.weights, calibration/gate_weights.hpp); this
-// library runs them and trains nothing.
+// Presets whose score was learned. The weights are an input (retention.weights,
+// calibration/gate_weights.hpp); this library runs them and trains nothing.
 //
 //   trim_kv       TRIM-KV: log beta per token and KV head from the layer's input, decaying with age; evicts
 //                 when 128 entries over (the paper's buffer is 128 to 512). Needs supplied<..., signal::x>.

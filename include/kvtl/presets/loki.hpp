@@ -7,6 +7,7 @@
 #pragma once
 
 #include <kvtl/policies/index_rotated_channels.hpp>
+#include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
 namespace kvtl { inline namespace v0 {

@@ -11,6 +11,7 @@
 
 #include <kvtl/policies/index_product_codes.hpp>
 #include <kvtl/policies/replace_lfu.hpp>
+#include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
 namespace kvtl { inline namespace v0 {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <kvtl/policies/index_minmax_box.hpp>
+#include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
 namespace kvtl { inline namespace v0 {

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <kvtl/policies/index_low_rank_rebuild.hpp>
+#include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
 namespace kvtl { inline namespace v0 {

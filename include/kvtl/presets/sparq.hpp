@@ -17,6 +17,7 @@
 
 #include <kvtl/policies/index_channel_subset.hpp>
 #include <kvtl/policies/index_frequency_pairs.hpp>
+#include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
 namespace kvtl { inline namespace v0 {

@@ -13,6 +13,7 @@
 #include <kvtl/policies/index_exact_keys.hpp>
 #include <kvtl/policies/index_streamed_keys.hpp>
 #include <kvtl/policies/select_random_units.hpp>
+#include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
 namespace kvtl { inline namespace v0 {

@@ -2,7 +2,7 @@
 //
 // What:   the only header that includes xsimd. A kernel is a template over `Arch`, works on
 //         `floats<Arch>` and reads its rows with `load`, whatever element type they are stored as.
-// Shapes: a `floats<Arch>` holds `lanes<Arch>` numbers: 4 (SSE, NEON), 8 (AVX) or 16 (AVX-512).
+// Shapes: a `floats<Arch>` holds `floats_per_register<Arch>` numbers: 4 (SSE, NEON), 8 (AVX) or 16 (AVX-512).
 // Cost:   one instruction per load or store of f32, two or three for 16-bit elements. Without F16C or
 //         AArch64 an f16 load takes ten, and an f16 store goes number by number.
 // Limits: f16/bf16 conversions give the bits of element.hpp, except that hardware quiets a signalling
@@ -42,14 +42,14 @@ using default_arch = xsimd::default_arch;
 template <class Arch> using floats = xsimd::batch<float, Arch>;
 
 /// Floats per register.
-template <class Arch> inline constexpr std::size_t lanes = floats<Arch>::size;
+template <class Arch> inline constexpr std::size_t floats_per_register = floats<Arch>::size;
 
 /// These must become part of the kernel's loop: a call per register costs more than the work.
 #define KVTL_SIMD_INLINE [[gnu::always_inline]] inline
 
 // --------------------------------------------------------------------------------------------------- loads
 
-/// `lanes<Arch>` consecutive elements, from any address.
+/// `floats_per_register<Arch>` consecutive elements, from any address.
 template <class Arch> KVTL_SIMD_INLINE floats<Arch> load(const float* p) noexcept {
     return floats<Arch>::load_unaligned(p);
 }
@@ -80,8 +80,8 @@ template <class Arch> KVTL_SIMD_INLINE floats<Arch> load(const bf16* p) noexcept
         return vreinterpretq_f32_u32(vshll_n_u16(half, 16));
     }
 #endif
-    float wide[lanes<Arch>];
-    for (std::size_t i = 0; i < lanes<Arch>; ++i) wide[i] = to_float(p[i]);
+    float wide[floats_per_register<Arch>];
+    for (std::size_t i = 0; i < floats_per_register<Arch>; ++i) wide[i] = to_float(p[i]);
     return load<Arch>(wide);
 }
 
@@ -117,21 +117,21 @@ template <class Arch> KVTL_SIMD_INLINE floats<Arch> load(const f16* p) noexcept 
         return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(p))));
     }
 #endif
-    float wide[lanes<Arch>];
-    for (std::size_t i = 0; i < lanes<Arch>; ++i) wide[i] = to_float(p[i]);
+    float wide[floats_per_register<Arch>];
+    for (std::size_t i = 0; i < floats_per_register<Arch>; ++i) wide[i] = to_float(p[i]);
     return load<Arch>(wide);
 }
 
-/// The first `n` < lanes elements, the other lanes zero. Never reads beyond p[n - 1].
+/// The first `n` < floats_per_register elements, zeros behind them. Never reads beyond p[n - 1].
 template <class Arch, element E> KVTL_SIMD_INLINE floats<Arch> load_part(const E* p, std::size_t n) noexcept {
-    E whole[lanes<Arch>] = {};
+    E whole[floats_per_register<Arch>] = {};
     for (std::size_t i = 0; i < n; ++i) whole[i] = p[i];
     return load<Arch>(whole);
 }
 
 // -------------------------------------------------------------------------------------------------- stores
 
-/// Writes `lanes<Arch>` elements to any address, rounding to nearest even.
+/// Writes `floats_per_register<Arch>` elements to any address, rounding to nearest even.
 template <class Arch> KVTL_SIMD_INLINE void store(float* p, const floats<Arch>& x) noexcept {
     x.store_unaligned(p);
 }
@@ -189,9 +189,9 @@ template <class Arch> KVTL_SIMD_INLINE void store(bf16* p, const floats<Arch>& x
         return;
     }
 #endif
-    float wide[lanes<Arch>];
+    float wide[floats_per_register<Arch>];
     store<Arch>(wide, x);
-    for (std::size_t i = 0; i < lanes<Arch>; ++i) p[i] = from_float<bf16>(wide[i]);
+    for (std::size_t i = 0; i < floats_per_register<Arch>; ++i) p[i] = from_float<bf16>(wide[i]);
 }
 
 template <class Arch> KVTL_SIMD_INLINE void store(f16* p, const floats<Arch>& x) noexcept {
@@ -217,15 +217,15 @@ template <class Arch> KVTL_SIMD_INLINE void store(f16* p, const floats<Arch>& x)
         return;
     }
 #endif
-    float wide[lanes<Arch>];
+    float wide[floats_per_register<Arch>];
     store<Arch>(wide, x);
-    for (std::size_t i = 0; i < lanes<Arch>; ++i) p[i] = from_float<f16>(wide[i]);
+    for (std::size_t i = 0; i < floats_per_register<Arch>; ++i) p[i] = from_float<f16>(wide[i]);
 }
 
-/// Writes the first `n` < lanes elements and touches nothing behind them.
+/// Writes the first `n` < floats_per_register elements and touches nothing behind them.
 template <class Arch, element E>
 KVTL_SIMD_INLINE void store_part(E* p, const floats<Arch>& x, std::size_t n) noexcept {
-    E whole[lanes<Arch>];
+    E whole[floats_per_register<Arch>];
     store<Arch>(whole, x);
     for (std::size_t i = 0; i < n; ++i) p[i] = whole[i];
 }
@@ -270,8 +270,8 @@ template <class Arch> KVTL_SIMD_INLINE float reduce_add(const floats<Arch>& x) n
 #endif
 }
 
-/// Lane i of the result is the sum of the lanes of x[i], i < lanes. Every sum is taken in the same order, so
-/// equal registers give equal bits wherever they stand.
+/// Lane i of the result is the sum of the lanes of x[i], i < floats_per_register. Every sum is taken in the
+/// same order, so equal registers give equal bits wherever they stand.
 template <class Arch> KVTL_SIMD_INLINE floats<Arch> reduce_add_each(const floats<Arch>* x) noexcept {
     // A butterfly: each step interleaves two registers and adds, which halves the number of registers.
 #if defined(__AVX512F__)
@@ -316,8 +316,8 @@ template <class Arch> KVTL_SIMD_INLINE floats<Arch> reduce_add_each(const floats
         return vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3]));
     }
 #endif
-    float sum[lanes<Arch>];
-    for (std::size_t i = 0; i < lanes<Arch>; ++i) sum[i] = reduce_add<Arch>(x[i]);
+    float sum[floats_per_register<Arch>];
+    for (std::size_t i = 0; i < floats_per_register<Arch>; ++i) sum[i] = reduce_add<Arch>(x[i]);
     return load<Arch>(sum);
 }
 
@@ -352,10 +352,11 @@ template <class Arch> KVTL_SIMD_INLINE float reduce_max(const floats<Arch>& x) n
         return vmaxvq_f32(x);
     }
 #endif
-    float lane[lanes<Arch>];
+    float lane[floats_per_register<Arch>];
     store<Arch>(lane, x);
     float largest = lane[0];
-    for (std::size_t i = 1; i < lanes<Arch>; ++i) largest = lane[i] > largest ? lane[i] : largest;
+    for (std::size_t i = 1; i < floats_per_register<Arch>; ++i)
+        largest = lane[i] > largest ? lane[i] : largest;
     return largest;
 }
 

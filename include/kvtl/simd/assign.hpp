@@ -25,9 +25,10 @@ namespace kvtl { inline namespace v0 { namespace simd {
 /// How the work is cut: two registers of centroids against as many points as leave all sums in registers (at
 /// most 32 there are with AVX-512 and NEON, 16 with SSE and AVX).
 template <class Arch> struct assign_block {
-    static constexpr bool many_registers = lanes<Arch> == 16 || std::derived_from<Arch, xsimd::neon>;
+    static constexpr bool many_registers =
+        floats_per_register<Arch> == 16 || std::derived_from<Arch, xsimd::neon>;
     static constexpr std::size_t points = many_registers ? 8 : 6;
-    static constexpr std::size_t centroids = 2 * lanes<Arch>;
+    static constexpr std::size_t centroids = 2 * floats_per_register<Arch>;
     static constexpr std::size_t max_dim = 128; ///< longer rows take the way without transposition
 };
 
@@ -38,7 +39,7 @@ inline void assign_to_block(rows_view<E> points, Dim dim, const float* centroids
                             float* score) noexcept {
     using F = floats<Arch>;
     using block = assign_block<Arch>;
-    constexpr std::size_t lane_count = lanes<Arch>, P = block::points, C = block::centroids;
+    constexpr std::size_t lane_count = floats_per_register<Arch>, P = block::points, C = block::centroids;
 
     // (D,C): missing centroids are zeros that an infinite norm keeps from winning.
     alignas(64) float transposed[block::max_dim * C];
@@ -100,7 +101,8 @@ inline void kmeans_assign(rows_view<E> points, const float* centroids, std::size
     std::fill_n(label, points.count, 0U);
     std::fill_n(distance, points.count,
                 -std::numeric_limits<float>::infinity()); // holds scores until the end
-    if (points.count >= block::points && centroid_count > lanes<Arch> && dim <= block::max_dim) {
+    if (points.count >= block::points && centroid_count > floats_per_register<Arch> &&
+        dim <= block::max_dim) {
         with_dim(dim, [&](auto d) {
             for (std::size_t c = 0; c < centroid_count; c += block::centroids)
                 assign_to_block<Arch>(points, d, centroids, c, std::min(block::centroids, centroid_count - c),

@@ -10,7 +10,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/attention.hpp>
+#include <kvtl/simd/attention.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/dot.hpp>
 
@@ -45,7 +45,7 @@ inline constexpr std::uint64_t all_queries = ~std::uint64_t{0};
 /// NEON have 32, SSE and AVX 16.
 template <class Arch>
 inline constexpr std::size_t sum_registers =
-    lanes<Arch> == 16 || std::derived_from<Arch, xsimd::neon> ? 16 : 8;
+    floats_per_register<Arch> == 16 || std::derived_from<Arch, xsimd::neon> ? 16 : 8;
 
 /// Turns a block's inner products into weights, in place, and brings one query's max, sum and acc up to date
 /// with them. `s` has room for attend_block floats.
@@ -53,7 +53,7 @@ template <class Arch>
 void weigh(float* s, std::size_t n, float scale, const float* log_weight, float& max, float& sum, float* acc,
            std::size_t dim) noexcept {
     using F = floats<Arch>;
-    constexpr std::size_t lane_count = lanes<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
     constexpr float infinity = std::numeric_limits<float>::infinity();
     const std::size_t whole = (n + lane_count - 1) / lane_count * lane_count;
     std::fill(s + n, s + whole, -infinity);
@@ -94,24 +94,25 @@ void weighted_sum(const float* weight, rows_view<E> rows, std::size_t first, Wid
                   std::size_t acc_stride) noexcept {
     using F = floats<Arch>;
     const auto get = [&](const auto* p, std::size_t at) __attribute__((always_inline)) {
-        if constexpr (std::is_same_v<Width, constant<N * lanes<Arch>>>)
+        if constexpr (std::is_same_v<Width, constant<N * floats_per_register<Arch>>>)
             return load<Arch>(p + at);
         else
             return load_part<Arch>(p + at, width);
     };
     F sum[Q * N];
-    unrolled<Q * N>([&](auto i) { sum[i] = get(acc + i / N * acc_stride + first, i % N * lanes<Arch>); });
+    unrolled<Q * N>(
+        [&](auto i) { sum[i] = get(acc + i / N * acc_stride + first, i % N * floats_per_register<Arch>); });
     for (std::size_t r = 0; r < rows.count; ++r) {
         F x[N];
-        unrolled<N>([&](auto j) { x[j] = get(rows.row(r) + first, j * lanes<Arch>); });
+        unrolled<N>([&](auto j) { x[j] = get(rows.row(r) + first, j * floats_per_register<Arch>); });
         unrolled<Q>([&](auto g) {
             const F w(weight[g * attend_block + r]);
             unrolled<N>([&](auto j) { sum[g * N + j] = fma<Arch>(w, x[j], sum[g * N + j]); });
         });
     }
     unrolled<Q * N>([&](auto i) {
-        float* to = acc + i / N * acc_stride + first + i % N * lanes<Arch>;
-        if constexpr (std::is_same_v<Width, constant<N * lanes<Arch>>>)
+        float* to = acc + i / N * acc_stride + first + i % N * floats_per_register<Arch>;
+        if constexpr (std::is_same_v<Width, constant<N * floats_per_register<Arch>>>)
             store<Arch>(to, sum[i]);
         else
             store_part<Arch>(to, sum[i], width);
@@ -125,7 +126,7 @@ void weighted_sums(const float* weight, rows_view<E> rows, float* acc, std::size
     constexpr std::size_t widest = std::bit_floor(std::min<std::size_t>(8, sum_registers<Arch> / Q));
     std::size_t first = 0;
     const auto passes = [&](auto n) {
-        constexpr std::size_t width = n * lanes<Arch>;
+        constexpr std::size_t width = n * floats_per_register<Arch>;
         for (; first + width <= rows.dim; first += width)
             weighted_sum<Arch, Q, n>(weight, rows, first, constant<width>{}, acc, acc_stride);
     };

@@ -68,7 +68,8 @@ struct causal_buffers {
 /// Both products keep 4 rows by this many registers of sums. 16 sums hide the latency of a multiply-add, but
 /// where there are 16 registers in all (SSE, AVX), 8 must do.
 template <class Arch>
-inline constexpr std::size_t causal_width = lanes<Arch> == 16 || std::derived_from<Arch, xsimd::neon> ? 4 : 2;
+inline constexpr std::size_t causal_width =
+    floats_per_register<Arch> == 16 || std::derived_from<Arch, xsimd::neon> ? 4 : 2;
 
 /// s[key][row] = k[key] . q[row] for the block's keys, in fours: up to 3 rows of s behind them become
 /// meaningless.
@@ -76,7 +77,7 @@ template <class Arch, class Dim>
 void causal_logits(const causal_buffers& b, std::size_t rows, std::size_t keys, Dim padded) noexcept {
     using F = floats<Arch>;
     constexpr std::size_t width = causal_width<Arch>;
-    for (std::size_t first = 0; first < rows; first += width * lanes<Arch>)
+    for (std::size_t first = 0; first < rows; first += width * floats_per_register<Arch>)
         for (std::size_t key = 0; key < keys; key += 4) {
             const float* k = b.k + key * padded;
             F sum[4 * width];
@@ -84,7 +85,8 @@ void causal_logits(const causal_buffers& b, std::size_t rows, std::size_t keys, 
             for (std::size_t d = 0; d < padded; ++d) {
                 F q[width];
                 unrolled<width>([&](auto j) {
-                    q[j] = keep<Arch>(load<Arch>(b.qt + d * causal_tile + first + j * lanes<Arch>));
+                    q[j] = keep<Arch>(
+                        load<Arch>(b.qt + d * causal_tile + first + j * floats_per_register<Arch>));
                 });
                 unrolled<4>([&](auto r) {
                     const F x = keep<Arch>(F(k[r * padded + d]));
@@ -93,7 +95,9 @@ void causal_logits(const causal_buffers& b, std::size_t rows, std::size_t keys, 
                 });
             }
             unrolled<4 * width>([&](auto i) {
-                store<Arch>(b.s + (key + i / width) * causal_tile + first + i % width * lanes<Arch>, sum[i]);
+                store<Arch>(b.s + (key + i / width) * causal_tile + first +
+                                i % width * floats_per_register<Arch>,
+                            sum[i]);
             });
         }
 }
@@ -103,7 +107,7 @@ template <class Arch>
 void causal_weights(const causal_buffers& b, std::size_t rows, std::size_t keys) noexcept {
     using F = floats<Arch>;
     const F hidden(-std::numeric_limits<float>::infinity());
-    for (std::size_t first = 0; first < rows; first += lanes<Arch>) {
+    for (std::size_t first = 0; first < rows; first += floats_per_register<Arch>) {
         float* s = b.s + first;
         const F visible = load<Arch>(b.visible + first);
         const F old_max = load<Arch>(b.max + first);
@@ -138,19 +142,22 @@ void causal_values(const causal_buffers& b, std::size_t rows, std::size_t keys, 
         float* acc = b.acc + row * padded + first;
         F sum[4 * N];
         unrolled<4 * N>([&](auto i) {
-            sum[i] = F(b.shrink[row + i / N]) * load<Arch>(acc + i / N * padded + i % N * lanes<Arch>);
+            sum[i] = F(b.shrink[row + i / N]) *
+                     load<Arch>(acc + i / N * padded + i % N * floats_per_register<Arch>);
         });
         for (std::size_t key = 0; key < keys; ++key) {
             const float* weight = b.s + key * causal_tile + row;
             F v[N];
-            unrolled<N>(
-                [&](auto j) { v[j] = keep<Arch>(load<Arch>(b.v + key * padded + first + j * lanes<Arch>)); });
+            unrolled<N>([&](auto j) {
+                v[j] = keep<Arch>(load<Arch>(b.v + key * padded + first + j * floats_per_register<Arch>));
+            });
             unrolled<4>([&](auto r) {
                 const F w = keep<Arch>(F(weight[r]));
                 unrolled<N>([&](auto j) { sum[r * N + j] = fma<Arch>(w, v[j], sum[r * N + j]); });
             });
         }
-        unrolled<4 * N>([&](auto i) { store<Arch>(acc + i / N * padded + i % N * lanes<Arch>, sum[i]); });
+        unrolled<4 * N>(
+            [&](auto i) { store<Arch>(acc + i / N * padded + i % N * floats_per_register<Arch>, sum[i]); });
     }
 }
 
@@ -161,9 +168,10 @@ void causal_block(const causal_buffers& b, std::size_t rows, std::size_t keys, D
     causal_weights<Arch>(b, rows, keys);
     std::size_t first = 0;
     constexpr std::size_t width = causal_width<Arch>;
-    for (; first + width * lanes<Arch> <= padded; first += width * lanes<Arch>)
+    for (; first + width * floats_per_register<Arch> <= padded; first += width * floats_per_register<Arch>)
         causal_values<Arch, width>(b, rows, keys, padded, first);
-    for (; first < padded; first += lanes<Arch>) causal_values<Arch, 1>(b, rows, keys, padded, first);
+    for (; first < padded; first += floats_per_register<Arch>)
+        causal_values<Arch, 1>(b, rows, keys, padded, first);
 }
 
 /// out[t][g] = attention of query (t, g) at q + t * q_row_stride + g * D over keys 0 .. first + t, for t <

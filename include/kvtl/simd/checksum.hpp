@@ -28,9 +28,10 @@ template <class Arch, class Words>
 template <class Arch = default_arch>
 [[nodiscard]] inline std::uint32_t page_checksum(const std::byte* page, std::size_t bytes) noexcept {
     // The compilers' own vectors, as wide as the registers; the same code and result everywhere.
-    constexpr std::size_t width = lanes<Arch> * sizeof(std::uint32_t);
+    constexpr std::size_t width = floats_per_register<Arch> * sizeof(std::uint32_t);
     using words __attribute__((vector_size(width))) = std::uint32_t;
-    constexpr std::size_t lane_count = 64, registers = lane_count / lanes<Arch>, step = registers * width;
+    constexpr std::size_t lane_count = 64, registers = lane_count / floats_per_register<Arch>,
+                          step = registers * width;
 
     // Different starts keep equal words in different lanes apart.
     std::uint32_t lane[lane_count];
@@ -55,7 +56,7 @@ template <class Arch = default_arch>
     for (std::size_t half = registers / 2; half != 0; half /= 2)
         for (std::size_t r = 0; r < half; ++r) checksum_step<Arch>(rest[r], rest[r + half]);
     std::memcpy(lane, rest, width);
-    for (std::size_t half = lanes<Arch> / 2; half != 0; half /= 2)
+    for (std::size_t half = floats_per_register<Arch> / 2; half != 0; half /= 2)
         for (std::size_t i = 0; i < half; ++i) checksum_step<Arch>(lane[i], lane[i + half]);
     return lane[0] ^ (lane[0] >> 15);
 }

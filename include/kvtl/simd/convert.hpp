@@ -14,7 +14,7 @@ namespace kvtl { inline namespace v0 { namespace simd {
 /// out[i] = in[i], rounded to E
 template <class Arch = default_arch, element E>
 inline void encode(const float* in, E* out, std::size_t n) noexcept {
-    constexpr std::size_t lane_count = lanes<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
     std::size_t i = 0;
     for (; i + lane_count <= n; i += lane_count) store<Arch>(out + i, load<Arch>(in + i));
     if (i != n) store_part<Arch>(out + i, load_part<Arch>(in + i, n - i), n - i);
@@ -23,7 +23,7 @@ inline void encode(const float* in, E* out, std::size_t n) noexcept {
 /// out[i] = in[i], exactly
 template <class Arch = default_arch, element E>
 inline void decode(const E* in, float* out, std::size_t n) noexcept {
-    constexpr std::size_t lane_count = lanes<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
     std::size_t i = 0;
     for (; i + lane_count <= n; i += lane_count) store<Arch>(out + i, load<Arch>(in + i));
     if (i != n) store_part<Arch>(out + i, load_part<Arch>(in + i, n - i), n - i);
@@ -33,7 +33,7 @@ inline void decode(const E* in, float* out, std::size_t n) noexcept {
 template <class E = float, class Arch = default_arch>
 [[nodiscard]] inline bool all_finite(const float* x, std::size_t n) noexcept {
     using F = floats<Arch>;
-    constexpr std::size_t lane_count = lanes<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
     // A number beyond E's range overflows when scaled; 0 * y is 0 for every finite y and NaN for the others,
     // and a sum keeps a NaN: no branch per number. 65504 and 3.3895e38 are the largest numbers of f16 and
     // bf16.

@@ -17,7 +17,7 @@ namespace kvtl { inline namespace v0 { namespace simd {
 template <class Arch = default_arch, element E>
 [[nodiscard]] inline float l2sq(const float* a, const E* b, std::size_t n) noexcept {
     using F = floats<Arch>;
-    constexpr std::size_t lane_count = lanes<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
     F sum[4] = {F(0.0F), F(0.0F), F(0.0F), F(0.0F)};
     const auto add = [&](const F& x, const F& y, F& to) { to = squared_difference::step<Arch>(x, y, to); };
     std::size_t i = 0;

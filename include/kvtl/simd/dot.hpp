@@ -14,7 +14,7 @@ namespace kvtl { inline namespace v0 { namespace simd {
 template <class Arch = default_arch, element E>
 [[nodiscard]] inline float dot(const float* a, const E* b, std::size_t n) noexcept {
     using F = floats<Arch>;
-    constexpr std::size_t lane_count = lanes<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
     F sum[4] = {F(0.0F), F(0.0F), F(0.0F), F(0.0F)}; // four chains hide the latency of one
     std::size_t i = 0;
     for (; i + 4 * lane_count <= n; i += 4 * lane_count)

@@ -14,7 +14,7 @@
 
 namespace kvtl { inline namespace v0 { namespace simd {
 
-/// `lanes<Arch>` consecutive codes as floats.
+/// `floats_per_register<Arch>` consecutive codes as floats.
 template <class Arch> [[gnu::always_inline]] inline floats<Arch> load_codes(const std::int8_t* p) noexcept {
 #if defined(__AVX512F__)
     if constexpr (std::derived_from<Arch, xsimd::avx512f>)
@@ -41,8 +41,8 @@ template <class Arch> [[gnu::always_inline]] inline floats<Arch> load_codes(cons
         return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
     }
 #endif
-    float wide[lanes<Arch>];
-    for (std::size_t i = 0; i < lanes<Arch>; ++i) wide[i] = static_cast<float>(p[i]);
+    float wide[floats_per_register<Arch>];
+    for (std::size_t i = 0; i < floats_per_register<Arch>; ++i) wide[i] = static_cast<float>(p[i]);
     return load<Arch>(wide);
 }
 
@@ -50,7 +50,7 @@ template <class Arch> [[gnu::always_inline]] inline floats<Arch> load_codes(cons
 template <class Arch = default_arch>
 [[nodiscard]] inline float dot_codes(const float* q, const std::int8_t* codes, std::size_t n) noexcept {
     using F = floats<Arch>;
-    constexpr std::size_t lane_count = lanes<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
     F sum[4] = {F(0.0F), F(0.0F), F(0.0F), F(0.0F)};
     std::size_t i = 0;
     for (; i + 4 * lane_count <= n; i += 4 * lane_count)

@@ -35,7 +35,8 @@ template <class Arch, std::size_t Q, std::size_t B, element E>
                                                std::size_t block_stride, std::size_t columns, float* out,
                                                std::size_t out_stride, std::size_t last) noexcept {
     using F = floats<Arch>;
-    constexpr std::size_t lane_count = lanes<Arch>, V = column_block / lane_count; // registers per block
+    constexpr std::size_t lane_count = floats_per_register<Arch>,
+                          V = column_block / lane_count; // registers per block
     F sum[Q * B * V];
     unrolled<Q * B * V>([&](auto i) { sum[i] = F(0.0F); });
     for (std::size_t c = 0; c < columns; ++c)
@@ -63,7 +64,8 @@ inline void dot_columns(const float* q, std::size_t group, std::size_t q_stride,
                         float* out, std::size_t out_stride) noexcept {
     // As many sums as stay in registers and hide the latency of a multiply-add: 4 x 2 of 16 lanes, 4 x 2
     // of 8 (16 registers: a block takes two), and where a block takes four, two queries at a time.
-    constexpr std::size_t V = column_block / lanes<Arch>, most = V == 4 ? 2 : 4, B = V == 1 ? 4 : 1;
+    constexpr std::size_t V = column_block / floats_per_register<Arch>, most = V == 4 ? 2 : 4,
+                          B = V == 1 ? 4 : 1;
     const std::size_t stride = column_block * rows.width,
                       blocks = (rows.count + column_block - 1) / column_block;
     const E* const from = rows.data + rows.first * column_block;

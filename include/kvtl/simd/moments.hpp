@@ -30,7 +30,7 @@ template <class Arch = default_arch, element E>
 inline void absorb(const E* x, std::size_t dims, std::uint32_t count_before, float* mean,
                    float& m2) noexcept {
     using F = floats<Arch>;
-    constexpr std::size_t lane_count = lanes<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
     const auto n = static_cast<float>(count_before);
     const F share(1.0F / (n + 1.0F));
     F sum(0.0F);

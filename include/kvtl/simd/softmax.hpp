@@ -19,7 +19,7 @@ namespace kvtl { inline namespace v0 { namespace simd {
 template <class Arch = default_arch>
 [[nodiscard]] inline float max_of(const float* x, std::size_t n) noexcept {
     using F = floats<Arch>;
-    constexpr std::size_t lane_count = lanes<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
     F a(-std::numeric_limits<float>::infinity());
     F b = a;
     std::size_t i = 0;
@@ -41,7 +41,7 @@ template <class Arch = default_arch>
 template <class Arch = default_arch>
 inline float exp_shifted_sum(float* x, std::size_t n, float shift, float factor = 1.0F) noexcept {
     using F = floats<Arch>;
-    constexpr std::size_t lane_count = lanes<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
     const F subtract(shift), scale(factor);
     F sum(0.0F);
     std::size_t i = 0;
@@ -64,7 +64,7 @@ template <class Arch = default_arch>
 [[nodiscard]] inline float log_sum_exp(const float* x, std::size_t n) noexcept {
     const float largest = max_of<Arch>(x, n);
     if (std::isinf(largest)) return largest;
-    constexpr std::size_t lane_count = lanes<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
     const floats<Arch> subtract(largest);
     floats<Arch> sum(0.0F);
     std::size_t i = 0;

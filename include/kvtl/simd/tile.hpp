@@ -4,7 +4,7 @@
 //         rows. One register accumulates each (query, row) pair over the dimensions; the lanes are
 //         summed once, at the end, for a whole register of pairs.
 // Shapes: queries (Q,D) f32, rows (R,D) of E, sums (Q,R).
-// Cost:   R * Q multiply-adds per `lanes` dimensions, and three instructions per pair for the final sums.
+// Cost:   R * Q multiply-adds per register of dimensions, and three instructions per pair for the final sums.
 // Limits: a pair's sum does not depend on its place in the block: blocks may overlap, and results are
 //         the same bits however the rows are cut into calls.
 // SPDX-License-Identifier: MIT
@@ -38,7 +38,8 @@ struct squared_difference {
 };
 
 /// Pairs that a block holds: one register of sums, but at least eight to hide the latency of a multiply-add.
-template <class Arch> inline constexpr std::size_t tile_pairs = lanes<Arch> < 8 ? 8 : lanes<Arch>;
+template <class Arch>
+inline constexpr std::size_t tile_pairs = floats_per_register<Arch> < 8 ? 8 : floats_per_register<Arch>;
 
 /// out[g * out_stride + r] = Op over the dimensions of query g and row r, for g < Q and r < R.
 template <class Arch, class Op, std::size_t R, std::size_t Q, element E, class Dim>
@@ -46,7 +47,7 @@ template <class Arch, class Op, std::size_t R, std::size_t Q, element E, class D
                                         std::size_t row_stride, Dim dim, float* out,
                                         std::size_t out_stride) noexcept {
     using F = floats<Arch>;
-    constexpr std::size_t lane_count = lanes<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
     constexpr std::size_t registers = (R * Q + lane_count - 1) / lane_count; // of finished sums
     F sum[registers * lane_count];
     unrolled<registers * lane_count>([&](auto i) { sum[i] = F(0.0F); });

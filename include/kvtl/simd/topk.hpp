@@ -64,7 +64,7 @@ template <class Arch = default_arch>
 inline std::size_t top_k(const float* score, std::size_t n, std::size_t k, std::uint32_t* out,
                          std::span<std::uint64_t> scratch) noexcept {
     using F = floats<Arch>;
-    constexpr std::size_t lane_count = lanes<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
     constexpr std::size_t stride = 4 * lane_count;
     k = std::min(n, k);
     if (k == 0) return 0;

@@ -9,7 +9,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/status.hpp>
+#include <kvtl/slots/policy.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -56,7 +56,7 @@ struct empty_board {
 };
 
 /// `late`: a layer's numbers may change after it was seen. `decides_together`: all heads of a layer belong
-/// together.
+/// together. `reads_preference`: it asks the board for preference(layer).
 template <class P>
 concept budget_declares = requires {
     { P::late } -> std::convertible_to<bool>;
@@ -64,17 +64,16 @@ concept budget_declares = requires {
     { P::reads_preference } -> std::convertible_to<bool>;
 };
 template <class P, class G>
-concept budget_opens = requires(const typename P::config& c, const budget_limits& l, std::span<std::byte> m) {
-    typename P::template state<G>;
+concept budget_opens = state_constructs<P, G, const budget_limits&, std::span<std::byte>> &&
+    requires(const typename P::config& c, const budget_limits& l) {
     { P::template state<G>::bytes(l) }
     noexcept->std::same_as<std::size_t>;
     { P::template state<G>::check(c, l) }
     noexcept->std::same_as<status>;
-    requires std::constructible_from < typename P::template state<G>,
-    const typename P::config&, const budget_limits&, std::span < std::byte >> ;
 };
 template <class P, class G>
-concept budget_divides = requires(const typename P::template state<G>& s, std::span<std::uint32_t> keep) {
+concept budget_divides = has_state<P, G> &&
+    requires(const typename P::template state<G>& s, std::span<std::uint32_t> keep) {
     { s.provisional(0U, 0U) }
     noexcept->std::same_as<std::uint32_t>;
     { s.peak() }
@@ -82,7 +81,30 @@ concept budget_divides = requires(const typename P::template state<G>& s, std::s
     { s.revise(0U, empty_board{}, keep) }
     noexcept;
 };
+
 template <class P, class G>
-concept budget_for = budget_declares<P> && budget_opens<P, G> && budget_divides<P, G>;
+concept budget_for = has_name<P> && budget_declares<P> && budget_opens<P, G> && budget_divides<P, G> &&
+    state_is_relocatable<P, G>;
+
+template <class P, class G> consteval void explain_budget() {
+    if constexpr (!has_name<P>) {
+        static_assert(holds(has_name<P>),
+                      "[kvtl] budget: add `static constexpr std::string_view name` and what "
+                      "slots/budget.hpp lists");
+    } else {
+        static_assert(holds(budget_declares<P>),
+                      "[kvtl] budget: declare the constants late, decides_together and reads_preference");
+        static_assert(holds(budget_opens<P, G>),
+                      "[kvtl] budget: add a config and `template <class Geometry> class state` with noexcept "
+                      "static bytes(budget_limits) and check(config, budget_limits), constructible from "
+                      "(config, budget_limits, std::span<std::byte>)");
+        static_assert(holds(state_is_relocatable<P, G>),
+                      "[kvtl] budget::state: it must be trivially copyable; use the memory it is handed");
+        if constexpr (budget_opens<P, G>)
+            static_assert(holds(budget_divides<P, G>),
+                          "[kvtl] budget::state: add noexcept const provisional(layer, n), peak() and "
+                          "revise(layer, board, keep)");
+    }
+}
 
 }} // namespace kvtl::v0

@@ -1,14 +1,23 @@
-// What every layout is told when the cache is opened, and what it is told about a prompt's units.
+// The layout slot: where a unit's bytes are on storage, and how it grows.
+//
+// A policy declares `by_entry` (pages belong to the lane's stream, and a unit is a list of entries; otherwise
+// pages belong to units) and `wants_correlation` (a prompt's units come in the order in which they are
+// retrieved together). Pages are numbers below layout_limits::file_pages, of one shard. Every layout hands
+// out runs of run_pages() adjacent pages, for streams and for prompts that are staged; a page-wise one places
+// units as well.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/slots/policy.hpp>
 #include <kvtl/unit.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
 namespace kvtl { inline namespace v0 {
 
+/// What a layout is told when the cache is opened.
 struct layout_limits {
     std::uint32_t file_pages = 0; ///< pages a shard may use at all: a prompt's units always fit
     std::uint32_t grow_pages =
@@ -28,5 +37,72 @@ struct arrangement {
         return (unit[u].entries + rows_per_page - 1) / rows_per_page;
     }
 };
+
+template <class P>
+concept layout_declares_kind = requires {
+    { P::by_entry } -> std::convertible_to<bool>;
+    { P::wants_correlation } -> std::convertible_to<bool>;
+};
+template <class P, class G>
+concept layout_has_runs = has_state<P, G> && requires(typename P::template state<G>& s, std::uint32_t first) {
+    { s.run_pages() }
+    noexcept->std::same_as<std::uint32_t>;
+    { s.allocate_run() }
+    noexcept->std::same_as<std::uint32_t>;
+    { s.release_run(first) }
+    noexcept;
+    { s.top() }
+    noexcept->std::same_as<std::uint32_t>;
+    { s.used() }
+    noexcept->std::same_as<std::uint32_t>;
+    { s.may_place() }
+    noexcept->std::same_as<bool>;
+};
+template <class P, class G>
+concept layout_places_units = has_state<P, G> &&
+    requires(typename P::template state<G>& s, const arrangement& a, std::uint32_t n, place& out,
+             place where) {
+    { s.arrange(a) }
+    noexcept->std::same_as<bool>;
+    { s.place_unit(n, out) }
+    noexcept->std::same_as<bool>;
+    { s.page(where, n) }
+    noexcept->std::same_as<std::uint32_t>;
+    { s.capacity(where) }
+    noexcept->std::same_as<std::uint32_t>;
+    { s.release(where) }
+    noexcept;
+};
+
+template <class P, class G>
+concept layout_for = policy_for<P, G, layout_limits, std::span<std::byte>> &&
+    state_is_sized<P, G, const layout_limits&> && layout_declares_kind<P> && layout_has_runs<P, G> &&
+    (P::by_entry || layout_places_units<P, G>);
+
+template <class P, class G> consteval void explain_layout() {
+    if constexpr (!has_name<P>) {
+        static_assert(holds(has_name<P>),
+                      "[kvtl] layout: add `static constexpr std::string_view name` and what "
+                      "slots/layout.hpp lists");
+    } else {
+        static_assert(holds(has_config<P>), "[kvtl] layout: add an aggregate `struct config`");
+        static_assert(holds(state_opens<P, G, layout_limits, std::span<std::byte>>),
+                      "[kvtl] layout: add `template <class Geometry> class state` default-constructible and "
+                      "constructible from (config, layout_limits, std::span<std::byte>)");
+        static_assert(holds(state_is_relocatable<P, G>),
+                      "[kvtl] layout::state: it must be trivially copyable; use the memory it is handed");
+        static_assert(holds(state_is_sized<P, G, const layout_limits&>),
+                      "[kvtl] layout::state: add `static std::size_t bytes(const layout_limits&)`");
+        static_assert(holds(layout_declares_kind<P>),
+                      "[kvtl] layout: declare the constants by_entry and wants_correlation");
+        static_assert(holds(layout_has_runs<P, G>),
+                      "[kvtl] layout::state: add noexcept run_pages(), allocate_run(), "
+                      "release_run(first), top(), used() and may_place()");
+        if constexpr (layout_declares_kind<P>)
+            static_assert(holds(P::by_entry || layout_places_units<P, G>),
+                          "[kvtl] layout::state: a page-wise layout needs noexcept arrange(arrangement), "
+                          "place_unit(pages, place&), page(place, i), capacity(place) and release(place)");
+    }
+}
 
 }} // namespace kvtl::v0

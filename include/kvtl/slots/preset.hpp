@@ -1,42 +1,271 @@
-// The rules over slots: where the entries of a preset live, and whether its slots go together.
+// A preset: one policy per slot. What it must satisfy as a whole, where its entries live, and one sentence
+// for each rule that is broken.
+//
+// Where entries live follows from the slots (store_of_preset):
+//
+//   rows     the retention drops, and clusterer, index and selector are null objects: what is kept is all
+//            attended, and so it stays in memory
+//   groups   units are runs of a fixed number of consecutive entries in token order on storage: they need no
+//            records beyond residency
+//   units    units with records of their own, on storage
+//
+// Every slot is read or refused. A slot that a preset's path does not read must hold its null object:
+//
+//   slot          rows       groups, units                      groups, units behind a retention that drops
+//   clusterer     (null)     read                               read
+//   index         (null)     read by selectors with scores, or where it rebuilds keys
+//   selector      (null)     read                               read
+//   remainder     unread     read, unless all_units leaves no rest
+//   budget        read       unread                             read
+//   retention     read       keep_all                           read, once, when a prompt ends
+//   compressor    read       read                               read
+//   position      read       unread                             unread: entries keep their positions
+//   layout        unread     read                               read
+//   replacement   unread     read                               read
+//   schedule      unread     read (by the engine and prefetch)  read
+//   io            unread     read                               read
+//
+// A preset that drops and retrieves is an ordinary preset: the prompt is thinned out when it ends, what is
+// left goes to storage and is retrieved from:
+//
+//   struct snapkv_then_dynakv : dynakv { using retention = drop<window_attention<..>>; };
+//
+// Its score decides once, when the prompt ends, and for KV heads, not query heads; entries keep their
+// positions, and the index must bear gaps between them. Where units, index or codec span all heads of a layer
+// the heads decide together, and where units do, every head keeps equally many plain entries.
+//
+// kv_manager's primary template calls explain_preset() of slots/sentences.hpp, which is reached only by
+// presets that do not satisfy preset_for; so correct presets pay nothing, and a wrong one prints sentences
+// instead of a template's inside.
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/cluster_single_tokens.hpp>
-#include <kvtl/policies/index_no_index.hpp>
-#include <kvtl/policies/select_all_units.hpp>
-#include <kvtl/slots/eviction_requirements.hpp>
-#include <kvtl/slots/explain.hpp>
+#include <kvtl/signals.hpp>
+#include <kvtl/slots/budget.hpp>
+#include <kvtl/slots/clusterer.hpp>
+#include <kvtl/slots/compressor.hpp>
+#include <kvtl/slots/index.hpp>
+#include <kvtl/slots/io.hpp>
+#include <kvtl/slots/layout.hpp>
+#include <kvtl/slots/position.hpp>
+#include <kvtl/slots/remainder.hpp>
+#include <kvtl/slots/replacement.hpp>
+#include <kvtl/slots/retention.hpp>
+#include <kvtl/slots/schedule.hpp>
+#include <kvtl/slots/selector.hpp>
+
+#include <concepts>
+#include <cstdint>
+#include <string_view>
+#include <utility>
 
 namespace kvtl { inline namespace v0 {
 
-/// Where the entries of a preset's lanes live.
+// The null object of each slot (presets::full), by name: all that the rules need to know of them.
+struct single_tokens;
+struct no_index;
+struct all_units;
+struct nothing;
+struct uniform;
+struct keep_all;
+struct original;
+struct sequence_order;
+struct lru;
+struct on_demand;
+struct in_memory;
+
+/// Where the entries of a preset live.
 enum class store_kind : std::uint8_t { rows, groups, units };
 
-template <class T> [[nodiscard]] consteval store_kind store_of_preset() {
-    if constexpr (drops_entries<T> && std::is_same_v<typename T::clusterer, single_tokens> &&
-                  std::is_same_v<typename T::index, no_index> &&
-                  std::is_same_v<typename T::selector, all_units>)
+/// The retention gives entries up.
+template <class T>
+concept drops_entries = retention_drops<typename T::retention>;
+
+template <class Preset> [[nodiscard]] consteval store_kind store_of_preset() {
+    if constexpr (drops_entries<Preset> && std::same_as<typename Preset::clusterer, single_tokens> &&
+                  std::same_as<typename Preset::index, no_index> &&
+                  std::same_as<typename Preset::selector, all_units>)
         return store_kind::rows;
-    else if constexpr (detail::sequential_units<typename T::clusterer>() && T::layout::by_entry)
-        return store_kind::groups;
+    else if constexpr (requires { requires Preset::layout::by_entry; })
+        return detail::sequential_units<typename Preset::clusterer>() ? store_kind::groups
+                                                                      : store_kind::units;
     else
         return store_kind::units;
 }
+/// Entries are on storage, and a step chooses among them.
 template <class T>
 concept retrieves = store_of_preset<T>()
 != store_kind::rows;
 
+// ----------------------------------------------------------------------------------------- all slots are
+// there
 template <class T>
-concept hands_over = drops_entries<T> && retrieves<T>;
+concept has_all_slots = requires {
+    typename T::clusterer;
+    typename T::index;
+    typename T::selector;
+    typename T::remainder;
+    typename T::budget;
+    typename T::retention;
+    typename T::compressor;
+    typename T::position;
+    typename T::layout;
+    typename T::replacement;
+    typename T::schedule;
+    typename T::io;
+};
 template <class T>
-concept handed_over_agrees =
-    !hands_over<T> || (!T::retention::score::evicts_in_decode && !T::retention::score::evicts_in_prompt &&
-                       !T::retention::score::per_query_head && !T::position::moves && !T::retention::merges);
+concept says_window = requires {
+    { T::window_tokens } -> std::convertible_to<std::uint32_t>;
+    { T::sink_tokens } -> std::convertible_to<std::uint32_t>;
+};
+template <class T, class G>
+concept slots_are_filled = clusterer_for<typename T::clusterer, G> && index_for<typename T::index, G> &&
+    selector_for<typename T::selector, G> && remainder_for<typename T::remainder, G> &&
+    budget_for<typename T::budget, G> && retention_for<typename T::retention, G> &&
+    compressor_for<typename T::compressor, G> && position_for<typename T::position, G> &&
+    layout_for<typename T::layout, G> && replacement_for<typename T::replacement, G> &&
+    schedule_for<typename T::schedule> && io_policy<typename T::io>;
+
+// ------------------------------------------------------------------------------------------ every slot is
+// read
+template <class T>
+concept storage_is_read = retrieves<T> ||
+    (std::same_as<typename T::layout, sequence_order>&& std::same_as<typename T::replacement, lru>&&
+         std::same_as<typename T::schedule, on_demand>&& std::same_as<typename T::io, in_memory>);
+template <class T>
+concept index_is_read = std::same_as<typename T::index, no_index> || T::selector::uses_scores ||
+    detail::rebuilds_keys<typename T::index>();
+template <class T>
+concept remainder_is_read = std::same_as<typename T::remainder, nothing> || !T::selector::takes_everything;
+template <class T>
+concept retention_is_read = drops_entries<T> || std::same_as<typename T::retention, keep_all>;
+template <class T>
+concept budget_is_read = drops_entries<T> || std::same_as<typename T::budget, uniform>;
+template <class T>
+concept position_is_read = !retrieves<T> || std::same_as<typename T::position, original>;
+/// Attention mass is measured for retentions only.
+template <class T>
+concept mass_is_fed = feedback_of<typename T::clusterer>()
+== feedback::unused&& feedback_of<typename T::replacement>() ==
+    feedback::unused&& feedback_of<typename T::budget>() == feedback::unused;
+
+// --------------------------------------------------------------------------------------------- slots that
+// agree
+template <class T> [[nodiscard]] consteval bool needs_layer_units() {
+    return layer_wide_only<typename T::compressor>() || layer_wide_only<typename T::index>() ||
+           layer_wide_only<typename T::selector>();
+}
+template <class T>
+concept selector_has_its_scores = !T::selector::uses_scores || T::index::scores;
+template <class T>
+concept mass_is_complete = feedback_of<typename T::retention>()
+!= feedback::full || T::selector::takes_everything;
+template <class T>
+concept granularity_agrees =
+    !retrieves<T> || !needs_layer_units<T>() || T::clusterer::unit_of == granularity::layer;
+/// Queries that choose for themselves share no unit across heads.
+template <class T>
+concept queries_agree =
+    !chooses_per_query<typename T::selector> || T::clusterer::unit_of == granularity::head;
+/// A selector that chooses for predicted queries needs a schedule that asks the engine for them.
+template <class T>
+concept predictions_come =
+    !detail::chooses_ahead<typename T::selector>() || asks_for_predictions<typename T::schedule>;
+/// Layers share a choice as numbers of units, which say the same about each of them only when units are runs
+/// of consecutive entries.
+template <class T>
+concept shared_units_agree =
+    !shares_choices<typename T::selector> || detail::sequential_units<typename T::clusterer>();
+/// Keys that are scored as they come from storage come in the order of units.
+template <class T>
+concept streamed_keys_in_order =
+    !detail::streams_keys<typename T::index>() || store_of_preset<T>() == store_kind::groups;
+/// A choice travels to other layers without saying which query made it.
+template <class T>
+concept shared_queries_agree =
+    !shares_choices<typename T::selector> || !chooses_per_query<typename T::selector>;
+template <class T>
+concept retrieval_agrees = selector_has_its_scores<T> && granularity_agrees<T> && queries_agree<T> &&
+    predictions_come<T> && streamed_keys_in_order<T> && shared_units_agree<T> && shared_queries_agree<T>;
+
+// ------------------------------------------------------------------------------------- retentions that drop
+template <class T> [[nodiscard]] consteval bool layer_wide() {
+    return needs_layer_units<T>() || (retrieves<T> && T::clusterer::unit_of == granularity::layer);
+}
+/// Units, codecs and indices over all heads of a token need the heads to keep the same tokens.
+template <class T>
+concept survivors_agree = !layer_wide<T>() || T::retention::score::decides_together;
+/// A prompt that is evicted from as it comes is never there as a whole: numbers must be final at once, and
+/// its chunks attend plain rows.
+template <class T>
+concept streaming_agrees =
+    !T::retention::score::evicts_in_prompt || (!T::budget::late && !T::retention::merges);
+template <class T, class G>
+concept preference_is_known =
+    !T::budget::reads_preference ||
+    requires(const typename T::retention::score::template state<G>& s, const layer_notes& notes) {
+    { s.preference(notes) }
+    noexcept->std::same_as<float>;
+};
+/// On storage, what was kept is chosen among, not evicted from.
+template <class T>
+concept thins_out_once =
+    !retrieves<T> || (!T::retention::score::evicts_in_decode && !T::retention::score::evicts_in_prompt);
+template <class T>
+concept keeps_by_kv_head = !retrieves<T> || !T::retention::score::per_query_head;
+template <class T>
+concept keeps_positions = !retrieves<T> || !T::position::moves;
+/// Units have no field for the weights of merged entries.
+template <class T>
+concept hands_over_plainly = !retrieves<T> || !T::retention::merges;
+template <class T>
+concept layer_units_stay_even = !retrieves<T> || T::clusterer::unit_of != granularity::layer ||
+                                (!T::budget::late && !T::budget::decides_together && !T::retention::merges);
+template <class T>
+concept index_bears_gaps = !retrieves<T> || (!detail::rebuilds_keys<typename T::index>() &&
+                                             !detail::needs_positions<typename T::index>());
+template <class T, class G>
+concept dropping_agrees =
+    !drops_entries<T> || (survivors_agree<T> && streaming_agrees<T> && preference_is_known<T, G> &&
+                          thins_out_once<T> && keeps_by_kv_head<T> && keeps_positions<T> &&
+                          hands_over_plainly<T> && layer_units_stay_even<T> && index_bears_gaps<T>);
+
+// --------------------------------------------------------------------------------------------- whole presets
+/// The union of what a preset's policies need from the engine. v is always needed: it is what attention
+/// returns.
+template <class T> [[nodiscard]] consteval signal needed_signals() {
+    return signal::q | signal::k | signal::v | needs_of<typename T::clusterer>() |
+           needs_of<typename T::index>() | needs_of<typename T::selector>() |
+           needs_of<typename T::remainder>() | needs_of<typename T::budget>() |
+           needs_of<typename T::retention>() | needs_of<typename T::compressor>() |
+           needs_of<typename T::position>() | needs_of<typename T::schedule>();
+}
+[[nodiscard]] constexpr const char* missing_signal(signal needed, signal have) noexcept {
+    constexpr std::pair<signal, const char*> names[] = {{signal::q, "q"},
+                                                        {signal::k, "k"},
+                                                        {signal::v, "v"},
+                                                        {signal::k_pre, "k_pre"},
+                                                        {signal::x, "x"},
+                                                        {signal::probe, "probe"},
+                                                        {signal::external, "external"},
+                                                        {signal::calibration, "calibration"}};
+    for (const auto& [s, name] : names)
+        if (contains(needed, s) && !contains(have, s)) return name;
+    return "";
+}
 
 template <class T, class G, class Supplied>
-concept usable_preset = has_all_slots<T> &&(!drops_entries<T> ||
-                                            (eviction_preset_for<T, G, Supplied> && handed_over_agrees<T>)) &&
-                        (!has_all_slots<T> || !retrieves<T> || preset_for<T, G, Supplied>);
+concept preset_for = has_all_slots<T> && says_window<T> && slots_are_filled<T, G> && storage_is_read<T> &&
+    index_is_read<T> && remainder_is_read<T> && retention_is_read<T> && budget_is_read<T> &&
+    position_is_read<T> && mass_is_fed<T> && mass_is_complete<T> && retrieval_agrees<T> &&
+    dropping_agrees<T, G> && contains(Supplied::value, needed_signals<T>());
+
+template <class T> [[nodiscard]] constexpr std::string_view preset_name() noexcept {
+    if constexpr (has_name<T>)
+        return T::name;
+    else
+        return "(unnamed)";
+}
 
 }} // namespace kvtl::v0

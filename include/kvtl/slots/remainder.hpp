@@ -1,4 +1,4 @@
-// What a remainder policy is given: the units that were not attended, for one KV head and step.
+// The remainder slot: what stands in for units that are not read.
 //
 // A policy with `static constexpr bool estimates = true` has a state with
 //
@@ -10,13 +10,17 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/unit.hpp>
+#include <kvtl/simd/attention.hpp>
+#include <kvtl/slots/index.hpp>
+#include <kvtl/slots/policy.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
 namespace kvtl { inline namespace v0 {
 
+/// The units that were not attended, for one KV head and step.
 struct remainder_input {
     const float* q = nullptr; ///< (G, D) queries of the KV head
     std::uint32_t group = 1;  ///< G
@@ -32,5 +36,49 @@ struct remainder_input {
         return bit >= 64 ? attended[u] == 0 : (attended[u] >> bit & 1) == 0;
     }
 };
+
+namespace detail {
+template <class Remainder> [[nodiscard]] consteval bool estimates() {
+    if constexpr (requires { Remainder::estimates; })
+        return Remainder::estimates;
+    else
+        return false;
+}
+} // namespace detail
+
+template <class P, class G>
+concept remainder_estimates = has_state<P, G> &&
+    requires(const typename P::template state<G>& s, const summary_shape& shape, const remainder_input& in,
+             const partial& into) {
+    { s.scratch_floats(shape, 1U) } -> std::same_as<std::size_t>;
+    { s.add(in, into) }
+    noexcept;
+};
+
+template <class P, class G>
+concept remainder_for = policy_for<P, G, const G&> && summaries_agree<P, G> &&
+    (!detail::estimates<P>() || remainder_estimates<P, G>);
+
+template <class P, class G> consteval void explain_remainder() {
+    if constexpr (!has_name<P>) {
+        static_assert(holds(has_name<P>),
+                      "[kvtl] remainder: add `static constexpr std::string_view name` and what "
+                      "slots/remainder.hpp lists");
+    } else {
+        static_assert(holds(state_opens<P, G, const G&>),
+                      "[kvtl] remainder: add an aggregate config and `template <class Geometry> class state` "
+                      "constructible from (config, Geometry)");
+        static_assert(holds(state_is_relocatable<P, G>),
+                      "[kvtl] remainder::state: it must be trivially copyable; summaries hold what it keeps");
+        static_assert(
+            holds(summaries_agree<P, G>),
+            "[kvtl] remainder::state: it declares summarises, so add unit_bytes(shape), lane_bytes(shape) "
+            "returning std::size_t and noexcept clear(view, unit) and absorb(view, unit, i, key, value)");
+        static_assert(
+            holds(!detail::estimates<P>() || remainder_estimates<P, G>),
+            "[kvtl] remainder::state: it declares estimates, so add `std::size_t scratch_floats(shape, "
+            "units) const` and `void add(const remainder_input&, const partial&) const noexcept`");
+    }
+}
 
 }} // namespace kvtl::v0

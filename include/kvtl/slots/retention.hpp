@@ -1,25 +1,28 @@
-// The retention slot of presets that drop entries: what a score policy sees and says.
+// The retention slot: what becomes of entries over budget, and the score that decides.
 //
-// What:   a score policy (drop<Score> in policies/retain_drop.hpp) ranks entries; the shard keeps the best
-//         ones, ties to the earlier token, and never touches the pinned ones (sinks and window). A score
-//         can come from an entry alone when it arrives (score_source::arrival), from all keys of the
-//         prompt (keys), from the attention of the prompt's last queries (window), of all its queries
-//         (prompt), or of queries that the engine supplies (probe). Policies with `evicts_in_decode` also
-//         say, at every step, which held entry is worth least. With `evicts_in_prompt` a prompt is nothing
-//         but such steps: it is never held as a whole, and a chunk attends to what earlier chunks left and
-//         to itself.
+// A policy declares `drops`. One that drops nothing is a name (keep_all); one that does names its `score`,
+// the score's `config` and `merges` (what leaves is merged into what stays): drop<Score> and
+// merge_into<Score, Rule>.
+//
+// What:   a score policy ranks entries; the shard keeps the best ones, ties to the earlier token, and never
+//         touches the pinned ones (sinks and window). A score can come from an entry alone when it arrives
+//         (score_source::arrival), from all keys of the prompt (keys), from the attention of the prompt's
+//         last queries (window), of all its queries (prompt), or of queries that the engine supplies (probe).
+//         Policies with `evicts_in_decode` also say, at every step, which held entry is worth least. With
+//         `evicts_in_prompt` a prompt is nothing but such steps: it is never held as a whole, and a chunk
+//         attends to what earlier chunks left and to itself.
 // Shapes: one lane: keys, values (T, D); queries (W, G, D); scores (T).
 // Cost:   observing costs one pass over the keys per observed token and G * T floats of scratch; no matrix
 //         of queries times keys is kept.
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/core/store/row_pool.hpp>
+#include <kvtl/element.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/simd/softmax.hpp>
-#include <kvtl/status.hpp>
+#include <kvtl/slots/policy.hpp>
 #include <kvtl/views.hpp>
 
 #include <algorithm>
@@ -138,6 +141,9 @@ void pool_scores(std::span<const float> in, std::uint32_t width, std::span<float
     return {};
 }
 
+/// What a score policy remembers of an entry when it needs nothing.
+struct no_record {};
+
 /// Most score policies: no settings, nothing remembered, head by head, entries leave at the end of the prompt
 /// only.
 struct score_defaults {
@@ -184,14 +190,12 @@ concept score_declares = requires {
     typename P::config;
 };
 template <class P, class G>
-concept score_opens = requires(const typename P::config& c, const score_limits& l, std::span<std::byte> m) {
-    typename P::template state<G>;
+concept score_opens = state_constructs<P, G, const score_limits&, std::span<std::byte>> &&
+    requires(const typename P::config& c, const score_limits& l) {
     { P::template state<G>::bytes(c, l) }
     noexcept->std::same_as<std::size_t>;
     { P::template state<G>::check(c, l) }
     noexcept->std::same_as<status>;
-    requires std::constructible_from < typename P::template state<G>,
-    const typename P::config&, const score_limits&, std::span < std::byte >> ;
 };
 /// score(lane, out): out (T) comes as zeros; what is written for pinned entries is never read.
 template <class P, class G>
@@ -225,7 +229,71 @@ concept score_remembers_mass = feedback_of<P>()
     noexcept;
 };
 template <class P, class G>
-concept score_for = score_declares<P> && score_opens<P, G> && score_ranks_prompts<P, G> &&
-    score_ranks_arrivals<P, G> && score_ranks_held<P, G> && score_remembers_mass<P, G>;
+concept score_for =
+    score_declares<P> && score_opens<P, G> && score_ranks_prompts<P, G> && score_ranks_arrivals<P, G> &&
+    score_ranks_held<P, G> && score_remembers_mass<P, G> && state_is_relocatable<P, G>;
+
+template <class P>
+concept retention_declares = requires {
+    { P::drops } -> std::convertible_to<bool>;
+};
+/// Entries over budget are given up, or merged into others.
+template <class P>
+concept retention_drops = requires {
+    requires P::drops;
+};
+template <class P>
+concept retention_names_score = !retention_drops<P> || requires {
+    typename P::score;
+    typename P::config;
+    { P::merges } -> std::convertible_to<bool>;
+};
+template <class P>
+concept is_bare_score = score_declares<P> && !retention_declares<P>;
+
+template <class P, class G>
+concept retention_for = has_name<P> && retention_declares<P> && retention_names_score<P> &&
+    (!retention_drops<P> || score_for<typename P::score, G>);
+
+template <class P, class G> consteval void explain_score() {
+    static_assert(holds(score_declares<P>),
+                  "[kvtl] score: declare name, source, record, config and the constants of "
+                  "score_defaults, or inherit it");
+    static_assert(holds(score_opens<P, G>),
+                  "[kvtl] score: add `template <class Geometry> class state` with noexcept static "
+                  "bytes(config, score_limits) and check(config, score_limits), constructible from "
+                  "(config, score_limits, std::span<std::byte>)");
+    static_assert(holds(state_is_relocatable<P, G>),
+                  "[kvtl] score::state: it must be trivially copyable; use the memory it is handed");
+    if constexpr (score_declares<P> && score_opens<P, G>) {
+        static_assert(holds(score_ranks_prompts<P, G>),
+                      "[kvtl] score::state: add `void score(const prompt_lane<E>&, std::span<float> out) "
+                      "const noexcept`");
+        static_assert(holds(score_ranks_arrivals<P, G>),
+                      "[kvtl] score::state: its source is arrival; add `void arrive(const arriving&, "
+                      "std::span<float> out) const noexcept`");
+        static_assert(holds(score_ranks_held<P, G>),
+                      "[kvtl] score::state: it evicts in decode; add noexcept const `float "
+                      "worth(held_entry, record)` and `std::uint32_t slack()`");
+        static_assert(holds(score_remembers_mass<P, G>),
+                      "[kvtl] score::state: it reads attention mass; add `void feed(held_entry, float "
+                      "mass, float& score, record&) const noexcept`");
+    }
+}
+template <class P, class G> consteval void explain_retention() {
+    if constexpr (is_bare_score<P>) {
+        static_assert(holds(!is_bare_score<P>),
+                      "[kvtl] retention: this is a score, which only ranks entries; wrap it in drop<...>");
+    } else {
+        static_assert(holds(has_name<P> && retention_declares<P>),
+                      "[kvtl] retention: declare name and drops, as slots/retention.hpp says; use keep_all, "
+                      "drop<Score> or "
+                      "merge_into<Score, Rule>");
+        static_assert(holds(retention_names_score<P>),
+                      "[kvtl] retention: one that drops names its score, config and merges; use drop<Score> "
+                      "or merge_into<Score, Rule>");
+        if constexpr (retention_drops<P> && retention_names_score<P>) explain_score<typename P::score, G>();
+    }
+}
 
 }} // namespace kvtl::v0

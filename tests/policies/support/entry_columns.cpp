@@ -1,7 +1,7 @@
 // Numbers per entry, column by column in blocks of 16 entries: what is set is what is scored.
 // SPDX-License-Identifier: MIT
 #include <kvtl/policies/support/entry_columns.hpp>
-#include <kvtl/slots/summary.hpp>
+#include <kvtl/slots/index.hpp>
 
 #include "support/oracle.hpp"
 

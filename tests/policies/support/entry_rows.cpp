@@ -1,7 +1,7 @@
 // Rows of numbers per entry: where they lie, products with them, and entries that units do not have.
 // SPDX-License-Identifier: MIT
 #include <kvtl/policies/support/entry_rows.hpp>
-#include <kvtl/slots/summary.hpp>
+#include <kvtl/slots/index.hpp>
 
 #include "support/oracle.hpp"
 

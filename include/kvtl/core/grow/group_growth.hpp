@@ -4,6 +4,7 @@
 #pragma once
 
 #include <kvtl/core/store/group_store.hpp>
+#include <kvtl/slots/clusterer.hpp>
 
 namespace kvtl { inline namespace v0 {
 

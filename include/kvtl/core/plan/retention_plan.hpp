@@ -8,6 +8,7 @@
 #pragma once
 
 #include <kvtl/config.hpp>
+#include <kvtl/core/store/row_pool.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/simd/causal.hpp>
 #include <kvtl/simd/topk.hpp>

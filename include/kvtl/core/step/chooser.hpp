@@ -5,8 +5,8 @@
 
 #include <kvtl/core/step/phase_clock.hpp>
 #include <kvtl/core/store/lane.hpp>
-#include <kvtl/policies/select_topk.hpp>
 #include <kvtl/simd/axpy.hpp>
+#include <kvtl/slots/selector.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -45,13 +45,7 @@ template <class Types> class chooser {
     using selector = typename Types::selector;
 
     /// Every query chooses for itself (reduce::none): the choice is a union with masks.
-    static constexpr bool per_query = [] {
-        if constexpr (selector::uses_scores) return requires {
-                requires selector::reduction::per_query;
-            };
-        else
-            return false;
-    }();
+    static constexpr bool per_query = selector::uses_scores && chooses_per_query<selector>;
 
     struct scratch {
         std::span<float> query;   ///< (width)
@@ -102,7 +96,7 @@ template <class Types> class chooser {
             if constexpr (!selector::uses_scores) {
                 static_cast<void>(stream);
                 timed.enter(&phase_times::choose);
-                return selector_->choose({{}, units(u), budget, {}, {}, u.entries_if_fixed(), u.count}, out);
+                return selector_->choose({{}, u, budget}, out);
             } else {
                 score(q, u, stream);
                 timed.enter(&phase_times::choose);
@@ -123,12 +117,9 @@ template <class Types> class chooser {
     /// One product of a lane-wide mean query with lane-wide means does it all.
     static constexpr bool one_row = linear && !detail::summarises<index>();
 
-    [[nodiscard]] static std::span<const unit_record> units(const units_view& u) noexcept {
-        return {u.unit, u.unit != nullptr ? u.count : 0};
-    }
     [[nodiscard]] choice_input input(const units_view& u, std::span<const float> score,
                                      std::uint32_t budget) const noexcept {
-        return {score, units(u), budget, x_.order, x_.keys, u.entries_if_fixed(), u.count};
+        return {score, u, budget, x_.order, x_.keys};
     }
     [[nodiscard]] static std::uint32_t row_length(const units_view& u) noexcept {
         return u.count * (detail::scores_entries<index>() ? u.max_entries : 1);

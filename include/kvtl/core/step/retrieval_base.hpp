@@ -1,5 +1,6 @@
 // What prompts and steps of a shard's retrieval share: lanes, pools, the store, reads ahead, what must hold
-// before entries are accepted. SPDX-License-Identifier: MIT
+// before entries are accepted.
+// SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/calibration/calibration.hpp>

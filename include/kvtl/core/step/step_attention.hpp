@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/attention.hpp>
 #include <kvtl/core/grow/group_growth.hpp>
 #include <kvtl/core/grow/unit_growth.hpp>
 #include <kvtl/core/step/chooser.hpp>
 #include <kvtl/simd/attend.hpp>
+#include <kvtl/simd/attention.hpp>
 #include <kvtl/slots/remainder.hpp>
 
 #include <cmath>

@@ -6,6 +6,7 @@
 
 #include <kvtl/element.hpp>
 #include <kvtl/reservation.hpp>
+#include <kvtl/slots/index.hpp>
 #include <kvtl/unit.hpp>
 #include <kvtl/views.hpp>
 

@@ -26,9 +26,6 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// What a score policy remembers of an entry when it needs nothing.
-struct no_record {};
-
 /// Rows of a block: small, because a lane's last block is half empty.
 inline constexpr std::uint32_t rows_per_block = 16;
 

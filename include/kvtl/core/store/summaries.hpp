@@ -4,7 +4,7 @@
 
 #include <kvtl/reservation.hpp>
 #include <kvtl/simd/convert.hpp>
-#include <kvtl/slots/summary.hpp>
+#include <kvtl/slots/index.hpp>
 
 #include <cstddef>
 #include <cstdint>

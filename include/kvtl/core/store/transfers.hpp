@@ -11,8 +11,8 @@
 #pragma once
 
 #include <kvtl/core/store/frame_pool.hpp>
-#include <kvtl/io/device.hpp>
 #include <kvtl/simd/checksum.hpp>
+#include <kvtl/slots/io.hpp>
 
 #include <algorithm>
 #include <array>

@@ -9,6 +9,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/version.hpp>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>

@@ -7,7 +7,7 @@
 
 #include <kvtl/simd/convert.hpp>
 #include <kvtl/simd/dot.hpp>
-#include <kvtl/unit.hpp>
+#include <kvtl/slots/index.hpp>
 #include <kvtl/views.hpp>
 
 #include <algorithm>

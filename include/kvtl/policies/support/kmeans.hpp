@@ -312,7 +312,7 @@ template <class Arch, element E>
     using F = simd::floats<Arch>;
     F sum(0.0F);
     std::size_t i = 0;
-    for (; i + simd::lanes<Arch> <= n; i += simd::lanes<Arch>)
+    for (; i + simd::floats_per_register<Arch> <= n; i += simd::floats_per_register<Arch>)
         sum = simd::fma<Arch>(simd::load<Arch>(x + i) - simd::load<Arch>(origin + i),
                               simd::load<Arch>(normal + i), sum);
     if (const std::size_t rest = n - i; rest != 0)

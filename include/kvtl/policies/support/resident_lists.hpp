@@ -13,14 +13,6 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// What a replacement policy is told about a resident unit.
-struct resident_facts {
-    std::uint32_t pages = 1; ///< frames it occupies
-    bool updated = false;    ///< it has just received entries or was split
-    std::uint32_t lane = 0;  ///< whose unit it is: for policies that remember units after they have left
-    std::uint32_t unit = 0;
-};
-
 /// `percent` (0 to 100, more counts as 100) of the frames, at least one of them unless that is 0.
 [[nodiscard]] constexpr std::uint32_t share_of(std::uint32_t frames, std::uint32_t percent) noexcept {
     const auto share = static_cast<std::uint32_t>(std::uint64_t{frames} * std::min(percent, 100U) / 100);

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/version.hpp>
+
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,6 +1,6 @@
 // The softmax state: pieces of any size, merged in any grouping, equal the whole.
 // SPDX-License-Identifier: MIT
-#include <kvtl/attention.hpp>
+#include <kvtl/simd/attention.hpp>
 
 #include "support/oracle.hpp"
 

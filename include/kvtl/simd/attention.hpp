@@ -52,7 +52,7 @@ namespace detail {
 /// e^(x - shift) of one number, by the code that computes it for a register: kernels and merges agree to the
 /// bit.
 template <class Arch> [[nodiscard]] float exp_shifted(float x, float shift) noexcept {
-    float lane[simd::lanes<Arch>];
+    float lane[simd::floats_per_register<Arch>];
     simd::store<Arch>(lane, simd::exp<Arch>(simd::floats<Arch>(x - shift)));
     return lane[0];
 }
@@ -63,7 +63,7 @@ void blend(float a, const float* x, float b, const float* y, float* out, std::si
     using F = simd::floats<Arch>;
     const auto mix = [va = F(a), vb = F(b)](F vx, F vy) { return simd::fma<Arch>(va, vx, vb * vy); };
     std::size_t i = 0;
-    for (; i + simd::lanes<Arch> <= n; i += simd::lanes<Arch>)
+    for (; i + simd::floats_per_register<Arch> <= n; i += simd::floats_per_register<Arch>)
         simd::store<Arch>(out + i, mix(simd::load<Arch>(x + i), simd::load<Arch>(y + i)));
     if (i < n) {
         const F last = mix(simd::load_part<Arch>(x + i, n - i), simd::load_part<Arch>(y + i, n - i));

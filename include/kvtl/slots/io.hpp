@@ -1,4 +1,4 @@
-// The vocabulary of the `io` slot: what a storage device looks like to the manager.
+// The io slot: what a storage device looks like to the manager.
 //
 // A device is opened once and has one queue per shard. A queue is used by one thread at a time; different
 // queues may be used concurrently. Requests of one submit() go to the kernel together. Memory named by a
@@ -8,6 +8,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/slots/policy.hpp>
 #include <kvtl/status.hpp>
 
 #include <sys/uio.h>
@@ -104,5 +105,11 @@ concept io_policy = requires(const typename P::config& config, const io_plan& pl
     { P::open(config, plan) } -> std::same_as<result<typename P::device>>;
     requires io_device<typename P::device>;
 };
+
+template <class P> consteval void explain_io() {
+    static_assert(holds(io_policy<P>), "[kvtl] io: the policy needs name, config, device and open(config, "
+                                       "io_plan); its device and queues need "
+                                       "what slots/io.hpp lists");
+}
 
 }} // namespace kvtl::v0

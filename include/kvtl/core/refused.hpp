@@ -1,0 +1,66 @@
+// What a cache of a wrong preset is to its users: every call of kv_manager by its signature, and nothing
+// else. The preset's sentences are then all that the compiler prints; without these names each call would add
+// an error.
+//
+// Nothing here is ever linked: kv_manager's primary template, the only class that derives from it, does not
+// compile.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/config.hpp>
+#include <kvtl/slots/io.hpp>
+#include <kvtl/slots/preset.hpp>
+#include <kvtl/statistics.hpp>
+#include <kvtl/status.hpp>
+#include <kvtl/views.hpp>
+
+#include <cstddef>
+#include <span>
+#include <type_traits>
+
+namespace kvtl { inline namespace v0 {
+
+namespace detail {
+/// The config of a preset that lacks a slot: it converts from any braces without names.
+struct no_cache_config {};
+template <class Preset> struct refused_config { using type = no_cache_config; };
+template <class Preset>
+requires has_all_slots<Preset> && says_window<Preset>
+struct refused_config<Preset> {
+    using type = cache_config<Preset>;
+};
+} // namespace detail
+
+template <class Preset, class Manager> class refused_cache {
+  public:
+    using preset = Preset;
+    using config = typename detail::refused_config<Preset>::type;
+
+    static result<Manager> open(const config&);
+    static result<config> fitted(config);
+    static result<std::size_t> least_memory(const config&);
+
+    result<sequence_id> begin();
+    status end(sequence_id) noexcept;
+    status prefill(sequence_id, std::size_t layer, const layer_input&, std::span<float>,
+                   unsigned shard = 0) noexcept;
+    status attend(sequence_id, std::size_t layer, const layer_input&, std::span<float>,
+                  unsigned shard = 0) noexcept;
+    status append(sequence_id, std::size_t layer, const layer_input&, unsigned shard = 0) noexcept;
+    status prefetch(sequence_id, std::size_t layer, std::span<const float> q, unsigned shard = 0) noexcept;
+    template <class Visit>
+    status select(sequence_id, std::size_t layer, std::span<const float> q, Visit&&,
+                  unsigned shard = 0) noexcept {
+        return {}; // a body, as a visitor may be of a local type
+    }
+    status rewind(sequence_id, std::size_t n) noexcept;
+    status retry_writes(sequence_id) noexcept;
+    statistics stats() const noexcept;
+    unsigned shards() const noexcept;
+    refused_cache& shard(unsigned) noexcept;
+    unsigned shard_of(sequence_id) const noexcept;
+    io_facts facts() const noexcept;
+    std::size_t tokens(sequence_id, std::size_t layer) noexcept;
+};
+
+}} // namespace kvtl::v0

@@ -1,0 +1,140 @@
+// The clusterer slot: which entries form a unit, and how units change during decode.
+//
+// A policy declares `unit_of` (who shares a unit), `needs_means` and `updates_means` (the manager keeps the
+// units' mean keys, and moves them with every entry), `adapts` (units may split), `founds` (it groups a
+// prompt at its end; until then units are sequential), a trivially copyable `lane` (what it remembers per
+// lane) and, where its units are always runs of a fixed number of consecutive entries, `sequential`.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/signals.hpp>
+#include <kvtl/slots/index.hpp>
+#include <kvtl/slots/policy.hpp>
+#include <kvtl/unit.hpp>
+#include <kvtl/views.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+namespace kvtl { inline namespace v0 {
+
+/// A clusterer's answer: put the entry into `unit`, split `unit` with it, or open a new unit for it (whose
+/// mean starts as that of `unit` unless that is none).
+enum class growth : std::uint8_t { append, split, open };
+struct assignment {
+    std::uint32_t unit = none;
+    growth how = growth::append;
+};
+
+namespace detail {
+/// The clusterer's units are runs of a fixed number of consecutive entries.
+template <class Clusterer> [[nodiscard]] consteval bool sequential_units() {
+    if constexpr (requires { Clusterer::sequential; })
+        return Clusterer::sequential;
+    else
+        return false;
+}
+} // namespace detail
+
+template <class P>
+concept clusterer_declares_units = requires {
+    { P::unit_of } -> std::convertible_to<granularity>;
+    { P::needs_means } -> std::convertible_to<bool>;
+    { P::updates_means } -> std::convertible_to<bool>;
+    { P::adapts } -> std::convertible_to<bool>;
+    { P::founds } -> std::convertible_to<bool>;
+    typename P::lane;
+    requires std::is_trivially_copyable_v<typename P::lane>;
+};
+template <class P, class G>
+concept clusterer_sizes_units = has_state<P, G> &&
+    requires(const typename P::template state<G>& s, std::uint32_t tokens) {
+    { s.max_entries() }
+    noexcept->std::same_as<std::uint32_t>;
+    { s.max_units(tokens) }
+    noexcept->std::same_as<std::uint32_t>;
+    { s.sequential_entries() }
+    noexcept->std::same_as<std::uint32_t>;
+    { s.buffer_entries() }
+    noexcept->std::same_as<std::uint32_t>;
+    { s.scratch_bytes(tokens, tokens) }
+    noexcept->std::same_as<std::size_t>;
+};
+template <class P, class G>
+concept clusterer_checks_config = has_config<P> && has_state<P, G> && requires(const typename P::config& c) {
+    { P::template state<G>::check(c) }
+    noexcept->std::same_as<status>;
+};
+template <class P, class G>
+concept clusterer_groups = has_state<P, G> &&
+    requires(const typename P::template state<G>& s, typename P::lane& lane, rows_view<float> keys,
+             std::span<std::byte> scratch, std::uint32_t* label, const unit_record& unit,
+             const units_view& units) {
+    { s.ready(1U) }
+    noexcept->std::same_as<bool>;
+    { s.group(keys, scratch, label) }
+    noexcept->std::same_as<std::uint32_t>;
+    { s.founded(lane, units) }
+    noexcept;
+    { s.judge(lane, unit, 0.0F, units) }
+    noexcept->std::same_as<growth>;
+};
+template <class P, class G>
+concept clusterer_assigns = has_state<P, G> &&
+    requires(const typename P::template state<G>& s, typename P::lane& lane, const float* key,
+             const units_view& units, std::span<float> scratch) {
+    { s.assign(lane, key, units, scratch) } -> std::same_as<assignment>;
+};
+template <class P, class G>
+concept clusterer_assign_is_noexcept =
+    !clusterer_assigns<P, G> ||
+    requires(const typename P::template state<G>& s, typename P::lane& lane, const float* key,
+             const units_view& units, std::span<float> scratch) {
+    { s.assign(lane, key, units, scratch) }
+    noexcept;
+};
+
+template <class P, class G>
+concept clusterer_for = policy_for<P, G, const G&> && clusterer_declares_units<P> &&
+    clusterer_checks_config<P, G> && clusterer_sizes_units<P, G> && clusterer_assigns<P, G> &&
+    clusterer_assign_is_noexcept<P, G> &&(!P::founds || clusterer_groups<P, G>);
+
+template <class P, class G> consteval void explain_clusterer() {
+    if constexpr (!has_name<P>) {
+        static_assert(holds(has_name<P>),
+                      "[kvtl] clusterer: add `static constexpr std::string_view name` and what "
+                      "slots/clusterer.hpp lists");
+    } else {
+        static_assert(holds(has_config<P>), "[kvtl] clusterer: add an aggregate `struct config`");
+        static_assert(
+            holds(state_opens<P, G, const G&>),
+            "[kvtl] clusterer: add `template <class Geometry> class state` default-constructible and "
+            "constructible from (config, Geometry)");
+        static_assert(
+            holds(state_is_relocatable<P, G>),
+            "[kvtl] clusterer::state: it must be trivially copyable; what it remembers is in `lane`");
+        static_assert(holds(clusterer_declares_units<P>),
+                      "[kvtl] clusterer: declare unit_of, needs_means, updates_means, adapts, founds and a "
+                      "trivially copyable `struct lane`");
+        static_assert(holds(clusterer_checks_config<P, G>),
+                      "[kvtl] clusterer::state: add `static status check(const config&) noexcept`");
+        static_assert(holds(clusterer_sizes_units<P, G>),
+                      "[kvtl] clusterer::state: add noexcept max_entries(), max_units(tokens), "
+                      "sequential_entries() and buffer_entries(), each returning std::uint32_t, and "
+                      "std::size_t scratch_bytes(entries, dim)");
+        static_assert(holds(clusterer_assigns<P, G>),
+                      "[kvtl] clusterer::state: add `assignment assign(lane&, const float* key, const "
+                      "units_view&, std::span<float> scratch) const noexcept`");
+        static_assert(holds(clusterer_assign_is_noexcept<P, G>),
+                      "[kvtl] clusterer::state: assign() must be noexcept, it runs inside the decode loop");
+        if constexpr (clusterer_declares_units<P>)
+            static_assert(holds(!P::founds || clusterer_groups<P, G>),
+                          "[kvtl] clusterer: the state of one that founds needs noexcept "
+                          "ready(entries), group(keys, scratch, label), founded(lane, units) and "
+                          "judge(lane, unit, distance, units)");
+    }
+}
+
+}} // namespace kvtl::v0

@@ -1,0 +1,221 @@
+// The index slot: what is kept in memory (or read in long runs) to score units without reading them.
+//
+// A policy declares
+//
+//   needs_means        it scores with the units' mean keys, which the manager then keeps
+//   scores             its state has score(): one number per unit and query, the greater the better
+//   summarises         its state keeps bytes of its own for every unit of a lane (below); may be left out, as
+//                      may all that follow
+//   per_entry          scores come one per entry (U * max_entries of them) instead of one per unit
+//   streams_keys       it keeps nothing in memory and scores the keys as they come from storage, run by run
+//   fits               its state fits something to a lane's first keys, (T, D of the lane): fit(view, keys,
+//                      scratch)
+//   linear             a score of the mean query is the mean of the scores (default: true)
+//   rebuilds_keys      keys come from the index, so that storage holds values only
+//   needs_positions    it must know the position of every entry, and so that none is missing
+//
+// and the state of one that summarises offers
+//
+//   std::size_t unit_bytes(const summary_shape&) const    bytes per unit, the same for all units
+//   std::size_t lane_bytes(const summary_shape&) const    bytes per lane (codebooks, bases)
+//   std::size_t tail_bytes(const summary_shape&) const    may be left out: bytes behind the last unit, for
+//                                                         an index that lays entries out in blocks
+//   void clear(const summary_view&, std::uint32_t unit)   the unit has no entries (again)
+//   void absorb(const summary_view&, std::uint32_t unit, std::uint32_t i, const float* key,
+//               const float* value)                       its i-th entry; key and value: (lane heads, D)
+//
+// Summaries lie in the lane's block: no pointers, trivially copyable. A unit is always built entry by entry,
+// so an index has no second code path for prompts, splits or further turns.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/slots/policy.hpp>
+#include <kvtl/unit.hpp>
+#include <kvtl/views.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace kvtl { inline namespace v0 {
+
+/// What sizes a policy's summaries, the same for every lane of a cache.
+struct summary_shape {
+    std::uint32_t lane_heads = 1;  ///< KV heads per lane
+    std::uint32_t group = 1;       ///< query heads per KV head
+    std::uint32_t dim = 0;         ///< D
+    std::uint32_t max_entries = 1; ///< of a unit
+
+    [[nodiscard]] constexpr std::size_t width() const noexcept { return std::size_t{lane_heads} * dim; }
+};
+
+/// One lane's summaries of one policy.
+struct summary_view {
+    std::byte* lane = nullptr; ///< lane_bytes(), aligned to 64
+    std::byte* unit = nullptr; ///< unit_bytes() times units
+    std::size_t stride = 0;    ///< bytes from unit to unit
+    summary_shape shape{};
+    std::uint32_t layer = 0;
+    std::uint32_t first_head = 0; ///< KV head of the model that the lane's first head is
+
+    template <class T> [[nodiscard]] T* of(std::uint32_t u) const noexcept {
+        return reinterpret_cast<T*>(unit + u * stride);
+    }
+    template <class T> [[nodiscard]] T* of_lane() const noexcept { return reinterpret_cast<T*>(lane); }
+};
+
+/// A lane's units as policies see them: those that place entries (clusterer), score (index), choose
+/// (selector) and estimate (remainder).
+struct units_view {
+    const unit_record* unit = nullptr; ///< null where all units have one size and need no records
+    std::uint32_t count = 0;
+    const float* mean = nullptr; ///< (count, dim) float32, `stride` floats from unit to unit
+    std::uint32_t dim = 0;
+    std::uint32_t stride = 0;
+    std::uint32_t max_entries = 0; ///< no unit may grow beyond this
+    std::uint32_t tokens = 0;      ///< tokens of the lane so far
+    bool may_add = true;           ///< table and storage have room for one more unit
+    summary_view summary{};        ///< what the index keeps (null for an index without summaries)
+    std::uint32_t head = 0;        ///< KV head of the lane that an index is asked to score for
+
+    /// Entries of unit u, whichever form units have.
+    [[nodiscard]] std::uint32_t entries(std::uint32_t u) const noexcept {
+        return unit != nullptr ? unit[u].entries : max_entries;
+    }
+    /// The size that all units have, or 0 where they differ.
+    [[nodiscard]] std::uint32_t entries_if_fixed() const noexcept {
+        return unit != nullptr ? 0 : max_entries;
+    }
+};
+
+namespace detail {
+
+template <class Policy> [[nodiscard]] consteval bool summarises() {
+    if constexpr (requires { Policy::summarises; })
+        return Policy::summarises;
+    else
+        return false;
+}
+template <class Index> [[nodiscard]] consteval bool scores_entries() {
+    if constexpr (requires { Index::per_entry; })
+        return Index::per_entry;
+    else
+        return false;
+}
+template <class Index> [[nodiscard]] consteval bool streams_keys() {
+    if constexpr (requires { Index::streams_keys; })
+        return Index::streams_keys;
+    else
+        return false;
+}
+template <class Index> [[nodiscard]] consteval bool fits_lane() {
+    if constexpr (requires { Index::fits; })
+        return Index::fits;
+    else
+        return false;
+}
+template <class Index> [[nodiscard]] consteval bool linear_in_query() {
+    if constexpr (requires { Index::linear; })
+        return Index::linear;
+    else
+        return true;
+}
+template <class Index> [[nodiscard]] consteval bool rebuilds_keys() {
+    if constexpr (requires { Index::rebuilds_keys; })
+        return Index::rebuilds_keys;
+    else
+        return false;
+}
+template <class Index> [[nodiscard]] consteval bool needs_positions() {
+    if constexpr (requires { Index::needs_positions; })
+        return Index::needs_positions;
+    else
+        return false;
+}
+
+} // namespace detail
+
+template <class P>
+concept index_declares_scores = requires {
+    { P::scores } -> std::convertible_to<bool>;
+    { P::needs_means } -> std::convertible_to<bool>;
+};
+/// With or without scratch of its own (scratch_floats).
+template <class P, class G>
+concept index_scores = has_state<P, G> &&(
+    requires(const typename P::template state<G>& s, const float* q, std::uint32_t n, const units_view& u,
+             std::span<float> out) {
+        { s.score(q, n, u, out) } -> std::same_as<void>;
+    } ||
+    requires(const typename P::template state<G>& s, const float* q, std::uint32_t n, const units_view& u,
+             std::span<float> out) {
+        { s.score(q, n, u, out, out) } -> std::same_as<void>;
+    } ||
+    (detail::streams_keys<P>() && requires(const typename P::template state<G>& s, const float* q,
+                                           std::uint32_t n, rows_view<float> keys, float* out) {
+        { s.score(q, n, keys, out, std::size_t{n}) } -> std::same_as<void>;
+    }));
+template <class P, class G>
+concept index_score_is_noexcept =
+    !index_scores<P, G> || requires(const typename P::template state<G>& s, const float* q, std::uint32_t n,
+                                    const units_view& u, std::span<float> out) {
+    { s.score(q, n, u, out) }
+    noexcept;
+}
+|| requires(const typename P::template state<G>& s, const float* q, std::uint32_t n, const units_view& u,
+            std::span<float> out) {
+    { s.score(q, n, u, out, out) }
+    noexcept;
+}
+|| requires(const typename P::template state<G>& s, const float* q, std::uint32_t n, rows_view<float> keys,
+            float* out) {
+    { s.score(q, n, keys, out, std::size_t{n}) }
+    noexcept;
+};
+template <class P, class G>
+concept keeps_summaries = has_state<P, G> &&
+    requires(const typename P::template state<G>& s, const summary_shape& shape, const summary_view& view,
+             const float* row) {
+    { s.unit_bytes(shape) } -> std::same_as<std::size_t>;
+    { s.lane_bytes(shape) } -> std::same_as<std::size_t>;
+    { s.clear(view, 0U) }
+    noexcept;
+    { s.absorb(view, 0U, 0U, row, row) }
+    noexcept;
+};
+/// Of an index and of a remainder.
+template <class P, class G>
+concept summaries_agree = !detail::summarises<P>() || keeps_summaries<P, G>;
+
+template <class P, class G>
+concept index_for = policy_for<P, G, const G&> && index_declares_scores<P> &&
+    (!P::scores || index_scores<P, G>)&&index_score_is_noexcept<P, G>&& summaries_agree<P, G>;
+
+template <class P, class G> consteval void explain_index() {
+    if constexpr (!has_name<P>) {
+        static_assert(holds(has_name<P>),
+                      "[kvtl] index: add `static constexpr std::string_view name` and what "
+                      "slots/index.hpp lists");
+    } else {
+        static_assert(holds(has_config<P>), "[kvtl] index: add an aggregate `struct config`");
+        static_assert(holds(state_opens<P, G, const G&>),
+                      "[kvtl] index: add `template <class Geometry> class state` default-constructible and "
+                      "constructible from (config, Geometry)");
+        static_assert(holds(state_is_relocatable<P, G>),
+                      "[kvtl] index::state: it must be trivially copyable; summaries hold what it keeps");
+        static_assert(holds(index_declares_scores<P>),
+                      "[kvtl] index: declare the constants scores and needs_means");
+        if constexpr (index_declares_scores<P>)
+            static_assert(holds(!P::scores || index_scores<P, G>),
+                          "[kvtl] index::state: add `void score(const float* q, std::uint32_t queries, "
+                          "const units_view&, std::span<float> out) const noexcept`");
+        static_assert(holds(index_score_is_noexcept<P, G>),
+                      "[kvtl] index::state: score() must be noexcept, it runs inside the decode loop");
+        static_assert(
+            holds(summaries_agree<P, G>),
+            "[kvtl] index::state: it declares summarises, so add unit_bytes(shape), lane_bytes(shape) "
+            "returning std::size_t and noexcept clear(view, unit) and absorb(view, unit, i, key, value)");
+    }
+}
+
+}} // namespace kvtl::v0

@@ -1,0 +1,83 @@
+// The replacement slot: which resident units leave first.
+//
+// A resident is known by its handle, a number below `handles`; a state keeps its lists in the memory it is
+// handed (policies/support/resident_lists.hpp).
+//
+//   tick()                    a step begins
+//   admit(handle, facts)      a unit came in            remove(handle)   it leaves
+//   touch(handle)             it was chosen again       refresh(handle, facts)   it has grown or was split
+//   victim(pinned)            the handle that leaves next, or none; never one for which pinned(handle)
+//
+// With `keeps_nothing` what a step has read does not outlive it.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/slots/policy.hpp>
+#include <kvtl/unit.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace kvtl { inline namespace v0 {
+
+/// What a replacement policy is told about a resident unit.
+struct resident_facts {
+    std::uint32_t pages = 1; ///< frames it occupies
+    bool updated = false;    ///< it has just received entries or was split
+    std::uint32_t lane = 0;  ///< whose unit it is: for policies that remember units after they have left
+    std::uint32_t unit = 0;
+};
+
+template <class P, class G>
+concept replacement_tracks = has_state<P, G> &&
+    requires(typename P::template state<G>& s, std::uint32_t h, resident_facts facts) {
+    { s.tick() }
+    noexcept;
+    { s.admit(h, facts) }
+    noexcept;
+    { s.touch(h) }
+    noexcept;
+    { s.refresh(h, facts) }
+    noexcept;
+    { s.remove(h) }
+    noexcept;
+};
+template <class P, class G>
+concept replacement_finds_victims = has_state<P, G> &&
+    requires(const typename P::template state<G>& s, bool (*pinned)(std::uint32_t)) {
+    { s.victim(pinned) }
+    noexcept->std::same_as<std::uint32_t>;
+};
+
+template <class P, class G>
+concept replacement_for = policy_for<P, G, std::uint32_t, std::uint32_t, std::span<std::byte>> &&
+    state_is_sized<P, G, std::uint32_t, std::uint32_t> && replacement_tracks<P, G> &&
+    replacement_finds_victims<P, G>;
+
+template <class P, class G> consteval void explain_replacement() {
+    if constexpr (!has_name<P>) {
+        static_assert(holds(has_name<P>),
+                      "[kvtl] replacement: add `static constexpr std::string_view name` and what "
+                      "slots/replacement.hpp lists");
+    } else {
+        static_assert(holds(has_config<P>), "[kvtl] replacement: add an aggregate `struct config`");
+        static_assert(
+            holds(state_opens<P, G, std::uint32_t, std::uint32_t, std::span<std::byte>>),
+            "[kvtl] replacement: add `template <class Geometry> class state` default-constructible and "
+            "constructible from (config, handles, unit_pages, std::span<std::byte>)");
+        static_assert(holds(state_is_relocatable<P, G>),
+                      "[kvtl] replacement::state: it must be trivially copyable; use the memory it is handed "
+                      "instead of memory of its own");
+        static_assert(holds(state_is_sized<P, G, std::uint32_t, std::uint32_t>),
+                      "[kvtl] replacement::state: add `static std::size_t bytes(handles, unit_pages)`");
+        static_assert(holds(replacement_tracks<P, G>),
+                      "[kvtl] replacement::state: add noexcept tick(), admit(handle, facts), touch(handle), "
+                      "refresh(handle, facts) and remove(handle)");
+        static_assert(holds(replacement_finds_victims<P, G>),
+                      "[kvtl] replacement::state: add `std::uint32_t victim(pinned) const noexcept`, which "
+                      "returns a handle or none");
+    }
+}
+
+}} // namespace kvtl::v0

@@ -1,0 +1,33 @@
+// The schedule slot: when reads are issued relative to compute.
+//
+// A schedule is a name and what it asks of the engine: with `wants_prediction` the engine hands prefetch()
+// the query of the next layer, as far as it can guess it while a layer computes; without, reads are issued on
+// demand, or when the engine calls prefetch() of its own accord.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/slots/policy.hpp>
+
+#include <cstdint>
+
+namespace kvtl { inline namespace v0 {
+
+/// Whose query a selector chooses for: the one being attended, or a guess of it made a layer earlier, so that
+/// the reads fly while that layer computes (KVSwap §3.4, InfiniGen).
+enum class query : std::uint8_t { current, predicted };
+
+template <class P>
+concept asks_for_predictions = requires {
+    requires P::wants_prediction;
+};
+
+template <class P>
+concept schedule_for = has_name<P>;
+
+template <class P> consteval void explain_schedule() {
+    static_assert(holds(has_name<P>),
+                  "[kvtl] schedule: add `static constexpr std::string_view name` and what "
+                  "slots/schedule.hpp lists");
+}
+
+}} // namespace kvtl::v0

@@ -1,0 +1,136 @@
+// The selector slot: which units enter attention.
+//
+// A policy declares `takes_everything` (every unit, whatever the budget: its state needs no choose()) and
+// `uses_scores`; with scores it names its `reduction`, which makes one score per unit of those of all queries
+// that share the lane (policies/select_topk.hpp has them), and may name the `source` of the query and
+// `layers_that_share` one choice. The choice is one for all queries of a lane, unless the reduction is
+// `per_query`: then every query chooses for itself and the step reads the union.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/slots/index.hpp>
+#include <kvtl/slots/policy.hpp>
+#include <kvtl/slots/schedule.hpp>
+
+#include <cstdint>
+#include <span>
+
+namespace kvtl { inline namespace v0 {
+
+/// One chosen unit: `mask` bit g is set when query g of the lane attends it.
+struct chosen_unit {
+    std::uint32_t unit = none;
+    std::uint64_t mask = ~std::uint64_t{0};
+};
+
+/// What a selector sees of a lane. `score` and the scratch are empty for a selector that uses no scores.
+/// Units are asked for through units() and entries(), which know both forms of them: records of any size, and
+/// groups of one size that have none.
+class choice_input {
+  public:
+    choice_input(std::span<const float> scores, const units_view& lane, std::uint32_t entries_left,
+                 std::span<std::uint32_t> orders = {}, std::span<std::uint64_t> spare = {}) noexcept
+        : score(scores), budget(entries_left), order(orders), scratch(spare), unit_(lane.unit),
+          units_(lane.count), fixed_(lane.entries_if_fixed()) {}
+
+    std::span<const float> score;     ///< (U) the greater, the better
+    std::uint32_t budget = 0;         ///< entries that may be chosen
+    std::span<std::uint32_t> order;   ///< (U) scratch
+    std::span<std::uint64_t> scratch; ///< (U)
+
+    [[nodiscard]] std::uint32_t units() const noexcept { return units_; } ///< U
+    /// Entries of unit u; 0 when none of them is in its pages yet.
+    [[nodiscard]] std::uint32_t entries(std::uint32_t u) const noexcept {
+        return unit_ != nullptr ? unit_[u].entries : fixed_;
+    }
+    /// The size that all units have, or 0 where they differ.
+    [[nodiscard]] std::uint32_t fixed_entries() const noexcept { return fixed_; }
+
+  private:
+    const unit_record* unit_ = nullptr;
+    std::uint32_t units_ = 0;
+    std::uint32_t fixed_ = 0;
+};
+
+namespace detail {
+/// How many adjacent layers share what the selector chooses for the first of them.
+template <class Selector> [[nodiscard]] consteval std::uint32_t layers_that_share() {
+    if constexpr (requires { Selector::layers_that_share; })
+        return Selector::layers_that_share;
+    else
+        return 1;
+}
+/// The selector chooses for a query that was predicted one layer ahead (query::predicted).
+template <class Selector> [[nodiscard]] consteval bool chooses_ahead() {
+    if constexpr (requires { Selector::source; })
+        return static_cast<bool>(Selector::source);
+    else
+        return false;
+}
+} // namespace detail
+
+template <class P>
+concept selector_declares_scores = requires {
+    { P::takes_everything } -> std::convertible_to<bool>;
+    { P::uses_scores } -> std::convertible_to<bool>;
+};
+template <class P, class G>
+concept selector_chooses = has_state<P, G> &&
+    requires(const typename P::template state<G>& s, const choice_input& in, std::span<chosen_unit> out) {
+    { s.choose(in, out) } -> std::same_as<std::uint32_t>;
+};
+template <class P, class G>
+concept selector_choose_is_noexcept =
+    !selector_chooses<P, G> ||
+    requires(const typename P::template state<G>& s, const choice_input& in, std::span<chosen_unit> out) {
+    { s.choose(in, out) }
+    noexcept;
+};
+template <class P>
+concept selector_has_reduction = requires {
+    { P::reduction::linear } -> std::convertible_to<bool>;
+};
+/// Every query of a lane chooses for itself.
+template <class P>
+concept chooses_per_query = requires {
+    requires P::reduction::per_query;
+};
+template <class P>
+concept shares_choices = (detail::layers_that_share<P>() > 1);
+
+template <class P, class G>
+concept selector_for = policy_for<P, G, const G&> && selector_declares_scores<P> &&
+                       (P::takes_everything || selector_chooses<P, G>)&&selector_choose_is_noexcept<P, G> &&
+                       (!P::uses_scores || selector_has_reduction<P>);
+
+template <class P, class G> consteval void explain_selector() {
+    if constexpr (!has_name<P>) {
+        static_assert(holds(has_name<P>),
+                      "[kvtl] selector: add `static constexpr std::string_view name` and what "
+                      "slots/selector.hpp lists");
+    } else {
+        static_assert(holds(has_config<P>), "[kvtl] selector: add an aggregate `struct config`");
+        static_assert(
+            holds(state_opens<P, G, const G&>),
+            "[kvtl] selector: add `template <class Geometry> class state` default-constructible and "
+            "constructible from (config, Geometry)");
+        static_assert(
+            holds(state_is_relocatable<P, G>),
+            "[kvtl] selector::state: it must be trivially copyable; choice_input has scratch for it");
+        static_assert(holds(selector_declares_scores<P>),
+                      "[kvtl] selector: declare the constants takes_everything and uses_scores");
+        if constexpr (selector_declares_scores<P>) {
+            static_assert(holds(P::takes_everything || selector_chooses<P, G>),
+                          "[kvtl] selector::state: add `std::uint32_t choose(const choice_input&, "
+                          "std::span<chosen_unit> out) const "
+                          "noexcept`, which returns how many units it chose");
+            static_assert(holds(!P::uses_scores || selector_has_reduction<P>),
+                          "[kvtl] selector: a selector that uses scores names its "
+                          "`reduction` over the query group, e.g. reduce::group_mean");
+        }
+        static_assert(holds(selector_choose_is_noexcept<P, G>),
+                      "[kvtl] selector::state: choose() must be noexcept, it runs inside the decode loop");
+    }
+}
+
+}} // namespace kvtl::v0

@@ -1,0 +1,223 @@
+// What a wrong preset prints: the sentences of its slots, then those about the slots together
+// (slots/preset.hpp).
+//
+// A rule about two slots speaks only when both say what the rule asks about: the slots' own sentences come
+// first.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/slots/preset.hpp>
+
+namespace kvtl { inline namespace v0 {
+
+template <class T> consteval void explain_missing_slots() {
+    static_assert(
+        requires { typename T::clusterer; },
+        "[kvtl] preset: the slot `clusterer` is missing; name a policy or inherit one from presets::full");
+    static_assert(
+        requires { typename T::index; },
+        "[kvtl] preset: the slot `index` is missing; name a policy or inherit one from presets::full");
+    static_assert(
+        requires { typename T::selector; },
+        "[kvtl] preset: the slot `selector` is missing; name a policy or inherit one from presets::full");
+    static_assert(
+        requires { typename T::remainder; },
+        "[kvtl] preset: the slot `remainder` is missing; name a policy or inherit one from presets::full");
+    static_assert(
+        requires { typename T::budget; },
+        "[kvtl] preset: the slot `budget` is missing; name a policy or inherit one from presets::full");
+    static_assert(
+        requires { typename T::retention; },
+        "[kvtl] preset: the slot `retention` is missing; name a policy or inherit one from presets::full");
+    static_assert(
+        requires { typename T::compressor; },
+        "[kvtl] preset: the slot `compressor` is missing; name a policy or inherit one from presets::full");
+    static_assert(
+        requires { typename T::position; },
+        "[kvtl] preset: the slot `position` is missing; name a policy or inherit one from presets::full");
+    static_assert(
+        requires { typename T::layout; },
+        "[kvtl] preset: the slot `layout` is missing; name a policy or inherit one from presets::full");
+    static_assert(
+        requires { typename T::replacement; },
+        "[kvtl] preset: the slot `replacement` is missing; name a policy or inherit one from presets::full");
+    static_assert(
+        requires { typename T::schedule; },
+        "[kvtl] preset: the slot `schedule` is missing; name a policy or inherit one from presets::full");
+    static_assert(
+        requires { typename T::io; },
+        "[kvtl] preset: the slot `io` is missing; name a policy or inherit one from presets::full");
+}
+
+template <class T, class G> consteval void explain_each_slot() {
+    explain_clusterer<typename T::clusterer, G>();
+    explain_index<typename T::index, G>();
+    explain_selector<typename T::selector, G>();
+    explain_remainder<typename T::remainder, G>();
+    explain_budget<typename T::budget, G>();
+    explain_retention<typename T::retention, G>();
+    explain_compressor<typename T::compressor, G>();
+    explain_position<typename T::position, G>();
+    explain_layout<typename T::layout, G>();
+    explain_replacement<typename T::replacement, G>();
+    explain_schedule<typename T::schedule>();
+    explain_io<typename T::io>();
+}
+
+template <class T> consteval void explain_unread_slots() {
+    if constexpr (!retrieves<T>) {
+        static_assert(
+            holds(!has_name<typename T::layout> || std::same_as<typename T::layout, sequence_order>),
+            "[kvtl] layout: nothing reads it, as this preset drops entries and keeps the rest in "
+            "memory; leave sequence_order, or name a clusterer, index or selector to retrieve");
+        static_assert(holds(!has_name<typename T::replacement> || std::same_as<typename T::replacement, lru>),
+                      "[kvtl] replacement: nothing reads it, as this preset drops entries and keeps the rest "
+                      "in memory; leave lru, or name a clusterer, index or selector to retrieve");
+        static_assert(holds(!has_name<typename T::schedule> || std::same_as<typename T::schedule, on_demand>),
+                      "[kvtl] schedule: nothing reads it, as this preset drops entries and keeps the rest in "
+                      "memory; leave on_demand, or name a clusterer, index or selector to retrieve");
+        static_assert(holds(!has_name<typename T::io> || std::same_as<typename T::io, in_memory>),
+                      "[kvtl] io: nothing reads it, as this preset drops entries and keeps the rest in "
+                      "memory; leave in_memory, or name a clusterer, index or selector to retrieve");
+    }
+    if constexpr (retention_declares<typename T::retention>) {
+        static_assert(holds(retention_is_read<T>),
+                      "[kvtl] retention: nothing reads it, as it drops no entries; use keep_all");
+        static_assert(holds(!has_name<typename T::budget> || budget_is_read<T>),
+                      "[kvtl] budget: nothing reads it, as no entry is dropped; leave uniform, or use a "
+                      "retention that drops");
+    }
+    if constexpr (position_declares<typename T::position>)
+        static_assert(holds(position_is_read<T> || (drops_entries<T> && T::position::moves)),
+                      "[kvtl] position: nothing reads it, as entries on storage keep their positions; leave "
+                      "original, or keep entries in memory with a retention that drops");
+    if constexpr (selector_declares_scores<typename T::selector>) {
+        static_assert(holds(!has_name<typename T::index> || index_is_read<T>),
+                      "[kvtl] index: nothing reads it, as the selector chooses without scores; leave "
+                      "no_index, or use a selector such as topk");
+        static_assert(holds(!has_name<typename T::remainder> || remainder_is_read<T>),
+                      "[kvtl] remainder: nothing reads it, as the selector takes every unit; leave nothing, "
+                      "or use a selector that chooses");
+    }
+    static_assert(holds(mass_is_fed<T>),
+                  "[kvtl] feedback: nothing feeds attention mass back to a clusterer, budget or replacement; "
+                  "only a retention may declare reads_mass");
+}
+
+template <class T> consteval void explain_retrieval() {
+    using selector = typename T::selector;
+    if constexpr (selector_declares_scores<selector> && index_declares_scores<typename T::index>)
+        static_assert(holds(selector_has_its_scores<T>),
+                      "[kvtl] selector: it chooses by score, but this index keeps none; use an index such as "
+                      "centroid");
+    if constexpr (selector_declares_scores<selector>)
+        static_assert(
+            holds(mass_is_complete<T>),
+            "[kvtl] feedback: a policy reads the full attention mass, but the selector does not read "
+            "everything; declare feedback::estimated or use all_units");
+    if constexpr (clusterer_declares_units<typename T::clusterer>) {
+        static_assert(
+            holds(granularity_agrees<T>),
+            "[kvtl] granularity: a policy works on all KV heads of a layer together, but the clusterer's "
+            "units belong to one head; use a layer-wide clusterer such as fixed_layer_groups");
+        static_assert(holds(queries_agree<T>),
+                      "[kvtl] selector: with reduce::none every query chooses for itself, which needs units "
+                      "of one KV head; use another reduction with layer-wide units");
+        static_assert(holds(streamed_keys_in_order<T>),
+                      "[kvtl] index: it scores keys as they come from storage, which needs units that are "
+                      "runs of consecutive entries in token order; use a clusterer such as single_tokens "
+                      "and the sequence_order layout");
+        static_assert(holds(shared_units_agree<T>),
+                      "[kvtl] selector: layers share its choice, which needs units that are runs of "
+                      "consecutive entries; use a clusterer such as fixed_groups");
+        static_assert(holds(shared_queries_agree<T>),
+                      "[kvtl] selector: layers share its choice, which is then one for all queries; use "
+                      "a reduction other than reduce::none");
+    }
+    static_assert(holds(predictions_come<T>), "[kvtl] selector: it chooses for predicted queries; use the "
+                                              "schedule next_layer, which asks the engine for them");
+}
+
+template <class T, class G> consteval void explain_dropping() {
+    using score = typename T::retention::score;
+    static_assert(holds(survivors_agree<T>),
+                  "[kvtl] granularity: a policy works on all KV heads of a layer together, but this "
+                  "retention lets every head keep tokens of its own; use a score with decides_together");
+    static_assert(holds(streaming_agrees<T>),
+                  "[kvtl] retention: this score evicts while the prompt comes in, so it goes with "
+                  "drop<..> and a budget that is not late only");
+    if constexpr (score_opens<score, G>)
+        static_assert(holds(preference_is_known<T, G>),
+                      "[kvtl] budget: it divides by preference, which this score does not measure; "
+                      "use a score with preference(notes), such as mean_and_variance");
+    static_assert(
+        holds(thins_out_once<T>),
+        "[kvtl] retention: this score evicts while tokens come in, but what is on storage is chosen "
+        "from, not evicted from; use a score that decides when the prompt ends, such as "
+        "window_attention");
+    static_assert(holds(keeps_by_kv_head<T>),
+                  "[kvtl] retention: this score keeps entries for every query head, but units belong to KV "
+                  "heads; use a score without per_query_head");
+    static_assert(
+        holds(keeps_positions<T>),
+        "[kvtl] position: it moves keys, but entries on storage keep their positions; use original");
+    static_assert(holds(hands_over_plainly<T>),
+                  "[kvtl] retention: it merges, but entries on storage carry no weights; use drop<..> where "
+                  "what is kept is retrieved from");
+    static_assert(holds(layer_units_stay_even<T>),
+                  "[kvtl] granularity: units span all KV heads of a layer, so the heads must keep equally "
+                  "many plain entries; use units of one head, or drop<..> with a budget that is neither late "
+                  "nor divides among heads, such as uniform or pyramid");
+    static_assert(
+        holds(index_bears_gaps<T>),
+        "[kvtl] index: it rebuilds keys or needs their positions, but a retention that drops leaves "
+        "gaps; use another index, or keep_all");
+}
+
+template <class T, class Supplied> consteval void explain_signals() {
+    constexpr signal missing = without(needed_signals<T>(), Supplied::value);
+    static_assert(!contains(missing, signal::q),
+                  "[kvtl] signals: a policy needs q (post-RoPE queries), which this engine does not supply; "
+                  "add signal::q to supplied<...>, or change the policy");
+    static_assert(!contains(missing, signal::k),
+                  "[kvtl] signals: a policy needs k (post-RoPE keys), which this engine does not supply; add "
+                  "signal::k to supplied<...>, or change the policy");
+    static_assert(!contains(missing, signal::v),
+                  "[kvtl] signals: a policy needs v (values), which this engine does not supply; add "
+                  "signal::v to supplied<...>, or change the policy");
+    static_assert(!contains(missing, signal::k_pre),
+                  "[kvtl] signals: a policy needs k_pre (keys before RoPE), which this engine does not "
+                  "supply; add signal::k_pre to supplied<...>, or change the policy");
+    static_assert(!contains(missing, signal::x),
+                  "[kvtl] signals: a policy needs x (the input of the layer), which this engine does not "
+                  "supply; add signal::x to supplied<...>, or change the policy");
+    static_assert(!contains(missing, signal::probe),
+                  "[kvtl] signals: a policy needs probe (queries that stand for the future), which this "
+                  "engine does not supply; add signal::probe to supplied<...>, or change the policy");
+    static_assert(!contains(missing, signal::external),
+                  "[kvtl] signals: a policy needs external (scores computed outside), which this engine does "
+                  "not supply; add signal::external to supplied<...>, or change the policy");
+    static_assert(!contains(missing, signal::calibration),
+                  "[kvtl] signals: a policy needs calibration (a blob fitted offline), which this engine "
+                  "does not supply; add signal::calibration to supplied<...>, or change the policy");
+}
+
+/// Prints a sentence for every rule that T breaks; true, so that it may stand in a static_assert.
+template <class T, class G, class Supplied> consteval bool explain_preset() {
+    explain_missing_slots<T>();
+    static_assert(holds(says_window<T>),
+                  "[kvtl] preset: declare window_tokens and sink_tokens, or inherit them from presets::full");
+    if constexpr (has_all_slots<T>) {
+        explain_each_slot<T, G>();
+        explain_unread_slots<T>();
+        explain_retrieval<T>();
+        if constexpr (drops_entries<T> && retention_names_score<typename T::retention> &&
+                      budget_declares<typename T::budget> && position_declares<typename T::position> &&
+                      clusterer_declares_units<typename T::clusterer>)
+            if constexpr (score_declares<typename T::retention::score>) explain_dropping<T, G>();
+        explain_signals<T, Supplied>();
+    }
+    return true;
+}
+
+}} // namespace kvtl::v0

@@ -1,0 +1,24 @@
+// What is kept in memory and attended whole needs neither storage nor a stand-in for what is not read.
+// expect-error: \[kvtl\] layout: nothing reads it, as this preset drops entries
+// expect-error: \[kvtl\] replacement: nothing reads it, as this preset drops entries
+// expect-error: \[kvtl\] schedule: nothing reads it, as this preset drops entries
+// expect-error: \[kvtl\] io: nothing reads it, as this preset drops entries
+// expect-error: \[kvtl\] remainder: nothing reads it, as the selector takes every unit
+// expect-errors: 5
+// SPDX-License-Identifier: MIT
+#include <kvtl/io/posix_file.hpp>
+#include <kvtl/layout/dual_head.hpp>
+#include <kvtl/policies/remain_mean_value.hpp>
+#include <kvtl/policies/replace_fifo.hpp>
+#include <kvtl/policies/schedule_next_layer.hpp>
+#include <kvtl/presets/snapkv.hpp>
+
+struct bad : kvtl::presets::snapkv_group {
+    using layout = kvtl::dual_head;
+    using replacement = kvtl::fifo;
+    using schedule = kvtl::next_layer;
+    using io = kvtl::posix_file;
+    using remainder = kvtl::mean_value;
+};
+
+template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
