@@ -98,6 +98,7 @@ template <class Preset> struct cache_config {
     settings_of<typename Preset::index> index = detail::index_defaults<Preset>();
     settings_of<typename Preset::selector> selector = detail::selector_defaults<Preset>();
     settings_of<typename Preset::remainder> remainder = detail::remainder_defaults<Preset>();
+    settings_of<typename Preset::compressor> compressor{};
     typename Preset::layout::config layout{};
     typename Preset::replacement::config replacement{};
     typename Preset::io::config io{};

@@ -204,6 +204,7 @@ class kv_manager<Preset, Geometry, Supplied> {
                 const auto own =
                     eviction_memory<types>::take(p, c.retention, a.scores, a.budgets, fixed, fixed, fixed);
                 shards[s].init(p, s, own, memory.memory().subspan(a.fixed_bytes + s * blocks, blocks),
+                               typename types::codec(c.compressor, record_shape{1, p.dim}),
                                typename types::score_state(c.retention, a.scores, own.score),
                                typename types::budget_state(c.budget, a.budgets, own.budget),
                                typename types::position_state(c.position, p.dim, own.position),

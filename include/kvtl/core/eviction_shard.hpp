@@ -20,11 +20,12 @@ template <class Types> class eviction_shard {
     static constexpr bool reads_mass = Types::reads_mass;
 
     void init(const eviction_plan& p, std::uint32_t index, const eviction_memory<Types>& m,
-              std::span<std::byte> blocks, typename Types::score_state s, typename Types::budget_state b,
-              typename Types::position_state position, bool timed) noexcept {
+              std::span<std::byte> blocks, const typename Types::codec& codec, typename Types::score_state s,
+              typename Types::budget_state b, typename Types::position_state position, bool timed) noexcept {
         book_.plan = p, book_.index = index, book_.memory = m, book_.timed = timed;
         book_.score = s, book_.budget = b, book_.position = position;
-        book_.pool = pool_type(blocks, m.links, p.dim);
+        book_.codec = codec;
+        book_.pool = pool_type(blocks, m.links, p.record);
         for (kept_lane& lane : m.lanes) lane.limit = p.keep;
         prompt_ = prompt_eviction<Types>(book_);
         decode_ = decode_eviction<Types>(book_);
@@ -72,15 +73,26 @@ template <class Types> class eviction_shard {
                 [&](std::size_t head, std::uint32_t, rows_view<E> k, rows_view<E> v) { visit(head, k, v); });
     }
     /// visit(kv head, number of the first row, keys, values) for every piece of a layer's rows [begin, end).
+    /// Rows that are no records are decoded for the visit and last as long as it does.
     template <class Visit>
     void rows_of(std::uint32_t slot, std::uint32_t layer, std::uint32_t begin, std::uint32_t end,
                  Visit&& visit) noexcept {
         const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
+        const std::size_t dim = book_.plan.dim;
+        const auto shown = [&](const records_view& r, std::span<E> into, auto&& decode) -> rows_view<E> {
+            if constexpr (Types::compressor::rows_are_records)
+                return {reinterpret_cast<const E*>(r.data), r.count, dim, dim};
+            decode(r, into.data());
+            return {into.data(), r.count, dim, dim};
+        };
+        const auto keys = [this](const records_view& r, E* to) { book_.codec.decode_keys(r, to); };
+        const auto values = [this](const records_view& r, E* to) { book_.codec.decode_values(r, to); };
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const rows held = book_.open(lanes[i]);
             held.pieces(begin, std::min(end, held.size()),
-                        [&](std::uint32_t first, rows_view<E> k, rows_view<E> v, const float*) {
-                            visit(std::size_t{book_.head_of(i)}, first, k, v);
+                        [&](std::uint32_t first, const records_view& k, const records_view& v, const float*) {
+                            visit(std::size_t{book_.head_of(i)}, first, shown(k, book_.memory.row_k, keys),
+                                  shown(v, book_.memory.row_v, values));
                         });
         }
     }

@@ -36,7 +36,8 @@ template <class Preset, class Geometry> class shard {
         index_ = index;
         const memory m = memory::take(p, metadata, scratch);
         memory_ = m;
-        const auto format = types::page_format_of(p.device_page, p.sizes.width);
+        const auto format = types::page_format_of(p.device_page, p.sizes);
+        codec_ = typename types::codec(config.compressor, record_shape{p.model.lane_heads, p.model.dim});
         cluster_ = typename types::clusterer_state(config.clusterer, geometry);
         auto index_config = config.index;
         if constexpr (requires { index_config.first_position; }) index_config.first_position = p.sizes.sinks;
@@ -52,16 +53,21 @@ template <class Preset, class Geometry> class shard {
         const file_map map{data_offset, format.page_bytes, step_pages, index, p.shards};
         io_ =
             typename types::transfers(device.queue(index), map, m.checksum, m.trash, p.gap_pages, m.flights);
-        const typename page_store<types>::parts store_parts{format,   &layout_, &io_,    &device, pools_,
-                                                            m.bounce, &lanes,   &stats_, 0};
+        const typename page_store<types>::parts store_parts{
+            format,  types::plain_format_of(p.device_page, p.sizes),
+            &codec_, &layout_,
+            &io_,    &device,
+            pools_,  m.bounce,
+            &lanes,  &stats_,
+            0};
         if (p.time_phases) clock_ = phase_clock(stats_.phase_ns);
         sums_ = summaries<types>(index_state_, rest_, lanes, p.model.summaries(p.max_entries), m.sums);
         choose_ = chooser<types>(p.model, index_state_, select_, m.choose);
         if constexpr (types::sequential) {
-            store_ = store_type(
-                typename store_type::parts{store_parts, types::slot_format_of(p.sizes.width, p.max_entries),
-                                           page_pools_, &sums_, p.spare_pages});
-            growth_ = growth_of<types>(store_, sums_);
+            store_ = store_type(typename store_type::parts{store_parts,
+                                                           types::slot_format_of(p.sizes, p.max_entries),
+                                                           page_pools_, &sums_, p.spare_pages});
+            growth_ = growth_of<types>(store_, sums_, m.growth);
         } else {
             store_ = store_type(store_parts);
             growth_ = growth_of<types>(store_, cluster_, sums_, m.growth);
@@ -198,10 +204,13 @@ template <class Preset, class Geometry> class shard {
         return {};
     }
 
-    /// Calls visit(kv head, keys, values) for every block of rows of the current selection and of DRAM.
+    /// Calls visit(kv head, keys, values) for every block of rows of the current selection and of DRAM. Rows
+    /// that are no records are decoded for the visit and last as long as it does.
     template <class Visit> void views(std::uint32_t slot, std::uint32_t layer, Visit&& visit) noexcept {
         const auto lanes = lanes_of(slot, layer);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            constexpr std::uint32_t shown_rows =
+                types::compressor::rows_are_records ? none : memory::shown_rows;
             const lane l = store_.at(lanes[i].id);
             const lane_state& s = l.state();
             const auto block = [&](const element_type* k, const element_type* v, std::uint32_t rows) {
@@ -227,8 +236,19 @@ template <class Preset, class Geometry> class shard {
                 const auto& format = store_.unit_format();
                 std::uint32_t left = store_.entries_of(l.unit(w.unit));
                 for (std::uint32_t f = l.unit(w.unit).frames; left > 0; f = frames[f].next) {
-                    const std::uint32_t rows = std::min(left, format.rows);
-                    block(format.key(frames.bytes(f), 0), format.value(frames.bytes(f), 0), rows);
+                    const std::byte* page = frames.bytes(f);
+                    const std::uint32_t rows = format.entries_in(page, left);
+                    for (std::uint32_t at = 0; at < rows; at += shown_rows) {
+                        const std::uint32_t n = std::min(rows - at, shown_rows);
+                        if constexpr (types::compressor::rows_are_records) {
+                            block(reinterpret_cast<const element_type*>(format.key(page, at)),
+                                  reinterpret_cast<const element_type*>(format.value(page, at)), n);
+                        } else {
+                            codec_.decode_keys(format.keys(page, at, n), memory_.shown_k.data());
+                            codec_.decode_values(format.values(page, at, n), memory_.shown_v.data());
+                            block(memory_.shown_k.data(), memory_.shown_v.data(), n);
+                        }
+                    }
                     left -= rows;
                 }
             }
@@ -336,8 +356,8 @@ template <class Preset, class Geometry> class shard {
 
     /// Divides the shard's frames among its pools. Lanes of fixed groups have two kinds: page frames, then
     /// slots.
-    void make_pools(const config_type& config, const page_format<element_type>& format,
-                    std::span<std::byte> frames, std::span<pool> pools, carver& metadata) noexcept {
+    void make_pools(const config_type& config, const page_format& format, std::span<std::byte> frames,
+                    std::span<pool> pools, carver& metadata) noexcept {
         const std::size_t pool_bytes = std::size_t{plan_.frames} * format.page_bytes;
         const std::size_t kinds = types::sequential ? 2 : 1;
         pools_ = pools.first(pools.size() / kinds);
@@ -345,7 +365,7 @@ template <class Preset, class Geometry> class shard {
         for (std::uint32_t i = 0; i < pools_.size(); ++i) {
             const auto part = frames.subspan(i * pool_bytes, pool_bytes);
             if constexpr (types::sequential) {
-                const auto slot = types::slot_format_of(plan_.sizes.width, plan_.max_entries);
+                const auto slot = types::slot_format_of(plan_.sizes, plan_.max_entries);
                 const std::size_t carriers = std::size_t{plan_.page_frames} * format.page_bytes;
                 page_pools_[i] = pool(config.replacement, part.first(carriers), format.page_bytes, 1,
                                       plan_.page_frames, metadata);
@@ -440,7 +460,7 @@ template <class Preset, class Geometry> class shard {
         if (store_.has_failed_writes(frames)) return store_.write_error(frames);
         const std::uint32_t before = store_.at(lanes[0].id).state().staged, total = before + tokens;
         if (status s = prompt_.begin(frames, total); !s) return s;
-        const auto& format = store_.format();
+        const page_format& format = store_.plain_format();
         status done;
         std::uint32_t organised = 0;
         for (const lane_ref& ref : lanes) {
@@ -565,6 +585,7 @@ template <class Preset, class Geometry> class shard {
     cache_plan plan_{};
     std::uint32_t index_ = 0;
     memory memory_{};
+    typename types::codec codec_{};
     typename types::clusterer_state cluster_{};
     typename types::index_state index_state_{};
     typename types::selector_state select_{};

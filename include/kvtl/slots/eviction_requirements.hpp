@@ -43,14 +43,16 @@ concept preference_is_known =
 
 template <class T, class G, class Supplied>
 concept eviction_preset_for =
-    drops_entries<T> && !composed<T> && has_all_slots<T> && says_window<T> && compressor_is_raw<T> &&
-    retention_names_score<T> && score_for<typename T::retention::score, G> &&
-    budget_for<typename T::budget, G> && position_for<typename T::position, G> && layer_wide_agrees<T> &&
-    streaming_agrees<T> && preference_is_known<T, G> && contains(Supplied::value, needed_signals<T>());
+    drops_entries<T> && !composed<T> && has_all_slots<T> && says_window<T> &&
+    compressor_for<typename T::compressor, G> && stored_rows_agree<T> && retention_names_score<T> &&
+    score_for<typename T::retention::score, G> && budget_for<typename T::budget, G> &&
+    position_for<typename T::position, G> && layer_wide_agrees<T> && streaming_agrees<T> &&
+    preference_is_known<T, G> && contains(Supplied::value, needed_signals<T>());
 
 template <class T, class G> struct eviction_sentences {
     static consteval void print() {
-        static_assert(compressor_is_raw<T>, "[kvtl] compressor: declare element_type as float, f16 or bf16");
+        explain_compressor<typename T::compressor, G>();
+        explain_stored_rows<T>();
         static_assert(retention_names_score<T>, "[kvtl] retention: one that drops names its score, config "
                                                 "and merges; use drop<Score> or merge_into<Score, Rule>");
         static_assert(position_for<typename T::position, G>,

@@ -242,7 +242,8 @@ template <class T, class G, class Supplied> consteval bool explain_preset() {
             io_policy<typename T::io>,
             "[kvtl] io: the policy needs name, config, device and open(config, io_plan); its device "
             "and queues need what io/device.hpp lists");
-        static_assert(compressor_is_raw<T>, "[kvtl] compressor: declare element_type as float, f16 or bf16");
+        explain_compressor<typename T::compressor, G>();
+        explain_stored_rows<T>();
         if constexpr (selector_declares_scores<typename T::selector, G> &&
                       index_declares_scores<typename T::index, G>) {
             static_assert(selector_has_its_scores<T>, "[kvtl] selector: it chooses by score, but this index "

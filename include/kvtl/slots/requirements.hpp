@@ -9,6 +9,7 @@
 #include <kvtl/policies/select_topk.hpp>
 #include <kvtl/policies/support/resident_lists.hpp>
 #include <kvtl/signals.hpp>
+#include <kvtl/slots/compressor.hpp>
 #include <kvtl/slots/layout.hpp>
 #include <kvtl/slots/remainder.hpp>
 #include <kvtl/unit.hpp>
@@ -341,11 +342,6 @@ template <class T>
 concept predictions_come = !detail::chooses_ahead<typename T::selector>() || requires {
     requires T::schedule::wants_prediction;
 };
-template <class T>
-concept compressor_is_raw = requires {
-    typename T::compressor::element_type;
-}
-&&element<typename T::compressor::element_type>;
 /// Presets whose retention gives entries up are served by core/eviction_manager.hpp.
 template <class T>
 concept drops_entries = requires {
@@ -382,9 +378,10 @@ template <class T, class G, class Supplied>
 concept preset_for = has_all_slots<T> && says_window<T> && clusterer_for<typename T::clusterer, G> &&
     index_for<typename T::index, G> && selector_for<typename T::selector, G> &&
     layout_for<typename T::layout, G> && replacement_for<typename T::replacement, G> &&
-    io_policy<typename T::io> && compressor_is_raw<T> && selector_has_its_scores<T> && mass_is_complete<T> &&
-    granularity_agrees<T> && remainder_for<typename T::remainder, G> && queries_agree<T> &&
-    predictions_come<T> && streamed_keys_in_order<T> && shared_units_agree<T> && shared_queries_agree<T> &&
+    io_policy<typename T::io> && compressor_for<typename T::compressor, G> && stored_rows_agree<T> &&
+    selector_has_its_scores<T> && mass_is_complete<T> && granularity_agrees<T> &&
+    remainder_for<typename T::remainder, G> && queries_agree<T> && predictions_come<T> &&
+    streamed_keys_in_order<T> && shared_units_agree<T> && shared_queries_agree<T> &&
     contains(Supplied::value, needed_signals<T>());
 
 }} // namespace kvtl::v0

@@ -15,7 +15,9 @@ namespace kvtl { inline namespace v0 {
 /// The concrete types behind a preset that drops entries.
 template <class Preset, class Geometry> struct eviction_types {
     using geometry = Geometry;
-    using element_type = typename Preset::compressor::element_type;
+    using compressor = typename Preset::compressor;
+    using codec = typename compressor::template state<Geometry>;
+    using element_type = typename compressor::plain_type; ///< of plain rows
     using retention = typename Preset::retention;
     using score = typename retention::score;
     using score_config = typename retention::config;
@@ -52,6 +54,7 @@ template <class Preset, class Geometry> class eviction_planner {
         answer a;
         eviction_plan& p = a.plan;
         p.layers = g.layers(), p.kv_heads = g.kv_heads(), p.group = g.group(), p.dim = g.head_dim();
+        p.record = typename types::codec(c.compressor, record_shape{1, p.dim}).bytes();
         p.together = types::budget::decides_together || score::decides_together || score::reads_values;
         p.lanes_per_head = score::per_query_head ? p.group : 1;
         p.lane_group = score::per_query_head ? 1 : p.group;
@@ -136,7 +139,7 @@ template <class Preset, class Geometry> class eviction_planner {
 
     static void measure(const config& c, answer& a, std::uint32_t blocks) {
         a.plan.blocks = blocks;
-        a.block_bytes = pool_type::block_bytes(a.plan.dim);
+        a.block_bytes = pool_type::block_bytes(a.plan.record);
         carver metadata, index, scratch;
         static_cast<void>(
             eviction_memory<types>::take(a.plan, c.retention, a.scores, a.budgets, metadata, index, scratch));
