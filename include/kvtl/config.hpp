@@ -104,6 +104,7 @@ template <class Preset> struct cache_config {
     settings_of<typename Preset::index> index = detail::index_defaults<Preset>();
     settings_of<typename Preset::selector> selector = detail::selector_defaults<Preset>();
     settings_of<typename Preset::remainder> remainder = detail::remainder_defaults<Preset>();
+    settings_of<typename Preset::compressor> compressor{};
     settings_of<typename Preset::layout> layout{};
     settings_of<typename Preset::replacement> replacement{};
     settings_of<typename Preset::io> io{};

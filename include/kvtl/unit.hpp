@@ -58,6 +58,7 @@ struct lane_state {
     std::uint32_t key_tail = none;    ///< the same for keys that have pages of their own
     std::uint32_t staged = 0;         ///< tokens staged by a prefill whose last chunk has not come
     std::uint32_t runs = 0;           ///< page runs held for staging or for the stream
+    std::uint32_t staged_runs = 0;    ///< the first of these, while they hold chunks that were staged apart
     bool cut_short = false;           ///< a further turn failed after some of its tokens were taken
     bool founded = false; ///< the clusterer has grouped this lane (until then units are sequential)
 };

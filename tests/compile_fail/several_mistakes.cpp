@@ -1,6 +1,6 @@
 // Every broken requirement gets its sentence in one compilation.
 // expect-error: \[kvtl\] selector: it chooses by score, but this index keeps none
-// expect-error: \[kvtl\] compressor: declare element_type as float, f16 or bf16
+// expect-error: \[kvtl\] compressor: declare plain_type as float, f16 or bf16
 // expect-error: \[kvtl\] replacement: add an aggregate `struct config`
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/dynakv.hpp>

@@ -1,6 +1,6 @@
 // Products with signed bytes and sums of table entries against double precision.
 // SPDX-License-Identifier: MIT
-#include <kvtl/simd/dot_codes.hpp>
+#include <kvtl/simd/dot.hpp>
 #include <kvtl/simd/lookup.hpp>
 
 #include "support/oracle.hpp"
@@ -11,7 +11,7 @@
 
 using namespace kvtl;
 
-TEST_CASE("dot_codes") {
+TEST_CASE("inner products with codes") {
     oracle::generator random(1);
     for (std::size_t n = 0; n < 200; ++n) {
         const auto q = oracle::normal_values<float>(n, n + 1);
@@ -22,8 +22,7 @@ TEST_CASE("dot_codes") {
             exact += static_cast<double>(q[i]) * code[i];
             scale += std::fabs(static_cast<double>(q[i]) * code[i]);
         }
-        CHECK(std::fabs(static_cast<double>(simd::dot_codes(q.data(), code.data(), n)) - exact) <=
-              1e-6 * scale);
+        CHECK(std::fabs(static_cast<double>(simd::dot(q.data(), code.data(), n)) - exact) <= 1e-6 * scale);
     }
 }
 

@@ -75,8 +75,12 @@ lane_content look_at(Cache& cache, io_log& log, const drift& data, std::uint32_t
     const auto token_of = [&](const float* k, const float* v) {
         const auto t = static_cast<std::uint32_t>(std::lround(v[0]));
         c.keys_fit = c.keys_fit && t < data.tokens() &&
-                     std::memcmp(k, data.key(layer, t, lane), format.width * sizeof(float)) == 0;
+                     std::memcmp(k, data.key(layer, t, lane), l.sizes().width * sizeof(float)) == 0;
         return t;
+    };
+    const auto token_in = [&](std::byte* page, std::uint32_t row) {
+        return token_of(reinterpret_cast<const float*>(format.key(page, row)),
+                        reinterpret_cast<const float*>(format.value(page, row)));
     };
     for (std::uint32_t i = 0; i < state.sinks; ++i) c.sinks.push_back(token_of(l.sink_k(i), l.sink_v(i)));
     for (std::uint32_t t = state.window_begin; t < state.tokens; ++t)
@@ -108,14 +112,12 @@ lane_content look_at(Cache& cache, io_log& log, const drift& data, std::uint32_t
                 const bool in_tail = state.stream_tail != kvtl::none && i == state.stored / format.rows;
                 std::byte* page =
                     page_bytes(store.stream_page(l, i), in_tail ? state.stream_tail : kvtl::none);
-                members.push_back(
-                    token_of(format.key(page, e % format.rows), format.value(page, e % format.rows)));
+                members.push_back(token_in(page, e % format.rows));
             }
             token_list resident;
             std::uint32_t f = unit.frames;
             for (std::uint32_t i = 0; unit.frames != kvtl::none && i < unit.entries; ++i) {
-                resident.push_back(token_of(format.key(frames.bytes(f), i % format.rows),
-                                            format.value(frames.bytes(f), i % format.rows)));
+                resident.push_back(token_in(frames.bytes(f), i % format.rows));
                 if ((i + 1) % format.rows == 0) f = frames[f].next;
             }
             c.frames_agree = c.frames_agree && (unit.frames == kvtl::none || resident == members);
@@ -126,14 +128,13 @@ lane_content look_at(Cache& cache, io_log& log, const drift& data, std::uint32_t
                 const bool last = i + 1 == format.pages_for(unit.entries);
                 const std::uint32_t page_number = store.layout().page(unit.where, i);
                 std::byte* page = page_bytes(page_number, last ? unit.tail : kvtl::none);
-                for (std::uint32_t r = 0; r < rows; ++r)
-                    members.push_back(token_of(format.key(page, r), format.value(page, r)));
+                for (std::uint32_t r = 0; r < rows; ++r) members.push_back(token_in(page, r));
                 if (f != kvtl::none) {
                     const std::byte* resident = frames.bytes(f);
                     c.frames_agree = c.frames_agree &&
-                                     std::memcmp(resident, page, rows * format.row_bytes()) == 0 &&
+                                     std::memcmp(resident, page, rows * format.record.key) == 0 &&
                                      std::memcmp(resident + format.value_offset, page + format.value_offset,
-                                                 rows * format.row_bytes()) == 0;
+                                                 rows * format.record.value) == 0;
                     f = frames[f].next;
                 } else {
                     c.frames_agree = c.frames_agree && unit.frames == kvtl::none;

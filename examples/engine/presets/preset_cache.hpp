@@ -50,6 +50,7 @@ template <class Config, class Visit> void visit_slots(Config& c, Visit&& visit) 
     visit("index", [&](auto&& field) { c.index.fields(field); });
     visit("remainder", [&](auto&& field) { c.remainder.fields(field); });
     visit("selector", [&](auto&& field) { c.selector.fields(field); });
+    visit("compressor", [&](auto&& field) { c.compressor.fields(field); });
     visit("budget", [&](auto&& field) { c.budget.fields(field); });
     visit("retention", [&](auto&& field) { c.retention.fields(field); });
     visit("position", [&](auto&& field) { c.position.fields(field); });

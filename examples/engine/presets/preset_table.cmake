@@ -10,6 +10,11 @@ set(KVTL_PRESET_TABLE
     "dynakv_unit_contiguous dynakv"
     "dynakv_lru dynakv"
     "dynakv_estimate estimate demo"
+    # Entries as signed bytes
+    "full_int8 int8"
+    "snapkv_int8 int8"
+    "dynakv_int8 int8"
+    "kvswap_int8 int8"
     # Other clusters
     "clusterkv clusterkv"
     "retroinfer retroinfer"

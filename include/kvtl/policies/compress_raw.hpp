@@ -1,18 +1,74 @@
 // Compressor: an entry is stored as it is, post-RoPE, each number rounded to `Element` (the null object of
 // the slot).
+//
+// Record: the plain row itself, (lane heads, D) numbers of Element.
+// Cost:   attention reads the rows with the kernels of simd/attend.hpp; encoding is a copy.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/element.hpp>
+#include <kvtl/simd/attend.hpp>
 #include <kvtl/slots/compressor.hpp>
 
+#include <algorithm>
+#include <cstring>
 #include <string_view>
 
 namespace kvtl { inline namespace v0 {
 
 template <element Element> struct raw {
     static constexpr std::string_view name = element_name<Element>();
-    using element_type = Element;
+    using plain_type = Element;
+    static constexpr key_domain domain = key_domain::post_rope;
+    static constexpr std::uint32_t granule = 1;
+    static constexpr bool ragged = false;
+    static constexpr bool rows_are_records = true;
+    static constexpr double relative_error = 0;
+    struct config {
+        template <class Visit> void fields(Visit&&) {}
+    };
+
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config&, const record_shape& shape) noexcept : shape_(shape) {}
+
+        [[nodiscard]] record_bytes bytes() const noexcept { return {row_bytes(), row_bytes()}; }
+        std::uint32_t encode_key(const Element* row, std::byte* record) const noexcept {
+            std::memcpy(record, row, row_bytes());
+            return row_bytes();
+        }
+        std::uint32_t encode_value(const Element* row, std::byte* record) const noexcept {
+            return encode_key(row, record);
+        }
+        void decode_keys(const records_view& records, Element* rows) const noexcept {
+            std::memcpy(rows, records.data, records.count * row_bytes()); // records lie without gaps
+        }
+        void decode_values(const records_view& records, Element* rows) const noexcept {
+            decode_keys(records, rows);
+        }
+
+        void score(const float* q, std::size_t q_stride, std::size_t group, const records_view& keys,
+                   std::uint32_t head, float* out, std::size_t out_stride) const noexcept {
+            simd::score_rows<simd::default_arch>(q, group, q_stride, rows_of(keys, head), out, out_stride);
+        }
+        void accumulate(const float* weight, std::size_t group, const records_view& values,
+                        std::uint32_t head, float* acc, std::size_t acc_stride) const noexcept {
+            simd::accumulate_rows<simd::default_arch>(weight, group, rows_of(values, head), acc, acc_stride);
+        }
+
+      private:
+        [[nodiscard]] std::uint32_t row_bytes() const noexcept {
+            return static_cast<std::uint32_t>(shape_.width() * sizeof(Element));
+        }
+        [[nodiscard]] rows_view<Element> rows_of(const records_view& records,
+                                                 std::uint32_t head) const noexcept {
+            return {reinterpret_cast<const Element*>(records.data) + std::size_t{head} * shape_.dim,
+                    records.count, shape_.dim, shape_.width()};
+        }
+
+        record_shape shape_{};
+    };
 };
 
 }} // namespace kvtl::v0

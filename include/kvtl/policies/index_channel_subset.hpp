@@ -18,7 +18,6 @@
 #include <kvtl/policies/support/largest_magnitudes.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
-#include <kvtl/simd/dot_codes.hpp>
 #include <kvtl/slots/index.hpp>
 
 #include <algorithm>
@@ -95,7 +94,7 @@ struct channel_subset {
                     const float scale = *reinterpret_cast<const float*>(row);
                     const auto* code = reinterpret_cast<const std::int8_t*>(row + sizeof(float));
                     for (std::uint32_t g = 0; g < queries; ++g)
-                        out[g * entries + e] = scale * simd::dot_codes(&scratch[g * dim], code, dim);
+                        out[g * entries + e] = scale * simd::dot(&scratch[g * dim], code, dim);
                 }
             }
             detail::hide_absent_entries(u, queries, out.data());

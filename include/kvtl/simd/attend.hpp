@@ -89,7 +89,7 @@ void weigh(float* s, std::size_t n, float scale, const float* log_weight, float&
 
 /// acc[g][j] += sum over the rows of weight[g][row] * row[j], for Q queries and the `width` numbers j from
 /// `first` on. N registers hold them; the last register is partly used where width is no multiple of lanes.
-template <class Arch, std::size_t Q, std::size_t N, element E, class Width>
+template <class Arch, std::size_t Q, std::size_t N, number E, class Width>
 void weighted_sum(const float* weight, rows_view<E> rows, std::size_t first, Width width, float* acc,
                   std::size_t acc_stride) noexcept {
     using F = floats<Arch>;
@@ -121,7 +121,7 @@ void weighted_sum(const float* weight, rows_view<E> rows, std::size_t first, Wid
 
 /// The weighted sum for Q queries over all dimensions, in as few passes over the block as the registers
 /// allow.
-template <class Arch, std::size_t Q, element E>
+template <class Arch, std::size_t Q, number E>
 void weighted_sums(const float* weight, rows_view<E> rows, float* acc, std::size_t acc_stride) noexcept {
     constexpr std::size_t widest = std::bit_floor(std::min<std::size_t>(8, sum_registers<Arch> / Q));
     std::size_t first = 0;
@@ -137,21 +137,46 @@ void weighted_sums(const float* weight, rows_view<E> rows, float* acc, std::size
     if (first < rows.dim) weighted_sum<Arch, Q, 1>(weight, rows, first, rows.dim - first, acc, acc_stride);
 }
 
-/// Lets the queries of `queries` (bit g stands for query g at q + g * q_stride) attend the rows and adds the
-/// result to `p`. Any order and cutting of the rows is fine. log_weight, null or one number per row, is added
-/// to the logit: ln n for a row that stands for n equal ones, -inf for a row that is absent.
-template <class Arch = default_arch, element E>
-void attend_rows(const float* q, std::size_t q_stride, float scale, rows_view<E> keys, rows_view<E> values,
-                 const float* log_weight, const partial& p, std::span<float> scratch,
-                 std::uint64_t queries = all_queries) noexcept {
-    assert(keys.count == values.count && keys.dim == p.dim && values.dim == p.dim);
+/// out[g * out_stride + i] = q_g . rows[i] for the queries q_g = q + g * q_stride of a group.
+template <class Arch, number E>
+void score_rows(const float* q, std::size_t group, std::size_t q_stride, rows_view<E> rows, float* out,
+                std::size_t out_stride) noexcept {
+    for (std::size_t i = 0; i < rows.count; i += row_streams)
+        dot_group<Arch>(q, group, q_stride, rows.slice(i, std::min(row_streams, rows.count - i)), out + i,
+                        out_stride);
+}
+
+/// acc_g += sum over at most attend_block rows of weight[g * attend_block + row] * rows[row], where acc_g =
+/// acc + g * acc_stride.
+template <class Arch, number E>
+void accumulate_rows(const float* weight, std::size_t group, rows_view<E> rows, float* acc,
+                     std::size_t acc_stride) noexcept {
+    std::size_t g = 0;
+    for (; g + 4 <= group; g += 4)
+        weighted_sums<Arch, 4>(weight + g * attend_block, rows, acc + g * acc_stride, acc_stride);
+    weight += g * attend_block;
+    acc += g * acc_stride;
+    if (group - g == 3) weighted_sums<Arch, 3>(weight, rows, acc, acc_stride);
+    if (group - g == 2) weighted_sums<Arch, 2>(weight, rows, acc, acc_stride);
+    if (group - g == 1) weighted_sums<Arch, 1>(weight, rows, acc, acc_stride);
+}
+
+/// The softmax over rows in whatever form they are: lets the queries of `queries` (bit g stands for query g)
+/// attend `rows` rows and adds the result to `p`. Any order and cutting of the rows is fine. log_weight, null
+/// or one number per row, is added to the logit: ln n for a row that stands for n equal ones, -inf for a row
+/// that is absent. The rows are reached through two functions, for at most attend_block rows from `first` on
+/// and `count` queries from `begin` on:
+///   score(first, n, begin, count, s)            s[g * attend_block + i] = inner products
+///   accumulate(first, n, count, s, acc)  acc (count, D) += weighted values
+template <class Arch = default_arch, class Score, class Accumulate>
+void attend_blocks(std::size_t rows, float scale, const float* log_weight, const partial& p,
+                   std::span<float> scratch, std::uint64_t queries, Score&& score,
+                   Accumulate&& accumulate) noexcept {
     assert(scratch.size() >= attend_scratch_floats(p.group));
     if (p.group < 64) queries &= (std::uint64_t{1} << p.group) - 1;
 
-    for (std::size_t first = 0; first < keys.count; first += attend_block) {
-        const std::size_t n = std::min(attend_block, keys.count - first);
-        const rows_view<E> k = keys.slice(first, n);
-        const rows_view<E> v = values.slice(first, n);
+    for (std::size_t first = 0; first < rows; first += attend_block) {
+        const std::size_t n = std::min(attend_block, rows - first);
         for (std::uint64_t left = queries;
              left != 0;) { // run by run of neighbouring queries, mostly just one
             const auto begin = static_cast<std::size_t>(std::countr_zero(left));
@@ -159,25 +184,31 @@ void attend_rows(const float* q, std::size_t q_stride, float scale, rows_view<E>
             left &= begin + count < 64 ? all_queries << (begin + count) : 0;
 
             float* s = scratch.data();
-            for (std::size_t i = 0; i < n; i += row_streams)
-                dot_group<Arch>(q + begin * q_stride, count, q_stride,
-                                k.slice(i, std::min(row_streams, n - i)), s + i, attend_block);
             float* acc = p.acc + begin * p.dim;
+            score(first, n, begin, count, s);
             for (std::size_t g = 0; g < count; ++g)
                 weigh<Arch>(s + g * attend_block, n, scale,
                             log_weight != nullptr ? log_weight + first : nullptr, p.max[begin + g],
                             p.sum[begin + g], acc + g * p.dim, p.dim);
-
-            std::size_t g = 0;
-            for (; g + 4 <= count; g += 4)
-                weighted_sums<Arch, 4>(s + g * attend_block, v, acc + g * p.dim, p.dim);
-            s += g * attend_block;
-            acc += g * p.dim;
-            if (count - g == 3) weighted_sums<Arch, 3>(s, v, acc, p.dim);
-            if (count - g == 2) weighted_sums<Arch, 2>(s, v, acc, p.dim);
-            if (count - g == 1) weighted_sums<Arch, 1>(s, v, acc, p.dim);
+            accumulate(first, n, count, s, acc);
         }
     }
+}
+
+/// attend_blocks for plain rows; query g is at q + g * q_stride.
+template <class Arch = default_arch, element E>
+void attend_rows(const float* q, std::size_t q_stride, float scale, rows_view<E> keys, rows_view<E> values,
+                 const float* log_weight, const partial& p, std::span<float> scratch,
+                 std::uint64_t queries = all_queries) noexcept {
+    assert(keys.count == values.count && keys.dim == p.dim && values.dim == p.dim);
+    attend_blocks<Arch>(
+        keys.count, scale, log_weight, p, scratch, queries,
+        [&](std::size_t first, std::size_t n, std::size_t begin, std::size_t count, float* s) {
+            score_rows<Arch>(q + begin * q_stride, count, q_stride, keys.slice(first, n), s, attend_block);
+        },
+        [&](std::size_t first, std::size_t n, std::size_t count, const float* s, float* acc) {
+            accumulate_rows<Arch>(s, count, values.slice(first, n), acc, p.dim);
+        });
 }
 
 }}} // namespace kvtl::v0::simd

@@ -17,23 +17,38 @@
 
 namespace kvtl { inline namespace v0 { namespace simd {
 
-/// attend_rows for all queries, which leaves the logit of query g and row i at logit[g * logit_stride + i].
+/// attend_blocks (attend.hpp) for all queries, which leaves the logit of query g and row i at
+/// logit[g * logit_stride + i].
+template <class Arch = default_arch, class Score, class Accumulate>
+void attend_blocks_keeping_logits(std::size_t rows, float scale, const float* log_weight, const partial& p,
+                                  std::span<float> scratch, float* logit, std::size_t logit_stride,
+                                  Score&& score, Accumulate&& accumulate) noexcept {
+    for (std::size_t first = 0; first < rows; first += attend_block) {
+        const std::size_t n = std::min(attend_block, rows - first);
+        score(first, n, std::size_t{0}, std::size_t{p.group}, scratch.data());
+        for (std::size_t g = 0; g < p.group; ++g) {
+            float* s = logit + g * logit_stride + first;
+            std::copy_n(scratch.data() + g * attend_block, n, s);
+            simd::scale<Arch>(scale, s, n);
+            if (log_weight != nullptr) simd::add<Arch>(log_weight + first, s, n);
+        }
+    }
+    attend_blocks<Arch>(rows, scale, log_weight, p, scratch, all_queries, score, accumulate);
+}
+
+/// attend_blocks_keeping_logits for plain rows.
 template <class Arch = default_arch, element E>
 void attend_rows_keeping_logits(const float* q, std::size_t q_stride, float scale, rows_view<E> keys,
                                 rows_view<E> values, const float* log_weight, const partial& p,
                                 std::span<float> scratch, float* logit, std::size_t logit_stride) noexcept {
-    for (std::size_t first = 0; first < keys.count; first += attend_block) {
-        const std::size_t n = std::min(attend_block, keys.count - first);
-        const rows_view<E> k = keys.slice(first, n), v = values.slice(first, n);
-        const float* weights = log_weight != nullptr ? log_weight + first : nullptr;
-        dot_group<Arch>(q, p.group, q_stride, k, logit + first, logit_stride);
-        for (std::size_t g = 0; g < p.group; ++g) {
-            float* s = logit + g * logit_stride + first;
-            simd::scale<Arch>(scale, s, n);
-            if (weights != nullptr) simd::add<Arch>(weights, s, n);
-        }
-        attend_rows<Arch>(q, q_stride, scale, k, v, weights, p, scratch);
-    }
+    attend_blocks_keeping_logits<Arch>(
+        keys.count, scale, log_weight, p, scratch, logit, logit_stride,
+        [&](std::size_t first, std::size_t n, std::size_t begin, std::size_t count, float* s) {
+            score_rows<Arch>(q + begin * q_stride, count, q_stride, keys.slice(first, n), s, attend_block);
+        },
+        [&](std::size_t first, std::size_t n, std::size_t count, const float* s, float* acc) {
+            accumulate_rows<Arch>(s, count, values.slice(first, n), acc, p.dim);
+        });
 }
 
 /// Logits become shares of their query's softmax, in place; `p` has seen all rows. mass[i] = their mean over

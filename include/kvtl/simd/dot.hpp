@@ -11,7 +11,7 @@
 namespace kvtl { inline namespace v0 { namespace simd {
 
 /// sum of a[i] * b[i]
-template <class Arch = default_arch, element E>
+template <class Arch = default_arch, number E>
 [[nodiscard]] inline float dot(const float* a, const E* b, std::size_t n) noexcept {
     using F = floats<Arch>;
     constexpr std::size_t lane_count = floats_per_register<Arch>;
@@ -29,13 +29,13 @@ template <class Arch = default_arch, element E>
 }
 
 /// out[i] = q . rows[i]
-template <class Arch = default_arch, element E>
+template <class Arch = default_arch, number E>
 inline void dot_rows(const float* q, rows_view<E> rows, float* out) noexcept {
     tile_rows<Arch, product>(q, rows, out);
 }
 
 /// out[g * out_stride + i] = q_g . rows[i], where q_g = q + g * q_stride and g < group
-template <class Arch = default_arch, element E>
+template <class Arch = default_arch, number E>
 inline void dot_group(const float* q, std::size_t group, std::size_t q_stride, rows_view<E> rows, float* out,
                       std::size_t out_stride) noexcept {
     tile_group<Arch, product>(q, group, q_stride, rows, out, out_stride);

@@ -3,7 +3,7 @@
 // What:   every row is loaded and converted once per block of queries, every query once per block of
 //         rows. One register accumulates each (query, row) pair over the dimensions; the lanes are
 //         summed once, at the end, for a whole register of pairs.
-// Shapes: queries (Q,D) f32, rows (R,D) of E, sums (Q,R).
+// Shapes: queries (Q,D) f32, rows (R,D) of E (a number or a code), sums (Q,R).
 // Cost:   R * Q multiply-adds per register of dimensions, and three instructions per pair for the final sums.
 // Limits: a pair's sum does not depend on its place in the block: blocks may overlap, and results are
 //         the same bits however the rows are cut into calls.
@@ -11,6 +11,7 @@
 #pragma once
 
 #include <kvtl/simd/arch.hpp>
+#include <kvtl/simd/codes.hpp>
 #include <kvtl/simd/unroll.hpp>
 #include <kvtl/views.hpp>
 
@@ -42,7 +43,7 @@ template <class Arch>
 inline constexpr std::size_t tile_pairs = floats_per_register<Arch> < 8 ? 8 : floats_per_register<Arch>;
 
 /// out[g * out_stride + r] = Op over the dimensions of query g and row r, for g < Q and r < R.
-template <class Arch, class Op, std::size_t R, std::size_t Q, element E, class Dim>
+template <class Arch, class Op, std::size_t R, std::size_t Q, number E, class Dim>
 [[gnu::always_inline]] inline void tile(const float* q, std::size_t q_stride, const E* rows,
                                         std::size_t row_stride, Dim dim, float* out,
                                         std::size_t out_stride) noexcept {
@@ -89,7 +90,7 @@ template <std::size_t R, class F>
 }
 
 /// out[i] for one query and all rows i.
-template <class Arch, class Op, element E>
+template <class Arch, class Op, number E>
 inline void tile_rows(const float* q, rows_view<E> rows, float* out) noexcept {
     with_dim(rows.dim, [&](auto dim) {
         const auto sweep = [&](auto block) {
@@ -109,7 +110,7 @@ inline void tile_rows(const float* q, rows_view<E> rows, float* out) noexcept {
 
 /// out[g * out_stride + i] for all queries g and rows i: a block of rows meets four queries at a time. The
 /// dimension is no constant here: it would gain a few per cent and multiply the code by five.
-template <class Arch, class Op, element E>
+template <class Arch, class Op, number E>
 inline void tile_group(const float* q, std::size_t group, std::size_t q_stride, rows_view<E> rows, float* out,
                        std::size_t out_stride) noexcept {
     constexpr std::size_t R = tile_pairs<Arch> / 4;

@@ -1,20 +1,141 @@
-// The compressor slot: the bytes of an entry. Numbers are stored as they come, rounded to `element_type`.
+// The compressor slot: the bytes in which entries are stored.
+//
+// What:   a *record* is what is stored of one token of a lane: one record for its key, one for its value. The
+//         policy's state is the *row codec*, the only code that looks into a record. Stores copy records when
+//         entries move (splits, rewrites, loads) and never encode an entry a second time.
+// Rows:   a *plain row* is (lane heads, D) numbers of the policy's plain_type. Window, sinks, waiting entries
+//         and staged chunks of a prompt are plain rows; an entry is encoded when it leaves them for a store.
+// Policy: name, config, plain_type (float, f16 or bf16), domain (keys after or before RoPE), granule (rows
+//         that are encoded together), ragged (records have sizes of their own, state::bytes() bounds them),
+//         rows_are_records (a record is the plain row, byte for byte), relative_error (of a number, against
+//         the largest of its row and head, rounding to plain_type included). layer_wide_only (signals.hpp)
+//         says that a record couples all heads of a layer, needs that it wants further signals.
+// State:  constructible from (config, record_shape), trivially copyable, every function const and noexcept:
+//           record_bytes bytes()                       exactly, or at most where records are ragged
+//           encode_key(row, record), encode_value      plain row to record; returns its bytes
+//           decode_keys(records, rows), decode_values  a tile of records to plain rows, (count, width)
+//           score(q, q_stride, group, keys, head, out, out_stride)
+//               out[g * out_stride + i] = q_g . key i of `head`, straight from the records
+//           accumulate(weight, group, values, head, acc, acc_stride)
+//               acc_g += sum over i of weight[g * attend_block + i] * value i of `head`
+//         A call gets at most simd::attend_block records; core/step/attend_records.hpp makes attention of
+//         these two.
+// Later:  a codec that keeps something per lane (scales of channels, a choice of channels) is to declare
+//         fits_lanes, and its state lane_bytes(record_shape) and fit(lane, keys, values), to be called when
+//         the lane's prompt ends; one that reads a section of the calibration file is to declare calibrated,
+//         and its state bind(calibration_view). Stores call neither so far and such codecs are refused.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/element.hpp>
+#include <kvtl/signals.hpp>
 #include <kvtl/slots/policy.hpp>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
 
 namespace kvtl { inline namespace v0 {
 
-template <class P>
-concept stores_elements = requires {
-    typename P::element_type;
-    requires element<typename P::element_type>;
+/// Whether stored keys have been rotated to their positions.
+enum class key_domain : std::uint8_t { post_rope, pre_rope };
+
+/// What a record describes: one token of a lane.
+struct record_shape {
+    std::uint32_t heads = 1; ///< KV heads of the lane
+    std::uint32_t dim = 0;   ///< D
+
+    [[nodiscard]] constexpr std::uint32_t width() const noexcept { return heads * dim; }
 };
 
+/// Bytes of the records of an entry.
+struct record_bytes {
+    std::uint32_t key = 0, value = 0;
+    [[nodiscard]] constexpr std::uint32_t entry() const noexcept { return key + value; }
+};
+
+/// The records of an entry, wherever they lie.
+struct entry_record {
+    const std::byte* key = nullptr;
+    const std::byte* value = nullptr;
+    record_bytes bytes{};
+};
+
+/// Records of keys, or of values, of consecutive entries.
+struct records_view {
+    const std::byte* data = nullptr;
+    std::size_t count = 0;
+    std::size_t stride = 0;            ///< bytes from record to record, where they have one size
+    const std::uint32_t* at = nullptr; ///< else the offset from `data` of record i is at[2 * i]
+
+    [[nodiscard]] const std::byte* record(std::size_t i) const noexcept {
+        return data + (at == nullptr ? i * stride : at[2 * i]);
+    }
+    [[nodiscard]] records_view slice(std::size_t first, std::size_t n) const noexcept {
+        if (at == nullptr) return {data + first * stride, n, stride};
+        return {data, n, stride, at + 2 * first};
+    }
+};
+
+template <class P>
+concept compressor_declares_rows = requires {
+    typename P::plain_type;
+    requires element<typename P::plain_type>;
+};
+template <class P>
+concept compressor_declares_records = requires {
+    { P::name } -> std::convertible_to<std::string_view>;
+    { P::domain } -> std::convertible_to<key_domain>;
+    { P::granule } -> std::convertible_to<std::uint32_t>;
+    { P::ragged } -> std::convertible_to<bool>;
+    { P::rows_are_records } -> std::convertible_to<bool>;
+    { P::relative_error } -> std::convertible_to<double>;
+    requires std::is_aggregate_v<typename P::config>;
+};
 template <class P, class G>
-concept compressor_for = has_name<P> && stores_elements<P>;
+concept compressor_state_opens = requires {
+    typename P::template state<G>;
+    requires std::default_initializable<typename P::template state<G>>;
+    requires std::is_trivially_copyable_v<typename P::template state<G>>;
+    requires std::constructible_from < typename P::template state<G>,
+    const typename P::config&, record_shape > ;
+};
+template <class P, class G>
+concept compressor_codes = compressor_declares_rows<P> && compressor_state_opens<P, G> &&
+    requires(const typename P::template state<G>& s, const typename P::plain_type* row,
+             typename P::plain_type* rows, std::byte* record, const records_view& records) {
+    { s.bytes() }
+    noexcept->std::same_as<record_bytes>;
+    { s.encode_key(row, record) }
+    noexcept->std::same_as<std::uint32_t>;
+    { s.encode_value(row, record) }
+    noexcept->std::same_as<std::uint32_t>;
+    { s.decode_keys(records, rows) }
+    noexcept;
+    { s.decode_values(records, rows) }
+    noexcept;
+};
+template <class P, class G>
+concept compressor_attends = compressor_state_opens<P, G> &&
+    requires(const typename P::template state<G>& s, const float* q, float* out, const records_view& records,
+             std::size_t n, std::uint32_t head) {
+    { s.score(q, n, n, records, head, out, n) }
+    noexcept;
+    { s.accumulate(q, n, records, head, out, n) }
+    noexcept;
+};
+template <class P>
+concept compressor_is_served = P::granule == 1 && P::domain == key_domain::post_rope && !requires {
+    requires P::fits_lanes;
+}
+&&!requires {
+    P::calibrated;
+};
+template <class P, class G>
+concept compressor_for = compressor_declares_rows<P> && compressor_declares_records<P> &&
+    compressor_codes<P, G> && compressor_attends<P, G> && compressor_is_served<P>;
 
 template <class P, class G> consteval void explain_compressor() {
     if constexpr (!has_name<P>) {
@@ -22,8 +143,28 @@ template <class P, class G> consteval void explain_compressor() {
                       "[kvtl] compressor: add `static constexpr std::string_view name` and what "
                       "slots/compressor.hpp lists");
     } else {
-        static_assert(holds(stores_elements<P>),
-                      "[kvtl] compressor: declare element_type as float, f16 or bf16");
+        static_assert(holds(compressor_declares_rows<P>),
+                      "[kvtl] compressor: declare plain_type as float, f16 or bf16");
+        static_assert(
+            holds(compressor_declares_records<P>),
+            "[kvtl] compressor: add a name, an aggregate `struct config`, and the constants domain, "
+            "granule, ragged, rows_are_records and relative_error");
+        static_assert(holds(compressor_state_opens<P, G>),
+                      "[kvtl] compressor: add `template <class Geometry> class state`, trivially copyable, "
+                      "default-constructible and constructible from (config, record_shape)");
+        if constexpr (compressor_declares_rows<P>)
+            static_assert(holds(compressor_codes<P, G>),
+                          "[kvtl] compressor::state: add noexcept `record_bytes bytes()`, `std::uint32_t "
+                          "encode_key(row, record)`, encode_value, `decode_keys(records, rows)` and "
+                          "decode_values");
+        static_assert(holds(compressor_attends<P, G>),
+                      "[kvtl] compressor::state: add noexcept score(q, q_stride, group, keys, head, out, "
+                      "out_stride) and accumulate(weight, group, values, head, acc, acc_stride)");
+        if constexpr (compressor_declares_records<P>)
+            static_assert(holds(compressor_is_served<P>),
+                          "[kvtl] compressor: stores encode one row at a time, keys after RoPE, with nothing "
+                          "fitted to a lane or calibrated so far; declare granule = 1 and "
+                          "key_domain::post_rope, and neither fits_lanes nor calibrated");
     }
 }
 

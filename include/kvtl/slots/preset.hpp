@@ -185,6 +185,10 @@ concept streamed_keys_in_order =
 template <class T>
 concept shared_queries_agree =
     !shares_choices<typename T::selector> || !chooses_per_query<typename T::selector>;
+/// Two kinds of policies work on stored rows themselves: an index that streams keys, a retention that merges.
+template <class T>
+concept stored_rows_agree = T::compressor::rows_are_records ||
+    (!detail::streams_keys<typename T::index>() && !requires { requires T::retention::merges; });
 template <class T>
 concept retrieval_agrees = selector_has_its_scores<T> && granularity_agrees<T> && queries_agree<T> &&
     predictions_come<T> && streamed_keys_in_order<T> && shared_units_agree<T> && shared_queries_agree<T>;
@@ -216,9 +220,9 @@ template <class T>
 concept keeps_by_kv_head = !retrieves<T> || !T::retention::score::per_query_head;
 template <class T>
 concept keeps_positions = !retrieves<T> || !T::position::moves;
-/// Units have no field for the weights of merged entries.
+/// Units have no field for the weights of merged entries, and entries on their way are plain rows.
 template <class T>
-concept hands_over_plainly = !retrieves<T> || !T::retention::merges;
+concept hands_over_plainly = !retrieves<T> || (!T::retention::merges && T::compressor::rows_are_records);
 template <class T>
 concept layer_units_stay_even = !retrieves<T> || T::clusterer::unit_of != granularity::layer ||
                                 (!T::budget::late && !T::budget::decides_together && !T::retention::merges);
@@ -258,8 +262,8 @@ template <class T> [[nodiscard]] consteval signal needed_signals() {
 template <class T, class G, class Supplied>
 concept preset_for = has_all_slots<T> && says_window<T> && slots_are_filled<T, G> && storage_is_read<T> &&
     index_is_read<T> && remainder_is_read<T> && retention_is_read<T> && budget_is_read<T> &&
-    position_is_read<T> && mass_is_fed<T> && mass_is_complete<T> && retrieval_agrees<T> &&
-    dropping_agrees<T, G> && contains(Supplied::value, needed_signals<T>());
+    position_is_read<T> && stored_rows_agree<T> && mass_is_fed<T> && mass_is_complete<T> &&
+    retrieval_agrees<T> && dropping_agrees<T, G> && contains(Supplied::value, needed_signals<T>());
 
 template <class T> [[nodiscard]] constexpr std::string_view preset_name() noexcept {
     if constexpr (has_name<T>)

@@ -23,10 +23,11 @@ constexpr std::uint32_t dim = 12, blocks = 40;
 
 TEST_CASE_TEMPLATE("lanes hold what was put there, and free blocks are counted", E, float, kvtl::f16) {
     using pool_t = kvtl::row_pool<E, remembered>;
-    std::vector<std::byte> memory(blocks * pool_t::block_bytes(dim) + 64);
+    constexpr kvtl::record_bytes most{dim * sizeof(E), dim * sizeof(E)};
+    std::vector<std::byte> memory(blocks * pool_t::block_bytes(most) + 64);
     auto* aligned = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
     std::vector<std::uint32_t> links(blocks), table(blocks);
-    pool_t pool(std::span(aligned, blocks * pool_t::block_bytes(dim)), links, dim);
+    pool_t pool(std::span(aligned, blocks * pool_t::block_bytes(most)), links, most);
     std::vector<kvtl::block_chain> chain(5);
     std::vector<std::vector<row>> model(5);
     oracle::generator random(7);
@@ -75,8 +76,10 @@ TEST_CASE_TEMPLATE("lanes hold what was put there, and free blocks are counted",
                     equal = equal && first == seen && keys.count == values.count;
                     for (std::uint32_t i = 0; i < keys.count; ++i) {
                         const row& r = model[l][first + i];
-                        equal = equal && kvtl::to_float(keys.row(i)[dim - 1]) == r.key &&
-                                kvtl::to_float(values.row(i)[0]) == r.value && weight[i] == r.weight &&
+                        const auto *k = reinterpret_cast<const E*>(keys.record(i)),
+                                   *v = reinterpret_cast<const E*>(values.record(i));
+                        equal = equal && kvtl::to_float(k[dim - 1]) == r.key &&
+                                kvtl::to_float(v[0]) == r.value && weight[i] == r.weight &&
                                 rows.token(first + i) == r.token && rows.score(first + i) == r.score &&
                                 rows.record(first + i).a == r.record.a;
                     }

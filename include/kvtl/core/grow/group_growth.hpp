@@ -14,8 +14,16 @@ template <class Types> class group_growth {
     using lane = typename Types::lane;
     using pool = typename Types::pool;
 
+    struct scratch {
+        std::span<std::byte> record; ///< of the entry on its way to its page
+        static scratch take(carver& c, const lane_sizes& s) noexcept {
+            return {c.take<std::byte>(record_scratch<Types>(s.record))};
+        }
+    };
+
     group_growth() = default;
-    group_growth(store& s, const summaries<Types>& sums) noexcept : store_(&s), sums_(&sums) {}
+    group_growth(store& s, const summaries<Types>& sums, const scratch& x) noexcept
+        : store_(&s), sums_(&sums), record_(x.record) {}
 
     /// What index and selector see of a lane: units of equal size, without records.
     [[nodiscard]] units_view view(std::uint32_t lane_id) const noexcept {
@@ -59,7 +67,7 @@ template <class Types> class group_growth {
         for (std::uint32_t e = first; e < end; ++e) {
             const auto* k = l.window_k(s.window_begin + e - first);
             const auto* v = l.window_v(s.window_begin + e - first);
-            store_->put_row(lane_id, e, frames, k, v);
+            store_->put_entry(lane_id, e, frames, record_of<Types>(store_->codec(), k, v, record_));
             sums_->absorb(lane_id, u, e - first, k, v);
         }
         l.unit(u) = group_record{};
@@ -80,6 +88,7 @@ template <class Types> class group_growth {
   private:
     store* store_ = nullptr;
     const summaries<Types>* sums_ = nullptr;
+    std::span<std::byte> record_;
 };
 
 }} // namespace kvtl::v0

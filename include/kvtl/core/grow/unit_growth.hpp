@@ -34,7 +34,8 @@ template <class Types> class unit_growth : private unit_rows<Types> {
     struct scratch {
         std::span<float> key;           ///< (width)
         std::span<float> distance;      ///< (max_units)
-        std::span<element_type> k, v;   ///< (split_rows, width)
+        record_rows<Types> entries;     ///< (split_rows) of a split or a batch
+        std::span<std::byte> record;    ///< of the entry on its way to its page
         std::span<std::uint8_t> side;   ///< (split_rows)
         std::span<std::uint32_t> entry; ///< (split_rows) entry-wise layouts: places in the stream
         std::span<std::byte> halve;     ///< halve_scratch_bytes(split_rows, width), or for clustering a batch
@@ -52,8 +53,8 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             scratch out;
             out.key = c.take<float>(s.width);
             out.distance = c.take<float>(s.max_units);
-            out.k = c.take<element_type>(std::size_t{n} * s.width);
-            out.v = c.take<element_type>(std::size_t{n} * s.width);
+            out.entries = record_rows<Types>::take(c, n, s.width, s.record);
+            out.record = c.take<std::byte>(record_scratch<Types>(s.record));
             out.side = c.take<std::uint8_t>(n);
             out.entry = c.take<std::uint32_t>(n);
             out.halve =
@@ -144,11 +145,19 @@ template <class Types> class unit_growth : private unit_rows<Types> {
     }
 
   private:
+    [[nodiscard]] new_entry entry_of(const element_type* k, const element_type* v,
+                                     std::uint32_t stream) const noexcept {
+        return {k, v, record_of<Types>(store_->codec(), k, v, x_.record), stream};
+    }
+    [[nodiscard]] new_entry waiting_entry(const lane& l, std::uint32_t i) const noexcept {
+        return entry_of(l.buffer_k(i), l.buffer_v(i), by_entry ? l.buffer_entry(i) : none);
+    }
+
     bool place_entry(std::uint32_t lane_id, const element_type* k, const element_type* v) noexcept {
         const lane l = store_->at(lane_id);
         pool& frames = store_->pool_of(lane_id);
         const assignment a = assign(lane_id, k);
-        new_entry e{k, v, none};
+        new_entry e = entry_of(k, v, none);
         if constexpr (by_entry)
             if (!stream_append(lane_id, e)) return false;
         if (a.how == growth::open) {
@@ -196,14 +205,11 @@ template <class Types> class unit_growth : private unit_rows<Types> {
     [[nodiscard]] bool place_batch(std::uint32_t lane_id) noexcept {
         const lane l = store_->at(lane_id);
         lane_state& s = l.state();
-        const std::uint32_t n = l.sizes().spare, width = l.sizes().width, before = s.units;
-        for (std::uint32_t i = 0; i < n; ++i) {
-            std::memcpy(&x_.k[std::size_t{i} * width], l.window_k(s.window_begin + i),
-                        store_->format().row_bytes());
-            std::memcpy(&x_.v[std::size_t{i} * width], l.window_v(s.window_begin + i),
-                        store_->format().row_bytes());
-        }
-        const rows_view<element_type> keys{x_.k.data(), n, width, width};
+        const std::uint32_t n = l.sizes().spare, before = s.units;
+        for (std::uint32_t i = 0; i < n; ++i)
+            x_.entries.set(store_->codec(), i, l.window_k(s.window_begin + i),
+                           l.window_v(s.window_begin + i));
+        const rows_view<element_type> keys = x_.entries.keys(0, n);
         const std::uint32_t units = clusterer_->group_batch(keys, x_.halve, x_.label.data());
         for (std::uint32_t label = 0; label < units; ++label)
             if (!place_group(lane_id, label)) {
@@ -237,10 +243,9 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         unit_record& unit = l.unit(u) = fresh;
         for (std::uint32_t i = 0; i < x_.label.size(); ++i) {
             if (x_.label[i] != label) continue;
-            const element_type *k = &x_.k[std::size_t{i} * format.width],
-                               *v = &x_.v[std::size_t{i} * format.width];
-            format.put(frames.bytes(x_.frames[unit.entries / format.rows]), unit.entries % format.rows, k, v);
-            note_entry(lane_id, u, k, v);
+            format.put(frames.bytes(x_.frames[unit.entries / format.rows]), unit.entries % format.rows,
+                       x_.entries.record(i));
+            note_entry(lane_id, u, x_.entries.key(i), x_.entries.value(i));
         }
         for (std::uint32_t i = 0; i < pages; ++i) {
             const std::uint32_t f = x_.frames[i];
@@ -284,7 +289,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
                 ++i;
                 continue;
             }
-            const new_entry e{l.buffer_k(i), l.buffer_v(i), by_entry ? l.buffer_entry(i) : none};
+            const new_entry e = waiting_entry(l, i);
             growth how = growth::append;
             if constexpr (clusterer::founds) {
                 if (l.state().founded) {
@@ -311,7 +316,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         const lane l = store_->at(lane_id);
         const std::uint32_t from = l.buffer_unit(i);
         const assignment a = assign(lane_id, l.buffer_k(i));
-        const new_entry e{l.buffer_k(i), l.buffer_v(i), by_entry ? l.buffer_entry(i) : none};
+        const new_entry e = waiting_entry(l, i);
         if (a.how == growth::open) {
             if (!open_unit(lane_id, a.unit, e)) return false;
         } else if (a.how == growth::append && a.unit != from && append(lane_id, a.unit, e)) {
@@ -343,7 +348,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             if (s.units >= l.sizes().max_units || !store_->settle_writes(lane_id, u, frames)) return refuse();
             const std::uint32_t old_entries = l.unit(u).entries;
             const std::uint32_t n = gather(l, u, frames, extra);
-            const rows_view<element_type> keys{x_.k.data(), n, l.sizes().width, l.sizes().width};
+            const rows_view<element_type> keys = x_.entries.keys(0, n);
             halve(keys, clusterer_->max_entries(), x_.halve, x_.side.data());
             std::uint32_t ones = 0;
             for (std::uint32_t i = 0; i < n; ++i) ones += x_.side[i];
@@ -398,20 +403,18 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         return false;
     }
 
-    /// Copies a unit's rows, its buffered ones and the new one to the split scratch, in order of arrival.
+    /// Copies a unit's entries, its buffered ones and the new one to the split scratch, in order of arrival.
     std::uint32_t gather(const lane& l, std::uint32_t u, pool& frames, const new_entry* extra) noexcept {
         const auto& format = store_->format();
-        const std::size_t row_bytes = format.row_bytes();
         std::uint32_t n = 0;
         const auto put = [&](const element_type* k, const element_type* v, std::uint32_t entry) {
-            std::memcpy(&x_.k[std::size_t{n} * format.width], k, row_bytes);
-            std::memcpy(&x_.v[std::size_t{n} * format.width], v, row_bytes);
+            x_.entries.set(store_->codec(), n, k, v);
             x_.entry[n++] = entry;
         };
         std::uint32_t f = l.unit(u).frames, member = l.unit(u).members;
         for (std::uint32_t i = 0; i < l.unit(u).entries; ++i) {
-            put(format.key(frames.bytes(f), i % format.rows), format.value(frames.bytes(f), i % format.rows),
-                member);
+            x_.entries.load(store_->codec(), n, format.entry(frames.bytes(f), i % format.rows));
+            x_.entry[n++] = member;
             if constexpr (by_entry) member = l.next_member(member);
             if ((i + 1) % format.rows == 0) f = frames[f].next;
         }
@@ -434,9 +437,8 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         unit.members = unit.last_member = none;
         for (std::uint32_t i = 0; i < n; ++i) {
             if (x_.side[i] != side) continue;
-            const element_type* k = &x_.k[std::size_t{i} * format.width];
             const std::uint32_t f = with[unit.entries / format.rows];
-            format.put(frames.bytes(f), unit.entries % format.rows, k, &x_.v[std::size_t{i} * format.width]);
+            format.put(frames.bytes(f), unit.entries % format.rows, x_.entries.record(i));
             if constexpr (by_entry) {
                 l.next_member(x_.entry[i]) = none;
                 if (unit.members == none)
@@ -445,7 +447,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
                     l.next_member(unit.last_member) = x_.entry[i];
                 unit.last_member = x_.entry[i];
             }
-            note_entry(lane_id, u, k, &x_.v[std::size_t{i} * format.width]);
+            note_entry(lane_id, u, x_.entries.key(i), x_.entries.value(i));
         }
         for (std::uint32_t i = 0; i < with.size(); ++i) {
             frames[with[i]].lane = lane_id;

@@ -25,6 +25,7 @@ template <class Types> class unit_rows {
     struct new_entry {
         const element_type* k;
         const element_type* v;
+        entry_record record;
         std::uint32_t stream; ///< entry-wise layouts: its place in the lane's stream
     };
 
@@ -91,7 +92,7 @@ template <class Types> class unit_rows {
         }
         unit.tail = f;
         store_->make_tail(frames, f);
-        format.put(frames.bytes(f), row, e.k, e.v);
+        format.put(frames.bytes(f), row, e.record);
         if (row + 1 == format.rows) {
             format.pad(frames.bytes(f), format.rows);
             unit.tail = none;
@@ -116,7 +117,7 @@ template <class Types> class unit_rows {
                 for (f = unit.frames; frames[f].next != none;) f = frames[f].next;
             }
             if (f != none)
-                format.put(frames.bytes(f), unit.entries % format.rows, e.k, e.v);
+                format.put(frames.bytes(f), unit.entries % format.rows, e.record);
             else
                 store_->evict(l, u, frames);
         }
@@ -162,7 +163,7 @@ template <class Types> class unit_rows {
         }
         const std::uint32_t f = s.stream_tail;
         store_->make_tail(frames, f);
-        format.put(frames.bytes(f), row, e.k, e.v);
+        format.put(frames.bytes(f), row, e.record);
         e.stream = s.stored++;
         if (row + 1 == format.rows) {
             format.pad(frames.bytes(f), format.rows);

@@ -9,6 +9,7 @@
 #include <kvtl/signals.hpp>
 #include <kvtl/slots/preset.hpp>
 
+#include <algorithm>
 #include <type_traits>
 #include <utility>
 
@@ -65,7 +66,8 @@ template <class Preset, class Geometry> struct cache_types : retention_types<Pre
     /// Units are chosen among; otherwise entries stay in the rows that retention keeps.
     static constexpr bool retrieves = kind != store_kind::rows;
     using compressor = typename Preset::compressor;
-    using element_type = typename compressor::element_type;
+    using codec = typename compressor::template state<Geometry>;
+    using element_type = typename compressor::plain_type; ///< of plain rows
     using clusterer = typename Preset::clusterer;
     using clusterer_state = typename clusterer::template state<Geometry>;
     using index = typename Preset::index;
@@ -98,16 +100,23 @@ template <class Preset, class Geometry> struct cache_types : retention_types<Pre
     static constexpr bool split_pages = sequential && detail::streams_keys<index>();
     /// Pages that hold `rows` entries: one, or one of keys and one of values.
     static constexpr std::uint32_t fields = split_pages ? 2 : 1;
-    [[nodiscard]] static constexpr page_format<element_type> page_format_of(std::uint32_t device_page,
-                                                                            std::uint32_t width) noexcept {
-        if (split_pages) return page_format<element_type>::split(device_page, width);
-        return values_only ? page_format<element_type>::values_only(device_page, width)
-                           : page_format<element_type>::make(device_page, width);
+    [[nodiscard]] static constexpr page_format page_format_of(std::uint32_t device_page,
+                                                              const lane_sizes& s) noexcept {
+        if (split_pages) return page_format::split(device_page, s.record);
+        if (values_only) return page_format::values_only(device_page, s.record);
+        return page_format::make(sequential ? device_page : page_bytes_of(device_page, s), s.record,
+                                 compressor::ragged);
+    }
+    /// Pages of plain rows, for chunks of a prompt that wait for the last one. They are as large as those of
+    /// records.
+    [[nodiscard]] static constexpr page_format plain_format_of(std::uint32_t device_page,
+                                                               const lane_sizes& s) noexcept {
+        return page_format::make(page_bytes_of(device_page, s), plain_bytes(s));
     }
     /// Fixed groups: how one lies in its slot.
-    [[nodiscard]] static constexpr page_format<element_type> slot_format_of(std::uint32_t width,
-                                                                            std::uint32_t group) noexcept {
-        return page_format<element_type>::packed(width, group);
+    [[nodiscard]] static constexpr page_format slot_format_of(const lane_sizes& s,
+                                                              std::uint32_t group) noexcept {
+        return page_format::packed(s.record, group, compressor::ragged);
     }
 
     /// What a step has read does not outlive it.
@@ -116,6 +125,18 @@ template <class Preset, class Geometry> struct cache_types : retention_types<Pre
     static constexpr bool means =
         clusterer::needs_means || index::needs_means || remainder_needs_means<remainder>();
     static constexpr granularity unit_of = clusterer::unit_of;
+
+  private:
+    [[nodiscard]] static constexpr record_bytes plain_bytes(const lane_sizes& s) noexcept {
+        const auto row = static_cast<std::uint32_t>(s.width * sizeof(element_type));
+        return {row, row};
+    }
+    /// A page holds a record of an entry as well as a plain row of it.
+    [[nodiscard]] static constexpr std::uint32_t page_bytes_of(std::uint32_t device_page,
+                                                               const lane_sizes& s) noexcept {
+        return std::max(page_format::make(device_page, plain_bytes(s)).page_bytes,
+                        page_format::make(device_page, s.record, compressor::ragged).page_bytes);
+    }
 };
 
 }} // namespace kvtl::v0

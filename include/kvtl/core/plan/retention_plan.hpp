@@ -25,6 +25,7 @@ namespace kvtl { inline namespace v0 {
 
 struct retention_plan {
     std::uint32_t layers = 0, kv_heads = 0, group = 1, dim = 0;
+    record_bytes record{}; ///< bytes of an entry's records; ragged: at most
     std::uint32_t shards = 1, sequences = 1;
     std::uint32_t shard_sequences = 1; ///< sequences that have lanes in one shard
     std::uint32_t lanes_per_head = 1;  ///< G where every query head keeps entries of its own
@@ -83,6 +84,7 @@ template <class Types> struct retention_memory {
     std::span<std::byte> score, budget, position; ///< the policies' own
 
     std::span<E> work_k, work_v; ///< (prefill, D) one lane's prompt
+    std::span<E> row_k, row_v;   ///< (rows_per_block, D) rows on their way to or from their records
     std::span<float> board;      ///< (lanes, prefill) scores of one layer
     std::span<float> value_l1;   ///< (prefill)
     std::span<float> logits;     ///< (G, rows)
@@ -115,6 +117,9 @@ template <class Types> struct retention_memory {
         constexpr bool windowed = score::source == score_source::window;
         m.work_k = scratch.take<E>(prompt * p.dim);
         m.work_v = scratch.take<E>(prompt * p.dim);
+        constexpr std::size_t rows = Types::compressor::rows_are_records ? 1 : rows_per_block;
+        m.row_k = scratch.take<E>(rows * p.dim);
+        m.row_v = scratch.take<E>(rows * p.dim);
         m.board = scratch.take<float>(p.shard_lanes * prompt);
         m.value_l1 = scratch.take<float>(score::reads_values ? prompt : 0);
         m.logits = scratch.take<float>(

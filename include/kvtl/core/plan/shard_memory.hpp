@@ -37,7 +37,7 @@ template <class Types> struct shard_memory {
     std::span<std::uint32_t> checksum, bounce;
     std::span<std::byte> layout, trash;
     std::span<flight> flights;
-    typename unit_growth<Types>::scratch growth;
+    typename growth_of<Types>::scratch growth;
     typename chooser<Types>::scratch choose;
     typename runner::scratch step;
     std::span<lane_ref> lanes, other_lanes; ///< of the current call; of a prefetch that it ends
@@ -45,6 +45,9 @@ template <class Types> struct shard_memory {
     std::span<float> moving_k, moving_v; ///< (moving_rows, width) what retention kept of one lane, on its way
     std::span<ahead> aheads;
     typename summaries<Types>::scratch sums;
+    /// Rows of a selection that are decoded at a time, for engines that attend themselves.
+    static constexpr std::uint32_t shown_rows = 32;
+    std::span<typename Types::element_type> shown_k, shown_v; ///< (shown_rows, width)
 
     static shard_memory take(const cache_plan& p, carver& metadata, carver& scratch) noexcept {
         shard_memory m;
@@ -54,7 +57,7 @@ template <class Types> struct shard_memory {
             m.bounce = metadata.take<std::uint32_t>(Types::layout::by_entry ? p.file_pages : 0);
             m.layout = metadata.take<std::byte>(Types::layout_state::bytes(limits));
         }
-        const auto format = Types::page_format_of(p.device_page, p.sizes.width);
+        const auto format = Types::page_format_of(p.device_page, p.sizes);
         m.trash = scratch.take<std::byte>(format.page_bytes, 4096);
         const std::uint32_t flights =
             runner::store::step_flights + p.prefetches + runner::store::write_flights;
@@ -65,12 +68,17 @@ template <class Types> struct shard_memory {
             flight f(scratch, pages, reads ? p.batch_items : 1);
             if (!m.flights.empty()) m.flights[i] = f;
         }
-        if constexpr (!Types::sequential)
+        if constexpr (Types::sequential)
+            m.growth = group_growth<Types>::scratch::take(scratch, p.sizes);
+        else
             m.growth = unit_growth<Types>::scratch::take(scratch, p.sizes, p.max_entries, format.rows);
         m.choose =
             chooser<Types>::scratch::take(scratch, p.model, p.sizes.max_units, p.max_entries, p.index_floats);
         m.sums = summaries<Types>::scratch::take(scratch, p.model.width());
         m.step = runner::scratch::take(scratch, step_parts(p), p.shard_lanes);
+        const std::size_t shown = Types::compressor::rows_are_records ? 0 : shown_rows * p.sizes.width;
+        m.shown_k = scratch.take<typename Types::element_type>(shown);
+        m.shown_v = scratch.take<typename Types::element_type>(shown);
         m.lanes = scratch.take<lane_ref>(p.shard_lanes);
         m.other_lanes = scratch.take<lane_ref>(p.shard_lanes);
         m.causal = scratch.take<float>(p.window_only ? simd::causal_scratch_floats(p.model.dim) : 0);

@@ -71,7 +71,8 @@ template <class Types> class row_sizes {
         if (status s = score_state::check(c.retention, scores); !s) return s;
         if (status s = budget_state::check(c.budget, budgets); !s) return s;
         if (status s = Types::position_state::check(c.position, p.dim); !s) return s;
-        block_bytes = pool_type::block_bytes(p.dim);
+        p.record = typename Types::codec(c.compressor, record_shape{1, p.dim}).bytes();
+        block_bytes = pool_type::block_bytes(p.record);
         size_blocks(c);
         return {};
     }

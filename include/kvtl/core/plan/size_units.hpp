@@ -28,7 +28,7 @@ template <class Types> class unit_sizes {
         const typename types::clusterer_state cluster(c.clusterer, g);
         lane_sizes& s = p.sizes;
         p.window_only = s.window >= s.max_tokens && s.sinks == 0;
-        const auto format = types::page_format_of(p.device_page, s.width);
+        const auto format = types::page_format_of(p.device_page, s);
         page_bytes = format.page_bytes;
         p.pools = c.share ? 1 : p.shard_sequences;
         p.gap_pages = c.read_through_pages;
@@ -95,9 +95,8 @@ template <class Types> class unit_sizes {
     }
 
     /// The least number of frames with which a pool can work at all.
-    static void size_frames(const page_format<typename types::element_type>& format,
-                            const typename types::clusterer_state& cluster, std::uint32_t pool_lanes,
-                            cache_plan& p) noexcept {
+    static void size_frames(const page_format& format, const typename types::clusterer_state& cluster,
+                            std::uint32_t pool_lanes, cache_plan& p) noexcept {
         const lane_sizes& s = p.sizes;
         if constexpr (types::sequential) {
             static_cast<void>(cluster);
@@ -122,8 +121,8 @@ template <class Types> class unit_sizes {
         }
     }
 
-    static void size_units(const typename types::clusterer_state& cluster,
-                           const page_format<typename types::element_type>& format, cache_plan& p) noexcept {
+    static void size_units(const typename types::clusterer_state& cluster, const page_format& format,
+                           cache_plan& p) noexcept {
         lane_sizes& s = p.sizes;
         p.max_entries = cluster.max_entries();
         p.unit_pages = format.pages_for(p.max_entries);
@@ -149,7 +148,13 @@ template <class Types> class unit_sizes {
         s.chain_entries = s.max_tokens + (types::sequential ? 0 : (p.model.layers + 8) * format.rows);
         const std::uint32_t run_pages = types::layout::by_entry ? 8 : 2 * p.unit_pages;
         std::uint32_t stream_pages = format.pages_for(s.chain_entries);
-        if constexpr (types::sequential) stream_pages = runner::store::stream_pages(stream_pages);
+        if constexpr (types::sequential) {
+            stream_pages = runner::store::stream_pages(stream_pages);
+        } else if constexpr (!types::compressor::rows_are_records) { // chunks wait apart, as plain rows
+            const std::uint32_t staged_pages =
+                types::plain_format_of(p.device_page, s).pages_for(s.max_tokens);
+            stream_pages = types::layout::by_entry ? stream_pages + staged_pages + run_pages : staged_pages;
+        }
         s.runs = (stream_pages + run_pages - 1) / run_pages + 1;
         const double lanes = static_cast<double>(p.shard_lanes) * p.model.layers * p.shard_sequences;
         const double grown = storage_factor * format.pages_for(s.max_tokens) + 2 * run_pages;
@@ -181,17 +186,16 @@ template <class Types> class unit_sizes {
 
     /// Frames' worth of slots: two groups, and what the index borrows while it fits a lane.
     [[nodiscard]] static std::uint32_t least_slot_frames(const cache_plan& p) noexcept {
-        const auto format = types::page_format_of(p.device_page, p.sizes.width);
-        const std::size_t two =
-            2 * std::size_t{types::slot_format_of(p.sizes.width, p.max_entries).page_bytes};
+        const auto format = types::page_format_of(p.device_page, p.sizes);
+        const std::size_t two = 2 * std::size_t{types::slot_format_of(p.sizes, p.max_entries).page_bytes};
         const std::size_t bytes = std::max(two, p.fit_bytes) + two; // the last slot may be cut off
         return static_cast<std::uint32_t>((bytes + format.page_bytes - 1) / format.page_bytes);
     }
 
     /// Fixed groups: a quarter of a pool carries pages, as far as a step can use them, the rest are slots.
     static void split_frames(cache_plan& p, std::uint32_t frames) noexcept {
-        const auto format = types::page_format_of(p.device_page, p.sizes.width);
-        const auto slot = types::slot_format_of(p.sizes.width, p.max_entries);
+        const auto format = types::page_format_of(p.device_page, p.sizes);
+        const auto slot = types::slot_format_of(p.sizes, p.max_entries);
         const std::uint32_t of_step =
             2 * p.shard_lanes * p.unit_pages * (p.attend_tokens / p.max_entries + 1);
         p.page_frames = p.tail_frames + std::clamp(frames / 4, p.unit_pages + 1, of_step);

@@ -54,6 +54,7 @@ template <class Preset, class Geometry>
         hash.add_number(value);
     };
     hash.add(Preset::compressor::name);
+    c.compressor.fields(field);
     hash.add(Preset::layout::name);
     c.layout.fields(field);
     hash.add(Preset::clusterer::name);

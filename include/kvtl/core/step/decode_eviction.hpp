@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/core/step/attend_records.hpp>
 #include <kvtl/core/store/lane_book.hpp>
-#include <kvtl/simd/attend_mass.hpp>
 
 #include <cmath>
 #include <limits>
@@ -36,8 +36,9 @@ template <class Types> class decode_eviction {
             const rows held = book_->open(lane);
             const std::uint32_t row = held.push(token);
             const std::size_t at = t * book_->plan.key_floats() + book_->key_offset(i);
-            simd::encode(&in.k[at], held.key(row), book_->plan.dim);
-            simd::encode(&in.v[at], held.value(row), book_->plan.dim);
+            simd::encode(&in.k[at], book_->memory.row_k.data(), book_->plan.dim);
+            simd::encode(&in.v[at], book_->memory.row_v.data(), book_->plan.dim);
+            book_->store(held, row, book_->memory.row_k.data(), book_->memory.row_v.data());
             if constexpr (score::source == score_source::arrival) held.score(row) = book_->memory.arrival[i];
             if constexpr (requires { record::arrived(token); }) held.record(row) = record::arrived(token);
             ++lane.tokens;
@@ -51,7 +52,7 @@ template <class Types> class decode_eviction {
                     for (std::uint32_t g = 0; g < p.group; ++g)
                         in.lse[book_->query_offset(i) / book_->plan.dim + g] = p.max[g] + std::log(p.sum[g]);
                 const std::uint64_t bytes =
-                    out.empty() ? 0 : std::uint64_t{held.size()} * 2 * book_->plan.dim * sizeof(E);
+                    out.empty() ? 0 : std::uint64_t{held.size()} * book_->plan.record.entry();
                 book_->stats.chosen_bytes += bytes;
                 book_->stats.resident_chosen_bytes += bytes;
                 book_->lap(clock, book_->stats.phase_ns.attend);
@@ -81,16 +82,18 @@ template <class Types> class decode_eviction {
         reset(p);
         const std::uint32_t n = held.size();
         const auto attend = [&](std::uint32_t begin, std::uint32_t end, const float* query) {
-            held.pieces(begin, end, [&](std::uint32_t first, rows_view<E> k, rows_view<E> v, const float* w) {
-                const float* log_weight = merges ? w : nullptr;
-                if constexpr (reads_mass)
-                    simd::attend_rows_keeping_logits(query, book_->plan.dim, book_->plan.scale(), k, v,
-                                                     log_weight, p, book_->memory.attend,
-                                                     &book_->memory.logits[first], n);
-                else
-                    simd::attend_rows(query, book_->plan.dim, book_->plan.scale(), k, v, log_weight, p,
-                                      book_->memory.attend);
-            });
+            held.pieces(
+                begin, end,
+                [&](std::uint32_t first, const records_view& k, const records_view& v, const float* w) {
+                    const float* log_weight = merges ? w : nullptr;
+                    const record_attention piece(book_->codec,
+                                                 {query, book_->plan.dim, book_->plan.scale(), 0}, k, v);
+                    if constexpr (reads_mass)
+                        piece.attend_keeping_logits(log_weight, p, book_->memory.attend,
+                                                    &book_->memory.logits[first], n);
+                    else
+                        piece.attend(log_weight, p, book_->memory.attend);
+                });
         };
         if constexpr (Types::position::moves) {
             for (const token_run& run : find_runs(held, token)) {

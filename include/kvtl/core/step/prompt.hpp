@@ -92,8 +92,8 @@ template <class Types> class prompt_builder {
         const std::size_t width = p_.model.width(), token = std::size_t{p_.model.kv_heads} * p_.model.dim;
         const std::size_t offset = p_.model.key_offset(lane_in_layer);
         for (std::uint32_t t = 0; t < tokens; ++t) {
-            simd::encode(in.k.data() + t * token + offset, &x_.k[(before + t) * width], width);
-            simd::encode(in.v.data() + t * token + offset, &x_.v[(before + t) * width], width);
+            simd::encode(in.k.data() + t * token + offset, row_k(before + t), width);
+            simd::encode(in.v.data() + t * token + offset, row_v(before + t), width);
         }
     }
 
@@ -103,9 +103,9 @@ template <class Types> class prompt_builder {
         std::copy_n(v, p_.model.dim, row_v(row) + std::size_t{head} * p_.model.dim);
     }
 
-    /// Reads staged rows [from, to) back. `from` is a multiple of the rows of a page.
+    /// Reads staged rows [from, to) back. `from` is a multiple of the rows of a page of plain rows.
     [[nodiscard]] status load_staged(const lane& l, std::uint32_t from, std::uint32_t to) noexcept {
-        const auto& format = store_->format();
+        const page_format& format = store_->plain_format();
         const std::uint32_t end = format.pages_for(to);
         for (std::uint32_t i = from / format.rows; i < end;) {
             const std::uint32_t id = store_->io().free_flight(0, store::step_flights);
@@ -119,8 +119,8 @@ template <class Types> class prompt_builder {
             for (std::uint32_t j = first; j < i; ++j) {
                 std::byte* page = frames_->bytes(first_page_ + j - first);
                 const std::uint32_t rows = std::min(format.rows, to - j * format.rows);
-                std::memcpy(row_k(j * format.rows), format.key(page, 0), rows * format.row_bytes());
-                std::memcpy(row_v(j * format.rows), format.value(page, 0), rows * format.row_bytes());
+                std::memcpy(row_k(j * format.rows), format.key(page, 0), rows * row_bytes());
+                std::memcpy(row_v(j * format.rows), format.value(page, 0), rows * row_bytes());
             }
         }
         return {};
@@ -128,7 +128,7 @@ template <class Types> class prompt_builder {
 
     /// Writes rows [from, to) to the lane's stream; `from` is rounded down to a page.
     [[nodiscard]] status stage(const lane& l, std::uint32_t from, std::uint32_t to) noexcept {
-        const auto& format = store_->format();
+        const page_format& format = store_->plain_format();
         if (to <= from) return {};
         if (!store_->extend_stream(l, format.pages_for(to) - 1)) return no_storage();
         if (status s = store_->ensure_space(0); !s) return s;
@@ -140,15 +140,35 @@ template <class Types> class prompt_builder {
         return done;
     }
     [[nodiscard]] status write_rows(const lane& l, std::uint32_t from, std::uint32_t to) noexcept {
-        const auto& format = store_->format();
+        const page_format& format = store_->plain_format();
         page_writer out(*this);
         for (std::uint32_t i = from / format.rows; i < format.pages_for(to); ++i) {
             const std::uint32_t rows = std::min(format.rows, to - i * format.rows);
             std::byte* page = out.next();
-            std::memcpy(format.key(page, 0), row_k(i * format.rows), rows * format.row_bytes());
-            std::memcpy(format.value(page, 0), row_v(i * format.rows), rows * format.row_bytes());
+            std::memcpy(format.key(page, 0), row_k(i * format.rows), rows * row_bytes());
+            std::memcpy(format.value(page, 0), row_v(i * format.rows), rows * row_bytes());
             format.pad(page, rows);
             if (status s = out.put(store_->stream_page(l, i)); !s) return s;
+        }
+        return out.finish();
+    }
+
+    /// Entry-wise layouts whose records are no plain rows: writes the records of entries [0, count) behind
+    /// the staged chunks, whose runs commit() gives back.
+    [[nodiscard]] status write_stream(const lane& l, std::uint32_t count) noexcept {
+        const page_format& format = store_->format();
+        lane_state& s = l.state();
+        s.staged_runs = s.runs;
+        const std::uint32_t base = s.runs * store_->layout().run_pages();
+        if (!store_->extend_stream(l, base + format.pages_for(count) - 1)) return no_storage();
+        if (status space = store_->ensure_space(0); !space) return space;
+        page_writer out(*this);
+        for (std::uint32_t i = 0, e = 0; e < count; ++i) {
+            std::byte* page = out.next();
+            std::uint32_t row = 0;
+            for (; row < format.rows && e < count; ++row, ++e) format.put(page, row, x_.rows.record(e));
+            format.pad(page, row);
+            if (status done = out.put(store_->stream_page(l, base + i)); !done) return done;
         }
         return out.finish();
     }
@@ -168,24 +188,28 @@ template <class Types> class prompt_builder {
         const std::uint32_t sinks = std::min(total, p_.sizes.sinks);
         const std::uint32_t window = std::min(total - sinks, p_.sizes.window);
         const std::uint32_t n = total - sinks - window;
-        const std::size_t row_bytes = store_->format().row_bytes();
         for (std::uint32_t t = 0; t < sinks; ++t) {
-            std::memcpy(l.sink_k(t), row_k(t), row_bytes);
-            std::memcpy(l.sink_v(t), row_v(t), row_bytes);
+            std::memcpy(l.sink_k(t), row_k(t), row_bytes());
+            std::memcpy(l.sink_v(t), row_v(t), row_bytes());
         }
         for (std::uint32_t t = total - window; t < total; ++t) {
-            std::memcpy(l.window_k(t), row_k(t), row_bytes);
-            std::memcpy(l.window_v(t), row_v(t), row_bytes);
+            std::memcpy(l.window_k(t), row_k(t), row_bytes());
+            std::memcpy(l.window_v(t), row_v(t), row_bytes());
         }
         if (n == 0) return {};
-        const rows_view<element_type> keys{row_k(sinks), n, p_.sizes.width, p_.sizes.width};
+        for (std::uint32_t t = by_entry ? 0 : sinks; t < total - window; ++t) // a stream has its sinks too
+            x_.rows.encode(store_->codec(), t);
+        const rows_view<element_type> keys = x_.rows.keys(sinks, n);
         bool founded = false;
         const std::uint32_t units = label(keys, founded);
         make_units(lane_id, sinks, keys, units, total);
         l.state().founded = founded;
         status done;
         if constexpr (by_entry) {
-            if (l.state().staged < total - window) done = stage(l, l.state().staged, total - window);
+            if constexpr (!record_rows<Types>::plain)
+                done = write_stream(l, total - window);
+            else if (l.state().staged < total - window)
+                done = stage(l, l.state().staged, total - window);
             if (done.ok()) chain_members(l, units, n, sinks);
         } else {
             done = place_units(lane_id, lane_in_layer, in, units, sinks, chunk);
@@ -207,6 +231,7 @@ template <class Types> class prompt_builder {
         s.tokens = total;
         s.staged = 0;
         if constexpr (by_entry) {
+            store_->release_runs(l, 0, std::exchange(s.staged_runs, 0));
             const std::uint32_t used = store_->format().pages_for(s.window_begin);
             s.stored = used * store_->format().rows;
         } else {
@@ -216,9 +241,14 @@ template <class Types> class prompt_builder {
 
     /// Undoes organise().
     void forget_units(const lane& l) noexcept {
-        if constexpr (!by_entry)
+        if constexpr (!by_entry) {
             for (unit_record& u : l.units())
                 if (u.where.first != none) store_->layout().release(u.where);
+        } else if constexpr (!record_rows<Types>::plain) {
+            lane_state& s = l.state();
+            const std::uint32_t staged = std::exchange(s.staged_runs, 0);
+            store_->release_runs(l, staged, s.runs - staged);
+        }
         l.state().units = 0;
         l.state().founded = false;
     }
@@ -233,11 +263,10 @@ template <class Types> class prompt_builder {
             if (status done = load_unit(l, u, n); !done) return done;
         const std::uint32_t stored = n;
         for (std::uint32_t i = 0; i < s.buffered; ++i, ++n) {
-            std::memcpy(row_k(n), l.buffer_k(i), store_->format().row_bytes());
-            std::memcpy(row_v(n), l.buffer_v(i), store_->format().row_bytes());
+            x_.rows.set(store_->codec(), n, l.buffer_k(i), l.buffer_v(i));
             if constexpr (by_entry) x_.entry[n] = l.buffer_entry(i);
         }
-        const rows_view<element_type> keys{row_k(0), n, p_.sizes.width, p_.sizes.width};
+        const rows_view<element_type> keys = x_.rows.keys(0, n);
         bool founded = false;
         const std::uint32_t units = label(keys, founded);
         // The old table stays in the arena until the new units are on storage.
@@ -272,7 +301,7 @@ template <class Types> class prompt_builder {
 
   private:
     struct arena {
-        std::span<element_type> k, v;          ///< (rows, width)
+        record_rows<Types> rows;
         std::span<std::uint32_t> label, order; ///< (rows)
         std::span<std::uint32_t> entry;        ///< (rows) entry-wise layouts: place in the stream
         std::span<std::uint32_t> begin;        ///< (units + 1)
@@ -287,8 +316,7 @@ template <class Types> class prompt_builder {
                           const typename Types::clusterer_state& cluster) noexcept {
             arena a;
             const std::uint32_t units = std::min(s.max_units, cluster.max_units(rows));
-            a.k = c.take<element_type>(std::size_t{rows} * s.width);
-            a.v = c.take<element_type>(std::size_t{rows} * s.width);
+            a.rows = record_rows<Types>::take(c, rows, s.width, s.record);
             a.causal = c.take<float>(simd::causal_scratch_floats(m.dim));
             a.label = c.take<std::uint32_t>(rows);
             a.order = c.take<std::uint32_t>(rows);
@@ -349,12 +377,9 @@ template <class Types> class prompt_builder {
         std::uint32_t id_ = none, flying_ = none;
     };
 
-    [[nodiscard]] element_type* row_k(std::uint32_t i) const noexcept {
-        return &x_.k[std::size_t{i} * p_.sizes.width];
-    }
-    [[nodiscard]] element_type* row_v(std::uint32_t i) const noexcept {
-        return &x_.v[std::size_t{i} * p_.sizes.width];
-    }
+    [[nodiscard]] element_type* row_k(std::uint32_t i) const noexcept { return x_.rows.key(i); }
+    [[nodiscard]] element_type* row_v(std::uint32_t i) const noexcept { return x_.rows.value(i); }
+    [[nodiscard]] std::size_t row_bytes() const noexcept { return p_.sizes.width * sizeof(element_type); }
 
     /// Gives every row a unit: the clusterer's groups, or sequential ones while there are too few entries.
     std::uint32_t label(rows_view<element_type> keys, bool& founded) noexcept {
@@ -431,7 +456,7 @@ template <class Types> class prompt_builder {
                 std::uint32_t row = 0;
                 for (; row < format.rows && at < entries; ++row, ++at) {
                     const std::uint32_t from = first_row + x_.order[x_.begin[u] + at];
-                    format.put(page, row, row_k(from), row_v(from));
+                    format.put(page, row, x_.rows.record(from));
                 }
                 format.pad(page, row);
                 if (status s = out.put(store_->layout().page(l.unit(u).where, i)); !s)
@@ -515,8 +540,7 @@ template <class Types> class prompt_builder {
         store_->io().drain(id);
         if (!f.error().ok()) return f.error();
         const auto copy = [&](std::byte* page, std::uint32_t row, std::uint32_t entry) {
-            std::memcpy(row_k(n), format.key(page, row), format.row_bytes());
-            std::memcpy(row_v(n), format.value(page, row), format.row_bytes());
+            x_.rows.load(store_->codec(), n, format.entry(page, row));
             if constexpr (by_entry)
                 x_.entry[n] = entry;
             else

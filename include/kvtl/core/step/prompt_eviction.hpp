@@ -140,10 +140,11 @@ template <class Types> class prompt_eviction {
         const rows held = book_->open(lane);
         const std::size_t dim = book_->plan.dim, token = book_->plan.key_floats(),
                           offset = book_->key_offset(i);
-        held.pieces(0, before, [&](std::uint32_t first, rows_view<E> k, rows_view<E> v, const float*) {
-            std::memcpy(&book_->memory.work_k[first * dim], k.data, k.count * dim * sizeof(E));
-            std::memcpy(&book_->memory.work_v[first * dim], v.data, v.count * dim * sizeof(E));
-        });
+        held.pieces(0, before,
+                    [&](std::uint32_t first, const records_view& k, const records_view& v, const float*) {
+                        book_->codec.decode_keys(k, &book_->memory.work_k[first * dim]);
+                        book_->codec.decode_values(v, &book_->memory.work_v[first * dim]);
+                    });
         for (std::uint32_t t = 0; t < tokens; ++t) {
             simd::encode(&in.k[t * token + offset], &book_->memory.work_k[(before + t) * dim], dim);
             simd::encode(&in.v[t * token + offset], &book_->memory.work_v[(before + t) * dim], dim);
@@ -239,10 +240,8 @@ template <class Types> class prompt_eviction {
     /// Row `from` of the work area becomes a row of the lane, for token number `token`.
     std::uint32_t put(const rows& held, std::uint32_t from, std::uint32_t token) noexcept {
         const std::uint32_t i = held.push(token);
-        std::memcpy(held.key(i), &book_->memory.work_k[std::size_t{from} * book_->plan.dim],
-                    book_->plan.dim * sizeof(E));
-        std::memcpy(held.value(i), &book_->memory.work_v[std::size_t{from} * book_->plan.dim],
-                    book_->plan.dim * sizeof(E));
+        const std::size_t at = std::size_t{from} * book_->plan.dim;
+        book_->store(held, i, &book_->memory.work_k[at], &book_->memory.work_v[at]);
         if constexpr (requires { record::arrived(token); }) held.record(i) = record::arrived(token);
         return i;
     }

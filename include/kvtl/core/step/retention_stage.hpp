@@ -37,7 +37,8 @@ template <class Types> class retention_stage {
         book_.score = typename Types::score_state(c.retention, sizes.scores, m.score);
         book_.budget = typename Types::budget_state(c.budget, sizes.budgets, m.budget);
         book_.position = typename Types::position_state(c.position, p.dim, m.position);
-        book_.pool = pool_type(blocks, m.links, p.dim);
+        book_.codec = typename Types::codec(c.compressor, record_shape{1, p.dim});
+        book_.pool = pool_type(blocks, m.links, p.record);
         for (kept_lane& lane : m.lanes) lane.limit = p.keep;
         prompt_ = prompt_eviction<Types>(book_);
         decode_ = decode_eviction<Types>(book_);
@@ -97,14 +98,26 @@ template <class Types> class retention_stage {
         return {};
     }
 
-    /// visit(kv head, keys, values) for every piece of rows that a layer holds.
+    /// visit(kv head, keys, values) for every piece of rows that a layer holds. Rows that are no records are
+    /// decoded for the visit and last as long as it does.
     template <class Visit> void views(std::uint32_t slot, std::uint32_t layer, Visit&& visit) noexcept {
         const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
+        const std::size_t dim = book_.plan.dim;
+        const auto shown = [&](const records_view& r, std::span<E> into, auto&& decode) -> rows_view<E> {
+            if constexpr (Types::compressor::rows_are_records)
+                return {reinterpret_cast<const E*>(r.data), r.count, dim, dim};
+            decode(r, into.data());
+            return {into.data(), r.count, dim, dim};
+        };
+        const auto keys = [this](const records_view& r, E* to) { book_.codec.decode_keys(r, to); };
+        const auto values = [this](const records_view& r, E* to) { book_.codec.decode_values(r, to); };
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const kept held = book_.open(lanes[i]);
-            held.pieces(0, held.size(), [&](std::uint32_t, rows_view<E> k, rows_view<E> v, const float*) {
-                visit(std::size_t{book_.head_of(i)}, k, v);
-            });
+            held.pieces(0, held.size(),
+                        [&](std::uint32_t, const records_view& k, const records_view& v, const float*) {
+                            visit(std::size_t{book_.head_of(i)}, shown(k, book_.memory.row_k, keys),
+                                  shown(v, book_.memory.row_v, values));
+                        });
         }
     }
 
@@ -145,7 +158,8 @@ template <class Types> class retention_stage {
             std::sort(order.begin(), order.end(),
                       [&](std::uint32_t a, std::uint32_t b) { return held.token(a) < held.token(b); });
             for (std::uint32_t row = begin; row < end; ++row)
-                f(row - begin, h, held.key(order[row]), held.value(order[row]));
+                f(row - begin, h, reinterpret_cast<const E*>(held.key(order[row])),
+                  reinterpret_cast<const E*>(held.value(order[row])));
         }
     }
 

@@ -36,7 +36,8 @@ template <class Types> class retrieval_base {
         index_ = index;
         const memory m = memory::take(p, fixed, fixed);
         memory_ = m;
-        const auto format = types::page_format_of(p.device_page, p.sizes.width);
+        const auto format = types::page_format_of(p.device_page, p.sizes);
+        codec_ = typename types::codec(config.compressor, record_shape{p.model.lane_heads, p.model.dim});
         cluster_ = typename types::clusterer_state(config.clusterer, geometry);
         auto index_config = config.index;
         if constexpr (requires { index_config.first_position; }) index_config.first_position = p.sizes.sinks;
@@ -52,18 +53,25 @@ template <class Types> class retrieval_base {
         const file_map map{data_offset, format.page_bytes, step_pages, index, p.division.shards};
         io_ =
             typename types::transfers(device.queue(index), map, m.checksum, m.trash, p.gap_pages, m.flights);
-        const typename page_store<types>::parts store_parts{
-            format,  &layout_, &io_,
-            &device, pools_,   m.bounce,
-            &lanes,  &stats_,  p.division.by_sequence ? p.division.shards : 1};
+        const typename page_store<types>::parts store_parts{format,
+                                                            types::plain_format_of(p.device_page, p.sizes),
+                                                            &codec_,
+                                                            &layout_,
+                                                            &io_,
+                                                            &device,
+                                                            pools_,
+                                                            m.bounce,
+                                                            &lanes,
+                                                            &stats_,
+                                                            p.division.by_sequence ? p.division.shards : 1};
         if (p.time_phases) clock_ = phase_clock(stats_.phase_ns);
         sums_ = summaries<types>(index_state_, rest_, lanes, p.model.summaries(p.max_entries), m.sums);
         choose_ = chooser<types>(p.model, index_state_, select_, m.choose);
         if constexpr (types::sequential) {
-            store_ = store_type(
-                typename store_type::parts{store_parts, types::slot_format_of(p.sizes.width, p.max_entries),
-                                           page_pools_, &sums_, p.spare_pages});
-            growth_ = growth_of<types>(store_, sums_);
+            store_ = store_type(typename store_type::parts{store_parts,
+                                                           types::slot_format_of(p.sizes, p.max_entries),
+                                                           page_pools_, &sums_, p.spare_pages});
+            growth_ = growth_of<types>(store_, sums_, m.growth);
         } else {
             store_ = store_type(store_parts);
             growth_ = growth_of<types>(store_, cluster_, sums_, m.growth);
@@ -131,8 +139,8 @@ template <class Types> class retrieval_base {
     /// Divides the shard's frames among its pools. Lanes of fixed groups have two kinds: page frames, then
     /// slots.
     template <class Config>
-    void make_pools(const Config& config, const page_format<element_type>& format,
-                    std::span<std::byte> frames, std::span<pool> pools, carver& metadata) noexcept {
+    void make_pools(const Config& config, const page_format& format, std::span<std::byte> frames,
+                    std::span<pool> pools, carver& metadata) noexcept {
         const std::size_t pool_bytes = std::size_t{plan_.frames} * format.page_bytes;
         const std::size_t kinds = types::sequential ? 2 : 1;
         pools_ = pools.first(pools.size() / kinds);
@@ -140,7 +148,7 @@ template <class Types> class retrieval_base {
         for (std::uint32_t i = 0; i < pools_.size(); ++i) {
             const auto part = frames.subspan(i * pool_bytes, pool_bytes);
             if constexpr (types::sequential) {
-                const auto slot = types::slot_format_of(plan_.sizes.width, plan_.max_entries);
+                const auto slot = types::slot_format_of(plan_.sizes, plan_.max_entries);
                 const std::size_t carriers = std::size_t{plan_.page_frames} * format.page_bytes;
                 page_pools_[i] = pool(config.replacement, part.first(carriers), format.page_bytes, 1,
                                       plan_.page_frames, metadata);
@@ -259,6 +267,7 @@ template <class Types> class retrieval_base {
     cache_plan plan_{};
     std::uint32_t index_ = 0;
     memory memory_{};
+    typename types::codec codec_{};
     typename types::clusterer_state cluster_{};
     typename types::index_state index_state_{};
     typename types::selector_state select_{};

@@ -91,7 +91,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         if (store_.has_failed_writes(frames)) return store_.write_error(frames);
         const std::uint32_t before = store_.at(lanes[0].id).state().staged, total = before + tokens;
         if (status s = prompt_.begin(frames, total); !s) return s;
-        const auto& format = store_.format();
+        const page_format& format = store_.plain_format();
         status done;
         std::uint32_t organised = 0;
         for (const lane_ref& ref : lanes) {

@@ -18,7 +18,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         base::free_ahead, base::lanes_of, base::list_lanes, base::note_storage, base::pool_for, base::release,
         base::release_all_aheads, base::release_selection, base::should_found, base::window_overflows,
         base::write_pool_at;
-    using base::clock_, base::io_, base::memory_, base::page_pools_, base::plan_, base::pools_,
+    using base::clock_, base::codec_, base::io_, base::memory_, base::page_pools_, base::plan_, base::pools_,
         base::selection_, base::source_, base::stats_, base::step_, base::store_;
 
   public:
@@ -147,8 +147,11 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         return {};
     }
 
-    /// Calls visit(kv head, keys, values) for every block of rows of the current selection and of DRAM.
+    /// Calls visit(kv head, keys, values) for every block of rows of the current selection and of DRAM. Rows
+    /// that are no records are decoded for the visit and last as long as it does.
     template <class Visit> void views(std::uint32_t slot, std::uint32_t layer, Visit&& visit) noexcept {
+        constexpr std::uint32_t shown_rows =
+            types::compressor::rows_are_records ? none : shard_memory<types>::shown_rows;
         const auto lanes = lanes_of(slot, layer);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const lane l = store_.at(lanes[i].id);
@@ -176,8 +179,19 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
                 const auto& format = store_.unit_format();
                 std::uint32_t left = store_.entries_of(l.unit(w.unit));
                 for (std::uint32_t f = l.unit(w.unit).frames; left > 0; f = frames[f].next) {
-                    const std::uint32_t rows = std::min(left, format.rows);
-                    block(format.key(frames.bytes(f), 0), format.value(frames.bytes(f), 0), rows);
+                    const std::byte* page = frames.bytes(f);
+                    const std::uint32_t rows = format.entries_in(page, left);
+                    for (std::uint32_t at = 0; at < rows; at += shown_rows) {
+                        const std::uint32_t n = std::min(rows - at, shown_rows);
+                        if constexpr (types::compressor::rows_are_records) {
+                            block(reinterpret_cast<const element_type*>(format.key(page, at)),
+                                  reinterpret_cast<const element_type*>(format.value(page, at)), n);
+                        } else {
+                            codec_.decode_keys(format.keys(page, at, n), memory_.shown_k.data());
+                            codec_.decode_values(format.values(page, at, n), memory_.shown_v.data());
+                            block(memory_.shown_k.data(), memory_.shown_v.data(), n);
+                        }
+                    }
                     left -= rows;
                 }
             }

@@ -14,9 +14,9 @@ namespace kvtl { inline namespace v0 {
 
 template <class Types> class step_runner : public step_attention<Types> {
     using base = step_attention<Types>;
-    using base::attend_memory, base::attend_rows, base::attend_unit, base::count_choice, base::estimate_rest,
-        base::head_partial, base::item_of, base::remember_choice, base::tell_lse, base::total_of,
-        base::turn_of;
+    using base::attend_memory, base::attend_records, base::attend_rows, base::attend_unit, base::count_choice,
+        base::estimate_rest, base::head_partial, base::item_of, base::remember_choice, base::tell_lse,
+        base::total_of, base::turn_of;
     using base::p_, base::store_, base::x_;
 
   public:
@@ -461,11 +461,10 @@ template <class Types> class step_runner : public step_attention<Types> {
                                           std::uint32_t queries) noexcept {
         const std::size_t token = std::size_t{p_.model.query_heads()} * p_.model.dim;
         if constexpr (Types::sequential && !Types::values_only)
-            return store_->scan(ref.id,
-                                [&](const element_type* k, const element_type* v, std::uint32_t rows) {
-                                    for (std::uint32_t t = 0; t < queries; ++t)
-                                        attend_rows(q + t * token, ref, k, v, rows, turn_of(t));
-                                });
+            return store_->scan(ref.id, [&](const records_view& keys, const records_view& values) {
+                for (std::uint32_t t = 0; t < queries; ++t)
+                    attend_records(q + t * token, ref, keys, values, turn_of(t));
+            });
         const std::span<const lane_ref> one(&ref, 1);
         for (std::uint32_t u = 0; u < l.state().units;) {
             flight& f = store_->io().at(0);

@@ -4,6 +4,7 @@
 
 #include <kvtl/core/grow/group_growth.hpp>
 #include <kvtl/core/grow/unit_growth.hpp>
+#include <kvtl/core/step/attend_records.hpp>
 #include <kvtl/core/step/chooser.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/simd/attention.hpp>
@@ -94,6 +95,11 @@ template <class Types> class step_attention {
     [[nodiscard]] float* total_of(std::uint32_t i) const noexcept { return &x_.total[i * lane_partial()]; }
     [[nodiscard]] float* item_of(std::uint32_t i) const noexcept { return &x_.item[i * lane_partial()]; }
     [[nodiscard]] float* turn_of(std::uint32_t t) const noexcept { return &x_.turn[t * lane_partial()]; }
+    /// The queries of KV head h of a lane. q: (HQ, D).
+    [[nodiscard]] const float* queries_of(const float* q, const lane_ref& ref,
+                                          std::uint32_t h) const noexcept {
+        return q + p_.model.query_offset(ref.in_layer) + std::size_t{h} * p_.model.group * p_.model.dim;
+    }
     [[nodiscard]] partial head_partial(float* memory, std::uint32_t h) const noexcept {
         return partial_at(memory + h * partial_floats(p_.model.group, p_.model.dim), p_.model.group,
                           p_.model.dim);
@@ -142,17 +148,26 @@ template <class Types> class step_attention {
 
     /// Rows of the lane's width, attended by the lane's queries in `q` (HQ, D).
     void attend_rows(const float* q, const lane_ref& ref, const element_type* k, const element_type* v,
-                     std::uint32_t rows, float* into, std::uint64_t mask = ~std::uint64_t{0}) noexcept {
+                     std::uint32_t rows, float* into) noexcept {
         if (rows == 0) return;
+        const model_extents& m = p_.model;
+        for (std::uint32_t h = 0; h < m.lane_heads; ++h)
+            simd::attend_rows<simd::default_arch, element_type>(
+                queries_of(q, ref, h), m.dim, scale_, {k + std::size_t{h} * m.dim, rows, m.dim, m.width()},
+                {v + std::size_t{h} * m.dim, rows, m.dim, m.width()}, nullptr, head_partial(into, h),
+                x_.attend);
+    }
+
+    /// The same for stored entries; bit g of `mask` stands for query g of the lane.
+    void attend_records(const float* q, const lane_ref& ref, const records_view& keys,
+                        const records_view& values, float* into,
+                        std::uint64_t mask = ~std::uint64_t{0}) noexcept {
         const model_extents& m = p_.model;
         for (std::uint32_t h = 0; h < m.lane_heads; ++h) {
             // A mask has 64 bits: heads beyond them (layer-wide lanes) are attended by all their queries.
             const std::uint64_t queries = (h + 1) * m.group <= 64 ? mask >> (h * m.group) : simd::all_queries;
-            simd::attend_rows<simd::default_arch, element_type>(
-                q + m.query_offset(ref.in_layer) + std::size_t{h} * m.group * m.dim, m.dim, scale_,
-                {k + std::size_t{h} * m.dim, rows, m.dim, m.width()},
-                {v + std::size_t{h} * m.dim, rows, m.dim, m.width()}, nullptr, head_partial(into, h),
-                x_.attend, queries);
+            record_attention(store_->codec(), {queries_of(q, ref, h), m.dim, scale_, h}, keys, values)
+                .attend(nullptr, head_partial(into, h), x_.attend, queries);
         }
     }
 
@@ -165,9 +180,9 @@ template <class Types> class step_attention {
             for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) reset(head_partial(into, h));
         std::uint32_t left = store_->entries_of(unit);
         for (std::uint32_t f = unit.frames; left > 0; f = frames[f].next) {
-            const std::uint32_t rows = std::min(left, format.rows);
-            attend_rows(q, ref, format.key(frames.bytes(f), 0), format.value(frames.bytes(f), 0), rows, into,
-                        mask);
+            const std::byte* page = frames.bytes(f);
+            const std::uint32_t rows = format.entries_in(page, left);
+            attend_records(q, ref, format.keys(page, 0, rows), format.values(page, 0, rows), into, mask);
             left -= rows;
         }
     }

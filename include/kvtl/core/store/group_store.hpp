@@ -34,7 +34,7 @@ template <class Types> class group_store : public page_store<Types> {
     static constexpr bool keys_on_storage = !requires { requires Types::index::rebuilds_keys; };
 
     struct parts : base::parts {
-        page_format<element_type> slot;         ///< rows = G: how a group lies in its slot
+        page_format slot;                       ///< rows = G: how a group lies in its slot
         std::span<pool> page_pools;             ///< one for each pool of slots
         const summaries<Types>* sums = nullptr; ///< rebuilds keys that storage does not have
         std::uint32_t spare_pages = 1;          ///< page frames that reads leave to appends
@@ -44,7 +44,7 @@ template <class Types> class group_store : public page_store<Types> {
     explicit group_store(const parts& p) noexcept
         : base(p), slot_(p.slot), page_pools_(p.page_pools), sums_(p.sums), spare_pages_(p.spare_pages) {}
 
-    [[nodiscard]] const page_format<element_type>& unit_format() const noexcept { return slot_; }
+    [[nodiscard]] const page_format& unit_format() const noexcept { return slot_; }
     [[nodiscard]] std::uint32_t group() const noexcept { return slot_.rows; }
     [[nodiscard]] pool& pages_of(const pool& slots) const noexcept {
         return page_pools_[static_cast<std::size_t>(&slots - p_.pools.data())];
@@ -159,13 +159,16 @@ template <class Types> class group_store : public page_store<Types> {
             const std::uint32_t e = u * group() + row, n = std::min(group() - row, rows - e % rows);
             if constexpr (keys_on_storage)
                 std::memcpy(slot_.key(to, row), p_.format.key(landed(l, pages, e / rows, 0), e % rows),
-                            n * slot_.row_bytes());
+                            n * slot_.record.key);
             std::memcpy(slot_.value(to, row),
                         p_.format.value(landed(l, pages, e / rows, fields - 1), e % rows),
-                        n * slot_.row_bytes());
+                        n * slot_.record.value);
             row += n;
         }
-        if constexpr (!keys_on_storage) sums_->rebuild(slots[l.unit(u).frames].lane, u, slot_.key(to, 0));
+        if constexpr (!keys_on_storage)
+            sums_->rebuild(slots[l.unit(u).frames].lane, u, [&](std::uint32_t i, const element_type* key) {
+                static_cast<void>(p_.codec->encode_key(key, slot_.key(to, i)));
+            });
     }
 
     /// Gives back the frames that carried pages of flight `id`.
@@ -178,26 +181,28 @@ template <class Types> class group_store : public page_store<Types> {
         return p_.io->submit_reads(id, pages_of(slots));
     }
 
-    /// Calls visit(keys, values, rows) for everything that a lane has stored, page by page: (rows, width)
-    /// each. For attention over everything, which needs no slots. Reads each page once, many at a time.
+    /// Calls visit(keys, values) for everything that a lane has stored, page by page, as records. For
+    /// attention over everything, which needs no slots. Reads each page once, many at a time.
     template <class Visit> [[nodiscard]] status scan(std::uint32_t lane_id, Visit&& visit) noexcept {
         return scan_fields<fields>(lane_id, visit);
     }
-    /// Calls visit(keys, rows) alike, and reads no values. No flight may hold pages of the lane. Uses even
-    /// the page frames that reads leave to appends, as it gives them back at once: reads ahead cannot starve
-    /// it.
+    /// Calls visit(keys, rows) alike, (rows, width), and reads no values. No flight may hold pages of the
+    /// lane. Uses even the page frames that reads leave to appends, as it gives them back at once: reads
+    /// ahead cannot starve it.
     template <class Visit>
     [[nodiscard]] status scan_keys(std::uint32_t lane_id, Visit&& visit) noexcept requires(fields == 2) {
-        return scan_fields<1>(lane_id, [&visit](const element_type* k, const element_type*,
-                                                std::uint32_t rows) { visit(k, rows); });
+        static_assert(Types::compressor::rows_are_records);
+        return scan_fields<1>(lane_id, [&visit](const records_view& keys, const records_view&) {
+            visit(reinterpret_cast<const element_type*>(keys.data), static_cast<std::uint32_t>(keys.count));
+        });
     }
 
     // ------------------------------------------------------------------------------------------------------
     // writing
-    /// Puts row e of a lane's stream into its tail pages. When the row begins a page, they are the first of
-    /// the chain `frames`.
-    void put_row(std::uint32_t lane_id, std::uint32_t e, std::uint32_t& frames, const element_type* k,
-                 const element_type* v) noexcept {
+    /// Puts entry e of a lane's stream into its tail pages. When it begins a page, they are the first of the
+    /// chain `frames`.
+    void put_entry(std::uint32_t lane_id, std::uint32_t e, std::uint32_t& frames,
+                   const entry_record& record) noexcept {
         const lane l = at(lane_id);
         pool& pages = write_pool(lane_id);
         lane_state& s = l.state();
@@ -210,8 +215,8 @@ template <class Types> class group_store : public page_store<Types> {
             tail(s, field) = frame;
         }
         if constexpr (keys_on_storage)
-            std::memcpy(p_.format.key(pages.bytes(tail(s, 0)), row), k, p_.format.row_bytes());
-        std::memcpy(p_.format.value(pages.bytes(tail(s, fields - 1)), row), v, p_.format.row_bytes());
+            std::memcpy(p_.format.key(pages.bytes(tail(s, 0)), row), record.key, record.bytes.key);
+        std::memcpy(p_.format.value(pages.bytes(tail(s, fields - 1)), row), record.value, record.bytes.value);
         s.stored = e + 1;
         if (row + 1 < p_.format.rows) return;
         for (std::uint32_t field = 0; field < fields; ++field) {
@@ -291,7 +296,7 @@ template <class Types> class group_store : public page_store<Types> {
         return true;
     }
 
-    /// Reads the first `Count` fields of a lane's stream; values are null when they are not among them.
+    /// Reads the first `Count` fields of a lane's stream; values are empty when they are not among them.
     template <std::uint32_t Count, class Visit>
     [[nodiscard]] status scan_fields(std::uint32_t lane_id, Visit&& visit) noexcept {
         constexpr bool values = Count == fields;
@@ -299,8 +304,8 @@ template <class Types> class group_store : public page_store<Types> {
         pool& pages = write_pool(lane_id);
         const std::uint32_t rows = p_.format.rows, full = l.state().stored / rows;
         const auto show = [&](std::uint32_t i, std::uint32_t n) {
-            const element_type* k = p_.format.key(landed(l, pages, i, 0), 0);
-            visit(k, values ? p_.format.value(landed(l, pages, i, Count - 1), 0) : nullptr, n);
+            const records_view k = p_.format.keys(landed(l, pages, i, 0), 0, n);
+            visit(k, values ? p_.format.values(landed(l, pages, i, Count - 1), 0, n) : records_view{});
         };
         flight& f = p_.io->at(0);
         for (std::uint32_t i = 0; i < full;) {
@@ -341,7 +346,7 @@ template <class Types> class group_store : public page_store<Types> {
         f.truncate(before);
     }
 
-    page_format<element_type> slot_{};
+    page_format slot_{};
     std::span<pool> page_pools_;
     const summaries<Types>* sums_ = nullptr;
     std::uint32_t spare_pages_ = 1;

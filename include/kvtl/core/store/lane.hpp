@@ -6,6 +6,7 @@
 
 #include <kvtl/element.hpp>
 #include <kvtl/reservation.hpp>
+#include <kvtl/slots/compressor.hpp>
 #include <kvtl/slots/index.hpp>
 #include <kvtl/unit.hpp>
 #include <kvtl/views.hpp>
@@ -18,7 +19,8 @@ namespace kvtl { inline namespace v0 {
 
 /// Sizes that every lane of a cache has in common, all known when the cache is opened.
 struct lane_sizes {
-    std::uint32_t width = 0; ///< elements of one key (or value) row: lane heads * D
+    std::uint32_t width = 0; ///< elements of one plain key (or value) row: lane heads * D
+    record_bytes record{};   ///< bytes of an entry's records in units; ragged: at most
     std::uint32_t max_tokens = 0;
     std::uint32_t max_units = 0;
     std::uint32_t sinks = 0;

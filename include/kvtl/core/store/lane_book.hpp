@@ -23,6 +23,7 @@ template <class Types> struct lane_book {
     retention_memory<Types> memory{};
     bool timed = false;
     pool_type pool;
+    typename Types::codec codec{};
     typename Types::score_state score{};
     typename Types::budget_state budget{};
     typename Types::position_state position{};
@@ -67,6 +68,11 @@ template <class Types> struct lane_book {
     }
 
     // -------------------------------------------------------------------------------------- rows
+    /// Row i of a lane becomes the entry with key k and value v, (D) each.
+    void store(const rows& held, std::uint32_t i, const E* k, const E* v) const noexcept {
+        static_cast<void>(codec.encode_key(k, held.key_record(i)));
+        static_cast<void>(codec.encode_value(v, held.value_record(i)));
+    }
     /// What rows are asked for, so that a refusal can say what helps.
     enum class rows_for : std::uint8_t { chunk, decode };
     /// Blocks that `tokens` more entries in each lane of a layer may take.

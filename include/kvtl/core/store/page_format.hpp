@@ -1,110 +1,190 @@
-// How entries lie in a page: key rows first, then value rows at a fixed offset.
+// How the records of entries lie in a page (slots/compressor.hpp says what a record is).
 //
-//   page  [ K row 0 | K row 1 | ... | pad | V row 0 | V row 1 | ... ]
+// Records of one size: keys first, then values at a fixed offset. Entry i of a unit lies in its page i / rows
+// at row i % rows. Pages of one field hold records of values only, or of keys only, without a gap.
 //
-// Pages of one field hold rows of values only, or of keys only, without a gap.
+//   page  [ K record 0 | K record 1 | ... | pad | V record 0 | V record 1 | ... ]
 //
-// A row holds one token of a lane: (lane heads, D) elements, i.e. D for head-wise units and H*D for
-// layer-wide ones. A unit's entry i lies in its page i / rows at row i % rows.
+// Ragged records: a header of offsets grows from the front, records grow from the end, and the page is full
+// when they would meet. It says itself how many entries it has.
+//
+//   page  [ entries, lowest | K at 0, V at 0 | K at 1, V at 1 | ... pad ... | K 1 | V 1 | K 0 | V 0 ]
+//
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/element.hpp>
-#include <kvtl/views.hpp>
+#include <kvtl/slots/compressor.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 namespace kvtl { inline namespace v0 {
 
-template <element E> struct page_format {
+struct page_format {
     std::uint32_t page_bytes = 0;   ///< a multiple of the device page
-    std::uint32_t rows = 0;         ///< entries per page, at least 1
-    std::uint32_t width = 0;        ///< elements of one key (or value) row
-    std::uint32_t value_offset = 0; ///< bytes from the page's start to V row 0, a multiple of 64
+    std::uint32_t rows = 0;         ///< entries per page, at least 1; ragged: that always fit
+    record_bytes record{};          ///< bytes of an entry's records; ragged: at most
+    std::uint32_t value_offset = 0; ///< bytes from the page's start to V record 0, a multiple of 64
     bool has_keys = true;           ///< false: storage has values only, keys live elsewhere
+    bool ragged = false;
 
-    static constexpr std::uint32_t line = 64; ///< rows of values start on a cache line
+    static constexpr std::uint32_t line = 64; ///< records of values start on a cache line
 
-    /// The format for rows of `row_width` elements on a device with pages of `device_page` bytes. Rows longer
-    /// than a device page take as few device pages as hold one entry.
-    [[nodiscard]] static constexpr page_format make(std::uint32_t device_page,
-                                                    std::uint32_t row_width) noexcept {
-        const auto row_bytes = static_cast<std::uint32_t>(row_width * sizeof(E));
+    /// The format for records of these sizes on a device with pages of `device_page` bytes. Entries longer
+    /// than a device page take as few device pages as hold one.
+    [[nodiscard]] static constexpr page_format make(std::uint32_t device_page, record_bytes b,
+                                                    bool is_ragged = false) noexcept {
         page_format f;
-        f.width = row_width;
+        f.record = b;
+        f.ragged = is_ragged;
         f.page_bytes = device_page;
-        while (f.page_bytes < round_up(row_bytes) + row_bytes) f.page_bytes += device_page;
-        f.rows = f.page_bytes / (2 * row_bytes);
-        while (round_up(f.rows * row_bytes) + f.rows * row_bytes > f.page_bytes) --f.rows;
-        f.value_offset = round_up(f.rows * row_bytes);
+        if (is_ragged) {
+            while (f.page_bytes < header_bytes(1) + b.entry()) f.page_bytes += device_page;
+            f.rows = (f.page_bytes - header_bytes(0)) / (slot_bytes + b.entry());
+            return f;
+        }
+        while (f.page_bytes < round_up(b.key) + b.value) f.page_bytes += device_page;
+        f.rows = f.page_bytes / b.entry();
+        while (round_up(f.rows * b.key) + f.rows * b.value > f.page_bytes) --f.rows;
+        f.value_offset = round_up(f.rows * b.key);
         return f;
     }
 
     /// The format of a buffer for `count` entries that is no page.
-    [[nodiscard]] static constexpr page_format packed(std::uint32_t row_width, std::uint32_t count) noexcept {
-        const auto row_bytes = static_cast<std::uint32_t>(row_width * sizeof(E));
-        return {2 * round_up(count * row_bytes), count, row_width, round_up(count * row_bytes)};
+    [[nodiscard]] static constexpr page_format packed(record_bytes b, std::uint32_t count,
+                                                      bool is_ragged = false) noexcept {
+        if (is_ragged) return {round_up(header_bytes(count) + count * b.entry()), count, b, 0, true, true};
+        return {round_up(count * b.key) + round_up(count * b.value), count, b, round_up(count * b.key)};
     }
     /// The format of pages that hold values only.
     [[nodiscard]] static constexpr page_format values_only(std::uint32_t device_page,
-                                                           std::uint32_t row_width) noexcept {
-        const auto row_bytes = static_cast<std::uint32_t>(row_width * sizeof(E));
+                                                           record_bytes b) noexcept {
         page_format f;
-        f.width = row_width;
+        f.record = {0, b.value};
         f.page_bytes = device_page;
-        while (f.page_bytes < row_bytes) f.page_bytes += device_page;
-        f.rows = f.page_bytes / row_bytes;
+        while (f.page_bytes < b.value) f.page_bytes += device_page;
+        f.rows = f.page_bytes / b.value;
         f.has_keys = false;
         return f;
     }
 
-    /// The format of pages that hold either keys or values: an entry has a row in one of each. key() and
-    /// value() are then the same row.
-    [[nodiscard]] static constexpr page_format split(std::uint32_t device_page,
-                                                     std::uint32_t row_width) noexcept {
-        page_format f = values_only(device_page, row_width);
+    /// The format of pages that hold either keys or values, of one size: an entry has a record in one of
+    /// each. key() and value() are then the same record.
+    [[nodiscard]] static constexpr page_format split(std::uint32_t device_page, record_bytes b) noexcept {
+        page_format f = values_only(device_page, b);
+        f.record = b;
         f.has_keys = true;
         return f;
     }
 
+    /// Pages that so many entries fill; ragged: at most.
     [[nodiscard]] std::uint32_t pages_for(std::uint32_t entries) const noexcept {
         return (entries + rows - 1) / rows;
     }
-    [[nodiscard]] std::size_t row_bytes() const noexcept { return width * sizeof(E); }
-    [[nodiscard]] std::size_t entry_bytes() const noexcept { return (has_keys ? 2 : 1) * row_bytes(); }
+    /// Bytes of an entry on storage; ragged: at most.
+    [[nodiscard]] std::size_t entry_bytes() const noexcept { return record.entry(); }
 
-    [[nodiscard]] E* key(std::byte* page, std::uint32_t row) const noexcept {
-        return reinterpret_cast<E*>(page) + std::size_t{row} * width;
+    // ------------------------------------------------------------------------------------------ reading
+    /// Entries in a page of which `left` entries of a unit are still to come.
+    [[nodiscard]] std::uint32_t entries_in(const std::byte* page, std::uint32_t left) const noexcept {
+        return ragged ? head(page).entries : std::min(left, rows);
     }
-    [[nodiscard]] E* value(std::byte* page, std::uint32_t row) const noexcept {
-        return reinterpret_cast<E*>(page + value_offset) + std::size_t{row} * width;
+    /// Records of entries [first, first + count) of a page.
+    [[nodiscard]] records_view keys(const std::byte* page, std::uint32_t first,
+                                    std::uint32_t count) const noexcept {
+        if (ragged) return {page, count, 0, &slots(page)[first].key};
+        return {page + std::size_t{first} * record.key, count, record.key};
     }
-    /// Keys of rows [0, count) restricted to one head of the lane: shape (count, dim).
-    [[nodiscard]] rows_view<E> keys(std::byte* page, std::uint32_t count, std::uint32_t head,
-                                    std::uint32_t dim) const noexcept {
-        return {key(page, 0) + std::size_t{head} * dim, count, dim, width};
+    [[nodiscard]] records_view values(const std::byte* page, std::uint32_t first,
+                                      std::uint32_t count) const noexcept {
+        if (ragged) return {page, count, 0, &slots(page)[first].value};
+        return {page + value_offset + std::size_t{first} * record.value, count, record.value};
     }
-    [[nodiscard]] rows_view<E> values(std::byte* page, std::uint32_t count, std::uint32_t head,
-                                      std::uint32_t dim) const noexcept {
-        return {value(page, 0) + std::size_t{head} * dim, count, dim, width};
+    [[nodiscard]] entry_record entry(const std::byte* page, std::uint32_t row) const noexcept {
+        if (!ragged) return {key(page, row), value(page, row), record};
+        const slot at = slots(page)[row];
+        const std::uint32_t end = row == 0 ? page_bytes : slots(page)[row - 1].key;
+        return {page + at.key, page + at.value, {at.value - at.key, end - at.value}};
+    }
+    /// Records of one size: where that of row `row` lies.
+    [[nodiscard]] std::byte* key(std::byte* page, std::uint32_t row) const noexcept {
+        return page + std::size_t{row} * record.key;
+    }
+    [[nodiscard]] std::byte* value(std::byte* page, std::uint32_t row) const noexcept {
+        return page + value_offset + std::size_t{row} * record.value;
+    }
+    [[nodiscard]] const std::byte* key(const std::byte* page, std::uint32_t row) const noexcept {
+        return page + std::size_t{row} * record.key;
+    }
+    [[nodiscard]] const std::byte* value(const std::byte* page, std::uint32_t row) const noexcept {
+        return page + value_offset + std::size_t{row} * record.value;
     }
 
-    void put(std::byte* page, std::uint32_t row, const E* k, const E* v) const noexcept {
-        std::memcpy(key(page, row), k, row_bytes());
-        std::memcpy(value(page, row), v, row_bytes());
+    // ------------------------------------------------------------------------------------------ writing
+    /// A page without entries; what its bytes were does not matter.
+    void begin(std::byte* page) const noexcept {
+        if (ragged) store_head(page, {0, page_bytes});
+    }
+    /// Whether a page with `used` entries has room for one of these sizes.
+    [[nodiscard]] bool takes(const std::byte* page, std::uint32_t used, record_bytes b) const noexcept {
+        if (!ragged) return used < rows;
+        const header h = head(page);
+        return header_bytes(h.entries + 1) + b.entry() <= h.lowest;
+    }
+    /// Entry `row` of the page, which has room for it; ragged records come in the order of their rows.
+    void put(std::byte* page, std::uint32_t row, const entry_record& e) const noexcept {
+        if (!ragged) {
+            std::memcpy(key(page, row), e.key, e.bytes.key);
+            std::memcpy(value(page, row), e.value, e.bytes.value);
+            return;
+        }
+        header h = head(page);
+        slot at{};
+        at.value = h.lowest - e.bytes.value;
+        at.key = at.value - e.bytes.key;
+        std::memcpy(page + at.value, e.value, e.bytes.value);
+        std::memcpy(page + at.key, e.key, e.bytes.key);
+        std::memcpy(page + header_bytes(row), &at, sizeof at);
+        h = {row + 1, at.key};
+        store_head(page, h);
     }
 
-    /// Zeroes what follows the first `used` rows, so that a page's bytes depend on its entries only.
+    /// Zeroes what no entry uses, so that a page's bytes depend on its entries only. `used`: its entries.
     void pad(std::byte* page, std::uint32_t used) const noexcept {
-        const std::size_t keys_end = used * row_bytes();
-        const std::size_t values_end = value_offset + used * row_bytes();
+        if (ragged) {
+            const header h = head(page);
+            std::memset(page + header_bytes(h.entries), 0, h.lowest - header_bytes(h.entries));
+            return;
+        }
+        const std::size_t keys_end = std::size_t{used} * record.key;
+        const std::size_t values_end = value_offset + std::size_t{used} * record.value;
         if (value_offset > keys_end) std::memset(page + keys_end, 0, value_offset - keys_end);
         std::memset(page + values_end, 0, page_bytes - values_end);
     }
 
   private:
+    struct header {
+        std::uint32_t entries, lowest; ///< lowest: where the records begin
+    };
+    struct slot {
+        std::uint32_t key, value; ///< offsets of an entry's records
+    };
+    static constexpr std::uint32_t slot_bytes = sizeof(slot);
+
+    [[nodiscard]] static constexpr std::uint32_t header_bytes(std::uint32_t entries) noexcept {
+        return static_cast<std::uint32_t>(sizeof(header)) + entries * slot_bytes;
+    }
+    [[nodiscard]] static header head(const std::byte* page) noexcept {
+        header h{};
+        std::memcpy(&h, page, sizeof h);
+        return h;
+    }
+    static void store_head(std::byte* page, const header& h) noexcept { std::memcpy(page, &h, sizeof h); }
+    [[nodiscard]] static const slot* slots(const std::byte* page) noexcept {
+        return reinterpret_cast<const slot*>(page + sizeof(header));
+    }
     static constexpr std::uint32_t round_up(std::uint32_t bytes) noexcept {
         return (bytes + line - 1) / line * line;
     }

@@ -6,23 +6,27 @@
 #include <kvtl/core/store/frame_pool.hpp>
 #include <kvtl/core/store/lane.hpp>
 #include <kvtl/core/store/page_format.hpp>
+#include <kvtl/core/store/record_rows.hpp>
 #include <kvtl/core/store/transfers.hpp>
 #include <kvtl/slots/layout.hpp>
 #include <kvtl/statistics.hpp>
 
 namespace kvtl { inline namespace v0 {
 
-/// Types bundles everything the shard's classes need: element, lane, layout, pool, transfers, device (see
-/// cache_types.hpp).
+/// Types bundles everything the shard's classes need: element, codec, lane, layout, pool, transfers, device
+/// (see cache_types.hpp).
 template <class Types> class page_store {
   public:
     using element_type = typename Types::element_type;
     using lane = typename Types::lane;
     using pool = typename Types::pool;
     using layout_state = typename Types::layout_state;
+    using codec_type = typename Types::codec;
 
     struct parts {
-        page_format<element_type> format;
+        page_format format;
+        page_format plain; ///< pages of plain rows: staged chunks of a prompt
+        const codec_type* codec = nullptr;
         layout_state* layout = nullptr;
         typename Types::transfers* io = nullptr;
         typename Types::device* device = nullptr;
@@ -45,7 +49,9 @@ template <class Types> class page_store {
     static constexpr std::uint32_t write_flights = 4;
     static constexpr std::uint32_t step_flights = 2;
 
-    [[nodiscard]] const page_format<element_type>& format() const noexcept { return p_.format; }
+    [[nodiscard]] const page_format& format() const noexcept { return p_.format; }
+    [[nodiscard]] const page_format& plain_format() const noexcept { return p_.plain; }
+    [[nodiscard]] const codec_type& codec() const noexcept { return *p_.codec; }
     [[nodiscard]] layout_state& layout() const noexcept { return *p_.layout; }
     [[nodiscard]] typename Types::transfers& io() const noexcept { return *p_.io; }
     [[nodiscard]] statistics& stats() const noexcept { return *p_.stats; }
@@ -83,10 +89,13 @@ template <class Types> class page_store {
         }
         return true;
     }
-    void release_stream(const lane& l) noexcept {
-        for (std::uint32_t i = 0; i < l.state().runs; ++i) p_.layout->release_run(l.run(i));
-        l.state().runs = 0;
+    /// Gives back runs [first, first + count) of a lane's stream; those behind them move up.
+    void release_runs(const lane& l, std::uint32_t first, std::uint32_t count) noexcept {
+        for (std::uint32_t i = first; i < first + count; ++i) p_.layout->release_run(l.run(i));
+        l.state().runs -= count;
+        for (std::uint32_t i = first; i < l.state().runs; ++i) l.run(i) = l.run(i + count);
     }
+    void release_stream(const lane& l) noexcept { release_runs(l, 0, l.state().runs); }
 
     // ------------------------------------------------------------------------------------------------------
     // writing

@@ -1,11 +1,12 @@
 // Rows of kept entries, in small blocks from one pool, so that a head that keeps little really takes little.
 //
 // What:   a lane (one head of one layer of one sequence) is a chain of blocks of 16 rows. A row is one
-//         entry: key, value, token number, score, log-weight and what the score policy remembers of it.
+//         entry: its records (slots/compressor.hpp), token number, score, log-weight and what the score
+//         policy remembers of it.
 //         Rows have no fixed order: attention does not care, and so an entry leaves by moving the last row
 //         into its place.
-// Shapes: a block holds K (16, D) and V (16, D) of E, then token (16), score (16), log_weight (16), record
-//         (16).
+// Shapes: a block holds 16 records of keys and 16 of values, each of the codec's bytes at most, then token
+//         (16), score (16), log_weight (16), remembered (16).
 // Cost:   push, pop and remove move one row; opening a lane walks its chain once (a link per 16 rows).
 // Limits: at most half a block per lane is unused on average; blocks never move.
 // SPDX-License-Identifier: MIT
@@ -13,6 +14,7 @@
 
 #include <kvtl/element.hpp>
 #include <kvtl/reservation.hpp>
+#include <kvtl/slots/compressor.hpp>
 #include <kvtl/unit.hpp>
 #include <kvtl/views.hpp>
 
@@ -41,7 +43,8 @@ struct block_chain {
     std::uint32_t rows = 0;
 };
 
-/// Blocks of equal size and the list of those that are free. Record: trivially copyable, one per entry.
+/// Blocks of equal size and the list of those that are free. E: the plain type. Record: what is remembered of
+/// an entry, trivially copyable.
 template <element E, class Record> class row_pool {
     static_assert(std::is_trivially_copyable_v<Record>);
 
@@ -49,22 +52,22 @@ template <element E, class Record> class row_pool {
     using element_type = E;
     using record_type = Record;
 
-    /// Bytes of a block for heads of `dim` numbers, a multiple of a cache line.
-    [[nodiscard]] static std::size_t block_bytes(std::size_t dim) noexcept { return offsets(dim).bytes; }
+    /// Bytes of a block for entries of these records, a multiple of a cache line.
+    [[nodiscard]] static std::size_t block_bytes(record_bytes b) noexcept { return offsets(b).bytes; }
     /// Bytes of the pool's table of links.
     [[nodiscard]] static std::size_t table_bytes(std::size_t blocks) noexcept {
         return blocks * sizeof(std::uint32_t);
     }
 
     row_pool() = default;
-    row_pool(std::span<std::byte> blocks, std::span<std::uint32_t> next, std::uint32_t dim) noexcept
-        : at_(offsets(dim)), memory_(blocks.data()), next_(next), dim_(dim),
+    row_pool(std::span<std::byte> blocks, std::span<std::uint32_t> next, record_bytes most) noexcept
+        : at_(offsets(most)), memory_(blocks.data()), next_(next), most_(most),
           free_count_(static_cast<std::uint32_t>(next.size())) {
         for (std::uint32_t i = 0; i < free_count_; ++i) next_[i] = i + 1 < free_count_ ? i + 1 : none;
         free_ = free_count_ > 0 ? 0 : none;
     }
 
-    [[nodiscard]] std::uint32_t dim() const noexcept { return dim_; }
+    [[nodiscard]] record_bytes most() const noexcept { return most_; }
     [[nodiscard]] std::size_t block_bytes() const noexcept { return at_.bytes; }
     [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(next_.size()); }
     [[nodiscard]] std::uint32_t free_blocks() const noexcept { return free_count_; }
@@ -72,11 +75,11 @@ template <element E, class Record> class row_pool {
     [[nodiscard]] std::uint32_t next(std::uint32_t block) const noexcept { return next_[block]; }
     [[nodiscard]] std::byte* bytes(std::uint32_t block) const noexcept { return memory_ + block * at_.bytes; }
 
-    [[nodiscard]] E* key(std::uint32_t block, std::uint32_t row) const noexcept {
-        return get<E>(block, 0) + std::size_t{row} * dim_;
+    [[nodiscard]] std::byte* key(std::uint32_t block, std::uint32_t row) const noexcept {
+        return bytes(block) + std::size_t{row} * most_.key;
     }
-    [[nodiscard]] E* value(std::uint32_t block, std::uint32_t row) const noexcept {
-        return get<E>(block, at_.value) + std::size_t{row} * dim_;
+    [[nodiscard]] std::byte* value(std::uint32_t block, std::uint32_t row) const noexcept {
+        return bytes(block) + at_.value + std::size_t{row} * most_.value;
     }
     [[nodiscard]] std::uint32_t* token(std::uint32_t block) const noexcept {
         return get<std::uint32_t>(block, at_.token);
@@ -122,7 +125,7 @@ template <element E, class Record> class row_pool {
     struct block_offsets {
         std::size_t value, token, score, log_weight, record, bytes;
     };
-    [[nodiscard]] static constexpr block_offsets offsets(std::size_t dim) noexcept {
+    [[nodiscard]] static constexpr block_offsets offsets(record_bytes b) noexcept {
         std::size_t used = 0;
         const auto put = [&used](std::size_t bytes) {
             const std::size_t at = used;
@@ -130,8 +133,8 @@ template <element E, class Record> class row_pool {
             return at;
         };
         block_offsets o{};
-        static_cast<void>(put(rows_per_block * dim * sizeof(E)));
-        o.value = put(rows_per_block * dim * sizeof(E));
+        static_cast<void>(put(std::size_t{rows_per_block} * b.key));
+        o.value = put(std::size_t{rows_per_block} * b.value);
         o.token = put(rows_per_block * sizeof(std::uint32_t));
         o.score = put(rows_per_block * sizeof(float));
         o.log_weight = put(rows_per_block * sizeof(float));
@@ -146,7 +149,8 @@ template <element E, class Record> class row_pool {
     block_offsets at_{};
     std::byte* memory_ = nullptr;
     std::span<std::uint32_t> next_;
-    std::uint32_t dim_ = 0, free_ = none, free_count_ = 0, used_peak_ = 0;
+    record_bytes most_{};
+    std::uint32_t free_ = none, free_count_ = 0, used_peak_ = 0;
 };
 
 /// A lane whose chain has been walked: rows by number. Valid until another view changes the same chain.
@@ -175,20 +179,25 @@ template <class Pool> class kept_rows {
         else
             return (pool_->record(in(i))[at(i)]);
     }
-    [[nodiscard]] E* key(std::uint32_t i) const noexcept { return pool_->key(in(i), at(i)); }
-    [[nodiscard]] E* value(std::uint32_t i) const noexcept { return pool_->value(in(i), at(i)); }
+    [[nodiscard]] std::byte* key_record(std::uint32_t i) const noexcept { return pool_->key(in(i), at(i)); }
+    [[nodiscard]] std::byte* value_record(std::uint32_t i) const noexcept {
+        return pool_->value(in(i), at(i));
+    }
+    /// The same where records are plain rows: for policies that work on stored rows.
+    [[nodiscard]] E* key(std::uint32_t i) const noexcept { return reinterpret_cast<E*>(key_record(i)); }
+    [[nodiscard]] E* value(std::uint32_t i) const noexcept { return reinterpret_cast<E*>(value_record(i)); }
 
-    /// f(first row, keys, values, log-weights) for the rows [begin, end), piece by piece.
+    /// f(first row, keys, values, log-weights) for the records of rows [begin, end), piece by piece.
     template <class F> void pieces(std::uint32_t begin, std::uint32_t end, F&& f) const noexcept {
         for (std::uint32_t i = begin; i < end;) {
             const std::uint32_t n = std::min(end, (i / rows_per_block + 1) * rows_per_block) - i;
-            const std::size_t dim = pool_->dim();
-            f(i, rows_view<E>{key(i), n, dim, dim}, rows_view<E>{value(i), n, dim, dim}, &log_weight(i));
+            f(i, records_view{key_record(i), n, pool_->most().key},
+              records_view{value_record(i), n, pool_->most().value}, &log_weight(i));
             i += n;
         }
     }
 
-    /// Adds a row with log-weight 0; key, value, score and record are the caller's to fill.
+    /// Adds a row with log-weight 0; records, score and what is remembered are the caller's to fill.
     std::uint32_t push(std::uint32_t token_number) const noexcept {
         const std::uint32_t i = chain_->rows++;
         if (i == chain_->blocks * rows_per_block) block_[i / rows_per_block] = pool_->extend(*chain_);
@@ -211,8 +220,8 @@ template <class Pool> class kept_rows {
         truncate(chain_->rows - 1);
     }
     void copy(std::uint32_t from, std::uint32_t to) const noexcept {
-        std::memcpy(key(to), key(from), pool_->dim() * sizeof(E));
-        std::memcpy(value(to), value(from), pool_->dim() * sizeof(E));
+        std::memcpy(key_record(to), key_record(from), pool_->most().key);
+        std::memcpy(value_record(to), value_record(from), pool_->most().value);
         token(to) = token(from);
         score(to) = score(from);
         log_weight(to) = log_weight(from);

@@ -20,14 +20,17 @@ template <class Types> class summaries {
     static constexpr bool of_index = detail::summarises<typename Types::index>();
     static constexpr bool of_remainder = detail::summarises<typename Types::remainder>();
     static constexpr bool any = of_index || of_remainder;
+    static constexpr bool rebuilds = requires { requires Types::index::rebuilds_keys; };
 
     /// One entry, decoded: (width) each.
     struct scratch {
         std::span<float> key, value;
+        std::span<element_type> row; ///< of a key that is rebuilt
         static scratch take(carver& c, std::size_t width) noexcept {
             scratch x;
             x.key = c.take<float>(any ? width : 0);
             x.value = c.take<float>(any ? width : 0);
+            x.row = c.take<element_type>(rebuilds ? width : 0);
             return x;
         }
     };
@@ -83,16 +86,17 @@ template <class Types> class summaries {
         }
     }
 
-    /// Keys of all entries of unit u from the index, for presets whose storage holds values only. keys: (G,
-    /// width).
-    void rebuild(std::uint32_t lane, std::uint32_t u, element_type* keys) const noexcept {
-        if constexpr (requires { index_->rebuild(summary_view{}, u, 0U, x_.key.data()); })
+    /// put(i, key) for the keys of all entries of unit u, rebuilt by the index, for presets whose storage
+    /// holds values only. key: (width).
+    template <class Put> void rebuild(std::uint32_t lane, std::uint32_t u, Put&& put) const noexcept {
+        if constexpr (rebuilds)
             for (std::uint32_t i = 0; i < shape_.max_entries; ++i) {
                 index_->rebuild(index_of(lane), u, i, x_.key.data());
-                simd::encode(x_.key.data(), keys + i * shape_.width(), shape_.width());
+                simd::encode(x_.key.data(), x_.row.data(), shape_.width());
+                put(i, x_.row.data());
             }
         else
-            static_cast<void>(lane), static_cast<void>(u), static_cast<void>(keys);
+            static_cast<void>(lane), static_cast<void>(u), static_cast<void>(put);
     }
 
   private:

@@ -20,15 +20,15 @@ template <class Types> class unit_store : public page_store<Types> {
     using pool = typename Types::pool;
     using parts = typename base::parts;
     using base::at, base::flush_writes, base::has_failed_writes, base::pool_of, base::queue_write,
-        base::release_stream, base::settle_all_writes, base::stream_page, base::unsettled_frame,
-        base::write_error;
+        base::release_runs, base::release_stream, base::settle_all_writes, base::stream_page,
+        base::unsettled_frame, base::write_error;
     static constexpr bool by_entry = Types::layout::by_entry;
 
     unit_store() = default;
     explicit unit_store(const parts& p) noexcept : base(p) {}
 
     /// How a unit's entries lie in its frames, and whose frames carry its writes.
-    [[nodiscard]] const page_format<element_type>& unit_format() const noexcept { return p_.format; }
+    [[nodiscard]] const page_format& unit_format() const noexcept { return p_.format; }
     [[nodiscard]] pool& write_pool(std::uint32_t lane_id) const noexcept { return pool_of(lane_id); }
     [[nodiscard]] static std::uint32_t entries_of(const unit_record& unit) noexcept { return unit.entries; }
     [[nodiscard]] static std::uint32_t flight_of(const unit_record& unit, const pool&) noexcept {
@@ -128,8 +128,7 @@ template <class Types> class unit_store : public page_store<Types> {
             std::uint32_t frame = unit.frames, row = 0;
             for (std::uint32_t e = unit.members; e != none; e = l.next_member(e)) {
                 std::byte* from = frames.bytes(stream_frame(l, e / p_.format.rows));
-                p_.format.put(frames.bytes(frame), row, p_.format.key(from, e % p_.format.rows),
-                              p_.format.value(from, e % p_.format.rows));
+                p_.format.put(frames.bytes(frame), row, p_.format.entry(from, e % p_.format.rows));
                 if (++row == p_.format.rows) frame = frames[frame].next, row = 0;
             }
         }

@@ -1,0 +1,109 @@
+// Entries outside a page, as plain rows to decide with and as the records that are stored: what a prompt
+// organises and what a split divides.
+//
+// What:   an entry that comes as rows is encoded once, one that comes from a page keeps its record and is
+//         decoded; so moving entries between pages never changes them. Where records are the rows themselves
+//         there is one copy of them.
+// Shapes: rows (n, width) of the plain type; records of the codec's bytes at most.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/reservation.hpp>
+#include <kvtl/slots/compressor.hpp>
+#include <kvtl/views.hpp>
+
+#include <cstring>
+#include <span>
+
+namespace kvtl { inline namespace v0 {
+
+/// The record of one entry that comes as rows; `scratch` holds it where it is not the rows themselves.
+template <class Types>
+[[nodiscard]] entry_record
+record_of(const typename Types::codec& codec, const typename Types::element_type* k,
+          const typename Types::element_type* v, std::span<std::byte> scratch) noexcept {
+    if constexpr (Types::compressor::rows_are_records) {
+        static_cast<void>(scratch);
+        return {reinterpret_cast<const std::byte*>(k), reinterpret_cast<const std::byte*>(v), codec.bytes()};
+    } else {
+        std::byte* value = scratch.data() + codec.bytes().key;
+        const std::uint32_t key_bytes = codec.encode_key(k, scratch.data());
+        return {scratch.data(), value, {key_bytes, codec.encode_value(v, value)}};
+    }
+}
+/// Bytes of scratch that record_of() needs.
+template <class Types> [[nodiscard]] constexpr std::size_t record_scratch(record_bytes b) noexcept {
+    return Types::compressor::rows_are_records ? 0 : b.entry();
+}
+
+template <class Types> class record_rows {
+  public:
+    using element_type = typename Types::element_type;
+    using codec_type = typename Types::codec;
+    static constexpr bool plain = Types::compressor::rows_are_records;
+
+    static record_rows take(carver& c, std::size_t rows, std::uint32_t width, record_bytes most) noexcept {
+        record_rows r;
+        r.width_ = width;
+        r.most_ = most;
+        r.k_ = c.take<element_type>(rows * width);
+        r.v_ = c.take<element_type>(rows * width);
+        r.records_ = c.take<std::byte>(rows * record_scratch<Types>(most));
+        r.bytes_ = c.take<record_bytes>(Types::compressor::ragged ? rows : 0);
+        return r;
+    }
+
+    [[nodiscard]] element_type* key(std::size_t i) const noexcept { return &k_[i * width_]; }
+    [[nodiscard]] element_type* value(std::size_t i) const noexcept { return &v_[i * width_]; }
+    [[nodiscard]] rows_view<element_type> keys(std::size_t first, std::size_t n) const noexcept {
+        return {k_.data() + first * width_, n, width_, width_};
+    }
+
+    /// Makes the record of row i, whose key and value are in place.
+    void encode(const codec_type& codec, std::size_t i) const noexcept {
+        if constexpr (!plain) {
+            const entry_record e = record_of<Types>(codec, key(i), value(i), records_.subspan(place(i)));
+            if constexpr (Types::compressor::ragged) bytes_[i] = e.bytes;
+        } else {
+            static_cast<void>(codec), static_cast<void>(i);
+        }
+    }
+    /// Entry i from rows.
+    void set(const codec_type& codec, std::size_t i, const element_type* k,
+             const element_type* v) const noexcept {
+        std::memcpy(key(i), k, width_ * sizeof(element_type));
+        std::memcpy(value(i), v, width_ * sizeof(element_type));
+        encode(codec, i);
+    }
+    /// Entry i from its record.
+    void load(const codec_type& codec, std::size_t i, const entry_record& e) const noexcept {
+        if constexpr (!plain) {
+            std::byte* to = &records_[place(i)];
+            std::memcpy(to, e.key, e.bytes.key);
+            std::memcpy(to + most_.key, e.value, e.bytes.value);
+            if constexpr (Types::compressor::ragged) bytes_[i] = e.bytes;
+        }
+        codec.decode_keys({e.key, 1, e.bytes.key}, key(i));
+        codec.decode_values({e.value, 1, e.bytes.value}, value(i));
+    }
+    [[nodiscard]] entry_record record(std::size_t i) const noexcept {
+        if constexpr (plain)
+            return {reinterpret_cast<const std::byte*>(key(i)), reinterpret_cast<const std::byte*>(value(i)),
+                    most_};
+        else if constexpr (Types::compressor::ragged)
+            return {&records_[place(i)], &records_[place(i) + most_.key], bytes_[i]};
+        else
+            return {&records_[place(i)], &records_[place(i) + most_.key], most_};
+    }
+
+  private:
+    [[nodiscard]] std::size_t place(std::size_t i) const noexcept { return i * most_.entry(); }
+
+    std::uint32_t width_ = 0;
+    record_bytes most_{};
+    std::span<element_type> k_, v_;
+    std::span<std::byte> records_;
+    std::span<record_bytes> bytes_; ///< ragged: of each record
+};
+
+}} // namespace kvtl::v0

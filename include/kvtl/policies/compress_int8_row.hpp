@@ -1,0 +1,117 @@
+// Compressor: signed bytes with one scale per row, symmetric around zero.
+//
+// What:   number d of a row is code[d] * scale, scale = largest magnitude / 127. Inner products and weighted
+//         sums are taken from the codes in registers; the scale is applied once per row, to the logit of a
+//         key and to the weight of a value.
+// Record: for each KV head of the lane a scale (f32), then D codes, up to the next multiple of 4 bytes. Keys
+//         and values alike: D + 4 bytes instead of 2 D.
+// Error:  half a code, 0.4 % of the row's largest magnitude, and the rounding to Plain where rows are
+// decoded. Cost:   attention reads half of the bytes of f16; encoding reads a row twice.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/simd/attend.hpp>
+#include <kvtl/slots/compressor.hpp>
+
+#include <cassert>
+#include <cstring>
+#include <string_view>
+
+namespace kvtl { inline namespace v0 {
+
+/// Plain: what window, sinks and waiting entries are.
+template <element Plain = f16> struct int8_row {
+    static constexpr std::string_view name = "int8_row";
+    using plain_type = Plain;
+    static constexpr key_domain domain = key_domain::post_rope;
+    static constexpr std::uint32_t granule = 1;
+    static constexpr bool ragged = false;
+    static constexpr bool rows_are_records = false;
+    static constexpr double relative_error = 0.5 / 127 + (std::same_as<Plain, bf16> ? 0x1p-8 : 0x1p-11);
+    struct config {
+        template <class Visit> void fields(Visit&&) {}
+    };
+
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config&, const record_shape& shape) noexcept
+            : shape_(shape), head_bytes_((sizeof(float) + shape.dim + 3) / 4 * 4) {}
+
+        [[nodiscard]] record_bytes bytes() const noexcept { return {row_bytes(), row_bytes()}; }
+
+        std::uint32_t encode_key(const Plain* row, std::byte* record) const noexcept {
+            for (std::uint32_t h = 0; h < shape_.heads; ++h, row += shape_.dim, record += head_bytes_) {
+                std::memset(record, 0, head_bytes_); // what follows the last code is stored too
+                const float scale = simd::quantise(row, codes(record), shape_.dim);
+                std::memcpy(record, &scale, sizeof scale);
+            }
+            return row_bytes();
+        }
+        std::uint32_t encode_value(const Plain* row, std::byte* record) const noexcept {
+            return encode_key(row, record);
+        }
+        void decode_keys(const records_view& records, Plain* rows) const noexcept {
+            for (std::size_t i = 0; i < records.count; ++i)
+                for (std::uint32_t h = 0; h < shape_.heads; ++h, rows += shape_.dim) {
+                    const std::byte* of_head = records.record(i) + std::size_t{h} * head_bytes_;
+                    simd::dequantise(codes(of_head), scale(of_head), rows, shape_.dim);
+                }
+        }
+        void decode_values(const records_view& records, Plain* rows) const noexcept {
+            decode_keys(records, rows);
+        }
+
+        void score(const float* q, std::size_t q_stride, std::size_t group, const records_view& keys,
+                   std::uint32_t head, float* out, std::size_t out_stride) const noexcept {
+            simd::score_rows<simd::default_arch>(q, group, q_stride, codes_of(keys, head), out, out_stride);
+            float scales[simd::attend_block];
+            scales_of(keys, head, scales);
+            for (std::size_t g = 0; g < group; ++g)
+                for (std::size_t i = 0; i < keys.count; ++i) out[g * out_stride + i] *= scales[i];
+        }
+        void accumulate(const float* weight, std::size_t group, const records_view& values,
+                        std::uint32_t head, float* acc, std::size_t acc_stride) const noexcept {
+            constexpr std::size_t block = simd::attend_block, at_once = 4;
+            float scales[block], scaled[at_once * block];
+            scales_of(values, head, scales);
+            for (std::size_t g = 0; g < group; g += at_once) {
+                const std::size_t n = std::min(at_once, group - g);
+                for (std::size_t j = 0; j < n; ++j)
+                    for (std::size_t i = 0; i < values.count; ++i)
+                        scaled[j * block + i] = weight[(g + j) * block + i] * scales[i];
+                simd::accumulate_rows<simd::default_arch>(scaled, n, codes_of(values, head),
+                                                          acc + g * acc_stride, acc_stride);
+            }
+        }
+
+      private:
+        [[nodiscard]] std::uint32_t row_bytes() const noexcept { return shape_.heads * head_bytes_; }
+        [[nodiscard]] static std::int8_t* codes(std::byte* of_head) noexcept {
+            return reinterpret_cast<std::int8_t*>(of_head + sizeof(float));
+        }
+        [[nodiscard]] static const std::int8_t* codes(const std::byte* of_head) noexcept {
+            return reinterpret_cast<const std::int8_t*>(of_head + sizeof(float));
+        }
+        [[nodiscard]] static float scale(const std::byte* of_head) noexcept {
+            float x = 0;
+            std::memcpy(&x, of_head, sizeof x);
+            return x;
+        }
+        [[nodiscard]] rows_view<std::int8_t> codes_of(const records_view& records,
+                                                      std::uint32_t head) const noexcept {
+            return {codes(records.data + std::size_t{head} * head_bytes_), records.count, shape_.dim,
+                    records.stride};
+        }
+        void scales_of(const records_view& records, std::uint32_t head, float* scales) const noexcept {
+            assert(records.count <= simd::attend_block);
+            for (std::size_t i = 0; i < records.count; ++i)
+                scales[i] = scale(records.record(i) + std::size_t{head} * head_bytes_);
+        }
+
+        record_shape shape_{};
+        std::uint32_t head_bytes_ = 0;
+    };
+};
+
+}} // namespace kvtl::v0

@@ -1,0 +1,54 @@
+// Presets whose stored entries are signed bytes with one scale per row (compress_int8_row.hpp): half of the
+// bytes of 16-bit entries, on storage, in memory and in the reads of every step. Window, sinks and waiting
+// entries stay 16-bit.
+//
+//   full_int8    everything is attended: the last 32 entries as they are, all older ones as bytes.
+//   snapkv_int8  snapkv_group, what it keeps as bytes.
+//   dynakv_int8  dynakv with clusters of bytes: twice the entries in a page.
+//   kvswap_int8  kvswap with groups of bytes.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/compress_int8_row.hpp>
+#include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/flexgen.hpp>
+#include <kvtl/presets/kvswap.hpp>
+#include <kvtl/presets/snapkv.hpp>
+
+namespace kvtl { inline namespace v0 {
+
+namespace presets {
+
+/// Entries leave the window 16 at a time. memory_bytes should hold all of them: what it does not hold is
+/// copied in at every step.
+struct full_int8 : full {
+    static constexpr std::string_view name = "full_int8";
+    static constexpr std::uint32_t window_tokens = 32;
+    using clusterer = head_groups<16>;
+    using compressor = int8_row<>;
+    using replacement = keep_first;
+};
+
+struct snapkv_int8 : snapkv_group {
+    static constexpr std::string_view name = "snapkv_int8";
+    using compressor = int8_row<>;
+};
+
+struct dynakv_int8 : dynakv {
+    static constexpr std::string_view name = "dynakv_int8";
+    using compressor = int8_row<>;
+};
+
+struct kvswap_int8 : kvswap {
+    static constexpr std::string_view name = "kvswap_int8";
+    using compressor = int8_row<>;
+};
+
+} // namespace presets
+
+template <class Geometry> using full_int8 = kv_manager<presets::full_int8, Geometry>;
+template <class Geometry> using snapkv_int8 = kv_manager<presets::snapkv_int8, Geometry>;
+template <class Geometry> using dynakv_int8 = kv_manager<presets::dynakv_int8, Geometry>;
+template <class Geometry> using kvswap_int8 = kv_manager<presets::kvswap_int8, Geometry>;
+
+}} // namespace kvtl::v0

@@ -1,0 +1,308 @@
+// What every compressor promises: the sizes it declares, a round trip within its error, and attention
+// straight from records that equals decode-then-attend in double precision; for extreme rows too, for one
+// head of a lane among several, and whatever lies around its records. SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/step/attend_records.hpp>
+#include <kvtl/core/store/page_format.hpp>
+#include <kvtl/geometry.hpp>
+#include <kvtl/slots/compressor.hpp>
+
+#include "support/oracle.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+namespace kvtl_test {
+
+using namespace kvtl;
+
+namespace compressor_suite {
+
+using any_model = geometry<kvtl::shape{}>;
+
+/// What decoding to plain rows rounds, which attention straight from records does not.
+template <class Policy>
+inline constexpr double rounding =
+    Policy::rows_are_records || std::same_as<typename Policy::plain_type, float> ? 0
+    : std::same_as<typename Policy::plain_type, f16>                             ? 0x1p-11
+                                                                                 : 0x1p-8;
+
+/// Rows as caches meet them, and rows as nobody should.
+enum class kind { normal, zeros, one_huge, denormal, constant, signs };
+inline constexpr kind kinds[] = {kind::normal,   kind::zeros,    kind::one_huge,
+                                 kind::denormal, kind::constant, kind::signs};
+
+/// A page of encoded entries of a lane and the rows they came from.
+template <class Policy> struct encoded {
+    using plain = typename Policy::plain_type;
+    using codec_type = typename Policy::template state<any_model>;
+    record_shape shape;
+    codec_type codec;
+    page_format format;
+    std::vector<plain> k, v;
+    std::vector<std::byte> page;
+    std::uint32_t n;
+
+    encoded(const record_shape& s, std::uint32_t entries, kind what, std::uint64_t seed)
+        : shape(s), codec(typename Policy::config{}, s),
+          format(page_format::packed(codec.bytes(), entries, Policy::ragged)), k(entries * s.width()),
+          v(entries * s.width()), page(format.page_bytes, std::byte{0xEE}), n(entries) {
+        oracle::generator random(seed);
+        for (std::uint32_t i = 0; i < n; ++i) {
+            fill(&k[i * s.width()], what, random);
+            fill(&v[i * s.width()], what, random);
+        }
+        format.begin(page.data());
+        std::vector<std::byte> record(codec.bytes().entry() + 16);
+        for (std::uint32_t i = 0; i < n; ++i) {
+            std::fill(record.begin(), record.end(), std::byte{0xAB});
+            std::byte* value = record.data() + codec.bytes().key + 8;
+            const std::uint32_t kb = codec.encode_key(&k[i * s.width()], record.data());
+            const std::uint32_t vb = codec.encode_value(&v[i * s.width()], value);
+            REQUIRE(kb <= codec.bytes().key);
+            REQUIRE(vb <= codec.bytes().value);
+            if (!Policy::ragged) {
+                CHECK(kb == codec.bytes().key);
+                CHECK(vb == codec.bytes().value);
+            }
+            // Nothing behind a record is written.
+            const auto untouched = [](std::byte b) { return b == std::byte{0xAB}; };
+            CHECK(std::all_of(record.data() + kb, value, untouched));
+            CHECK(std::all_of(value + vb, record.data() + record.size(), untouched));
+            format.put(page.data(), i, {record.data(), value, {kb, vb}});
+        }
+    }
+    void fill(plain* row, kind what, oracle::generator& random) const {
+        for (std::uint32_t d = 0; d < shape.width(); ++d) {
+            double x = random.normal();
+            if (what == kind::zeros) x = 0;
+            if (what == kind::one_huge) x = d % shape.dim == shape.dim / 3 ? 30000.0 : 0.01 * x;
+            if (what == kind::denormal) x *= 1e-7; // below the smallest normal f16
+            if (what == kind::constant) x = 1.25;
+            if (what == kind::signs) x = random.below(2) == 0 ? -3.0 : 3.0;
+            row[d] = from_float<plain>(static_cast<float>(x));
+        }
+    }
+    [[nodiscard]] records_view keys() const { return format.keys(page.data(), 0, n); }
+    [[nodiscard]] records_view values() const { return format.values(page.data(), 0, n); }
+    [[nodiscard]] std::vector<plain> decoded(bool of_keys) const {
+        std::vector<plain> rows(k.size());
+        if (of_keys)
+            codec.decode_keys(keys(), rows.data());
+        else
+            codec.decode_values(values(), rows.data());
+        return rows;
+    }
+};
+
+/// Largest error of a number against the largest of its row and head.
+template <class Policy>
+double round_trip_error(const encoded<Policy>& e, const std::vector<typename Policy::plain_type>& rows,
+                        const std::vector<typename Policy::plain_type>& back) {
+    oracle::largest_error error;
+    for (std::size_t first = 0; first < rows.size(); first += e.shape.dim) {
+        double largest = 0;
+        for (std::size_t d = first; d < first + e.shape.dim; ++d)
+            largest = std::max(largest, std::fabs(oracle::value(rows[d])));
+        for (std::size_t d = first; d < first + e.shape.dim; ++d) {
+            const double off = oracle::value(back[d]) - oracle::value(rows[d]);
+            error.see(off == 0 ? 0.0 : off / largest);
+        }
+    }
+    return error.value();
+}
+
+/// Softmax attention in double precision over decoded rows of one head. out: (G, D), then the mass of each
+/// entry, (G, N).
+template <class Plain>
+std::vector<double> attend_decoded(const record_shape& s, std::uint32_t head, const std::vector<float>& q,
+                                   std::size_t group, double scale, const std::vector<Plain>& k,
+                                   const std::vector<Plain>& v, const std::vector<float>& log_weight) {
+    const std::size_t n = k.size() / s.width(), dim = s.dim;
+    std::vector<double> out(group * (dim + n), 0.0);
+    for (std::size_t g = 0; g < group; ++g) {
+        std::vector<double> logit(n);
+        for (std::size_t i = 0; i < n; ++i) {
+            double sum = 0;
+            for (std::size_t d = 0; d < dim; ++d)
+                sum += static_cast<double>(q[g * dim + d]) * oracle::value(k[i * s.width() + head * dim + d]);
+            logit[i] = scale * sum + (log_weight.empty() ? 0.0 : static_cast<double>(log_weight[i]));
+        }
+        const double largest = *std::max_element(logit.begin(), logit.end());
+        double total = 0;
+        for (double& x : logit) total += x = std::exp(x - largest);
+        for (std::size_t i = 0; i < n; ++i) {
+            out[group * dim + g * n + i] = logit[i] / total;
+            for (std::size_t d = 0; d < dim; ++d)
+                out[g * dim + d] += logit[i] / total * oracle::value(v[i * s.width() + head * dim + d]);
+        }
+    }
+    return out;
+}
+
+} // namespace compressor_suite
+
+/// For head sizes, lanes of one and of several heads, and every kind of rows.
+template <class Policy> void compressor_contract() {
+    using namespace compressor_suite;
+    using G = any_model;
+    static_assert(compressor_for<Policy, G>);
+    SUBCASE("sizes: known before the first row, the same for equal shapes, whole bytes of every head") {
+        for (const std::uint32_t dim : {8U, 64U, 80U, 96U, 128U}) {
+            const typename Policy::template state<G> one({}, {1, dim}), three({}, {3, dim}),
+                again({}, {3, dim});
+            CHECK(one.bytes().key > 0);
+            CHECK(one.bytes().value > 0);
+            CHECK(three.bytes().key == again.bytes().key);
+            CHECK(three.bytes().value == again.bytes().value);
+            CHECK(three.bytes().key <= 3 * one.bytes().key);
+            CHECK(three.bytes().value <= 3 * one.bytes().value);
+            if (!Policy::ragged) { // rows of records stay aligned for what they consist of
+                CHECK(one.bytes().key % sizeof(typename Policy::plain_type) == 0);
+                CHECK(one.bytes().value % sizeof(typename Policy::plain_type) == 0);
+            }
+        }
+    }
+    SUBCASE("a round trip stays within the declared error") {
+        std::uint64_t seed = 1;
+        for (const std::uint32_t dim : {8U, 64U, 80U, 96U, 128U})
+            for (const std::uint32_t heads : {1U, 3U})
+                for (const kind what : kinds) {
+                    CAPTURE(dim);
+                    CAPTURE(heads);
+                    CAPTURE(static_cast<int>(what));
+                    const encoded<Policy> e({heads, dim}, 9, what, ++seed);
+                    const auto k = e.decoded(true), v = e.decoded(false);
+                    CHECK(round_trip_error(e, e.k, k) <= Policy::relative_error);
+                    CHECK(round_trip_error(e, e.v, v) <= Policy::relative_error);
+                    // One by one they are the same rows.
+                    std::vector<typename Policy::plain_type> row(e.shape.width());
+                    e.codec.decode_keys(e.keys().slice(5, 1), row.data());
+                    CHECK(std::memcmp(row.data(), &k[5 * row.size()], row.size() * sizeof row[0]) == 0);
+                }
+    }
+    SUBCASE("equal rows give equal records, whatever lay there before") {
+        const record_shape s{3, 80};
+        const encoded<Policy> e(s, 4, kind::normal, 77);
+        std::vector<std::byte> a(e.codec.bytes().key, std::byte{0x11}), b(a.size(), std::byte{0xFE});
+        const std::uint32_t n = e.codec.encode_key(e.k.data(), a.data());
+        CHECK(e.codec.encode_key(e.k.data(), b.data()) == n);
+        CHECK(std::equal(a.begin(), a.begin() + n, b.begin()));
+    }
+    SUBCASE("scores and sums from records equal those of decoded rows") {
+        std::uint64_t seed = 1000;
+        for (const std::uint32_t dim : {8U, 64U, 80U, 96U, 128U})
+            for (const std::size_t group : {1U, 4U, 7U})
+                for (const kind what : kinds) {
+                    CAPTURE(dim);
+                    CAPTURE(group);
+                    CAPTURE(static_cast<int>(what));
+                    const std::uint32_t n = 19, heads = 2;
+                    const encoded<Policy> e({heads, dim}, n, what, ++seed);
+                    const auto k = e.decoded(true), v = e.decoded(false);
+                    const auto q = oracle::normal_values<float>(group * dim, ++seed);
+                    std::vector<float> weight(group * simd::attend_block, NAN);
+                    oracle::generator random(++seed);
+                    for (std::size_t g = 0; g < group; ++g)
+                        for (std::uint32_t i = 0; i < n; ++i)
+                            weight[g * simd::attend_block + i] = static_cast<float>(random.uniform());
+                    for (std::uint32_t head = 0; head < heads; ++head) {
+                        std::vector<float> out(group * 40, -7.0F), acc(group * (dim + 3), 0.5F);
+                        e.codec.score(q.data(), dim, group, e.keys(), head, out.data(), 40);
+                        e.codec.accumulate(weight.data(), group, e.values(), head, acc.data(), dim + 3);
+                        oracle::largest_error error;
+                        for (std::size_t g = 0; g < group; ++g) {
+                            for (std::uint32_t i = 0; i < n; ++i) {
+                                double exact = 0, size = 1e-30;
+                                for (std::size_t d = 0; d < dim; ++d) {
+                                    const double x = oracle::value(k[(i * heads + head) * dim + d]) *
+                                                     static_cast<double>(q[g * dim + d]);
+                                    exact += x;
+                                    size += std::fabs(x);
+                                }
+                                error.relative(static_cast<double>(out[g * 40 + i]), exact, size);
+                            }
+                            CHECK(out[g * 40 + n] == -7.0F);
+                            for (std::size_t d = 0; d < dim; ++d) {
+                                double exact = 0.5, size = 0.5;
+                                for (std::uint32_t i = 0; i < n; ++i) {
+                                    const double x = oracle::value(v[(i * heads + head) * dim + d]) *
+                                                     static_cast<double>(weight[g * simd::attend_block + i]);
+                                    exact += x;
+                                    size += std::fabs(x);
+                                }
+                                error.relative(static_cast<double>(acc[g * (dim + 3) + d]), exact, size);
+                            }
+                            CHECK(acc[g * (dim + 3) + dim] == 0.5F);
+                        }
+                        // Decoded rows are rounded to the plain type, records are not.
+                        // A subnormal f16 has few digits left.
+                        const bool few = what == kind::denormal && rounding<Policy> > 0;
+                        CHECK(error.value() <= 2e-6 + (few ? 0.01 : rounding<Policy>));
+                    }
+                }
+    }
+    SUBCASE("attention over records: any number of entries, log-weights, masks, kept logits") {
+        std::uint64_t seed = 5000;
+        for (const std::uint32_t n : {1U, 31U, 32U, 33U, 100U})
+            for (const std::size_t group : {1U, 4U, 7U})
+                for (const bool weighted : {false, true}) {
+                    CAPTURE(n);
+                    CAPTURE(group);
+                    CAPTURE(weighted);
+                    const std::uint32_t dim = 80, heads = 3, head = 1;
+                    const encoded<Policy> e({heads, dim}, n, kind::normal, ++seed);
+                    const auto k = e.decoded(true), v = e.decoded(false);
+                    const auto q = oracle::normal_values<float>(group * dim, ++seed);
+                    std::vector<float> log_weight;
+                    if (weighted)
+                        for (std::uint32_t i = 0; i < n; ++i)
+                            log_weight.push_back(std::log(1.0F + static_cast<float>(i % 5)));
+                    const float scale = 0.11F;
+                    const auto exact =
+                        attend_decoded(e.shape, head, q, group, static_cast<double>(scale), k, v, log_weight);
+                    const auto g32 = static_cast<std::uint32_t>(group);
+                    std::vector<float> memory(partial_floats(group, dim)),
+                        scratch(simd::attend_scratch_floats(group)), out(group * dim), logit(group * (n + 2)),
+                        mass(n);
+                    const partial p = partial_at(memory.data(), g32, dim);
+                    const record_attention records(e.codec, {q.data(), dim, scale, head}, e.keys(),
+                                                   e.values());
+                    const float* w = weighted ? log_weight.data() : nullptr;
+                    reset(p);
+                    records.attend(w, p, scratch);
+                    finish(p, out.data(), dim);
+                    const double tolerance = 5e-6 + 4 * rounding<Policy>;
+                    oracle::largest_error error;
+                    for (std::size_t i = 0; i < out.size(); ++i)
+                        error.see(static_cast<double>(out[i]) - exact[i]);
+                    CHECK(error.value() <= tolerance);
+                    const std::vector<float> whole = out;
+                    reset(p);
+                    records.attend_keeping_logits(w, p, scratch, logit.data(), n + 2);
+                    finish(p, out.data(), dim);
+                    CHECK(out == whole);
+                    simd::shares_of_softmax(logit.data(), n + 2, n, p, mass.data());
+                    for (std::uint32_t i = 0; i < n; ++i) {
+                        double mean = 0;
+                        for (std::size_t g = 0; g < group; ++g)
+                            mean += exact[group * dim + g * n + i] / static_cast<double>(group);
+                        error.see(static_cast<double>(mass[i]) - mean);
+                    }
+                    CHECK(error.value() <= tolerance);
+                    // A query that the mask leaves out sees nothing.
+                    reset(p);
+                    records.attend(w, p, scratch, 1U);
+                    CHECK(p.sum[0] > 0);
+                    for (std::size_t g = 1; g < group; ++g) CHECK(p.sum[g] == 0.0F);
+                }
+    }
+}
+
+} // namespace kvtl_test

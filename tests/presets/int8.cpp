@@ -1,0 +1,98 @@
+// Presets of int8_row: with everything attended they are dense attention within the codec's error, they store
+// half of the bytes, and what moves between pages is never encoded again.
+// SPDX-License-Identifier: MIT
+#include <kvtl/presets/int8.hpp>
+
+#include "support/cache_fixture.hpp"
+#include "support/calibrated.hpp"
+
+namespace {
+using namespace kvtl_test;
+using any_model = kvtl::geometry<kvtl::shape{}>;
+
+template <class Preset> struct in_ram : Preset { using io = kvtl::in_memory; };
+template <class Preset> struct plain : Preset { using compressor = kvtl::raw<kvtl::f16>; };
+template <class Preset>
+using cache_of = kvtl::kv_manager<
+    Preset, any_model,
+    kvtl::supplied<kvtl::signal::q, kvtl::signal::k, kvtl::signal::v, kvtl::signal::calibration>>;
+
+using dynakv = in_ram<kvtl::presets::dynakv_int8>;
+using kvswap = in_ram<kvtl::presets::kvswap_int8>;
+/// Clusters whose entries lie in token order: the stream is written anew when a prompt is complete.
+struct dynakv_in_order : in_ram<kvtl::presets::dynakv_sequence_order> {
+    static constexpr std::string_view name = "dynakv_int8_in_order";
+    using compressor = kvtl::int8_row<>;
+};
+
+/// Logits of some tens, keys of a few: half a code of a key moves a logit by some hundredths.
+constexpr double coded = 0.15;
+
+/// One sequence; what it wrote and how far it was from dense attention.
+struct outcome {
+    double error;
+    kvtl::statistics stats;
+};
+template <class Preset>
+outcome run(typename cache_of<Preset>::config c, std::size_t prompt, std::size_t decode) {
+    using cache_type = cache_of<Preset>;
+    c.shape = {2, 4, 2, 64};
+    c.max_tokens = prompt + decode + 8;
+    c.attend_tokens = c.max_tokens;
+    c.keep_tokens = c.max_tokens;
+    c.memory_bytes = std::size_t{16} << 20;
+    const drift data(c.shape, c.max_tokens, 3);
+    auto cache = open_cache<cache_type>(c);
+    reader<cache_type> one(cache, data, 5);
+    one.prefill(prompt, 300);
+    one.decode(decode);
+    one.check_tokens();
+    return {one.error(), cache.stats()};
+}
+} // namespace
+
+TEST_CASE("dynakv_int8 is dense attention within the codec's error") {
+    kvtl_test::equals_dense<cache_of<dynakv>>({}, coded);
+}
+TEST_CASE("clusters of bytes in token order are dense attention within the codec's error") {
+    kvtl_test::equals_dense<cache_of<dynakv_in_order>>({}, coded);
+}
+TEST_CASE("full_int8 is dense attention within the codec's error") {
+    kvtl_test::equals_dense<kvtl::full_int8<any_model>>({}, coded);
+}
+
+TEST_CASE("kvswap_int8 is dense attention within the codec's error") {
+    const kvtl::shape shape{2, 4, 2, 64};
+    std::vector<float> adapter;
+    for (std::uint64_t layer = 0; layer < shape.layers; ++layer) {
+        const auto rows = random_rotation(std::size_t{shape.kv_heads} * shape.head_dim, layer + 1);
+        adapter.insert(adapter.end(), rows.begin(), rows.begin() + 32 * 128);
+    }
+    kvtl::calibration_writer out(shape, 1);
+    REQUIRE(out.add(kvtl::calibration_kind::joint_adapter, 32, adapter));
+    cache_of<kvswap>::config c;
+    c.calibration =
+        (std::filesystem::temp_directory_path() / ("kvtl-int8-" + std::to_string(::getpid()))).string();
+    REQUIRE(out.write(c.calibration));
+    c.index.rank = 32;
+    c.supplied = c.supplied | kvtl::signal::calibration;
+    const outcome coarse = run<kvswap>(c, 300, 60);
+    std::filesystem::remove(c.calibration);
+    CHECK(coarse.error < coded);
+    CHECK(coarse.error > exact); // bytes were attended, not rows
+}
+
+TEST_CASE("snapkv_int8 that may keep everything is dense attention within the codec's error") {
+    const outcome coarse = run<kvtl::presets::snapkv_int8>({}, 400, 60);
+    CHECK(coarse.error < coded);
+    CHECK(coarse.error > exact);
+}
+
+TEST_CASE_TEMPLATE("entries are counted, written and kept as records", P, dynakv, kvtl::presets::full_int8,
+                   kvtl::presets::snapkv_int8) {
+    const outcome bytes = run<P>({}, 600, 100), halves = run<plain<P>>({}, 600, 100);
+    CHECK(bytes.error < coded);
+    CHECK(halves.error < exact);
+    CHECK(bytes.stats.chosen_bytes * 128 == halves.stats.chosen_bytes * 68); // D + 4 bytes against 2 D
+    CHECK(bytes.stats.written_bytes * 10 <= halves.stats.written_bytes * 8);
+}
