@@ -8,9 +8,9 @@
 // bytes of stored elements read or written once, GFLOP/s two per multiply-add. Each benchmark first
 // checks its kernel against a double-precision sum and fails if they differ.
 // SPDX-License-Identifier: MIT
-#include <kvtl/simd/attention.hpp>
 #include <kvtl/simd/assign.hpp>
 #include <kvtl/simd/attend.hpp>
+#include <kvtl/simd/attention.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/causal.hpp>
 #include <kvtl/simd/checksum.hpp>

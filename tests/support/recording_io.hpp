@@ -6,8 +6,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/slots/io.hpp>
 #include <kvtl/io/in_memory.hpp>
+#include <kvtl/slots/io.hpp>
 
 #include <cstddef>
 #include <cstdint>

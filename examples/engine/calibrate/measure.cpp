@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "measure.hpp"
 
-#include <kvtl/simd/attention.hpp>
 #include <kvtl/io/superblock.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/simd/attend.hpp>
+#include <kvtl/simd/attention.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/simd/softmax.hpp>

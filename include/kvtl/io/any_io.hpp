@@ -11,10 +11,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/slots/io.hpp>
 #include <kvtl/io/in_memory.hpp>
 #include <kvtl/io/posix_file.hpp>
 #include <kvtl/io/throttled.hpp>
+#include <kvtl/slots/io.hpp>
 #include <kvtl/status.hpp>
 
 #if defined(KVTL_HAS_URING) && KVTL_HAS_URING

@@ -13,10 +13,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/slots/io.hpp>
 #include <kvtl/io/file_system.hpp>
 #include <kvtl/io/superblock.hpp>
 #include <kvtl/io/transfer.hpp>
+#include <kvtl/slots/io.hpp>
 #include <kvtl/status.hpp>
 
 #include <fcntl.h>

@@ -15,8 +15,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/slots/io.hpp>
 #include <kvtl/io/transfer.hpp>
+#include <kvtl/slots/io.hpp>
 #include <kvtl/status.hpp>
 
 #include <algorithm>

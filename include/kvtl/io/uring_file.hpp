@@ -19,8 +19,8 @@
 #pragma once
 
 #include <kvtl/io/cache_file.hpp>
-#include <kvtl/slots/io.hpp>
 #include <kvtl/io/transfer.hpp>
+#include <kvtl/slots/io.hpp>
 #include <kvtl/status.hpp>
 
 #include <liburing.h>
