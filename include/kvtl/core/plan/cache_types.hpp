@@ -64,7 +64,7 @@ template <class Preset, class Geometry> struct cache_types {
     using pool = frame_pool<replacement>;
     using transfers = kvtl::transfers<queue, pool>;
     /// Units are runs of consecutive entries: they need no records beyond residency (group_store.hpp).
-    static constexpr bool sequential = detail::sequential_units<clusterer>() && layout::by_entry;
+    static constexpr bool sequential = store_of_preset<Preset>() == store_kind::groups;
     using unit_type = std::conditional_t<sequential, group_record, unit_record>;
     using lane = lane_view<element_type, typename clusterer::lane, unit_type>;
     using lane_table = kvtl::lane_table<lane>;
