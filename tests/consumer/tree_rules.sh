@@ -76,6 +76,9 @@ done < <(grep -rE '^[[:space:]]*#[[:space:]]*include[[:space:]]*<kvtl/' include 
             print file ": includes " $2 "; core may not know a policy"
         else if (from == "policies" && (to == "io" || to == "layout"))
             print file ": includes " $2 "; a policy may not know devices or layouts"
+        else if (from == "policies" && to == "slots" && $2 !~ /policy.hpp$/ && # retain_*: slots/retention.hpp
+                 substr(file, 23, 3) != substr($2, 12, 3))
+            print file ": includes " $2 ", which is the header of another slot"
     }' || true)
 roots=$(find include/kvtl -maxdepth 1 -name '*.hpp' | wc -l)
 ((roots <= 14)) || breach "include/kvtl/: $roots headers; the limit is 14, the rest belongs into a folder"

@@ -42,25 +42,22 @@ template <class Preset, class Manager> class refused_cache {
 
     result<sequence_id> begin();
     status end(sequence_id) noexcept;
-    status prefill(sequence_id, std::size_t layer, const layer_input&, std::span<float>,
-                   unsigned shard = 0) noexcept;
-    status attend(sequence_id, std::size_t layer, const layer_input&, std::span<float>,
-                  unsigned shard = 0) noexcept;
-    status append(sequence_id, std::size_t layer, const layer_input&, unsigned shard = 0) noexcept;
-    status prefetch(sequence_id, std::size_t layer, std::span<const float> q, unsigned shard = 0) noexcept;
+    status prefill(sequence_id, std::size_t, const layer_input&, std::span<float>, unsigned = 0) noexcept;
+    status attend(sequence_id, std::size_t, const layer_input&, std::span<float>, unsigned = 0) noexcept;
+    status append(sequence_id, std::size_t, const layer_input&, unsigned = 0) noexcept;
+    status prefetch(sequence_id, std::size_t, std::span<const float>, unsigned = 0) noexcept;
     template <class Visit>
-    status select(sequence_id, std::size_t layer, std::span<const float> q, Visit&&,
-                  unsigned shard = 0) noexcept {
+    status select(sequence_id, std::size_t, std::span<const float>, Visit&&, unsigned = 0) noexcept {
         return {}; // a body, as a visitor may be of a local type
     }
-    status rewind(sequence_id, std::size_t n) noexcept;
+    status rewind(sequence_id, std::size_t) noexcept;
     status retry_writes(sequence_id) noexcept;
-    statistics stats() const noexcept;
-    unsigned shards() const noexcept;
-    refused_cache& shard(unsigned) noexcept;
-    unsigned shard_of(sequence_id) const noexcept;
-    io_facts facts() const noexcept;
-    std::size_t tokens(sequence_id, std::size_t layer) noexcept;
+    [[nodiscard]] statistics stats() const noexcept;
+    [[nodiscard]] unsigned shards() const noexcept;
+    [[nodiscard]] refused_cache& shard(unsigned) noexcept;
+    [[nodiscard]] unsigned shard_of(sequence_id) const noexcept;
+    [[nodiscard]] io_facts facts() const noexcept;
+    std::size_t tokens(sequence_id, std::size_t) noexcept;
 };
 
 }} // namespace kvtl::v0

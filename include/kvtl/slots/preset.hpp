@@ -25,6 +25,9 @@
 //   schedule      unread     read (by the engine and prefetch)  read
 //   io            unread     read                               read
 //
+// With a window that holds the whole sequence (`full`, the only one) units are never formed: clusterer, index
+// and selector are then unread as well.
+//
 // A preset that drops and retrieves is an ordinary preset: the prompt is thinned out when it ends, what is
 // left goes to storage and is retrieved from:
 //
@@ -40,6 +43,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/config.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/slots/budget.hpp>
 #include <kvtl/slots/clusterer.hpp>
@@ -133,6 +137,12 @@ template <class T>
 concept storage_is_read = retrieves<T> ||
     (std::same_as<typename T::layout, sequence_order>&& std::same_as<typename T::replacement, lru>&&
          std::same_as<typename T::schedule, on_demand>&& std::same_as<typename T::io, in_memory>);
+/// Where the window holds the whole sequence (`full`) nothing is ever on storage to be grouped or chosen.
+template <class T>
+concept window_leaves_units =
+    !retrieves<T> || T::window_tokens != whole_sequence ||
+    (std::same_as<typename T::clusterer, single_tokens> && std::same_as<typename T::index, no_index> &&
+     std::same_as<typename T::selector, all_units>);
 template <class T>
 concept index_is_read = std::same_as<typename T::index, no_index> || T::selector::uses_scores ||
     detail::rebuilds_keys<typename T::index>();
@@ -261,8 +271,8 @@ template <class T> [[nodiscard]] consteval signal needed_signals() {
 
 template <class T, class G, class Supplied>
 concept preset_for = has_all_slots<T> && says_window<T> && slots_are_filled<T, G> && storage_is_read<T> &&
-    index_is_read<T> && remainder_is_read<T> && retention_is_read<T> && budget_is_read<T> &&
-    position_is_read<T> && stored_rows_agree<T> && mass_is_fed<T> && mass_is_complete<T> &&
+    window_leaves_units<T> && index_is_read<T> && remainder_is_read<T> && retention_is_read<T> &&
+    budget_is_read<T> && position_is_read<T> && stored_rows_agree<T> && mass_is_fed<T> && mass_is_complete<T> &&
     retrieval_agrees<T> && dropping_agrees<T, G> && contains(Supplied::value, needed_signals<T>());
 
 template <class T> [[nodiscard]] constexpr std::string_view preset_name() noexcept {

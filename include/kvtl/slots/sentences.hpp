@@ -216,6 +216,11 @@ template <class T, class G, class Supplied> consteval bool explain_preset() {
     if constexpr (has_all_slots<T>) {
         explain_each_slot<T, G>();
         explain_unread_slots<T>();
+        if constexpr (says_window<T> && slots_are_filled<T, G>)
+            static_assert(
+                holds(window_leaves_units<T>),
+                "[kvtl] preset: nothing reads its clusterer, index and selector, as its window holds "
+                "the whole sequence; declare window_tokens");
         explain_retrieval<T>();
         if constexpr (drops_entries<T> && retention_names_score<typename T::retention> &&
                       budget_declares<typename T::budget> && position_declares<typename T::position> &&
