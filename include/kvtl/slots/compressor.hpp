@@ -29,6 +29,7 @@
 
 #include <kvtl/element.hpp>
 #include <kvtl/signals.hpp>
+#include <kvtl/slots/summary.hpp>
 
 #include <concepts>
 #include <cstddef>
@@ -145,6 +146,14 @@ concept stored_rows_agree = requires {
 || !(
        requires { requires T::index::streams_keys; } || requires { requires T::retention::merges; });
 
+/// Records with sizes of their own are found by their unit, or in runs of consecutive entries.
+template <class T>
+concept ragged_records_agree = requires {
+    requires !T::compressor::ragged;
+}
+|| (!T::layout::by_entry ||
+    (detail::sequential_units<typename T::clusterer>() && !requires { requires T::index::rebuilds_keys; }));
+
 template <class P, class G> consteval void explain_compressor() {
     static_assert(compressor_declares_rows<P>, "[kvtl] compressor: declare plain_type as float, f16 or bf16");
     static_assert(compressor_declares_records<P>,
@@ -166,6 +175,13 @@ template <class P, class G> consteval void explain_compressor() {
                       "[kvtl] compressor: stores encode one row at a time, keys after RoPE, with nothing "
                       "fitted to a lane or calibrated so far; declare granule = 1 and "
                       "key_domain::post_rope, and neither fits_lanes nor calibrated");
+}
+template <class T> consteval void explain_ragged_records() {
+    static_assert(
+        ragged_records_agree<T>,
+        "[kvtl] compressor: ragged records cannot be found one by one, nor without their keys; use a "
+        "layout that places units, or a clusterer whose units are runs of consecutive entries and an "
+        "index that leaves the keys on storage");
 }
 template <class T> consteval void explain_stored_rows() {
     static_assert(stored_rows_agree<T>,

@@ -244,6 +244,7 @@ template <class T, class G, class Supplied> consteval bool explain_preset() {
             "and queues need what io/device.hpp lists");
         explain_compressor<typename T::compressor, G>();
         explain_stored_rows<T>();
+        explain_ragged_records<T>();
         if constexpr (selector_declares_scores<typename T::selector, G> &&
                       index_declares_scores<typename T::index, G>) {
             static_assert(selector_has_its_scores<T>, "[kvtl] selector: it chooses by score, but this index "

@@ -379,7 +379,7 @@ concept preset_for = has_all_slots<T> && says_window<T> && clusterer_for<typenam
     index_for<typename T::index, G> && selector_for<typename T::selector, G> &&
     layout_for<typename T::layout, G> && replacement_for<typename T::replacement, G> &&
     io_policy<typename T::io> && compressor_for<typename T::compressor, G> && stored_rows_agree<T> &&
-    selector_has_its_scores<T> && mass_is_complete<T> && granularity_agrees<T> &&
+    ragged_records_agree<T> && selector_has_its_scores<T> && mass_is_complete<T> && granularity_agrees<T> &&
     remainder_for<typename T::remainder, G> && queries_agree<T> && predictions_come<T> &&
     streamed_keys_in_order<T> && shared_units_agree<T> && shared_queries_agree<T> &&
     contains(Supplied::value, needed_signals<T>());

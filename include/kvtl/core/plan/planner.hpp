@@ -172,6 +172,7 @@ template <class Preset, class Geometry> class planner {
                 s.batch_scratch = cluster.batch_scratch_bytes(s.spare, s.width);
             }
         s.means = types::means;
+        s.ragged = types::compressor::ragged;
         s.chains = types::layout::by_entry && !types::sequential;
         if constexpr (types::sequential) {
             // A group may begin in the middle of a page.
@@ -185,6 +186,7 @@ template <class Preset, class Geometry> class planner {
         const std::uint32_t run_pages = types::layout::by_entry ? 8 : 2 * p.unit_pages;
         std::uint32_t stream_pages = format.pages_for(s.chain_entries);
         if constexpr (types::sequential) {
+            s.stream_pages = s.ragged ? stream_pages + 1 : 0;
             stream_pages = runner::store::stream_pages(stream_pages);
         } else if constexpr (!types::compressor::rows_are_records) { // chunks wait apart, as plain rows
             const std::uint32_t staged_pages =

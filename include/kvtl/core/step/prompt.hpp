@@ -253,8 +253,11 @@ template <class Types> class prompt_builder {
         const lane l = store_->at(lane_id);
         lane_state& s = l.state();
         std::uint32_t n = 0;
-        for (std::uint32_t u = 0; u < s.units; ++u)
+        std::size_t stored_bytes = 0;
+        for (std::uint32_t u = 0; u < s.units; ++u) {
+            stored_bytes += store_->bytes_of(l, u);
             if (status done = load_unit(l, u, n); !done) return done;
+        }
         const std::uint32_t stored = n;
         for (std::uint32_t i = 0; i < s.buffered; ++i, ++n) {
             x_.rows.set(store_->codec(), n, l.buffer_k(i), l.buffer_v(i));
@@ -266,19 +269,21 @@ template <class Types> class prompt_builder {
         // The old table stays in the arena until the new units are on storage.
         const std::uint32_t old_units = s.units;
         std::copy_n(&l.unit(0), old_units, x_.old_unit.begin());
+        if constexpr (store::ragged) std::copy_n(&l.extent(0), old_units, x_.old_extent.begin());
         make_units(lane_id, 0, keys, units, s.tokens);
         if constexpr (by_entry) {
-            static_cast<void>(stored);
+            static_cast<void>(stored), static_cast<void>(stored_bytes);
             rechain(l, units, n);
         } else {
             if (status done = place_units(lane_id, 0, {}, units, 0, 0); !done) {
                 s.units = old_units;
                 std::copy_n(x_.old_unit.begin(), old_units, &l.unit(0));
+                if constexpr (store::ragged) std::copy_n(x_.old_extent.begin(), old_units, &l.extent(0));
                 refresh_means(lane_id, keys, stored);
                 return done;
             }
             for (std::uint32_t u = 0; u < old_units; ++u) store_->layout().release(x_.old_unit[u].where);
-            store_->stats().bytes_moved_by_updates += stored * store_->format().entry_bytes();
+            store_->stats().bytes_moved_by_updates += stored_bytes;
         }
         s.buffered = 0;
         s.founded = founded;
@@ -300,6 +305,8 @@ template <class Types> class prompt_builder {
         std::span<std::uint32_t> entry;        ///< (rows) entry-wise layouts: place in the stream
         std::span<std::uint32_t> begin;        ///< (units + 1)
         std::span<unit_record> old_unit;
+        std::span<unit_extent> old_extent;
+        std::span<std::uint32_t> pages; ///< (units) ragged records
         std::span<std::byte> cluster;
         std::span<std::uint32_t> chain, strength;
         std::span<chosen_unit> chosen;
@@ -317,6 +324,8 @@ template <class Types> class prompt_builder {
             a.entry = c.take<std::uint32_t>(by_entry ? rows : 0);
             a.begin = c.take<std::uint32_t>(units + 1);
             a.old_unit = c.take<unit_record>(units);
+            a.old_extent = c.take<unit_extent>(store::ragged ? units : 0);
+            a.pages = c.take<std::uint32_t>(store::ragged ? units : 0);
             a.cluster = c.take<std::byte>(cluster.scratch_bytes(rows, s.width));
             a.chain = c.take<std::uint32_t>(units);
             a.strength = c.take<std::uint32_t>(units);
@@ -439,7 +448,17 @@ template <class Types> class prompt_builder {
         const lane l = store_->at(lane_id);
         const auto& format = store_->format();
         arrange_order(lane_id, lane_in_layer, in, units, chunk);
-        const arrangement a{x_.chain.first(units), x_.strength.first(units), l.units(), format.rows};
+        arrangement a{x_.chain.first(units), x_.strength.first(units), l.units(), format.rows};
+        if constexpr (store::ragged) {
+            for (std::uint32_t u = 0; u < units; ++u) {
+                page_format::page_counter count{format.page_bytes};
+                for (std::uint32_t i = x_.begin[u]; i < x_.begin[u + 1]; ++i)
+                    count.add(x_.rows.record(first_row + x_.order[i]).bytes);
+                x_.pages[u] = count.pages;
+                l.extent(u) = {};
+            }
+            a.page_count = x_.pages.first(units);
+        }
         if (!store_->layout().arrange(a)) return no_storage();
         if (status s = store_->ensure_space(0); !s) return release_all(l, s);
         page_writer out(*this);
@@ -447,10 +466,16 @@ template <class Types> class prompt_builder {
             const std::uint32_t entries = l.unit(u).entries;
             for (std::uint32_t i = 0, at = 0; at < entries; ++i) {
                 std::byte* page = out.next();
+                format.begin(page);
                 std::uint32_t row = 0;
-                for (; row < format.rows && at < entries; ++row, ++at) {
-                    const std::uint32_t from = first_row + x_.order[x_.begin[u] + at];
-                    format.put(page, row, x_.rows.record(from));
+                for (; at < entries; ++row, ++at) {
+                    const entry_record e = x_.rows.record(first_row + x_.order[x_.begin[u] + at]);
+                    if (!format.takes(page, row, e.bytes)) break;
+                    format.put(page, row, e);
+                    if constexpr (store::ragged) {
+                        unit_extent& x = l.extent(u);
+                        x = {i + 1, format.room(page), x.bytes + e.bytes.entry()};
+                    }
                 }
                 format.pad(page, row);
                 if (status s = out.put(store_->layout().page(l.unit(u).where, i)); !s)
@@ -527,7 +552,7 @@ template <class Types> class prompt_builder {
                     f.add(store_->stream_page(l, seen), first_page_ + pages++, none);
                 }
         } else {
-            for (; pages < format.pages_for(unit.entries); ++pages)
+            for (; pages < store_->pages_of(l, u); ++pages)
                 f.add(store_->layout().page(unit.where, pages), first_page_ + pages, none);
         }
         if (status s = store_->io().submit_reads(id, *frames_, true); !s) return s;
@@ -549,8 +574,12 @@ template <class Types> class prompt_builder {
                 copy(frames_->bytes(slot), e % format.rows, e);
             }
         } else {
-            for (std::uint32_t i = 0; i < unit.entries; ++i)
-                copy(frames_->bytes(first_page_ + i / format.rows), i % format.rows, none);
+            std::uint32_t slot = first_page_;
+            for (std::uint32_t left = unit.entries; left > 0; ++slot) {
+                const std::uint32_t rows = format.entries_in(frames_->bytes(slot), left);
+                for (std::uint32_t row = 0; row < rows; ++row) copy(frames_->bytes(slot), row, none);
+                left -= rows;
+            }
         }
         return {};
     }

@@ -272,8 +272,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             }
             const bool unwanted =
                 end == fate::dropped || (end == fate::attended && !is_chosen(w.lane, w.unit));
-            if (unwanted)
-                store_->stats().wasted_bytes += store_->entries_of(unit) * store_->format().entry_bytes();
+            if (unwanted) store_->stats().wasted_bytes += store_->bytes_of(l, w.unit);
             if (unwanted || failed)
                 store_->evict(l, w.unit, frames);
             else

@@ -107,7 +107,6 @@ template <class Types> class step_attention {
 
     void count_choice(std::span<const lane_ref> lanes) noexcept {
         statistics& stats = store_->stats();
-        const std::size_t entry = store_->format().entry_bytes();
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const lane l = store_->at(lanes[i].id);
             for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i])) {
@@ -117,11 +116,12 @@ template <class Types> class step_attention {
                     unit.frames != none && store_->flight_of(unit, store_->pool_of(lanes[i].id)) == none;
                 ++stats.chosen_units;
                 stats.reused_units += l.chosen_before()[c.unit / 64] >> (c.unit % 64) & 1;
-                stats.chosen_bytes += entries * entry;
+                const std::size_t bytes = store_->bytes_of(l, c.unit);
+                stats.chosen_bytes += bytes;
                 if (hit)
-                    stats.resident_chosen_bytes += entries * entry;
+                    stats.resident_chosen_bytes += bytes;
                 else
-                    stats.useful_bytes += entries * entry, stats.read_entries += entries;
+                    stats.useful_bytes += bytes, stats.read_entries += entries;
             }
         }
     }

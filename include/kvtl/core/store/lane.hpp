@@ -27,6 +27,8 @@ struct lane_sizes {
         0; ///< entries of the recent window; one more row holds the token of the current step
     std::uint32_t buffer = 0;        ///< rows of the buffer
     std::uint32_t runs = 0;          ///< page runs a lane may hold
+    bool ragged = false;             ///< records have sizes of their own
+    std::uint32_t stream_pages = 0;  ///< runs of ragged records: pages of a lane's stream, at most
     bool means = false;              ///< units have means
     bool chains = false;             ///< entry-wise layout: units are chains of entries
     std::uint32_t chain_entries = 0; ///< rows that a lane's stream may have, gaps included
@@ -39,7 +41,7 @@ struct lane_sizes {
 
 /// Offsets of a lane's arrays in its block.
 template <element E, class ClustererLane, class Unit = unit_record> struct lane_offsets {
-    std::size_t state = 0, clusterer = 0, units = 0, runs = 0, chain = 0;
+    std::size_t state = 0, clusterer = 0, units = 0, extents = 0, runs = 0, page_first = 0, chain = 0;
     std::size_t buffer_unit = 0, buffer_entry = 0;
     std::size_t means = 0;
     std::size_t index_lane = 0, index_units = 0, remainder_lane = 0, remainder_units = 0;
@@ -61,6 +63,8 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         o.state = put(sizeof(lane_state));
         o.clusterer = put(sizeof(ClustererLane));
         o.units = put(s.max_units * sizeof(Unit));
+        o.extents = put(s.ragged ? s.max_units * sizeof(unit_extent) : 0);
+        o.page_first = put(s.stream_pages * sizeof(std::uint32_t));
         o.chosen = put((s.max_units + 63) / 64 * sizeof(std::uint64_t));
         o.runs = put(s.runs * sizeof(std::uint32_t));
         o.chain = put(s.chains ? s.chain_entries * sizeof(std::uint32_t) : 0);
@@ -101,6 +105,14 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
 
     [[nodiscard]] Unit& unit(std::uint32_t i) const noexcept { return get<Unit>(at_->units)[i]; }
     [[nodiscard]] std::span<Unit> units() const noexcept { return {get<Unit>(at_->units), state().units}; }
+    /// Ragged records: what they take of the unit's pages.
+    [[nodiscard]] unit_extent& extent(std::uint32_t i) const noexcept {
+        return get<unit_extent>(at_->extents)[i];
+    }
+    /// Runs of ragged records: the first entry of page i of the stream.
+    [[nodiscard]] std::uint32_t& page_first(std::uint32_t i) const noexcept {
+        return get<std::uint32_t>(at_->page_first)[i];
+    }
     /// (U, width) float32.
     [[nodiscard]] float* mean(std::uint32_t u) const noexcept {
         return get<float>(at_->means) + std::size_t{u} * sizes_->width;
