@@ -90,14 +90,15 @@ lane_content look_at(Cache& cache, io_log& log, const drift& data, std::uint32_t
     };
     using types = typename Cache::types;
     std::map<std::string, std::uint32_t> by_record;
-    if constexpr (!types::compressor::rows_are_records) {
+    if constexpr (!types::plain_records) {
         std::vector<std::byte> scratch(l.sizes().record.entry());
         for (std::uint32_t t = 0; t < data.tokens(); ++t)
-            by_record[text_of(kvtl::record_of<types>(store.codec(), data.key(layer, t, lane),
-                                                     data.value(layer, t, lane), scratch))] = t;
+            by_record[text_of(kvtl::record_of<types>(store.codec(), l.sizes().record,
+                                                     data.key(layer, t, lane), data.value(layer, t, lane),
+                                                     0.0F, scratch))] = t;
     }
     const auto token_in = [&](const std::byte* page, std::uint32_t row) {
-        if constexpr (types::compressor::rows_are_records) {
+        if constexpr (types::plain_records) {
             return token_of(reinterpret_cast<const float*>(format.key(page, row)),
                             reinterpret_cast<const float*>(format.value(page, row)));
         } else {

@@ -209,8 +209,8 @@ template <class Preset, class Geometry> class shard {
     template <class Visit> void views(std::uint32_t slot, std::uint32_t layer, Visit&& visit) noexcept {
         const auto lanes = lanes_of(slot, layer);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
-            constexpr std::uint32_t shown_rows =
-                types::compressor::rows_are_records ? none : memory::shown_rows;
+            static_assert(!types::weighted, "[kvtl] select: entries carry weights, which rows do not show");
+            constexpr std::uint32_t shown_rows = types::plain_records ? none : memory::shown_rows;
             const lane l = store_.at(lanes[i].id);
             const lane_state& s = l.state();
             const auto block = [&](const element_type* k, const element_type* v, std::uint32_t rows) {
@@ -240,7 +240,7 @@ template <class Preset, class Geometry> class shard {
                     const std::uint32_t rows = format.entries_in(page, left);
                     for (std::uint32_t at = 0; at < rows; at += shown_rows) {
                         const std::uint32_t n = std::min(rows - at, shown_rows);
-                        if constexpr (types::compressor::rows_are_records) {
+                        if constexpr (types::plain_records) {
                             block(reinterpret_cast<const element_type*>(format.key(page, at)),
                                   reinterpret_cast<const element_type*>(format.value(page, at)), n);
                         } else {

@@ -67,7 +67,9 @@ template <class Types> class group_growth {
         for (std::uint32_t e = first; e < end; ++e) {
             const auto* k = l.window_k(s.window_begin + e - first);
             const auto* v = l.window_v(s.window_begin + e - first);
-            store_->put_entry(lane_id, e, frames, record_of<Types>(store_->codec(), k, v, record_));
+            store_->put_entry(lane_id, e, frames,
+                              record_of<Types>(store_->codec(), l.sizes().record, k, v,
+                                               l.weight_at(l.window_w(s.window_begin + e - first)), record_));
             sums_->absorb(lane_id, u, e - first, k, v);
         }
         while (frames != none) pages.settle(std::exchange(frames, pages[frames].next)); // there was more room

@@ -97,7 +97,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         const element_type* k = l.window_k(s.window_begin);
         const element_type* v = l.window_v(s.window_begin);
         if (s.buffered >= l.sizes().buffer) return false;
-        if (!place_entry(lane_id, k, v)) return false;
+        if (!place_entry(lane_id, k, v, l.weight_at(l.window_w(s.window_begin)))) return false;
         ++s.window_begin;
         return true;
     }
@@ -144,25 +144,29 @@ template <class Types> class unit_growth : private unit_rows<Types> {
     }
 
   private:
-    [[nodiscard]] new_entry entry_of(const element_type* k, const element_type* v,
+    [[nodiscard]] new_entry entry_of(const element_type* k, const element_type* v, float log_weight,
                                      std::uint32_t stream) const noexcept {
-        return {k, v, record_of<Types>(store_->codec(), k, v, x_.record), stream};
+        const record_bytes most = store_->format().record;
+        return {k, v, log_weight, record_of<Types>(store_->codec(), most, k, v, log_weight, x_.record),
+                stream};
     }
     [[nodiscard]] new_entry waiting_entry(const lane& l, std::uint32_t i) const noexcept {
-        return entry_of(l.buffer_k(i), l.buffer_v(i), by_entry ? l.buffer_entry(i) : none);
+        return entry_of(l.buffer_k(i), l.buffer_v(i), l.weight_at(l.buffer_w(i)),
+                        by_entry ? l.buffer_entry(i) : none);
     }
 
-    bool place_entry(std::uint32_t lane_id, const element_type* k, const element_type* v) noexcept {
+    bool place_entry(std::uint32_t lane_id, const element_type* k, const element_type* v,
+                     float log_weight) noexcept {
         const lane l = store_->at(lane_id);
         pool& frames = store_->pool_of(lane_id);
         const assignment a = assign(lane_id, k);
-        new_entry e = entry_of(k, v, none);
+        new_entry e = entry_of(k, v, log_weight, none);
         if constexpr (by_entry)
             if (!stream_append(lane_id, e)) return false;
         if (a.how == growth::open) {
             if (open_unit(lane_id, a.unit, e)) return true;
             if (l.state().units == 0) return false;
-            l.push_buffer(a.unit != none ? a.unit : l.state().units - 1, k, v, e.stream);
+            l.push_buffer(a.unit != none ? a.unit : l.state().units - 1, k, v, e.stream, log_weight);
             return true;
         }
         const unit_record& unit = l.unit(a.unit);
@@ -178,7 +182,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             }
             l.unit(a.unit).flagged = true;
         }
-        l.push_buffer(a.unit, k, v, e.stream);
+        l.push_buffer(a.unit, k, v, e.stream, log_weight);
         return true;
     }
 
@@ -206,8 +210,8 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         lane_state& s = l.state();
         const std::uint32_t n = l.sizes().spare, before = s.units;
         for (std::uint32_t i = 0; i < n; ++i)
-            x_.entries.set(store_->codec(), i, l.window_k(s.window_begin + i),
-                           l.window_v(s.window_begin + i));
+            x_.entries.set(store_->codec(), i, l.window_k(s.window_begin + i), l.window_v(s.window_begin + i),
+                           l.weight_at(l.window_w(s.window_begin + i)));
         const rows_view<element_type> keys = x_.entries.keys(0, n);
         const std::uint32_t units = clusterer_->group_batch(keys, x_.halve, x_.label.data());
         for (std::uint32_t label = 0; label < units; ++label)
@@ -406,8 +410,9 @@ template <class Types> class unit_growth : private unit_rows<Types> {
     std::uint32_t gather(const lane& l, std::uint32_t u, pool& frames, const new_entry* extra) noexcept {
         const auto& format = store_->format();
         std::uint32_t n = 0;
-        const auto put = [&](const element_type* k, const element_type* v, std::uint32_t entry) {
-            x_.entries.set(store_->codec(), n, k, v);
+        const auto put = [&](const element_type* k, const element_type* v, float log_weight,
+                             std::uint32_t entry) {
+            x_.entries.set(store_->codec(), n, k, v, log_weight);
             x_.entry[n++] = entry;
         };
         std::uint32_t f = l.unit(u).frames, member = l.unit(u).members;
@@ -422,8 +427,10 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         }
         const std::uint32_t most = 2 * clusterer_->max_entries() - (extra != nullptr ? 1 : 0);
         for (std::uint32_t i = 0; i < l.state().buffered && n < most; ++i)
-            if (l.buffer_unit(i) == u) put(l.buffer_k(i), l.buffer_v(i), by_entry ? l.buffer_entry(i) : none);
-        if (extra != nullptr) put(extra->k, extra->v, extra->stream);
+            if (l.buffer_unit(i) == u)
+                put(l.buffer_k(i), l.buffer_v(i), l.weight_at(l.buffer_w(i)),
+                    by_entry ? l.buffer_entry(i) : none);
+        if (extra != nullptr) put(extra->k, extra->v, extra->log_weight, extra->stream);
         return n;
     }
 

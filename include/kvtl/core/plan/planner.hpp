@@ -56,7 +56,8 @@ template <class Preset, class Geometry> class planner {
         const auto max_tokens = static_cast<std::uint32_t>(c.max_tokens);
         lane_sizes& s = p.sizes;
         s.width = p.model.width();
-        s.record = typename types::codec(c.compressor, record_shape{p.model.lane_heads, p.model.dim}).bytes();
+        s.record = types::record_bytes_of(
+            typename types::codec(c.compressor, record_shape{p.model.lane_heads, p.model.dim}));
         s.max_tokens = max_tokens;
         s.sinks = std::min(c.sink_tokens, max_tokens);
         s.window = std::min(c.window_tokens, max_tokens);
@@ -173,6 +174,7 @@ template <class Preset, class Geometry> class planner {
             }
         s.means = types::means;
         s.ragged = types::compressor::ragged;
+        s.weights = types::weighted;
         s.chains = types::layout::by_entry && !types::sequential;
         if constexpr (types::sequential) {
             // A group may begin in the middle of a page.
@@ -188,7 +190,7 @@ template <class Preset, class Geometry> class planner {
         if constexpr (types::sequential) {
             s.stream_pages = s.ragged ? stream_pages + 1 : 0;
             stream_pages = runner::store::stream_pages(stream_pages);
-        } else if constexpr (!types::compressor::rows_are_records) { // chunks wait apart, as plain rows
+        } else if constexpr (!types::plain_records) { // chunks wait apart, as plain rows
             const std::uint32_t staged_pages =
                 types::plain_format_of(p.device_page, s).pages_for(s.max_tokens);
             stream_pages = types::layout::by_entry ? stream_pages + staged_pages + run_pages : staged_pages;

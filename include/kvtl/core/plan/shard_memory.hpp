@@ -75,7 +75,7 @@ template <class Types> struct shard_memory {
             chooser<Types>::scratch::take(scratch, p.model, p.sizes.max_units, p.max_entries, p.index_floats);
         m.sums = summaries<Types>::scratch::take(scratch, p.model.width());
         m.step = runner::scratch::take(scratch, step_parts(p), p.shard_lanes);
-        const std::size_t shown = Types::compressor::rows_are_records ? 0 : shown_rows * p.sizes.width;
+        const std::size_t shown = Types::plain_records ? 0 : shown_rows * p.sizes.width;
         m.shown_k = scratch.take<typename Types::element_type>(shown);
         m.shown_v = scratch.take<typename Types::element_type>(shown);
         m.lanes = scratch.take<lane_ref>(p.shard_lanes);

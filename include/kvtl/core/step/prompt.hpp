@@ -185,10 +185,12 @@ template <class Types> class prompt_builder {
         for (std::uint32_t t = 0; t < sinks; ++t) {
             std::memcpy(l.sink_k(t), row_k(t), row_bytes());
             std::memcpy(l.sink_v(t), row_v(t), row_bytes());
+            if constexpr (Types::weighted) *l.sink_w(t) = 0.0F;
         }
         for (std::uint32_t t = total - window; t < total; ++t) {
             std::memcpy(l.window_k(t), row_k(t), row_bytes());
             std::memcpy(l.window_v(t), row_v(t), row_bytes());
+            if constexpr (Types::weighted) *l.window_w(t) = 0.0F;
         }
         if (n == 0) return {};
         for (std::uint32_t t = by_entry ? 0 : sinks; t < total - window; ++t) // a stream has its sinks too
@@ -200,7 +202,7 @@ template <class Types> class prompt_builder {
         l.state().founded = founded;
         status done;
         if constexpr (by_entry) {
-            if constexpr (!record_rows<Types>::plain)
+            if constexpr (!Types::plain_records)
                 done = write_stream(l, total - window);
             else if (l.state().staged < total - window)
                 done = stage(l, l.state().staged, total - window);
@@ -238,7 +240,7 @@ template <class Types> class prompt_builder {
         if constexpr (!by_entry) {
             for (unit_record& u : l.units())
                 if (u.where.first != none) store_->layout().release(u.where);
-        } else if constexpr (!record_rows<Types>::plain) {
+        } else if constexpr (!Types::plain_records) {
             lane_state& s = l.state();
             const std::uint32_t staged = std::exchange(s.staged_runs, 0);
             store_->release_runs(l, staged, s.runs - staged);
@@ -260,7 +262,7 @@ template <class Types> class prompt_builder {
         }
         const std::uint32_t stored = n;
         for (std::uint32_t i = 0; i < s.buffered; ++i, ++n) {
-            x_.rows.set(store_->codec(), n, l.buffer_k(i), l.buffer_v(i));
+            x_.rows.set(store_->codec(), n, l.buffer_k(i), l.buffer_v(i), l.weight_at(l.buffer_w(i)));
             if constexpr (by_entry) x_.entry[n] = l.buffer_entry(i);
         }
         const rows_view<element_type> keys = x_.rows.keys(0, n);

@@ -168,7 +168,8 @@ template <class Types> class step_runner : public step_attention<Types> {
                 for (std::uint32_t t = 0; t < queries; ++t) {
                     const std::uint32_t seen =
                         std::min(rows, first + t + 1 > block ? first + t + 1 - block : 0);
-                    attend_rows(q + t * token, ref, x_.turn_k.data(), x_.turn_v.data(), seen, turn_of(t));
+                    attend_rows(q + t * token, ref, x_.turn_k.data(), x_.turn_v.data(), nullptr, seen,
+                                turn_of(t));
                 }
             }
             for (std::uint32_t t = 0; t < queries; ++t)
@@ -204,6 +205,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             t * std::size_t{p_.model.kv_heads} * p_.model.dim + p_.model.key_offset(ref.in_layer);
         simd::encode(in.k.data() + from, l.arrival_k(l.state().tokens), p_.sizes.width);
         simd::encode(in.v.data() + from, l.arrival_v(l.state().tokens), p_.sizes.width);
+        if constexpr (Types::weighted) *l.arrival_w(l.state().tokens) = 0.0F;
     }
 
     void arrive(const lane& l) noexcept {

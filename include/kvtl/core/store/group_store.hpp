@@ -205,7 +205,7 @@ template <class Types> class group_store : public page_store<Types> {
     /// ahead cannot starve it.
     template <class Visit>
     [[nodiscard]] status scan_keys(std::uint32_t lane_id, Visit&& visit) noexcept requires(fields == 2) {
-        static_assert(Types::compressor::rows_are_records);
+        static_assert(Types::plain_records);
         return scan_fields<1>(lane_id, [&visit](const records_view& keys, const records_view&) {
             visit(reinterpret_cast<const element_type*>(keys.data), static_cast<std::uint32_t>(keys.count));
         });
