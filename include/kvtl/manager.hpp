@@ -335,6 +335,7 @@ class kv_manager<Preset, Geometry, Supplied> {
             if (types::retention::merges) return "its entries carry weights";
             if (types::score::per_query_head) return "every query head keeps entries of its own";
         } else {
+            if (types::weighted) return "its entries carry weights";
             if (chooser<types>::per_query) return "every query head attends units of its own";
             if (detail::estimates<typename types::remainder>())
                 return "estimates stand in for what it does not read";

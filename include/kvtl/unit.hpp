@@ -38,6 +38,13 @@ struct unit_record {
     std::uint32_t last_member = none; ///< entry-wise layouts: last member
 };
 
+/// What ragged records (slots/compressor.hpp) take of a unit's pages.
+struct unit_extent {
+    std::uint32_t pages = 0;
+    std::uint32_t room = 0;  ///< bytes left in the last page
+    std::uint32_t bytes = 0; ///< of the records
+};
+
 /// The record of a unit that is a run of consecutive entries in its lane's stream: where it lies follows from
 /// its number, its size is the same for all, and nothing about it ever changes but residency.
 struct group_record {
@@ -58,6 +65,7 @@ struct lane_state {
     std::uint32_t key_tail = none;    ///< the same for keys that have pages of their own
     std::uint32_t staged = 0;         ///< tokens staged by a prefill whose last chunk has not come
     std::uint32_t runs = 0;           ///< page runs held for staging or for the stream
+    std::uint32_t stream_pages = 0;   ///< runs of ragged records: pages begun
     std::uint32_t staged_runs = 0;    ///< the first of these, while they hold chunks that were staged apart
     bool cut_short = false;           ///< a further turn failed after some of its tokens were taken
     bool founded = false; ///< the clusterer has grouped this lane (until then units are sequential)

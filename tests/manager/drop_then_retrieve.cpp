@@ -4,6 +4,7 @@
 #include <kvtl/io/posix_file.hpp>
 #include <kvtl/presets/composed.hpp>
 #include <kvtl/presets/dynamickv.hpp>
+#include <kvtl/presets/merging.hpp>
 #include <kvtl/presets/pqcache.hpp>
 
 #include "support/eviction.hpp"
@@ -269,6 +270,68 @@ TEST_CASE("heads may keep different numbers") {
         auto groups = open_cache<groups_t>(b);
         same(groups);
     }
+}
+
+TEST_CASE("merged entries keep their weights in clusters and in groups") {
+    using alone_t = precise<kvtl::presets::kv_merger>;
+    struct clustered : kvtl::presets::dynakv {
+        using retention = kvtl::presets::kv_merger::retention;
+    };
+    struct grouped : kvtl::presets::shared_boxes {
+        using retention = kvtl::presets::kv_merger::retention;
+    };
+    const drift data(small, 400, 17);
+    const auto heavy = [](auto& c) {
+        c.sink_tokens = 4;
+        c.window_tokens = 8;
+        c.retention.rule.similarity = 0.2F;
+        c.retention.rule.width = 20.0F;
+    };
+    auto c = sized<alone_t>(48);
+    heavy(c);
+    auto alone = open_cache<alone_t>(c);
+    const auto one = *alone.begin();
+    feed_prompt(alone, one, data, 180);
+    double merged = 0;
+    for (std::uint32_t h = 0; h < small.kv_heads; ++h) {
+        auto& stage = alone.inspect(0).kept();
+        const auto held = stage.open(stage.lanes_of(one.slot, 1)[h]);
+        for (std::uint32_t i = 0; i < held.size(); ++i)
+            merged += std::exp(static_cast<double>(held.log_weight(i))) - 1.0;
+    }
+    REQUIRE(merged > 20);
+    std::vector<std::vector<float>> truth;
+    for (std::size_t t = 180; t < 260; ++t) // long enough for the prompt's window to move to units
+        for (std::size_t l = 0; l < small.layers; ++l) {
+            truth.emplace_back(data.query_floats());
+            require_ok(alone.attend(one, l, data.input(l, t), truth.back()));
+        }
+    const auto same = [&](auto& cache) {
+        const auto seq = *cache.begin();
+        feed_prompt(cache, seq, data, 180, 70);
+        oracle::largest_error error;
+        auto expected = truth.begin();
+        std::vector<float> out(data.query_floats());
+        for (std::size_t t = 180; t < 260; ++t)
+            for (std::size_t l = 0; l < small.layers; ++l, ++expected) {
+                require_ok(cache.attend(seq, l, data.input(l, t), out));
+                for (std::size_t i = 0; i < out.size(); ++i)
+                    error.see(static_cast<double>(out[i]) - static_cast<double>((*expected)[i]));
+            }
+        CHECK(error.value() < exact);
+        failed(cache.select(seq, 0, data.q(0, 260), [](auto&&...) {}), kvtl::errc::unsupported,
+               "carry weights");
+    };
+    using clusters_t = cache_of<clustered>;
+    using groups_t = cache_of<grouped>;
+    auto a = sized<clusters_t>(48);
+    heavy(a);
+    auto clusters = open_cache<clusters_t>(a);
+    same(clusters);
+    auto b = sized<groups_t>(48);
+    heavy(b);
+    auto groups = open_cache<groups_t>(b);
+    same(groups);
 }
 
 TEST_CASE("what was kept lies on storage as a prompt of just these entries would") {

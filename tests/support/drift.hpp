@@ -11,6 +11,7 @@
 
 #include "support/oracle.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -31,6 +32,7 @@ struct drift_config {
     double sharpness = 0.12; ///< length of a query's part along its topic
     std::size_t calm = 0;    ///< no new topic before this token
     bool numbered = false;   ///< value row d = 0 is the token's number
+    bool cut = false;        ///< rows of keys and values end in zeros, each from a place of its own on
 };
 
 class drift {
@@ -121,6 +123,10 @@ class drift {
                     k[d] = static_cast<float>((is_sink ? 2 * sink[h * dim + d] : c[d]) +
                                               config_.noise * random.normal());
                     v[d] = static_cast<float>(random.normal());
+                }
+                if (config_.cut) {
+                    std::fill(k + 1 + random.below(dim), k + dim, 0.0F);
+                    std::fill(v + 1 + random.below(dim), v + dim, 0.0F);
                 }
                 if (config_.numbered) v[0] = static_cast<float>(t);
                 for (std::size_t g = 0; g < group; ++g) {

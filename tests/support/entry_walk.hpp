@@ -5,10 +5,12 @@
 //   const lane_content c = look_at(cache, log, shard, slot, layer, lane);
 //   CHECK(c.complete());            // every token in exactly one place
 //
-// For caches of raw<float> on recording_io.
+// For caches on recording_io whose plain rows are floats. Where records are no rows, a record's token is the
+// one whose row gives that record when it is encoded: an entry that was encoded twice on its way fits none.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/core/store/record_rows.hpp>
 #include <kvtl/unit.hpp>
 
 #include "support/recording_io.hpp"
@@ -19,7 +21,9 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <set>
+#include <string>
 #include <vector>
 
 namespace kvtl_test {
@@ -59,6 +63,12 @@ struct lane_content {
     return (slot * s.layers + layer) * lanes + lane;
 }
 
+/// The bytes of an entry's records.
+[[nodiscard]] inline std::string text_of(const kvtl::entry_record& e) {
+    std::string text(reinterpret_cast<const char*>(e.key), e.bytes.key);
+    return text.append(reinterpret_cast<const char*>(e.value), e.bytes.value);
+}
+
 template <class Cache>
 lane_content look_at(Cache& cache, io_log& log, const drift& data, std::uint32_t layer, std::uint32_t lane,
                      unsigned shard = 0, std::uint32_t slot = 0) {
@@ -78,9 +88,24 @@ lane_content look_at(Cache& cache, io_log& log, const drift& data, std::uint32_t
                      std::memcmp(k, data.key(layer, t, lane), l.sizes().width * sizeof(float)) == 0;
         return t;
     };
-    const auto token_in = [&](std::byte* page, std::uint32_t row) {
-        return token_of(reinterpret_cast<const float*>(format.key(page, row)),
-                        reinterpret_cast<const float*>(format.value(page, row)));
+    using types = typename Cache::types;
+    std::map<std::string, std::uint32_t> by_record;
+    if constexpr (!types::plain_records) {
+        std::vector<std::byte> scratch(l.sizes().record.entry());
+        for (std::uint32_t t = 0; t < data.tokens(); ++t)
+            by_record[text_of(kvtl::record_of<types>(store.codec(), l.sizes().record,
+                                                     data.key(layer, t, lane), data.value(layer, t, lane),
+                                                     0.0F, scratch))] = t;
+    }
+    const auto token_in = [&](const std::byte* page, std::uint32_t row) {
+        if constexpr (types::plain_records) {
+            return token_of(reinterpret_cast<const float*>(format.key(page, row)),
+                            reinterpret_cast<const float*>(format.value(page, row)));
+        } else {
+            const auto found = by_record.find(text_of(format.entry(page, row)));
+            c.keys_fit = c.keys_fit && found != by_record.end();
+            return found == by_record.end() ? kvtl::none : found->second;
+        }
     };
     for (std::uint32_t i = 0; i < state.sinks; ++i) c.sinks.push_back(token_of(l.sink_k(i), l.sink_v(i)));
     for (std::uint32_t t = state.window_begin; t < state.tokens; ++t)
@@ -122,19 +147,19 @@ lane_content look_at(Cache& cache, io_log& log, const drift& data, std::uint32_t
             }
             c.frames_agree = c.frames_agree && (unit.frames == kvtl::none || resident == members);
         } else {
-            std::uint32_t f = unit.frames;
-            for (std::uint32_t i = 0; i < format.pages_for(unit.entries); ++i) {
-                const std::uint32_t rows = std::min(format.rows, unit.entries - i * format.rows);
-                const bool last = i + 1 == format.pages_for(unit.entries);
+            std::uint32_t f = unit.frames, left = unit.entries;
+            for (std::uint32_t i = 0; i < store.pages_of(l, u); ++i) {
+                const bool last = i + 1 == store.pages_of(l, u);
                 const std::uint32_t page_number = store.layout().page(unit.where, i);
                 std::byte* page = page_bytes(page_number, last ? unit.tail : kvtl::none);
+                const std::uint32_t rows = format.entries_in(page, left);
+                left -= rows;
                 for (std::uint32_t r = 0; r < rows; ++r) members.push_back(token_in(page, r));
                 if (f != kvtl::none) {
                     const std::byte* resident = frames.bytes(f);
-                    c.frames_agree = c.frames_agree &&
-                                     std::memcmp(resident, page, rows * format.record.key) == 0 &&
-                                     std::memcmp(resident + format.value_offset, page + format.value_offset,
-                                                 rows * format.record.value) == 0;
+                    c.frames_agree = c.frames_agree && format.entries_in(resident, rows) == rows;
+                    for (std::uint32_t r = 0; c.frames_agree && r < rows; ++r)
+                        c.frames_agree = text_of(format.entry(resident, r)) == text_of(format.entry(page, r));
                     f = frames[f].next;
                 } else {
                     c.frames_agree = c.frames_agree && unit.frames == kvtl::none;

@@ -153,10 +153,11 @@ template <class Preset> class preset_cache final : public kv_cache {
             if (s.policy == Preset::name)
                 if (auto done = detail::apply(c, s); !done) return done.error();
         // `full` keeps everything in memory by definition: the bound is for the others, and it needs no file.
-        if (c.window_tokens == kvtl::whole_sequence) {
-            c.memory_bytes = std::numeric_limits<std::size_t>::max() / 2;
-            if constexpr (kvtl::retrieves<Preset>) c.io.use = kvtl::any_io::backend::memory;
-        }
+        if constexpr (kvtl::retrieves<Preset>)
+            if (c.window_tokens == kvtl::whole_sequence) {
+                c.memory_bytes = std::numeric_limits<std::size_t>::max() / 2;
+                c.io.use = kvtl::any_io::backend::memory;
+            }
         if constexpr (contains(kvtl::needed_signals<Preset>(), kvtl::signal::calibration))
             if (o.calibration.empty())
                 return kvtl::error(kvtl::errc::unsupported,

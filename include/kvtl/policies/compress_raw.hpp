@@ -42,7 +42,12 @@ template <element Element> struct raw {
             return encode_key(row, record);
         }
         void decode_keys(const records_view& records, Element* rows) const noexcept {
-            std::memcpy(rows, records.data, records.count * row_bytes()); // records lie without gaps
+            if (records.stride == row_bytes()) {
+                std::memcpy(rows, records.data, records.count * row_bytes());
+                return;
+            }
+            for (std::size_t i = 0; i < records.count; ++i)
+                std::memcpy(rows + i * shape_.width(), records.record(i), row_bytes());
         }
         void decode_values(const records_view& records, Element* rows) const noexcept {
             decode_keys(records, rows);
@@ -64,7 +69,7 @@ template <element Element> struct raw {
         [[nodiscard]] rows_view<Element> rows_of(const records_view& records,
                                                  std::uint32_t head) const noexcept {
             return {reinterpret_cast<const Element*>(records.data) + std::size_t{head} * shape_.dim,
-                    records.count, shape_.dim, shape_.width()};
+                    records.count, shape_.dim, records.stride / sizeof(Element)};
         }
 
         record_shape shape_{};

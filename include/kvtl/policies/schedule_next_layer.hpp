@@ -2,7 +2,8 @@
 // input, and the manager scores, chooses and starts the reads (KVSwap §3.4, InfiniGen §4).
 //
 // Goes with selectors whose source is query::predicted: the next attend() uses the choice that prefetch()
-// made. Layer 0 chooses with its true query; a layer that got no prediction takes the previous step's choice.
+// made. Layer 0 chooses with its true query, and so does a layer that got no prediction (read on demand,
+// counted in statistics::unpredicted_choices).
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -32,9 +32,11 @@ struct arrangement {
     std::span<const std::uint32_t> strength;
     std::span<unit_record> unit; ///< in: entries; out: where
     std::uint32_t rows_per_page = 1;
+    std::span<const std::uint32_t>
+        page_count{}; ///< pages of each unit, where entries have sizes of their own
 
     [[nodiscard]] std::uint32_t pages(std::uint32_t u) const noexcept {
-        return (unit[u].entries + rows_per_page - 1) / rows_per_page;
+        return page_count.empty() ? (unit[u].entries + rows_per_page - 1) / rows_per_page : page_count[u];
     }
 };
 

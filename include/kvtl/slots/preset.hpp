@@ -199,6 +199,12 @@ concept shared_queries_agree =
 template <class T>
 concept stored_rows_agree = T::compressor::rows_are_records ||
     (!detail::streams_keys<typename T::index>() && !requires { requires T::retention::merges; });
+/// Records with sizes of their own are found by their unit, or in runs of consecutive entries.
+template <class T>
+concept ragged_records_agree =
+    !T::compressor::ragged || !retrieves<T> ||
+    (store_of_preset<T>() == store_kind::groups && !detail::rebuilds_keys<typename T::index>()) ||
+    (store_of_preset<T>() == store_kind::units && !T::layout::by_entry);
 template <class T>
 concept retrieval_agrees = selector_has_its_scores<T> && granularity_agrees<T> && queries_agree<T> &&
     predictions_come<T> && streamed_keys_in_order<T> && shared_units_agree<T> && shared_queries_agree<T>;
@@ -230,9 +236,11 @@ template <class T>
 concept keeps_by_kv_head = !retrieves<T> || !T::retention::score::per_query_head;
 template <class T>
 concept keeps_positions = !retrieves<T> || !T::position::moves;
-/// Units have no field for the weights of merged entries, and entries on their way are plain rows.
+/// Entries on their way are plain rows; what stands in for unread units counts entries, not their weights.
 template <class T>
-concept hands_over_plainly = !retrieves<T> || (!T::retention::merges && T::compressor::rows_are_records);
+concept hands_over_plainly =
+    !retrieves<T> || (T::compressor::rows_are_records &&
+                      (!T::retention::merges || std::same_as<typename T::remainder, nothing>));
 template <class T>
 concept layer_units_stay_even = !retrieves<T> || T::clusterer::unit_of != granularity::layer ||
                                 (!T::budget::late && !T::budget::decides_together && !T::retention::merges);
@@ -272,8 +280,9 @@ template <class T> [[nodiscard]] consteval signal needed_signals() {
 template <class T, class G, class Supplied>
 concept preset_for = has_all_slots<T> && says_window<T> && slots_are_filled<T, G> && storage_is_read<T> &&
     window_leaves_units<T> && index_is_read<T> && remainder_is_read<T> && retention_is_read<T> &&
-    budget_is_read<T> && position_is_read<T> && stored_rows_agree<T> && mass_is_fed<T> && mass_is_complete<T> &&
-    retrieval_agrees<T> && dropping_agrees<T, G> && contains(Supplied::value, needed_signals<T>());
+    budget_is_read<T> && position_is_read<T> && stored_rows_agree<T> && ragged_records_agree<T> &&
+    mass_is_fed<T> && mass_is_complete<T> && retrieval_agrees<T> && dropping_agrees<T, G> &&
+    contains(Supplied::value, needed_signals<T>());
 
 template <class T> [[nodiscard]] constexpr std::string_view preset_name() noexcept {
     if constexpr (has_name<T>)

@@ -99,11 +99,17 @@ template <class T> consteval void explain_unread_slots() {
                       "[kvtl] remainder: nothing reads it, as the selector takes every unit; leave nothing, "
                       "or use a selector that chooses");
     }
-    if constexpr (compressor_declares_records<typename T::compressor>)
+    if constexpr (compressor_declares_records<typename T::compressor>) {
+        static_assert(
+            holds(ragged_records_agree<T>),
+            "[kvtl] compressor: ragged records cannot be found one by one, nor without their keys; use "
+            "a layout that places units, or a clusterer whose units are runs of consecutive entries and "
+            "an index that leaves the keys on storage");
         static_assert(
             holds(stored_rows_agree<T>),
             "[kvtl] compressor: a policy works on stored rows as they are (it scores keys as they come "
             "from storage, or merges entries), which needs rows_are_records; use raw");
+    }
     static_assert(holds(mass_is_fed<T>),
                   "[kvtl] feedback: nothing feeds attention mass back to a clusterer, budget or replacement; "
                   "only a retention may declare reads_mass");
@@ -166,10 +172,10 @@ template <class T, class G> consteval void explain_dropping() {
     static_assert(
         holds(keeps_positions<T>),
         "[kvtl] position: it moves keys, but entries on storage keep their positions; use original");
-    static_assert(
-        holds(hands_over_plainly<T>),
-        "[kvtl] retention: what it keeps of a prompt moves to storage as plain rows without weights; "
-        "use drop<..> and raw where what is kept is retrieved from");
+    static_assert(holds(hands_over_plainly<T>),
+                  "[kvtl] retention: what it keeps of a prompt moves to storage as plain rows, and a "
+                  "remainder does not know "
+                  "the weights of merged ones; use raw, and nothing as remainder behind a merging retention");
     static_assert(holds(layer_units_stay_even<T>),
                   "[kvtl] granularity: units span all KV heads of a layer, so the heads must keep equally "
                   "many plain entries; use units of one head, or drop<..> with a budget that is neither late "

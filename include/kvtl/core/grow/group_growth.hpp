@@ -47,11 +47,11 @@ template <class Types> class group_growth {
         const lane l = store_->at(lane_id);
         lane_state& s = l.state();
         pool& pages = store_->write_pool(lane_id);
-        const std::uint32_t rows = store_->format().rows, first = s.units * store_->group(),
-                            end = first + store_->group();
-        if (s.units >= l.sizes().max_units || !store_->extend_to(l, (end - 1) / rows)) return false;
+        const std::uint32_t first = s.units * store_->group(), end = first + store_->group();
+        const std::uint32_t begun = store_->pages_begun(l, store_->group());
+        if (s.units >= l.sizes().max_units) return false;
+        if (begun > 0 && !store_->extend_to(l, store_->pages_before(l) + begun - 1)) return false;
         std::uint32_t frames = none, last = none; // a chain of the page frames that the group begins
-        const std::uint32_t begun = (end + rows - 1) / rows - (first + rows - 1) / rows;
         for (std::uint32_t i = 0; i < begun * Types::fields; ++i) {
             const std::uint32_t f = store_->acquire_page(pages);
             if (f == none) {
@@ -64,12 +64,16 @@ template <class Types> class group_growth {
         }
         const std::uint32_t u = s.units;
         sums_->clear(lane_id, u);
+        if constexpr (store::ragged) l.extent(u) = {};
         for (std::uint32_t e = first; e < end; ++e) {
             const auto* k = l.window_k(s.window_begin + e - first);
             const auto* v = l.window_v(s.window_begin + e - first);
-            store_->put_entry(lane_id, e, frames, record_of<Types>(store_->codec(), k, v, record_));
+            store_->put_entry(lane_id, e, frames,
+                              record_of<Types>(store_->codec(), l.sizes().record, k, v,
+                                               l.weight_at(l.window_w(s.window_begin + e - first)), record_));
             sums_->absorb(lane_id, u, e - first, k, v);
         }
+        while (frames != none) pages.settle(std::exchange(frames, pages[frames].next)); // there was more room
         l.unit(u) = group_record{};
         ++s.units;
         s.window_begin += store_->group();

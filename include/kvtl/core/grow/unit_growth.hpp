@@ -98,7 +98,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         const element_type* k = l.window_k(s.window_begin);
         const element_type* v = l.window_v(s.window_begin);
         if (s.buffered >= l.sizes().buffer) return false;
-        if (!place_entry(lane_id, k, v)) return false;
+        if (!place_entry(lane_id, k, v, l.weight_at(l.window_w(s.window_begin)))) return false;
         ++s.window_begin;
         return true;
     }
@@ -145,25 +145,29 @@ template <class Types> class unit_growth : private unit_rows<Types> {
     }
 
   private:
-    [[nodiscard]] new_entry entry_of(const element_type* k, const element_type* v,
+    [[nodiscard]] new_entry entry_of(const element_type* k, const element_type* v, float log_weight,
                                      std::uint32_t stream) const noexcept {
-        return {k, v, record_of<Types>(store_->codec(), k, v, x_.record), stream};
+        const record_bytes most = store_->format().record;
+        return {k, v, log_weight, record_of<Types>(store_->codec(), most, k, v, log_weight, x_.record),
+                stream};
     }
     [[nodiscard]] new_entry waiting_entry(const lane& l, std::uint32_t i) const noexcept {
-        return entry_of(l.buffer_k(i), l.buffer_v(i), by_entry ? l.buffer_entry(i) : none);
+        return entry_of(l.buffer_k(i), l.buffer_v(i), l.weight_at(l.buffer_w(i)),
+                        by_entry ? l.buffer_entry(i) : none);
     }
 
-    bool place_entry(std::uint32_t lane_id, const element_type* k, const element_type* v) noexcept {
+    bool place_entry(std::uint32_t lane_id, const element_type* k, const element_type* v,
+                     float log_weight) noexcept {
         const lane l = store_->at(lane_id);
         pool& frames = store_->pool_of(lane_id);
         const assignment a = assign(lane_id, k);
-        new_entry e = entry_of(k, v, none);
+        new_entry e = entry_of(k, v, log_weight, none);
         if constexpr (by_entry)
             if (!stream_append(lane_id, e)) return false;
         if (a.how == growth::open) {
             if (open_unit(lane_id, a.unit, e)) return true;
             if (l.state().units == 0) return false;
-            l.push_buffer(a.unit != none ? a.unit : l.state().units - 1, k, v, e.stream);
+            l.push_buffer(a.unit != none ? a.unit : l.state().units - 1, k, v, e.stream, log_weight);
             return true;
         }
         const unit_record& unit = l.unit(a.unit);
@@ -179,7 +183,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             }
             l.unit(a.unit).flagged = true;
         }
-        l.push_buffer(a.unit, k, v, e.stream);
+        l.push_buffer(a.unit, k, v, e.stream, log_weight);
         return true;
     }
 
@@ -207,8 +211,8 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         lane_state& s = l.state();
         const std::uint32_t n = l.sizes().spare, before = s.units;
         for (std::uint32_t i = 0; i < n; ++i)
-            x_.entries.set(store_->codec(), i, l.window_k(s.window_begin + i),
-                           l.window_v(s.window_begin + i));
+            x_.entries.set(store_->codec(), i, l.window_k(s.window_begin + i), l.window_v(s.window_begin + i),
+                           l.weight_at(l.window_w(s.window_begin + i)));
         const rows_view<element_type> keys = x_.entries.keys(0, n);
         const std::uint32_t units = clusterer_->group_batch(keys, x_.halve, x_.label.data());
         for (std::uint32_t label = 0; label < units; ++label)
@@ -228,8 +232,9 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         lane_state& s = l.state();
         const auto& format = store_->format();
         unit_record fresh;
-        const auto entries = static_cast<std::uint32_t>(std::count(x_.label.begin(), x_.label.end(), label));
-        const std::uint32_t pages = format.pages_for(entries);
+        const std::uint32_t n = l.sizes().spare;
+        const auto of_label = [&](std::uint32_t i) { return x_.label[i] == label; };
+        const std::uint32_t pages = pages_for(n, of_label);
         if (s.units >= l.sizes().max_units || !store_->layout().place_unit(pages, fresh.where)) return false;
         std::uint32_t taken = 0;
         for (; taken < pages; ++taken)
@@ -241,18 +246,13 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         }
         const std::uint32_t u = s.units++;
         unit_record& unit = l.unit(u) = fresh;
-        for (std::uint32_t i = 0; i < x_.label.size(); ++i) {
-            if (x_.label[i] != label) continue;
-            format.put(frames.bytes(x_.frames[unit.entries / format.rows]), unit.entries % format.rows,
-                       x_.entries.record(i));
-            note_entry(lane_id, u, x_.entries.key(i), x_.entries.value(i));
-        }
+        put_entries(lane_id, u, n, of_label, x_.frames);
         for (std::uint32_t i = 0; i < pages; ++i) {
             const std::uint32_t f = x_.frames[i];
             frames[f].page = store_->layout().page(unit.where, i);
             frames[f].lane = lane_id;
             frames[f].unit = u;
-            format.pad(frames.bytes(f), std::min(format.rows, entries - i * format.rows));
+            format.pad(frames.bytes(f), std::min(format.rows, unit.entries - i * format.rows));
             store_->link(unit, frames, f);
             store_->queue_write(frames, f);
         }
@@ -344,19 +344,24 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             const lane l = store_->at(lane_id);
             pool& frames = store_->pool_of(lane_id);
             lane_state& s = l.state();
-            const auto& format = store_->format();
             if (s.units >= l.sizes().max_units || !store_->settle_writes(lane_id, u, frames)) return refuse();
             const std::uint32_t old_entries = l.unit(u).entries;
+            const std::size_t old_bytes = store_->bytes_of(l, u);
             const std::uint32_t n = gather(l, u, frames, extra);
             const rows_view<element_type> keys = x_.entries.keys(0, n);
             halve(keys, clusterer_->max_entries(), x_.halve, x_.side.data());
             std::uint32_t ones = 0;
             for (std::uint32_t i = 0; i < n; ++i) ones += x_.side[i];
             const std::uint8_t stays = ones * 2 > n ? 1 : 0;
-            const std::uint32_t kept = stays == 1 ? ones : n - ones;
+            const auto goes_to = [this](std::uint8_t side) {
+                return [this, side](std::uint32_t i) { return x_.side[i] == side; };
+            };
+            const std::uint32_t kept_pages = pages_for(n, goes_to(stays)),
+                                child_pages = pages_for(n, goes_to(static_cast<std::uint8_t>(1 - stays)));
 
             unit_record child;
-            const std::uint32_t kept_pages = format.pages_for(kept), child_pages = format.pages_for(n - kept);
+            if constexpr (store::ragged) // pages that break in other places may be one more
+                if (kept_pages > store_->layout().capacity(l.unit(u).where)) return refuse();
             if constexpr (!by_entry)
                 if (!store_->layout().place_unit(child_pages, child.where)) return refuse();
             std::uint32_t taken = 0;
@@ -393,8 +398,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             fill(lane_id, c, static_cast<std::uint8_t>(1 - stays), n,
                  x_.frames.subspan(kept_pages, child_pages));
             ++store_->stats().splits;
-            if constexpr (!by_entry)
-                store_->stats().bytes_moved_by_updates += old_entries * format.entry_bytes();
+            if constexpr (!by_entry) store_->stats().bytes_moved_by_updates += old_bytes;
             return true;
         }
     }
@@ -407,22 +411,58 @@ template <class Types> class unit_growth : private unit_rows<Types> {
     std::uint32_t gather(const lane& l, std::uint32_t u, pool& frames, const new_entry* extra) noexcept {
         const auto& format = store_->format();
         std::uint32_t n = 0;
-        const auto put = [&](const element_type* k, const element_type* v, std::uint32_t entry) {
-            x_.entries.set(store_->codec(), n, k, v);
+        const auto put = [&](const element_type* k, const element_type* v, float log_weight,
+                             std::uint32_t entry) {
+            x_.entries.set(store_->codec(), n, k, v, log_weight);
             x_.entry[n++] = entry;
         };
         std::uint32_t f = l.unit(u).frames, member = l.unit(u).members;
-        for (std::uint32_t i = 0; i < l.unit(u).entries; ++i) {
-            x_.entries.load(store_->codec(), n, format.entry(frames.bytes(f), i % format.rows));
-            x_.entry[n++] = member;
-            if constexpr (by_entry) member = l.next_member(member);
-            if ((i + 1) % format.rows == 0) f = frames[f].next;
+        for (std::uint32_t left = l.unit(u).entries; left > 0; f = frames[f].next) {
+            const std::uint32_t rows = format.entries_in(frames.bytes(f), left);
+            for (std::uint32_t row = 0; row < rows; ++row) {
+                x_.entries.load(store_->codec(), n, format.entry(frames.bytes(f), row));
+                x_.entry[n++] = member;
+                if constexpr (by_entry) member = l.next_member(member);
+            }
+            left -= rows;
         }
         const std::uint32_t most = 2 * clusterer_->max_entries() - (extra != nullptr ? 1 : 0);
         for (std::uint32_t i = 0; i < l.state().buffered && n < most; ++i)
-            if (l.buffer_unit(i) == u) put(l.buffer_k(i), l.buffer_v(i), by_entry ? l.buffer_entry(i) : none);
-        if (extra != nullptr) put(extra->k, extra->v, extra->stream);
+            if (l.buffer_unit(i) == u)
+                put(l.buffer_k(i), l.buffer_v(i), l.weight_at(l.buffer_w(i)),
+                    by_entry ? l.buffer_entry(i) : none);
+        if (extra != nullptr) put(extra->k, extra->v, extra->log_weight, extra->stream);
         return n;
+    }
+
+    /// Pages that those of the first n entries of the scratch fill for which of(i) holds.
+    template <class Of> [[nodiscard]] std::uint32_t pages_for(std::uint32_t n, Of&& of) const noexcept {
+        const page_format& format = store_->format();
+        page_format::page_counter count{format.page_bytes};
+        std::uint32_t entries = 0;
+        for (std::uint32_t i = 0; i < n; ++i) {
+            if (!of(i)) continue;
+            ++entries;
+            if constexpr (store::ragged) count.add(x_.entries.record(i).bytes);
+        }
+        return store::ragged ? count.pages : format.pages_for(entries);
+    }
+    /// Puts them into the frames `with`, as the only entries of unit u.
+    template <class Of>
+    void put_entries(std::uint32_t lane_id, std::uint32_t u, std::uint32_t n, Of&& of,
+                     std::span<const std::uint32_t> with) noexcept {
+        const lane l = store_->at(lane_id);
+        pool& frames = store_->pool_of(lane_id);
+        if constexpr (store::ragged) l.extent(u) = {};
+        std::uint32_t begun = 0;
+        for (std::uint32_t i = 0; i < n; ++i) {
+            if (!of(i)) continue;
+            const entry_record e = x_.entries.record(i);
+            const bool fresh = !store_->last_page_takes(l, u, e.bytes);
+            if (fresh) ++begun;
+            store_->put(l, u, frames.bytes(with[begun - 1]), e, fresh);
+            note_entry(lane_id, u, x_.entries.key(i), x_.entries.value(i));
+        }
     }
 
     /// Makes unit u from the gathered rows of one side: frames, statistics, writes of its complete pages.
@@ -435,19 +475,16 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         unit.entries = 0;
         unit.m2 = 0;
         unit.members = unit.last_member = none;
-        for (std::uint32_t i = 0; i < n; ++i) {
-            if (x_.side[i] != side) continue;
-            const std::uint32_t f = with[unit.entries / format.rows];
-            format.put(frames.bytes(f), unit.entries % format.rows, x_.entries.record(i));
-            if constexpr (by_entry) {
-                l.next_member(x_.entry[i]) = none;
-                if (unit.members == none)
-                    unit.members = x_.entry[i];
-                else
-                    l.next_member(unit.last_member) = x_.entry[i];
-                unit.last_member = x_.entry[i];
-            }
-            note_entry(lane_id, u, x_.entries.key(i), x_.entries.value(i));
+        const auto of_side = [&](std::uint32_t i) { return x_.side[i] == side; };
+        put_entries(lane_id, u, n, of_side, with);
+        for (std::uint32_t i = 0; by_entry && i < n; ++i) {
+            if (!of_side(i)) continue;
+            l.next_member(x_.entry[i]) = none;
+            if (unit.members == none)
+                unit.members = x_.entry[i];
+            else
+                l.next_member(unit.last_member) = x_.entry[i];
+            unit.last_member = x_.entry[i];
         }
         for (std::uint32_t i = 0; i < with.size(); ++i) {
             frames[with[i]].lane = lane_id;
@@ -456,14 +493,14 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             if constexpr (!by_entry) {
                 frames[with[i]].page = store_->layout().page(unit.where, i);
                 const std::uint32_t rows = std::min(format.rows, unit.entries - i * format.rows);
-                if (rows == format.rows) {
+                if (store::ragged ? i + 1 < with.size() : rows == format.rows) {
                     format.pad(frames.bytes(with[i]), rows);
                     store_->queue_write(frames, with[i]);
                 }
             }
         }
         if constexpr (!by_entry)
-            if (unit.entries % format.rows != 0) {
+            if (store::ragged || unit.entries % format.rows != 0) {
                 unit.tail = with.back();
                 store_->make_tail(frames, unit.tail);
             }

@@ -8,6 +8,8 @@
 #include <kvtl/simd/convert.hpp>
 #include <kvtl/simd/moments.hpp>
 
+#include <utility>
+
 namespace kvtl { inline namespace v0 {
 
 template <class Types> class unit_rows {
@@ -25,6 +27,7 @@ template <class Types> class unit_rows {
     struct new_entry {
         const element_type* k;
         const element_type* v;
+        float log_weight;
         entry_record record;
         std::uint32_t stream; ///< entry-wise layouts: its place in the lane's stream
     };
@@ -38,6 +41,7 @@ template <class Types> class unit_rows {
             if (!store_->layout().place_unit(1, fresh.where)) return false;
         const std::uint32_t u = s.units++;
         l.unit(u) = fresh;
+        if constexpr (store::ragged) l.extent(u) = {};
         if (!append(lane_id, u, e)) {
             --s.units;
             if constexpr (!by_entry) store_->layout().release(fresh.where);
@@ -73,9 +77,14 @@ template <class Types> class unit_rows {
         const lane l = store_->at(lane_id);
         unit_record& unit = l.unit(u);
         const auto& format = store_->format();
-        const std::uint32_t page = unit.entries / format.rows, row = unit.entries % format.rows;
+        const bool fresh = !store_->last_page_takes(l, u, e.record.bytes);
+        if (store::ragged && fresh && unit.tail != none) { // the page is full: this entry is too large for it
+            format.pad(frames.bytes(unit.tail), 0);
+            store_->seal(frames, std::exchange(unit.tail, none));
+        }
         std::uint32_t f = unit.tail;
-        if (row == 0) {
+        if (fresh) {
+            const std::uint32_t page = store_->pages_of(l, u);
             if (page + 1 > store_->layout().capacity(unit.where) && !relocate(lane_id, u, page + 1))
                 return false;
             f = store_->acquire(frames);
@@ -92,8 +101,8 @@ template <class Types> class unit_rows {
         }
         unit.tail = f;
         store_->make_tail(frames, f);
-        format.put(frames.bytes(f), row, e.record);
-        if (row + 1 == format.rows) {
+        store_->put(l, u, frames.bytes(f), e.record, fresh);
+        if (!store::ragged && (unit.entries + 1) % format.rows == 0) {
             format.pad(frames.bytes(f), format.rows);
             unit.tail = none;
             store_->seal(frames, f);
@@ -193,7 +202,7 @@ template <class Types> class unit_rows {
                 frames[f].page = store_->layout().page(where, i++);
                 store_->queue_write(frames, f);
             }
-            store_->stats().bytes_moved_by_updates += unit.entries * store_->format().entry_bytes();
+            store_->stats().bytes_moved_by_updates += store_->bytes_of(l, u);
             return true;
         }
     }

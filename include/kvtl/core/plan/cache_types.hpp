@@ -5,6 +5,7 @@
 #include <kvtl/core/store/frame_pool.hpp>
 #include <kvtl/core/store/lane.hpp>
 #include <kvtl/core/store/page_format.hpp>
+#include <kvtl/core/store/record_rows.hpp>
 #include <kvtl/core/store/transfers.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/slots/preset.hpp>
@@ -68,6 +69,20 @@ template <class Preset, class Geometry> struct cache_types : retention_types<Pre
     using compressor = typename Preset::compressor;
     using codec = typename compressor::template state<Geometry>;
     using element_type = typename compressor::plain_type; ///< of plain rows
+    /// Entries carry a log-weight that attention adds to their logit: ln n for one that stands for n. It lies
+    /// behind the record of the key, so it goes wherever records go.
+    static constexpr bool weighted = [] {
+        if constexpr (drops_entries<Preset>)
+            if (retrieves && Preset::retention::merges) return true;
+        return requires {
+            requires Preset::weighted_entries;
+        };
+    }();
+    /// What is stored of an entry is its plain row, byte for byte.
+    static constexpr bool plain_records = compressor::rows_are_records && !weighted;
+    [[nodiscard]] static constexpr record_bytes record_bytes_of(const codec& c) noexcept {
+        return {c.bytes().key + weight_bytes<cache_types>, c.bytes().value};
+    }
     using clusterer = typename Preset::clusterer;
     using clusterer_state = typename clusterer::template state<Geometry>;
     using index = typename Preset::index;
@@ -118,6 +133,8 @@ template <class Preset, class Geometry> struct cache_types : retention_types<Pre
                                                               std::uint32_t group) noexcept {
         return page_format::packed(s.record, group, compressor::ragged);
     }
+
+    static_assert(!weighted || !compressor::ragged, "log-weights lie behind records of one size");
 
     /// What a step has read does not outlive it.
     static constexpr bool keeps_nothing = requires { requires Preset::replacement::keeps_nothing; };

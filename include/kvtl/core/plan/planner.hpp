@@ -67,8 +67,8 @@ template <class Preset, class Geometry> class planner {
             static_cast<std::uint32_t>(std::min<std::size_t>(c.attend_tokens, c.max_tokens + 1));
         p.time_phases = c.time_phases;
         p.sizes.width = p.model.width();
-        p.sizes.record =
-            typename types::codec(c.compressor, record_shape{p.model.lane_heads, p.model.dim}).bytes();
+        p.sizes.record = types::record_bytes_of(
+            typename types::codec(c.compressor, record_shape{p.model.lane_heads, p.model.dim}));
         p.sizes.max_tokens = static_cast<std::uint32_t>(c.max_tokens);
         p.sizes.sinks = std::min(c.sink_tokens, p.sizes.max_tokens);
         p.sizes.window = std::min(c.window_tokens, p.sizes.max_tokens);

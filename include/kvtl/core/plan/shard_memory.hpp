@@ -43,6 +43,7 @@ template <class Types> struct shard_memory {
     std::span<lane_ref> lanes, other_lanes; ///< of the current call; of a prefetch that it ends
     std::span<float> causal;
     std::span<float> moving_k, moving_v; ///< (moving_rows, width) what retention kept of one lane, on its way
+    std::span<float> moving_w;           ///< (moving_rows) log-weights, where entries have them
     std::span<ahead> aheads;
     typename summaries<Types>::scratch sums;
     /// Rows of a selection that are decoded at a time, for engines that attend themselves.
@@ -76,7 +77,7 @@ template <class Types> struct shard_memory {
             chooser<Types>::scratch::take(scratch, p.model, p.sizes.max_units, p.max_entries, p.index_floats);
         m.sums = summaries<Types>::scratch::take(scratch, p.model.width());
         m.step = runner::scratch::take(scratch, step_parts(p), p.shard_lanes);
-        const std::size_t shown = Types::compressor::rows_are_records ? 0 : shown_rows * p.sizes.width;
+        const std::size_t shown = Types::plain_records ? 0 : shown_rows * p.sizes.width;
         m.shown_k = scratch.take<typename Types::element_type>(shown);
         m.shown_v = scratch.take<typename Types::element_type>(shown);
         m.lanes = scratch.take<lane_ref>(p.shard_lanes);
@@ -84,6 +85,7 @@ template <class Types> struct shard_memory {
         m.causal = scratch.take<float>(p.window_only ? simd::causal_scratch_floats(p.model.dim) : 0);
         m.moving_k = scratch.take<float>(std::size_t{p.moving_rows} * p.model.width());
         m.moving_v = scratch.take<float>(std::size_t{p.moving_rows} * p.model.width());
+        m.moving_w = scratch.take<float>(Types::weighted ? p.moving_rows : 0);
         m.aheads = metadata.take<ahead>(p.prefetches);
         for (std::uint32_t i = 0; i < p.prefetches; ++i) {
             ahead a;

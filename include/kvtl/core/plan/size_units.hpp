@@ -136,6 +136,8 @@ template <class Types> class unit_sizes {
                 s.batch_scratch = cluster.batch_scratch_bytes(s.spare, s.width);
             }
         s.means = types::means;
+        s.ragged = types::compressor::ragged;
+        s.weights = types::weighted;
         s.chains = types::layout::by_entry && !types::sequential;
         if constexpr (types::sequential) {
             // A group may begin in the middle of a page.
@@ -149,8 +151,9 @@ template <class Types> class unit_sizes {
         const std::uint32_t run_pages = types::layout::by_entry ? 8 : 2 * p.unit_pages;
         std::uint32_t stream_pages = format.pages_for(s.chain_entries);
         if constexpr (types::sequential) {
+            s.stream_pages = s.ragged ? stream_pages + 1 : 0;
             stream_pages = runner::store::stream_pages(stream_pages);
-        } else if constexpr (!types::compressor::rows_are_records) { // chunks wait apart, as plain rows
+        } else if constexpr (!types::plain_records) { // chunks wait apart, as plain rows
             const std::uint32_t staged_pages =
                 types::plain_format_of(p.device_page, s).pages_for(s.max_tokens);
             stream_pages = types::layout::by_entry ? stream_pages + staged_pages + run_pages : staged_pages;

@@ -7,30 +7,11 @@
 #pragma once
 
 #include <kvtl/core/grow/unit_growth.hpp>
+#include <kvtl/core/step/attend_prompt.hpp>
 #include <kvtl/core/step/chooser.hpp>
 #include <kvtl/layout/co_retrieval.hpp>
-#include <kvtl/simd/causal.hpp>
-
-#include <cmath>
 
 namespace kvtl { inline namespace v0 {
-
-/// Exact causal attention of a chunk of T tokens for one lane. keys, values: (before + T, width) rows of the
-/// lane.
-template <element E>
-void attend_prompt(const model_extents& m, std::uint32_t lane_in_layer, const layer_input& in,
-                   std::uint32_t before, std::uint32_t tokens, const E* keys, const E* values,
-                   std::span<float> out, std::span<float> scratch) noexcept {
-    const std::size_t token = std::size_t{m.query_heads()} * m.dim, rows = std::size_t{before} + tokens;
-    const float scale = 1.0F / std::sqrt(static_cast<float>(m.dim));
-    for (std::uint32_t h = 0; h < m.lane_heads; ++h) {
-        const std::size_t offset = m.query_offset(lane_in_layer) + std::size_t{h} * m.group * m.dim;
-        simd::attend_causal(in.q.data() + offset, token, m.group, scale, tokens,
-                            rows_view<E>{keys + std::size_t{h} * m.dim, rows, m.dim, m.width()},
-                            rows_view<E>{values + std::size_t{h} * m.dim, rows, m.dim, m.width()}, before,
-                            out.data() + offset, token, scratch);
-    }
-}
 
 template <class Types> class prompt_builder {
   public:
@@ -94,11 +75,15 @@ template <class Types> class prompt_builder {
         for (std::uint32_t t = 0; t < tokens; ++t) {
             simd::encode(in.k.data() + t * token + offset, row_k(before + t), width);
             simd::encode(in.v.data() + t * token + offset, row_v(before + t), width);
+            if constexpr (Types::weighted) x_.log_weight[before + t] = 0.0F;
         }
     }
 
     /// Row `row` of one head of the lane, stored as it is. k, v: (D).
-    void put(std::uint32_t row, std::uint32_t head, const element_type* k, const element_type* v) noexcept {
+    void put(std::uint32_t row, std::uint32_t head, const element_type* k, const element_type* v,
+             float log_weight) noexcept {
+        if constexpr (Types::weighted) x_.log_weight[row] = log_weight;
+        static_cast<void>(log_weight);
         std::copy_n(k, p_.model.dim, row_k(row) + std::size_t{head} * p_.model.dim);
         std::copy_n(v, p_.model.dim, row_v(row) + std::size_t{head} * p_.model.dim);
     }
@@ -191,14 +176,16 @@ template <class Types> class prompt_builder {
         for (std::uint32_t t = 0; t < sinks; ++t) {
             std::memcpy(l.sink_k(t), row_k(t), row_bytes());
             std::memcpy(l.sink_v(t), row_v(t), row_bytes());
+            if constexpr (Types::weighted) *l.sink_w(t) = x_.log_weight[t];
         }
         for (std::uint32_t t = total - window; t < total; ++t) {
             std::memcpy(l.window_k(t), row_k(t), row_bytes());
             std::memcpy(l.window_v(t), row_v(t), row_bytes());
+            if constexpr (Types::weighted) *l.window_w(t) = x_.log_weight[t];
         }
         if (n == 0) return {};
         for (std::uint32_t t = by_entry ? 0 : sinks; t < total - window; ++t) // a stream has its sinks too
-            x_.rows.encode(store_->codec(), t);
+            x_.rows.encode(store_->codec(), t, Types::weighted ? x_.log_weight[t] : 0.0F);
         const rows_view<element_type> keys = x_.rows.keys(sinks, n);
         bool founded = false;
         const std::uint32_t units = label(keys, founded);
@@ -206,7 +193,7 @@ template <class Types> class prompt_builder {
         l.state().founded = founded;
         status done;
         if constexpr (by_entry) {
-            if constexpr (!record_rows<Types>::plain)
+            if constexpr (!Types::plain_records)
                 done = write_stream(l, total - window);
             else if (l.state().staged < total - window)
                 done = stage(l, l.state().staged, total - window);
@@ -244,7 +231,7 @@ template <class Types> class prompt_builder {
         if constexpr (!by_entry) {
             for (unit_record& u : l.units())
                 if (u.where.first != none) store_->layout().release(u.where);
-        } else if constexpr (!record_rows<Types>::plain) {
+        } else if constexpr (!Types::plain_records) {
             lane_state& s = l.state();
             const std::uint32_t staged = std::exchange(s.staged_runs, 0);
             store_->release_runs(l, staged, s.runs - staged);
@@ -259,11 +246,14 @@ template <class Types> class prompt_builder {
         const lane l = store_->at(lane_id);
         lane_state& s = l.state();
         std::uint32_t n = 0;
-        for (std::uint32_t u = 0; u < s.units; ++u)
+        std::size_t stored_bytes = 0;
+        for (std::uint32_t u = 0; u < s.units; ++u) {
+            stored_bytes += store_->bytes_of(l, u);
             if (status done = load_unit(l, u, n); !done) return done;
+        }
         const std::uint32_t stored = n;
         for (std::uint32_t i = 0; i < s.buffered; ++i, ++n) {
-            x_.rows.set(store_->codec(), n, l.buffer_k(i), l.buffer_v(i));
+            x_.rows.set(store_->codec(), n, l.buffer_k(i), l.buffer_v(i), l.weight_at(l.buffer_w(i)));
             if constexpr (by_entry) x_.entry[n] = l.buffer_entry(i);
         }
         const rows_view<element_type> keys = x_.rows.keys(0, n);
@@ -272,19 +262,21 @@ template <class Types> class prompt_builder {
         // The old table stays in the arena until the new units are on storage.
         const std::uint32_t old_units = s.units;
         std::copy_n(&l.unit(0), old_units, x_.old_unit.begin());
+        if constexpr (store::ragged) std::copy_n(&l.extent(0), old_units, x_.old_extent.begin());
         make_units(lane_id, 0, keys, units, s.tokens);
         if constexpr (by_entry) {
-            static_cast<void>(stored);
+            static_cast<void>(stored), static_cast<void>(stored_bytes);
             rechain(l, units, n);
         } else {
             if (status done = place_units(lane_id, 0, {}, units, 0, 0); !done) {
                 s.units = old_units;
                 std::copy_n(x_.old_unit.begin(), old_units, &l.unit(0));
+                if constexpr (store::ragged) std::copy_n(x_.old_extent.begin(), old_units, &l.extent(0));
                 refresh_means(lane_id, keys, stored);
                 return done;
             }
             for (std::uint32_t u = 0; u < old_units; ++u) store_->layout().release(x_.old_unit[u].where);
-            store_->stats().bytes_moved_by_updates += stored * store_->format().entry_bytes();
+            store_->stats().bytes_moved_by_updates += stored_bytes;
         }
         s.buffered = 0;
         s.founded = founded;
@@ -306,11 +298,14 @@ template <class Types> class prompt_builder {
         std::span<std::uint32_t> entry;        ///< (rows) entry-wise layouts: place in the stream
         std::span<std::uint32_t> begin;        ///< (units + 1)
         std::span<unit_record> old_unit;
+        std::span<unit_extent> old_extent;
+        std::span<std::uint32_t> pages; ///< (units) ragged records
         std::span<std::byte> cluster;
         std::span<std::uint32_t> chain, strength;
         std::span<chosen_unit> chosen;
         std::span<std::byte> pairs;
         std::span<float> causal;
+        std::span<float> log_weight; ///< (rows) where entries have them
 
         static arena take(carver& c, const model_extents& m, const lane_sizes& s, std::uint32_t rows,
                           const typename Types::clusterer_state& cluster) noexcept {
@@ -318,11 +313,14 @@ template <class Types> class prompt_builder {
             const std::uint32_t units = std::min(s.max_units, cluster.max_units(rows));
             a.rows = record_rows<Types>::take(c, rows, s.width, s.record);
             a.causal = c.take<float>(simd::causal_scratch_floats(m.dim));
+            a.log_weight = c.take<float>(Types::weighted ? rows : 0);
             a.label = c.take<std::uint32_t>(rows);
             a.order = c.take<std::uint32_t>(rows);
             a.entry = c.take<std::uint32_t>(by_entry ? rows : 0);
             a.begin = c.take<std::uint32_t>(units + 1);
             a.old_unit = c.take<unit_record>(units);
+            a.old_extent = c.take<unit_extent>(store::ragged ? units : 0);
+            a.pages = c.take<std::uint32_t>(store::ragged ? units : 0);
             a.cluster = c.take<std::byte>(cluster.scratch_bytes(rows, s.width));
             a.chain = c.take<std::uint32_t>(units);
             a.strength = c.take<std::uint32_t>(units);
@@ -445,7 +443,17 @@ template <class Types> class prompt_builder {
         const lane l = store_->at(lane_id);
         const auto& format = store_->format();
         arrange_order(lane_id, lane_in_layer, in, units, chunk);
-        const arrangement a{x_.chain.first(units), x_.strength.first(units), l.units(), format.rows};
+        arrangement a{x_.chain.first(units), x_.strength.first(units), l.units(), format.rows};
+        if constexpr (store::ragged) {
+            for (std::uint32_t u = 0; u < units; ++u) {
+                page_format::page_counter count{format.page_bytes};
+                for (std::uint32_t i = x_.begin[u]; i < x_.begin[u + 1]; ++i)
+                    count.add(x_.rows.record(first_row + x_.order[i]).bytes);
+                x_.pages[u] = count.pages;
+                l.extent(u) = {};
+            }
+            a.page_count = x_.pages.first(units);
+        }
         if (!store_->layout().arrange(a)) return no_storage();
         if (status s = store_->ensure_space(0); !s) return release_all(l, s);
         page_writer out(*this);
@@ -453,10 +461,16 @@ template <class Types> class prompt_builder {
             const std::uint32_t entries = l.unit(u).entries;
             for (std::uint32_t i = 0, at = 0; at < entries; ++i) {
                 std::byte* page = out.next();
+                format.begin(page);
                 std::uint32_t row = 0;
-                for (; row < format.rows && at < entries; ++row, ++at) {
-                    const std::uint32_t from = first_row + x_.order[x_.begin[u] + at];
-                    format.put(page, row, x_.rows.record(from));
+                for (; at < entries; ++row, ++at) {
+                    const entry_record e = x_.rows.record(first_row + x_.order[x_.begin[u] + at]);
+                    if (!format.takes(page, row, e.bytes)) break;
+                    format.put(page, row, e);
+                    if constexpr (store::ragged) {
+                        unit_extent& x = l.extent(u);
+                        x = {i + 1, format.room(page), x.bytes + e.bytes.entry()};
+                    }
                 }
                 format.pad(page, row);
                 if (status s = out.put(store_->layout().page(l.unit(u).where, i)); !s)
@@ -533,7 +547,7 @@ template <class Types> class prompt_builder {
                     f.add(store_->stream_page(l, seen), first_page_ + pages++, none);
                 }
         } else {
-            for (; pages < format.pages_for(unit.entries); ++pages)
+            for (; pages < store_->pages_of(l, u); ++pages)
                 f.add(store_->layout().page(unit.where, pages), first_page_ + pages, none);
         }
         if (status s = store_->io().submit_reads(id, *frames_, true); !s) return s;
@@ -555,8 +569,12 @@ template <class Types> class prompt_builder {
                 copy(frames_->bytes(slot), e % format.rows, e);
             }
         } else {
-            for (std::uint32_t i = 0; i < unit.entries; ++i)
-                copy(frames_->bytes(first_page_ + i / format.rows), i % format.rows, none);
+            std::uint32_t slot = first_page_;
+            for (std::uint32_t left = unit.entries; left > 0; ++slot) {
+                const std::uint32_t rows = format.entries_in(frames_->bytes(slot), left);
+                for (std::uint32_t row = 0; row < rows; ++row) copy(frames_->bytes(slot), row, none);
+                left -= rows;
+            }
         }
         return {};
     }

@@ -146,8 +146,8 @@ template <class Types> class retention_stage {
                                      std::uint32_t i) const noexcept {
         return book_.lanes_of(slot, layer)[i * lane_heads()].rows.rows;
     }
-    /// f(row - begin, head of the lane, key (D), value (D)) for the rows [begin, end) of lane i, in the order
-    /// of their tokens.
+    /// f(row - begin, head of the lane, key (D), value (D), log-weight) for the rows [begin, end) of lane i,
+    /// in the order of their tokens.
     template <class F>
     void visit(std::uint32_t slot, std::uint32_t layer, std::uint32_t i, std::uint32_t begin,
                std::uint32_t end, F&& f) noexcept {
@@ -159,7 +159,7 @@ template <class Types> class retention_stage {
                       [&](std::uint32_t a, std::uint32_t b) { return held.token(a) < held.token(b); });
             for (std::uint32_t row = begin; row < end; ++row)
                 f(row - begin, h, reinterpret_cast<const E*>(held.key(order[row])),
-                  reinterpret_cast<const E*>(held.value(order[row])));
+                  reinterpret_cast<const E*>(held.value(order[row])), held.log_weight(order[row]));
         }
     }
 

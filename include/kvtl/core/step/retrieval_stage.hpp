@@ -150,8 +150,8 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     /// Calls visit(kv head, keys, values) for every block of rows of the current selection and of DRAM. Rows
     /// that are no records are decoded for the visit and last as long as it does.
     template <class Visit> void views(std::uint32_t slot, std::uint32_t layer, Visit&& visit) noexcept {
-        constexpr std::uint32_t shown_rows =
-            types::compressor::rows_are_records ? none : shard_memory<types>::shown_rows;
+        static_assert(!types::weighted, "[kvtl] select: entries carry weights, which rows do not show");
+        constexpr std::uint32_t shown_rows = types::plain_records ? none : shard_memory<types>::shown_rows;
         const auto lanes = lanes_of(slot, layer);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const lane l = store_.at(lanes[i].id);
@@ -183,7 +183,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
                     const std::uint32_t rows = format.entries_in(page, left);
                     for (std::uint32_t at = 0; at < rows; at += shown_rows) {
                         const std::uint32_t n = std::min(rows - at, shown_rows);
-                        if constexpr (types::compressor::rows_are_records) {
+                        if constexpr (types::plain_records) {
                             block(reinterpret_cast<const element_type*>(format.key(page, at)),
                                   reinterpret_cast<const element_type*>(format.value(page, at)), n);
                         } else {

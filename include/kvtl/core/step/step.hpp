@@ -145,7 +145,8 @@ template <class Types> class step_runner : public step_attention<Types> {
                 for (std::uint32_t t = 0; t < queries; ++t) {
                     const std::uint32_t seen =
                         std::min(rows, first + t + 1 > block ? first + t + 1 - block : 0);
-                    attend_rows(q + t * token, ref, x_.turn_k.data(), x_.turn_v.data(), seen, turn_of(t));
+                    attend_rows(q + t * token, ref, x_.turn_k.data(), x_.turn_v.data(), nullptr, seen,
+                                turn_of(t));
                 }
             }
             for (std::uint32_t t = 0; t < queries; ++t)
@@ -161,6 +162,7 @@ template <class Types> class step_runner : public step_attention<Types> {
     /// One entry as it arrives: (width) floats each.
     struct entry_source {
         const float *k, *v;
+        float log_weight = 0;
     };
     /// The entries of a lane in k, v: (T, H, D).
     [[nodiscard]] auto rows_of(const lane_ref& ref, const layer_input& in) const noexcept {
@@ -193,6 +195,7 @@ template <class Types> class step_runner : public step_attention<Types> {
         const lane l = store_->at(ref.id);
         simd::encode(e.k, l.arrival_k(l.state().tokens), p_.sizes.width);
         simd::encode(e.v, l.arrival_v(l.state().tokens), p_.sizes.width);
+        if constexpr (Types::weighted) *l.arrival_w(l.state().tokens) = e.log_weight;
     }
 
     void arrive(const lane& l) noexcept {
@@ -261,8 +264,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             }
             const bool unwanted =
                 end == fate::dropped || (end == fate::attended && !is_chosen(w.lane, w.unit));
-            if (unwanted)
-                store_->stats().wasted_bytes += store_->entries_of(unit) * store_->format().entry_bytes();
+            if (unwanted) store_->stats().wasted_bytes += store_->bytes_of(l, w.unit);
             if (unwanted || failed)
                 store_->evict(l, w.unit, frames);
             else

@@ -107,7 +107,6 @@ template <class Types> class step_attention {
 
     void count_choice(std::span<const lane_ref> lanes) noexcept {
         statistics& stats = store_->stats();
-        const std::size_t entry = store_->format().entry_bytes();
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const lane l = store_->at(lanes[i].id);
             for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i])) {
@@ -117,11 +116,12 @@ template <class Types> class step_attention {
                     unit.frames != none && store_->flight_of(unit, store_->pool_of(lanes[i].id)) == none;
                 ++stats.chosen_units;
                 stats.reused_units += l.chosen_before()[c.unit / 64] >> (c.unit % 64) & 1;
-                stats.chosen_bytes += entries * entry;
+                const std::size_t bytes = store_->bytes_of(l, c.unit);
+                stats.chosen_bytes += bytes;
                 if (hit)
-                    stats.resident_chosen_bytes += entries * entry;
+                    stats.resident_chosen_bytes += bytes;
                 else
-                    stats.useful_bytes += entries * entry, stats.read_entries += entries;
+                    stats.useful_bytes += bytes, stats.read_entries += entries;
             }
         }
     }
@@ -135,26 +135,27 @@ template <class Types> class step_attention {
         for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) reset(head_partial(into, h));
         const bool sink_arrives = arriving && s.tokens < p_.sizes.sinks;
         const std::uint32_t sinks = s.sinks + (sink_arrives ? 1 : 0);
-        if (sinks > 0) attend_rows(q, ref, l.sink_k(0), l.sink_v(0), sinks, into);
+        if (sinks > 0) attend_rows(q, ref, l.sink_k(0), l.sink_v(0), l.sink_w(0), sinks, into);
         std::uint32_t from = s.window_begin;
         const std::uint32_t to = s.tokens + (arriving && !sink_arrives ? 1 : 0);
         while (from < to) { // one or two pieces of the ring
             const std::uint32_t rows = std::min(to - from, p_.sizes.window + p_.sizes.spare - l.ring(from));
-            attend_rows(q, ref, l.window_k(from), l.window_v(from), rows, into);
+            attend_rows(q, ref, l.window_k(from), l.window_v(from), l.window_w(from), rows, into);
             from += rows;
         }
-        if (s.buffered > 0) attend_rows(q, ref, l.buffer_k(0), l.buffer_v(0), s.buffered, into);
+        if (s.buffered > 0)
+            attend_rows(q, ref, l.buffer_k(0), l.buffer_v(0), l.buffer_w(0), s.buffered, into);
     }
 
-    /// Rows of the lane's width, attended by the lane's queries in `q` (HQ, D).
+    /// Rows of the lane's width, attended by the lane's queries in `q` (HQ, D). log_weight: (rows) or null.
     void attend_rows(const float* q, const lane_ref& ref, const element_type* k, const element_type* v,
-                     std::uint32_t rows, float* into) noexcept {
+                     const float* log_weight, std::uint32_t rows, float* into) noexcept {
         if (rows == 0) return;
         const model_extents& m = p_.model;
         for (std::uint32_t h = 0; h < m.lane_heads; ++h)
             simd::attend_rows<simd::default_arch, element_type>(
                 queries_of(q, ref, h), m.dim, scale_, {k + std::size_t{h} * m.dim, rows, m.dim, m.width()},
-                {v + std::size_t{h} * m.dim, rows, m.dim, m.width()}, nullptr, head_partial(into, h),
+                {v + std::size_t{h} * m.dim, rows, m.dim, m.width()}, log_weight, head_partial(into, h),
                 x_.attend);
     }
 
@@ -166,8 +167,22 @@ template <class Types> class step_attention {
         for (std::uint32_t h = 0; h < m.lane_heads; ++h) {
             // A mask has 64 bits: heads beyond them (layer-wide lanes) are attended by all their queries.
             const std::uint64_t queries = (h + 1) * m.group <= 64 ? mask >> (h * m.group) : simd::all_queries;
-            record_attention(store_->codec(), {queries_of(q, ref, h), m.dim, scale_, h}, keys, values)
-                .attend(nullptr, head_partial(into, h), x_.attend, queries);
+            const head_queries of_head{queries_of(q, ref, h), m.dim, scale_, h};
+            if constexpr (!Types::weighted) {
+                record_attention(store_->codec(), of_head, keys, values)
+                    .attend(nullptr, head_partial(into, h), x_.attend, queries);
+            } else {
+                for (std::size_t first = 0; first < keys.count; first += simd::attend_block) {
+                    const std::size_t n = std::min(simd::attend_block, keys.count - first);
+                    const records_view block = keys.slice(first, n);
+                    float log_weight[simd::attend_block];
+                    for (std::size_t i = 0; i < n; ++i)
+                        log_weight[i] =
+                            weight_behind(block.record(i), static_cast<std::uint32_t>(keys.stride));
+                    record_attention(store_->codec(), of_head, block, values.slice(first, n))
+                        .attend(log_weight, head_partial(into, h), x_.attend, queries);
+                }
+            }
         }
     }
 

@@ -14,6 +14,9 @@
 #include <kvtl/core/store/page_store.hpp>
 #include <kvtl/core/store/summaries.hpp>
 
+#include <algorithm>
+#include <utility>
+
 namespace kvtl { inline namespace v0 {
 
 template <class Types> class group_store : public page_store<Types> {
@@ -28,6 +31,7 @@ template <class Types> class group_store : public page_store<Types> {
         base::release_stream, base::settle_all_writes, base::stream_page, base::unsettled_frame;
     static constexpr bool by_entry = true;
     static constexpr std::uint32_t fields = Types::fields;
+    static constexpr bool ragged = Types::compressor::ragged;
     /// B: with 4 KiB pages a run of keys is one request of 128 KiB, where devices reach their bandwidth. Gaps
     /// that are read through must be shorter, or scoring would read the values too.
     static constexpr std::uint32_t split_run = 32;
@@ -55,6 +59,9 @@ template <class Types> class group_store : public page_store<Types> {
     [[nodiscard]] std::span<pool> page_pools() const noexcept { return page_pools_; }
 
     [[nodiscard]] std::uint32_t entries_of(const group_record&) const noexcept { return group(); }
+    [[nodiscard]] std::size_t bytes_of(const lane& l, std::uint32_t u) const noexcept {
+        return ragged ? l.extent(u).bytes : group() * p_.format.entry_bytes();
+    }
     /// The prefetch or selection that reads a group. A slot is not a page, so its record keeps this there.
     [[nodiscard]] static std::uint32_t flight_of(const group_record& unit, const pool& slots) noexcept {
         return unit.frames == none ? none : slots[unit.frames].page;
@@ -128,8 +135,7 @@ template <class Types> class group_store : public page_store<Types> {
         pool& pages = pages_of(slots);
         const lane l = at(lane_id);
         flight& f = p_.io->at(id);
-        const std::uint32_t rows = p_.format.rows, first = u * group() / rows,
-                            last = ((u + 1) * group() - 1) / rows;
+        const std::uint32_t first = find(l, u * group()).page, last = find(l, (u + 1) * group() - 1).page;
         if (!f.room(fields * (last - first + 1))) return false;
         const std::uint32_t slot = acquire(slots);
         if (slot == none) return false;
@@ -154,6 +160,14 @@ template <class Types> class group_store : public page_store<Types> {
     void finish_load(const lane& l, std::uint32_t u, pool& slots) noexcept {
         pool& pages = pages_of(slots);
         std::byte* to = slots.bytes(l.unit(u).frames);
+        if constexpr (ragged) {
+            slot_.begin(to);
+            for (std::uint32_t row = 0; row < group(); ++row) {
+                const position from = find(l, u * group() + row);
+                slot_.put(to, row, p_.format.entry(landed(l, pages, from.page, 0), from.row));
+            }
+            return;
+        }
         const std::uint32_t rows = p_.format.rows;
         for (std::uint32_t row = 0; row < group();) {
             const std::uint32_t e = u * group() + row, n = std::min(group() - row, rows - e % rows);
@@ -191,7 +205,7 @@ template <class Types> class group_store : public page_store<Types> {
     /// ahead cannot starve it.
     template <class Visit>
     [[nodiscard]] status scan_keys(std::uint32_t lane_id, Visit&& visit) noexcept requires(fields == 2) {
-        static_assert(Types::compressor::rows_are_records);
+        static_assert(Types::plain_records);
         return scan_fields<1>(lane_id, [&visit](const records_view& keys, const records_view&) {
             visit(reinterpret_cast<const element_type*>(keys.data), static_cast<std::uint32_t>(keys.count));
         });
@@ -206,25 +220,40 @@ template <class Types> class group_store : public page_store<Types> {
         const lane l = at(lane_id);
         pool& pages = write_pool(lane_id);
         lane_state& s = l.state();
-        const std::uint32_t row = e % p_.format.rows;
-        for (std::uint32_t field = 0; row == 0 && field < fields; ++field) {
+        if (ragged && s.stream_tail != none && !p_.format.takes(pages.bytes(s.stream_tail), 0, record.bytes))
+            seal_tails(s, pages);
+        const bool fresh = s.stream_tail == none;
+        for (std::uint32_t field = 0; fresh && field < fields; ++field) {
             const std::uint32_t frame = std::exchange(frames, pages[frames].next);
-            pages[frame].page = page_of(l, e / p_.format.rows, field);
+            pages[frame].page = page_of(l, ragged ? s.stream_pages : e / p_.format.rows, field);
             pages[frame].lane = lane_id;
             pages.mark_dirty(frame);
             tail(s, field) = frame;
         }
-        if constexpr (keys_on_storage)
-            std::memcpy(p_.format.key(pages.bytes(tail(s, 0)), row), record.key, record.bytes.key);
-        std::memcpy(p_.format.value(pages.bytes(tail(s, fields - 1)), row), record.value, record.bytes.value);
-        s.stored = e + 1;
-        if (row + 1 < p_.format.rows) return;
-        for (std::uint32_t field = 0; field < fields; ++field) {
-            const std::uint32_t full = std::exchange(tail(s, field), none);
-            p_.format.pad(pages.bytes(full), p_.format.rows);
-            queue_write(pages, full);
-            pages.clear_dirty(full);
+        std::byte* page = pages.bytes(s.stream_tail);
+        const std::uint32_t row = e % p_.format.rows;
+        if constexpr (ragged) {
+            if (fresh) {
+                l.page_first(s.stream_pages++) = e;
+                p_.format.begin(page);
+            }
+            p_.format.put(page, e - l.page_first(s.stream_pages - 1), record);
+            l.extent(e / group()).bytes += record.bytes.entry();
+        } else {
+            if constexpr (keys_on_storage)
+                std::memcpy(p_.format.key(pages.bytes(tail(s, 0)), row), record.key, record.bytes.key);
+            std::memcpy(p_.format.value(page, row), record.value, record.bytes.value);
         }
+        s.stored = e + 1;
+        if (!ragged && row + 1 == p_.format.rows) seal_tails(s, pages);
+    }
+    /// Pages that `entries` more entries may begin in each field, at most; and how many there are.
+    [[nodiscard]] std::uint32_t pages_begun(const lane& l, std::uint32_t entries) const noexcept {
+        if constexpr (ragged) return p_.format.pages_for(entries) + 1;
+        return p_.format.pages_for(l.state().stored + entries) - pages_before(l);
+    }
+    [[nodiscard]] std::uint32_t pages_before(const lane& l) const noexcept {
+        return ragged ? l.state().stream_pages : p_.format.pages_for(l.state().stored);
     }
 
     /// Takes runs until the stream has a place for page i of every field. False when the file is full.
@@ -255,9 +284,34 @@ template <class Types> class group_store : public page_store<Types> {
     }
 
   private:
+    /// Where an entry of a lane's stream lies.
+    struct position {
+        std::uint32_t page, row;
+    };
+    [[nodiscard]] position find(const lane& l, std::uint32_t e) const noexcept {
+        if constexpr (!ragged) return {e / p_.format.rows, e % p_.format.rows};
+        const std::uint32_t* first = &l.page_first(0);
+        const auto page = static_cast<std::uint32_t>(
+            std::upper_bound(first, first + l.state().stream_pages, e) - first - 1);
+        return {page, e - first[page]};
+    }
     /// Page i of the stream is the unfinished one, which only DRAM has.
     [[nodiscard]] bool is_tail(const lane& l, std::uint32_t i) const noexcept {
-        return l.state().stream_tail != none && i == l.state().stored / p_.format.rows;
+        return l.state().stream_tail != none && i == complete_pages(l);
+    }
+    /// Pages of a field that are on storage or on their way there.
+    [[nodiscard]] std::uint32_t complete_pages(const lane& l) const noexcept {
+        const lane_state& s = l.state();
+        return ragged ? s.stream_pages - (s.stream_tail != none ? 1 : 0) : s.stored / p_.format.rows;
+    }
+    /// The tail pages are complete: they go to storage.
+    void seal_tails(lane_state& s, pool& pages) noexcept {
+        for (std::uint32_t field = 0; field < fields; ++field) {
+            const std::uint32_t full = std::exchange(tail(s, field), none);
+            p_.format.pad(pages.bytes(full), p_.format.rows);
+            queue_write(pages, full);
+            pages.clear_dirty(full);
+        }
     }
 
     /// Page i of a field (the only one; or keys, values) in the order of the stream.
@@ -302,8 +356,9 @@ template <class Types> class group_store : public page_store<Types> {
         constexpr bool values = Count == fields;
         const lane l = at(lane_id);
         pool& pages = write_pool(lane_id);
-        const std::uint32_t rows = p_.format.rows, full = l.state().stored / rows;
-        const auto show = [&](std::uint32_t i, std::uint32_t n) {
+        const std::uint32_t rows = p_.format.rows, full = complete_pages(l);
+        const auto show = [&](std::uint32_t i, std::uint32_t left) {
+            const std::uint32_t n = p_.format.entries_in(landed(l, pages, i, 0), left);
             const records_view k = p_.format.keys(landed(l, pages, i, 0), 0, n);
             visit(k, values ? p_.format.values(landed(l, pages, i, Count - 1), 0, n) : records_view{});
         };

@@ -28,6 +28,9 @@ struct lane_sizes {
         0; ///< entries of the recent window; one more row holds the token of the current step
     std::uint32_t buffer = 0;        ///< rows of the buffer
     std::uint32_t runs = 0;          ///< page runs a lane may hold
+    bool ragged = false;             ///< records have sizes of their own
+    bool weights = false;            ///< entries have log-weights
+    std::uint32_t stream_pages = 0;  ///< runs of ragged records: pages of a lane's stream, at most
     bool means = false;              ///< units have means
     bool chains = false;             ///< entry-wise layout: units are chains of entries
     std::uint32_t chain_entries = 0; ///< rows that a lane's stream may have, gaps included
@@ -40,13 +43,14 @@ struct lane_sizes {
 
 /// Offsets of a lane's arrays in its block.
 template <element E, class ClustererLane, class Unit = unit_record> struct lane_offsets {
-    std::size_t state = 0, clusterer = 0, units = 0, runs = 0, chain = 0;
+    std::size_t state = 0, clusterer = 0, units = 0, extents = 0, runs = 0, page_first = 0, chain = 0;
     std::size_t buffer_unit = 0, buffer_entry = 0;
     std::size_t means = 0;
     std::size_t index_lane = 0, index_units = 0, remainder_lane = 0, remainder_units = 0;
     std::size_t chosen = 0; ///< one bit per unit: the previous step chose it
     std::size_t sink_k = 0, sink_v = 0, window_k = 0, window_v = 0;
     std::size_t buffer_k = 0, buffer_v = 0;
+    std::size_t sink_w = 0, window_w = 0, buffer_w = 0; ///< log-weights
     std::size_t bytes = 0;
     std::size_t metadata_bytes = 0, index_bytes = 0, window_bytes = 0, buffer_bytes = 0;
 
@@ -62,6 +66,8 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         o.state = put(sizeof(lane_state));
         o.clusterer = put(sizeof(ClustererLane));
         o.units = put(s.max_units * sizeof(Unit));
+        o.extents = put(s.ragged ? s.max_units * sizeof(unit_extent) : 0);
+        o.page_first = put(s.stream_pages * sizeof(std::uint32_t));
         o.chosen = put((s.max_units + 63) / 64 * sizeof(std::uint64_t));
         o.runs = put(s.runs * sizeof(std::uint32_t));
         o.chain = put(s.chains ? s.chain_entries * sizeof(std::uint32_t) : 0);
@@ -70,6 +76,7 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         o.buffer_entry = put(s.chains ? s.buffer * sizeof(std::uint32_t) : 0);
         o.buffer_k = put(s.buffer * row);
         o.buffer_v = put(s.buffer * row);
+        o.buffer_w = put(s.weights ? s.buffer * sizeof(float) : 0);
         o.buffer_bytes = used - o.metadata_bytes;
         o.means = put(s.means ? std::size_t{s.max_units} * s.width * sizeof(float) : 0);
         o.index_lane = put(s.index_lane);
@@ -81,6 +88,8 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         o.sink_v = put(s.sinks * row);
         o.window_k = put((std::size_t{s.window} + s.spare) * row);
         o.window_v = put((std::size_t{s.window} + s.spare) * row);
+        o.sink_w = put(s.weights ? s.sinks * sizeof(float) : 0);
+        o.window_w = put(s.weights ? (std::size_t{s.window} + s.spare) * sizeof(float) : 0);
         o.window_bytes = used - o.metadata_bytes - o.buffer_bytes - o.index_bytes;
         o.bytes = used;
         return o;
@@ -102,6 +111,14 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
 
     [[nodiscard]] Unit& unit(std::uint32_t i) const noexcept { return get<Unit>(at_->units)[i]; }
     [[nodiscard]] std::span<Unit> units() const noexcept { return {get<Unit>(at_->units), state().units}; }
+    /// Ragged records: what they take of the unit's pages.
+    [[nodiscard]] unit_extent& extent(std::uint32_t i) const noexcept {
+        return get<unit_extent>(at_->extents)[i];
+    }
+    /// Runs of ragged records: the first entry of page i of the stream.
+    [[nodiscard]] std::uint32_t& page_first(std::uint32_t i) const noexcept {
+        return get<std::uint32_t>(at_->page_first)[i];
+    }
     /// (U, width) float32.
     [[nodiscard]] float* mean(std::uint32_t u) const noexcept {
         return get<float>(at_->means) + std::size_t{u} * sizes_->width;
@@ -150,6 +167,19 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
 
     [[nodiscard]] E* buffer_k(std::uint32_t i) const noexcept { return row(at_->buffer_k, i); }
     [[nodiscard]] E* buffer_v(std::uint32_t i) const noexcept { return row(at_->buffer_v, i); }
+
+    // Log-weights of sinks, of the window's ring and of buffered entries; null where entries have none.
+    [[nodiscard]] float* sink_w(std::uint32_t i) const noexcept { return weight(at_->sink_w, i); }
+    [[nodiscard]] float* window_w(std::uint32_t token) const noexcept {
+        return weight(at_->window_w, ring(token));
+    }
+    [[nodiscard]] float* buffer_w(std::uint32_t i) const noexcept { return weight(at_->buffer_w, i); }
+    [[nodiscard]] float* arrival_w(std::uint32_t token) const noexcept {
+        return token < sizes_->sinks ? sink_w(token) : window_w(token);
+    }
+    /// The number itself; 0 where entries have none.
+    [[nodiscard]] static float weight_at(const float* w) noexcept { return w == nullptr ? 0.0F : *w; }
+
     [[nodiscard]] std::uint32_t& buffer_unit(std::uint32_t i) const noexcept {
         return get<std::uint32_t>(at_->buffer_unit)[i];
     }
@@ -159,10 +189,12 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
     }
 
     /// Adds an entry to the end of the buffer; the caller has checked that there is a row.
-    void push_buffer(std::uint32_t u, const E* k, const E* v, std::uint32_t entry) const noexcept {
+    void push_buffer(std::uint32_t u, const E* k, const E* v, std::uint32_t entry,
+                     float log_weight = 0) const noexcept {
         const std::uint32_t i = state().buffered++;
         std::memcpy(buffer_k(i), k, sizes_->width * sizeof(E));
         std::memcpy(buffer_v(i), v, sizes_->width * sizeof(E));
+        if (sizes_->weights) *buffer_w(i) = log_weight;
         buffer_unit(i) = u;
         if (sizes_->chains) buffer_entry(i) = entry;
         ++unit(u).buffered;
@@ -173,6 +205,7 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
         --unit(buffer_unit(i)).buffered;
         std::memmove(buffer_k(i), buffer_k(i + 1), after * sizes_->width * sizeof(E));
         std::memmove(buffer_v(i), buffer_v(i + 1), after * sizes_->width * sizeof(E));
+        if (sizes_->weights) std::memmove(buffer_w(i), buffer_w(i + 1), after * sizeof(float));
         std::memmove(&buffer_unit(i), &buffer_unit(i + 1), after * sizeof(std::uint32_t));
         if (sizes_->chains)
             std::memmove(&buffer_entry(i), &buffer_entry(i + 1), after * sizeof(std::uint32_t));
@@ -202,6 +235,9 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
   private:
     template <class T> [[nodiscard]] T* get(std::size_t offset) const noexcept {
         return reinterpret_cast<T*>(block_ + offset);
+    }
+    [[nodiscard]] float* weight(std::size_t offset, std::size_t i) const noexcept {
+        return sizes_->weights ? get<float>(offset) + i : nullptr;
     }
     [[nodiscard]] E* row(std::size_t offset, std::size_t i) const noexcept {
         return get<E>(offset) + i * sizes_->width;

@@ -129,10 +129,28 @@ struct page_format {
     }
     /// Whether a page with `used` entries has room for one of these sizes.
     [[nodiscard]] bool takes(const std::byte* page, std::uint32_t used, record_bytes b) const noexcept {
-        if (!ragged) return used < rows;
-        const header h = head(page);
-        return header_bytes(h.entries + 1) + b.entry() <= h.lowest;
+        return ragged ? fits(room(page), b) : used < rows;
     }
+    /// Ragged: bytes that no entry of a page uses, and whether so many are enough for one more entry.
+    [[nodiscard]] std::uint32_t room(const std::byte* page) const noexcept {
+        const header h = head(page);
+        return h.lowest - header_bytes(h.entries);
+    }
+    [[nodiscard]] static bool fits(std::uint32_t room, record_bytes b) noexcept {
+        return slot_bytes + b.entry() <= room;
+    }
+    /// Row of the next entry in a unit's last page, when the unit has `entries`.
+    [[nodiscard]] std::uint32_t next_row(const std::byte* page, std::uint32_t entries) const noexcept {
+        return ragged ? head(page).entries : entries % rows;
+    }
+    /// Ragged: counts the pages that entries of given sizes fill, in order.
+    struct page_counter {
+        std::uint32_t page_bytes = 0, pages = 0, room = 0;
+        void add(record_bytes b) noexcept {
+            if (!fits(room, b)) ++pages, room = page_bytes - header_bytes(0);
+            room -= slot_bytes + b.entry();
+        }
+    };
     /// Entry `row` of the page, which has room for it; ragged records come in the order of their rows.
     void put(std::byte* page, std::uint32_t row, const entry_record& e) const noexcept {
         if (!ragged) {

@@ -17,30 +17,52 @@
 
 namespace kvtl { inline namespace v0 {
 
+/// Bytes behind the record of a key that hold the entry's log-weight; none where entries have none.
+template <class Types>
+inline constexpr std::uint32_t weight_bytes = [] {
+    if constexpr (requires { requires Types::weighted; })
+        return std::uint32_t{sizeof(float)};
+    else
+        return std::uint32_t{0};
+}();
+/// The log-weight of an entry whose records these are.
+[[nodiscard]] inline float weight_behind(const std::byte* key, std::uint32_t key_bytes) noexcept {
+    float w = 0;
+    std::memcpy(&w, key + key_bytes - sizeof w, sizeof w);
+    return w;
+}
+
 /// The record of one entry that comes as rows; `scratch` holds it where it is not the rows themselves.
+/// `most`: bytes of a record at most, weight included.
 template <class Types>
 [[nodiscard]] entry_record
-record_of(const typename Types::codec& codec, const typename Types::element_type* k,
-          const typename Types::element_type* v, std::span<std::byte> scratch) noexcept {
-    if constexpr (Types::compressor::rows_are_records) {
-        static_cast<void>(scratch);
-        return {reinterpret_cast<const std::byte*>(k), reinterpret_cast<const std::byte*>(v), codec.bytes()};
+record_of(const typename Types::codec& codec, record_bytes most, const typename Types::element_type* k,
+          const typename Types::element_type* v, float log_weight, std::span<std::byte> scratch) noexcept {
+    if constexpr (Types::plain_records) {
+        static_cast<void>(scratch), static_cast<void>(codec), static_cast<void>(log_weight);
+        return {reinterpret_cast<const std::byte*>(k), reinterpret_cast<const std::byte*>(v), most};
     } else {
-        std::byte* value = scratch.data() + codec.bytes().key;
-        const std::uint32_t key_bytes = codec.encode_key(k, scratch.data());
-        return {scratch.data(), value, {key_bytes, codec.encode_value(v, value)}};
+        std::byte *key = scratch.data(), *value = key + most.key;
+        std::uint32_t key_bytes = codec.encode_key(k, key);
+        if constexpr (weight_bytes < Types >> 0) {
+            std::memcpy(key + key_bytes, &log_weight, weight_bytes<Types>);
+            key_bytes += weight_bytes<Types>;
+        } else {
+            static_cast<void>(log_weight);
+        }
+        return {key, value, {key_bytes, codec.encode_value(v, value)}};
     }
 }
 /// Bytes of scratch that record_of() needs.
-template <class Types> [[nodiscard]] constexpr std::size_t record_scratch(record_bytes b) noexcept {
-    return Types::compressor::rows_are_records ? 0 : b.entry();
+template <class Types> [[nodiscard]] constexpr std::size_t record_scratch(record_bytes most) noexcept {
+    return Types::plain_records ? 0 : most.entry();
 }
 
 template <class Types> class record_rows {
   public:
     using element_type = typename Types::element_type;
     using codec_type = typename Types::codec;
-    static constexpr bool plain = Types::compressor::rows_are_records;
+    static constexpr bool plain = Types::plain_records;
 
     static record_rows take(carver& c, std::size_t rows, std::uint32_t width, record_bytes most) noexcept {
         record_rows r;
@@ -60,20 +82,21 @@ template <class Types> class record_rows {
     }
 
     /// Makes the record of row i, whose key and value are in place.
-    void encode(const codec_type& codec, std::size_t i) const noexcept {
+    void encode(const codec_type& codec, std::size_t i, float log_weight = 0) const noexcept {
         if constexpr (!plain) {
-            const entry_record e = record_of<Types>(codec, key(i), value(i), records_.subspan(place(i)));
+            const entry_record e =
+                record_of<Types>(codec, most_, key(i), value(i), log_weight, records_.subspan(place(i)));
             if constexpr (Types::compressor::ragged) bytes_[i] = e.bytes;
         } else {
-            static_cast<void>(codec), static_cast<void>(i);
+            static_cast<void>(codec), static_cast<void>(i), static_cast<void>(log_weight);
         }
     }
     /// Entry i from rows.
-    void set(const codec_type& codec, std::size_t i, const element_type* k,
-             const element_type* v) const noexcept {
+    void set(const codec_type& codec, std::size_t i, const element_type* k, const element_type* v,
+             float log_weight) const noexcept {
         std::memcpy(key(i), k, width_ * sizeof(element_type));
         std::memcpy(value(i), v, width_ * sizeof(element_type));
-        encode(codec, i);
+        encode(codec, i, log_weight);
     }
     /// Entry i from its record.
     void load(const codec_type& codec, std::size_t i, const entry_record& e) const noexcept {

@@ -23,9 +23,32 @@ template <class Types> class unit_store : public page_store<Types> {
         base::release_runs, base::release_stream, base::settle_all_writes, base::stream_page,
         base::unsettled_frame, base::write_error;
     static constexpr bool by_entry = Types::layout::by_entry;
+    static constexpr bool ragged = Types::compressor::ragged;
 
     unit_store() = default;
     explicit unit_store(const parts& p) noexcept : base(p) {}
+
+    /// Pages that a unit's entries fill, and bytes of their records.
+    [[nodiscard]] std::uint32_t pages_of(const lane& l, std::uint32_t u) const noexcept {
+        return ragged ? l.extent(u).pages : p_.format.pages_for(l.unit(u).entries);
+    }
+    [[nodiscard]] std::size_t bytes_of(const lane& l, std::uint32_t u) const noexcept {
+        return ragged ? l.extent(u).bytes : l.unit(u).entries * p_.format.entry_bytes();
+    }
+    /// Whether a unit's last page has room for one more entry, of these sizes.
+    [[nodiscard]] bool last_page_takes(const lane& l, std::uint32_t u, record_bytes b) const noexcept {
+        return ragged ? page_format::fits(l.extent(u).room, b) : l.unit(u).entries % p_.format.rows != 0;
+    }
+    /// Puts an entry into the page that is the unit's last; `fresh`: it is the page's first.
+    void put(const lane& l, std::uint32_t u, std::byte* page, const entry_record& e,
+             bool fresh) const noexcept {
+        if (fresh) p_.format.begin(page);
+        p_.format.put(page, p_.format.next_row(page, l.unit(u).entries), e);
+        if constexpr (ragged) {
+            unit_extent& x = l.extent(u);
+            x = {x.pages + (fresh ? 1 : 0), p_.format.room(page), x.bytes + e.bytes.entry()};
+        }
+    }
 
     /// How a unit's entries lie in its frames, and whose frames carry its writes.
     [[nodiscard]] const page_format& unit_format() const noexcept { return p_.format; }
@@ -260,7 +283,7 @@ template <class Types> class unit_store : public page_store<Types> {
         const lane l = at(lane_id);
         unit_record& unit = l.unit(u);
         flight& f = p_.io->at(id);
-        const std::uint32_t pages = p_.format.pages_for(unit.entries) - (unit.tail != none ? 1 : 0);
+        const std::uint32_t pages = pages_of(l, u) - (unit.tail != none ? 1 : 0);
         if (!f.room(pages)) return false;
         const auto before = static_cast<std::uint32_t>(f.pages().size());
         std::uint32_t chain = none, last = none, reads = 0;

@@ -1,0 +1,35 @@
+// Exact causal attention of a prompt's chunk, lane by lane.
+//
+// Cost: O(T (before + T) D) multiply-adds per query head.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/step/chooser.hpp>
+#include <kvtl/simd/causal.hpp>
+#include <kvtl/views.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace kvtl { inline namespace v0 {
+
+/// Exact causal attention of a chunk of T tokens for one lane. keys, values: (before + T, width) rows of the
+/// lane.
+template <element E>
+void attend_prompt(const model_extents& m, std::uint32_t lane_in_layer, const layer_input& in,
+                   std::uint32_t before, std::uint32_t tokens, const E* keys, const E* values,
+                   std::span<float> out, std::span<float> scratch) noexcept {
+    const std::size_t token = std::size_t{m.query_heads()} * m.dim, rows = std::size_t{before} + tokens;
+    const float scale = 1.0F / std::sqrt(static_cast<float>(m.dim));
+    for (std::uint32_t h = 0; h < m.lane_heads; ++h) {
+        const std::size_t offset = m.query_offset(lane_in_layer) + std::size_t{h} * m.group * m.dim;
+        simd::attend_causal(in.q.data() + offset, token, m.group, scale, tokens,
+                            rows_view<E>{keys + std::size_t{h} * m.dim, rows, m.dim, m.width()},
+                            rows_view<E>{values + std::size_t{h} * m.dim, rows, m.dim, m.width()}, before,
+                            out.data() + offset, token, scratch);
+    }
+}
+
+}} // namespace kvtl::v0

@@ -1,0 +1,83 @@
+// A ragged codec for tests: of a row it stores as many leading numbers as reach to the last one that is not
+// zero, behind their count. Nothing is lost, so caches of it equal those of raw<float>, while hardly two
+// records have one size.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/simd/attend.hpp>
+#include <kvtl/slots/compressor.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+namespace kvtl_test {
+
+struct leading_numbers {
+    static constexpr std::string_view name = "leading_numbers";
+    using plain_type = float;
+    static constexpr kvtl::key_domain domain = kvtl::key_domain::post_rope;
+    static constexpr std::uint32_t granule = 1;
+    static constexpr bool ragged = true;
+    static constexpr bool rows_are_records = false;
+    static constexpr double relative_error = 0;
+    struct config {};
+
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config&, const kvtl::record_shape& shape) noexcept : shape_(shape) {}
+
+        [[nodiscard]] kvtl::record_bytes bytes() const noexcept {
+            const auto most = static_cast<std::uint32_t>((shape_.width() + 1) * sizeof(float));
+            return {most, most};
+        }
+        std::uint32_t encode_key(const float* row, std::byte* record) const noexcept {
+            std::uint32_t n = shape_.width();
+            while (n > 0 && row[n - 1] == 0.0F) --n;
+            std::memcpy(record, &n, sizeof n);
+            std::memcpy(record + sizeof n, row, n * sizeof(float));
+            return static_cast<std::uint32_t>((n + 1) * sizeof(float));
+        }
+        std::uint32_t encode_value(const float* row, std::byte* record) const noexcept {
+            return encode_key(row, record);
+        }
+        void decode_keys(const kvtl::records_view& records, float* rows) const noexcept {
+            for (std::size_t i = 0; i < records.count; ++i)
+                for (std::uint32_t d = 0; d < shape_.width(); ++d) *rows++ = number(records.record(i), d);
+        }
+        void decode_values(const kvtl::records_view& records, float* rows) const noexcept {
+            decode_keys(records, rows);
+        }
+        void score(const float* q, std::size_t q_stride, std::size_t group, const kvtl::records_view& keys,
+                   std::uint32_t head, float* out, std::size_t out_stride) const noexcept {
+            for (std::size_t g = 0; g < group; ++g)
+                for (std::size_t i = 0; i < keys.count; ++i) {
+                    float sum = 0;
+                    for (std::uint32_t d = 0; d < shape_.dim; ++d)
+                        sum += q[g * q_stride + d] * number(keys.record(i), head * shape_.dim + d);
+                    out[g * out_stride + i] = sum;
+                }
+        }
+        void accumulate(const float* weight, std::size_t group, const kvtl::records_view& values,
+                        std::uint32_t head, float* acc, std::size_t acc_stride) const noexcept {
+            for (std::size_t g = 0; g < group; ++g)
+                for (std::size_t i = 0; i < values.count; ++i)
+                    for (std::uint32_t d = 0; d < shape_.dim; ++d)
+                        acc[g * acc_stride + d] += weight[g * kvtl::simd::attend_block + i] *
+                                                   number(values.record(i), head * shape_.dim + d);
+        }
+
+      private:
+        [[nodiscard]] static float number(const std::byte* record, std::uint32_t d) noexcept {
+            std::uint32_t n = 0;
+            std::memcpy(&n, record, sizeof n);
+            float x = 0;
+            if (d < n) std::memcpy(&x, record + (d + 1) * sizeof(float), sizeof x);
+            return x;
+        }
+        kvtl::record_shape shape_{};
+    };
+};
+
+} // namespace kvtl_test
