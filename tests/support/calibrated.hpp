@@ -39,26 +39,38 @@ inline std::vector<float> random_rotation(std::size_t n, std::uint64_t seed) {
 }
 
 /// Joint adapter of `rank` and rotations for both kinds of bases, different for every layer and head.
+inline void add_random_bases(kvtl::calibration_writer& out, const kvtl::shape& model, std::uint32_t rank,
+                             std::uint64_t seed) {
+    const std::size_t width = std::size_t{model.kv_heads} * model.head_dim;
+    std::vector<float> adapter, pca, skew;
+    const auto append = [](std::vector<float>& to, const std::vector<float>& what, std::size_t n) {
+        to.insert(to.end(), what.begin(), what.begin() + static_cast<std::ptrdiff_t>(n));
+    };
+    for (std::uint32_t l = 0; l < model.layers; ++l) {
+        append(adapter, random_rotation(width, ++seed), rank * width);
+        for (std::uint32_t h = 0; h < model.kv_heads; ++h) {
+            const std::size_t square = std::size_t{model.head_dim} * model.head_dim;
+            append(pca, random_rotation(model.head_dim, ++seed), square);
+            append(skew, random_rotation(model.head_dim, ++seed), square);
+        }
+    }
+    REQUIRE(out.add(kvtl::calibration_kind::joint_adapter, rank, adapter));
+    REQUIRE(out.add(kvtl::calibration_kind::pca_basis, model.head_dim, pca));
+    REQUIRE(out.add(kvtl::calibration_kind::skew_basis, model.head_dim, skew));
+}
+/// The same as a file.
+inline void write_calibration(const std::string& path, const kvtl::shape& model, std::uint32_t rank,
+                              std::uint64_t seed) {
+    kvtl::calibration_writer out(model, 1);
+    add_random_bases(out, model, rank, seed);
+    REQUIRE(out.write(path));
+}
+
 class calibrated {
   public:
     calibrated(const kvtl::shape& model, std::uint32_t rank, std::uint64_t seed) {
-        const std::size_t width = std::size_t{model.kv_heads} * model.head_dim;
-        std::vector<float> adapter, pca, skew;
-        const auto append = [](std::vector<float>& to, const std::vector<float>& what, std::size_t n) {
-            to.insert(to.end(), what.begin(), what.begin() + static_cast<std::ptrdiff_t>(n));
-        };
-        for (std::uint32_t l = 0; l < model.layers; ++l) {
-            append(adapter, random_rotation(width, ++seed), rank * width);
-            for (std::uint32_t h = 0; h < model.kv_heads; ++h) {
-                const std::size_t square = std::size_t{model.head_dim} * model.head_dim;
-                append(pca, random_rotation(model.head_dim, ++seed), square);
-                append(skew, random_rotation(model.head_dim, ++seed), square);
-            }
-        }
         kvtl::calibration_writer out(model, 1);
-        REQUIRE(out.add(kvtl::calibration_kind::joint_adapter, rank, adapter));
-        REQUIRE(out.add(kvtl::calibration_kind::pca_basis, model.head_dim, pca));
-        REQUIRE(out.add(kvtl::calibration_kind::skew_basis, model.head_dim, skew));
+        add_random_bases(out, model, rank, seed);
         load(out, model);
     }
     /// Frequency pairs only: `pairs` is (layers, KV heads, count).

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+#include <kvtl/presets/loki.hpp>
+
+#include "contracts/io.hpp"
+#include "support/calibrated.hpp"
+#include "support/size_knob.hpp"
+
+using namespace kvtl_test;
+
+namespace {
+constexpr kvtl::shape model{2, 4, 2, 64};
+using kvtl::signal;
+using with_calibration = kvtl::supplied<signal::q, signal::k, signal::v, signal::calibration>;
+template <class Preset> using calibrated_cache = cache_of<Preset, with_calibration>;
+
+/// A prompt in chunks, decode and a further turn, with bases that no prompt has anything to do with.
+template <class Preset> void with_any_basis(typename calibrated_cache<Preset>::config c = {}) {
+    const scratch_folder folder;
+    c.supplied = with_calibration::value;
+    c.calibration = folder.file("bases.bin");
+    write_calibration(c.calibration, model, 32, 5);
+    for (const bool smallest : {false, true})
+        run_scenario<calibrated_cache<Preset>>({.shape = model,
+                                                .prompt = 500,
+                                                .chunk = 170,
+                                                .decode = 40,
+                                                .turn = 60,
+                                                .turn_decode = 20,
+                                                .smallest = smallest},
+                                               c);
+}
+} // namespace
+
+TEST_CASE("loki with the budget for everything is dense attention, whatever the basis") {
+    with_any_basis<kvtl::presets::loki>();
+}
+
+TEST_CASE("loki without a basis is refused, and says what it needs") {
+    const auto opened = calibrated_cache<kvtl::presets::loki>::open(
+        {.shape = model, .max_tokens = 100, .memory_bytes = 64 << 20, .supplied = with_calibration::value});
+    REQUIRE_FALSE(opened.ok());
+    CHECK(opened.error().message.find("calibration") != std::string::npos);
+}

@@ -1,0 +1,43 @@
+// ShadowKV: keys are rebuilt from codes, so that what is attended is exact but for these; values come from
+// storage. SPDX-License-Identifier: MIT
+#include <kvtl/presets/shadowkv.hpp>
+
+#include "support/size_knob.hpp"
+
+using namespace kvtl_test;
+
+namespace {
+using cache_type = cache_of<kvtl::presets::shadowkv>;
+constexpr kvtl::shape model{2, 4, 2, 64};
+
+/// Largest error of a prompt in one piece and some steps, all attended, with `rank` numbers per key.
+double error_at(std::uint32_t rank) {
+    const drift data(model, 400, 4);
+    cache_type::config c;
+    c.shape = model;
+    c.max_tokens = 400;
+    c.attend_tokens = 400;
+    c.memory_bytes = std::size_t{16} << 20;
+    c.index.rank = rank;
+    auto cache = open_cache<cache_type>(c);
+    reader<cache_type> one(cache, data);
+    one.prefill(300);
+    one.decode(60);
+    one.check_tokens();
+    return one.error();
+}
+} // namespace
+
+TEST_CASE("shadowkv with everything attended is dense attention as far as its keys are") {
+    const double full = error_at(128), half = error_at(64), least = error_at(8);
+    CHECK(full < 5e-3); // codes are rounded to f16
+    CHECK(half > full);
+    CHECK(least > 2 * half);
+}
+
+TEST_CASE("shadowkv: the size knob, a smaller rank") {
+    const auto all = every_setting<kvtl::presets::shadowkv>();
+    CHECK(all.size() > 3);
+    CHECK(all.back().index.rank >= 6);
+    CHECK(all.back().index.rank <= 10);
+}

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: MIT
+#include <kvtl/presets/squeezed.hpp>
+
+#include "support/size_knob.hpp"
+
+using namespace kvtl_test;
+
+TEST_CASE("squeezed with the budget for everything is dense attention over f16 entries") {
+    cache_of<kvtl::presets::squeezed>::config c;
+    c.selector.share = 0; // otherwise the threshold leaves some out
+    equals_dense_in_short<cache_of<kvtl::presets::squeezed>>(c);
+}
