@@ -234,8 +234,8 @@ template <class Preset, class Geometry> class shard {
             for (const work_item& w : io_.at(selection_->flight).items()) {
                 if (w.lane != i) continue;
                 const auto& format = store_.unit_format();
-                std::uint32_t left = store_.entries_of(l.unit(w.unit));
-                for (std::uint32_t f = l.unit(w.unit).frames; left > 0; f = frames[f].next) {
+                std::uint32_t left = store_.entries_of(l, w.unit);
+                for (std::uint32_t f = l.residency(w.unit).frames; left > 0; f = frames[f].next) {
                     const std::byte* page = frames.bytes(f);
                     const std::uint32_t rows = format.entries_in(page, left);
                     for (std::uint32_t at = 0; at < rows; at += shown_rows) {
