@@ -18,6 +18,7 @@ template <class Preset, class Geometry> struct eviction_types {
     using compressor = typename Preset::compressor;
     using codec = typename compressor::template state<Geometry>;
     using element_type = typename compressor::plain_type; ///< of plain rows
+    static constexpr bool plain_records = compressor::rows_are_records;
     using retention = typename Preset::retention;
     using score = typename retention::score;
     using score_config = typename retention::config;
