@@ -24,18 +24,23 @@ struct place {
     std::uint32_t extra = 0;
 };
 
+/// What a unit is: it moves with its lane, is saved and hashed.
 struct unit_record {
-    std::uint32_t entries = 0;   ///< entries in the unit's pages (buffered ones not included)
-    std::uint32_t frames = none; ///< first of the chain of resident frames; none: not resident
-    std::uint32_t tail = none;   ///< the frame of the last page while it has entries that storage has not
-    std::uint32_t updated = 0;   ///< lane's token count at the last append or split
-    std::uint32_t buffered = 0;  ///< entries of this unit that wait in the lane's buffer
-    std::uint32_t flight = none; ///< the prefetch or selection that reads this unit, while there is one
-    bool flagged = false;        ///< waits for a delayed split
-    float m2 = 0;                ///< sum of squared distances to the mean; variance = m2 / entries
+    std::uint32_t entries = 0;  ///< entries in the unit's pages (buffered ones not included)
+    std::uint32_t updated = 0;  ///< lane's token count at the last append or split
+    std::uint32_t buffered = 0; ///< entries of this unit that wait in the lane's buffer
+    bool flagged = false;       ///< waits for a delayed split
+    float m2 = 0;               ///< sum of squared distances to the mean; variance = m2 / entries
     place where;
     std::uint32_t members = none;     ///< entry-wise layouts: first member, as an index into the lane's chain
     std::uint32_t last_member = none; ///< entry-wise layouts: last member
+
+    /// Where it is now: nothing of it outlives the process.
+    struct residency {
+        std::uint32_t frames = none; ///< first of the chain of resident frames; none: not resident
+        std::uint32_t tail = none;   ///< frame of the last page while it has entries that storage has not
+        std::uint32_t flight = none; ///< the prefetch or selection that reads this unit, while there is one
+    };
 };
 
 /// What ragged records (slots/compressor.hpp) take of a unit's pages.
@@ -45,10 +50,12 @@ struct unit_extent {
     std::uint32_t bytes = 0; ///< of the records
 };
 
-/// The record of a unit that is a run of consecutive entries in its lane's stream: where it lies follows from
-/// its number, its size is the same for all, and nothing about it ever changes but residency.
+/// A unit that is a run of consecutive entries in its lane's stream: where it lies follows from its number
+/// and its size is the same for all, so there is nothing to say but where it is now.
 struct group_record {
-    std::uint32_t frames = none; ///< slot that holds it, or none
+    struct residency {
+        std::uint32_t frames = none; ///< slot that holds it, or none
+    };
 };
 
 /// Counters of a lane. Tokens [0, sinks) are sinks, [sinks, window_begin) are in units or the buffer,

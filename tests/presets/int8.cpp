@@ -96,3 +96,56 @@ TEST_CASE_TEMPLATE("entries are counted, written and kept as records", P, dynakv
     CHECK(bytes.stats.chosen_bytes * 128 == halves.stats.chosen_bytes * 68); // D + 4 bytes against 2 D
     CHECK(bytes.stats.written_bytes * 10 <= halves.stats.written_bytes * 8);
 }
+
+namespace {
+/// Attention of layer 0's query t over the rows that select() shows.
+template <class Cache>
+double select_error(Cache& cache, kvtl::sequence_id seq, const drift& data, std::size_t t) {
+    const kvtl::shape& s = data.shape();
+    const std::size_t dim = s.head_dim, group = s.query_heads / s.kv_heads;
+    std::vector<std::vector<float>> k(s.kv_heads), v(s.kv_heads);
+    const auto take = [dim](std::vector<float>& to, auto rows) {
+        for (std::size_t i = 0; i < rows.count; ++i)
+            for (std::size_t d = 0; d < dim; ++d) to.push_back(kvtl::to_float(rows.row(i)[d]));
+    };
+    require_ok(cache.select(seq, 0, data.q(0, t), [&](std::size_t head, auto keys, auto values) {
+        take(k[head], keys);
+        take(v[head], values);
+    }));
+    const auto dense = dense_attention<kvtl::f16>(data, 0, t);
+    oracle::largest_error error;
+    for (std::size_t g = 0; g < s.query_heads; ++g) {
+        const auto &keys = k[g / group], &values = v[g / group];
+        REQUIRE(keys.size() == (t + 1) * dim);
+        std::vector<double> out(dim, 0.0);
+        double sum = 0;
+        for (std::size_t i = 0; i <= t; ++i) {
+            const double share = std::exp(oracle::dot(data.q(0, t).data() + g * dim, &keys[i * dim], dim) /
+                                          std::sqrt(static_cast<double>(dim)));
+            sum += share;
+            for (std::size_t d = 0; d < dim; ++d) out[d] += share * static_cast<double>(values[i * dim + d]);
+        }
+        for (std::size_t d = 0; d < dim; ++d) error.see(out[d] / sum - dense[g * dim + d]);
+    }
+    return error.value();
+}
+} // namespace
+
+TEST_CASE_TEMPLATE("engines that attend themselves are shown decoded rows", P, dynakv,
+                   kvtl::presets::full_int8, kvtl::presets::snapkv_int8) {
+    using cache_type = cache_of<P>;
+    typename cache_type::config c;
+    c.shape = {1, 4, 2, 64};
+    c.max_tokens = 500;
+    c.attend_tokens = c.max_tokens;
+    c.keep_tokens = c.max_tokens;
+    c.memory_bytes = std::size_t{16} << 20;
+    const drift data(c.shape, c.max_tokens, 4);
+    auto cache = open_cache<cache_type>(c);
+    reader<cache_type> one(cache, data, 0);
+    one.prefill(400);
+    one.decode(60);
+    const double error = select_error(cache, one.id(), data, 459);
+    CHECK(error < coded);
+    CHECK(error > exact);
+}

@@ -27,6 +27,9 @@ constexpr lane_sizes sizes{.width = 24,
                            .window = 5,
                            .buffer = 6,
                            .runs = 4,
+                           .ragged = true,
+                           .weights = true,
+                           .stream_pages = 9,
                            .means = true,
                            .chains = true,
                            .chain_entries = 40};
@@ -58,6 +61,9 @@ TEST_CASE("arrays are aligned, apart, and make up the block") {
         {&l.state(), sizeof(lane_state)},
         {&l.clusterer(), sizeof(clusterer_lane)},
         {&l.unit(0), 11 * sizeof(unit_record)},
+        {&l.residency(0), 11 * sizeof(unit_record::residency)},
+        {&l.extent(0), 11 * sizeof(unit_extent)},
+        {&l.page_first(0), 9 * sizeof(std::uint32_t)},
         {l.chosen_before().data(), sizeof(std::uint64_t)},
         {&l.run(0), 4 * sizeof(std::uint32_t)},
         {&l.next_member(0), 40 * sizeof(std::uint32_t)},
@@ -65,11 +71,14 @@ TEST_CASE("arrays are aligned, apart, and make up the block") {
         {&l.buffer_entry(0), 6 * sizeof(std::uint32_t)},
         {l.buffer_k(0), 6 * row_bytes},
         {l.buffer_v(0), 6 * row_bytes},
+        {l.buffer_w(0), 6 * sizeof(float)},
         {l.mean(0), 11 * sizes.width * sizeof(float)},
         {l.sink_k(0), 3 * row_bytes},
         {l.sink_v(0), 3 * row_bytes},
         {l.window_k(0), 6 * row_bytes}, // one row more than the window: the current token
-        {l.window_v(0), 6 * row_bytes}};
+        {l.window_v(0), 6 * row_bytes},
+        {l.sink_w(0), 3 * sizeof(float)},
+        {l.window_w(0), 6 * sizeof(float)}};
     std::vector<int> owners(f.at.bytes, 0);
     std::size_t needed = 0;
     const auto* begin = reinterpret_cast<const std::byte*>(f.memory.data());
@@ -87,12 +96,19 @@ TEST_CASE("arrays are aligned, apart, and make up the block") {
 
 TEST_CASE("what a preset does not use costs nothing") {
     lane_sizes plain = sizes;
-    plain.means = plain.chains = false;
+    plain.means = plain.chains = plain.ragged = plain.weights = false;
+    plain.stream_pages = 0;
     const auto all = view::offsets::make(sizes), less = view::offsets::make(plain);
     CHECK(less.index_bytes == 0);
     CHECK(all.index_bytes >= 11 * 24 * sizeof(float));
-    CHECK(all.metadata_bytes - less.metadata_bytes >= 40 * sizeof(std::uint32_t));
+    CHECK(all.metadata_bytes - less.metadata_bytes >=
+          (40 + 9) * sizeof(std::uint32_t) + 11 * sizeof(unit_extent));
     CHECK(all.buffer_bytes > less.buffer_bytes);
+    CHECK(all.window_bytes - less.window_bytes >= (3 + 6) * sizeof(float));
+    // A group is nothing but where it is now.
+    const auto groups = lane_offsets<f16, clusterer_lane, group_record>::make(plain);
+    CHECK(groups.residency == groups.units);
+    CHECK(groups.metadata_bytes < less.metadata_bytes);
 }
 
 TEST_CASE("the window is a ring with one row to spare, the first tokens are sinks") {

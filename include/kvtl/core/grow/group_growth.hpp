@@ -74,7 +74,7 @@ template <class Types> class group_growth {
             sums_->absorb(lane_id, u, e - first, k, v);
         }
         while (frames != none) pages.settle(std::exchange(frames, pages[frames].next)); // there was more room
-        l.unit(u) = group_record{};
+        l.begin_unit(u, {});
         ++s.units;
         s.window_begin += store_->group();
         return true;

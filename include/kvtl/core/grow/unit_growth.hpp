@@ -110,11 +110,11 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         pool& frames = store_->pool_of(lane_id);
         for (std::uint32_t i = 0; i < l.state().buffered;) {
             const std::uint32_t u = l.buffer_unit(i);
-            const unit_record& unit = l.unit(u);
+            const auto& now = l.residency(u);
             const std::uint32_t before = l.state().buffered;
-            if (unit.frames != none) {
-                store_->pin(unit, frames);
-                const std::uint32_t pinned = unit.frames;
+            if (now.frames != none) {
+                store_->pin(now, frames);
+                const std::uint32_t pinned = now.frames;
                 merge_unit(lane_id, u);
                 release_pin(frames, pinned);
             }
@@ -174,9 +174,9 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         if (a.how == growth::append) {
             if (unit.buffered == 0 && append(lane_id, a.unit, e)) return true;
         } else {
-            if (unit.frames != none) {
-                store_->pin(unit, frames);
-                const std::uint32_t pinned = unit.frames;
+            if (const auto& now = l.residency(a.unit); now.frames != none) {
+                store_->pin(now, frames);
+                const std::uint32_t pinned = now.frames;
                 const bool done = split(lane_id, a.unit, &e);
                 release_pin(frames, pinned);
                 if (done) return true;
@@ -245,7 +245,8 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             return false;
         }
         const std::uint32_t u = s.units++;
-        unit_record& unit = l.unit(u) = fresh;
+        l.begin_unit(u, fresh);
+        const unit_record& unit = l.unit(u);
         put_entries(lane_id, u, n, of_label, x_.frames);
         for (std::uint32_t i = 0; i < pages; ++i) {
             const std::uint32_t f = x_.frames[i];
@@ -253,7 +254,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             frames[f].lane = lane_id;
             frames[f].unit = u;
             format.pad(frames.bytes(f), std::min(format.rows, unit.entries - i * format.rows));
-            store_->link(unit, frames, f);
+            store_->link(l.residency(u), frames, f);
             store_->queue_write(frames, f);
         }
         store_->note_resident(l, u, frames, true);
@@ -271,7 +272,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
                 for (std::uint32_t f = 0; f < frames.size(); ++f)
                     if (frames[f].failed && frames[f].lane == lane_id && frames[f].unit == u)
                         frames.write_finished(f, true);
-            if (l.unit(u).frames != none) store_->evict(l, u, frames);
+            if (l.residency(u).frames != none) store_->evict(l, u, frames);
             store_->layout().release(l.unit(u).where);
         }
     }
@@ -386,14 +387,12 @@ template <class Types> class unit_growth : private unit_rows<Types> {
                 --merged;
             }
             unit_record& parent = l.unit(u);
-            if (parent.tail != none) {
-                frames.clear_dirty(parent.tail);
-                parent.tail = none;
-            }
+            if (std::uint32_t& tail = l.residency(u).tail; tail != none)
+                frames.clear_dirty(std::exchange(tail, none));
             store_->evict(l, u, frames);
             parent.flagged = parent.buffered > 0; // more were waiting than two units hold
             const std::uint32_t c = s.units++;
-            l.unit(c) = child;
+            l.begin_unit(c, child);
             fill(lane_id, u, stays, n, x_.frames.first(kept_pages));
             fill(lane_id, c, static_cast<std::uint8_t>(1 - stays), n,
                  x_.frames.subspan(kept_pages, child_pages));
@@ -416,7 +415,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             x_.entries.set(store_->codec(), n, k, v, log_weight);
             x_.entry[n++] = entry;
         };
-        std::uint32_t f = l.unit(u).frames, member = l.unit(u).members;
+        std::uint32_t f = l.residency(u).frames, member = l.unit(u).members;
         for (std::uint32_t left = l.unit(u).entries; left > 0; f = frames[f].next) {
             const std::uint32_t rows = format.entries_in(frames.bytes(f), left);
             for (std::uint32_t row = 0; row < rows; ++row) {
@@ -489,7 +488,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         for (std::uint32_t i = 0; i < with.size(); ++i) {
             frames[with[i]].lane = lane_id;
             frames[with[i]].unit = u;
-            store_->link(unit, frames, with[i]);
+            store_->link(l.residency(u), frames, with[i]);
             if constexpr (!by_entry) {
                 frames[with[i]].page = store_->layout().page(unit.where, i);
                 const std::uint32_t rows = std::min(format.rows, unit.entries - i * format.rows);
@@ -501,8 +500,8 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         }
         if constexpr (!by_entry)
             if (store::ragged || unit.entries % format.rows != 0) {
-                unit.tail = with.back();
-                store_->make_tail(frames, unit.tail);
+                l.residency(u).tail = with.back();
+                store_->make_tail(frames, with.back());
             }
         store_->note_resident(l, u, frames, true);
     }

@@ -40,7 +40,7 @@ template <class Types> class unit_rows {
         if constexpr (!by_entry)
             if (!store_->layout().place_unit(1, fresh.where)) return false;
         const std::uint32_t u = s.units++;
-        l.unit(u) = fresh;
+        l.begin_unit(u, fresh);
         if constexpr (store::ragged) l.extent(u) = {};
         if (!append(lane_id, u, e)) {
             --s.units;
@@ -57,10 +57,10 @@ template <class Types> class unit_rows {
     bool append(std::uint32_t lane_id, std::uint32_t u, const new_entry& e) noexcept {
         const lane l = store_->at(lane_id);
         pool& frames = store_->pool_of(lane_id);
-        unit_record& unit = l.unit(u);
-        const bool was_resident = unit.frames != none;
-        const std::uint32_t pinned = unit.frames;
-        if (was_resident) store_->pin(unit, frames);
+        const auto& now = l.residency(u);
+        const bool was_resident = now.frames != none;
+        const std::uint32_t pinned = now.frames;
+        if (was_resident) store_->pin(now, frames);
         bool done = false;
         if constexpr (by_entry)
             done = append_member(l, u, e, frames);
@@ -69,20 +69,21 @@ template <class Types> class unit_rows {
         if (was_resident) release_pin(frames, pinned);
         if (!done) return false;
         note_entry(lane_id, u, e.k, e.v);
-        if (unit.frames != none) store_->note_resident(l, u, frames, true);
+        if (now.frames != none) store_->note_resident(l, u, frames, true);
         return true;
     }
 
     bool append_row(std::uint32_t lane_id, std::uint32_t u, const new_entry& e, pool& frames) noexcept {
         const lane l = store_->at(lane_id);
         unit_record& unit = l.unit(u);
+        auto& now = l.residency(u);
         const auto& format = store_->format();
         const bool fresh = !store_->last_page_takes(l, u, e.record.bytes);
-        if (store::ragged && fresh && unit.tail != none) { // the page is full: this entry is too large for it
-            format.pad(frames.bytes(unit.tail), 0);
-            store_->seal(frames, std::exchange(unit.tail, none));
+        if (store::ragged && fresh && now.tail != none) { // the page is full: this entry is too large for it
+            format.pad(frames.bytes(now.tail), 0);
+            store_->seal(frames, std::exchange(now.tail, none));
         }
-        std::uint32_t f = unit.tail;
+        std::uint32_t f = now.tail;
         if (fresh) {
             const std::uint32_t page = store_->pages_of(l, u);
             if (page + 1 > store_->layout().capacity(unit.where) && !relocate(lane_id, u, page + 1))
@@ -92,19 +93,19 @@ template <class Types> class unit_rows {
             frames[f].page = store_->layout().page(unit.where, page);
             frames[f].lane = lane_id;
             frames[f].unit = u;
-            if (unit.entries == 0 || unit.frames != none) store_->link(unit, frames, f);
+            if (unit.entries == 0 || now.frames != none) store_->link(now, frames, f);
         } else if (f == none) {
-            if (unit.frames == none) return false;
-            f = unit.frames;
+            if (now.frames == none) return false;
+            f = now.frames;
             while (frames[f].next != none) f = frames[f].next;
             if (!store_->writable(frames, f)) return false;
         }
-        unit.tail = f;
+        now.tail = f;
         store_->make_tail(frames, f);
         store_->put(l, u, frames.bytes(f), e.record, fresh);
         if (!store::ragged && (unit.entries + 1) % format.rows == 0) {
             format.pad(frames.bytes(f), format.rows);
-            unit.tail = none;
+            now.tail = none;
             store_->seal(frames, f);
         }
         return true;
@@ -112,18 +113,19 @@ template <class Types> class unit_rows {
 
     bool append_member(const lane& l, std::uint32_t u, const new_entry& e, pool& frames) noexcept {
         unit_record& unit = l.unit(u);
+        auto& now = l.residency(u);
         const auto& format = store_->format();
-        if (unit.frames != none) { // keep the resident copy complete, or give it up
+        if (now.frames != none) { // keep the resident copy complete, or give it up
             std::uint32_t f = none;
             if (unit.entries % format.rows == 0) {
                 f = store_->acquire(frames);
                 if (f != none) {
-                    frames[f].lane = frames[unit.frames].lane;
+                    frames[f].lane = frames[now.frames].lane;
                     frames[f].unit = u;
-                    store_->link(unit, frames, f);
+                    store_->link(now, frames, f);
                 }
             } else {
-                for (f = unit.frames; frames[f].next != none;) f = frames[f].next;
+                for (f = now.frames; frames[f].next != none;) f = frames[f].next;
             }
             if (f != none)
                 format.put(frames.bytes(f), unit.entries % format.rows, e.record);
@@ -188,7 +190,8 @@ template <class Types> class unit_rows {
             const lane l = store_->at(lane_id);
             pool& frames = store_->pool_of(lane_id);
             unit_record& unit = l.unit(u);
-            if (unit.frames == none || !store_->settle_writes(lane_id, u, frames)) return false;
+            const auto& now = l.residency(u);
+            if (now.frames == none || !store_->settle_writes(lane_id, u, frames)) return false;
             place where;
             if (!store_->layout().place_unit(pages, where)) return false;
             if (store_->layout().capacity(where) < pages) {
@@ -198,7 +201,7 @@ template <class Types> class unit_rows {
             store_->layout().release(unit.where);
             unit.where = where;
             std::uint32_t i = 0;
-            for (std::uint32_t f = unit.frames; f != none; f = frames[f].next) {
+            for (std::uint32_t f = now.frames; f != none; f = frames[f].next) {
                 frames[f].page = store_->layout().page(where, i++);
                 store_->queue_write(frames, f);
             }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <kvtl/config.hpp>
+#include <kvtl/core/store/record_rows.hpp>
 #include <kvtl/core/store/row_pool.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/simd/causal.hpp>
@@ -84,7 +85,8 @@ template <class Types> struct retention_memory {
     std::span<std::byte> score, budget, position; ///< the policies' own
 
     std::span<E> work_k, work_v; ///< (prefill, D) one lane's prompt
-    std::span<E> row_k, row_v;   ///< (rows_per_block, D) rows on their way to or from their records
+    std::span<E> row_k, row_v;   ///< (D) a row on its way to its record
+    row_tile<Types> shown;       ///< rows for engines that attend themselves
     std::span<float> board;      ///< (lanes, prefill) scores of one layer
     std::span<float> value_l1;   ///< (prefill)
     std::span<float> logits;     ///< (G, rows)
@@ -117,9 +119,9 @@ template <class Types> struct retention_memory {
         constexpr bool windowed = score::source == score_source::window;
         m.work_k = scratch.take<E>(prompt * p.dim);
         m.work_v = scratch.take<E>(prompt * p.dim);
-        constexpr std::size_t rows = Types::compressor::rows_are_records ? 1 : rows_per_block;
-        m.row_k = scratch.take<E>(rows * p.dim);
-        m.row_v = scratch.take<E>(rows * p.dim);
+        m.row_k = scratch.take<E>(p.dim);
+        m.row_v = scratch.take<E>(p.dim);
+        m.shown = row_tile<Types>::take(scratch, rows_per_block, p.dim);
         m.board = scratch.take<float>(p.shard_lanes * prompt);
         m.value_l1 = scratch.take<float>(score::reads_values ? prompt : 0);
         m.logits = scratch.take<float>(

@@ -46,9 +46,7 @@ template <class Types> struct shard_memory {
     std::span<float> moving_w;           ///< (moving_rows) log-weights, where entries have them
     std::span<ahead> aheads;
     typename summaries<Types>::scratch sums;
-    /// Rows of a selection that are decoded at a time, for engines that attend themselves.
-    static constexpr std::uint32_t shown_rows = 32;
-    std::span<typename Types::element_type> shown_k, shown_v; ///< (shown_rows, width)
+    row_tile<Types> shown; ///< rows of a selection, for engines that attend themselves
 
     static shard_memory take(const cache_plan& p, carver& metadata, carver& scratch) noexcept {
         shard_memory m;
@@ -77,9 +75,7 @@ template <class Types> struct shard_memory {
             chooser<Types>::scratch::take(scratch, p.model, p.sizes.max_units, p.max_entries, p.index_floats);
         m.sums = summaries<Types>::scratch::take(scratch, p.model.width());
         m.step = runner::scratch::take(scratch, step_parts(p), p.shard_lanes);
-        const std::size_t shown = Types::plain_records ? 0 : shown_rows * p.sizes.width;
-        m.shown_k = scratch.take<typename Types::element_type>(shown);
-        m.shown_v = scratch.take<typename Types::element_type>(shown);
+        m.shown = row_tile<Types>::take(scratch, simd::attend_block, p.sizes.width);
         m.lanes = scratch.take<lane_ref>(p.shard_lanes);
         m.other_lanes = scratch.take<lane_ref>(p.shard_lanes);
         m.causal = scratch.take<float>(p.window_only ? simd::causal_scratch_floats(p.model.dim) : 0);

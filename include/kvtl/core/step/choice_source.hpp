@@ -80,7 +80,7 @@ template <class Types> class choice_source {
             for (std::uint32_t word = 0; word < bits.size(); ++word)
                 for (std::uint64_t rest = bits[word]; rest != 0; rest &= rest - 1) {
                     const std::uint32_t u = word * 64 + static_cast<std::uint32_t>(std::countr_zero(rest));
-                    const std::uint32_t entries = u < units ? store_->entries_of(mine.unit(u)) : none;
+                    const std::uint32_t entries = u < units ? store_->entries_of(mine, u) : none;
                     if (entries > left || n == out.size()) continue;
                     out[n++] = {u, ~std::uint64_t{0}};
                     left -= entries;

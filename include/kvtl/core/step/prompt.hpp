@@ -406,7 +406,8 @@ template <class Types> class prompt_builder {
         x_.begin[0] = 0;
         l.state().units = units;
         for (std::uint32_t u = 0; u < units; ++u) {
-            unit_record& unit = l.unit(u) = unit_record{};
+            l.begin_unit(u, {});
+            unit_record& unit = l.unit(u);
             unit.entries = x_.begin[u + 1] - x_.begin[u];
             unit.updated = tokens;
             if constexpr (Types::means)

@@ -103,21 +103,17 @@ template <class Types> class retention_stage {
     template <class Visit> void views(std::uint32_t slot, std::uint32_t layer, Visit&& visit) noexcept {
         const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
         const std::size_t dim = book_.plan.dim;
-        const auto shown = [&](const records_view& r, std::span<E> into, auto&& decode) -> rows_view<E> {
-            if constexpr (Types::compressor::rows_are_records)
-                return {reinterpret_cast<const E*>(r.data), r.count, dim, dim};
-            decode(r, into.data());
-            return {into.data(), r.count, dim, dim};
-        };
-        const auto keys = [this](const records_view& r, E* to) { book_.codec.decode_keys(r, to); };
-        const auto values = [this](const records_view& r, E* to) { book_.codec.decode_values(r, to); };
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const kept held = book_.open(lanes[i]);
-            held.pieces(0, held.size(),
-                        [&](std::uint32_t, const records_view& k, const records_view& v, const float*) {
-                            visit(std::size_t{book_.head_of(i)}, shown(k, book_.memory.row_k, keys),
-                                  shown(v, book_.memory.row_v, values));
+            held.pieces(
+                0, held.size(),
+                [&](std::uint32_t, const records_view& keys, const records_view& values, const float*) {
+                    book_.memory.shown.show(
+                        book_.codec, keys, values, [&](std::size_t, const E* k, const E* v, std::size_t n) {
+                            visit(std::size_t{book_.head_of(i)}, rows_view<E>{k, n, dim, dim},
+                                  rows_view<E>{v, n, dim, dim});
                         });
+                });
         }
     }
 

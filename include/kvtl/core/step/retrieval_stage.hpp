@@ -150,8 +150,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     /// Calls visit(kv head, keys, values) for every block of rows of the current selection and of DRAM. Rows
     /// that are no records are decoded for the visit and last as long as it does.
     template <class Visit> void views(std::uint32_t slot, std::uint32_t layer, Visit&& visit) noexcept {
-        static_assert(!types::weighted, "[kvtl] select: entries carry weights, which rows do not show");
-        constexpr std::uint32_t shown_rows = types::plain_records ? none : shard_memory<types>::shown_rows;
+        static_assert(!types::weighted, "[kvtl] select: rows do not show the weights of entries");
         const auto lanes = lanes_of(slot, layer);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const lane l = store_.at(lanes[i].id);
@@ -177,21 +176,13 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             for (const work_item& w : io_.at(selection_->flight).items()) {
                 if (w.lane != i) continue;
                 const auto& format = store_.unit_format();
-                std::uint32_t left = store_.entries_of(l.unit(w.unit));
-                for (std::uint32_t f = l.unit(w.unit).frames; left > 0; f = frames[f].next) {
+                std::uint32_t left = store_.entries_of(l, w.unit);
+                for (std::uint32_t f = l.residency(w.unit).frames; left > 0; f = frames[f].next) {
                     const std::byte* page = frames.bytes(f);
                     const std::uint32_t rows = format.entries_in(page, left);
-                    for (std::uint32_t at = 0; at < rows; at += shown_rows) {
-                        const std::uint32_t n = std::min(rows - at, shown_rows);
-                        if constexpr (types::plain_records) {
-                            block(reinterpret_cast<const element_type*>(format.key(page, at)),
-                                  reinterpret_cast<const element_type*>(format.value(page, at)), n);
-                        } else {
-                            codec_.decode_keys(format.keys(page, at, n), memory_.shown_k.data());
-                            codec_.decode_values(format.values(page, at, n), memory_.shown_v.data());
-                            block(memory_.shown_k.data(), memory_.shown_v.data(), n);
-                        }
-                    }
+                    memory_.shown.show(codec_, format.keys(page, 0, rows), format.values(page, 0, rows),
+                                       [&](std::size_t, const element_type* k, const element_type* v,
+                                           std::size_t n) { block(k, v, static_cast<std::uint32_t>(n)); });
                     left -= rows;
                 }
             }

@@ -71,7 +71,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
             const bool there =
                 std::any_of(chosen.begin(), chosen.end(), [u](const chosen_unit& c) { return c.unit == u; });
-            if (!there && l.unit(u).frames == none) x_.forced[i] = u;
+            if (!there && l.residency(u).frames == none) x_.forced[i] = u;
         }
     }
 
@@ -218,7 +218,7 @@ template <class Types> class step_runner : public step_attention<Types> {
         forget_wanted(lanes); // those that frames did not suffice for
         for (work_item& w : store_->io().at(id).items())
             if (w.loads)
-                store_->set_flight(store_->at(lanes[w.lane].id).unit(w.unit),
+                store_->set_flight(store_->at(lanes[w.lane].id).residency(w.unit),
                                    store_->pool_of(lanes[w.lane].id), id);
         return submit(lanes, id);
     }
@@ -253,11 +253,11 @@ template <class Types> class step_runner : public step_attention<Types> {
         const bool failed = !land_prefetch(lanes, id).ok();
         for (work_item& w : f.items()) {
             const lane l = store_->at(lanes[w.lane].id);
-            auto& unit = l.unit(w.unit);
+            auto& now = l.residency(w.unit);
             pool& frames = store_->pool_of(lanes[w.lane].id);
-            const bool was_read = store_->flight_of(unit, frames) == id;
-            store_->set_flight(unit, frames, none);
-            store_->unpin(unit, frames);
+            const bool was_read = store_->flight_of(now, frames) == id;
+            store_->set_flight(now, frames, none);
+            store_->unpin(now, frames);
             if (!was_read) {
                 drop_if_used(lanes[w.lane].id, w.unit);
                 continue;
@@ -338,14 +338,14 @@ template <class Types> class step_runner : public step_attention<Types> {
     void want_resident(std::span<const lane_ref> lanes) noexcept {
         for (std::uint32_t i = 0; i < lanes.size(); ++i)
             for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i]))
-                if (const auto& unit = store_->at(lanes[i].id).unit(c.unit); unit.frames != none)
-                    store_->want(unit, store_->pool_of(lanes[i].id));
+                if (const auto& now = store_->at(lanes[i].id).residency(c.unit); now.frames != none)
+                    store_->want(now, store_->pool_of(lanes[i].id));
     }
     void forget_wanted(std::span<const lane_ref> lanes) noexcept {
         for (std::uint32_t i = 0; i < lanes.size(); ++i)
             for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i]))
-                if (const auto& unit = store_->at(lanes[i].id).unit(c.unit); unit.frames != none)
-                    store_->pool_of(lanes[i].id)[unit.frames].wanted = false;
+                if (const auto& now = store_->at(lanes[i].id).residency(c.unit); now.frames != none)
+                    store_->pool_of(lanes[i].id)[now.frames].wanted = false;
     }
 
     /// The next batch into whichever step flight is not `busy`; none when there is nothing (or no frame)
@@ -370,15 +370,15 @@ template <class Types> class step_runner : public step_attention<Types> {
                 const bool chosen = at.i < x_.chosen_count[at.lane];
                 const chosen_unit c = chosen ? chosen_of(at.lane)[at.i] : chosen_unit{x_.forced[at.lane], 0};
                 const std::uint32_t item = f.add_item({at.lane, c.unit, c.mask, 0, false});
-                const auto& unit = l.unit(c.unit);
-                if (unit.frames == none) {
+                const auto& now = l.residency(c.unit);
+                if (now.frames == none) {
                     if (!store_->plan_load(lanes[at.lane].id, c.unit, id, item)) {
                         f.drop_item();
                         return;
                     }
                     f.items()[item].loads = true;
                 }
-                store_->pin(unit, frames);
+                store_->pin(now, frames);
             }
         }
     }
@@ -424,7 +424,7 @@ template <class Types> class step_runner : public step_attention<Types> {
 
     void finish_batch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
         for (const work_item& w : store_->io().at(id).items()) {
-            store_->unpin(store_->at(lanes[w.lane].id).unit(w.unit), store_->pool_of(lanes[w.lane].id));
+            store_->unpin(store_->at(lanes[w.lane].id).residency(w.unit), store_->pool_of(lanes[w.lane].id));
             drop_if_used(lanes[w.lane].id, w.unit);
         }
         store_->release_bounces(id, store_->pool_of(lanes[0].id));
@@ -435,7 +435,8 @@ template <class Types> class step_runner : public step_attention<Types> {
         if constexpr (Types::keeps_nothing) {
             const lane l = store_->at(lane_id);
             pool& frames = store_->pool_of(lane_id);
-            if (l.unit(u).frames != none && frames[l.unit(u).frames].pins == 0) store_->evict(l, u, frames);
+            if (l.residency(u).frames != none && frames[l.residency(u).frames].pins == 0)
+                store_->evict(l, u, frames);
         } else {
             static_cast<void>(lane_id), static_cast<void>(u);
         }
@@ -450,7 +451,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             for (const work_item& w : store_->io().at(id).items()) {
                 const lane l = store_->at(lanes[w.lane].id);
                 pool& frames = store_->pool_of(lanes[w.lane].id);
-                store_->unpin(l.unit(w.unit), frames);
+                store_->unpin(l.residency(w.unit), frames);
                 if (w.loads) store_->evict(l, w.unit, frames);
             }
             store_->release_bounces(id, store_->pool_of(lanes[0].id));
@@ -473,15 +474,15 @@ template <class Types> class step_runner : public step_attention<Types> {
             f.clear();
             for (; u < l.state().units && f.item_room(); ++u) {
                 const std::uint32_t item = f.add_item({0, u, ~std::uint64_t{0}, 0, false});
-                const auto& unit = l.unit(u);
-                if (unit.frames != none)
-                    store_->touch(unit, store_->pool_of(ref.id));
+                const auto& now = l.residency(u);
+                if (now.frames != none)
+                    store_->touch(now, store_->pool_of(ref.id));
                 else if (!store_->plan_load(ref.id, u, 0, item)) {
                     f.drop_item();
                     break;
                 } else
                     f.items()[item].loads = true;
-                store_->pin(unit, store_->pool_of(ref.id));
+                store_->pin(now, store_->pool_of(ref.id));
             }
             if (f.items().empty()) return no_frames();
             if (status s = submit(one, 0); !s) return abandon(one, 0, none, s);
@@ -514,7 +515,7 @@ template <class Types> class step_runner : public step_attention<Types> {
         if (u == none) return {};
         const lane l = store_->at(lane_id);
         pool& frames = store_->pool_of(lane_id);
-        if (l.unit(u).frames == none) {
+        if (l.residency(u).frames == none) {
             const lane_ref ref{lane_id, 0};
             const std::span<const lane_ref> one(&ref, 1);
             flight& f = store_->io().at(0);
@@ -522,7 +523,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             const std::uint32_t item = f.add_item({0, u, 0, 0, false});
             if (!store_->plan_load(lane_id, u, 0, item)) return no_frames();
             f.items()[item].loads = true;
-            store_->pin(l.unit(u), frames);
+            store_->pin(l.residency(u), frames);
             ++store_->stats().forced_loads;
             status s = submit(one, 0);
             store_->io().drain(0);

@@ -110,10 +110,10 @@ template <class Types> class step_attention {
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const lane l = store_->at(lanes[i].id);
             for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i])) {
-                const auto& unit = l.unit(c.unit);
-                const std::uint32_t entries = store_->entries_of(unit);
+                const auto& now = l.residency(c.unit);
+                const std::uint32_t entries = store_->entries_of(l, c.unit);
                 const bool hit =
-                    unit.frames != none && store_->flight_of(unit, store_->pool_of(lanes[i].id)) == none;
+                    now.frames != none && store_->flight_of(now, store_->pool_of(lanes[i].id)) == none;
                 ++stats.chosen_units;
                 stats.reused_units += l.chosen_before()[c.unit / 64] >> (c.unit % 64) & 1;
                 const std::size_t bytes = store_->bytes_of(l, c.unit);
@@ -188,13 +188,13 @@ template <class Types> class step_attention {
 
     void attend_unit(const lane_ref& ref, std::uint32_t u, const float* q, float* into, std::uint64_t mask,
                      bool fresh) noexcept {
-        const auto& unit = store_->at(ref.id).unit(u);
+        const lane l = store_->at(ref.id);
         const pool& frames = store_->pool_of(ref.id);
         const auto& format = store_->unit_format();
         if (fresh)
             for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) reset(head_partial(into, h));
-        std::uint32_t left = store_->entries_of(unit);
-        for (std::uint32_t f = unit.frames; left > 0; f = frames[f].next) {
+        std::uint32_t left = store_->entries_of(l, u);
+        for (std::uint32_t f = l.residency(u).frames; left > 0; f = frames[f].next) {
             const std::byte* page = frames.bytes(f);
             const std::uint32_t rows = format.entries_in(page, left);
             attend_records(q, ref, format.keys(page, 0, rows), format.values(page, 0, rows), into, mask);

@@ -27,6 +27,7 @@ template <class Types> class group_store : public page_store<Types> {
     using element_type = typename Types::element_type;
     using lane = typename Types::lane;
     using pool = typename Types::pool;
+    using residency = group_record::residency;
     using base::at, base::flush_writes, base::has_failed_writes, base::pool_of, base::queue_write,
         base::release_stream, base::settle_all_writes, base::stream_page, base::unsettled_frame;
     static constexpr bool by_entry = true;
@@ -58,16 +59,16 @@ template <class Types> class group_store : public page_store<Types> {
     }
     [[nodiscard]] std::span<pool> page_pools() const noexcept { return page_pools_; }
 
-    [[nodiscard]] std::uint32_t entries_of(const group_record&) const noexcept { return group(); }
+    [[nodiscard]] std::uint32_t entries_of(const lane&, std::uint32_t) const noexcept { return group(); }
     [[nodiscard]] std::size_t bytes_of(const lane& l, std::uint32_t u) const noexcept {
         return ragged ? l.extent(u).bytes : group() * p_.format.entry_bytes();
     }
     /// The prefetch or selection that reads a group. A slot is not a page, so its record keeps this there.
-    [[nodiscard]] static std::uint32_t flight_of(const group_record& unit, const pool& slots) noexcept {
-        return unit.frames == none ? none : slots[unit.frames].page;
+    [[nodiscard]] static std::uint32_t flight_of(const residency& now, const pool& slots) noexcept {
+        return now.frames == none ? none : slots[now.frames].page;
     }
-    static void set_flight(const group_record& unit, pool& slots, std::uint32_t id) noexcept {
-        if (unit.frames != none) slots[unit.frames].page = id;
+    static void set_flight(const residency& now, pool& slots, std::uint32_t id) noexcept {
+        if (now.frames != none) slots[now.frames].page = id;
     }
 
     // ---------------------------------------------------------------------------------------------------
@@ -81,27 +82,27 @@ template <class Types> class group_store : public page_store<Types> {
         return slots.pop_free();
     }
     void evict(const lane& l, std::uint32_t u, pool& slots) noexcept {
-        group_record& unit = l.unit(u);
-        slots.replacement().remove(unit.frames);
-        slots.unlink(unit.frames);
-        unit.frames = none;
+        residency& now = l.residency(u);
+        slots.replacement().remove(now.frames);
+        slots.unlink(now.frames);
+        now.frames = none;
     }
     /// Drops everything that is resident in a pool, so that its memory can be used for something else.
     void vacate(pool& slots) noexcept {
         for (std::uint32_t f = 0; f < slots.size(); ++f)
             if (slots[f].linked) evict(at(slots[f].lane), slots[f].unit, slots);
     }
-    void touch(const group_record& unit, pool& slots) noexcept { slots.replacement().touch(unit.frames); }
+    void touch(const residency& now, pool& slots) noexcept { slots.replacement().touch(now.frames); }
     /// A resident unit that a step has chosen is used now, and leaves after all others until it is pinned.
-    void want(const group_record& unit, pool& slots) noexcept {
-        touch(unit, slots);
-        slots[unit.frames].wanted = true;
+    void want(const residency& now, pool& slots) noexcept {
+        touch(now, slots);
+        slots[now.frames].wanted = true;
     }
-    void pin(const group_record& unit, pool& slots) noexcept {
-        ++slots[unit.frames].pins;
-        slots[unit.frames].wanted = false;
+    void pin(const residency& now, pool& slots) noexcept {
+        ++slots[now.frames].pins;
+        slots[now.frames].wanted = false;
     }
-    void unpin(const group_record& unit, pool& slots) noexcept { --slots[unit.frames].pins; }
+    void unpin(const residency& now, pool& slots) noexcept { --slots[now.frames].pins; }
 
     /// A page frame for an append; waits for writes when all others are busy. `none` when reads ahead or
     /// failed writes hold them all.
@@ -151,7 +152,7 @@ template <class Types> class group_store : public page_store<Types> {
                 return false;
             }
         }
-        l.unit(u).frames = slot;
+        l.residency(u).frames = slot;
         slots.replacement().admit(slot, {1, false, lane_id, u});
         return true;
     }
@@ -159,7 +160,7 @@ template <class Types> class group_store : public page_store<Types> {
     /// Copies a group's rows out of the pages that have landed.
     void finish_load(const lane& l, std::uint32_t u, pool& slots) noexcept {
         pool& pages = pages_of(slots);
-        std::byte* to = slots.bytes(l.unit(u).frames);
+        std::byte* to = slots.bytes(l.residency(u).frames);
         if constexpr (ragged) {
             slot_.begin(to);
             for (std::uint32_t row = 0; row < group(); ++row) {
@@ -180,9 +181,10 @@ template <class Types> class group_store : public page_store<Types> {
             row += n;
         }
         if constexpr (!keys_on_storage)
-            sums_->rebuild(slots[l.unit(u).frames].lane, u, [&](std::uint32_t i, const element_type* key) {
-                static_cast<void>(p_.codec->encode_key(key, slot_.key(to, i)));
-            });
+            sums_->rebuild(slots[l.residency(u).frames].lane, u,
+                           [&](std::uint32_t i, const element_type* key) {
+                               static_cast<void>(p_.codec->encode_key(key, slot_.key(to, i)));
+                           });
     }
 
     /// Gives back the frames that carried pages of flight `id`.
@@ -271,7 +273,7 @@ template <class Types> class group_store : public page_store<Types> {
         pool& slots = pool_of(lane_id);
         pool& pages = pages_of(slots);
         for (std::uint32_t u = 0; u < l.state().units; ++u)
-            if (l.unit(u).frames != none) evict(l, u, slots);
+            if (l.residency(u).frames != none) evict(l, u, slots);
         for (std::uint32_t field = 0; field < fields; ++field)
             if (const std::uint32_t f = tail(l.state(), field); f != none) {
                 pages.clear_dirty(f);

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 namespace kvtl { inline namespace v0 {
 
@@ -43,7 +44,8 @@ struct lane_sizes {
 
 /// Offsets of a lane's arrays in its block.
 template <element E, class ClustererLane, class Unit = unit_record> struct lane_offsets {
-    std::size_t state = 0, clusterer = 0, units = 0, extents = 0, runs = 0, page_first = 0, chain = 0;
+    std::size_t state = 0, clusterer = 0, units = 0, residency = 0, extents = 0, runs = 0, page_first = 0,
+                chain = 0;
     std::size_t buffer_unit = 0, buffer_entry = 0;
     std::size_t means = 0;
     std::size_t index_lane = 0, index_units = 0, remainder_lane = 0, remainder_units = 0;
@@ -65,7 +67,8 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         const std::size_t row = s.width * sizeof(E);
         o.state = put(sizeof(lane_state));
         o.clusterer = put(sizeof(ClustererLane));
-        o.units = put(s.max_units * sizeof(Unit));
+        o.units = put(std::is_empty_v<Unit> ? 0 : s.max_units * sizeof(Unit));
+        o.residency = put(s.max_units * sizeof(typename Unit::residency));
         o.extents = put(s.ragged ? s.max_units * sizeof(unit_extent) : 0);
         o.page_first = put(s.stream_pages * sizeof(std::uint32_t));
         o.chosen = put((s.max_units + 63) / 64 * sizeof(std::uint64_t));
@@ -110,6 +113,14 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
     [[nodiscard]] const lane_sizes& sizes() const noexcept { return *sizes_; }
 
     [[nodiscard]] Unit& unit(std::uint32_t i) const noexcept { return get<Unit>(at_->units)[i]; }
+    [[nodiscard]] typename Unit::residency& residency(std::uint32_t i) const noexcept {
+        return get<typename Unit::residency>(at_->residency)[i];
+    }
+    /// Unit i begins: it is what `unit` says and nowhere yet.
+    void begin_unit(std::uint32_t i, const Unit& fresh) const noexcept {
+        if constexpr (!std::is_empty_v<Unit>) unit(i) = fresh;
+        residency(i) = {};
+    }
     [[nodiscard]] std::span<Unit> units() const noexcept { return {get<Unit>(at_->units), state().units}; }
     /// Ragged records: what they take of the unit's pages.
     [[nodiscard]] unit_extent& extent(std::uint32_t i) const noexcept {

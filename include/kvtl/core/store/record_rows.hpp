@@ -12,6 +12,7 @@
 #include <kvtl/slots/compressor.hpp>
 #include <kvtl/views.hpp>
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 
@@ -57,6 +58,41 @@ record_of(const typename Types::codec& codec, record_bytes most, const typename 
 template <class Types> [[nodiscard]] constexpr std::size_t record_scratch(record_bytes most) noexcept {
     return Types::plain_records ? 0 : most.entry();
 }
+
+/// Stored entries as plain rows, for those who attend them elsewhere: as they lie, or decoded a tile at a
+/// time.
+template <class Types> class row_tile {
+  public:
+    using element_type = typename Types::element_type;
+
+    static row_tile take(carver& c, std::size_t rows, std::uint32_t width) noexcept {
+        row_tile t;
+        t.rows_ = Types::plain_records ? 0 : rows;
+        t.k_ = c.take<element_type>(t.rows_ * width);
+        t.v_ = c.take<element_type>(t.rows_ * width);
+        return t;
+    }
+    /// visit(first, k, v, rows) for all of them, (rows, width) each; decoded rows last as long as the visit.
+    template <class Visit>
+    void show(const typename Types::codec& codec, const records_view& keys, const records_view& values,
+              Visit&& visit) const noexcept {
+        if constexpr (Types::plain_records) {
+            visit(std::size_t{0}, reinterpret_cast<const element_type*>(keys.data),
+                  reinterpret_cast<const element_type*>(values.data), keys.count);
+        } else {
+            for (std::size_t first = 0; first < keys.count; first += rows_) {
+                const std::size_t n = std::min(rows_, keys.count - first);
+                codec.decode_keys(keys.slice(first, n), k_.data());
+                codec.decode_values(values.slice(first, n), v_.data());
+                visit(first, k_.data(), v_.data(), n);
+            }
+        }
+    }
+
+  private:
+    std::size_t rows_ = 0;
+    std::span<element_type> k_, v_;
+};
 
 template <class Types> class record_rows {
   public:

@@ -18,6 +18,7 @@ template <class Types> class unit_store : public page_store<Types> {
     using element_type = typename Types::element_type;
     using lane = typename Types::lane;
     using pool = typename Types::pool;
+    using residency = unit_record::residency;
     using parts = typename base::parts;
     using base::at, base::flush_writes, base::has_failed_writes, base::pool_of, base::queue_write,
         base::release_runs, base::release_stream, base::settle_all_writes, base::stream_page,
@@ -53,14 +54,16 @@ template <class Types> class unit_store : public page_store<Types> {
     /// How a unit's entries lie in its frames, and whose frames carry its writes.
     [[nodiscard]] const page_format& unit_format() const noexcept { return p_.format; }
     [[nodiscard]] pool& write_pool(std::uint32_t lane_id) const noexcept { return pool_of(lane_id); }
-    [[nodiscard]] static std::uint32_t entries_of(const unit_record& unit) noexcept { return unit.entries; }
-    [[nodiscard]] static std::uint32_t flight_of(const unit_record& unit, const pool&) noexcept {
-        return unit.flight;
+    [[nodiscard]] static std::uint32_t entries_of(const lane& l, std::uint32_t u) noexcept {
+        return l.unit(u).entries;
+    }
+    [[nodiscard]] static std::uint32_t flight_of(const residency& now, const pool&) noexcept {
+        return now.flight;
     }
     [[nodiscard]] status submit_reads(std::uint32_t id, pool& frames) noexcept {
         return p_.io->submit_reads(id, frames);
     }
-    static void set_flight(unit_record& unit, pool&, std::uint32_t id) noexcept { unit.flight = id; }
+    static void set_flight(residency& now, pool&, std::uint32_t id) noexcept { now.flight = id; }
 
     // ---------------------------------------------------------------------------------------------------
     // residency
@@ -80,19 +83,19 @@ template <class Types> class unit_store : public page_store<Types> {
     }
 
     void evict(const lane& l, std::uint32_t u, pool& frames) noexcept {
-        unit_record& unit = l.unit(u);
-        if (frames[unit.frames].admitted) frames.replacement().remove(unit.frames);
-        for (std::uint32_t f = unit.frames; f != none;) {
+        residency& now = l.residency(u);
+        if (frames[now.frames].admitted) frames.replacement().remove(now.frames);
+        for (std::uint32_t f = now.frames; f != none;) {
             const std::uint32_t next = frames[f].next;
             frames.unlink(f);
             f = next;
         }
-        unit.frames = none;
+        now.frames = none;
     }
 
     /// Tells the replacement policy about a resident unit.
     void note_resident(const lane& l, std::uint32_t u, pool& frames, bool updated) noexcept {
-        const std::uint32_t handle = l.unit(u).frames;
+        const std::uint32_t handle = l.residency(u).frames;
         std::uint32_t pages = 0;
         for (std::uint32_t f = handle; f != none; f = frames[f].next) ++pages;
         frame_record& head = frames[handle];
@@ -104,29 +107,29 @@ template <class Types> class unit_store : public page_store<Types> {
         }
     }
 
-    void touch(const unit_record& unit, pool& frames) noexcept {
-        if (frames[unit.frames].admitted) frames.replacement().touch(unit.frames);
+    void touch(const residency& now, pool& frames) noexcept {
+        if (frames[now.frames].admitted) frames.replacement().touch(now.frames);
     }
     /// A resident unit that a step has chosen is used now, and leaves after all others until it is pinned.
-    void want(const unit_record& unit, pool& frames) noexcept {
-        touch(unit, frames);
-        frames[unit.frames].wanted = true;
+    void want(const residency& now, pool& frames) noexcept {
+        touch(now, frames);
+        frames[now.frames].wanted = true;
     }
-    void pin(const unit_record& unit, pool& frames) noexcept {
-        ++frames[unit.frames].pins;
-        frames[unit.frames].wanted = false;
+    void pin(const residency& now, pool& frames) noexcept {
+        ++frames[now.frames].pins;
+        frames[now.frames].wanted = false;
     }
-    void unpin(const unit_record& unit, pool& frames) noexcept { --frames[unit.frames].pins; }
+    void unpin(const residency& now, pool& frames) noexcept { --frames[now.frames].pins; }
 
     /// Appends frame f to a unit's chain.
-    void link(unit_record& unit, pool& frames, std::uint32_t f) noexcept {
+    void link(residency& now, pool& frames, std::uint32_t f) noexcept {
         frames[f].next = none;
         frames.link(f);
-        if (unit.frames == none) {
-            unit.frames = f;
+        if (now.frames == none) {
+            now.frames = f;
             return;
         }
-        std::uint32_t last = unit.frames;
+        std::uint32_t last = now.frames;
         while (frames[last].next != none) last = frames[last].next;
         frames[last].next = f;
     }
@@ -147,9 +150,8 @@ template <class Types> class unit_store : public page_store<Types> {
     /// nothing.
     void finish_load(const lane& l, std::uint32_t u, pool& frames) noexcept {
         if constexpr (by_entry) {
-            const unit_record& unit = l.unit(u);
-            std::uint32_t frame = unit.frames, row = 0;
-            for (std::uint32_t e = unit.members; e != none; e = l.next_member(e)) {
+            std::uint32_t frame = l.residency(u).frames, row = 0;
+            for (std::uint32_t e = l.unit(u).members; e != none; e = l.next_member(e)) {
                 std::byte* from = frames.bytes(stream_frame(l, e / p_.format.rows));
                 p_.format.put(frames.bytes(frame), row, p_.format.entry(from, e % p_.format.rows));
                 if (++row == p_.format.rows) frame = frames[frame].next, row = 0;
@@ -216,9 +218,9 @@ template <class Types> class unit_store : public page_store<Types> {
             s.stream_tail = none;
             start_tail_write(frames, f);
         } else {
-            unit_record& unit = l.unit(frames[f].unit);
-            p_.format.pad(frames.bytes(f), unit.entries % p_.format.rows);
-            unit.tail = none;
+            const std::uint32_t u = frames[f].unit;
+            p_.format.pad(frames.bytes(f), l.unit(u).entries % p_.format.rows);
+            l.residency(u).tail = none;
             start_tail_write(frames, f);
         }
     }
@@ -234,7 +236,7 @@ template <class Types> class unit_store : public page_store<Types> {
         for (std::uint32_t f = 0; f < frames.size(); ++f)
             if (frames[f].linked && frames[f].unit != none) {
                 const lane l = at(frames[f].lane);
-                if (l.unit(frames[f].unit).frames == f) evict(l, frames[f].unit, frames);
+                if (l.residency(frames[f].unit).frames == f) evict(l, frames[f].unit, frames);
             }
         return {};
     }
@@ -244,14 +246,14 @@ template <class Types> class unit_store : public page_store<Types> {
         const lane l = at(lane_id);
         pool& frames = pool_of(lane_id);
         for (std::uint32_t u = 0; u < l.state().units; ++u) {
-            unit_record& unit = l.unit(u);
-            if (unit.tail != none) frames.clear_dirty(unit.tail);
-            if (unit.frames != none)
+            const residency& now = l.residency(u);
+            if (now.tail != none) frames.clear_dirty(now.tail);
+            if (now.frames != none)
                 evict(l, u, frames);
-            else if (unit.tail != none)
-                frames.settle(unit.tail);
+            else if (now.tail != none)
+                frames.settle(now.tail);
             if constexpr (!by_entry)
-                if (unit.where.first != none) p_.layout->release(unit.where);
+                if (l.unit(u).where.first != none) p_.layout->release(l.unit(u).where);
         }
         if (const std::uint32_t f = l.state().stream_tail; f != none) {
             frames.clear_dirty(f);
@@ -281,9 +283,10 @@ template <class Types> class unit_store : public page_store<Types> {
                                   std::uint32_t item) noexcept {
         pool& frames = pool_of(lane_id);
         const lane l = at(lane_id);
-        unit_record& unit = l.unit(u);
+        const unit_record& unit = l.unit(u);
+        residency& now = l.residency(u);
         flight& f = p_.io->at(id);
-        const std::uint32_t pages = pages_of(l, u) - (unit.tail != none ? 1 : 0);
+        const std::uint32_t pages = pages_of(l, u) - (now.tail != none ? 1 : 0);
         if (!f.room(pages)) return false;
         const auto before = static_cast<std::uint32_t>(f.pages().size());
         std::uint32_t chain = none, last = none, reads = 0;
@@ -310,8 +313,8 @@ template <class Types> class unit_store : public page_store<Types> {
                 frames[last].next = frame;
             last = frame;
         }
-        unit.frames = chain;
-        if (unit.tail != none) link(unit, frames, unit.tail);
+        now.frames = chain;
+        if (now.tail != none) link(now, frames, now.tail);
         if (item != none) f.items()[item].pending += reads;
         note_resident(l, u, frames, false);
         return true;
@@ -321,7 +324,8 @@ template <class Types> class unit_store : public page_store<Types> {
                                     std::uint32_t item) noexcept {
         pool& frames = pool_of(lane_id);
         const lane l = at(lane_id);
-        unit_record& unit = l.unit(u);
+        const unit_record& unit = l.unit(u);
+        residency& now = l.residency(u);
         flight& f = p_.io->at(id);
         if (!f.room(unit.entries)) return false;
         std::uint32_t chain = none, last = none;
@@ -368,7 +372,7 @@ template <class Types> class unit_store : public page_store<Types> {
             f.add(page, p_.bounce[page], item);
             if (item != none) ++f.items()[item].pending;
         }
-        unit.frames = chain;
+        now.frames = chain;
         note_resident(l, u, frames, false);
         return true;
     }

@@ -1,0 +1,11 @@
+// Entries that are merged must be plain rows.
+// expect-error: \[kvtl\] compressor: a policy works on stored rows as they are
+// SPDX-License-Identifier: MIT
+#include <kvtl/policies/compress_int8_row.hpp>
+#include <kvtl/presets/merging.hpp>
+
+struct bad : kvtl::presets::d2o {
+    using compressor = kvtl::int8_row<>;
+};
+
+template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
