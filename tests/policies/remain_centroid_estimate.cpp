@@ -147,9 +147,13 @@ template <class Policy> struct lane_of_units {
                     for (std::uint32_t d = 0; d < shape.dim; ++d)
                         logit += static_cast<double>(query[d]) * k[u][d];
                     logit *= scale();
-                    if (spread)
-                        logit += 0.5 * scale() * scale() * dot(query, query) *
-                                 static_cast<double>(record[u].m2) / (n * shape.dim);
+                    if (spread) {
+                        const double variance = scale() * scale() * dot(query, query) *
+                                                static_cast<double>(record[u].m2) / (n * shape.dim);
+                        logit += variance <= std::log(n)
+                                     ? variance / 2
+                                     : std::sqrt(variance * std::log(n)) - std::log(n) / 2;
+                    }
                     const double w = n * std::exp(logit);
                     sum += w;
                     for (std::uint32_t d = 0; d < shape.dim; ++d)
