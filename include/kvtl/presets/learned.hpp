@@ -1,5 +1,5 @@
-// Presets whose score was learned. The weights are an input (retention.weights, calibration/gate_weights.hpp); this
-// library runs them and trains nothing.
+// Presets whose score was learned. The weights are an input (retention.weights,
+// calibration/gate_weights.hpp); this library runs them and trains nothing.
 //
 //   trim_kv       TRIM-KV: log beta per token and KV head from the layer's input, decaying with age; evicts
 //                 when 128 entries over (the paper's buffer is 128 to 512). Needs supplied<..., signal::x>.
@@ -42,9 +42,10 @@ struct global_gates : full {
 
 } // namespace presets
 
-template <class Geometry, class Supplied> using trim_kv = kv_manager<presets::trim_kv, Geometry, Supplied>;
+template <class Geometry, class Supplied = supplied_for<presets::trim_kv>>
+using trim_kv = kv_manager<presets::trim_kv, Geometry, Supplied>;
 template <class Geometry> using locret = kv_manager<presets::locret, Geometry>;
-template <class Geometry, class Supplied>
+template <class Geometry, class Supplied = supplied_for<presets::global_gates>>
 using global_gates = kv_manager<presets::global_gates, Geometry, Supplied>;
 
 }} // namespace kvtl::v0
