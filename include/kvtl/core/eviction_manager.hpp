@@ -29,9 +29,11 @@
 
 namespace kvtl { inline namespace v0 {
 
-template <class Preset, class Geometry, class Supplied>
-requires eviction_preset_for<Preset, Geometry, Supplied>
-class kv_manager<Preset, Geometry, Supplied> {
+/// Supplied is taken apart to tell this specialisation from manager.hpp's by more than its constraints: gcc
+/// 12 emits no code for an explicit instantiation of the second of two that differ in nothing else.
+template <class Preset, class Geometry, signal... Signals>
+requires eviction_preset_for<Preset, Geometry, supplied<Signals...>>
+class kv_manager<Preset, Geometry, supplied<Signals...>> {
   public:
     using preset = Preset;
     using geometry = Geometry;
