@@ -28,8 +28,10 @@ struct raw_header {
     std::array<char, 8> magic;
     std::uint32_t version, fields, layers, query_heads, kv_heads, head_dim;
     std::uint64_t prompt_tokens, tokens;
+    std::uint32_t element; ///< 0: f16
+    std::uint32_t reserved;
 };
-static_assert(sizeof(raw_header) == 48);
+static_assert(sizeof(raw_header) == 56);
 
 std::string text_of(const kvtl::shape& s) {
     return std::to_string(s.layers) + " layers, " + std::to_string(s.query_heads) + " query heads, " +
@@ -109,11 +111,17 @@ void trace_writer::write(std::uint64_t token, std::uint32_t layer, const trace_e
 
 void trace_writer::close(std::uint64_t prompt_tokens, std::uint64_t tokens) {
     const kvtl::shape& s = header_.shape;
-    const raw_header raw = {magic,          trace_header::current_version,
-                            header_.fields, s.layers,
-                            s.query_heads,  s.kv_heads,
-                            s.head_dim,     prompt_tokens,
-                            tokens};
+    const raw_header raw = {magic,
+                            trace_header::current_version,
+                            header_.fields,
+                            s.layers,
+                            s.query_heads,
+                            s.kv_heads,
+                            s.head_dim,
+                            prompt_tokens,
+                            tokens,
+                            0,
+                            0};
     std::array<char, trace_header::bytes> block{};
     std::memcpy(block.data(), &raw, sizeof raw);
     put(block.data(), block.size(), 0);
@@ -144,6 +152,8 @@ trace_reader::trace_reader(std::string path) : path_(std::move(path)) {
     if (raw.version != trace_header::current_version)
         refuse("version " + std::to_string(raw.version) +
                "; valid: " + std::to_string(trace_header::current_version));
+    if (raw.element != 0)
+        refuse("numbers of element type " + std::to_string(raw.element) + "; valid: 0, f16");
     header_ = {
         {raw.layers, raw.query_heads, raw.kv_heads, raw.head_dim}, raw.fields, raw.prompt_tokens, raw.tokens};
     if (auto good = kvtl::geometry<kvtl::shape{}>::from(header_.shape); !good) refuse(good.error().message);
@@ -176,6 +186,9 @@ trace_entry trace_reader::read(std::uint64_t token, std::uint32_t layer) {
                           : read_all(file_, record_.data(), bytes, header_.record_offset(token, layer));
     if (error != 0) throw run_failure("trace " + path_ + ": " + std::strerror(error));
     kvtl::simd::decode(record_.data(), values_.data(), record_.size());
+    if (!kvtl::simd::all_finite(values_.data(), values_.size()))
+        throw bad_input("trace " + path_ + ": token " + std::to_string(token) + ", layer " +
+                        std::to_string(layer) + ": a number is not finite");
     std::span<const float> rest = values_;
     const auto take = [&](std::size_t floats, bool there = true) {
         if (!there) return std::span<const float>{};

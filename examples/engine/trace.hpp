@@ -4,8 +4,11 @@
 //         (token, layer), tokens first. A record is f16: q (HQ, D), k (H, D), v (H, D), then, if the header
 //         says so, k_pre (H, D) and the query predicted for this layer while the layer before it was at work
 //         (HQ, D). Only decoded tokens and layers from 1 on have a prediction.
-// Header: "kvtl-trc", u32 version, u32 fields, u32 L, HQ, H, D, u64 prompt tokens, u64 tokens. The number of
-//         tokens is 0 until the recording is closed: a run that was interrupted leaves no valid trace.
+// Header: "kvtl-trc", u32 version, u32 fields, u32 L, HQ, H, D, u64 prompt tokens, u64 tokens, u32 element
+// type
+//         (0: f16, the only one). The number of tokens is 0 until the recording is closed: a run that was
+//         interrupted leaves no valid trace. A number that is not finite, as one beyond f16 becomes, makes
+//         its record unreadable.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -21,8 +21,8 @@ struct shape {
     friend constexpr bool operator==(const shape&, const shape&) noexcept = default;
 };
 
-/// A shape whose non-zero fields are constants of the type. Kernels see a constant head_dim where there is
-/// one.
+/// A shape whose non-zero fields are constants of the type: from() refuses a model that differs from them.
+/// The kernels take D at run time in either case.
 template <shape Static> class geometry {
   public:
     static constexpr shape static_shape = Static;

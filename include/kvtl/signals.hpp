@@ -41,6 +41,8 @@ template <signal... Signals> struct supplied {
     static constexpr signal value = (Signals | ... | signal::nothing);
 };
 using supplied_by_default = supplied<signal::q, signal::k, signal::v>;
+using supplied_entirely = supplied<signal::q, signal::k, signal::v, signal::k_pre, signal::x, signal::probe,
+                                   signal::external, signal::calibration>;
 
 /// Who shares a unit: one KV head, or all KV heads of a layer.
 enum class granularity : std::uint8_t { head, layer };

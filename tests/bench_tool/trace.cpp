@@ -156,6 +156,33 @@ TEST_CASE("broken traces are refused with the reason") {
     file.put(9);
     file.close();
     CHECK(refusal().find("version 9; valid: 1") != std::string::npos);
+
+    write_small(path);
+    file.open(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(48); // the element type
+    file.put(1);
+    file.close();
+    CHECK(refusal().find("numbers of element type 1; valid: 0, f16") != std::string::npos);
+}
+
+TEST_CASE("a number that is not finite is refused where it is read") {
+    const scratch_folder folder;
+    const std::string path = folder.file("a.trc");
+    {
+        trace_writer out(path, small, 0);
+        const auto q = numbers(32, 0, 0, 0), k = numbers(16, 0, 0, 1);
+        for (std::size_t t = 0; t < 2; ++t)
+            for (std::uint32_t l = 0; l < 3; ++l) {
+                auto v = k;
+                if (t == 1 && l == 2) v[3] = 1e6F; // beyond f16
+                out.write(t, l, {.q = q, .k = k, .v = v, .k_pre = {}, .prediction = {}});
+            }
+        out.close(1, 2);
+    }
+    trace_reader in(path);
+    CHECK(message_of([&] { static_cast<void>(in.read(1, 1)); }).empty());
+    CHECK(message_of([&] { static_cast<void>(in.read(1, 2)); }) ==
+          "trace " + path + ": token 1, layer 2: a number is not finite");
 }
 
 TEST_CASE("a trace of another shape or length is refused with both") {

@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -234,6 +235,18 @@ TEST_CASE("what does not belong to the caller is refused with both sides named")
         store(here.file("a.cal"), bytes);
         says(refusal(here.file("a.cal")), "has format version 9; this kvtl reads version 1");
     }
+    SUBCASE("another element type") { // said in the header, whose checksum is right
+        std::string bytes = content(here.file("a.cal"));
+        calibration_header header;
+        calibration_table table{};
+        std::memcpy(&header, bytes.data(), sizeof header);
+        header.element = 1;
+        std::memcpy(table.data(), bytes.data() + sizeof header, header.sections * sizeof table[0]);
+        header.checksum = checksum_of(header, table);
+        std::memcpy(bytes.data(), &header, sizeof header);
+        store(here.file("a.cal"), bytes);
+        says(refusal(here.file("a.cal")), "holds values of element type 1; this kvtl reads type 0, f32");
+    }
     SUBCASE("another kind of section") {
         calibration_writer out(small, fingerprint);
         REQUIRE(out.add(kind::joint_adapter, 3, sample().adapter));
@@ -248,6 +261,31 @@ TEST_CASE("what does not belong to the caller is refused with both sides named")
         says(refusal(here.file("b.cal")), "is not a calibration file of kvtl");
         says(refusal(here.path.string()), "is not a regular file");
         says(refusal(here.file("nothing.cal")), "cannot be opened: No such file or directory");
+    }
+}
+
+TEST_CASE("a value that is not finite is refused, though every checksum is right") {
+    const folder here;
+    const std::string path = here.file("a.cal");
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                            -std::numeric_limits<float>::infinity()}) {
+        sample().write(path);
+        std::string bytes = content(path);
+        calibration_header header;
+        calibration_table table{};
+        std::memcpy(&header, bytes.data(), sizeof header);
+        std::memcpy(table.data(), bytes.data() + sizeof header, header.sections * sizeof table[0]);
+        calibration_section& pca = table[1];
+        REQUIRE(pca.kind == kind::pca_basis);
+        std::memcpy(bytes.data() + pca.offset + 7 * sizeof bad, &bad, sizeof bad);
+        REQUIRE(pca.bytes <= calibration_piece);
+        pca.checksum = add_piece(0, std::as_bytes(std::span(bytes)).subspan(pca.offset, pca.bytes));
+        header.checksum = checksum_of(header, table);
+        std::memcpy(bytes.data(), &header, sizeof header);
+        std::memcpy(bytes.data() + sizeof header, table.data(), header.sections * sizeof table[0]);
+        store(path, bytes);
+        says(refusal(path), "section pca_basis holds a value that is not finite");
+        CHECK(calibration::load(path, small, {.kinds = kind_bit(kind::skew_basis)})); // nobody asks
     }
 }
 

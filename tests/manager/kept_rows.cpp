@@ -1,6 +1,7 @@
 // The manager of presets that drop entries: what it refuses, what it promises, and that nothing else moves.
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/dynamickv.hpp>
+#include <kvtl/presets/engine_decides.hpp>
 #include <kvtl/presets/heavy_hitters.hpp>
 #include <kvtl/presets/merging.hpp>
 #include <kvtl/presets/query_free.hpp>
@@ -136,10 +137,8 @@ TEST_CASE("calls refuse wrong input and change nothing") {
     CHECK(cache.tokens(seq, 0) == 100);
     for (std::size_t t = 100; t < 103; ++t) CHECK(decode_and_compare(cache, seq, data, t) < 2e-2);
 
-    using probe_t = kvtl::lookahead_probe<
-        any_model, kvtl::supplied<kvtl::signal::q, kvtl::signal::k, kvtl::signal::v, kvtl::signal::probe>>;
+    using probe_t = kvtl::lookahead_probe<any_model>;
     auto c = sized<probe_t>();
-    c.supplied = c.supplied | kvtl::signal::probe;
     auto probing = open_cache<probe_t>(c);
     const auto other = *probing.begin();
     in = data.input(0, 0, 50);
@@ -149,10 +148,9 @@ TEST_CASE("calls refuse wrong input and change nothing") {
     failed(probing.prefill(other, 0, in, {}), errc::invalid_argument, "probe holds a number");
     CHECK(probing.tokens(other, 0) == 0);
 
-    using mask_t = kvtl::external_mask_cache<
-        any_model, kvtl::supplied<kvtl::signal::q, kvtl::signal::k, kvtl::signal::v, kvtl::signal::external>>;
+    using mask_t = kvtl::external_mask_cache<any_model>;
     auto m = sized<mask_t>();
-    m.supplied = m.supplied | kvtl::signal::external;
+    m.sink_tokens = 4;
     auto masked = open_cache<mask_t>(m);
     const auto third = *masked.begin();
     std::vector<float> mask(100, 0.0F);

@@ -16,6 +16,7 @@ TEST_CASE("without spread it is the centroid") {
 
 TEST_CASE("the score is that of the formula, for any number of units and queries") {
     const centroid_spread::state<geometry<shape{}>> s;
+    std::uint32_t narrow = 0, wide = 0;
     for (const std::uint32_t dim : {8U, 64U, 80U})
         for (const std::uint32_t units : {1U, 63U, 64U, 65U, 200U}) {
             kvtl_test::index_suite::means table(units, dim, dim + 2, units);
@@ -27,15 +28,20 @@ TEST_CASE("the score is that of the formula, for any number of units and queries
             for (std::uint32_t g = 0; g < 3; ++g)
                 for (std::uint32_t u = 0; u < units; ++u) {
                     const float* query = &q[std::size_t{g} * dim];
-                    const double variance =
-                        static_cast<double>(table.unit[u].m2) / table.unit[u].entries / dim;
-                    const double exact =
-                        oracle::dot(query, table.rows.view().row(u), dim) +
-                        oracle::dot(query, query, dim) * variance / std::sqrt(static_cast<double>(dim));
+                    const double n = table.unit[u].entries, root = std::sqrt(static_cast<double>(dim));
+                    const double variance = oracle::dot(query, query, dim) *
+                                            static_cast<double>(table.unit[u].m2) / (n * dim * dim);
+                    const double gain = variance <= std::log(n)
+                                            ? variance / 2
+                                            : std::sqrt(variance * std::log(n)) - std::log(n) / 2;
+                    (variance <= std::log(n) ? narrow : wide) += 1;
+                    const double exact = oracle::dot(query, table.rows.view().row(u), dim) + 2 * root * gain;
                     REQUIRE(static_cast<double>(out[g * units + u]) ==
                             doctest::Approx(exact).epsilon(1e-4).scale(10));
                 }
         }
+    CHECK(narrow > 100); // both sides of the bend are met
+    CHECK(wide > 100);
 }
 
 TEST_CASE("the root mean square of weights over normal keys is what the score says") {

@@ -26,11 +26,14 @@ constexpr auto first_order = [](const auto& x, std::uint32_t head, std::uint32_t
 /// And what the spread of the keys adds to the mean of exp(logit).
 constexpr auto second_order = [](const auto& x, std::uint32_t head, std::uint32_t g,
                                  std::uint32_t u) -> std::optional<stand_in> {
-    const double variance =
-        static_cast<double>(x.record[u].m2) / (static_cast<double>(x.key[u].size()) * x.shape.dim);
-    return stand_in{x.mean_logit(head, g, u) +
-                        0.5 * x.scale() * x.scale() * x.dot(x.query(head, g), x.query(head, g)) * variance,
-                    x.value_of(head, u)};
+    // log of n exp(logit) is bounded by what n entries with this spread can weigh
+    // (policies/support/spread_gain.hpp).
+    const auto n = static_cast<double>(x.key[u].size());
+    const double variance = x.scale() * x.scale() * x.dot(x.query(head, g), x.query(head, g)) *
+                            static_cast<double>(x.record[u].m2) / (n * x.shape.dim);
+    const double gain =
+        variance <= std::log(n) ? variance / 2 : std::sqrt(variance * std::log(n)) - std::log(n) / 2;
+    return stand_in{x.mean_logit(head, g, u) + gain, x.value_of(head, u)};
 };
 
 } // namespace

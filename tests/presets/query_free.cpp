@@ -1,17 +1,15 @@
 // Presets that rank entries without the prompt's queries, and those that somebody else decides for.
 // SPDX-License-Identifier: MIT
+#include <kvtl/presets/engine_decides.hpp>
 #include <kvtl/presets/query_free.hpp>
 
 #include "support/eviction.hpp"
 
 using namespace kvtl_test;
-using kvtl::signal;
 
 namespace {
 constexpr kvtl::shape small{2, 4, 2, 32};
 constexpr std::size_t prompt = 150;
-using with_external = kvtl::supplied<signal::q, signal::k, signal::v, signal::external>;
-using with_probe = kvtl::supplied<signal::q, signal::k, signal::v, signal::probe>;
 
 template <class Cache> typename Cache::config sized(std::size_t keep) {
     typename Cache::config c;
@@ -19,7 +17,9 @@ template <class Cache> typename Cache::config sized(std::size_t keep) {
     c.max_tokens = 400;
     c.memory_bytes = std::size_t{16} << 20;
     c.keep_tokens = keep;
-    return c; // window 8, sinks 4: the presets' own
+    c.window_tokens = 8;
+    c.sink_tokens = 4;
+    return c;
 }
 double norm(const float* x) {
     return std::sqrt(oracle::dot(x, x, small.head_dim));
@@ -135,7 +135,7 @@ TEST_CASE("external_scores and external_mask: the engine decides") {
     const decorate hand_over = [&](kvtl::layer_input& in, std::size_t l, std::size_t first, std::size_t n) {
         in.external = std::span(given).subspan((l * 400 + first) * 2, n * 2);
     };
-    using ranked = kvtl::external_scores_cache<any_model, with_external>;
+    using ranked = kvtl::external_scores_cache<any_model>;
     const auto score = [&](std::size_t l, std::size_t h) {
         scores_t s;
         for (std::size_t t = 0; t < prompt; ++t)
@@ -143,16 +143,14 @@ TEST_CASE("external_scores and external_mask: the engine decides") {
         return s;
     };
     auto config = sized<ranked>(52);
-    config.supplied = with_external::value;
     auto cache = open_cache<ranked>(config);
     auto seq = *cache.begin();
     feed_prompt(cache, seq, data, prompt, 50, hand_over);
     const naive truth(data, 4, 8);
     CHECK(kept(cache, seq, 1, 0) == truth.best(score(1, 0), 40));
 
-    using masked = kvtl::external_mask_cache<any_model, with_external>;
+    using masked = kvtl::external_mask_cache<any_model>;
     auto roomy = sized<masked>(300); // room for everything: the mask alone decides
-    roomy.supplied = with_external::value;
     auto gate = open_cache<masked>(roomy);
     seq = *gate.begin();
     feed_prompt(gate, seq, data, prompt, 50, hand_over);
@@ -173,13 +171,13 @@ TEST_CASE("external_scores and external_mask: the engine decides") {
 
 TEST_CASE("lookahead_probe: the engine's queries of the future rank the prompt") {
     const drift data(small, 400, 36);
-    using cache_t = kvtl::kv_manager<in_f32<kvtl::presets::lookahead_probe>, any_model, with_probe>;
+    using cache_t = kvtl::kv_manager<in_f32<kvtl::presets::lookahead_probe>, any_model,
+                                     kvtl::supplied_for<kvtl::presets::lookahead_probe>>;
     const decorate probes = [&](kvtl::layer_input& in, std::size_t l, std::size_t, std::size_t) {
         in.probe = data.q(l, 200, 6); // what later tokens will really ask
     };
     const naive truth(data, 4, 8);
     auto config = sized<cache_t>(52);
-    config.supplied = with_probe::value;
     check<cache_t>(
         data,
         [&](std::size_t l, std::size_t h) {

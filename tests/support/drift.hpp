@@ -30,6 +30,9 @@ struct drift_config {
     double revisit =
         0.5; ///< chance that a change goes to a topic met before; otherwise a new one replaces the oldest
     double sharpness = 0.12; ///< length of a query's part along its topic
+    double query_scale = 1;  ///< of whole queries: 4 makes all logits four times as large
+    double positional = 0;   ///< above 0: of a key in the last quarter of its dimensions, where queries have
+                             ///< no part along their topic; such a key says more about where than about what
     std::size_t calm = 0;    ///< no new topic before this token
     bool numbered = false;   ///< value row d = 0 is the token's number
     bool cut = false;        ///< rows of keys and values end in zeros, each from a place of its own on
@@ -117,11 +120,13 @@ class drift {
                 const bool is_sink = t < config_.sinks;
                 float* k = &k_[layer][t * key_floats() + h * dim];
                 float* v = &v_[layer][t * key_floats() + h * dim];
+                const std::size_t about = config_.positional > 0 ? dim - dim / 4 : dim;
                 for (std::size_t d = 0; d < dim; ++d) {
                     c[d] = path[t].fresh ? config_.spread * random.normal()
                                          : c[d] + config_.drift * random.normal();
                     k[d] = static_cast<float>((is_sink ? 2 * sink[h * dim + d] : c[d]) +
-                                              config_.noise * random.normal());
+                                              (d < about ? config_.noise : config_.positional) *
+                                                  random.normal());
                     v[d] = static_cast<float>(random.normal());
                 }
                 if (config_.cut) {
@@ -133,8 +138,9 @@ class drift {
                     float* q = &q_[layer][t * query_floats() + (h * group + g) * dim];
                     for (std::size_t d = 0; d < dim; ++d)
                         q[d] = static_cast<float>(
-                            std::sqrt(static_cast<double>(dim)) *
-                            (config_.sharpness * (c[d] + 0.3 * sink[h * dim + d]) + 0.1 * random.normal()));
+                            config_.query_scale * std::sqrt(static_cast<double>(dim)) *
+                            ((d < about ? config_.sharpness : 0.0) * (c[d] + 0.3 * sink[h * dim + d]) +
+                             0.1 * random.normal()));
                 }
             }
     }

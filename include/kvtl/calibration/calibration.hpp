@@ -15,6 +15,7 @@
 #include <kvtl/calibration/format.hpp>
 #include <kvtl/geometry.hpp>
 #include <kvtl/reservation.hpp>
+#include <kvtl/simd/convert.hpp>
 #include <kvtl/status.hpp>
 #include <kvtl/views.hpp>
 
@@ -175,6 +176,10 @@ class calibration_file {
                                                  " has another checksum");
             if (s.kind == calibration_kind::channels && !are_pairs(part, header_.shape.head_dim / 2))
                 return refuse(errc::corrupt, "is damaged: section channels names a pair beyond D/2");
+            if (s.kind != calibration_kind::channels &&
+                !simd::all_finite(reinterpret_cast<const float*>(part.data()), extents.numbers()))
+                return refuse(errc::corrupt, "is damaged: section " + std::string(kind_name(s.kind)) +
+                                                 " holds a value that is not finite");
             const bool cut = calibration_extents::has_directions(s.kind) && rank_ != 0;
             view.sections_[static_cast<std::uint32_t>(s.kind)] = {part.data(), extents, cut ? rank_ : s.rank,
                                                                   s.pre_rope != 0, s.pair_distance};
@@ -255,6 +260,9 @@ class calibration_file {
             return {errc::file_refused, "has format version " + std::to_string(header_.version) +
                                             "; this kvtl reads version " +
                                             std::to_string(calibration_format_version)};
+        if (header_.element != 0)
+            return {errc::file_refused, "holds values of element type " + std::to_string(header_.element) +
+                                            "; this kvtl reads type 0, f32"};
         if (header_.sections > calibration_kinds) return {errc::corrupt, "is damaged: its header"};
         const std::size_t table_bytes = header_.sections * sizeof(calibration_section);
         if (size < sizeof header_ + table_bytes) return cut(sizeof header_ + table_bytes);

@@ -11,7 +11,9 @@
 //         query_map      per layer but the first (HQ*D, HQ*D): query of the layer before -> this one's
 // File:   a header of 64 bytes, a table with 64 bytes per section, then the sections; every part is a
 //         multiple of 64 bytes and has a checksum. Numbers are little-endian, values are f32 (channels:
-//         u32). The header names format version, model shape and a fingerprint of the model's weights.
+//         u32); a value that is not finite is damage. The header names format version, element type, model
+//         shape
+//        and a fingerprint of the model's weights.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -64,7 +66,8 @@ struct calibration_header {
     kvtl::shape shape;
     std::uint64_t fingerprint = 0; ///< of the model's weights, as the tools of the engine define it
     std::uint64_t file_bytes = 0;
-    std::array<std::uint32_t, 3> reserved{};
+    std::uint32_t element = 0; ///< of values: 0 is f32, which is the only one
+    std::array<std::uint32_t, 2> reserved{};
     std::uint32_t checksum = 0; ///< of header and table, with this field 0
 };
 static_assert(sizeof(calibration_header) == 64);

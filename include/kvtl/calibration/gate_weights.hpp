@@ -5,7 +5,7 @@
 // Shapes: in (N); W1 (hidden, N), b1 (hidden); W2 (H, hidden or N), b2 (H); all f32, row-major, layer by
 //         layer.
 // Blob:   the header below, then for each layer W1, b1, W2, b2. Little-endian. A blob of another version,
-//         shape or model is refused.
+//         shape or model, or with a weight that is not finite, is refused.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -78,6 +78,14 @@ class gate_network {
             return status::failure(errc::invalid_argument,
                                    "retention.weights: activation is %u; valid: 0 to 2",
                                    static_cast<std::uint32_t>(h.act));
+        for (std::size_t at = sizeof h; at < blob.size(); at += sizeof(float)) {
+            float weight;
+            std::memcpy(&weight, blob.data() + at, sizeof weight); // a blob need not be aligned
+            if (!std::isfinite(weight))
+                return status::failure(
+                    errc::invalid_argument, "retention.weights: number %zu of %zu is not finite",
+                    (at - sizeof h) / sizeof weight, (blob.size() - sizeof h) / sizeof weight);
+        }
         return {};
     }
 

@@ -1,21 +1,25 @@
 // Index: what an entry of a unit may weigh, from the unit's mean key and how far its keys spread.
 //
-//   score(q, unit) = q . c + |q|^2 s^2 / sqrt(D)      c: mean key, s^2: variance of the keys, per dimension
+//   score(q, unit) = q . c + 2 sqrt(D) gain(|q| s / sqrt(D), n)
 //
-// Were a unit's keys normal around c with variance s^2 in every direction, the weight exp(q . k / sqrt(D)) of
-// its entries would have this root mean square: exp(score / sqrt(D)). Its mean, with half of the second term,
-// is what an estimate of the unit gets right (remain_centroid_estimate.hpp); the rest is what the estimate
-// misses and only reading brings. The centroid alone underrates units that hold the one key a query looks for
-// among others. What ranks is the weight per entry, because the budget counts entries.
+// c: mean key, s^2: variance of the keys, per dimension, n: entries. Were a unit's keys normal around c with
+// variance s^2 in every direction, the weight exp(q . k / sqrt(D)) of its entries would have this root mean
+// square: exp(score / sqrt(D)), with a gain of half the variance of the logits. Its mean, with one gain
+// instead of two, is what an estimate of the unit gets right (remain_centroid_estimate.hpp); the rest is what
+// the estimate misses and only reading brings. The gain is bounded as it is there (spread_gain.hpp): without
+// that long queries would read what is wide instead of what is near. The centroid alone underrates units that
+// hold the one key a query looks for among others. What ranks is the weight per entry, because the budget
+// counts entries.
 //
 // Means and variances are those that the clusterer maintains: 4 D bytes per unit, nothing beyond. Units of a
 // fixed size have no variance on record and score as with `centroid`.
-// Cost: as `centroid`, and one multiply-add per query and unit.
+// Cost: as `centroid`, and per unit a logarithm and two roots, per unit and query three operations.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/index_centroid.hpp>
-#include <kvtl/simd/axpy.hpp>
+#include <kvtl/policies/support/spread_gain.hpp>
+#include <kvtl/simd/dot.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -27,7 +31,7 @@ struct centroid_spread {
     static constexpr signal needs = signal::q | signal::k;
     static constexpr bool needs_means = true;
     static constexpr bool scores = true;
-    static constexpr bool linear = false; ///< the second term grows with the square of the query
+    static constexpr bool linear = false; ///< the second term grows with the length of the query
     struct config {
         template <class Visit> void fields(Visit&&) {}
     };
@@ -44,17 +48,23 @@ struct centroid_spread {
                             u.count);
             if (u.unit == nullptr) return;
             const auto dim = static_cast<float>(u.dim);
+            const float twice = 2.0F * std::sqrt(dim);
             constexpr std::uint32_t block = 64;
-            float spread[block]; // D s^2
+            float spread[block]; // of the keys: the root of their mean squared distance to the mean, over D
+            float bend[block];
             for (std::uint32_t first = 0; first < u.count; first += block) {
                 const std::uint32_t n = std::min(block, u.count - first);
-                for (std::uint32_t i = 0; i < n; ++i)
-                    spread[i] =
-                        u.unit[first + i].m2 / static_cast<float>(std::max(1U, u.unit[first + i].entries));
+                for (std::uint32_t i = 0; i < n; ++i) {
+                    const unit_record& unit = u.unit[first + i];
+                    spread[i] = std::sqrt(unit.m2 / static_cast<float>(std::max(1U, unit.entries))) / dim;
+                    bend[i] = detail::spread_bend(unit.entries);
+                }
                 for (std::uint32_t g = 0; g < queries; ++g) {
                     const float* query = q + std::size_t{g} * u.dim;
-                    simd::axpy(simd::dot(query, query, u.dim) / (dim * std::sqrt(dim)), spread,
-                               &out[std::size_t{g} * u.count + first], n);
+                    const float length = std::sqrt(simd::dot(query, query, u.dim));
+                    float* score = &out[std::size_t{g} * u.count + first];
+                    for (std::uint32_t i = 0; i < n; ++i)
+                        score[i] += twice * detail::spread_gain(length * spread[i], bend[i]);
                 }
             }
         }

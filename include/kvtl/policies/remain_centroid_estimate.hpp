@@ -1,13 +1,15 @@
 // Remainder: every unit that a query did not attend joins its softmax as one entry that counts for all of the
 // unit's (RetroInfer's estimation zone; its second-order refinement is our own).
 //
-//   logit = s q . mean key + ln n  [+ 1/2 s^2 |q|^2 m2 / (n D)]      value = mean value
+//   logit = s q . mean key + ln n  [+ gain(sigma, n)]      value = mean value
+//   sigma^2 = s^2 |q|^2 m2 / (n D)
 //
 // s: 1/sqrt(D), n: entries of the unit, m2: its keys' squared distances to their mean. By Jensen's inequality
 // the first two terms underestimate: the mean of exp(x) is at least exp of the mean. For normal x the ratio
-// is exp(variance / 2), and the variance of q . key is |q|^2 m2 / (n D) if the unit is equally wide in all
-// directions. The term costs no memory: m2 is in the unit's record. Equal keys estimated equal keys read, and
-// so do equal keys in numbers.
+// is exp(variance / 2), and the variance of s q . key is sigma^2 if the unit is equally wide in all
+// directions. That is the gain while it is small; spread_gain.hpp says where n entries bound it and why. The
+// term costs no memory: m2 is in the unit's record. Equal keys estimated equal keys read, and so do equal
+// keys in numbers.
 //
 // Quality: three English texts through the embedded model, recorded and replayed (prompt of 256, decode to
 // 1,400); mean output error over layers and steps at 64 / 96 / 128 / 256 attended entries, clusters of 12
@@ -22,6 +24,7 @@
 #pragma once
 
 #include <kvtl/policies/support/running_mean.hpp>
+#include <kvtl/policies/support/spread_gain.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/slots/remainder.hpp>
@@ -36,7 +39,7 @@
 namespace kvtl { inline namespace v0 {
 
 struct estimate_options {
-    bool spread = false;            ///< the second-order term
+    bool spread = false;            ///< the gain from the spread of the keys
     bool pooled = false;            ///< all units share one value: the mean over all entries in units
     std::uint32_t per_mille = 1000; ///< default of config.share
 };
@@ -88,10 +91,10 @@ template <estimate_options Options> struct unit_estimate {
             const std::uint32_t dim = in.units.dim;
             rows x{in.scratch.data(), in.scratch.data() + block * dim, in.scratch.data() + 2 * block * dim};
             const std::span<float> rest = in.scratch.subspan((2 * block + 1) * dim);
-            x.square = rest.data();
+            x.length = rest.data();
             for (std::uint32_t g = 0; g < in.group; ++g) {
                 const float* q = in.q + std::size_t{g} * dim;
-                x.square[g] = simd::dot(q, q, dim);
+                x.length[g] = in.scale * std::sqrt(simd::dot(q, q, dim));
             }
             if constexpr (Options.pooled) pool_values(in, x.pooled);
             const std::span<float> score = rest.subspan(in.group);
@@ -113,11 +116,12 @@ template <estimate_options Options> struct unit_estimate {
         struct rows {
             float *key, *value;      ///< (block, D)
             float* pooled;           ///< (D)
-            float* square = nullptr; ///< (G) |q|^2
+            float* length = nullptr; ///< (G) |q| / sqrt(D)
             std::size_t count = 0;
             std::array<std::uint32_t, block> unit{};
             std::array<float, block> log_entries{};
-            std::array<float, block> variance{}; ///< of the keys, per dimension
+            std::array<float, block> deviation{}; ///< standard deviation of the keys, per dimension
+            std::array<float, block> bend{};      ///< spread_bend() of the unit
         };
 
         [[nodiscard]] static const f16* value_of(const units_view& u, std::uint32_t i) noexcept {
@@ -173,9 +177,12 @@ template <estimate_options Options> struct unit_estimate {
             if constexpr (!Options.pooled) simd::decode(value_of(units, u), x.value + x.count * dim, dim);
             x.unit[x.count] = u;
             x.log_entries[x.count] = std::log(entries);
-            if constexpr (Options.spread)
-                x.variance[x.count] =
-                    units.unit != nullptr ? units.unit[u].m2 / (entries * static_cast<float>(dim)) : 0.0F;
+            if constexpr (Options.spread) {
+                x.deviation[x.count] = units.unit != nullptr
+                                           ? std::sqrt(units.unit[u].m2 / (entries * static_cast<float>(dim)))
+                                           : 0.0F;
+                x.bend[x.count] = detail::spread_bend(units.entries(u));
+            }
             ++x.count;
         }
 
@@ -189,10 +196,12 @@ template <estimate_options Options> struct unit_estimate {
             } else {
                 std::array<float, block> weight{};
                 for (std::uint32_t g = 0; g < in.group; ++g) {
-                    const float half = Options.spread ? 0.5F * in.scale * in.scale * x.square[g] : 0.0F;
-                    for (std::size_t i = 0; i < x.count; ++i)
-                        weight[i] = in.missing(x.unit[i], g) ? x.log_entries[i] + half * x.variance[i]
+                    for (std::size_t i = 0; i < x.count; ++i) {
+                        weight[i] = in.missing(x.unit[i], g) ? x.log_entries[i]
                                                              : -std::numeric_limits<float>::infinity();
+                        if constexpr (Options.spread)
+                            weight[i] += detail::spread_gain(x.length[g] * x.deviation[i], x.bend[i]);
+                    }
                     simd::attend_rows(in.q, dim, in.scale, keys, values, weight.data(), into, in.attend,
                                       std::uint64_t{1} << g);
                 }
@@ -214,7 +223,7 @@ template <estimate_options Options> struct unit_estimate {
 template <std::uint32_t PerMille>
 using best_centroid_estimate = unit_estimate<estimate_options{.per_mille = PerMille}>;
 using centroid_estimate = best_centroid_estimate<1000>;
-/// The same with the second-order term.
+/// The same with the gain from the spread of the keys.
 using centroid_estimate_spread = unit_estimate<estimate_options{.spread = true}>;
 
 }} // namespace kvtl::v0

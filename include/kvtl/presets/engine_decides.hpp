@@ -4,14 +4,13 @@
 //   pseudo
 //                    tokens at later positions (DapQ), a trained lookahead (LookaheadKV), a patched prompt
 //                    per episode (EpiCache). Window and score as snapkv_group, so that the two differ in the
-//                    source of the queries and in nothing else. Needs supplied<..., signal::probe>.
-//   external_mask    a number per token and KV head: the greater, the better; what has none above 0 leaves
-//   even
-//                    where there is room (Attention-Gate, Neural Garbage Collection). Window 8.
-//                    Needs supplied<..., signal::external>.
+//                    source of the queries and in nothing else. Needs signal::probe.
+//   external_scores  a number per token and KV head, the greater, the better. Window 8. Needs
+//                    signal::external.
+//   external_mask    as well, but what has none above 0 leaves even where there is room (Attention-Gate,
+//                    Neural Garbage Collection).
 //
-// external_mask has no alias beside the others' because its score bears that name:
-//   kvtl::kv_manager<kvtl::presets::external_mask, geometry, supplied<...>>.
+// The caches of the last two end in _cache, because their scores bear the names.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -30,15 +29,24 @@ struct lookahead_probe : full {
     using retention = drop<probe_attention<over::mean, pooling::average, 5>>;
 };
 
-struct external_mask : full {
-    static constexpr std::string_view name = "external_mask";
+struct external_scores : full {
+    static constexpr std::string_view name = "external_scores";
     static constexpr std::uint32_t window_tokens = 8;
+    using retention = drop<kvtl::external_scores>;
+};
+
+struct external_mask : external_scores {
+    static constexpr std::string_view name = "external_mask";
     using retention = drop<kvtl::external_mask>;
 };
 
 } // namespace presets
 
-template <class Geometry, class Supplied>
+template <class Geometry, class Supplied = supplied_for<presets::lookahead_probe>>
 using lookahead_probe = kv_manager<presets::lookahead_probe, Geometry, Supplied>;
+template <class Geometry, class Supplied = supplied_for<presets::external_scores>>
+using external_scores_cache = kv_manager<presets::external_scores, Geometry, Supplied>;
+template <class Geometry, class Supplied = supplied_for<presets::external_mask>>
+using external_mask_cache = kv_manager<presets::external_mask, Geometry, Supplied>;
 
 }} // namespace kvtl::v0

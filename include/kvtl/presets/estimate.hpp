@@ -5,8 +5,8 @@
 // does not read is lost. Together each makes the other cheaper: tight clusters are estimated well, and what
 // is estimated well need not be read. Different from dynakv:
 //
-//   remainder  centroid_estimate_spread: mean value, mean key, count, and the second-order term, which needs
-//              nothing but the variance that the clusterer keeps anyway
+//   remainder  centroid_estimate_spread: mean value, mean key, count, and the gain from the spread of the
+//              keys, which needs nothing but the variance that the clusterer keeps anyway
 //   index      centroid_spread instead of centroid: what an estimate misses grows with the spread of the keys
 //   selector   softmax_sum instead of group_mean: what is left out now costs in proportion to its mass, so
 //              units are ranked by mass
@@ -19,7 +19,7 @@
 // What the index adds: needles of 2,048 tokens found at 64 attended entries rise from 11 to 17 of 20, the
 // divergence of their next-token distributions falls from .165 to .079, at 128 from .041 to .025 (`kvtl-eval
 // --policies dynakv_estimate --attend-tokens 64,128 --memory-mib 5.5 --task needle:FILE --limit 20`); half of
-// the second term gives 15 of 20, ranking by the mass of whole units 14.
+// its gain gives 15 of 20, ranking by the mass of whole units 14.
 //
 // Mean output error on the embedded model, still with the plain centroid (three texts, recorded and replayed:
 // prompt of 256, decode to 1,400) at 64 / 96 / 128 / 256 attended entries:

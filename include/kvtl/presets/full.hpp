@@ -16,6 +16,9 @@
 #include <kvtl/policies/retain_keep_all.hpp>
 #include <kvtl/policies/schedule_on_demand.hpp>
 #include <kvtl/policies/select_all_units.hpp>
+#include <kvtl/signals.hpp>
+
+#include <type_traits>
 
 namespace kvtl { inline namespace v0 {
 
@@ -42,6 +45,13 @@ struct full {
 };
 
 } // namespace presets
+
+/// What an alias takes the engine to supply where it does not say: q, k, v and whatever else its preset
+/// needs. To name such an alias is to promise it; calls that come without it are refused in words.
+template <class Preset>
+using supplied_for =
+    std::conditional_t<contains(supplied_by_default::value, needed_signals<Preset>()), supplied_by_default,
+                       supplied<supplied_by_default::value, needed_signals<Preset>()>>;
 
 template <class Geometry> using full = kv_manager<presets::full, Geometry>;
 

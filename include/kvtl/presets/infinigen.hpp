@@ -49,8 +49,11 @@ struct infinigen_star_reuse : infinigen_star {
 
 } // namespace presets
 
-template <class Geometry> using infinigen = kv_manager<presets::infinigen, Geometry>;
-template <class Geometry> using infinigen_star = kv_manager<presets::infinigen_star, Geometry>;
-template <class Geometry> using infinigen_star_reuse = kv_manager<presets::infinigen_star_reuse, Geometry>;
+template <class Geometry, class Supplied = supplied_for<presets::infinigen>>
+using infinigen = kv_manager<presets::infinigen, Geometry, Supplied>;
+template <class Geometry, class Supplied = supplied_for<presets::infinigen_star>>
+using infinigen_star = kv_manager<presets::infinigen_star, Geometry, Supplied>;
+template <class Geometry, class Supplied = supplied_for<presets::infinigen_star_reuse>>
+using infinigen_star_reuse = kv_manager<presets::infinigen_star_reuse, Geometry, Supplied>;
 
 }} // namespace kvtl::v0

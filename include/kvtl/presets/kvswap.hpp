@@ -39,6 +39,7 @@ struct kvswap : offloaded {
 
 } // namespace presets
 
-template <class Geometry> using kvswap = kv_manager<presets::kvswap, Geometry>;
+template <class Geometry, class Supplied = supplied_for<presets::kvswap>>
+using kvswap = kv_manager<presets::kvswap, Geometry, Supplied>;
 
 }} // namespace kvtl::v0

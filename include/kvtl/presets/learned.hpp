@@ -41,9 +41,10 @@ struct global_gates : full {
 
 } // namespace presets
 
-template <class Geometry, class Supplied> using trim_kv = kv_manager<presets::trim_kv, Geometry, Supplied>;
+template <class Geometry, class Supplied = supplied_for<presets::trim_kv>>
+using trim_kv = kv_manager<presets::trim_kv, Geometry, Supplied>;
 template <class Geometry> using locret = kv_manager<presets::locret, Geometry>;
-template <class Geometry, class Supplied>
+template <class Geometry, class Supplied = supplied_for<presets::global_gates>>
 using global_gates = kv_manager<presets::global_gates, Geometry, Supplied>;
 
 }} // namespace kvtl::v0

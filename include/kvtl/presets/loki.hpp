@@ -29,6 +29,7 @@ struct loki : offloaded {
 
 } // namespace presets
 
-template <class Geometry> using loki = kv_manager<presets::loki, Geometry>;
+template <class Geometry, class Supplied = supplied_for<presets::loki>>
+using loki = kv_manager<presets::loki, Geometry, Supplied>;
 
 }} // namespace kvtl::v0

@@ -46,5 +46,8 @@ struct random_units : offloaded {
 
 template <class Geometry> using no_cluster = kv_manager<presets::no_cluster, Geometry>;
 template <class Geometry> using no_cluster_streamed = kv_manager<presets::no_cluster_streamed, Geometry>;
+template <class Geometry> using oracle = kv_manager<presets::oracle, Geometry>;
+/// Not random_units, which is its selector.
+template <class Geometry> using random_units_cache = kv_manager<presets::random_units, Geometry>;
 
 }} // namespace kvtl::v0

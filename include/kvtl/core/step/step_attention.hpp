@@ -77,7 +77,7 @@ template <class Types> class step_attention {
     step_attention(store& s, const parts& p, const scratch& x) noexcept
         : store_(&s), p_(p), x_(x), scale_(1.0F / std::sqrt(static_cast<float>(p.model.dim))) {}
 
-    /// The lanes of this step: `lane_id[i]` is lane `lane_in_layer[i]` of the layer.
+    /// One lane of a step: its number in the lane table, and which of its layer's lanes it is.
     struct lane_ref {
         std::uint32_t id = 0;
         std::uint32_t in_layer = 0;

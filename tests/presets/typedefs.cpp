@@ -1,0 +1,175 @@
+// Every typedef of the README's table of presets, by the name and with the arguments that a reader would use,
+// and all headers of presets side by side: what two of them define twice does not compile.
+// SPDX-License-Identifier: MIT
+#include <kvtl/presets/clusterkv.hpp>
+#include <kvtl/presets/composed.hpp>
+#include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/dynamickv.hpp>
+#include <kvtl/presets/engine_decides.hpp>
+#include <kvtl/presets/estimate.hpp>
+#include <kvtl/presets/flexgen.hpp>
+#include <kvtl/presets/full.hpp>
+#include <kvtl/presets/heavy_hitters.hpp>
+#include <kvtl/presets/infinigen.hpp>
+#include <kvtl/presets/infllm.hpp>
+#include <kvtl/presets/kvswap.hpp>
+#include <kvtl/presets/learned.hpp>
+#include <kvtl/presets/loki.hpp>
+#include <kvtl/presets/merging.hpp>
+#include <kvtl/presets/pqcache.hpp>
+#include <kvtl/presets/query_free.hpp>
+#include <kvtl/presets/quest.hpp>
+#include <kvtl/presets/retroinfer.hpp>
+#include <kvtl/presets/shadowkv.hpp>
+#include <kvtl/presets/snapkv.hpp>
+#include <kvtl/presets/sparq.hpp>
+#include <kvtl/presets/squeezed.hpp>
+#include <kvtl/presets/streaming.hpp>
+#include <kvtl/presets/token_topk.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+using any_model = kvtl::geometry<kvtl::shape{}>;
+
+struct named {
+    std::string_view alias;  ///< as the README has it
+    std::string_view preset; ///< the name of the preset behind it
+};
+/// Complete only where the preset satisfies the manager's requirements with what the alias supplies.
+template <class Cache> constexpr std::string_view preset_of() {
+    static_assert(sizeof(Cache) != 0);
+    return Cache::preset::name;
+}
+
+#define TYPEDEF(name)                                                                                        \
+    named {                                                                                                  \
+#name, preset_of < kvtl::name < any_model>>()                                                        \
+    }
+constexpr named typedefs[] = {
+    TYPEDEF(full),
+    TYPEDEF(dynakv),
+    TYPEDEF(dynakv_static),
+    TYPEDEF(dynakv_sequence_order),
+    TYPEDEF(dynakv_unit_contiguous),
+    TYPEDEF(dynakv_lru),
+    TYPEDEF(kvswap),
+    TYPEDEF(flexgen),
+    TYPEDEF(infinigen),
+    TYPEDEF(infinigen_star),
+    TYPEDEF(infinigen_star_reuse),
+    TYPEDEF(shadowkv),
+    TYPEDEF(quest),
+    TYPEDEF(pqcache),
+    TYPEDEF(loki),
+    TYPEDEF(fasa),
+    TYPEDEF(sparq),
+    TYPEDEF(infllm),
+    TYPEDEF(clusterkv),
+    TYPEDEF(retroinfer),
+    TYPEDEF(squeezed),
+    TYPEDEF(dynakv_estimate),
+    TYPEDEF(streaming_llm),
+    TYPEDEF(sink_and_window),
+    TYPEDEF(window_only),
+    TYPEDEF(snapkv_group),
+    TYPEDEF(snapkv_qhead),
+    TYPEDEF(pyramidkv),
+    TYPEDEF(dynamickv),
+    TYPEDEF(cake),
+    TYPEDEF(adakv),
+    TYPEDEF(compress_kv),
+    TYPEDEF(defensivekv),
+    TYPEDEF(layer_defensivekv),
+    TYPEDEF(h2o),
+    TYPEDEF(h2o_prefill_once),
+    TYPEDEF(tova),
+    TYPEDEF(lazy_eviction),
+    TYPEDEF(knorm),
+    TYPEDEF(keydiff),
+    TYPEDEF(lagkv),
+    TYPEDEF(trim_kv),
+    TYPEDEF(locret),
+    TYPEDEF(global_gates),
+    TYPEDEF(lookahead_probe),
+    TYPEDEF(external_mask_cache),
+    TYPEDEF(d2o),
+    TYPEDEF(kv_merger),
+    TYPEDEF(snapkv_then_dynakv),
+    TYPEDEF(mpcache),
+    TYPEDEF(no_cluster),
+    TYPEDEF(no_cluster_streamed),
+    TYPEDEF(oracle),
+    TYPEDEF(random_units_cache),
+    TYPEDEF(random_keep),
+};
+#undef TYPEDEF
+
+/// The names in backquotes in the column `typedef` of the README's table.
+std::vector<std::string> typedefs_of_readme() {
+    std::ifstream file(KVTL_SOURCE_DIR "/README.md");
+    std::vector<std::string> names;
+    bool inside = false;
+    for (std::string line; std::getline(file, line);) {
+        if (line.starts_with("| paper | typedef |")) inside = true;
+        if (!inside) continue;
+        if (!line.starts_with("|")) break;
+        const std::size_t first = line.find('|', 1), last = line.find('|', first + 1);
+        const std::string cell = line.substr(first, last - first);
+        for (std::size_t at = cell.find('`'); at != std::string::npos;) {
+            const std::size_t end = cell.find('`', at + 1);
+            names.push_back(cell.substr(at + 1, end - at - 1));
+            at = cell.find('`', end + 1);
+        }
+    }
+    return names;
+}
+
+} // namespace
+
+TEST_CASE("the typedefs above are those of the README") {
+    const std::vector<std::string> documented = typedefs_of_readme();
+    REQUIRE(documented.size() > 50);
+    for (const std::string& name : documented) {
+        CAPTURE(name);
+        CHECK(std::any_of(std::begin(typedefs), std::end(typedefs),
+                          [&](const named& n) { return n.alias == name; }));
+    }
+    for (const named& n : typedefs) {
+        CAPTURE(std::string(n.alias));
+        CHECK(std::find(documented.begin(), documented.end(), n.alias) != documented.end());
+    }
+}
+
+TEST_CASE("a typedef bears its preset's name") {
+    for (const named& n : typedefs) {
+        CAPTURE(std::string(n.alias));
+        CHECK((n.alias == n.preset || n.alias == std::string(n.preset) + "_cache"));
+    }
+}
+
+TEST_CASE("an alias supplies what its preset needs, and no more") {
+    using kvtl::signal, kvtl::supplied_for;
+    static_assert(std::is_same_v<supplied_for<kvtl::presets::dynakv>, kvtl::supplied_by_default>);
+    CHECK(supplied_for<kvtl::presets::kvswap>::value ==
+          (signal::q | signal::k | signal::v | signal::calibration));
+    CHECK(supplied_for<kvtl::presets::lookahead_probe>::value ==
+          (signal::q | signal::k | signal::v | signal::probe));
+}
+
+TEST_CASE("what an alias promised for its engine and does not come is refused in words") {
+    kvtl::kvswap<any_model>::config c;
+    c.shape = {1, 4, 2, 32};
+    c.max_tokens = 256;
+    c.memory_bytes = std::size_t{16} << 20;
+    const auto opened = kvtl::kvswap<any_model>::open(c);
+    REQUIRE_FALSE(opened.ok());
+    CHECK(opened.error().message.find("needs a calibration file") != std::string::npos);
+}
