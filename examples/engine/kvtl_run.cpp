@@ -177,8 +177,7 @@ void run(const arguments& a) {
     options.prefill_tokens = tokens.size();
     const engine::cache_wants budgets = engine::policy_wants(a.policy);
     if (a.keep_tokens != 0 && !budgets.evicts)
-        std::fprintf(stderr, "kvtl-run: --keep-tokens has no effect: %s keeps every entry\n",
-                     a.policy.c_str());
+        throw bad_input("--keep-tokens: valid: 0, as policy " + a.policy + " keeps every entry");
     options.shards = a.shards != 0 ? a.shards : std::min(2U, options.shape.kv_heads);
     if (options.shards > options.shape.kv_heads)
         throw bad_input("--shards: the model has " + std::to_string(options.shape.kv_heads) +
