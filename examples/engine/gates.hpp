@@ -1,5 +1,5 @@
-// Files of gate weights: what kvtl/evict/gate_weights.hpp lays out, as one file. Presets with a learned score
-// read them (kvtl/presets/learned.hpp); whoever trains or fits gates writes them.
+// Files of gate weights: what kvtl/calibration/gate_weights.hpp lays out, as one file. Presets with a learned
+// score read them (kvtl/presets/learned.hpp); whoever trains or fits gates writes them.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -176,7 +176,7 @@ template <class Preset> class preset_cache final : public kv_cache {
                 return kvtl::error(kvtl::errc::unsupported,
                                    "--gates: policy " + o.policy +
                                        " needs a file with the weights of its gates "
-                                       "(kvtl/evict/gate_weights.hpp lays it out; kvtl-calibrate fits "
+                                       "(kvtl/calibration/gate_weights.hpp lays it out; kvtl-calibrate fits "
                                        "those of locret)");
             auto read = read_gates(o.gates);
             if (!read) return read.error();
