@@ -12,6 +12,7 @@
 #include <kvtl/presets/heavy_hitters.hpp>
 #include <kvtl/presets/infinigen.hpp>
 #include <kvtl/presets/infllm.hpp>
+#include <kvtl/presets/int8.hpp>
 #include <kvtl/presets/kvswap.hpp>
 #include <kvtl/presets/learned.hpp>
 #include <kvtl/presets/loki.hpp>
@@ -104,6 +105,10 @@ constexpr named typedefs[] = {
     TYPEDEF(kv_merger),
     TYPEDEF(snapkv_then_dynakv),
     TYPEDEF(mpcache),
+    TYPEDEF(full_int8),
+    TYPEDEF(snapkv_int8),
+    TYPEDEF(dynakv_int8),
+    TYPEDEF(kvswap_int8),
     TYPEDEF(no_cluster),
     TYPEDEF(no_cluster_streamed),
     TYPEDEF(oracle),

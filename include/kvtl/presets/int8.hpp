@@ -49,6 +49,7 @@ struct kvswap_int8 : kvswap {
 template <class Geometry> using full_int8 = kv_manager<presets::full_int8, Geometry>;
 template <class Geometry> using snapkv_int8 = kv_manager<presets::snapkv_int8, Geometry>;
 template <class Geometry> using dynakv_int8 = kv_manager<presets::dynakv_int8, Geometry>;
-template <class Geometry> using kvswap_int8 = kv_manager<presets::kvswap_int8, Geometry>;
+template <class Geometry, class Supplied = supplied_for<presets::kvswap_int8>>
+using kvswap_int8 = kv_manager<presets::kvswap_int8, Geometry, Supplied>;
 
 }} // namespace kvtl::v0
