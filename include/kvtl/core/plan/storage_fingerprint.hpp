@@ -54,9 +54,9 @@ template <class Preset, class Geometry>
         hash.add_number(value);
     };
     hash.add(Preset::compressor::name);
-    c.compressor.fields(field);
+    if constexpr (requires { c.compressor.fields(field); }) c.compressor.fields(field);
     hash.add(Preset::layout::name);
-    c.layout.fields(field);
+    if constexpr (requires { c.layout.fields(field); }) c.layout.fields(field);
     hash.add(Preset::clusterer::name);
     field("max_entries", plan.max_entries);
     field("lane_heads", plan.model.lane_heads);
