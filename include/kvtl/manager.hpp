@@ -230,18 +230,19 @@ class kv_manager<Preset, Geometry, Supplied> {
     /// memory, still be held; what was dropped in their favour does not come back.
     status rewind(sequence_id seq, std::size_t n) noexcept {
         const auto count = static_cast<std::uint32_t>(std::min<std::size_t>(n, none - 1));
-        const std::uint32_t layers = core_->calls.layers;
+        if (status unknown = core_->calls.sequence("rewind", seq); !unknown) return unknown;
+        const all_turns mine(*core_, seq.slot);
+        if (!mine.taken()) return busy("rewind", mine.blocked());
         status refused;
-        const status done = in_all(
-            "rewind", seq,
-            [&](shard_type& s) {
-                for (std::uint32_t l = 0; l < layers && refused.ok(); ++l)
-                    refused = s.check_rewind(seq.slot, l, count);
-            },
-            [&](shard_type& s) {
-                for (std::uint32_t l = 0; l < layers && refused.ok(); ++l) s.rewind(seq.slot, l, count);
-            });
-        return done.ok() ? refused : done;
+        core_->for_each_owner(seq.slot, [&](shard_type& s) {
+            for (std::uint32_t l = 0; l < core_->calls.layers && refused.ok(); ++l)
+                refused = s.check_rewind(seq.slot, l, count);
+        });
+        if (!refused) return refused;
+        core_->for_each_owner(seq.slot, [&](shard_type& s) {
+            for (std::uint32_t l = 0; l < core_->calls.layers; ++l) s.rewind(seq.slot, l, count);
+        });
+        return {};
     }
 
     /// Tries writes that failed in the background once more; appends are refused until this succeeds.
@@ -362,6 +363,29 @@ class kv_manager<Preset, Geometry, Supplied> {
       private:
         shard_type* shard_;
     };
+    /// Holds every shard that has a part of a sequence for one call, or none of them.
+    class all_turns {
+      public:
+        all_turns(core_type& core, std::uint32_t slot) noexcept : core_(&core), slot_(slot) {
+            for (; end_ < core.calls.shards; ++end_)
+                if (core.owns(slot, end_) && core.shards[end_].busy.test_and_set(std::memory_order_acquire))
+                    return;
+        }
+        all_turns(const all_turns&) = delete;
+        all_turns& operator=(const all_turns&) = delete;
+        ~all_turns() {
+            while (end_-- > 0)
+                if (core_->owns(slot_, end_)) core_->shards[end_].busy.clear(std::memory_order_release);
+        }
+        [[nodiscard]] bool taken() const noexcept { return end_ == core_->calls.shards; }
+        /// The shard that another thread is in.
+        [[nodiscard]] unsigned blocked() const noexcept { return end_; }
+
+      private:
+        core_type* core_;
+        std::uint32_t slot_;
+        unsigned end_ = 0;
+    };
     [[nodiscard]] static status busy(const char* call, unsigned shard) noexcept {
         return status::failure(
             errc::busy,
@@ -379,19 +403,13 @@ class kv_manager<Preset, Geometry, Supplied> {
         if (!mine.taken()) return busy(name, shard);
         return call(core_->shards[shard], static_cast<std::uint32_t>(layer));
     }
-    /// Calls on every shard that has a part of the sequence, all of them held meanwhile.
-    template <class... Calls>
-    [[nodiscard]] status in_all(const char* name, sequence_id seq, Calls&&... calls) noexcept {
+    /// f(shard) for every shard that has a part of the sequence, all of them held meanwhile.
+    template <class F> [[nodiscard]] status in_all(const char* name, sequence_id seq, F&& f) noexcept {
         if (status unknown = core_->calls.sequence(name, seq); !unknown) return unknown;
-        return hold(name, seq, 0, [&] { (core_->for_each_owner(seq.slot, calls), ...); });
-    }
-    template <class Then>
-    [[nodiscard]] status hold(const char* name, sequence_id seq, unsigned from, Then&& then) noexcept {
-        while (from < core_->calls.shards && !core_->owns(seq.slot, from)) ++from;
-        if (from == core_->calls.shards) return then(), status{};
-        const turn mine(core_->shards[from]);
-        if (!mine.taken()) return busy(name, from);
-        return hold(name, seq, from + 1, then);
+        const all_turns mine(*core_, seq.slot);
+        if (!mine.taken()) return busy(name, mine.blocked());
+        core_->for_each_owner(seq.slot, f);
+        return {};
     }
     /// The same call on every shard that has a part of the sequence and has not completed it already.
     template <class Call>
