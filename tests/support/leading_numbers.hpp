@@ -80,4 +80,31 @@ struct leading_numbers {
     };
 };
 
+/// leading_numbers that lose a quarter of every number whenever they are encoded: what an entry's numbers are
+/// tells how often that was.
+struct worn_numbers : leading_numbers {
+    static constexpr std::string_view name = "worn_numbers";
+    static constexpr double relative_error = 0.25;
+
+    template <class Geometry> class state : public leading_numbers::state<Geometry> {
+        using base = leading_numbers::state<Geometry>;
+
+      public:
+        using base::base;
+        std::uint32_t encode_key(const float* row, std::byte* record) const noexcept {
+            const std::uint32_t bytes = base::encode_key(row, record);
+            for (std::uint32_t at = sizeof(std::uint32_t); at < bytes; at += sizeof(float)) {
+                float x = 0;
+                std::memcpy(&x, record + at, sizeof x);
+                x *= 0.75F;
+                std::memcpy(record + at, &x, sizeof x);
+            }
+            return bytes;
+        }
+        std::uint32_t encode_value(const float* row, std::byte* record) const noexcept {
+            return encode_key(row, record);
+        }
+    };
+};
+
 } // namespace kvtl_test

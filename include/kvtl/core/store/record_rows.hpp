@@ -20,12 +20,7 @@ namespace kvtl { inline namespace v0 {
 
 /// Bytes behind the record of a key that hold the entry's log-weight; none where entries have none.
 template <class Types>
-inline constexpr std::uint32_t weight_bytes = [] {
-    if constexpr (requires { requires Types::weighted; })
-        return std::uint32_t{sizeof(float)};
-    else
-        return std::uint32_t{0};
-}();
+inline constexpr std::uint32_t weight_bytes = Types::weighted ? std::uint32_t{sizeof(float)} : 0;
 /// The log-weight of an entry whose records these are.
 [[nodiscard]] inline float weight_behind(const std::byte* key, std::uint32_t key_bytes) noexcept {
     float w = 0;
@@ -45,7 +40,7 @@ record_of(const typename Types::codec& codec, record_bytes most, const typename 
     } else {
         std::byte *key = scratch.data(), *value = key + most.key;
         std::uint32_t key_bytes = codec.encode_key(k, key);
-        if constexpr (weight_bytes < Types >> 0) {
+        if constexpr (weight_bytes<Types> != 0) {
             std::memcpy(key + key_bytes, &log_weight, weight_bytes<Types>);
             key_bytes += weight_bytes<Types>;
         } else {
