@@ -15,7 +15,7 @@ namespace kvtl { inline namespace v0 {
 
 inline constexpr std::uint32_t whole_sequence =
     std::numeric_limits<std::uint32_t>::max(); ///< window_tokens of `full`
-inline constexpr std::uint32_t automatic = std::numeric_limits<std::uint32_t>::max();
+inline constexpr std::uint32_t automatic = whole_sequence - 1;
 
 /// A policy's config; empty where it has none.
 struct no_settings {
@@ -95,7 +95,8 @@ template <class Preset> struct cache_config {
     std::uint32_t tail_frames = automatic; ///< unfinished pages held per pool (automatic: two per lane)
     std::uint32_t read_through_pages = 4;  ///< gaps up to this many pages are read rather than skipped
     std::size_t keep_tokens = 0; ///< presets that drop entries: mean number of entries per layer and KV head
-                                 ///< that survive, sinks and window included (0: attend_tokens)
+                                 ///< that survive, sinks and window included (0: attend_tokens,
+                                 ///< or four times as many where these are chosen among what was kept)
     std::size_t prefill_tokens = 0; ///< presets that drop entries: longest prompt (0: max_tokens)
     bool time_phases = false;       ///< measure statistics::phase_ns (two clock readings per phase)
     std::string calibration{};      ///< file of bases, for presets that need signal::calibration

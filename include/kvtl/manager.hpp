@@ -5,25 +5,21 @@
 //                                               .attend_tokens = 512, .io = {.path = "kv.bin"}});
 //
 // Memory:  open() reserves memory_bytes or less, once. Where retention drops entries, it promises that a
-// prompt of
-//          prefill_tokens in one chunk fits until its budgets are settled, and, where what is kept stays in
-//          memory, max_tokens - prefill_tokens decoded entries (any number where the preset evicts in
-//          decode). Earlier chunks of such a prompt take what memory_bytes leaves. prefill_tokens = 0 stands
-//          for max_tokens.
-// A preset that drops and retrieves: window and sinks are the same for both; of a prompt, keep_tokens entries
-// per
-//          head survive (0: four times attend_tokens), sinks and window among them, and of these
-//          attend_tokens are attended at each step. Decoded tokens are all kept.
+//          prompt of prefill_tokens in one chunk fits until its budgets are settled, and, where what is kept
+//          stays in memory, max_tokens - prefill_tokens decoded entries (any number where the preset evicts
+//          in decode). Earlier chunks of such a prompt take what memory_bytes leaves. prefill_tokens = 0
+//          stands for max_tokens.
+// Both:    in a preset that drops and retrieves, window and sinks are the same for both. Of a prompt,
+//          keep_tokens entries per head survive (0: four times attend_tokens), sinks and window among them;
+//          of these attend_tokens are attended at each step. Decoded tokens are all kept.
 // Threads: a call without a shard does all shards in turn. Shards divide KV heads or sequences
-// (config.divide);
-//          shard(i) gives one of them to one thread, different shards may run concurrently, and each call
-//          fills only its heads' part of `out`. Two threads in one shard: the second gets errc::busy and
-//          nothing happens. begin(), and end(), rewind() of sequences of different shards, may run
-//          concurrently too; stats(), facts() and tokens() want everything at rest.
+//          (config.divide); shard(i) gives one of them to one thread, different shards may run concurrently,
+//          and each call fills only its heads' part of `out`. Two threads in one shard: the second gets
+//          errc::busy and nothing happens. begin(), and end(), rewind() of sequences of different shards,
+//          may run concurrently too; stats(), facts() and tokens() want everything at rest.
 // Errors:  cold calls return result<T>, hot calls a status and are noexcept; a failed call leaves tokens,
-// units
-//          and statistics as they were, and may be repeated. A call without a shard that failed in one of
-//          them may be repeated with the same `out`: shards that had completed it are left alone. Two
+//          units and statistics as they were, and may be repeated. A call without a shard that failed in one
+//          of them may be repeated with the same `out`: shards that had completed it are left alone. Two
 //          exceptions: a further turn (prefill after decode) whose writes fail half-way cannot be undone,
 //          every later call on that sequence says that it must be ended; and a prompt of which retention has
 //          dropped entries stays dropped when what it keeps could not be written: the repeated call only
@@ -126,9 +122,13 @@ class kv_manager<Preset, Geometry, Supplied> {
 
     /// Forgets a sequence and frees its storage. Writes in the air are waited for.
     status end(sequence_id seq) noexcept {
-        const status done = in_all("end", seq, [&](shard_type& s) { s.end(seq.slot); });
-        if (done.ok()) core_->calls.slots.end(seq);
-        return done;
+        if (status unknown = core_->calls.sequence("end", seq); !unknown) return unknown;
+        const all_turns mine(*core_, seq.slot);
+        if (!mine.taken()) return busy("end", mine.blocked());
+        if (!core_->calls.slots.end(seq)) return core_->calls.sequence("end", seq); // somebody was faster
+        core_->for_each_owner(seq.slot, [&](shard_type& s) { s.end(seq.slot); });
+        core_->calls.slots.free(seq);
+        return {};
     }
 
     /// A chunk of T prompt tokens of one layer: q (T, HQ, D), k, v (T, H, D), exact causal attention over
@@ -144,7 +144,8 @@ class kv_manager<Preset, Geometry, Supplied> {
         return in_one("prefill", seq, layer, shard, [&](shard_type& s, std::uint32_t l) -> status {
             std::size_t tokens = 0;
             if (status e = core_->calls.input("prefill", in, out, true, tokens); !e) return e;
-            if (status e = check_room("prefill", s, seq, l, tokens); !e) return e;
+            if (!s.waits(seq.slot, l)) // else this call repeats one that failed
+                if (status e = check_room("prefill", s, seq, l, tokens); !e) return e;
             return s.prefill(seq.slot, l, in, static_cast<std::uint32_t>(tokens), out,
                              in.last_chunk || core_->adapt_prompt);
         });
@@ -179,9 +180,7 @@ class kv_manager<Preset, Geometry, Supplied> {
         if (needs_mass) return refuse("append", "it evicts by attention mass, which only attend() sees");
         return in_one("append", seq, layer, shard, [&](shard_type& s, std::uint32_t l) -> status {
             std::size_t tokens = 0;
-            layer_input rows = in;
-            rows.q = {}; // of no use here
-            if (status e = core_->calls.input("append", rows, {}, false, tokens); !e) return e;
+            if (status e = core_->calls.input("append", in, {}, false, tokens); !e) return e;
             if (status e = check_token("append", s, seq, l); !e) return e;
             return s.append(seq.slot, l, in);
         });
@@ -401,6 +400,7 @@ class kv_manager<Preset, Geometry, Supplied> {
         if (status s = core_->calls.call(name, seq, layer, shard); !s) return s;
         const turn mine(core_->shards[shard]);
         if (!mine.taken()) return busy(name, shard);
+        if (status s = core_->calls.sequence(name, seq); !s) return s; // ended meanwhile
         return call(core_->shards[shard], static_cast<std::uint32_t>(layer));
     }
     /// f(shard) for every shard that has a part of the sequence, all of them held meanwhile.
@@ -417,18 +417,23 @@ class kv_manager<Preset, Geometry, Supplied> {
                                     Call&& call) noexcept {
         if (status s = core_->calls.call(name, seq, layer, 0); !s) return s;
         const auto l = static_cast<std::uint32_t>(layer);
-        std::uint32_t least = none;
-        if (status e =
-                in_all(name, seq, [&](shard_type& s) { least = std::min(least, s.tokens(seq.slot, l)); });
-            !e)
-            return e;
+        std::uint32_t least = none, most = 0;
+        bool waiting = false; // a prompt's kept entries could not be moved in one of them
+        const auto look = [&](shard_type& s) {
+            const std::uint32_t n = s.tokens(seq.slot, l);
+            least = std::min(least, n), most = std::max(most, n);
+            waiting = waiting || s.waits(seq.slot, l);
+        };
+        if (status e = in_all(name, seq, look); !e) return e;
         for (unsigned shard = 0; shard < core_->calls.shards; ++shard) {
-            bool behind = false;
             if (!core_->owns(seq.slot, shard)) continue;
+            bool behind = false;
             {
                 const turn mine(core_->shards[shard]);
                 if (!mine.taken()) return busy(name, shard);
-                behind = core_->shards[shard].tokens(seq.slot, l) == least;
+                shard_type& s = core_->shards[shard];
+                const std::uint32_t n = s.tokens(seq.slot, l);
+                behind = waiting ? n < most || s.waits(seq.slot, l) : n == least;
             }
             if (behind)
                 if (status s = call(shard); !s) return s;

@@ -204,6 +204,9 @@ TEST_CASE("a late budget moves all layers once the last one has come") {
         require_ok(cache.prefill(both, 0, data.input(0, 0, 180), {}));
         CHECK(cache.tokens(both, 0) == 180);
         const std::vector<float> q(data.query_floats(), 1.0F);
+        std::vector<float> one_out(data.query_floats());
+        failed(cache.attend(both, 1, data.input(1, 180), one_out), kvtl::errc::invalid_argument,
+               "layer 1 is still to come");
         failed(cache.prefetch(both, 0, q), kvtl::errc::invalid_argument, "layer 1 is still to come");
         failed(cache.append(both, 0, data.input(0, 180)), kvtl::errc::invalid_argument,
                "layer 1 is still to come");
@@ -703,6 +706,59 @@ TEST_CASE_TEMPLATE("a full disk while kept entries move: they wait, and move whe
     for (std::size_t l = 0; l < small.layers; ++l)
         require_ok(cache.prefill(seq, l, data.input(l, 0, 190), out));
     for (std::size_t t = 190; t < 200; ++t) CHECK(decode(cache, seq, data, t) < exact);
+}
+
+TEST_CASE("whichever shard could not move its part, the same call again moves it, and only it") {
+    using cache_t = kvtl::kv_manager<failing<snapkv_then_dynakv>, any_model>;
+    const drift data = numbered(400, 18);
+    auto c = sized<cache_t>(128, 2);
+    c.prefill_tokens = 300; // more than half of max_tokens: a repeated call is no second prompt
+    bool moved[2] = {}, failed_first = false, failed_second = false;
+    for (std::uint64_t failing = 0; failing < 6; ++failing) {
+        c.io.faults = std::make_shared<kvtl::io_faults>();
+        auto cache = open_cache<cache_t>(c);
+        const auto seq = *cache.begin();
+        std::vector<float> out(300 * data.query_floats());
+        const auto prompt = [&](std::size_t l) { return cache.prefill(seq, l, data.input(l, 0, 300), out); };
+        require_ok(prompt(0));
+        c.io.faults->writes = 0;
+        c.io.faults->fail_write.first = failing;
+        c.io.faults->fail_write.count = 1;
+        const kvtl::status s = prompt(1);
+        c.io.faults->fail_write.first = kvtl::io_faults::never;
+        if (!s) {
+            for (unsigned i = 0; i < 2; ++i)
+                moved[i] = cache.inspect(i).retrieved().tokens(seq.slot, 1) == 300;
+            failed_first = failed_first || !moved[0];
+            failed_second = failed_second || (moved[0] && !moved[1]);
+            require_ok(cache.retry_writes(seq));
+            require_ok(prompt(1));
+        }
+        for (std::size_t l = 0; l < small.layers; ++l) {
+            CHECK(cache.tokens(seq, l) == 300);
+            for (const tokens_t& held : attended(cache, seq, l)) CHECK(held.size() == 128);
+        }
+        for (std::size_t t = 300; t < 310; ++t) CHECK(decode(cache, seq, data, t) < exact);
+    }
+    CHECK(failed_first);
+    CHECK(failed_second);
+}
+
+TEST_CASE("a window that holds everything, and prompts shorter than window and sinks") {
+    using cache_t = cache_of<snapkv_then_dynakv>;
+    const drift data = numbered(400, 19);
+    auto c = sized<cache_t>(400);
+    c.sink_tokens = 0;
+    c.window_tokens = kvtl::whole_sequence;
+    auto cache = open_cache<cache_t>(c);
+    const auto seq = *cache.begin();
+    feed_prompt(cache, seq, data, 150, 60);
+    for (std::size_t t = 150; t < 160; ++t) CHECK(decode(cache, seq, data, t) < exact);
+    auto d = sized<cache_t>(48);
+    auto other = open_cache<cache_t>(d);
+    const auto brief = *other.begin();
+    feed_prompt(other, brief, data, 20, 7);
+    for (std::size_t t = 20; t < 90; ++t) CHECK(decode(other, brief, data, t) < exact);
 }
 
 TEST_CASE("size knobs are those of retrieval") {

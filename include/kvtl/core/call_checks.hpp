@@ -1,4 +1,4 @@
-// What every manager checks before it does anything: is the sequence open, do layer and shard exist, have the
+// What a manager checks before it does anything: is the sequence open, do layer and shard exist, have the
 // spans the right sizes, are all numbers finite. Each failure names the argument, its value and what is
 // valid.
 //
@@ -19,7 +19,8 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// Sequences that may be open at once. begin() and end() of different sequences may run concurrently.
+/// Sequences that may be open at once. begin() and end() of different sequences may run concurrently. A slot's
+/// stamp counts by four: 0 free, 1 open, 2 ending.
 class sequence_slots {
   public:
     sequence_slots() = default;
@@ -31,15 +32,20 @@ class sequence_slots {
     [[nodiscard]] result<sequence_id> begin() noexcept {
         for (std::uint32_t slot = 0; slot < size_; ++slot) {
             std::uint32_t stamp = stamps_[slot].load();
-            if (stamp % 2 == 0 && stamps_[slot].compare_exchange_strong(stamp, stamp + 1))
+            if (stamp % 4 == 0 && stamps_[slot].compare_exchange_strong(stamp, stamp + 1))
                 return sequence_id{slot, stamp + 1};
         }
         return status::failure(errc::out_of_range, "begin: all %u sequences are open (max_sequences)", size_);
     }
-    void end(sequence_id seq) noexcept { stamps_[seq.slot].fetch_add(1); }
-    /// A generation is odd while the sequence is open.
+    /// From here on the sequence is not open, and its slot not free yet. False when it was not open.
+    [[nodiscard]] bool end(sequence_id seq) noexcept {
+        std::uint32_t stamp = seq.generation;
+        return is_open(seq) && stamps_[seq.slot].compare_exchange_strong(stamp, stamp + 1);
+    }
+    /// After end(): the slot may be taken again.
+    void free(sequence_id seq) noexcept { stamps_[seq.slot].store(seq.generation + 3); }
     [[nodiscard]] bool is_open(sequence_id seq) const noexcept {
-        return seq.slot < size_ && seq.generation % 2 == 1 && stamps_[seq.slot].load() == seq.generation;
+        return seq.slot < size_ && seq.generation % 4 == 1 && stamps_[seq.slot].load() == seq.generation;
     }
 
   private:

@@ -1,8 +1,7 @@
 // One shard of a cache: everything that attending its lanes touches. Shards share nothing but the file.
 //
-// What:   retention is a stage of the prompt and, for entries that stay in memory, of the step; retrieval is
-// what
-//         chooses among units. A preset has one of them or both (slots/preset.hpp):
+// What:   retention is a stage of the prompt and, for entries that stay in memory, of the step; retrieval
+//         is what chooses among units. A preset has one of them or both (slots/preset.hpp):
 //
 //           keeps all, retrieves      prompt ──────────────▶ units ──▶ step
 //           drops, stays in memory    prompt ─▶ retention ─▶ rows  ──▶ step, retention
@@ -113,6 +112,13 @@ template <class Types> class alignas(64) shard {
         if constexpr (types::retrieves) retrieval_.end(slot);
     }
 
+    /// Kept entries of this layer's prompt are settled, but could not be moved to units so far.
+    [[nodiscard]] bool waits(std::uint32_t slot, std::uint32_t layer) const noexcept {
+        if constexpr (hands_over)
+            return retention_.holds(slot, layer) && !retention_.prompt_open(slot, layer) &&
+                   retention_.settled(slot);
+        return static_cast<void>(slot), static_cast<void>(layer), false;
+    }
     /// Tokens that a layer has seen, dropped and staged ones included; `none` when the shard has no lane of
     /// it.
     [[nodiscard]] std::uint32_t tokens(std::uint32_t slot, std::uint32_t layer) noexcept {
@@ -146,8 +152,9 @@ template <class Types> class alignas(64) shard {
     /// The prompt of this layer is not somewhere on its way.
     [[nodiscard]] status check_moved(const char* call, std::uint32_t slot, std::uint32_t layer) noexcept {
         if constexpr (hands_over) {
-            if (!retention_.holds(slot, layer)) return {};
-            if (retention_.prompt_open(slot, layer))
+            if (!retention_.holds(slot, layer)) {
+                if (retention_.layers_seen(slot) == 0 || retention_.settled(slot)) return {};
+            } else if (retention_.prompt_open(slot, layer))
                 return status::failure(
                     errc::invalid_argument,
                     "%s: the prompt of this sequence is not complete: %u tokens wait for a "

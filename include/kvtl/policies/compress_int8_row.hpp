@@ -5,8 +5,8 @@
 //         key and to the weight of a value.
 // Record: for each KV head of the lane a scale (f32), then D codes, up to the next multiple of 4 bytes. Keys
 //         and values alike: D + 4 bytes instead of 2 D.
-// Error:  half a code, 0.4 % of the row's largest magnitude, and the rounding to Plain where rows are
-// decoded. Cost:   attention reads half of the bytes of f16; encoding reads a row twice.
+// Error:  half a code, 0.4 % of the row's largest magnitude, and the rounding to Plain where rows are decoded.
+// Cost:   attention reads half of the bytes of f16; encoding reads a row twice.
 // SPDX-License-Identifier: MIT
 #pragma once
 

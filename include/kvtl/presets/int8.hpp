@@ -1,9 +1,10 @@
 // Presets whose stored entries are signed bytes with one scale per row (compress_int8_row.hpp): half of the
 // bytes of 16-bit entries, on storage, in memory and in the reads of every step. Window, sinks and waiting
-// entries stay 16-bit.
+// entries stay 16-bit where entries become units; rows that retention keeps in memory (snapkv_int8) are bytes
+// from the moment they are put there, chunks of a prompt before the last one among them.
 //
 //   full_int8    everything is attended: the last 32 entries as they are, all older ones as bytes.
-//   snapkv_int8  snapkv_group, what it keeps as bytes.
+//   snapkv_int8  snapkv_group, all that it holds as bytes.
 //   dynakv_int8  dynakv with clusters of bytes: twice the entries in a page.
 //   kvswap_int8  kvswap with groups of bytes.
 // SPDX-License-Identifier: MIT

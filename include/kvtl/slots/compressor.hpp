@@ -2,7 +2,8 @@
 //
 // What:   a *record* is what is stored of one token of a lane: one record for its key, one for its value. The
 //         policy's state is the *row codec*, the only code that looks into a record. Stores copy records when
-//         entries move (splits, rewrites, loads) and never encode an entry a second time.
+//         entries move (splits, rewrites, loads) and never encode an entry a second time (rows in memory
+//         do when a prompt that waited in chunks is scored).
 // Rows:   a *plain row* is (lane heads, D) numbers of the policy's plain_type. Window, sinks, waiting entries
 //         and staged chunks of a prompt are plain rows; an entry is encoded when it leaves them for a store.
 // Policy: name, config, plain_type (float, f16 or bf16), domain (keys after or before RoPE), granule (rows

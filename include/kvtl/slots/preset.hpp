@@ -142,7 +142,7 @@ template <class T>
 concept window_leaves_units =
     !retrieves<T> || T::window_tokens != whole_sequence ||
     (std::same_as<typename T::clusterer, single_tokens> && std::same_as<typename T::index, no_index> &&
-     std::same_as<typename T::selector, all_units>);
+     std::same_as<typename T::selector, all_units> && T::compressor::rows_are_records);
 template <class T>
 concept index_is_read = std::same_as<typename T::index, no_index> || T::selector::uses_scores ||
     detail::rebuilds_keys<typename T::index>();

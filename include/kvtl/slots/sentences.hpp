@@ -225,7 +225,7 @@ template <class T, class G, class Supplied> consteval bool explain_preset() {
         if constexpr (says_window<T> && slots_are_filled<T, G>)
             static_assert(
                 holds(window_leaves_units<T>),
-                "[kvtl] preset: nothing reads its clusterer, index and selector, as its window holds "
+                "[kvtl] preset: nothing reads its clusterer, index, selector and codec, as its window holds "
                 "the whole sequence; declare window_tokens");
         explain_retrieval<T>();
         if constexpr (drops_entries<T> && retention_names_score<typename T::retention> &&

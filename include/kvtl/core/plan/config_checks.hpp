@@ -65,11 +65,11 @@ struct config_numbers {
                    : status::failure(wrong, "attend_tokens is 0; valid: 1 and more");
     if (c.window_tokens == 0) return status::failure(wrong, "window_tokens is 0; valid: 1 and more");
     if (c.window_tokens != p.window_tokens && c.window_tokens != whole_sequence &&
-        c.window_tokens > c.max_tokens)
+        c.window_tokens != automatic && c.window_tokens > c.max_tokens)
         return status::failure(wrong, "window_tokens is %u; valid: 1 to max_tokens (%zu), or whole_sequence",
                                c.window_tokens, c.max_tokens);
     const std::size_t pinned = std::size_t{c.sink_tokens} + c.window_tokens;
-    if (p.chooses && c.max_tokens > pinned && c.attend_tokens <= pinned)
+    if (p.chooses && c.window_tokens != automatic && c.max_tokens > pinned && c.attend_tokens <= pinned)
         return status::failure(
             wrong,
             "attend_tokens is %zu; valid: more than sink_tokens + window_tokens = %u + %u, "

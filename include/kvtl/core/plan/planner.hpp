@@ -76,7 +76,16 @@ template <class Preset, class Geometry> class planner {
             if (status s = a.rows.settle(c, g, p); !s) return s;
         if constexpr (types::retrieves) {
             if constexpr (types::drops)
-                if (c.window_tokens == automatic) p.sizes.window = a.rows.plan.window;
+                if (c.window_tokens == automatic) {
+                    p.sizes.window = a.rows.plan.window;
+                    const std::size_t pinned = std::size_t{p.sizes.sinks} + p.sizes.window;
+                    if (c.max_tokens > pinned && c.attend_tokens <= pinned)
+                        return status::failure(
+                            errc::invalid_argument,
+                            "window_tokens is automatic, here %u; valid where what is kept is "
+                            "chosen among: less than attend_tokens - sink_tokens = %zu - %u",
+                            p.sizes.window, c.attend_tokens, p.sizes.sinks);
+                }
             if constexpr (types::drops) p.moving_rows = rows_that_move(a.rows.plan);
             unit_sizes<types>::settle(c, g, p, a.page_bytes);
         }

@@ -27,7 +27,8 @@ template <class Types> class unit_sizes {
     static void settle(const Config& c, const Geometry& g, cache_plan& p, std::uint32_t& page_bytes) {
         const typename types::clusterer_state cluster(c.clusterer, g);
         lane_sizes& s = p.sizes;
-        p.window_only = s.window >= s.max_tokens && s.sinks == 0;
+        // Behind a retention a window that holds everything is filled as any other: by way of units, of none.
+        p.window_only = !types::drops && s.window >= s.max_tokens && s.sinks == 0;
         const auto format = types::page_format_of(p.device_page, s);
         page_bytes = format.page_bytes;
         p.pools = c.share ? 1 : p.shard_sequences;

@@ -62,6 +62,11 @@ template <class Preset, class Geometry>
     field("lane_heads", plan.model.lane_heads);
     field("fields", types::fields);
     field("values_only", types::values_only);
+    field("key_bytes", plan.sizes.record.key);
+    field("value_bytes", plan.sizes.record.value);
+    field("weighted", types::weighted);
+    field("shards", plan.division.shards);
+    field("by_sequence", plan.division.by_sequence);
     return hash.value();
 }
 

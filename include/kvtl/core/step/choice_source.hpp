@@ -2,9 +2,8 @@
 // an earlier layer that shares its choice.
 //
 //   layer shares (policies/select_shared_by_layers.hpp)   what the layer that leads it chose in this step
-//   chosen for a prediction (query::predicted)            what prefetch() chose; without one, the true
-//   query's
-//                                                         choice, read on demand and counted
+//   chosen for a prediction (query::predicted)            what prefetch() chose; without one, what the true
+//                                                         query chooses, read on demand and counted
 //   prefetch() was given the true query                   what prefetch() chose: scored once
 //   otherwise                                             index and selector choose for the query
 //

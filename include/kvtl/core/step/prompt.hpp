@@ -183,7 +183,11 @@ template <class Types> class prompt_builder {
             std::memcpy(l.window_v(t), row_v(t), row_bytes());
             if constexpr (Types::weighted) *l.window_w(t) = x_.log_weight[t];
         }
-        if (n == 0) return {};
+        if (n == 0) {
+            if constexpr (by_entry && !Types::plain_records) // chunks that waited are not the stream
+                l.state().staged_runs = l.state().runs;
+            return {};
+        }
         for (std::uint32_t t = by_entry ? 0 : sinks; t < total - window; ++t) // a stream has its sinks too
             x_.rows.encode(store_->codec(), t, Types::weighted ? x_.log_weight[t] : 0.0F);
         const rows_view<element_type> keys = x_.rows.keys(sinks, n);

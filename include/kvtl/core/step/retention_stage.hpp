@@ -151,8 +151,11 @@ template <class Types> class retention_stage {
             const kept held = book_.open(book_.lanes_of(slot, layer)[i * lane_heads() + h]);
             const std::span<std::uint32_t> order = book_.memory.order.first(held.size());
             std::iota(order.begin(), order.end(), 0U);
-            std::sort(order.begin(), order.end(),
-                      [&](std::uint32_t a, std::uint32_t b) { return held.token(a) < held.token(b); });
+            const auto earlier = [&](std::uint32_t a, std::uint32_t b) {
+                return held.token(a) < held.token(b);
+            };
+            if (!std::is_sorted(order.begin(), order.end(), earlier)) // late budgets keep rows by score
+                std::sort(order.begin(), order.end(), earlier);
             for (std::uint32_t row = begin; row < end; ++row)
                 f(row - begin, h, reinterpret_cast<const E*>(held.key(order[row])),
                   reinterpret_cast<const E*>(held.value(order[row])), held.log_weight(order[row]));

@@ -235,8 +235,7 @@ template <class Types> class step_attention {
         }
     }
 
-    /// Sets the bits of the chosen units: the next step counts reuse, and a missing prediction falls back on
-    /// them.
+    /// Sets the bits of the chosen units: the next step counts reuse, and layers that share a choice follow it.
     void remember_choice(std::span<const lane_ref> lanes) noexcept {
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const auto bits = store_->at(lanes[i].id).chosen_before();
