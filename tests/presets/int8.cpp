@@ -39,7 +39,7 @@ outcome run(typename cache_of<Preset>::config c, std::size_t prompt, std::size_t
     c.shape = {2, 4, 2, 64};
     c.max_tokens = prompt + decode + 8;
     c.attend_tokens = c.max_tokens;
-    c.keep_tokens = c.max_tokens;
+    if constexpr (kvtl::drops_entries<Preset>) c.keep_tokens = c.max_tokens;
     c.memory_bytes = std::size_t{16} << 20;
     const drift data(c.shape, c.max_tokens, 3);
     auto cache = open_cache<cache_type>(c);
@@ -138,7 +138,7 @@ TEST_CASE_TEMPLATE("engines that attend themselves are shown decoded rows", P, d
     c.shape = {1, 4, 2, 64};
     c.max_tokens = 500;
     c.attend_tokens = c.max_tokens;
-    c.keep_tokens = c.max_tokens;
+    if constexpr (kvtl::drops_entries<P>) c.keep_tokens = c.max_tokens;
     c.memory_bytes = std::size_t{16} << 20;
     const drift data(c.shape, c.max_tokens, 4);
     auto cache = open_cache<cache_type>(c);
