@@ -43,6 +43,22 @@
 
 namespace kvtl { inline namespace v0 {
 
+/// Why select() has nothing to show of a preset, or null.
+template <class Types> [[nodiscard]] consteval const char* why_no_views() {
+    if constexpr (Types::drops && !Types::retrieves) {
+        if (Types::reads_mass) return "it evicts by attention mass, which only attend() sees";
+        if (Types::position::moves) return "its keys change their positions";
+        if (Types::retention::merges) return "its entries carry weights";
+        if (Types::score::per_query_head) return "every query head keeps entries of its own";
+    } else {
+        if (Types::weighted) return "its entries carry weights";
+        if (chooser<Types>::per_query) return "every query head attends units of its own";
+        if (detail::estimates<typename Types::remainder>())
+            return "estimates stand in for what it does not read";
+    }
+    return nullptr;
+}
+
 /// Reached only by presets that miss a requirement: prints one sentence for each (slots/sentences.hpp).
 template <class Preset, class Geometry, class Supplied = supplied_by_default>
 class kv_manager : public refused_cache<Preset, kv_manager<Preset, Geometry, Supplied>> {
@@ -213,7 +229,7 @@ class kv_manager<Preset, Geometry, Supplied> {
     template <class Visit>
     [[nodiscard]] status select(sequence_id seq, std::size_t layer, std::span<const float> q, Visit&& visit,
                                 unsigned shard) noexcept {
-        constexpr const char* why = why_no_views();
+        constexpr const char* why = why_no_views<types>();
         if constexpr (why != nullptr) {
             static_cast<void>(visit);
             return refuse("select", why);
@@ -327,21 +343,6 @@ class kv_manager<Preset, Geometry, Supplied> {
         else
             return false;
     }();
-    /// Why select() has nothing to show, or null.
-    [[nodiscard]] static consteval const char* why_no_views() {
-        if constexpr (types::drops && !types::retrieves) {
-            if (types::reads_mass) return "it evicts by attention mass, which only attend() sees";
-            if (types::position::moves) return "its keys change their positions";
-            if (types::retention::merges) return "its entries carry weights";
-            if (types::score::per_query_head) return "every query head keeps entries of its own";
-        } else {
-            if (types::weighted) return "its entries carry weights";
-            if (chooser<types>::per_query) return "every query head attends units of its own";
-            if (detail::estimates<typename types::remainder>())
-                return "estimates stand in for what it does not read";
-        }
-        return nullptr;
-    }
     [[nodiscard]] static status refuse(const char* call, const char* why) noexcept {
         return status::failure(errc::unsupported, "%s: preset %s does not offer it: %s", call,
                                preset_name<Preset>().data(), why);
