@@ -124,6 +124,17 @@ std::size_t inputs_of(std::string_view policy, const kvtl::shape& m) {
     return gate_inputs(engine::policy_wants(policy), m, std::size_t{m.query_heads} * m.head_dim);
 }
 
+/// ShadowKV's keys come back from f16 coefficients and two rotations; bytes are within half a code.
+double tolerance_of(std::string_view policy, double otherwise = exact) {
+    return policy == "shadowkv" ? 5e-2 : policy.ends_with("_int8") ? 0.15 : otherwise;
+}
+/// Chunks that wait for a prompt's last one take what memory leaves: the least holds a prompt in one chunk where
+/// what retention keeps moves to storage.
+std::size_t chunk_of(std::string_view policy, std::size_t chunk, bool smallest) {
+    const engine::cache_wants wants = engine::policy_wants(policy);
+    return smallest && wants.evicts && wants.retrieves ? SIZE_MAX : chunk;
+}
+
 void play(std::string_view policy, const scene& s) {
     CAPTURE(policy);
     CAPTURE(s.model.head_dim);
@@ -140,12 +151,11 @@ void play(std::string_view policy, const scene& s) {
     const drift data(s.model, o.max_tokens, 7);
     any_cache cache(o);
     reader<any_cache> one(cache, data, 9);
-    one.prefill(s.prompt, s.chunk);
+    one.prefill(s.prompt, chunk_of(policy, s.chunk, s.smallest));
     one.decode(s.decode);
     one.prefill(s.turn);
     one.decode(s.turn > 0 ? 8 : 0);
-    // ShadowKV's keys come back from f16 coefficients and two rotations.
-    CHECK(one.error() < (policy == "shadowkv" ? 5e-2 : s.tolerance));
+    CHECK(one.error() < tolerance_of(policy, s.tolerance));
     if (policy != "full") CHECK(cache.stats().resident_bytes_peak <= o.memory_bytes);
     one.end();
 }
@@ -182,14 +192,13 @@ TEST_CASE("decode from nothing, and two sequences at once") {
         any_cache cache(o);
         reader<any_cache> a(cache, first, 7), b(cache, second, 7);
         CHECK_FALSE(cache.begin().ok());
-        a.prefill(120, 50);
+        a.prefill(120, chunk_of(policy, 50, true));
         b.prefill(60);
         for (int i = 0; i < 30; ++i) a.decode(1), b.decode(1);
         b.prefill(20);
         b.decode(5);
-        const double tolerance = policy == "shadowkv" ? 5e-2 : exact;
-        CHECK(a.error() < tolerance);
-        CHECK(b.error() < tolerance);
+        CHECK(a.error() < tolerance_of(policy));
+        CHECK(b.error() < tolerance_of(policy));
         a.end();
         b.end();
     }
