@@ -118,6 +118,7 @@ evaluator::opened evaluator::open(const engine::cache_options& options) {
 void evaluator::record(const task& of, const example& e) {
     engine::cache_options options = options_;
     options.policy = "full";
+    options.keep_tokens = 0;
     options.io = "memory";
     const opened full = open(options);
     recording_ = {};
