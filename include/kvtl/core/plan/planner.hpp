@@ -87,7 +87,7 @@ template <class Preset, class Geometry> class planner {
                             p.sizes.window, c.attend_tokens, p.sizes.sinks);
                 }
             if constexpr (types::drops) p.moving_rows = rows_that_move(a.rows.plan);
-            unit_sizes<types>::settle(c, g, p, a.page_bytes);
+            if (status s = unit_sizes<types>::settle(c, g, p, a.page_bytes); !s) return s;
         }
         return fit(c, a);
     }

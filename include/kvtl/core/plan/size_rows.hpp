@@ -12,6 +12,7 @@
 #include <kvtl/core/plan/retention_plan.hpp>
 #include <kvtl/core/store/row_pool.hpp>
 #include <kvtl/statistics.hpp>
+#include <kvtl/status.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -73,8 +74,7 @@ template <class Types> class row_sizes {
         if (status s = Types::position_state::check(c.position, p.dim); !s) return s;
         p.record = typename Types::codec(c.compressor, record_shape{1, p.dim}).bytes();
         block_bytes = pool_type::block_bytes(p.record);
-        size_blocks(c);
-        return {};
+        return size_blocks(c);
     }
 
     /// Adds the bytes of all shards to `m` when each has `blocks` blocks.
@@ -95,7 +95,7 @@ template <class Types> class row_sizes {
 
   private:
     /// The declared peak, and how many rows a lane may ever have.
-    template <class Config> void size_blocks(const Config& c) {
+    template <class Config> [[nodiscard]] status size_blocks(const Config& c) {
         retention_plan& p = plan;
         std::vector<std::byte> scratch(budget_state::bytes(budgets));
         std::vector<std::byte> memory(score_state::bytes(c.retention, scores));
@@ -118,7 +118,16 @@ template <class Types> class row_sizes {
                                                  lanes * blocks_for(p.prefill_tokens)),
                             in_decode =
                                 std::min(settled / rows_per_block + lanes, lanes * blocks_for(p.max_tokens));
-        p.guaranteed_blocks = static_cast<std::uint32_t>(std::max(in_prompt, in_decode));
+        constexpr std::uint64_t most = std::uint64_t{1} << 30;
+        const std::uint64_t guaranteed = std::max(in_prompt, in_decode);
+        if (guaranteed > most / p.shard_sequences)
+            return status::failure(errc::invalid_argument,
+                                   "max_tokens is %zu with max_sequences %u, which may need %.0f blocks of "
+                                   "rows a shard; valid: what needs up to %.0f, or more shards",
+                                   c.max_tokens, p.sequences,
+                                   static_cast<double>(guaranteed) * p.shard_sequences,
+                                   static_cast<double>(most));
+        p.guaranteed_blocks = static_cast<std::uint32_t>(guaranteed);
         p.most_rows =
             score::evicts_in_decode ? std::max(p.prefill_tokens, p.keep) + p.slack + 2 : p.max_tokens + 1;
         least_blocks = p.guaranteed_blocks * p.shard_sequences;
@@ -127,7 +136,8 @@ template <class Types> class row_sizes {
             (std::size_t{p.window} * p.lane_group * p.dim * sizeof(float)) / block_bytes + 1;
         const std::uint64_t whole = lane * p.layers * p.shard_lanes * p.shard_sequences;
         most_blocks = static_cast<std::uint32_t>(
-            std::min<std::uint64_t>(std::max<std::uint64_t>(least_blocks, whole), std::uint64_t{1} << 30));
+            std::min<std::uint64_t>(std::max<std::uint64_t>(least_blocks, whole), most));
+        return {};
     }
 
     /// Entries of a head, on average, when decode ends.

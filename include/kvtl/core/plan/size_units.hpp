@@ -7,6 +7,7 @@
 #include <kvtl/core/plan/cache_types.hpp>
 #include <kvtl/core/plan/shard_memory.hpp>
 #include <kvtl/statistics.hpp>
+#include <kvtl/status.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -21,10 +22,14 @@ template <class Types> class unit_sizes {
 
     /// Storage beyond which decode adds no units, as a multiple of the raw entries.
     static constexpr double storage_factor = 2.5;
+    /// Of one shard: the last number stands for no page.
+    static constexpr double most_pages = 4294967294.0;
 
     /// Settles all of the plan but the number of frames. Sinks and window are there already.
+    /// Errors: invalid_argument where storage would need more pages than their numbers can count.
     template <class Config, class Geometry>
-    static void settle(const Config& c, const Geometry& g, cache_plan& p, std::uint32_t& page_bytes) {
+    [[nodiscard]] static status settle(const Config& c, const Geometry& g, cache_plan& p,
+                                       std::uint32_t& page_bytes) {
         const typename types::clusterer_state cluster(c.clusterer, g);
         lane_sizes& s = p.sizes;
         // Behind a retention a window that holds everything is filled as any other: by way of units, of none.
@@ -34,7 +39,8 @@ template <class Types> class unit_sizes {
         p.pools = c.share ? 1 : p.shard_sequences;
         p.gap_pages = c.read_through_pages;
         p.shard_lanes = p.division.lanes_of(p.model.lanes(), 0);
-        if (!p.window_only) size_units(cluster, format, p);
+        if (!p.window_only)
+            if (status fits = size_units(cluster, format, p); !fits) return fits;
         size_policies(c, g, p);
         const std::uint32_t choosers = chooser<types>::per_query ? p.model.group : 1;
         p.chosen_per_lane = types::selector::takes_everything
@@ -50,6 +56,7 @@ template <class Types> class unit_sizes {
         // More frames than the units of all lanes can fill are no use.
         const std::size_t per_lane = std::size_t{s.max_tokens} * p.unit_pages / p.max_entries + s.max_units;
         p.most_frames = pool_lanes * per_lane + p.least_frames;
+        return {};
     }
 
     /// Adds the bytes of every part when each pool has `frames` frames.
@@ -122,8 +129,8 @@ template <class Types> class unit_sizes {
         }
     }
 
-    static void size_units(const typename types::clusterer_state& cluster, const page_format& format,
-                           cache_plan& p) noexcept {
+    [[nodiscard]] static status size_units(const typename types::clusterer_state& cluster,
+                                           const page_format& format, cache_plan& p) noexcept {
         lane_sizes& s = p.sizes;
         p.max_entries = cluster.max_entries();
         p.unit_pages = format.pages_for(p.max_entries);
@@ -163,15 +170,22 @@ template <class Types> class unit_sizes {
         const double lanes = static_cast<double>(p.shard_lanes) * p.model.layers * p.shard_sequences;
         const double grown = storage_factor * format.pages_for(s.max_tokens) + 2 * run_pages;
         // A prompt may fall into as many clusters as the table has, each in a place for the largest one.
-        const double prompt =
-            types::layout::by_entry ? s.runs * run_pages : s.max_units * p.unit_pages + 2 * run_pages;
-        p.grow_pages = static_cast<std::uint32_t>(grown * lanes);
+        const double prompt = types::layout::by_entry
+                                  ? static_cast<double>(s.runs) * run_pages
+                                  : static_cast<double>(s.max_units) * p.unit_pages + 2 * run_pages;
         // While one layer's prompt is placed, its staged chunks are still held. (A stream is its own stage.)
         const double staged =
             types::layout::by_entry ? 0.0 : static_cast<double>(p.shard_lanes) * s.runs * run_pages;
-        p.file_pages = static_cast<std::uint32_t>(
-                           (types::layout::by_entry ? prompt : std::max(grown, prompt)) * lanes + staged) +
-                       run_pages;
+        const double file =
+            (types::layout::by_entry ? prompt : std::max(grown, prompt)) * lanes + staged + run_pages;
+        if (std::max(file, grown * lanes) > most_pages)
+            return status::failure(errc::invalid_argument,
+                                   "max_tokens is %u with max_sequences %u, which may need %.0f pages of "
+                                   "storage a shard; valid: what needs up to %.0f, or more shards",
+                                   s.max_tokens, p.max_sequences, std::max(file, grown * lanes), most_pages);
+        p.grow_pages = static_cast<std::uint32_t>(grown * lanes);
+        p.file_pages = static_cast<std::uint32_t>(file);
+        return {};
     }
 
     /// Flights large enough to keep a device busy, small enough to leave frames for the batch being attended.

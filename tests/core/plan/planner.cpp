@@ -1,0 +1,60 @@
+// What the planner answers where numbers grow beyond what pages and blocks can be counted with: an error, and
+// never a plan whose sizes wrapped around.
+// SPDX-License-Identifier: MIT
+#include <kvtl/core/plan/planner.hpp>
+#include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/snapkv.hpp>
+#include <kvtl/presets/token_topk.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <string>
+
+namespace {
+using any_model = kvtl::geometry<kvtl::shape{}>;
+
+template <class Preset> auto planned(std::size_t max_tokens, std::size_t max_sequences, unsigned shards = 1) {
+    kvtl::cache_config<Preset> c;
+    c.shape = {64, 64, 8, 128};
+    c.max_tokens = max_tokens;
+    c.max_sequences = max_sequences;
+    c.memory_bytes = std::size_t{1} << 50;
+    c.shards = shards;
+    c.prefill_tokens = 1024; // what comes after it is kept whole
+    return kvtl::planner<Preset, any_model>::plan(c, *any_model::from(c.shape), 4096);
+}
+
+template <class Preset> void too_large(const std::string& what) {
+    const auto answer = planned<Preset>(std::size_t{1} << 26, 256);
+    REQUIRE_FALSE(answer.ok());
+    const std::string& text = answer.error().message;
+    CAPTURE(text);
+    CHECK(answer.error().code == kvtl::errc::invalid_argument);
+    for (const char* word : {"max_tokens is 67108864", "max_sequences 256", "valid: "})
+        CHECK(text.find(word) != std::string::npos);
+    CHECK(text.find(what) != std::string::npos);
+}
+} // namespace
+
+TEST_CASE_TEMPLATE("more pages of storage than can be counted are refused", Preset, kvtl::presets::dynakv,
+                   kvtl::presets::no_cluster) {
+    too_large<Preset>("pages of storage a shard");
+}
+
+TEST_CASE("more blocks of rows than can be counted are refused") {
+    too_large<kvtl::presets::snapkv_group>("blocks of rows a shard");
+}
+
+TEST_CASE("storage grows with tokens and sequences, and more shards divide it") {
+    const auto one = planned<kvtl::presets::dynakv>(1U << 20, 1);
+    const auto longer = planned<kvtl::presets::dynakv>(1U << 21, 1);
+    const auto two = planned<kvtl::presets::dynakv>(1U << 20, 2);
+    const auto divided = planned<kvtl::presets::dynakv>(1U << 21, 1, 2);
+    REQUIRE((one.ok() && longer.ok() && two.ok() && divided.ok()));
+    // Entries of 512 bytes for 64 x 8 heads, at least once.
+    CHECK(one->plan.file_pages >= (std::size_t{1} << 20) * 512 / 4096 * 512);
+    CHECK(longer->plan.file_pages > one->plan.file_pages);
+    CHECK(two->plan.file_pages > one->plan.file_pages);
+    CHECK(divided->plan.file_pages < longer->plan.file_pages);
+}
