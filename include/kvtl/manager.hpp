@@ -82,7 +82,7 @@ class kv_manager<Preset, Geometry, Supplied> {
 
     /// Reserves all memory, opens the device, checks everything that can be checked. Cold; the only call that
     /// allocates.
-    [[nodiscard]] static result<kv_manager> open(const config& c) {
+    [[nodiscard, gnu::cold]] static result<kv_manager> open(const config& c) {
         auto g = Geometry::from(c.shape);
         if (!g) return g.error();
         if (!contains(c.supplied, needed_signals<Preset>()))
@@ -106,7 +106,7 @@ class kv_manager<Preset, Geometry, Supplied> {
     /// The config with the largest index that takes at most half of memory_bytes: the preset's size knobs are
     /// turned down in its published order (`Preset::shrink`) until it does. Without knobs, or when even the
     /// smallest is too large, the config comes back as far as it got and open() decides.
-    [[nodiscard]] static result<config> fitted(config c) {
+    [[nodiscard, gnu::cold]] static result<config> fitted(config c) {
         auto g = Geometry::from(c.shape);
         if (!g) return g.error();
         if constexpr (requires { Preset::shrink(c); })
@@ -122,7 +122,7 @@ class kv_manager<Preset, Geometry, Supplied> {
     }
 
     /// The smallest memory_bytes that open() accepts on a device with pages of 4 KiB.
-    [[nodiscard]] static result<std::size_t> least_memory(config c) {
+    [[nodiscard, gnu::cold]] static result<std::size_t> least_memory(config c) {
         auto g = Geometry::from(c.shape);
         if (!g) return g.error();
         auto bases = open_calibration<Preset>(c, *g);

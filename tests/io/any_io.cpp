@@ -1,83 +1,57 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/io/any_io.hpp>
+#include <kvtl/io/faulty.hpp>
+#include <kvtl/io/in_memory.hpp>
+#include <kvtl/io/posix_file.hpp>
 
 #include <contracts/io.hpp>
 
 using namespace kvtl_test;
 
 TEST_CASE("any_io over memory keeps the contract of a device") {
-    io_contract<any_io>([] { return any_io::config{.use = any_io::backend::memory}; });
+    io_contract<any_io>([] { return any_io::of<in_memory>({}); });
 }
 
 TEST_CASE("any_io over posix_file keeps the contract of a device") {
     const scratch_folder folder;
-    io_contract<any_io>([&] {
-        return any_io::config{.use = any_io::backend::posix, .path = folder.file("a.kv"), .threads = 3};
-    });
+    io_contract<any_io>([&] { return any_io::of<posix_file>({.path = folder.file("a.kv"), .threads = 3}); });
 }
 
-#if defined(KVTL_HAS_URING) && KVTL_HAS_URING
-TEST_CASE("any_io over uring_file keeps the contract of a device") {
-    const scratch_folder folder;
-    io_contract<any_io>(
-        [&] { return any_io::config{.use = any_io::backend::uring, .path = folder.file("a.kv")}; });
-}
-#else
-TEST_CASE("any_io says that uring was not compiled in") {
-    const auto opened = any_io::open({.use = any_io::backend::uring, .path = "never.kv"}, plan_of(1 << 20));
-    REQUIRE_FALSE(opened.ok());
-    CHECK(opened.error().code == errc::unsupported);
-    CHECK(opened.error().message.find("posix") != std::string::npos);
-    CHECK_FALSE(std::filesystem::exists("never.kv"));
-}
-#endif
-
-TEST_CASE("any_io passes its config on") {
-    const scratch_folder folder;
-    const std::string path = folder.file("a.kv");
-    std::vector<any_io::backend> files = {any_io::backend::posix};
-#if defined(KVTL_HAS_URING) && KVTL_HAS_URING
-    files.push_back(any_io::backend::uring);
-#endif
-    for (const auto use : files)
-        for (const bool keep : {true, false}) {
-            {
-                auto device = open_device<any_io>(
-                    {.use = use, .path = path, .keep_file = keep, .direct = keep}, plan_of(1 << 20));
-                const std::string name = device.facts().name;
-                CHECK(name == (use == any_io::backend::posix ? "posix_file" : "uring_file"));
-                CHECK(device.facts().direct == keep);
-                CHECK(std::filesystem::exists(path));
-            }
-            CHECK(std::filesystem::exists(path) == keep);
-        }
-    CHECK(std::string(open_device<any_io>({.use = any_io::backend::memory}, plan_of(1 << 20)).facts().name) ==
-          "in_memory");
-    const auto opened =
-        any_io::open({.use = any_io::backend::posix, .path = folder.path()}, plan_of(1 << 20));
-    REQUIRE_FALSE(opened.ok());
-    CHECK(opened.error().code == errc::file_refused);
-    CHECK_FALSE(
-        any_io::open({.use = any_io::backend::posix, .path = path, .threads = 0}, plan_of(1 << 20)).ok());
-}
-
-TEST_CASE("any_io with a limit keeps the contract of a device, under the name of its backend") {
-    const scratch_folder folder;
-    const auto limit = std::make_shared<throttle>(*find_device("ufs40"));
-    for (const auto use : {any_io::backend::memory, any_io::backend::posix}) {
-        const auto config = [&] {
-            return any_io::config{.use = use, .path = folder.file("a.kv"), .limit = limit};
-        };
-        io_contract<any_io>(config);
-        const std::string name = open_device<any_io>(config(), plan_of(1 << 20)).facts().name;
-        CHECK(name == (use == any_io::backend::memory ? "in_memory" : "posix_file"));
+TEST_CASE("any_io passes on what a composed device does") {
+    const auto faults = std::make_shared<io_faults>();
+    auto device = open_device<any_io>(
+        any_io::of<faulty<in_memory>>({.inner = {}, .faults = faults, .seed = 3}), plan_of(1 << 20));
+    REQUIRE(device.reserve(0, 1 << 20).ok());
+    faults->fail_read.first = 0;
+    const aligned_memory memory(4096);
+    const ::iovec slice{const_cast<std::byte*>(memory.data()), 4096};
+    const io_request read{io_verb::read, 1, &slice, 4096, 7};
+    for (const bool fails : {true, false}) {
+        REQUIRE(device.queue(0).submit({&read, 1}).ok());
+        io_completion done;
+        REQUIRE(device.queue(0).reap({&done, 1}, true) == 1);
+        CHECK(done.tag == 7);
+        CHECK((done.error != 0) == fails);
     }
+    CHECK(device.queue(0).in_flight() == 0);
+    CHECK(device.queue(0).counters().reads == 1); // the one that failed never reached the device
 }
 
-TEST_CASE("backends are chosen by name") {
-    CHECK(any_io::parse("memory") == any_io::backend::memory);
-    CHECK(any_io::parse("posix") == any_io::backend::posix);
-    CHECK(any_io::parse("uring") == any_io::backend::uring);
-    CHECK_FALSE(any_io::parse("floppy").has_value());
-    CHECK_FALSE(any_io::parse("").has_value());
+TEST_CASE("a device that moves keeps its queues") {
+    auto first = open_device<any_io>(any_io::of<in_memory>({}), plan_of(1 << 20));
+    auto* queue = &first.queue(0);
+    const auto second = std::move(first);
+    CHECK(queue == &const_cast<any_io::device&>(second).queue(0));
+    CHECK(std::string(second.facts().name) == "in_memory");
+}
+
+TEST_CASE("a config without a device, and a device that refuses, are errors of open") {
+    const auto none = any_io::open({}, plan_of(1 << 20));
+    REQUIRE_FALSE(none.ok());
+    CHECK(none.error().code == errc::invalid_argument);
+    CHECK(none.error().message.find("io.from is empty") != std::string::npos);
+    const scratch_folder folder;
+    const auto refused = any_io::open(any_io::of<posix_file>({.path = folder.path()}), plan_of(1 << 20));
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().code == errc::file_refused);
 }

@@ -1,7 +1,7 @@
 // The bits of the output depend on the input and on the configuration: not on the device, not on how fast or
 // in which order it completes, and not on threads.
 // SPDX-License-Identifier: MIT
-#include <kvtl/io/any_io.hpp>
+#include <kvtl/io/backends.hpp>
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/presets/dynakv.hpp>
 
@@ -77,14 +77,14 @@ template <class Preset> void on_every_device() {
     using slow = kvtl::kv_manager<delayed<Preset>, any_model>;
     const scratch_folder folder;
     auto c = tight<cache>();
-    c.io = {.use = kvtl::any_io::backend::memory};
+    c.io = kvtl::any_backend({.use = kvtl::backend::memory});
     const run_result memory = run<cache>(c);
     CHECK(memory.stats.splits > 20);
     CHECK(memory.stats.hit_rate() < 0.9); // little fits
-    c.io = {.use = kvtl::any_io::backend::posix, .path = folder.file("posix.kv")};
+    c.io = kvtl::any_backend({.use = kvtl::backend::posix, .path = folder.file("posix.kv")});
     same(memory, run<cache>(c));
 #if defined(KVTL_HAS_URING) && KVTL_HAS_URING
-    c.io = {.use = kvtl::any_io::backend::uring, .path = folder.file("uring.kv")};
+    c.io = kvtl::any_backend({.use = kvtl::backend::uring, .path = folder.file("uring.kv")});
     same(memory, run<cache>(c));
 #endif
     for (const unsigned hold : {40U, 99U}) {
@@ -115,7 +115,7 @@ TEST_CASE("two shards give the same bits from one thread and from two") {
         auto c = tight<cache_t>();
         c.shards = 2;
         c.memory_bytes = least_memory<cache_t>(c);
-        c.io = {.use = kvtl::any_io::backend::posix, .path = folder.file("shards.kv")};
+        c.io = kvtl::any_backend({.use = kvtl::backend::posix, .path = folder.file("shards.kv")});
         auto cache = open_cache<cache_t>(c);
         const auto seq = *cache.begin();
         std::vector<float> all(420 * small.layers * data.query_floats(), NAN);

@@ -1,6 +1,6 @@
 // Nothing is allocated after open(): every way to get memory is counted, also while calls fail.
 // SPDX-License-Identifier: MIT
-#include <kvtl/io/any_io.hpp>
+#include <kvtl/io/backends.hpp>
 #include <kvtl/presets/dynakv.hpp>
 
 #include "contracts/io.hpp"
@@ -101,10 +101,10 @@ TEST_CASE("a manager allocates nothing after open") {
     const scratch_folder folder;
     using pages = kvtl::kv_manager<switched<kvtl::presets::dynakv>, any_model>;
     using in_order = kvtl::kv_manager<switched<kvtl::presets::dynakv_sequence_order>, any_model>;
-    busy<pages>({.use = kvtl::any_io::backend::memory});
-    busy<pages>({.use = kvtl::any_io::backend::posix, .path = folder.file("a.kv")});
-    busy<in_order>({.use = kvtl::any_io::backend::memory});
+    busy<pages>(kvtl::any_backend({.use = kvtl::backend::memory}));
+    busy<pages>(kvtl::any_backend({.use = kvtl::backend::posix, .path = folder.file("a.kv")}));
+    busy<in_order>(kvtl::any_backend({.use = kvtl::backend::memory}));
 #if defined(KVTL_HAS_URING) && KVTL_HAS_URING
-    busy<pages>({.use = kvtl::any_io::backend::uring, .path = folder.file("a.kv")});
+    busy<pages>(kvtl::any_backend({.use = kvtl::backend::uring, .path = folder.file("a.kv")}));
 #endif
 }

@@ -1,6 +1,6 @@
 // What a cache counts is what happened: on the device, in memory, on storage.
 // SPDX-License-Identifier: MIT
-#include <kvtl/io/any_io.hpp>
+#include <kvtl/io/backends.hpp>
 #include <kvtl/presets/dynakv.hpp>
 
 #include "contracts/io.hpp"
@@ -18,17 +18,17 @@ struct switched : kvtl::presets::dynakv {
     using io = kvtl::any_io;
 };
 using cache_t = kvtl::kv_manager<switched, any_model>;
-using backend = kvtl::any_io::backend;
+using kvtl::any_backend, kvtl::backend;
 
 constexpr kvtl::shape model{2, 8, 4, 64};
 constexpr std::uint64_t entry_bytes = 2 * 64 * 2;
 
-cache_t::config config_for(std::size_t tokens, const kvtl::any_io::config& io) {
+cache_t::config config_for(std::size_t tokens, const kvtl::backend_config& io) {
     cache_t::config c;
     c.shape = model;
     c.max_tokens = tokens;
     c.attend_tokens = 160;
-    c.io = io;
+    c.io = any_backend(io);
     c.memory_bytes = least_memory<cache_t>(c);
     return c;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "measure.hpp"
 
+#include <kvtl/io/backends.hpp>
 #include <kvtl/io/superblock.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/simd/attend.hpp>
@@ -89,16 +90,14 @@ read_meter::read_meter(const read_options& options) : parts_(std::make_unique<pa
     constexpr std::uint64_t piece = 1 << 20;
     const std::uint64_t page = 4096, slack = options.most_reads * page + piece;
     p.arena = insist(kvtl::reservation::make(options.batch_bytes + slack));
-    const auto backend = kvtl::any_io::parse(options.io);
+    const auto backend = kvtl::parse_backend(options.io);
     if (!backend) throw bad_input("unknown device '" + options.io + "'; valid: uring, posix, memory");
     kvtl::io_plan plan;
     plan.max_in_flight = std::max(options.most_reads, 64U);
     plan.arena = p.arena.memory();
     plan.superblock = kvtl::superblock_bytes(p.head);
     plan.max_bytes = options.file_bytes + piece;
-    kvtl::any_io::config inner;
-    inner.use = *backend;
-    inner.path = options.path;
+    const kvtl::any_io::config inner = kvtl::any_backend({.use = *backend, .path = options.path});
     {
         const signal_hold hold;
         p.device.emplace(insist(parts::io::open({.inner = inner, .limit = p.limit}, plan)));

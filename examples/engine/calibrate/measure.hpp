@@ -4,7 +4,6 @@
 #pragma once
 
 #include <kvtl/geometry.hpp>
-#include <kvtl/io/any_io.hpp>
 #include <kvtl/io/throttled.hpp>
 
 #include <cstddef>

@@ -6,13 +6,12 @@
 #include <kvtl/manager.hpp>
 
 #include "gates.hpp"
+#include "presets/preset_parts.hpp"
+#include "presets/settings.hpp"
 #include "registry.hpp"
 
-#include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
-#include <sstream>
 #include <type_traits>
 
 namespace engine {
@@ -26,65 +25,6 @@ template <class Preset> struct on_any_io : Preset {
 using any_model = kvtl::geometry<kvtl::shape{}>;
 
 namespace detail {
-
-[[nodiscard]] inline kvtl::error bad_setting(const setting& s, const std::string& why) {
-    return {kvtl::errc::invalid_argument,
-            "--set " + s.policy + "." + s.slot + "." + s.field + "=" + s.value + ": " + why};
-}
-
-/// Writes a textual value into a number of a config.
-template <class T> [[nodiscard]] bool parse_value(const std::string& text, T& out) {
-    if constexpr (std::is_same_v<T, bool>) {
-        if (text != "0" && text != "1" && text != "true" && text != "false") return false;
-        out = text == "1" || text == "true";
-        return true;
-    } else {
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-        return error == std::errc{} && end == text.data() + text.size();
-    }
-}
-
-/// The configs of a preset's slots by name, and "cache" for the manager's own knobs.
-template <class Config, class Visit> void visit_slots(Config& c, Visit&& visit) {
-    visit("clusterer", [&](auto&& field) { c.clusterer.fields(field); });
-    visit("index", [&](auto&& field) { c.index.fields(field); });
-    visit("remainder", [&](auto&& field) { c.remainder.fields(field); });
-    visit("selector", [&](auto&& field) { c.selector.fields(field); });
-    visit("compressor", [&](auto&& field) { c.compressor.fields(field); });
-    visit("budget", [&](auto&& field) { c.budget.fields(field); });
-    visit("retention", [&](auto&& field) { c.retention.fields(field); });
-    visit("position", [&](auto&& field) { c.position.fields(field); });
-    visit("layout", [&](auto&& field) { c.layout.fields(field); });
-    visit("replacement", [&](auto&& field) { c.replacement.fields(field); });
-    visit("cache", [&](auto&& field) {
-        field("window_tokens", c.window_tokens);
-        field("sink_tokens", c.sink_tokens);
-        field("tail_frames", c.tail_frames);
-        field("read_through_pages", c.read_through_pages);
-        field("adapt_prompt", c.adapt_prompt);
-        field("prefill_tokens", c.prefill_tokens);
-    });
-}
-
-template <class Config> [[nodiscard]] kvtl::result<int> apply(Config& c, const setting& s) {
-    bool slot_found = false, field_found = false, parsed = false;
-    std::string slots, fields;
-    visit_slots(c, [&](const char* slot, auto&& visit_fields) {
-        slots += std::string(slots.empty() ? "" : ", ") + slot;
-        if (s.slot != slot) return;
-        slot_found = true;
-        visit_fields([&](const char* name, auto& value) {
-            fields += std::string(fields.empty() ? "" : ", ") + name;
-            if (s.field != name) return;
-            field_found = true;
-            parsed = parse_value(s.value, value);
-        });
-    });
-    if (!slot_found) return bad_setting(s, "no such slot; valid: " + slots);
-    if (!field_found) return bad_setting(s, "no such field; valid: " + (fields.empty() ? "none" : fields));
-    if (!parsed) return bad_setting(s, "not a value of this field");
-    return 0;
-}
 
 /// How the model rotates keys, for the policies that turn them themselves.
 template <class Config> void describe_rope(Config& c, const cache_options& o) {
@@ -102,19 +42,6 @@ template <class Config> void describe_rope(Config& c, const cache_options& o) {
     if constexpr (requires { c.index.first_position; }) c.index.first_position = c.sink_tokens;
 }
 
-/// Every field of every slot, as ("slot.field", value).
-template <class Config> [[nodiscard]] std::vector<std::pair<std::string, std::string>> listing(Config c) {
-    std::vector<std::pair<std::string, std::string>> all;
-    visit_slots(c, [&](const char* slot, auto&& visit_fields) {
-        visit_fields([&](const char* name, auto& value) {
-            std::ostringstream text;
-            text << std::boolalpha << value;
-            all.emplace_back(std::string(slot) + "." + name, text.str());
-        });
-    });
-    return all;
-}
-
 } // namespace detail
 
 /// All that passes through this interface. What a preset needs of it, wants() says; whether the program that
@@ -125,10 +52,10 @@ template <class Preset> class preset_cache final : public kv_cache {
     using manager = kvtl::kv_manager<on_any_io<Preset>, any_model, any_signal>;
 
   public:
-    preset_cache(manager m, const typename manager::config& c)
-        : manager_(std::move(m)), config_(detail::listing(c)) {}
+    preset_cache(manager m, std::vector<std::pair<std::string, std::string>> listing)
+        : manager_(std::move(m)), config_(std::move(listing)) {}
 
-    [[nodiscard]] static kvtl::result<std::unique_ptr<kv_cache>> open(const cache_options& o) {
+    [[nodiscard, gnu::cold]] static kvtl::result<std::unique_ptr<kv_cache>> open(const cache_options& o) {
         typename manager::config c;
         c.shape = o.shape;
         c.max_tokens = o.max_tokens;
@@ -139,24 +66,18 @@ template <class Preset> class preset_cache final : public kv_cache {
         c.prefill_tokens = o.prefill_tokens;
         c.shards = o.shards;
         c.time_phases = o.time_phases;
-        const auto backend = kvtl::any_io::parse(o.io);
-        if (!backend)
-            return kvtl::error(kvtl::errc::invalid_argument,
-                               "--io is " + o.io + "; valid: uring, posix, memory");
-        if constexpr (kvtl::retrieves<Preset>) {
-            c.io.use = *backend;
-            c.io.path = o.path;
-            c.io.limit = o.limit;
-        }
+        auto device = device_of(o);
+        if (!device) return device.error();
+        if constexpr (kvtl::retrieves<Preset>) c.io = *std::move(device);
         if (!o.rope_frequencies.empty()) detail::describe_rope(c, o);
         for (const setting& s : o.settings)
             if (s.policy == Preset::name)
-                if (auto done = detail::apply(c, s); !done) return done.error();
+                if (auto done = apply_setting(fields_of(c), s); !done) return done.error();
         // `full` keeps everything in memory by definition: the bound is for the others, and it needs no file.
         if constexpr (kvtl::retrieves<Preset>)
             if (c.window_tokens == kvtl::whole_sequence) {
                 c.memory_bytes = std::numeric_limits<std::size_t>::max() / 2;
-                c.io.use = kvtl::any_io::backend::memory;
+                c.io = memory_device();
             }
         if constexpr (contains(kvtl::needed_signals<Preset>(), kvtl::signal::calibration))
             if (o.calibration.empty())
@@ -185,7 +106,8 @@ template <class Preset> class preset_cache final : public kv_cache {
         }
         auto opened = manager::open(c);
         if (!opened) return opened.error();
-        return std::unique_ptr<kv_cache>(std::make_unique<preset_cache>(std::move(*opened), c));
+        return std::unique_ptr<kv_cache>(
+            std::make_unique<preset_cache>(std::move(*opened), list_settings(fields_of(c))));
     }
 
     [[nodiscard]] kvtl::result<kvtl::sequence_id> begin() override { return manager_.begin(); }
@@ -207,26 +129,7 @@ template <class Preset> class preset_cache final : public kv_cache {
     kvtl::status end(kvtl::sequence_id seq) noexcept override { return manager_.end(seq); }
 
     [[nodiscard]] cache_stats stats() const override {
-        const kvtl::statistics s = manager_.stats();
-        cache_stats out;
-        out.resident_bytes_peak = s.resident_bytes_peak;
-        out.read_bytes = s.read_bytes;
-        out.useful_bytes = s.useful_bytes;
-        out.reads = s.reads;
-        out.written_bytes = s.written_bytes;
-        out.hit_rate = s.hit_rate();
-        out.mean_read_entries = s.mean_read_entries();
-        out.storage_bytes = s.storage_bytes;
-        const kvtl::memory_parts& p = s.bytes_by_part;
-        out.bytes_by_part = {{"index", p.index},     {"metadata", p.metadata}, {"window", p.window},
-                             {"buffers", p.buffers}, {"tails", p.tails},       {"scratch", p.scratch},
-                             {"frames", p.frames}};
-        const kvtl::io_facts facts = manager_.facts();
-        out.io = facts.name == std::string_view("in_memory")    ? "memory"
-                 : facts.name == std::string_view("posix_file") ? "posix"
-                                                                : "uring";
-        out.direct = facts.direct;
-        out.detail = s;
+        cache_stats out = stats_of(manager_.stats(), manager_.facts());
         out.config = config_;
         return out;
     }

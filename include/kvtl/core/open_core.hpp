@@ -24,7 +24,8 @@ struct calibration_blob {
     [[nodiscard]] std::size_t bytes() const noexcept { return file ? file->bytes() : 0; }
 };
 template <class Preset, class Geometry>
-[[nodiscard]] result<calibration_blob> open_calibration(const cache_config<Preset>& c, const Geometry& g) {
+[[nodiscard, gnu::cold]] result<calibration_blob> open_calibration(const cache_config<Preset>& c,
+                                                                   const Geometry& g) {
     calibration_blob out;
     if constexpr (requires { Preset::index::calibrated; }) {
         constexpr auto kind = Preset::index::calibrated;
@@ -94,7 +95,7 @@ template <class Preset, class Geometry> struct cache_core {
 
 /// Reserves the memory that was planned, opens the device and lays the shards out.
 template <class Preset, class Geometry>
-[[nodiscard]] result<std::unique_ptr<cache_core<Preset, Geometry>>>
+[[nodiscard, gnu::cold]] result<std::unique_ptr<cache_core<Preset, Geometry>>>
 open_core(const cache_config<Preset>& c, const Geometry& g,
           const typename planner<Preset, Geometry>::answer& a, const calibration_blob& bases) {
     using core_type = cache_core<Preset, Geometry>;

@@ -50,7 +50,7 @@ class cache_file {
         bool direct = true;     ///< false: through the page cache; facts().direct says so
     };
 
-    [[nodiscard]] static result<cache_file> open(const config& config, const io_plan& plan) {
+    [[nodiscard, gnu::cold]] static result<cache_file> open(const config& config, const io_plan& plan) {
         if (auto s = check_plan(plan); !s) return s;
         if (config.path.empty()) return error(errc::invalid_argument, "path is empty; valid: a file name");
         auto file = std::make_unique<body>();
@@ -115,10 +115,10 @@ class cache_file {
             fd = -1;
         }
 
-        [[nodiscard]] error failure(errc code, const std::string& why) const {
+        [[nodiscard, gnu::cold]] error failure(errc code, const std::string& why) const {
             return {code, "cache file '" + path + "': " + why};
         }
-        [[nodiscard]] error failure(const char* doing, int why) const {
+        [[nodiscard, gnu::cold]] error failure(const char* doing, int why) const {
             errc code = errc::io_error;
             if (why == ENOENT || why == ENOTDIR || why == ENAMETOOLONG || why == ELOOP)
                 code = errc::invalid_argument;
@@ -136,7 +136,7 @@ class cache_file {
         }
 
         /// Ends with fd open on a regular file that is ours and locked.
-        [[nodiscard]] std::optional<error> acquire() {
+        [[nodiscard, gnu::cold]] std::optional<error> acquire() {
             // Another user may remove or create the file between two of our calls; then the look at it is
             // taken again.
             for (int attempt = 0; attempt < 16; ++attempt) {
@@ -165,7 +165,7 @@ class cache_file {
         }
 
         /// Leaves fd at -1 without an error when the path changed between two calls.
-        [[nodiscard]] std::optional<error> open_or_create(bool& created) {
+        [[nodiscard, gnu::cold]] std::optional<error> open_or_create(bool& created) {
             // O_DIRECT comes later: a file system that lacks it would create the file and then refuse.
             fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0600);
             created = fd >= 0;
@@ -194,7 +194,7 @@ class cache_file {
             return std::nullopt;
         }
 
-        [[nodiscard]] std::optional<error> judge_content() {
+        [[nodiscard, gnu::cold]] std::optional<error> judge_content() {
             struct ::stat found {};
             if (::fstat(fd, &found) != 0) return failure("stat", errno);
             size = static_cast<std::uint64_t>(found.st_size);
@@ -211,7 +211,8 @@ class cache_file {
         }
 
         /// Ends with the facts known, O_DIRECT proved and the first page written.
-        [[nodiscard]] std::optional<error> prepare(bool want_direct, std::span<const std::byte> head) {
+        [[nodiscard, gnu::cold]] std::optional<error> prepare(bool want_direct,
+                                                              std::span<const std::byte> head) {
             superblock first = make_superblock({}, 0, 0);
             if (!head.empty()) {
                 auto given = parse_superblock(head);
@@ -239,13 +240,13 @@ class cache_file {
             return write_and_probe(first, head);
         }
 
-        [[nodiscard]] error no_direct(const char* what) const {
+        [[nodiscard, gnu::cold]] error no_direct(const char* what) const {
             return failure(errc::unsupported, "file system " + file_system_name(fd) + " " + what +
                                                   "; use a path on another one, or direct = false");
         }
 
-        [[nodiscard]] std::optional<error> write_and_probe(const superblock& first,
-                                                           std::span<const std::byte> head) {
+        [[nodiscard, gnu::cold]] std::optional<error> write_and_probe(const superblock& first,
+                                                                      std::span<const std::byte> head) {
             const std::size_t bytes =
                 4 * std::size_t{page}; // anonymous memory comes aligned to the CPU's page only
             void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

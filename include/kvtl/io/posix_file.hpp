@@ -196,7 +196,7 @@ class posix_file::device {
     std::unique_ptr<body> body_;
 };
 
-inline result<posix_file::device> posix_file::open(const config& config, const io_plan& plan) {
+[[gnu::cold]] inline result<posix_file::device> posix_file::open(const config& config, const io_plan& plan) {
     if (config.threads == 0 || config.threads > 256)
         return status::failure(errc::invalid_argument, "posix_file.threads is %u; valid: 1 to 256",
                                config.threads);

@@ -314,7 +314,7 @@ class uring_file::device {
     std::unique_ptr<body> body_;
 };
 
-inline result<uring_file::device> uring_file::open(const config& config, const io_plan& plan) {
+[[gnu::cold]] inline result<uring_file::device> uring_file::open(const config& config, const io_plan& plan) {
     auto file = cache_file::open({config.path, config.keep_file, config.direct}, plan);
     if (!file) return file.error();
     auto body = std::make_unique<device::body>(*std::move(file));

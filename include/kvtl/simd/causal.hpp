@@ -73,8 +73,8 @@ inline constexpr std::size_t causal_width =
 
 /// s[key][row] = k[key] . q[row] for the block's keys, in fours: up to 3 rows of s behind them become
 /// meaningless.
-template <class Arch, class Dim>
-void causal_logits(const causal_buffers& b, std::size_t rows, std::size_t keys, Dim padded) noexcept {
+template <class Arch>
+void causal_logits(const causal_buffers& b, std::size_t rows, std::size_t keys, std::size_t padded) noexcept {
     using F = floats<Arch>;
     constexpr std::size_t width = causal_width<Arch>;
     for (std::size_t first = 0; first < rows; first += width * floats_per_register<Arch>)
@@ -134,8 +134,8 @@ void causal_weights(const causal_buffers& b, std::size_t rows, std::size_t keys)
 
 /// acc[row] = shrink * acc[row] + sum over keys of s[key][row] * v[key], for N registers of each row from
 /// `first` on.
-template <class Arch, std::size_t N, class Dim>
-void causal_values(const causal_buffers& b, std::size_t rows, std::size_t keys, Dim padded,
+template <class Arch, std::size_t N>
+void causal_values(const causal_buffers& b, std::size_t rows, std::size_t keys, std::size_t padded,
                    std::size_t first) noexcept {
     using F = floats<Arch>;
     for (std::size_t row = 0; row < rows; row += 4) {
@@ -162,8 +162,8 @@ void causal_values(const causal_buffers& b, std::size_t rows, std::size_t keys, 
 }
 
 /// One tile of query rows against one block of keys.
-template <class Arch, class Dim>
-void causal_block(const causal_buffers& b, std::size_t rows, std::size_t keys, Dim padded) noexcept {
+template <class Arch>
+void causal_block(const causal_buffers& b, std::size_t rows, std::size_t keys, std::size_t padded) noexcept {
     causal_logits<Arch>(b, rows, keys, padded);
     causal_weights<Arch>(b, rows, keys);
     std::size_t first = 0;
@@ -214,7 +214,7 @@ void attend_causal(const float* q, std::size_t q_row_stride, std::size_t group, 
                 const std::size_t seen = first + token(row) + 1;
                 b.visible[row] = static_cast<float>(seen > block ? std::min(seen - block, causal_tile) : 0);
             }
-            with_dim(padded, [&](auto p) { causal_block<Arch>(b, rows, n, p); });
+            causal_block<Arch>(b, rows, n, padded);
         }
         for (std::size_t row = 0; row < rows; ++row) {
             float* to = out + offset(row, out_row_stride);

@@ -16,6 +16,7 @@
 #include <kvtl/views.hpp>
 
 #include <cstddef>
+#include <type_traits>
 
 namespace kvtl { inline namespace v0 { namespace simd {
 
@@ -54,8 +55,10 @@ template <class Arch, class Op, std::size_t R, std::size_t Q, number E, class Di
     unrolled<registers * lane_count>([&](auto i) { sum[i] = F(0.0F); });
 
     // Four rows side by side, because the prefetcher follows a few streams from memory, not sixteen. A single
-    // query is bound by memory anyway: then the long f32 rows are read one after the other.
-    constexpr std::size_t S = Q == 1 && sizeof(E) == 4 ? 1 : (R < 4 ? R : 4);
+    // query is bound by memory anyway: then the long f32 rows are read one after the other, where a constant
+    // dimension makes straight code of each.
+    constexpr bool one_by_one = Q == 1 && sizeof(E) == 4 && !std::is_same_v<Dim, std::size_t>;
+    constexpr std::size_t S = one_by_one ? 1 : (R < 4 ? R : 4);
     unrolled<R / S>([&](auto block) __attribute__((always_inline)) {
         const auto step = [&](auto load_from, std::size_t d) __attribute__((always_inline)) {
             F query[Q];
@@ -89,23 +92,21 @@ template <std::size_t R, class F>
     for (std::size_t done = 0; done < rows; done += R) f(done + R <= rows ? done : rows - R);
 }
 
-/// out[i] for one query and all rows i.
+/// out[i] for one query and all rows i. Only long runs of rows are worth a constant dimension.
 template <class Arch, class Op, number E>
 inline void tile_rows(const float* q, rows_view<E> rows, float* out) noexcept {
-    with_dim(rows.dim, [&](auto dim) {
-        const auto sweep = [&](auto block) {
-            constexpr std::size_t R = decltype(block)::value;
-            for_row_blocks<R>(rows.count, [&](std::size_t i) {
-                tile<Arch, Op, R, 1>(q, 0, rows.row(i), rows.stride, dim, out + i, 0);
-            });
-        };
-        if (rows.count >= tile_pairs<Arch>)
-            sweep(constant<tile_pairs<Arch>>{});
-        else if (rows.count >= 4)
-            sweep(constant<4>{});
-        else
-            sweep(constant<1>{});
-    });
+    const auto sweep = [&](auto block, auto dim) {
+        constexpr std::size_t R = decltype(block)::value;
+        for_row_blocks<R>(rows.count, [&](std::size_t i) {
+            tile<Arch, Op, R, 1>(q, 0, rows.row(i), rows.stride, dim, out + i, 0);
+        });
+    };
+    if (rows.count >= tile_pairs<Arch>)
+        with_dim(rows.dim, [&](auto dim) { sweep(constant<tile_pairs<Arch>>{}, dim); });
+    else if (rows.count >= 4)
+        sweep(constant<4>{}, rows.dim);
+    else
+        sweep(constant<1>{}, rows.dim);
 }
 
 /// out[g * out_stride + i] for all queries g and rows i: a block of rows meets four queries at a time. The

@@ -40,7 +40,8 @@ struct config_numbers {
     bool divide_sequences = false, share = false, adapt_prompt = false;
 };
 
-[[nodiscard]] inline status check_numbers(const config_numbers& c, const config_limits& p) noexcept {
+[[nodiscard, gnu::cold]] inline status check_numbers(const config_numbers& c,
+                                                     const config_limits& p) noexcept {
     constexpr std::uint32_t most_tokens = 1U << 26;
     const auto wrong = errc::invalid_argument;
     if (c.max_tokens == 0 || c.max_tokens > most_tokens)
@@ -109,9 +110,9 @@ struct memory_notes {
     std::string last;
 };
 
-[[nodiscard]] inline error bound_too_small(std::string_view preset, std::size_t memory_bytes,
-                                           std::size_t least, const memory_parts& m,
-                                           const memory_notes& notes) {
+[[nodiscard, gnu::cold]] inline error bound_too_small(std::string_view preset, std::size_t memory_bytes,
+                                                      std::size_t least, const memory_parts& m,
+                                                      const memory_notes& notes) {
     std::string text = "memory_bytes is " + std::to_string(memory_bytes) + "; preset " + std::string(preset) +
                        " needs at least " + std::to_string(least) + " with " + notes.with + ":";
     const auto line = [&text](const char* name, std::size_t bytes, const char* note) {

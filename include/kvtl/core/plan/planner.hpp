@@ -49,8 +49,8 @@ template <class Preset, class Geometry> class planner {
         [[nodiscard]] std::size_t bytes() const noexcept { return fixed_bytes + row_bytes() + frame_bytes(); }
     };
 
-    [[nodiscard]] static result<answer> plan(const config& c, const Geometry& g, std::uint32_t device_page,
-                                             std::size_t calibration_bytes = 0) {
+    [[nodiscard, gnu::cold]] static result<answer>
+    plan(const config& c, const Geometry& g, std::uint32_t device_page, std::size_t calibration_bytes = 0) {
         if (status s = check(c, g); !s) return s;
         answer a;
         a.calibration_bytes = (calibration_bytes + 63) / 64 * 64;
@@ -103,7 +103,7 @@ template <class Preset, class Geometry> class planner {
             return types::unit_of == granularity::layer;
     }();
 
-    static status check(const config& c, const Geometry& g) noexcept {
+    [[gnu::cold]] static status check(const config& c, const Geometry& g) noexcept {
         const config_limits limits{.name = preset_name<Preset>().data(),
                                    .kv_heads = g.kv_heads(),
                                    .one_shard = sequences_have_one_shard,
@@ -126,7 +126,8 @@ template <class Preset, class Geometry> class planner {
     }
 
     /// Settles every number for so many blocks of rows and frames of units. Returns the bytes they take.
-    static std::size_t measure(const config& c, answer& a, std::uint32_t blocks, std::uint32_t frames) {
+    [[gnu::cold]] static std::size_t measure(const config& c, answer& a, std::uint32_t blocks,
+                                             std::uint32_t frames) {
         memory_parts& m = a.parts;
         m = {};
         m.index = a.calibration_bytes;
@@ -140,7 +141,7 @@ template <class Preset, class Geometry> class planner {
     }
 
     /// As many blocks and frames as the bound allows.
-    static result<answer> fit(const config& c, answer& a) {
+    [[gnu::cold]] static result<answer> fit(const config& c, answer& a) {
         std::uint32_t blocks = 0, most_blocks = 0;
         if constexpr (types::drops) blocks = a.rows.least_blocks, most_blocks = a.rows.most_blocks;
         std::uint32_t frames = a.plan.least_frames;
@@ -170,7 +171,7 @@ template <class Preset, class Geometry> class planner {
         return low;
     }
 
-    static error too_small(const config& c, const answer& a) {
+    [[gnu::cold]] static error too_small(const config& c, const answer& a) {
         memory_notes notes;
         notes.with = types::drops ? "this shape, max_tokens, keep_tokens and prefill_tokens"
                                   : "this shape and max_tokens";

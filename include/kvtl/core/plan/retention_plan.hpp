@@ -99,9 +99,11 @@ template <class Types> struct retention_memory {
     std::span<float> partial, attend, turned, mass, worth, arrival;
     std::span<token_run> runs; ///< (rows) where positions move
 
-    static retention_memory take(const retention_plan& p, const typename Types::score_config& score_config,
-                                 const score_limits& score_sizes, const budget_limits& budget_sizes,
-                                 carver& metadata, carver& index, carver& scratch) noexcept {
+    [[gnu::cold]] static retention_memory take(const retention_plan& p,
+                                               const typename Types::score_config& score_config,
+                                               const score_limits& score_sizes,
+                                               const budget_limits& budget_sizes, carver& metadata,
+                                               carver& index, carver& scratch) noexcept {
         using score = typename Types::score;
         retention_memory m;
         const std::size_t lanes = std::size_t{p.sequences} * p.layers * p.shard_lanes;

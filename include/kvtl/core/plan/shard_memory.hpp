@@ -48,7 +48,7 @@ template <class Types> struct shard_memory {
     typename summaries<Types>::scratch sums;
     row_tile<Types> shown; ///< rows of a selection, for engines that attend themselves
 
-    static shard_memory take(const cache_plan& p, carver& metadata, carver& scratch) noexcept {
+    [[gnu::cold]] static shard_memory take(const cache_plan& p, carver& metadata, carver& scratch) noexcept {
         shard_memory m;
         const layout_limits limits{p.file_pages, p.grow_pages, p.unit_pages};
         if (!p.window_only) {

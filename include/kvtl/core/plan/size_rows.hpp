@@ -43,7 +43,7 @@ template <class Types> class row_sizes {
     /// Settles everything but the number of blocks. `window`, `sinks`: as far as max_tokens has room for
     /// them.
     template <class Config, class Geometry>
-    [[nodiscard]] status settle(const Config& c, const Geometry& g, const cache_plan& cache) {
+    [[nodiscard, gnu::cold]] status settle(const Config& c, const Geometry& g, const cache_plan& cache) {
         retention_plan& p = plan;
         p.layers = g.layers(), p.kv_heads = g.kv_heads(), p.group = g.group(), p.dim = g.head_dim();
         p.hands_over = Types::retrieves;
@@ -78,7 +78,8 @@ template <class Types> class row_sizes {
     }
 
     /// Adds the bytes of all shards to `m` when each has `blocks` blocks.
-    template <class Config> void measure(const Config& c, std::uint32_t blocks, memory_parts& m) {
+    template <class Config>
+    [[gnu::cold]] void measure(const Config& c, std::uint32_t blocks, memory_parts& m) {
         plan.blocks = blocks;
         carver metadata, index, scratch;
         static_cast<void>(
@@ -95,7 +96,7 @@ template <class Types> class row_sizes {
 
   private:
     /// The declared peak, and how many rows a lane may ever have.
-    template <class Config> [[nodiscard]] status size_blocks(const Config& c) {
+    template <class Config> [[nodiscard, gnu::cold]] status size_blocks(const Config& c) {
         retention_plan& p = plan;
         std::vector<std::byte> scratch(budget_state::bytes(budgets));
         std::vector<std::byte> memory(score_state::bytes(c.retention, scores));

@@ -28,8 +28,8 @@ template <class Types> class unit_sizes {
     /// Settles all of the plan but the number of frames. Sinks and window are there already.
     /// Errors: invalid_argument where storage would need more pages than their numbers can count.
     template <class Config, class Geometry>
-    [[nodiscard]] static status settle(const Config& c, const Geometry& g, cache_plan& p,
-                                       std::uint32_t& page_bytes) {
+    [[nodiscard, gnu::cold]] static status settle(const Config& c, const Geometry& g, cache_plan& p,
+                                                  std::uint32_t& page_bytes) {
         const typename types::clusterer_state cluster(c.clusterer, g);
         lane_sizes& s = p.sizes;
         // Behind a retention a window that holds everything is filled as any other: by way of units, of none.
@@ -60,7 +60,8 @@ template <class Types> class unit_sizes {
     }
 
     /// Adds the bytes of every part when each pool has `frames` frames.
-    static void measure(cache_plan& p, std::uint32_t frames, std::uint32_t page_bytes, memory_parts& m) {
+    [[gnu::cold]] static void measure(cache_plan& p, std::uint32_t frames, std::uint32_t page_bytes,
+                                      memory_parts& m) {
         size_flights(p, frames);
         p.frames = frames;
         const std::size_t lanes = std::size_t{p.max_sequences} * p.model.layers * p.model.lanes();
@@ -88,7 +89,7 @@ template <class Types> class unit_sizes {
   private:
     /// What index and remainder keep for each unit, and what they need while they work.
     template <class Config, class Geometry>
-    static void size_policies(const Config& c, const Geometry& g, cache_plan& p) noexcept {
+    [[gnu::cold]] static void size_policies(const Config& c, const Geometry& g, cache_plan& p) noexcept {
         const typename types::index_state index(c.index, g);
         const typename types::remainder_state rest(c.remainder, g);
         const summary_shape shape = p.model.summaries(p.max_entries);
@@ -103,8 +104,9 @@ template <class Types> class unit_sizes {
     }
 
     /// The least number of frames with which a pool can work at all.
-    static void size_frames(const page_format& format, const typename types::clusterer_state& cluster,
-                            std::uint32_t pool_lanes, cache_plan& p) noexcept {
+    [[gnu::cold]] static void size_frames(const page_format& format,
+                                          const typename types::clusterer_state& cluster,
+                                          std::uint32_t pool_lanes, cache_plan& p) noexcept {
         const lane_sizes& s = p.sizes;
         if constexpr (types::sequential) {
             static_cast<void>(cluster);
@@ -129,8 +131,8 @@ template <class Types> class unit_sizes {
         }
     }
 
-    [[nodiscard]] static status size_units(const typename types::clusterer_state& cluster,
-                                           const page_format& format, cache_plan& p) noexcept {
+    [[nodiscard, gnu::cold]] static status size_units(const typename types::clusterer_state& cluster,
+                                                      const page_format& format, cache_plan& p) noexcept {
         lane_sizes& s = p.sizes;
         p.max_entries = cluster.max_entries();
         p.unit_pages = format.pages_for(p.max_entries);

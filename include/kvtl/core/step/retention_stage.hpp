@@ -28,8 +28,8 @@ template <class Types> class retention_stage {
 
     /// `blocks`: the memory of the shard's rows; the rest is carved from `fixed`.
     template <class Config>
-    void init(const Config& c, const row_sizes<Types>& sizes, std::uint32_t index, carver& fixed,
-              std::span<std::byte> blocks) noexcept {
+    [[gnu::cold]] void init(const Config& c, const row_sizes<Types>& sizes, std::uint32_t index,
+                            carver& fixed, std::span<std::byte> blocks) noexcept {
         const retention_plan& p = sizes.plan;
         const auto m =
             retention_memory<Types>::take(p, c.retention, sizes.scores, sizes.budgets, fixed, fixed, fixed);

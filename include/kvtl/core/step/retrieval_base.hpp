@@ -28,10 +28,11 @@ template <class Types> class retrieval_base {
     using memory = shard_memory<types>;
 
     template <class Config>
-    void init(const cache_plan& p, const Config& config, const typename types::geometry& geometry,
-              std::uint32_t index, typename types::device& device, const typename types::lane_table& lanes,
-              carver& fixed, std::span<std::byte> frames, std::span<pool> pools,
-              std::uint64_t data_offset) noexcept {
+    [[gnu::cold]] void init(const cache_plan& p, const Config& config,
+                            const typename types::geometry& geometry, std::uint32_t index,
+                            typename types::device& device, const typename types::lane_table& lanes,
+                            carver& fixed, std::span<std::byte> frames, std::span<pool> pools,
+                            std::uint64_t data_offset) noexcept {
         plan_ = p;
         index_ = index;
         const memory m = memory::take(p, fixed, fixed);
@@ -139,8 +140,9 @@ template <class Types> class retrieval_base {
     /// Divides the shard's frames among its pools. Lanes of fixed groups have two kinds: page frames, then
     /// slots.
     template <class Config>
-    void make_pools(const Config& config, const page_format& format, std::span<std::byte> frames,
-                    std::span<pool> pools, carver& metadata) noexcept {
+    [[gnu::cold]] void make_pools(const Config& config, const page_format& format,
+                                  std::span<std::byte> frames, std::span<pool> pools,
+                                  carver& metadata) noexcept {
         const std::size_t pool_bytes = std::size_t{plan_.frames} * format.page_bytes;
         const std::size_t kinds = types::sequential ? 2 : 1;
         pools_ = pools.first(pools.size() / kinds);

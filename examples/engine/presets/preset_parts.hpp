@@ -1,0 +1,20 @@
+// What every compiled preset shares: kept out of their translation units, of which there is one per preset.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/io/any_io.hpp>
+
+#include "kv_cache.hpp"
+
+namespace engine {
+
+/// The device that cache_options::io names, with its path and limit.
+[[nodiscard]] kvtl::result<kvtl::any_io::config> device_of(const cache_options& o);
+
+/// The device of presets that need none.
+[[nodiscard]] kvtl::any_io::config memory_device();
+
+/// What the manager counted, as programs report it; `config` stays empty.
+[[nodiscard]] cache_stats stats_of(const kvtl::statistics& s, const kvtl::io_facts& facts);
+
+} // namespace engine

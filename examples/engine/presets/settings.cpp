@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+#include "presets/settings.hpp"
+
+#include <charconv>
+#include <sstream>
+#include <string_view>
+#include <type_traits>
+
+namespace engine {
+namespace {
+
+kvtl::error bad_setting(const setting& s, const std::string& why) {
+    return {kvtl::errc::invalid_argument,
+            "--set " + s.policy + "." + s.slot + "." + s.field + "=" + s.value + ": " + why};
+}
+
+template <class T> bool parse_value(const std::string& text, T& out) {
+    if constexpr (std::is_same_v<T, bool>) {
+        if (text != "0" && text != "1" && text != "true" && text != "false") return false;
+        out = text == "1" || text == "true";
+        return true;
+    } else {
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+        return error == std::errc{} && end == text.data() + text.size();
+    }
+}
+
+} // namespace
+
+void config_fields::add(const char* slot, const char* name, decltype(config_field::value) value) {
+    all.push_back({slot, name, value});
+}
+
+kvtl::result<int> apply_setting(const config_fields& fields, const setting& s) {
+    std::string slots;
+    bool slot_found = false;
+    for (const char* slot : fields.slots) {
+        slots += std::string(slots.empty() ? "" : ", ") + slot;
+        slot_found = slot_found || s.slot == slot;
+    }
+    if (!slot_found) return bad_setting(s, "no such slot; valid: " + slots);
+    std::string names;
+    for (const config_field& f : fields.all) {
+        if (s.slot != f.slot) continue;
+        names += std::string(names.empty() ? "" : ", ") + f.name;
+        if (s.field != f.name) continue;
+        if (!std::visit([&](auto* value) { return parse_value(s.value, *value); }, f.value))
+            return bad_setting(s, "not a value of this field");
+        return 0;
+    }
+    return bad_setting(s, "no such field; valid: " + (names.empty() ? "none" : names));
+}
+
+std::vector<std::pair<std::string, std::string>> list_settings(const config_fields& fields) {
+    std::vector<std::pair<std::string, std::string>> all;
+    for (const config_field& f : fields.all) {
+        std::ostringstream text;
+        text << std::boolalpha;
+        std::visit([&](const auto* value) { text << *value; }, f.value);
+        all.emplace_back(std::string(f.slot) + "." + f.name, text.str());
+    }
+    return all;
+}
+
+} // namespace engine
