@@ -42,8 +42,8 @@ random_reader::random_reader(const config& c, const std::function<void(std::uint
     plan.depth = c.max_depth;
     plan.max_in_flight = c.max_depth;
     plan.max_bytes = size_;
-    kvtl::any_io::config backend;
-    backend.use = *kvtl::any_io::parse(io_);
+    kvtl::backend_config backend;
+    backend.use = *kvtl::parse_backend(io_);
     backend.path = c.path;
     backend.keep_file = c.keep_file;
     backend.limit = c.limit;
@@ -52,13 +52,13 @@ random_reader::random_reader(const config& c, const std::function<void(std::uint
     if (!memory_) throw engine::run_failure("no memory for " + std::to_string(bytes) + " bytes of buffers");
     std::memset(memory_.get(), 0x5a, bytes); // real pages, and not the zeros that devices may compress away
     plan.arena = {memory_.get(), bytes};
-    auto opened = kvtl::any_io::open(backend, plan);
+    auto opened = kvtl::any_io::open(kvtl::any_backend(backend), plan);
     if (!opened && opened.error().code == kvtl::errc::unsupported && io_ == "uring") {
         std::fprintf(stderr, "kvtl-bench: warning: io_uring cannot be used (%s); using posix\n",
                      opened.error().message.c_str());
-        backend.use = kvtl::any_io::backend::posix;
+        backend.use = kvtl::backend::posix;
         io_ = "posix";
-        opened = kvtl::any_io::open(backend, plan);
+        opened = kvtl::any_io::open(kvtl::any_backend(backend), plan);
     }
     if (!opened) throw engine::bad_input(opened.error().message);
     device_.emplace(std::move(*opened));

@@ -5,7 +5,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/io/any_io.hpp>
+#include <kvtl/io/backends.hpp>
 
 #include "scratch_files.hpp"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "reuse.hpp"
 
+#include <kvtl/io/backends.hpp>
 #include <kvtl/policies/replace_cluster_aligned.hpp>
 #include <kvtl/policies/replace_fifo.hpp>
 #include <kvtl/policies/replace_lfu.hpp>
@@ -47,11 +48,11 @@ manager::config cache_config(const decode_options& o, std::size_t attend_tokens,
     c.max_tokens = o.context + o.steps;
     c.memory_bytes = static_cast<std::size_t>(mib * (1 << 20));
     c.attend_tokens = attend_tokens;
-    c.io.use = *kvtl::any_io::parse(o.io);
-    c.io.path = o.kv_path;
+    c.io = kvtl::any_backend({.use = *kvtl::parse_backend(o.io), .path = o.kv_path});
     for (const engine::setting& s : o.settings)
         if (s.policy == traced_dynakv::name)
-            if (auto done = engine::detail::apply(c, s); !done) throw engine::bad_input(done.error().message);
+            if (auto done = engine::apply_setting(engine::fields_of(c), s); !done)
+                throw engine::bad_input(done.error().message);
     if constexpr (requires { manager::fitted(c); })
         if (o.fit) {
             auto fitting = manager::fitted(c);
@@ -149,7 +150,7 @@ json one_row(const decode_options& o, workload& w, std::size_t attend_tokens, do
 
     const kvtl::statistics stats = opened->stats();
     json settings = {{"attend_tokens", attend_tokens}, {"memory_mib", mib}};
-    for (const auto& [name, value] : engine::detail::listing(config)) settings[name] = value;
+    for (const auto& [name, value] : engine::list_settings(engine::fields_of(config))) settings[name] = value;
     json row = {
         {"policy", "dynakv"},     {"shape", o.shape_name},       {"context", o.context},
         {"steps", o.steps},       {"workload", o.workload},      {"io", std::string(opened->facts().name)},

@@ -1,6 +1,6 @@
 // No device allocates between open() and its end: every way to get memory is counted.
 // SPDX-License-Identifier: MIT
-#include <kvtl/io/any_io.hpp>
+#include <kvtl/io/backends.hpp>
 #include <kvtl/io/faulty.hpp>
 
 #include "contracts/io.hpp"
@@ -66,13 +66,13 @@ TEST_CASE("no device allocates after it was opened") {
     const std::string path = folder.file("a.kv");
     busy<in_memory>({});
     busy<posix_file>({.path = path});
-    busy<any_io>({.use = any_io::backend::posix, .path = path});
+    busy<any_io>(any_backend({.use = backend::posix, .path = path}));
     const auto faults = std::make_shared<io_faults>();
     faults->hold_percent = 30;
     busy<faulty<in_memory>>({.inner = {}, .faults = faults});
 #if defined(KVTL_HAS_URING) && KVTL_HAS_URING
     busy<uring_file>({.path = path});
     busy<uring_file>({.path = path, .register_arena = false});
-    busy<any_io>({.use = any_io::backend::uring, .path = path});
+    busy<any_io>(any_backend({.use = backend::uring, .path = path}));
 #endif
 }
