@@ -142,7 +142,7 @@ void replay_at(const access_sequence& s, std::span<const access> accesses, std::
 
 json one_row(const decode_options& o, workload& w, std::size_t attend_tokens, double mib) {
     decision_log log;
-    const manager::config config = cache_config(o, attend_tokens, mib, log);
+    manager::config config = cache_config(o, attend_tokens, mib, log);
     const scratch_file file(o.kv_path);
     auto opened = manager::open(config);
     if (!opened) throw engine::bad_input("dynakv: " + opened.error().message);
