@@ -1,13 +1,44 @@
 // SPDX-License-Identifier: MIT
 #include "fit_calibration.hpp"
 
+#include <kvtl/policies/support/position_table.hpp>
+
 #include "fit.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <vector>
 
 namespace bench {
+
+namespace {
+
+/// The rotation that presets take for granted when nobody names one: base 10,000, all channels.
+class position_turns {
+  public:
+    position_turns(std::uint32_t dim, std::size_t tokens) : dim_(dim) {
+        std::vector<double> frequency(dim / 2);
+        for (std::size_t i = 0; i < frequency.size(); ++i)
+            frequency[i] = std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(frequency.size()));
+        const auto most = static_cast<std::uint32_t>(tokens);
+        memory_.resize(kvtl::position_table::bytes(dim / 2, most) / sizeof(float));
+        table_ = kvtl::position_table(std::as_writable_bytes(std::span(memory_)), frequency, most, false);
+    }
+    /// keys: (tokens, H, D), to what they were before RoPE.
+    void take_back(std::vector<float>& keys, std::size_t tokens) const {
+        const std::size_t row = keys.size() / tokens;
+        for (std::size_t i = 0; i < keys.size(); i += dim_)
+            table_.turn_back(keys.data() + i, static_cast<std::uint32_t>(i / row));
+    }
+
+  private:
+    std::uint32_t dim_;
+    std::vector<float> memory_;
+    kvtl::position_table table_;
+};
+
+} // namespace
 
 kvtl::status fit_calibration(const kvtl::shape& shape, workload& sample, const std::string& path) {
     constexpr std::uint64_t any_model = 0; // generated data have no weights to belong to
@@ -16,10 +47,14 @@ kvtl::status fit_calibration(const kvtl::shape& shape, workload& sample, const s
         // No policy keeps more than an eighth of the directions; small models keep up to a head's worth.
         engine::calibration_fit fit(shape, {.rank = std::min(keys_wide, std::max(64U, keys_wide / 8))});
         const std::size_t tokens = sample.prompt_tokens();
-        std::vector<float> keys(tokens * sample.key_floats()), queries(tokens * sample.query_floats());
+        std::vector<float> keys(tokens * sample.key_floats()), values(keys.size()),
+            queries(tokens * sample.query_floats());
+        const position_turns turns(shape.head_dim, tokens);
         for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
-            sample.rows(0, layer, 0, tokens, {.q = queries, .k = keys});
+            sample.rows(0, layer, 0, tokens, {.q = queries, .k = keys, .v = values});
             fit.add(layer, keys, queries);
+            turns.take_back(keys, tokens);
+            fit.add_entries(layer, keys, values);
         }
         fit.finish().write(path, any_model);
     } catch (const std::exception& e) {

@@ -38,14 +38,22 @@ struct sample {
     std::vector<float> skew = oracle::normal_values(2 * 2 * 4 * 4, 3);
     std::vector<std::uint32_t> channels = {0, 1, 1, 0, 1, 0, 0, 1};
     std::vector<float> map = oracle::normal_values(16 * 16, 4);
+    std::vector<float> joint_keys = oracle::normal_values(2 * 8 * 8, 5),
+                       head_values = oracle::normal_values(2 * 2 * 4 * 4, 6);
 
-    void write(const std::string& path, std::uint64_t id = fingerprint) const {
+    void write(const std::string& path, std::uint64_t id = fingerprint, bool of_entries = false) const {
         calibration_writer out(small, id);
         REQUIRE(out.add(kind::joint_adapter, 3, adapter, true));
         REQUIRE(out.add(kind::pca_basis, 4, pca));
         REQUIRE(out.add(kind::skew_basis, 4, skew));
         REQUIRE(out.add_channels(2, channels, 2));
         REQUIRE(out.add(kind::query_map, 16, map));
+        if (of_entries) {
+            REQUIRE(out.add(kind::joint_keys, 8, joint_keys, true));
+            REQUIRE(out.add(kind::joint_values, 8, joint_keys));
+            REQUIRE(out.add(kind::head_keys, 4, head_values, true));
+            REQUIRE(out.add(kind::head_values, 4, head_values));
+        }
         REQUIRE(out.write(path));
     }
 };
@@ -77,7 +85,7 @@ bool says(const std::string& message, const char* part) {
 TEST_CASE("every section comes back where it belongs") {
     const folder here;
     const sample s;
-    s.write(here.file("a.cal"));
+    s.write(here.file("a.cal"), fingerprint, true);
     CHECK(!std::filesystem::exists(here.file("a.cal.part")));
     const auto loaded =
         calibration::load(here.file("a.cal"), small, {.kinds = every_kind, .fingerprint = fingerprint});
@@ -87,6 +95,12 @@ TEST_CASE("every section comes back where it belongs") {
     CHECK(v.pre_rope(kind::joint_adapter));
     CHECK(!v.pre_rope(kind::pca_basis));
     CHECK(v.pair_distance() == 2);
+    CHECK(v.heads(kind::joint_keys) == 1);
+    CHECK(v.heads(kind::head_values) == 2);
+    CHECK(v.pre_rope(kind::joint_keys));
+    CHECK(v.basis(kind::joint_keys, 1, 0).count == 8);
+    CHECK(v.basis(kind::joint_keys, 1, 0).row(7)[3] == s.joint_keys[64 + 7 * 8 + 3]);
+    CHECK(v.basis(kind::head_values, 1, 1).row(2)[1] == s.head_values[3 * 16 + 2 * 4 + 1]);
     for (std::uint32_t l = 0; l < 2; ++l) {
         REQUIRE(v.adapter(l).count == 3);
         REQUIRE(v.adapter(l).dim == 8);

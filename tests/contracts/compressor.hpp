@@ -49,10 +49,11 @@ template <class Policy> struct encoded {
     std::vector<std::byte> page;
     std::uint32_t n;
 
-    encoded(const record_shape& s, std::uint32_t entries, kind what, std::uint64_t seed)
-        : shape(s), codec(typename Policy::config{}, s),
-          format(page_format::packed(codec.bytes(), entries, Policy::ragged)), k(entries * s.width()),
-          v(entries * s.width()), page(format.page_bytes, std::byte{0xEE}), n(entries) {
+    encoded(const record_shape& s, std::uint32_t entries, kind what, std::uint64_t seed,
+            const codec_type& of_lane)
+        : shape(s), codec(of_lane), format(page_format::packed(codec.bytes(), entries, Policy::ragged)),
+          k(entries * s.width()), v(entries * s.width()), page(format.page_bytes, std::byte{0xEE}),
+          n(entries) {
         oracle::generator random(seed);
         for (std::uint32_t i = 0; i < n; ++i) {
             fill(&k[i * s.width()], what, random);
@@ -63,7 +64,7 @@ template <class Policy> struct encoded {
         for (std::uint32_t i = 0; i < n; ++i) {
             std::fill(record.begin(), record.end(), std::byte{0xAB});
             std::byte* value = record.data() + codec.bytes().key + 8;
-            const std::uint32_t kb = codec.encode_key(&k[i * s.width()], record.data());
+            const std::uint32_t kb = codec.encode_key(&k[i * s.width()], i, record.data());
             const std::uint32_t vb = codec.encode_value(&v[i * s.width()], value);
             REQUIRE(kb <= codec.bytes().key);
             REQUIRE(vb <= codec.bytes().value);
@@ -118,6 +119,16 @@ double round_trip_error(const encoded<Policy>& e, const std::vector<typename Pol
     return error.value();
 }
 
+/// Codecs that keep sums of a row's numbers: the error of each goes with the largest of them all.
+template <class Policy>
+inline constexpr bool mixes = Policy::relative_error == std::numeric_limits<double>::infinity();
+template <class Plain> std::vector<double> largest_of(const std::vector<Plain>& rows, std::size_t width) {
+    std::vector<double> largest(rows.size() / width, 0.0);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+        largest[i / width] = std::max(largest[i / width], std::fabs(oracle::value(rows[i])));
+    return largest;
+}
+
 /// Softmax attention in double precision over decoded rows of one head. out: (G, D), then the mass of each
 /// entry, (G, N).
 template <class Plain>
@@ -148,8 +159,16 @@ std::vector<double> attend_decoded(const record_shape& s, std::uint32_t head, co
 
 } // namespace compressor_suite
 
-/// For head sizes, lanes of one and of several heads, and every kind of rows.
-template <class Policy> void compressor_contract() {
+/// The codec of a lane, for codecs that need no more than their config.
+template <class Policy> struct by_config {
+    auto operator()(const record_shape& s) const {
+        return typename Policy::template state<compressor_suite::any_model>(typename Policy::config{}, s);
+    }
+};
+
+/// For head sizes, lanes of one and of several heads, and every kind of rows. make(record_shape) gives the codec of a
+/// lane, ready to encode.
+template <class Policy, class Make = by_config<Policy>> void compressor_contract(const Make& make = {}) {
     using namespace compressor_suite;
     using G = any_model;
     static_assert(compressor_for<Policy, G>);
@@ -177,7 +196,7 @@ template <class Policy> void compressor_contract() {
                     CAPTURE(dim);
                     CAPTURE(heads);
                     CAPTURE(static_cast<int>(what));
-                    const encoded<Policy> e({heads, dim}, 9, what, ++seed);
+                    const encoded<Policy> e({heads, dim}, 9, what, ++seed, make({heads, dim}));
                     const auto k = e.decoded(true), v = e.decoded(false);
                     CHECK(round_trip_error(e, e.k, k) <= Policy::relative_error);
                     CHECK(round_trip_error(e, e.v, v) <= Policy::relative_error);
@@ -189,10 +208,10 @@ template <class Policy> void compressor_contract() {
     }
     SUBCASE("equal rows give equal records, whatever lay there before") {
         const record_shape s{3, 80};
-        const encoded<Policy> e(s, 4, kind::normal, 77);
+        const encoded<Policy> e(s, 4, kind::normal, 77, make(s));
         std::vector<std::byte> a(e.codec.bytes().key, std::byte{0x11}), b(a.size(), std::byte{0xFE});
-        const std::uint32_t n = e.codec.encode_key(e.k.data(), a.data());
-        CHECK(e.codec.encode_key(e.k.data(), b.data()) == n);
+        const std::uint32_t n = e.codec.encode_key(e.k.data(), 0, a.data());
+        CHECK(e.codec.encode_key(e.k.data(), 0, b.data()) == n);
         CHECK(std::equal(a.begin(), a.begin() + n, b.begin()));
     }
     SUBCASE("scores and sums from records equal those of decoded rows") {
@@ -204,7 +223,7 @@ template <class Policy> void compressor_contract() {
                     CAPTURE(group);
                     CAPTURE(static_cast<int>(what));
                     const std::uint32_t n = 19, heads = 2;
-                    const encoded<Policy> e({heads, dim}, n, what, ++seed);
+                    const encoded<Policy> e({heads, dim}, n, what, ++seed, make({heads, dim}));
                     const auto k = e.decoded(true), v = e.decoded(false);
                     const auto q = oracle::normal_values<float>(group * dim, ++seed);
                     std::vector<float> weight(group * simd::attend_block, NAN);
@@ -212,6 +231,7 @@ template <class Policy> void compressor_contract() {
                     for (std::size_t g = 0; g < group; ++g)
                         for (std::uint32_t i = 0; i < n; ++i)
                             weight[g * simd::attend_block + i] = static_cast<float>(random.uniform());
+                    const auto largest_k = largest_of(k, heads * dim), largest_v = largest_of(v, heads * dim);
                     for (std::uint32_t head = 0; head < heads; ++head) {
                         std::vector<float> out(group * 40, -7.0F), acc(group * (dim + 3), 0.5F);
                         e.codec.score(q.data(), dim, group, e.keys(), head, out.data(), 40);
@@ -224,7 +244,9 @@ template <class Policy> void compressor_contract() {
                                     const double x = oracle::value(k[(i * heads + head) * dim + d]) *
                                                      static_cast<double>(q[g * dim + d]);
                                     exact += x;
-                                    size += std::fabs(x);
+                                    size += mixes<Policy> ? largest_k[i] *
+                                                                std::fabs(static_cast<double>(q[g * dim + d]))
+                                                          : std::fabs(x);
                                 }
                                 error.relative(static_cast<double>(out[g * 40 + i]), exact, size);
                             }
@@ -235,7 +257,8 @@ template <class Policy> void compressor_contract() {
                                     const double x = oracle::value(v[(i * heads + head) * dim + d]) *
                                                      static_cast<double>(weight[g * simd::attend_block + i]);
                                     exact += x;
-                                    size += std::fabs(x);
+                                    size += mixes<Policy> ? largest_v[i] * weight[g * simd::attend_block + i]
+                                                          : std::fabs(x);
                                 }
                                 error.relative(static_cast<double>(acc[g * (dim + 3) + d]), exact, size);
                             }
@@ -244,7 +267,7 @@ template <class Policy> void compressor_contract() {
                         // Decoded rows are rounded to the plain type, records are not.
                         // A subnormal f16 has few digits left.
                         const bool few = what == kind::denormal && rounding<Policy> > 0;
-                        CHECK(error.value() <= 2e-6 + (few ? 0.01 : rounding<Policy>));
+                        CHECK(error.value() <= 2e-6 + (few ? 0.2 : rounding<Policy>));
                     }
                 }
     }
@@ -257,7 +280,7 @@ template <class Policy> void compressor_contract() {
                     CAPTURE(group);
                     CAPTURE(weighted);
                     const std::uint32_t dim = 80, heads = 3, head = 1;
-                    const encoded<Policy> e({heads, dim}, n, kind::normal, ++seed);
+                    const encoded<Policy> e({heads, dim}, n, kind::normal, ++seed, make({heads, dim}));
                     const auto k = e.decoded(true), v = e.decoded(false);
                     const auto q = oracle::normal_values<float>(group * dim, ++seed);
                     std::vector<float> log_weight;

@@ -53,6 +53,9 @@ class any_cache {
     std::vector<float> external_;
 };
 
+constexpr const char* low_rank[] = {"dynakv_lr_energy", "kvswap_lr", "flexgen_lr", "dynakv_head_lr",
+                                    "quest_head_lr"};
+
 struct options : engine::cache_options {
     options(std::string_view name, const kvtl::shape& model, std::size_t most) {
         policy = std::string(name);
@@ -65,6 +68,7 @@ struct options : engine::cache_options {
             settings.push_back({p, "selector", "alpha", "1e9"});
         settings.push_back({"squeezed", "selector", "share", "0"});
         settings.push_back({"shadowkv", "index", "rank", "100000"}); // no approximation: all directions
+        for (const char* p : low_rank) settings.push_back({p, "compressor", "share", "1"});
     }
 };
 
@@ -90,6 +94,10 @@ class bases_file {
         require_ok(out.add(kvtl::calibration_kind::joint_adapter, width, adapter));
         require_ok(out.add(kvtl::calibration_kind::pca_basis, m.head_dim, basis));
         require_ok(out.add(kvtl::calibration_kind::skew_basis, m.head_dim, basis));
+        require_ok(out.add(kvtl::calibration_kind::joint_keys, width, adapter));
+        require_ok(out.add(kvtl::calibration_kind::joint_values, width, adapter));
+        require_ok(out.add(kvtl::calibration_kind::head_keys, m.head_dim, basis));
+        require_ok(out.add(kvtl::calibration_kind::head_values, m.head_dim, basis));
         require_ok(out.add_channels(pairs, channels, 1));
         require_ok(out.write(path_));
     }
@@ -124,8 +132,9 @@ std::size_t inputs_of(std::string_view policy, const kvtl::shape& m) {
     return gate_inputs(engine::policy_wants(policy), m, std::size_t{m.query_heads} * m.head_dim);
 }
 
-/// ShadowKV's keys come back from f16 coefficients and two rotations; bytes are within half a code.
+/// Low-rank keys come back from f16 coefficients and two rotations; bytes are within half a code.
 double tolerance_of(std::string_view policy, double otherwise = exact) {
+    if (std::find(std::begin(low_rank), std::end(low_rank), policy) != std::end(low_rank)) return 5e-2;
     return policy == "shadowkv" ? 5e-2 : policy.ends_with("_int8") ? 0.15 : otherwise;
 }
 /// Chunks that wait for a prompt's last one take what memory leaves: the least holds a prompt in one chunk where

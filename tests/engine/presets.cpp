@@ -54,6 +54,9 @@ struct tiny {
         for (const char* name : {"infinigen", "infinigen_star", "infinigen_star_reuse"})
             o.settings.push_back({name, "selector", "alpha", "1e9"});
         o.settings.push_back({"squeezed", "selector", "share", "0"});
+        for (const char* name :
+             {"dynakv_lr_energy", "kvswap_lr", "flexgen_lr", "dynakv_head_lr", "quest_head_lr"})
+            o.settings.push_back({name, "compressor", "share", "1"});
         o.shards = 2;
         o.io = io;
         o.path = scratch_file(policy.c_str());

@@ -19,7 +19,7 @@ TEST_CASE("a record is a scale and D codes for every head") {
     const std::vector<float> row{0.0F, 1.0F, -2.54F, 0.0049F, 0.031F, 2.54F, -1.262F, 0.62F};
     const int8_row<float>::state<geometry<shape{}>> eight({}, {1, 8});
     std::vector<std::byte> record(12);
-    CHECK(eight.encode_key(row.data(), record.data()) == 12);
+    CHECK(eight.encode_key(row.data(), 0, record.data()) == 12);
     float scale = 0;
     std::memcpy(&scale, record.data(), 4);
     CHECK(scale == doctest::Approx(0.02));

@@ -16,6 +16,7 @@
 #include <kvtl/presets/kvswap.hpp>
 #include <kvtl/presets/learned.hpp>
 #include <kvtl/presets/loki.hpp>
+#include <kvtl/presets/low_rank.hpp>
 #include <kvtl/presets/merging.hpp>
 #include <kvtl/presets/pqcache.hpp>
 #include <kvtl/presets/query_free.hpp>
@@ -58,6 +59,11 @@ constexpr named typedefs[] = {
     TYPEDEF(full),
     TYPEDEF(dynakv),
     TYPEDEF(dynakv_static),
+    TYPEDEF(dynakv_lr_energy),
+    TYPEDEF(kvswap_lr),
+    TYPEDEF(flexgen_lr),
+    TYPEDEF(dynakv_head_lr),
+    TYPEDEF(quest_head_lr),
     TYPEDEF(dynakv_sequence_order),
     TYPEDEF(dynakv_unit_contiguous),
     TYPEDEF(dynakv_lru),

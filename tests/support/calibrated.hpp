@@ -38,16 +38,18 @@ inline std::vector<float> random_rotation(std::size_t n, std::uint64_t seed) {
     return rows;
 }
 
-/// Joint adapter of `rank` and rotations for both kinds of bases, different for every layer and head.
+/// Joint adapter of `rank` and rotations for all kinds of bases, different for every layer and head.
 inline void add_random_bases(kvtl::calibration_writer& out, const kvtl::shape& model, std::uint32_t rank,
                              std::uint64_t seed) {
     const std::size_t width = std::size_t{model.kv_heads} * model.head_dim;
-    std::vector<float> adapter, pca, skew;
+    std::vector<float> adapter, pca, skew, joint_keys, joint_values;
     const auto append = [](std::vector<float>& to, const std::vector<float>& what, std::size_t n) {
         to.insert(to.end(), what.begin(), what.begin() + static_cast<std::ptrdiff_t>(n));
     };
     for (std::uint32_t l = 0; l < model.layers; ++l) {
         append(adapter, random_rotation(width, ++seed), rank * width);
+        append(joint_keys, random_rotation(width, ++seed), width * width);
+        append(joint_values, random_rotation(width, ++seed), width * width);
         for (std::uint32_t h = 0; h < model.kv_heads; ++h) {
             const std::size_t square = std::size_t{model.head_dim} * model.head_dim;
             append(pca, random_rotation(model.head_dim, ++seed), square);
@@ -57,6 +59,10 @@ inline void add_random_bases(kvtl::calibration_writer& out, const kvtl::shape& m
     REQUIRE(out.add(kvtl::calibration_kind::joint_adapter, rank, adapter));
     REQUIRE(out.add(kvtl::calibration_kind::pca_basis, model.head_dim, pca));
     REQUIRE(out.add(kvtl::calibration_kind::skew_basis, model.head_dim, skew));
+    REQUIRE(out.add(kvtl::calibration_kind::joint_keys, static_cast<std::uint32_t>(width), joint_keys));
+    REQUIRE(out.add(kvtl::calibration_kind::joint_values, static_cast<std::uint32_t>(width), joint_values));
+    REQUIRE(out.add(kvtl::calibration_kind::head_keys, model.head_dim, pca));
+    REQUIRE(out.add(kvtl::calibration_kind::head_values, model.head_dim, skew));
 }
 /// The same as a file.
 inline void write_calibration(const std::string& path, const kvtl::shape& model, std::uint32_t rank,

@@ -93,9 +93,9 @@ lane_content look_at(Cache& cache, io_log& log, const drift& data, std::uint32_t
     if constexpr (!types::plain_records) {
         std::vector<std::byte> scratch(l.sizes().record.entry());
         for (std::uint32_t t = 0; t < data.tokens(); ++t)
-            by_record[text_of(kvtl::record_of<types>(store.codec(), l.sizes().record,
+            by_record[text_of(kvtl::record_of<types>(store.codec(id), l.sizes().record,
                                                      data.key(layer, t, lane), data.value(layer, t, lane),
-                                                     0.0F, scratch))] = t;
+                                                     {t, 0.0F}, scratch))] = t;
     }
     const auto token_in = [&](const std::byte* page, std::uint32_t row) {
         if constexpr (types::plain_records) {

@@ -32,7 +32,7 @@ struct leading_numbers {
             const auto most = static_cast<std::uint32_t>((shape_.width() + 1) * sizeof(float));
             return {most, most};
         }
-        std::uint32_t encode_key(const float* row, std::byte* record) const noexcept {
+        std::uint32_t encode_key(const float* row, std::uint32_t, std::byte* record) const noexcept {
             std::uint32_t n = shape_.width();
             while (n > 0 && row[n - 1] == 0.0F) --n;
             std::memcpy(record, &n, sizeof n);
@@ -40,7 +40,7 @@ struct leading_numbers {
             return static_cast<std::uint32_t>((n + 1) * sizeof(float));
         }
         std::uint32_t encode_value(const float* row, std::byte* record) const noexcept {
-            return encode_key(row, record);
+            return encode_key(row, 0, record);
         }
         void decode_keys(const kvtl::records_view& records, float* rows) const noexcept {
             for (std::size_t i = 0; i < records.count; ++i)
@@ -91,8 +91,8 @@ struct worn_numbers : leading_numbers {
 
       public:
         using base::base;
-        std::uint32_t encode_key(const float* row, std::byte* record) const noexcept {
-            const std::uint32_t bytes = base::encode_key(row, record);
+        std::uint32_t encode_key(const float* row, std::uint32_t, std::byte* record) const noexcept {
+            const std::uint32_t bytes = base::encode_key(row, 0, record);
             for (std::uint32_t at = sizeof(std::uint32_t); at < bytes; at += sizeof(float)) {
                 float x = 0;
                 std::memcpy(&x, record + at, sizeof x);
@@ -102,7 +102,7 @@ struct worn_numbers : leading_numbers {
             return bytes;
         }
         std::uint32_t encode_value(const float* row, std::byte* record) const noexcept {
-            return encode_key(row, record);
+            return encode_key(row, 0, record);
         }
     };
 };

@@ -75,6 +75,7 @@ std::vector<bool> top(const std::vector<double>& scores, std::size_t count) {
 struct calibration_fit::sums {
     std::uint64_t tokens = 0;
     matrix keys;                 ///< (H*D, H*D), lower half
+    matrix keys_before, values;  ///< likewise of keys before RoPE and of values; empty without any
     std::vector<matrix> queries; ///< per KV head (D, D), lower half
     matrix agreement;            ///< (H, D/2) sum over the queries asked of the share of top keys found
     double asked = 0;            ///< queries asked per KV head
@@ -174,6 +175,21 @@ void calibration_fit::add(std::uint32_t layer, std::span<const float> keys, std:
     to.query_energy += q.squaredNorm();
 }
 
+void calibration_fit::add_entries(std::uint32_t layer, std::span<const float> k_pre,
+                                  std::span<const float> v) {
+    sums& to = *layers_.at(layer);
+    const std::size_t row = std::size_t{shape_.kv_heads} * shape_.head_dim;
+    if (k_pre.size() != v.size() || v.size() % row != 0)
+        throw bad_input("calibration: " + std::to_string(k_pre.size()) + " numbers of keys before RoPE and " +
+                        std::to_string(v.size()) + " of values are not of one number of tokens");
+    const auto add = [row](matrix& sum, std::span<const float> rows) {
+        if (sum.size() == 0) sum = matrix::Zero(index(row), index(row));
+        sum.selfadjointView<Eigen::Lower>().rankUpdate(view(rows, row).cast<double>().transpose());
+    };
+    add(to.keys_before, k_pre);
+    add(to.values, v);
+}
+
 fitted calibration_fit::finish() const {
     fitted out;
     out.shape = shape_;
@@ -189,6 +205,20 @@ fitted calibration_fit::finish() const {
         energy.adapter = joint.share(options_.rank);
         const double all = std::max(joint.energy.sum(), 1e-300);
         for (const double e : joint.energy) energy.spectrum.push_back(e / all);
+
+        const auto add_spectrum = [&](const matrix& gram, std::vector<float>& all_heads,
+                                      std::vector<float>& by_head) {
+            if (gram.size() == 0) return 0.0;
+            const std::size_t width = shape_.kv_heads * dim;
+            const basis whole(gram);
+            whole.append_to(all_heads, width);
+            for (std::size_t h = 0; h < shape_.kv_heads; ++h)
+                basis(gram.block(index(h * dim), index(h * dim), index(dim), index(dim)))
+                    .append_to(by_head, dim);
+            return whole.share(std::max<std::size_t>(1, width / 4));
+        };
+        energy.joint_keys_quarter = add_spectrum(from.keys_before, out.joint_keys, out.head_keys);
+        energy.joint_values_quarter = add_spectrum(from.values, out.joint_values, out.head_values);
 
         for (std::size_t h = 0; h < shape_.kv_heads; ++h) {
             const auto heads = static_cast<double>(shape_.kv_heads);
@@ -241,6 +271,13 @@ void fitted::write(const std::string& path, std::uint64_t fingerprint) const {
     insist(file.add(kind::skew_basis, shape.head_dim, skew));
     insist(file.add_channels(options.channels, channels, options.pair_distance));
     if (!query_map.empty()) insist(file.add(kind::query_map, shape.query_heads * shape.head_dim, query_map));
+    const std::uint32_t width = shape.kv_heads * shape.head_dim;
+    if (!joint_keys.empty()) {
+        insist(file.add(kind::joint_keys, width, joint_keys, true));
+        insist(file.add(kind::joint_values, width, joint_values));
+        insist(file.add(kind::head_keys, shape.head_dim, head_keys, true));
+        insist(file.add(kind::head_values, shape.head_dim, head_values));
+    }
     insist(file.write(path));
 }
 

@@ -123,6 +123,8 @@ nlohmann::json to_json(const engine::fitted& f, std::uint64_t fingerprint) {
         layers.push_back({{"layer", l},
                           {"adapter_energy", e.adapter},
                           {"adapter_energy_by_rank", by_rank},
+                          {"joint_keys_energy_quarter", e.joint_keys_quarter},
+                          {"joint_values_energy_quarter", e.joint_values_quarter},
                           {"pca_energy_quarter", e.pca_quarter},
                           {"skew_energy_quarter", e.skew_quarter},
                           {"channel_agreement", e.channels},
@@ -161,12 +163,12 @@ void run(arguments a) {
     std::optional<engine::gate_fit> gates;
     if (!a.gates.empty()) gates.emplace(hyper.shape);
     std::vector<float> queries_before; // of the previous layer, for the query map
-    engine::listening_cache cache(hyper.shape, a.fit.pre_rope,
-                                  [&](std::uint32_t layer, const kvtl::layer_input& in) {
-                                      if (gates) gates->add(layer, in);
-                                      fit.add(layer, a.fit.pre_rope ? in.k_pre : in.k, in.q, queries_before);
-                                      queries_before.assign(in.q.begin(), in.q.end());
-                                  });
+    engine::listening_cache cache(hyper.shape, true, [&](std::uint32_t layer, const kvtl::layer_input& in) {
+        if (gates) gates->add(layer, in);
+        fit.add(layer, a.fit.pre_rope ? in.k_pre : in.k, in.q, queries_before);
+        fit.add_entries(layer, in.k_pre, in.v);
+        queries_before.assign(in.q.begin(), in.q.end());
+    });
     const std::size_t used = std::min(tokens.size(), a.max_tokens);
     const std::size_t piece = std::min<std::size_t>(a.piece_tokens, hyper.context);
     engine::thread_pool pool(a.threads);

@@ -39,6 +39,11 @@ template <class Config> void describe_rope(Config& c, const cache_options& o) {
         c.position.dims = static_cast<std::uint32_t>(2 * o.rope_frequencies.size());
         c.position.neighbours = o.rope_neighbours;
     }
+    if constexpr (requires { c.compressor.frequencies; }) {
+        c.compressor.frequencies = o.rope_frequencies;
+        c.compressor.dims = static_cast<std::uint32_t>(2 * o.rope_frequencies.size());
+        c.compressor.neighbours = o.rope_neighbours;
+    }
     if constexpr (requires { c.index.first_position; }) c.index.first_position = c.sink_tokens;
 }
 

@@ -15,6 +15,12 @@ set(KVTL_PRESET_TABLE
     "snapkv_int8 int8"
     "dynakv_int8 int8"
     "kvswap_int8 int8"
+    # Entries with as many numbers as each token needs
+    "dynakv_lr_energy low_rank"
+    "kvswap_lr low_rank"
+    "flexgen_lr low_rank"
+    "dynakv_head_lr low_rank"
+    "quest_head_lr low_rank"
     # Other clusters
     "clusterkv clusterkv"
     "retroinfer retroinfer"

@@ -42,6 +42,15 @@ struct calibration_request {
     std::uint64_t fingerprint = 0; ///< of the model; 0 fits every file
 };
 
+/// The names of a set of kinds, for errors.
+[[nodiscard, gnu::cold]] inline std::string kind_names(std::uint32_t kinds) {
+    std::string text;
+    for (std::uint32_t k = 0; k < calibration_kinds; ++k)
+        if ((kinds >> k & 1U) != 0)
+            text += (text.empty() ? "" : ", ") + std::string(calibration_kind_names[k]);
+    return text.empty() ? "none" : text;
+}
+
 /// Reads what is in memory. Asking for a kind that was not loaded is an error of the program.
 class calibration_view {
   public:
@@ -62,6 +71,13 @@ class calibration_view {
     [[nodiscard]] rows_view<float> skew_basis(std::uint32_t layer, std::uint32_t head) const noexcept {
         return block(calibration_kind::skew_basis, layer, head);
     }
+    /// (r, columns) of any kind of directions: block `head` of a layer, 0 where heads are joint.
+    [[nodiscard]] rows_view<float> basis(calibration_kind k, std::uint32_t layer,
+                                         std::uint32_t head) const noexcept {
+        return block(k, layer, head);
+    }
+    /// Bases per layer.
+    [[nodiscard]] std::size_t heads(calibration_kind k) const noexcept { return at(k).extents.blocks; }
     /// (HQ*D, HQ*D), layer >= 1: row j dot the query of layer - 1 is element j of the query of `layer`.
     [[nodiscard]] rows_view<float> query_map(std::uint32_t layer) const noexcept {
         return block(calibration_kind::query_map, layer - 1, 0);
@@ -136,8 +152,8 @@ class calibration_file {
         std::uint32_t present = 0;
         for (const calibration_section& s : f.sections()) present |= kind_bit(s.kind);
         if ((want.kinds & ~present) != 0)
-            return f.refuse(errc::file_refused, "has no section " + names_of(want.kinds & ~present) +
-                                                    "; it has " + names_of(present));
+            return f.refuse(errc::file_refused, "has no section " + kind_names(want.kinds & ~present) +
+                                                    "; it has " + kind_names(present));
         f.kinds_ = want.kinds != 0 ? want.kinds : present;
         f.rank_ = want.rank;
         for (const calibration_section& s : f.sections())
@@ -323,14 +339,6 @@ class calibration_file {
         for (std::size_t i = 16; i-- > 0; x >>= 4) text[i] = "0123456789abcdef"[x & 15];
         return text;
     }
-    [[nodiscard]] static std::string names_of(std::uint32_t kinds) {
-        std::string text;
-        for (std::uint32_t k = 0; k < calibration_kinds; ++k)
-            if ((kinds >> k & 1U) != 0)
-                text += (text.empty() ? "" : ", ") + std::string(calibration_kind_names[k]);
-        return text.empty() ? "none" : text;
-    }
-
     std::string path_;
     int fd_ = -1;
     calibration_header header_{};

@@ -8,6 +8,10 @@
 //         skew_basis     per layer and KV head (D, D): right singular vectors of the queries of its query
 //                        heads, by decreasing energy (InfiniGen)
 //         channels       per layer and KV head (n): numbers of frequency pairs, the most telling first (FASA)
+//         joint_keys     per layer (H*D, H*D): directions of the keys before RoPE of all heads side by side
+//         joint_values   per layer (H*D, H*D): likewise of the values
+//         head_keys      per layer and KV head (D, D): of its keys before RoPE
+//         head_values    per layer and KV head (D, D): of its values
 //         query_map      per layer but the first (HQ*D, HQ*D): query of the layer before -> this one's
 // File:   a header of 64 bytes, a table with 64 bytes per section, then the sections; every part is a
 //         multiple of 64 bytes and has a checksum. Numbers are little-endian, values are f32 (channels:
@@ -34,10 +38,21 @@ namespace kvtl { inline namespace v0 {
 
 static_assert(std::endian::native == std::endian::little, "calibration files are little-endian");
 
-enum class calibration_kind : std::uint32_t { joint_adapter, pca_basis, skew_basis, channels, query_map };
+enum class calibration_kind : std::uint32_t {
+    joint_adapter,
+    pca_basis,
+    skew_basis,
+    channels,
+    query_map,
+    joint_keys,
+    joint_values,
+    head_keys,
+    head_values
+};
 
-inline constexpr std::array<std::string_view, 5> calibration_kind_names = {
-    "joint_adapter", "pca_basis", "skew_basis", "channels", "query_map"};
+inline constexpr std::array<std::string_view, 9> calibration_kind_names = {
+    "joint_adapter", "pca_basis",    "skew_basis", "channels",   "query_map",
+    "joint_keys",    "joint_values", "head_keys",  "head_values"};
 inline constexpr std::uint32_t calibration_kinds = calibration_kind_names.size();
 inline constexpr std::uint32_t calibration_format_version = 1;
 
@@ -108,6 +123,9 @@ struct calibration_extents {
             return {s.layers, s.kv_heads, 1, rank};
         case calibration_kind::query_map:
             return {s.layers - 1, 1, query, query};
+        case calibration_kind::joint_keys:
+        case calibration_kind::joint_values:
+            return {s.layers, 1, key, key};
         default:
             return {s.layers, s.kv_heads, s.head_dim, s.head_dim};
         }
@@ -122,14 +140,16 @@ struct calibration_extents {
             return {1, s.head_dim / 2};
         case calibration_kind::query_map:
             return {std::uint64_t{s.query_heads} * s.head_dim, std::uint64_t{s.query_heads} * s.head_dim};
+        case calibration_kind::joint_keys:
+        case calibration_kind::joint_values:
+            return {std::uint64_t{s.kv_heads} * s.head_dim, std::uint64_t{s.kv_heads} * s.head_dim};
         default:
             return {s.head_dim, s.head_dim};
         }
     }
     /// Kinds whose rows are directions, the most important first: a prefix of them is a basis too.
     [[nodiscard]] static constexpr bool has_directions(calibration_kind kind) noexcept {
-        return kind == calibration_kind::joint_adapter || kind == calibration_kind::pca_basis ||
-               kind == calibration_kind::skew_basis;
+        return kind != calibration_kind::channels && kind != calibration_kind::query_map;
     }
     [[nodiscard]] constexpr std::uint64_t numbers() const noexcept {
         return layers * blocks * rows * columns;

@@ -27,19 +27,24 @@ template <class Preset, class Geometry>
 [[nodiscard, gnu::cold]] result<calibration_blob> open_calibration(const cache_config<Preset>& c,
                                                                    const Geometry& g) {
     calibration_blob out;
-    if constexpr (requires { Preset::index::calibrated; }) {
-        constexpr auto kind = Preset::index::calibrated;
+    constexpr std::uint32_t of_codec = detail::calibrated_kinds<typename Preset::compressor>();
+    constexpr std::uint32_t of_index = [] {
+        if constexpr (requires { Preset::index::calibrated; }) return kind_bit(Preset::index::calibrated);
+        return 0U;
+    }();
+    if constexpr ((of_codec | of_index) != 0) {
         if (c.calibration.empty() && !contains(needed_signals<Preset>(), signal::calibration))
             return out; // the index can do without
         if (c.calibration.empty())
             return error{errc::unsupported,
                          "calibration is empty; preset " + std::string(preset_name<Preset>()) +
-                             " needs a calibration file with section " + std::string(kind_name(kind))};
-        calibration_request want{.kinds = kind_bit(kind)};
-        if constexpr (requires { c.index.rank; })
+                             " needs a calibration file with section " + kind_names(of_codec | of_index)};
+        calibration_request want{.kinds = of_codec | of_index};
+        // A codec wants its directions to the last; an index alone as many as it uses.
+        if constexpr (of_codec == 0 && requires { c.index.rank; })
             want.rank = std::min(c.index.rank, g.kv_heads() * g.head_dim());
-        else if constexpr (requires { c.index.channels; })
-            if (calibration_extents::has_directions(kind))
+        else if constexpr (of_codec == 0 && requires { c.index.channels; })
+            if (calibration_extents::has_directions(Preset::index::calibrated))
                 want.rank = std::min(c.index.channels, g.head_dim());
         auto file = calibration_file::open(c.calibration, g.extents(), want);
         if (!file) return file.error();
@@ -157,6 +162,7 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
         storage.lanes.sizes = p.sizes;
         storage.lanes.offsets = types::lane::offsets::make(p.sizes);
         storage.lanes.lanes_per_layer = p.model.lanes();
+        storage.lanes.lane_heads = p.model.lane_heads;
         storage.lanes.lanes_per_slot = p.model.layers * p.model.lanes();
         const std::uint32_t lanes = p.max_sequences * storage.lanes.lanes_per_slot;
         storage.lanes.blocks = carve.template take<std::byte>(lanes * storage.lanes.offsets.bytes).data();

@@ -40,7 +40,7 @@ template <element Plain = f16> struct int8_row {
 
         [[nodiscard]] record_bytes bytes() const noexcept { return {row_bytes(), row_bytes()}; }
 
-        std::uint32_t encode_key(const Plain* row, std::byte* record) const noexcept {
+        std::uint32_t encode_key(const Plain* row, std::uint32_t, std::byte* record) const noexcept {
             for (std::uint32_t h = 0; h < shape_.heads; ++h, row += shape_.dim, record += head_bytes_) {
                 std::memset(record, 0, head_bytes_); // what follows the last code is stored too
                 const float scale = simd::quantise(row, codes(record), shape_.dim);
@@ -49,7 +49,7 @@ template <element Plain = f16> struct int8_row {
             return row_bytes();
         }
         std::uint32_t encode_value(const Plain* row, std::byte* record) const noexcept {
-            return encode_key(row, record);
+            return encode_key(row, 0, record);
         }
         void decode_keys(const records_view& records, Plain* rows) const noexcept {
             for (std::size_t i = 0; i < records.count; ++i)

@@ -34,12 +34,12 @@ template <element Element> struct raw {
         state(const config&, const record_shape& shape) noexcept : shape_(shape) {}
 
         [[nodiscard]] record_bytes bytes() const noexcept { return {row_bytes(), row_bytes()}; }
-        std::uint32_t encode_key(const Element* row, std::byte* record) const noexcept {
+        std::uint32_t encode_key(const Element* row, std::uint32_t, std::byte* record) const noexcept {
             std::memcpy(record, row, row_bytes());
             return row_bytes();
         }
         std::uint32_t encode_value(const Element* row, std::byte* record) const noexcept {
-            return encode_key(row, record);
+            return encode_key(row, 0, record);
         }
         void decode_keys(const records_view& records, Element* rows) const noexcept {
             if (records.stride == row_bytes()) {

@@ -13,7 +13,8 @@
 //         says that a record couples all heads of a layer, needs that it wants further signals.
 // State:  constructible from (config, record_shape), trivially copyable, every function const and noexcept:
 //           record_bytes bytes()                       exactly, or at most where records are ragged
-//           encode_key(row, record), encode_value      plain row to record; returns its bytes
+//           encode_key(row, position, record)          plain row to record; returns its bytes
+//           encode_value(row, record)
 //           decode_keys(records, rows), decode_values  a tile of records to plain rows, (count, width)
 //           score(q, q_stride, group, keys, head, out, out_stride)
 //               out[g * out_stride + i] = q_g . key i of `head`, straight from the records
@@ -21,24 +22,36 @@
 //               acc_g += sum over i of weight[g * attend_block + i] * value i of `head`
 //         A call gets at most simd::attend_block records; core/step/attend_records.hpp makes attention of
 //         these two.
-// Later:  a codec that keeps something per lane (scales of channels, a choice of channels) is to declare
-//         fits_lanes, and its state lane_bytes(record_shape) and fit(lane, keys, values), to be called when
-//         the lane's prompt ends; one that reads a section of the calibration file is to declare calibrated,
-//         and its state bind(calibration_view). Stores call neither so far and such codecs are refused.
+//         Where not every config goes with every shape also static status check(config, record_shape).
+// Domain: plain rows are keys after RoPE, always. A codec of key_domain::pre_rope turns them back by `position`,
+//         the entry's token, writes the position into the record, where it counts as its bytes, and turns what it
+//         decodes forth again (support/position_table.hpp).
+// Lanes:  a codec that differs from lane to lane declares any of
+//           calibrated   calibration kinds that it reads, a set of kind_bit()s; then bind(calibration_view)
+//           shares       tables that all lanes of a shard have in common: shared_bytes(max_tokens) and
+//                        share(config, max_tokens, span of bytes)
+//           fits_lanes   bytes that are fitted to a lane when its prompt has come: lane_bytes(), and
+//                        fit(lane's bytes, keys, values), rows_view of plain rows each; zeros until then
+//         and at(codec_lane), the state of one lane, which is what encodes and attends its records. Only stores of
+//         units have such lanes, and know positions: rows in memory are refused.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/element.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/slots/policy.hpp>
+#include <kvtl/views.hpp>
 
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <type_traits>
 
 namespace kvtl { inline namespace v0 {
+
+class calibration_view;
 
 /// Whether stored keys have been rotated to their positions.
 enum class key_domain : std::uint8_t { post_rope, pre_rope };
@@ -80,6 +93,41 @@ struct records_view {
     }
 };
 
+/// A lane, as its codec sees it.
+struct codec_lane {
+    std::uint32_t layer = 0;
+    std::uint32_t first_head = 0;      ///< of the lane's KV heads, in the layer
+    const std::byte* fitted = nullptr; ///< lane_bytes()
+};
+
+namespace detail {
+
+/// The calibration kinds that a codec reads.
+template <class Compressor> [[nodiscard]] consteval std::uint32_t calibrated_kinds() {
+    if constexpr (requires { Compressor::calibrated; })
+        return Compressor::calibrated;
+    else
+        return 0;
+}
+template <class Compressor> [[nodiscard]] consteval bool codec_shares() {
+    if constexpr (requires { Compressor::shares; })
+        return Compressor::shares;
+    else
+        return false;
+}
+template <class Compressor> [[nodiscard]] consteval bool codec_fits_lanes() {
+    if constexpr (requires { Compressor::fits_lanes; })
+        return Compressor::fits_lanes;
+    else
+        return false;
+}
+/// Each lane has a codec state of its own.
+template <class Compressor> [[nodiscard]] consteval bool codec_per_lane() {
+    return calibrated_kinds<Compressor>() != 0 || codec_fits_lanes<Compressor>();
+}
+
+} // namespace detail
+
 template <class P>
 concept compressor_declares_rows = requires {
     typename P::plain_type;
@@ -109,7 +157,7 @@ concept compressor_codes = compressor_declares_rows<P> && compressor_state_opens
              typename P::plain_type* rows, std::byte* record, const records_view& records) {
     { s.bytes() }
     noexcept->std::same_as<record_bytes>;
-    { s.encode_key(row, record) }
+    { s.encode_key(row, std::uint32_t{}, record) }
     noexcept->std::same_as<std::uint32_t>;
     { s.encode_value(row, record) }
     noexcept->std::same_as<std::uint32_t>;
@@ -127,16 +175,39 @@ concept compressor_attends = compressor_state_opens<P, G> &&
     { s.accumulate(q, n, records, head, out, n) }
     noexcept;
 };
-template <class P>
-concept compressor_is_served = P::granule == 1 && P::domain == key_domain::post_rope && !requires {
-    requires P::fits_lanes;
-}
-&&!requires {
-    P::calibrated;
-};
 template <class P, class G>
-concept compressor_for = compressor_declares_rows<P> && compressor_declares_records<P> &&
-    compressor_codes<P, G> && compressor_attends<P, G> && compressor_is_served<P>;
+concept compressor_knows_lanes = (detail::calibrated_kinds<P>() == 0 ||
+                                  requires(typename P::template state<G> & s, const calibration_view& view) {
+                                      { s.bind(view) }
+                                      noexcept;
+                                  }) &&
+                                 (!detail::codec_shares<P>() ||
+                                  requires(typename P::template state<G> & s, std::uint32_t tokens,
+                                           const typename P::config& config, std::span<std::byte> memory) {
+                                      { s.shared_bytes(tokens) }
+                                      noexcept->std::same_as<std::size_t>;
+                                      { s.share(config, tokens, memory) }
+                                      noexcept;
+                                  }) &&
+                                 (!detail::codec_fits_lanes<P>() ||
+                                  requires(const typename P::template state<G>& s, std::byte* lane,
+                                           rows_view<typename P::plain_type> rows) {
+                                      { s.lane_bytes() }
+                                      noexcept->std::same_as<std::size_t>;
+                                      { s.fit(lane, rows, rows) }
+                                      noexcept;
+                                  }) &&
+                                 (!detail::codec_per_lane<P>() ||
+                                  requires(const typename P::template state<G>& s, const codec_lane& lane) {
+                                      { s.at(lane) }
+                                      noexcept->std::same_as<typename P::template state<G>>;
+                                  });
+template <class P>
+concept compressor_is_served = P::granule == 1;
+template <class P, class G>
+concept compressor_for =
+    compressor_declares_rows<P> && compressor_declares_records<P> && compressor_codes<P, G> &&
+    compressor_attends<P, G> && compressor_knows_lanes<P, G> && compressor_is_served<P>;
 
 template <class P, class G> consteval void explain_compressor() {
     if constexpr (!has_name<P>) {
@@ -156,16 +227,23 @@ template <class P, class G> consteval void explain_compressor() {
         if constexpr (compressor_declares_rows<P>)
             static_assert(holds(compressor_codes<P, G>),
                           "[kvtl] compressor::state: add noexcept `record_bytes bytes()`, `std::uint32_t "
-                          "encode_key(row, record)`, encode_value, `decode_keys(records, rows)` and "
+                          "encode_key(row, position, record)`, `encode_value(row, record)`, "
+                          "`decode_keys(records, rows)` and "
                           "decode_values");
         static_assert(holds(compressor_attends<P, G>),
                       "[kvtl] compressor::state: add noexcept score(q, q_stride, group, keys, head, out, "
                       "out_stride) and accumulate(weight, group, values, head, acc, acc_stride)");
+        if constexpr (compressor_declares_rows<P>)
+            static_assert(
+                holds(compressor_knows_lanes<P, G>),
+                "[kvtl] compressor::state: calibrated needs noexcept bind(calibration_view), shares needs "
+                "shared_bytes(max_tokens) and share(config, max_tokens, bytes), fits_lanes needs "
+                "lane_bytes() and "
+                "fit(bytes, "
+                "keys, values), and calibrated or fits_lanes `state at(codec_lane)`");
         if constexpr (compressor_declares_records<P>)
             static_assert(holds(compressor_is_served<P>),
-                          "[kvtl] compressor: stores encode one row at a time, keys after RoPE, with nothing "
-                          "fitted to a lane or calibrated so far; declare granule = 1 and "
-                          "key_domain::post_rope, and neither fits_lanes nor calibrated");
+                          "[kvtl] compressor: stores encode one row at a time so far; declare granule = 1");
     }
 }
 

@@ -205,6 +205,13 @@ concept ragged_records_agree =
     !T::compressor::ragged || !retrieves<T> ||
     (store_of_preset<T>() == store_kind::groups && !detail::rebuilds_keys<typename T::index>()) ||
     (store_of_preset<T>() == store_kind::units && !T::layout::by_entry);
+/// Codecs that know lanes or positions, or are fitted to a lane: only where entries lie so.
+template <class T>
+concept codec_finds_its_lanes =
+    (retrieves<T> ||
+     (!detail::codec_per_lane<typename T::compressor>() && T::compressor::domain == key_domain::post_rope)) &&
+    (!detail::rebuilds_keys<typename T::index>() || T::compressor::domain == key_domain::post_rope) &&
+    (!detail::codec_fits_lanes<typename T::compressor>() || store_of_preset<T>() == store_kind::units);
 template <class T>
 concept retrieval_agrees = selector_has_its_scores<T> && granularity_agrees<T> && queries_agree<T> &&
     predictions_come<T> && streamed_keys_in_order<T> && shared_units_agree<T> && shared_queries_agree<T>;
@@ -261,6 +268,7 @@ template <class T> [[nodiscard]] consteval signal needed_signals() {
            needs_of<typename T::index>() | needs_of<typename T::selector>() |
            needs_of<typename T::remainder>() | needs_of<typename T::budget>() |
            needs_of<typename T::retention>() | needs_of<typename T::compressor>() |
+           (detail::calibrated_kinds<typename T::compressor>() != 0 ? signal::calibration : signal{}) |
            needs_of<typename T::position>() | needs_of<typename T::schedule>();
 }
 [[nodiscard]] constexpr const char* missing_signal(signal needed, signal have) noexcept {
@@ -281,8 +289,8 @@ template <class T, class G, class Supplied>
 concept preset_for = has_all_slots<T> && says_window<T> && slots_are_filled<T, G> && storage_is_read<T> &&
     window_leaves_units<T> && index_is_read<T> && remainder_is_read<T> && retention_is_read<T> &&
     budget_is_read<T> && position_is_read<T> && stored_rows_agree<T> && ragged_records_agree<T> &&
-    mass_is_fed<T> && mass_is_complete<T> && retrieval_agrees<T> && dropping_agrees<T, G> &&
-    contains(Supplied::value, needed_signals<T>());
+    codec_finds_its_lanes<T> && mass_is_fed<T> && mass_is_complete<T> && retrieval_agrees<T> &&
+    dropping_agrees<T, G> && contains(Supplied::value, needed_signals<T>());
 
 template <class T> [[nodiscard]] constexpr std::string_view preset_name() noexcept {
     if constexpr (has_name<T>)

@@ -109,6 +109,11 @@ template <class T> consteval void explain_unread_slots() {
             holds(stored_rows_agree<T>),
             "[kvtl] compressor: a policy works on stored rows as they are (it scores keys as they come "
             "from storage, or merges entries), which needs rows_are_records; use raw");
+        static_assert(
+            holds(codec_finds_its_lanes<T>),
+            "[kvtl] compressor: keys before RoPE need entries that become units and leave their keys "
+            "there, so do calibrated codecs; what fits_lanes needs units that a clusterer makes of "
+            "whole prompts");
     }
     static_assert(holds(mass_is_fed<T>),
                   "[kvtl] feedback: nothing feeds attention mass back to a clusterer, budget or replacement; "

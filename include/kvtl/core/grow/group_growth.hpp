@@ -65,12 +65,14 @@ template <class Types> class group_growth {
         const std::uint32_t u = s.units;
         sums_->clear(lane_id, u);
         if constexpr (store::ragged) l.extent(u) = {};
+        decltype(auto) codec = store_->codec(lane_id);
         for (std::uint32_t e = first; e < end; ++e) {
-            const auto* k = l.window_k(s.window_begin + e - first);
-            const auto* v = l.window_v(s.window_begin + e - first);
+            const std::uint32_t token = s.window_begin + e - first;
+            const auto* k = l.window_k(token);
+            const auto* v = l.window_v(token);
             store_->put_entry(lane_id, e, frames,
-                              record_of<Types>(store_->codec(), l.sizes().record, k, v,
-                                               l.weight_at(l.window_w(s.window_begin + e - first)), record_));
+                              record_of<Types>(codec, l.sizes().record, k, v,
+                                               {token, l.weight_at(l.window_w(token))}, record_));
             sums_->absorb(lane_id, u, e - first, k, v);
         }
         while (frames != none) pages.settle(std::exchange(frames, pages[frames].next)); // there was more room

@@ -98,7 +98,8 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         const element_type* k = l.window_k(s.window_begin);
         const element_type* v = l.window_v(s.window_begin);
         if (s.buffered >= l.sizes().buffer) return false;
-        if (!place_entry(lane_id, k, v, l.weight_at(l.window_w(s.window_begin)))) return false;
+        if (!place_entry(lane_id, k, v, {s.window_begin, l.weight_at(l.window_w(s.window_begin))}))
+            return false;
         ++s.window_begin;
         return true;
     }
@@ -145,29 +146,33 @@ template <class Types> class unit_growth : private unit_rows<Types> {
     }
 
   private:
-    [[nodiscard]] new_entry entry_of(const element_type* k, const element_type* v, float log_weight,
-                                     std::uint32_t stream) const noexcept {
+    [[nodiscard]] new_entry entry_of(std::uint32_t lane_id, const element_type* k, const element_type* v,
+                                     const entry_facts& facts, std::uint32_t stream) const noexcept {
         const record_bytes most = store_->format().record;
-        return {k, v, log_weight, record_of<Types>(store_->codec(), most, k, v, log_weight, x_.record),
-                stream};
+        return {k, v, facts, record_of<Types>(store_->codec(lane_id), most, k, v, facts, x_.record), stream};
     }
-    [[nodiscard]] new_entry waiting_entry(const lane& l, std::uint32_t i) const noexcept {
-        return entry_of(l.buffer_k(i), l.buffer_v(i), l.weight_at(l.buffer_w(i)),
+    [[nodiscard]] static entry_facts facts_of_waiting(const lane& l, std::uint32_t i) noexcept {
+        return {l.position_of_buffered(i), l.weight_at(l.buffer_w(i))};
+    }
+    [[nodiscard]] new_entry waiting_entry(std::uint32_t lane_id, std::uint32_t i) const noexcept {
+        const lane l = store_->at(lane_id);
+        return entry_of(lane_id, l.buffer_k(i), l.buffer_v(i), facts_of_waiting(l, i),
                         by_entry ? l.buffer_entry(i) : none);
     }
 
     bool place_entry(std::uint32_t lane_id, const element_type* k, const element_type* v,
-                     float log_weight) noexcept {
+                     const entry_facts& facts) noexcept {
         const lane l = store_->at(lane_id);
         pool& frames = store_->pool_of(lane_id);
         const assignment a = assign(lane_id, k);
-        new_entry e = entry_of(k, v, log_weight, none);
+        new_entry e = entry_of(lane_id, k, v, facts, none);
         if constexpr (by_entry)
             if (!stream_append(lane_id, e)) return false;
         if (a.how == growth::open) {
             if (open_unit(lane_id, a.unit, e)) return true;
             if (l.state().units == 0) return false;
-            l.push_buffer(a.unit != none ? a.unit : l.state().units - 1, k, v, e.stream, log_weight);
+            l.push_buffer(a.unit != none ? a.unit : l.state().units - 1, k, v, e.stream, facts.log_weight,
+                          facts.position);
             return true;
         }
         const unit_record& unit = l.unit(a.unit);
@@ -183,7 +188,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             }
             l.unit(a.unit).flagged = true;
         }
-        l.push_buffer(a.unit, k, v, e.stream, log_weight);
+        l.push_buffer(a.unit, k, v, e.stream, facts.log_weight, facts.position);
         return true;
     }
 
@@ -210,9 +215,10 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         const lane l = store_->at(lane_id);
         lane_state& s = l.state();
         const std::uint32_t n = l.sizes().spare, before = s.units;
-        for (std::uint32_t i = 0; i < n; ++i)
-            x_.entries.set(store_->codec(), i, l.window_k(s.window_begin + i), l.window_v(s.window_begin + i),
-                           l.weight_at(l.window_w(s.window_begin + i)));
+        decltype(auto) codec = store_->codec(lane_id);
+        for (std::uint32_t t = s.window_begin; t < s.window_begin + n; ++t)
+            x_.entries.set(codec, t - s.window_begin, l.window_k(t), l.window_v(t),
+                           {t, l.weight_at(l.window_w(t))});
         const rows_view<element_type> keys = x_.entries.keys(0, n);
         const std::uint32_t units = clusterer_->group_batch(keys, x_.halve, x_.label.data());
         for (std::uint32_t label = 0; label < units; ++label)
@@ -290,7 +296,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
                 ++i;
                 continue;
             }
-            const new_entry e = waiting_entry(l, i);
+            const new_entry e = waiting_entry(lane_id, i);
             growth how = growth::append;
             if constexpr (clusterer::founds) {
                 if (l.state().founded) {
@@ -317,7 +323,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         const lane l = store_->at(lane_id);
         const std::uint32_t from = l.buffer_unit(i);
         const assignment a = assign(lane_id, l.buffer_k(i));
-        const new_entry e = waiting_entry(l, i);
+        const new_entry e = waiting_entry(lane_id, i);
         if (a.how == growth::open) {
             if (!open_unit(lane_id, a.unit, e)) return false;
         } else if (a.how == growth::append && a.unit != from && append(lane_id, a.unit, e)) {
@@ -348,7 +354,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             if (s.units >= l.sizes().max_units || !store_->settle_writes(lane_id, u, frames)) return refuse();
             const std::uint32_t old_entries = l.unit(u).entries;
             const std::size_t old_bytes = store_->bytes_of(l, u);
-            const std::uint32_t n = gather(l, u, frames, extra);
+            const std::uint32_t n = gather(lane_id, u, frames, extra);
             const rows_view<element_type> keys = x_.entries.keys(0, n);
             halve(keys, clusterer_->max_entries(), x_.halve, x_.side.data());
             std::uint32_t ones = 0;
@@ -407,19 +413,22 @@ template <class Types> class unit_growth : private unit_rows<Types> {
     }
 
     /// Copies a unit's entries, its buffered ones and the new one to the split scratch, in order of arrival.
-    std::uint32_t gather(const lane& l, std::uint32_t u, pool& frames, const new_entry* extra) noexcept {
+    std::uint32_t gather(std::uint32_t lane_id, std::uint32_t u, pool& frames,
+                         const new_entry* extra) noexcept {
+        const lane l = store_->at(lane_id);
         const auto& format = store_->format();
+        decltype(auto) codec = store_->codec(lane_id);
         std::uint32_t n = 0;
-        const auto put = [&](const element_type* k, const element_type* v, float log_weight,
+        const auto put = [&](const element_type* k, const element_type* v, const entry_facts& facts,
                              std::uint32_t entry) {
-            x_.entries.set(store_->codec(), n, k, v, log_weight);
+            x_.entries.set(codec, n, k, v, facts);
             x_.entry[n++] = entry;
         };
         std::uint32_t f = l.residency(u).frames, member = l.unit(u).members;
         for (std::uint32_t left = l.unit(u).entries; left > 0; f = frames[f].next) {
             const std::uint32_t rows = format.entries_in(frames.bytes(f), left);
             for (std::uint32_t row = 0; row < rows; ++row) {
-                x_.entries.load(store_->codec(), n, format.entry(frames.bytes(f), row));
+                x_.entries.load(codec, n, format.entry(frames.bytes(f), row));
                 x_.entry[n++] = member;
                 if constexpr (by_entry) member = l.next_member(member);
             }
@@ -428,9 +437,9 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         const std::uint32_t most = 2 * clusterer_->max_entries() - (extra != nullptr ? 1 : 0);
         for (std::uint32_t i = 0; i < l.state().buffered && n < most; ++i)
             if (l.buffer_unit(i) == u)
-                put(l.buffer_k(i), l.buffer_v(i), l.weight_at(l.buffer_w(i)),
+                put(l.buffer_k(i), l.buffer_v(i), facts_of_waiting(l, i),
                     by_entry ? l.buffer_entry(i) : none);
-        if (extra != nullptr) put(extra->k, extra->v, extra->log_weight, extra->stream);
+        if (extra != nullptr) put(extra->k, extra->v, extra->facts, extra->stream);
         return n;
     }
 

@@ -27,7 +27,7 @@ template <class Types> class unit_rows {
     struct new_entry {
         const element_type* k;
         const element_type* v;
-        float log_weight;
+        entry_facts facts;
         entry_record record;
         std::uint32_t stream; ///< entry-wise layouts: its place in the lane's stream
     };

@@ -62,7 +62,8 @@ struct cache_plan {
     std::uint32_t batch_items = 32;
     std::uint32_t chosen_per_lane = 1;
     std::uint32_t prefetches = 2;
-    std::uint32_t max_in_flight = 64; ///< requests that a shard's flights may have with the device
+    std::uint32_t max_in_flight = 64;   ///< requests that a shard's flights may have with the device
+    std::size_t codec_shared_bytes = 0; ///< of the tables that all lanes of a shard have in common
     std::uint32_t moving_rows = 0; ///< fixed groups behind a retention that drops: entries that move at once
     std::uint32_t attend_tokens = 0;
     std::uint32_t gap_pages = 0;

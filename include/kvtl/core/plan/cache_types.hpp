@@ -23,6 +23,7 @@ template <class Lane> struct lane_table {
     typename Lane::offsets offsets;
     std::uint32_t lanes_per_slot = 0;
     std::uint32_t lanes_per_layer = 0;
+    std::uint32_t lane_heads = 1; ///< KV heads of a lane
 
     [[nodiscard]] Lane at(std::uint32_t id) const noexcept {
         return {blocks + std::size_t{id} * offsets.bytes, sizes, offsets};

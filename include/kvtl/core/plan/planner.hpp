@@ -67,9 +67,16 @@ template <class Preset, class Geometry> class planner {
             static_cast<std::uint32_t>(std::min<std::size_t>(c.attend_tokens, c.max_tokens + 1));
         p.time_phases = c.time_phases;
         p.sizes.width = p.model.width();
-        p.sizes.record = types::record_bytes_of(
-            typename types::codec(c.compressor, record_shape{p.model.lane_heads, p.model.dim}));
+        const record_shape stored{p.model.lane_heads, p.model.dim};
+        if constexpr (requires { types::codec::check(c.compressor, stored); })
+            if (status s = types::codec::check(c.compressor, stored); !s) return s;
+        typename types::codec codec(c.compressor, stored);
+        p.sizes.record = types::record_bytes_of(codec);
         p.sizes.max_tokens = static_cast<std::uint32_t>(c.max_tokens);
+        if constexpr (detail::codec_shares<typename types::compressor>())
+            p.codec_shared_bytes = codec.shared_bytes(p.sizes.max_tokens);
+        if constexpr (detail::codec_fits_lanes<typename types::compressor>())
+            p.sizes.codec_lane = codec.lane_bytes();
         p.sizes.sinks = std::min(c.sink_tokens, p.sizes.max_tokens);
         p.sizes.window = std::min(c.window_tokens, p.sizes.max_tokens);
         if constexpr (types::drops)

@@ -46,7 +46,8 @@ template <class Types> struct shard_memory {
     std::span<float> moving_w;           ///< (moving_rows) log-weights, where entries have them
     std::span<ahead> aheads;
     typename summaries<Types>::scratch sums;
-    row_tile<Types> shown; ///< rows of a selection, for engines that attend themselves
+    std::span<std::byte> codec_tables; ///< what the codec's lanes have in common
+    row_tile<Types> shown;             ///< rows of a selection, for engines that attend themselves
 
     [[gnu::cold]] static shard_memory take(const cache_plan& p, carver& metadata, carver& scratch) noexcept {
         shard_memory m;
@@ -75,6 +76,7 @@ template <class Types> struct shard_memory {
             chooser<Types>::scratch::take(scratch, p.model, p.sizes.max_units, p.max_entries, p.index_floats);
         m.sums = summaries<Types>::scratch::take(scratch, p.model.width());
         m.step = runner::scratch::take(scratch, step_parts(p), p.shard_lanes);
+        m.codec_tables = scratch.take<std::byte>(p.codec_shared_bytes);
         m.shown = row_tile<Types>::take(scratch, simd::attend_block, p.sizes.width);
         m.lanes = scratch.take<lane_ref>(p.shard_lanes);
         m.other_lanes = scratch.take<lane_ref>(p.shard_lanes);

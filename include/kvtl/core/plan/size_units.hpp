@@ -148,6 +148,7 @@ template <class Types> class unit_sizes {
         s.means = types::means;
         s.ragged = types::compressor::ragged;
         s.weights = types::weighted;
+        s.positions = types::compressor::domain == key_domain::pre_rope;
         s.chains = types::layout::by_entry && !types::sequential;
         if constexpr (types::sequential) {
             // A group may begin in the middle of a page.

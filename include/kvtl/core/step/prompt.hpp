@@ -188,9 +188,11 @@ template <class Types> class prompt_builder {
                 l.state().staged_runs = l.state().runs;
             return {};
         }
-        for (std::uint32_t t = by_entry ? 0 : sinks; t < total - window; ++t) // a stream has its sinks too
-            x_.rows.encode(store_->codec(), t, Types::weighted ? x_.log_weight[t] : 0.0F);
         const rows_view<element_type> keys = x_.rows.keys(sinks, n);
+        store_->fit_codec(lane_id, keys, x_.rows.values(sinks, n));
+        decltype(auto) codec = store_->codec(lane_id);
+        for (std::uint32_t t = by_entry ? 0 : sinks; t < total - window; ++t) // a stream has its sinks too
+            x_.rows.encode(codec, t, {t, Types::weighted ? x_.log_weight[t] : 0.0F});
         bool founded = false;
         const std::uint32_t units = label(keys, founded);
         make_units(lane_id, sinks, keys, units, total);
@@ -253,11 +255,12 @@ template <class Types> class prompt_builder {
         std::size_t stored_bytes = 0;
         for (std::uint32_t u = 0; u < s.units; ++u) {
             stored_bytes += store_->bytes_of(l, u);
-            if (status done = load_unit(l, u, n); !done) return done;
+            if (status done = load_unit(lane_id, u, n); !done) return done;
         }
         const std::uint32_t stored = n;
         for (std::uint32_t i = 0; i < s.buffered; ++i, ++n) {
-            x_.rows.set(store_->codec(), n, l.buffer_k(i), l.buffer_v(i), l.weight_at(l.buffer_w(i)));
+            x_.rows.set(store_->codec(lane_id), n, l.buffer_k(i), l.buffer_v(i),
+                        {l.position_of_buffered(i), l.weight_at(l.buffer_w(i))});
             if constexpr (by_entry) x_.entry[n] = l.buffer_entry(i);
         }
         const rows_view<element_type> keys = x_.rows.keys(0, n);
@@ -539,7 +542,9 @@ template <class Types> class prompt_builder {
     }
 
     /// Reads the rows of one unit behind row n (the pool is empty, so storage has all of them).
-    [[nodiscard]] status load_unit(const lane& l, std::uint32_t u, std::uint32_t& n) noexcept {
+    [[nodiscard]] status load_unit(std::uint32_t lane_id, std::uint32_t u, std::uint32_t& n) noexcept {
+        const lane l = store_->at(lane_id);
+        decltype(auto) codec = store_->codec(lane_id);
         const auto& format = store_->format();
         const unit_record& unit = l.unit(u);
         const std::uint32_t id = store_->io().free_flight(0, store::step_flights);
@@ -559,7 +564,7 @@ template <class Types> class prompt_builder {
         store_->io().drain(id);
         if (!f.error().ok()) return f.error();
         const auto copy = [&](std::byte* page, std::uint32_t row, std::uint32_t entry) {
-            x_.rows.load(store_->codec(), n, format.entry(page, row));
+            x_.rows.load(codec, n, format.entry(page, row));
             if constexpr (by_entry)
                 x_.entry[n] = entry;
             else

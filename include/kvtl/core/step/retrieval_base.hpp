@@ -39,6 +39,8 @@ template <class Types> class retrieval_base {
         memory_ = m;
         const auto format = types::page_format_of(p.device_page, p.sizes);
         codec_ = typename types::codec(config.compressor, record_shape{p.model.lane_heads, p.model.dim});
+        if constexpr (detail::codec_shares<typename types::compressor>())
+            codec_.share(config.compressor, p.sizes.max_tokens, m.codec_tables);
         cluster_ = typename types::clusterer_state(config.clusterer, geometry);
         auto index_config = config.index;
         if constexpr (requires { index_config.first_position; }) index_config.first_position = p.sizes.sinks;
@@ -90,8 +92,9 @@ template <class Types> class retrieval_base {
         source_ = choice_source<types>(step_, store_, plan_);
     }
 
-    /// Hands the index what was fitted offline, before the first key.
+    /// Hands index and codec what was fitted offline, before the first key.
     void bind(const calibration_view& calibration) noexcept {
+        if constexpr (detail::calibrated_kinds<typename types::compressor>() != 0) codec_.bind(calibration);
         if constexpr (requires { index_state_.bind(calibration); }) index_state_.bind(calibration);
         static_cast<void>(calibration);
     }

@@ -164,12 +164,13 @@ template <class Types> class step_attention {
                         const records_view& values, float* into,
                         std::uint64_t mask = ~std::uint64_t{0}) noexcept {
         const model_extents& m = p_.model;
+        decltype(auto) codec = store_->codec(ref.id);
         for (std::uint32_t h = 0; h < m.lane_heads; ++h) {
             // A mask has 64 bits: heads beyond them (layer-wide lanes) are attended by all their queries.
             const std::uint64_t queries = (h + 1) * m.group <= 64 ? mask >> (h * m.group) : simd::all_queries;
             const head_queries of_head{queries_of(q, ref, h), m.dim, scale_, h};
             if constexpr (!Types::weighted) {
-                record_attention(store_->codec(), of_head, keys, values)
+                record_attention(codec, of_head, keys, values)
                     .attend(nullptr, head_partial(into, h), x_.attend, queries);
             } else {
                 for (std::size_t first = 0; first < keys.count; first += simd::attend_block) {
@@ -179,7 +180,7 @@ template <class Types> class step_attention {
                     for (std::size_t i = 0; i < n; ++i)
                         log_weight[i] =
                             weight_behind(block.record(i), static_cast<std::uint32_t>(keys.stride));
-                    record_attention(store_->codec(), of_head, block, values.slice(first, n))
+                    record_attention(codec, of_head, block, values.slice(first, n))
                         .attend(log_weight, head_partial(into, h), x_.attend, queries);
                 }
             }

@@ -183,7 +183,7 @@ template <class Types> class group_store : public page_store<Types> {
         if constexpr (!keys_on_storage)
             sums_->rebuild(slots[l.residency(u).frames].lane, u,
                            [&](std::uint32_t i, const element_type* key) {
-                               static_cast<void>(p_.codec->encode_key(key, slot_.key(to, i)));
+                               static_cast<void>(p_.codec->encode_key(key, 0, slot_.key(to, i)));
                            });
     }
 

@@ -31,6 +31,8 @@ struct lane_sizes {
     std::uint32_t runs = 0;          ///< page runs a lane may hold
     bool ragged = false;             ///< records have sizes of their own
     bool weights = false;            ///< entries have log-weights
+    bool positions = false;          ///< entries that wait remember their positions
+    std::size_t codec_lane = 0;      ///< bytes that the codec fits to a lane
     std::uint32_t stream_pages = 0;  ///< runs of ragged records: pages of a lane's stream, at most
     bool means = false;              ///< units have means
     bool chains = false;             ///< entry-wise layout: units are chains of entries
@@ -46,7 +48,8 @@ struct lane_sizes {
 template <element E, class ClustererLane, class Unit = unit_record> struct lane_offsets {
     std::size_t state = 0, clusterer = 0, units = 0, residency = 0, extents = 0, runs = 0, page_first = 0,
                 chain = 0;
-    std::size_t buffer_unit = 0, buffer_entry = 0;
+    std::size_t codec = 0;
+    std::size_t buffer_unit = 0, buffer_entry = 0, buffer_position = 0;
     std::size_t means = 0;
     std::size_t index_lane = 0, index_units = 0, remainder_lane = 0, remainder_units = 0;
     std::size_t chosen = 0; ///< one bit per unit: the previous step chose it
@@ -74,9 +77,11 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         o.chosen = put((s.max_units + 63) / 64 * sizeof(std::uint64_t));
         o.runs = put(s.runs * sizeof(std::uint32_t));
         o.chain = put(s.chains ? s.chain_entries * sizeof(std::uint32_t) : 0);
+        o.codec = put(s.codec_lane);
         o.metadata_bytes = used;
         o.buffer_unit = put(s.buffer * sizeof(std::uint32_t));
         o.buffer_entry = put(s.chains ? s.buffer * sizeof(std::uint32_t) : 0);
+        o.buffer_position = put(s.positions ? s.buffer * sizeof(std::uint32_t) : 0);
         o.buffer_k = put(s.buffer * row);
         o.buffer_v = put(s.buffer * row);
         o.buffer_w = put(s.weights ? s.buffer * sizeof(float) : 0);
@@ -146,6 +151,8 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
             block_ + at_->remainder_lane, block_ + at_->remainder_units, sizes_->remainder_unit, shape, layer,
             in_layer * shape.lane_heads};
     }
+    /// What the codec fitted to this lane.
+    [[nodiscard]] std::byte* codec() const noexcept { return block_ + at_->codec; }
     /// One bit per unit, set when the previous step chose it.
     [[nodiscard]] std::span<std::uint64_t> chosen_before() const noexcept {
         return {get<std::uint64_t>(at_->chosen), (sizes_->max_units + 63) / 64};
@@ -199,15 +206,21 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
         return get<std::uint32_t>(at_->buffer_entry)[i];
     }
 
+    /// The token that the buffered entry is; 0 where nobody asks.
+    [[nodiscard]] std::uint32_t position_of_buffered(std::uint32_t i) const noexcept {
+        return sizes_->positions ? get<std::uint32_t>(at_->buffer_position)[i] : 0;
+    }
+
     /// Adds an entry to the end of the buffer; the caller has checked that there is a row.
-    void push_buffer(std::uint32_t u, const E* k, const E* v, std::uint32_t entry,
-                     float log_weight = 0) const noexcept {
+    void push_buffer(std::uint32_t u, const E* k, const E* v, std::uint32_t entry, float log_weight = 0,
+                     std::uint32_t position = 0) const noexcept {
         const std::uint32_t i = state().buffered++;
         std::memcpy(buffer_k(i), k, sizes_->width * sizeof(E));
         std::memcpy(buffer_v(i), v, sizes_->width * sizeof(E));
         if (sizes_->weights) *buffer_w(i) = log_weight;
         buffer_unit(i) = u;
         if (sizes_->chains) buffer_entry(i) = entry;
+        if (sizes_->positions) get<std::uint32_t>(at_->buffer_position)[i] = position;
         ++unit(u).buffered;
     }
     /// Removes row i; those behind it move up, so the order of arrival is kept.
@@ -220,6 +233,10 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
         std::memmove(&buffer_unit(i), &buffer_unit(i + 1), after * sizeof(std::uint32_t));
         if (sizes_->chains)
             std::memmove(&buffer_entry(i), &buffer_entry(i + 1), after * sizeof(std::uint32_t));
+        if (sizes_->positions) {
+            auto* position = get<std::uint32_t>(at_->buffer_position) + i;
+            std::memmove(position, position + 1, after * sizeof(std::uint32_t));
+        }
         --state().buffered;
     }
 
@@ -239,6 +256,7 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
         clusterer() = ClustererLane{};
         for (std::uint64_t& bits : chosen_before()) bits = 0;
         // What index and remainder fitted to the lane's last sequence is not the next one's.
+        std::memset(block_ + at_->codec, 0, sizes_->codec_lane);
         std::memset(block_ + at_->index_lane, 0, sizes_->index_lane);
         std::memset(block_ + at_->remainder_lane, 0, sizes_->remainder_lane);
     }

@@ -70,7 +70,7 @@ template <class Types> struct lane_book {
     // -------------------------------------------------------------------------------------- rows
     /// Row i of a lane becomes the entry with key k and value v, (D) each.
     void store(const rows& held, std::uint32_t i, const E* k, const E* v) const noexcept {
-        static_cast<void>(codec.encode_key(k, held.key_record(i)));
+        static_cast<void>(codec.encode_key(k, 0, held.key_record(i)));
         static_cast<void>(codec.encode_value(v, held.value_record(i)));
     }
     /// What rows are asked for, so that a refusal can say what helps.

@@ -51,7 +51,23 @@ template <class Types> class page_store {
 
     [[nodiscard]] const page_format& format() const noexcept { return p_.format; }
     [[nodiscard]] const page_format& plain_format() const noexcept { return p_.plain; }
-    [[nodiscard]] const codec_type& codec() const noexcept { return *p_.codec; }
+    /// The codec of a lane's records.
+    [[nodiscard]] decltype(auto) codec(std::uint32_t lane_id) const noexcept {
+        if constexpr (detail::codec_per_lane<typename Types::compressor>())
+            return codec_type(
+                p_.codec->at({p_.lanes->layer_of(lane_id), p_.lanes->in_layer(lane_id) * p_.lanes->lane_heads,
+                              at(lane_id).codec()}));
+        else
+            return static_cast<const codec_type&>(*p_.codec);
+    }
+    /// Fits the codec to a lane whose prompt has come, before any of it is encoded.
+    void fit_codec(std::uint32_t lane_id, const rows_view<element_type>& keys,
+                   const rows_view<element_type>& values) const noexcept {
+        if constexpr (detail::codec_fits_lanes<typename Types::compressor>())
+            p_.codec->fit(at(lane_id).codec(), keys, values);
+        else
+            static_cast<void>(lane_id), static_cast<void>(keys), static_cast<void>(values);
+    }
     [[nodiscard]] layout_state& layout() const noexcept { return *p_.layout; }
     [[nodiscard]] typename Types::transfers& io() const noexcept { return *p_.io; }
     [[nodiscard]] statistics& stats() const noexcept { return *p_.stats; }

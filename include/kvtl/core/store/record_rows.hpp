@@ -28,23 +28,28 @@ inline constexpr std::uint32_t weight_bytes = Types::weighted ? std::uint32_t{si
     return w;
 }
 
+/// What an entry is besides its rows.
+struct entry_facts {
+    std::uint32_t position = 0; ///< its token; meaningless where the codec's keys are after RoPE
+    float log_weight = 0;       ///< 0 where entries have none
+};
+
 /// The record of one entry that comes as rows; `scratch` holds it where it is not the rows themselves.
 /// `most`: bytes of a record at most, weight included.
 template <class Types>
-[[nodiscard]] entry_record
-record_of(const typename Types::codec& codec, record_bytes most, const typename Types::element_type* k,
-          const typename Types::element_type* v, float log_weight, std::span<std::byte> scratch) noexcept {
+[[nodiscard]] entry_record record_of(const typename Types::codec& codec, record_bytes most,
+                                     const typename Types::element_type* k,
+                                     const typename Types::element_type* v, const entry_facts& facts,
+                                     std::span<std::byte> scratch) noexcept {
     if constexpr (Types::plain_records) {
-        static_cast<void>(scratch), static_cast<void>(codec), static_cast<void>(log_weight);
+        static_cast<void>(scratch), static_cast<void>(codec), static_cast<void>(facts);
         return {reinterpret_cast<const std::byte*>(k), reinterpret_cast<const std::byte*>(v), most};
     } else {
         std::byte *key = scratch.data(), *value = key + most.key;
-        std::uint32_t key_bytes = codec.encode_key(k, key);
+        std::uint32_t key_bytes = codec.encode_key(k, facts.position, key);
         if constexpr (weight_bytes<Types> != 0) {
-            std::memcpy(key + key_bytes, &log_weight, weight_bytes<Types>);
+            std::memcpy(key + key_bytes, &facts.log_weight, weight_bytes<Types>);
             key_bytes += weight_bytes<Types>;
-        } else {
-            static_cast<void>(log_weight);
         }
         return {key, value, {key_bytes, codec.encode_value(v, value)}};
     }
@@ -111,23 +116,26 @@ template <class Types> class record_rows {
     [[nodiscard]] rows_view<element_type> keys(std::size_t first, std::size_t n) const noexcept {
         return {k_.data() + first * width_, n, width_, width_};
     }
+    [[nodiscard]] rows_view<element_type> values(std::size_t first, std::size_t n) const noexcept {
+        return {v_.data() + first * width_, n, width_, width_};
+    }
 
     /// Makes the record of row i, whose key and value are in place.
-    void encode(const codec_type& codec, std::size_t i, float log_weight = 0) const noexcept {
+    void encode(const codec_type& codec, std::size_t i, const entry_facts& facts) const noexcept {
         if constexpr (!plain) {
             const entry_record e =
-                record_of<Types>(codec, most_, key(i), value(i), log_weight, records_.subspan(place(i)));
+                record_of<Types>(codec, most_, key(i), value(i), facts, records_.subspan(place(i)));
             if constexpr (Types::compressor::ragged) bytes_[i] = e.bytes;
         } else {
-            static_cast<void>(codec), static_cast<void>(i), static_cast<void>(log_weight);
+            static_cast<void>(codec), static_cast<void>(i), static_cast<void>(facts);
         }
     }
     /// Entry i from rows.
     void set(const codec_type& codec, std::size_t i, const element_type* k, const element_type* v,
-             float log_weight) const noexcept {
+             const entry_facts& facts) const noexcept {
         std::memcpy(key(i), k, width_ * sizeof(element_type));
         std::memcpy(value(i), v, width_ * sizeof(element_type));
-        encode(codec, i, log_weight);
+        encode(codec, i, facts);
     }
     /// Entry i from its record.
     void load(const codec_type& codec, std::size_t i, const entry_record& e) const noexcept {

@@ -1,0 +1,309 @@
+// Compressor: every token as many numbers as it needs, of its keys and values in a basis of their own.
+//
+// What:   x~ = U x for the pre-RoPE key row of a token, and likewise for its value row; the first rho coefficients are
+//         stored in 16 bits, rho chosen for each token, key and value by Rule. x comes back as the sum of the first rho
+//         rows of U weighed by them; keys are then turned to their position.
+// Basis:  orthonormal, from the calibration file. coupling::layer: one basis for all KV heads of a layer side by side
+//         (kinds joint_keys, joint_values), for lanes of a whole layer. coupling::head: one per KV head (head_keys,
+//         head_values).
+// Record: of a key its position (4 bytes), of both for each basis rho (2) and rho coefficients (2 each), up to the next
+//         multiple of 4 bytes.
+// Cost:   scores rebuild the keys of a block of entries, rho * D multiply-adds each, in registers; values are summed as
+//         coefficients and multiplied by the basis once per block. Encoding multiplies a row by the whole basis.
+// Limits: 2 D numbers of a row, all heads of a lane together, are at most max_width.
+// Source: "DynaKV" (token-adaptive low-rank compression), Eq. 1-8, with a rule that needs no training.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/calibration/calibration.hpp>
+#include <kvtl/policies/support/position_table.hpp>
+#include <kvtl/simd/attend.hpp>
+#include <kvtl/simd/combine.hpp>
+#include <kvtl/simd/dot.hpp>
+#include <kvtl/slots/compressor.hpp>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+namespace kvtl { inline namespace v0 {
+
+/// What one basis spans: all heads of a layer, or each of its own.
+enum class coupling : std::uint8_t { layer, head };
+
+/// Rule: the smallest rank whose coefficients keep a share of the row's energy (its squared length).
+struct keep_energy {
+    struct config {
+        float share = 0.95F; ///< 0 to 1; 1 keeps every coefficient
+        template <class Visit> void fields(Visit&& visit) { visit("share", share); }
+    };
+    keep_energy() = default;
+    explicit keep_energy(const config& c) noexcept : share_(c.share) {}
+
+    /// x: (n) coefficients of a row, the basis' most important direction first. Returns 1 to n.
+    [[nodiscard]] std::uint32_t rank(const float* x, std::uint32_t n) const noexcept {
+        if (share_ >= 1.0F) return n;
+        double all = 0;
+        for (std::uint32_t i = 0; i < n; ++i) all += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+        const double wanted = static_cast<double>(share_) * all;
+        double kept = 0;
+        for (std::uint32_t i = 0; i < n; ++i) {
+            kept += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+            if (kept >= wanted) return i + 1;
+        }
+        return n;
+    }
+
+  private:
+    float share_ = config{}.share;
+};
+
+template <coupling Coupling, class Rule = keep_energy, element Plain = f16> struct token_adaptive_rank {
+    static constexpr std::string_view name = "token_adaptive_rank";
+    using plain_type = Plain;
+    using coefficient = f16;
+    static constexpr key_domain domain = key_domain::pre_rope;
+    static constexpr std::uint32_t granule = 1;
+    static constexpr bool ragged = true;
+    static constexpr bool rows_are_records = false;
+    static constexpr double relative_error =
+        std::numeric_limits<double>::infinity(); // as much as the rule gives up
+    static constexpr bool joint = Coupling == coupling::layer;
+    static constexpr bool layer_wide_only = joint;
+    static constexpr bool shares = true;
+    static constexpr calibration_kind key_basis =
+        joint ? calibration_kind::joint_keys : calibration_kind::head_keys;
+    static constexpr calibration_kind value_basis =
+        joint ? calibration_kind::joint_values : calibration_kind::head_values;
+    static constexpr std::uint32_t calibrated = kind_bit(key_basis) | kind_bit(value_basis);
+    static constexpr std::uint32_t max_width = 4096;
+
+    struct config {
+        typename Rule::config rule{};
+        std::vector<double>
+            frequencies{};       ///< radians per position of each pair that RoPE turns; empty: base 10,000
+        std::uint32_t dims = 0;  ///< channels of a head that turn, from the first (0: all)
+        bool neighbours = false; ///< pairs are (0, 1), (2, 3), ... instead of (0, n), (1, n + 1), ...
+        template <class Visit> void fields(Visit&& visit) { rule.fields(visit); }
+    };
+
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config& c, const record_shape& shape) noexcept
+            : shape_(shape), rule_(c.rule), pairs_(pairs_of(c, shape.dim)) {}
+
+        /// What a cache with these numbers cannot do.
+        [[nodiscard]] static status check(const config& c, const record_shape& shape) noexcept {
+            const auto wrong = errc::invalid_argument;
+            if (const double share = share_of(c); !(share > 0 && share <= 1))
+                return status::failure(wrong, "compressor.share is %g; valid: more than 0, to 1", share);
+            if (shape.width() > max_width || shape.dim > most_dim)
+                return status::failure(
+                    wrong, "compressor: rows of %u numbers in heads of %u; valid: %u in heads of %u",
+                    shape.width(), shape.dim, max_width, most_dim);
+            if (c.dims > shape.dim || c.dims % 2 != 0)
+                return status::failure(wrong, "compressor.dims is %u; valid: even, to head_dim (%u)", c.dims,
+                                       shape.dim);
+            if (!c.frequencies.empty() && c.frequencies.size() != pairs_of(c, shape.dim))
+                return status::failure(
+                    wrong, "compressor.frequencies has %zu numbers; valid: none, or %u, one per pair",
+                    c.frequencies.size(), pairs_of(c, shape.dim));
+            return {};
+        }
+
+        [[nodiscard]] record_bytes bytes() const noexcept {
+            const std::uint32_t rows = static_cast<std::uint32_t>(spans() * sizeof(std::uint16_t) +
+                                                                  shape_.width() * sizeof(coefficient));
+            return {whole(rows + static_cast<std::uint32_t>(sizeof(std::uint32_t))), whole(rows)};
+        }
+        [[nodiscard]] std::size_t shared_bytes(std::uint32_t max_tokens) const noexcept {
+            return position_table::bytes(pairs_, max_tokens);
+        }
+        [[gnu::cold]] void share(const config& c, std::uint32_t max_tokens,
+                                 std::span<std::byte> memory) noexcept {
+            std::array<double, most_dim / 2> frequency{};
+            for (std::uint32_t i = 0; i < pairs_; ++i)
+                frequency[i] = c.frequencies.empty() ? std::pow(10000.0, -static_cast<double>(i) / pairs_)
+                                                     : c.frequencies[i];
+            turns_ = position_table(memory, std::span(frequency).first(pairs_), max_tokens, c.neighbours);
+        }
+        void bind(const calibration_view& view) noexcept {
+            keys_ = view.basis(key_basis, 0, 0);
+            values_ = view.basis(value_basis, 0, 0);
+            layer_floats_ = keys_.count * keys_.dim * (joint ? 1 : view.heads(key_basis));
+        }
+        [[nodiscard]] state at(const codec_lane& lane) const noexcept {
+            state s = *this;
+            const std::size_t skip = lane.layer * layer_floats_ +
+                                     (joint ? 0 : std::size_t{lane.first_head} * keys_.count * keys_.dim);
+            s.keys_.data += skip;
+            s.values_.data += skip;
+            return s;
+        }
+
+        std::uint32_t encode_key(const Plain* row, std::uint32_t position, std::byte* record) const noexcept {
+            std::array<float, max_width> x;
+            simd::decode(row, x.data(), shape_.width());
+            for (std::uint32_t h = 0; h < shape_.heads; ++h)
+                turns_.turn_back(x.data() + std::size_t{h} * shape_.dim, position);
+            std::memcpy(record, &position, sizeof position);
+            return put(x.data(), keys_, record, sizeof position);
+        }
+        std::uint32_t encode_value(const Plain* row, std::byte* record) const noexcept {
+            std::array<float, max_width> x;
+            simd::decode(row, x.data(), shape_.width());
+            return put(x.data(), values_, record, 0);
+        }
+        void decode_keys(const records_view& records, Plain* rows) const noexcept {
+            rebuild(records, sizeof(std::uint32_t), keys_, [&](std::size_t i, std::uint32_t head, float* x) {
+                turns_.turn(x, position_of(records.record(i)));
+                simd::encode(x, rows + i * shape_.width() + std::size_t{head} * shape_.dim, shape_.dim);
+            });
+        }
+        void decode_values(const records_view& records, Plain* rows) const noexcept {
+            rebuild(records, 0, values_, [&](std::size_t i, std::uint32_t head, float* x) {
+                simd::encode(x, rows + i * shape_.width() + std::size_t{head} * shape_.dim, shape_.dim);
+            });
+        }
+
+        void score(const float* q, std::size_t q_stride, std::size_t group, const records_view& keys,
+                   std::uint32_t head, float* out, std::size_t out_stride) const noexcept {
+            rebuild_head(keys, sizeof(std::uint32_t), keys_, head, [&](std::size_t i, float* x) {
+                turns_.turn(x, position_of(keys.record(i)));
+                for (std::size_t g = 0; g < group; ++g)
+                    out[g * out_stride + i] = simd::dot(q + g * q_stride, x, shape_.dim);
+            });
+        }
+        void accumulate(const float* weight, std::size_t group, const records_view& values,
+                        std::uint32_t head, float* acc, std::size_t acc_stride) const noexcept {
+            constexpr std::size_t depth = 256, at_once = 4;
+            std::array<simd::coefficient_row<coefficient>, simd::attend_block> rows;
+            std::uint32_t most = 0;
+            for (std::size_t i = 0; i < values.count; ++i) {
+                rows[i] = row_of(values.record(i), 0, joint ? 0 : head);
+                most = std::max(most, rows[i].count);
+            }
+            std::array<float, at_once * depth> sums;
+            std::array<float, at_once * most_dim> rebuilt;
+            for (std::size_t g = 0; g < group; g += at_once) {
+                const std::size_t n = std::min(at_once, group - g);
+                for (std::uint32_t first = 0; first < most; first += depth) {
+                    const std::uint32_t some = std::min<std::uint32_t>(depth, most - first);
+                    sums.fill(0.0F);
+                    simd::spectral_sums(weight + g * simd::attend_block, n, simd::attend_block, rows.data(),
+                                        values.count, first, some, sums.data(), depth);
+                    std::array<simd::coefficient_row<float>, at_once> spectrum;
+                    for (std::size_t j = 0; j < n; ++j) spectrum[j] = {sums.data() + j * depth, some};
+                    simd::combine_rows(spectrum.data(), n, columns(values_, head).slice(first, some),
+                                       rebuilt.data(), most_dim);
+                    for (std::size_t j = 0; j < n; ++j)
+                        for (std::uint32_t d = 0; d < shape_.dim; ++d)
+                            acc[(g + j) * acc_stride + d] += rebuilt[j * most_dim + d];
+                }
+            }
+        }
+
+      private:
+        static constexpr std::uint32_t most_dim = 1024;
+
+        [[nodiscard]] static double share_of(const config& c) noexcept {
+            if constexpr (requires { c.rule.share; })
+                return static_cast<double>(c.rule.share);
+            else
+                return 1;
+        }
+        [[nodiscard]] static std::uint32_t pairs_of(const config& c, std::uint32_t dim) noexcept {
+            return (c.dims == 0 ? dim : std::min(c.dims, dim)) / 2;
+        }
+        [[nodiscard]] static constexpr std::uint32_t whole(std::uint32_t bytes) noexcept {
+            return (bytes + 3) / 4 * 4;
+        }
+        [[nodiscard]] std::uint32_t spans() const noexcept { return joint ? 1 : shape_.heads; }
+        [[nodiscard]] std::uint32_t span_width() const noexcept {
+            return joint ? shape_.width() : shape_.dim;
+        }
+        [[nodiscard]] static std::uint32_t position_of(const std::byte* record) noexcept {
+            std::uint32_t position = 0;
+            std::memcpy(&position, record, sizeof position);
+            return position;
+        }
+        /// The coefficients of one basis in a record whose ranks begin at byte `at`.
+        [[nodiscard]] static simd::coefficient_row<coefficient>
+        row_of(const std::byte* record, std::size_t at, std::uint32_t span) noexcept {
+            for (;; --span) {
+                std::uint16_t rank = 0;
+                std::memcpy(&rank, record + at, sizeof rank);
+                at += sizeof rank;
+                if (span == 0) return {reinterpret_cast<const coefficient*>(record + at), rank};
+                at += rank * sizeof(coefficient);
+            }
+        }
+        [[nodiscard]] rows_view<float> basis_of(const rows_view<float>& first,
+                                                std::uint32_t span) const noexcept {
+            return {first.data + std::size_t{span} * first.count * first.dim, first.count, first.dim,
+                    first.stride};
+        }
+        /// What a head's numbers are made of.
+        [[nodiscard]] rows_view<float> columns(const rows_view<float>& basis,
+                                               std::uint32_t head) const noexcept {
+            if constexpr (joint)
+                return {basis.data + std::size_t{head} * shape_.dim, basis.count, shape_.dim, basis.stride};
+            else
+                return basis_of(basis, head);
+        }
+
+        std::uint32_t put(const float* x, const rows_view<float>& basis, std::byte* record,
+                          std::size_t at) const noexcept {
+            std::array<float, max_width> c;
+            const std::uint32_t n = span_width();
+            for (std::uint32_t span = 0; span < spans(); ++span) {
+                simd::dot_rows(x + std::size_t{span} * n, basis_of(basis, span), c.data());
+                constexpr float largest = 65504.0F; // of 16 bits
+                for (std::uint32_t i = 0; i < n; ++i) c[i] = std::clamp(c[i], -largest, largest);
+                const auto rank = static_cast<std::uint16_t>(rule_.rank(c.data(), n));
+                std::memcpy(record + at, &rank, sizeof rank);
+                at += sizeof rank;
+                simd::encode(c.data(), reinterpret_cast<coefficient*>(record + at), rank);
+                at += rank * sizeof(coefficient);
+            }
+            const std::uint32_t end = whole(static_cast<std::uint32_t>(at));
+            std::memset(record + at, 0, end - at);
+            return end;
+        }
+
+        /// visit(i, x) for one head of every record, x: (D) before RoPE.
+        template <class Visit>
+        void rebuild_head(const records_view& records, std::size_t at, const rows_view<float>& basis,
+                          std::uint32_t head, Visit&& visit) const noexcept {
+            constexpr std::size_t at_once = 4;
+            alignas(64) std::array<float, at_once * most_dim> x;
+            std::array<simd::coefficient_row<coefficient>, at_once> rows;
+            for (std::size_t first = 0; first < records.count; first += at_once) {
+                const std::size_t n = std::min(at_once, records.count - first);
+                for (std::size_t i = 0; i < n; ++i)
+                    rows[i] = row_of(records.record(first + i), at, joint ? 0 : head);
+                simd::combine_rows(rows.data(), n, columns(basis, head), x.data(), most_dim);
+                for (std::size_t i = 0; i < n; ++i) visit(first + i, x.data() + i * most_dim);
+            }
+        }
+        template <class Visit>
+        void rebuild(const records_view& records, std::size_t at, const rows_view<float>& basis,
+                     Visit&& visit) const noexcept {
+            for (std::uint32_t head = 0; head < shape_.heads; ++head)
+                rebuild_head(records, at, basis, head, [&](std::size_t i, float* x) { visit(i, head, x); });
+        }
+
+        record_shape shape_{};
+        Rule rule_{};
+        std::uint32_t pairs_ = 0;
+        position_table turns_{};
+        rows_view<float> keys_{}, values_{}; ///< of the first basis
+        std::size_t layer_floats_ = 0;       ///< of the bases of a layer
+    };
+};
+
+}} // namespace kvtl::v0

@@ -1,0 +1,69 @@
+// Presets whose stored entries have as many numbers as each token needs (compress_token_adaptive_rank.hpp), in bases that
+// kvtl-calibrate fits to a model's keys before RoPE and to its values. Sinks, window and what waits stay 16-bit rows.
+//
+//   dynakv_lr_energy  everything is attended: sinks and the last 32 entries as they are, all older ones with the smallest
+//                     rank that keeps 95 % of a row's energy, one basis for all heads of a layer.
+//   kvswap_lr         kvswap with groups of such entries.
+//   flexgen_lr        flexgen likewise: less to read for each token.
+//   dynakv_head_lr    dynakv with clusters of such entries, a basis per head: units of one head cannot share a basis
+//                     with others (the paper's own constraint, §5.2).
+//   quest_head_lr     quest likewise.
+//
+// The share is a field of the compressor (`compressor.rule.share`). The paper trains its bases and gates; these need a
+// text and no training.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/compress_token_adaptive_rank.hpp>
+#include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/flexgen.hpp>
+#include <kvtl/presets/kvswap.hpp>
+#include <kvtl/presets/quest.hpp>
+
+namespace kvtl { inline namespace v0 {
+
+namespace presets {
+
+struct dynakv_lr_energy : full {
+    static constexpr std::string_view name = "dynakv_lr_energy";
+    static constexpr std::uint32_t window_tokens = 32;
+    static constexpr std::uint32_t sink_tokens = 4;
+    using clusterer = layer_groups<16>;
+    using compressor = token_adaptive_rank<coupling::layer>;
+    using replacement = keep_first;
+};
+
+struct kvswap_lr : kvswap {
+    static constexpr std::string_view name = "kvswap_lr";
+    using compressor = token_adaptive_rank<coupling::layer>;
+};
+
+struct flexgen_lr : flexgen {
+    static constexpr std::string_view name = "flexgen_lr";
+    using compressor = token_adaptive_rank<coupling::layer>;
+};
+
+struct dynakv_head_lr : dynakv {
+    static constexpr std::string_view name = "dynakv_head_lr";
+    using compressor = token_adaptive_rank<coupling::head>;
+};
+
+struct quest_head_lr : quest {
+    static constexpr std::string_view name = "quest_head_lr";
+    using compressor = token_adaptive_rank<coupling::head>;
+};
+
+} // namespace presets
+
+template <class Geometry, class Supplied = supplied_for<presets::dynakv_lr_energy>>
+using dynakv_lr_energy = kv_manager<presets::dynakv_lr_energy, Geometry, Supplied>;
+template <class Geometry, class Supplied = supplied_for<presets::kvswap_lr>>
+using kvswap_lr = kv_manager<presets::kvswap_lr, Geometry, Supplied>;
+template <class Geometry, class Supplied = supplied_for<presets::flexgen_lr>>
+using flexgen_lr = kv_manager<presets::flexgen_lr, Geometry, Supplied>;
+template <class Geometry, class Supplied = supplied_for<presets::dynakv_head_lr>>
+using dynakv_head_lr = kv_manager<presets::dynakv_head_lr, Geometry, Supplied>;
+template <class Geometry, class Supplied = supplied_for<presets::quest_head_lr>>
+using quest_head_lr = kv_manager<presets::quest_head_lr, Geometry, Supplied>;
+
+}} // namespace kvtl::v0

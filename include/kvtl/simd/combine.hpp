@@ -1,0 +1,128 @@
+// Rows from coefficients: how a low-rank codec gets keys and values back.
+//
+// What:   out row i = sum over r < count[i] of coefficient[i][r] * basis[r], a block of rows against a block of columns
+//         whose sums stay in registers; spectral_sums weighs coefficients of many rows before they are multiplied by
+//         the basis at all.
+// Shapes: coefficients (n) pointers to count[i] numbers of E each; basis (R, D) f32, R >= every count; out (n, D) f32.
+// Cost:   n * D * the largest count of each four rows, in multiply-adds; every row of the basis is loaded once per four
+//         rows.
+// Limits: a row's sums do not depend on which rows are beside it.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/simd/arch.hpp>
+#include <kvtl/simd/convert.hpp>
+#include <kvtl/simd/unroll.hpp>
+#include <kvtl/views.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace kvtl { inline namespace v0 { namespace simd {
+
+/// Coefficients of one row; they need only the alignment of E.
+template <element E> struct coefficient_row {
+    const E* data = nullptr;
+    std::uint32_t count = 0;
+};
+
+namespace detail {
+
+inline constexpr std::size_t combine_rows_at_once = 4;
+inline constexpr std::size_t combine_depth = 64; ///< coefficients decoded at once
+
+/// Columns [column, column + columns) of up to four rows; columns is at most B registers.
+template <class Arch, std::size_t B, element E>
+inline void combine_block(const coefficient_row<E>* rows, std::size_t n, rows_view<float> basis,
+                          std::size_t column, std::size_t columns, float* out,
+                          std::size_t out_stride) noexcept {
+    using F = floats<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>, T = combine_rows_at_once;
+    F sum[T * B];
+    unrolled<T * B>([&](auto i) { sum[i] = F(0.0F); });
+    std::size_t most = 0;
+    for (std::size_t t = 0; t < n; ++t) most = std::max<std::size_t>(most, rows[t].count);
+    alignas(64) float coefficient[T][combine_depth];
+    const bool whole = columns == B * lane_count;
+    for (std::size_t first = 0; first < most; first += combine_depth) {
+        const std::size_t depth = std::min(combine_depth, most - first);
+        for (std::size_t t = 0; t < T; ++t) {
+            const std::size_t count = t < n && rows[t].count > first ? rows[t].count - first : 0;
+            const std::size_t there = std::min(depth, count);
+            if (there != 0) decode<Arch>(rows[t].data + first, coefficient[t], there);
+            std::fill(coefficient[t] + there, coefficient[t] + depth, 0.0F);
+        }
+        for (std::size_t r = 0; r < depth; ++r) {
+            const float* from = basis.row(first + r) + column;
+            F x[B];
+            if (whole) {
+                unrolled<B>([&](auto b) { x[b] = keep<Arch>(load<Arch>(from + b * lane_count)); });
+            } else {
+                unrolled<B>([&](auto b) {
+                    const std::size_t at = b * lane_count;
+                    x[b] = at >= columns ? F(0.0F)
+                                         : load_part<Arch>(from + at, std::min(lane_count, columns - at));
+                });
+            }
+            unrolled<T>([&](auto t) {
+                const F c = keep<Arch>(F(coefficient[t][r]));
+                unrolled<B>([&](auto b) { sum[t * B + b] = fma<Arch>(c, x[b], sum[t * B + b]); });
+            });
+        }
+    }
+    for (std::size_t t = 0; t < n; ++t) {
+        alignas(64) float row[B * lane_count];
+        unrolled<T>([&](auto i) {
+            if (i == t) unrolled<B>([&](auto b) { store<Arch>(row + b * lane_count, sum[i * B + b]); });
+        });
+        std::copy_n(row, columns, out + t * out_stride + column);
+    }
+}
+
+} // namespace detail
+
+template <class Arch = default_arch, element E>
+inline void combine_rows(const coefficient_row<E>* rows, std::size_t n, rows_view<float> basis, float* out,
+                         std::size_t out_stride) noexcept {
+    constexpr std::size_t T = detail::combine_rows_at_once;
+    constexpr std::size_t B = floats_per_register<Arch> == 8 ? 2 : 4; // AVX has 16 registers, others 32
+    constexpr std::size_t width = B * floats_per_register<Arch>;
+    for (std::size_t i = 0; i < n; i += T)
+        for (std::size_t column = 0; column < basis.dim; column += width)
+            detail::combine_block<Arch, B>(rows + i, std::min(T, n - i), basis, column,
+                                           std::min(width, basis.dim - column), out + i * out_stride,
+                                           out_stride);
+}
+
+/// sums[g * sums_stride + r] += sum over i of weight[g * weight_stride + i] * coefficient[i][first + r], for r < depth.
+template <class Arch = default_arch, element E>
+inline void spectral_sums(const float* weight, std::size_t group, std::size_t weight_stride,
+                          const coefficient_row<E>* rows, std::size_t n, std::size_t first, std::size_t depth,
+                          float* sums, std::size_t sums_stride) noexcept {
+    using F = floats<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
+    for (std::size_t i = 0; i < n; ++i) {
+        if (rows[i].count <= first) continue;
+        const E* c = rows[i].data + first;
+        const std::size_t count = std::min<std::size_t>(depth, rows[i].count - first);
+        std::size_t r = 0;
+        for (; r + lane_count <= count; r += lane_count) {
+            const F x = load<Arch>(c + r);
+            for (std::size_t g = 0; g < group; ++g) {
+                float* sum = sums + g * sums_stride + r;
+                store<Arch>(sum, fma<Arch>(F(weight[g * weight_stride + i]), x, load<Arch>(sum)));
+            }
+        }
+        if (const std::size_t rest = count - r; rest != 0) {
+            const F x = load_part<Arch>(c + r, rest);
+            for (std::size_t g = 0; g < group; ++g) {
+                float* sum = sums + g * sums_stride + r;
+                store_part<Arch>(
+                    sum, fma<Arch>(F(weight[g * weight_stride + i]), x, load_part<Arch>(sum, rest)), rest);
+            }
+        }
+    }
+}
+
+}}} // namespace kvtl::v0::simd

@@ -1,0 +1,164 @@
+// Eq. 1-8 with orthonormal bases, against double precision; the contract's promises; that error falls with rank and that
+// a basis made for the rows beats a random one.
+// SPDX-License-Identifier: MIT
+#include <kvtl/policies/compress_token_adaptive_rank.hpp>
+
+#include "contracts/compressor.hpp"
+#include "support/calibrated.hpp"
+
+#include <map>
+#include <memory>
+
+using namespace kvtl_test;
+
+namespace {
+
+using any_model = kvtl::geometry<kvtl::shape{}>;
+
+/// Random bases of every kind for a model of one layer, kept for as long as the test runs.
+const kvtl::calibration_view& bases_for(const kvtl::record_shape& s) {
+    static std::map<std::pair<std::uint32_t, std::uint32_t>, std::unique_ptr<calibrated>> made;
+    auto& one = made[{s.heads, s.dim}];
+    if (!one)
+        one = std::make_unique<calibrated>(kvtl::shape{1, s.heads, s.heads, s.dim}, s.width(), s.width() + 3);
+    return one->view();
+}
+
+/// A codec of lane (layer 0, first head 0), with its tables.
+template <class Policy> struct bound {
+    using state = typename Policy::template state<any_model>;
+    static constexpr std::uint32_t tokens = 5000;
+
+    state operator()(const kvtl::record_shape& s) const { return make(s, config); }
+    static state make(const kvtl::record_shape& s, const typename Policy::config& c) {
+        static std::vector<std::unique_ptr<std::vector<float>>> tables;
+        state codec(c, s);
+        tables.push_back(std::make_unique<std::vector<float>>(codec.shared_bytes(tokens) / sizeof(float)));
+        codec.share(c, tokens, std::as_writable_bytes(std::span(*tables.back())));
+        codec.bind(bases_for(s));
+        return codec.at({});
+    }
+    typename Policy::config config{};
+};
+
+using joint = kvtl::token_adaptive_rank<kvtl::coupling::layer, kvtl::keep_energy, float>;
+using by_head = kvtl::token_adaptive_rank<kvtl::coupling::head, kvtl::keep_energy, float>;
+
+std::uint16_t rank_in(const std::byte* record, std::size_t at) {
+    std::uint16_t rank = 0;
+    std::memcpy(&rank, record + at, sizeof rank);
+    return rank;
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("token_adaptive_rank keeps a compressor's promises", Policy, joint, by_head,
+                   kvtl::token_adaptive_rank<kvtl::coupling::layer>) {
+    compressor_contract<Policy>(bound<Policy>{});
+}
+
+TEST_CASE_TEMPLATE("full rank is the identity, up to 16 bits", Policy, joint, by_head) {
+    const kvtl::record_shape s{3, 64};
+    const auto codec = bound<Policy>::make(s, {.rule = {.share = 1.0F}});
+    const auto rows = oracle::normal_values<float>(s.width(), 5);
+    std::vector<std::byte> k(codec.bytes().key), v(codec.bytes().value);
+    CHECK(codec.encode_key(rows.data(), 4321, k.data()) == codec.bytes().key);
+    CHECK(codec.encode_value(rows.data(), v.data()) == codec.bytes().value);
+    std::vector<float> back_k(s.width()), back_v(s.width());
+    codec.decode_keys({k.data(), 1, k.size()}, back_k.data());
+    codec.decode_values({v.data(), 1, v.size()}, back_v.data());
+    oracle::largest_error error;
+    for (std::uint32_t d = 0; d < s.width(); ++d) {
+        error.see(static_cast<double>(back_k[d]) - static_cast<double>(rows[d]));
+        error.see(static_cast<double>(back_v[d]) - static_cast<double>(rows[d]));
+    }
+    CHECK(error.value() < 4e-3);
+}
+
+TEST_CASE("a key is turned back, projected, cut, and comes back turned: Eq. 1-8 in double precision") {
+    const kvtl::record_shape s{2, 32};
+    const std::uint32_t width = s.width(), position = 777;
+    const auto codec = bound<joint>::make(s, {.rule = {.share = 0.8F}});
+    const auto basis = bases_for(s).basis(kvtl::calibration_kind::joint_keys, 0, 0);
+    const auto row = oracle::normal_values<float>(width, 9);
+    const auto turn = [&](std::vector<double>& x, double by) {
+        for (std::uint32_t h = 0; h < s.heads; ++h)
+            for (std::uint32_t i = 0; i < s.dim / 2; ++i) {
+                const double angle = by * std::pow(10000.0, -2.0 * i / s.dim);
+                double &a = x[h * s.dim + i], &b = x[h * s.dim + i + s.dim / 2];
+                const double turned = a * std::cos(angle) - b * std::sin(angle);
+                b = b * std::cos(angle) + a * std::sin(angle);
+                a = turned;
+            }
+    };
+    std::vector<double> x(row.begin(), row.end());
+    turn(x, -1.0 * position);
+    std::vector<double> c(width, 0.0);
+    double all = 0;
+    for (std::uint32_t r = 0; r < width; ++r) {
+        for (std::uint32_t d = 0; d < width; ++d) c[r] += static_cast<double>(basis.row(r)[d]) * x[d];
+        all += c[r] * c[r];
+    }
+    std::uint32_t rank = 0;
+    for (double kept = 0; kept < 0.8 * all; ++rank) kept += c[rank] * c[rank];
+    std::vector<double> expected(width, 0.0);
+    for (std::uint32_t r = 0; r < rank; ++r)
+        for (std::uint32_t d = 0; d < width; ++d) expected[d] += c[r] * static_cast<double>(basis.row(r)[d]);
+    turn(expected, position);
+
+    std::vector<std::byte> record(codec.bytes().key);
+    const std::uint32_t bytes = codec.encode_key(row.data(), position, record.data());
+    CHECK(rank_in(record.data(), sizeof position) == rank);
+    CHECK(rank < width);
+    CHECK(bytes == (4 + 2 + 2 * rank + 3) / 4 * 4);
+    std::vector<float> back(width);
+    codec.decode_keys({record.data(), 1, bytes}, back.data());
+    oracle::largest_error error;
+    for (std::uint32_t d = 0; d < width; ++d) error.see(static_cast<double>(back[d]) - expected[d]);
+    CHECK(error.value() < 4e-3);
+}
+
+TEST_CASE_TEMPLATE("error falls and bytes rise with the share that is kept", Policy, joint, by_head) {
+    const kvtl::record_shape s{2, 64};
+    double last = 1e30;
+    std::uint32_t last_bytes = 0;
+    for (const float share : {0.3F, 0.6F, 0.9F, 0.99F, 1.0F}) {
+        const auto codec = bound<Policy>::make(s, {.rule = {.share = share}});
+        double sum = 0;
+        std::uint32_t bytes = 0;
+        for (std::uint64_t i = 0; i < 40; ++i) {
+            const auto row = oracle::normal_values<float>(s.width(), 300 + i);
+            std::vector<std::byte> record(codec.bytes().key);
+            bytes += codec.encode_key(row.data(), static_cast<std::uint32_t>(i), record.data());
+            std::vector<float> back(s.width());
+            codec.decode_keys({record.data(), 1, record.size()}, back.data());
+            double energy = 0, lost = 0;
+            for (std::uint32_t d = 0; d < s.width(); ++d) {
+                const double x = static_cast<double>(row[d]), off = x - static_cast<double>(back[d]);
+                energy += x * x, lost += off * off;
+            }
+            CHECK(lost <= (1 - static_cast<double>(share)) * energy + 1e-4 * energy); // of what the rule says
+            sum += lost;
+        }
+        CHECK(sum < last);
+        CHECK(bytes > last_bytes);
+        last = sum, last_bytes = bytes;
+    }
+}
+
+TEST_CASE("what a codec cannot do is said by field, value and what is valid") {
+    using codec = joint::state<any_model>;
+    const kvtl::record_shape s{2, 64};
+    const auto says = [&](const joint::config& c, const kvtl::record_shape& shape, const char* text) {
+        const kvtl::status refused = codec::check(c, shape);
+        CHECK(refused.code() == kvtl::errc::invalid_argument);
+        CHECK_MESSAGE(std::string(refused.what()).find(text) != std::string::npos, refused.what());
+    };
+    CHECK(codec::check({}, s).ok());
+    says({.rule = {.share = 0.0F}}, s, "compressor.share is 0; valid: more than 0, to 1");
+    says({.rule = {.share = 1.5F}}, s, "compressor.share is 1.5");
+    says({.rule = {.share = NAN}}, s, "compressor.share is nan");
+    says({.rule = {}, .frequencies = {1.0}}, s, "compressor.frequencies has 1 numbers; valid: none, or 32");
+    says({.rule = {}, .frequencies = {}, .dims = 65}, s, "compressor.dims is 65");
+    says({}, {40, 128}, "rows of 5120 numbers in heads of 128; valid: 4096");
+}

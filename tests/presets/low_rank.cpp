@@ -1,0 +1,103 @@
+// Presets of token_adaptive_rank: with every coefficient kept they are dense attention, whatever moved in between; with a
+// share of the energy they store what the shares say, and are close.
+// SPDX-License-Identifier: MIT
+#include <kvtl/presets/low_rank.hpp>
+
+#include "support/cache_fixture.hpp"
+#include "support/calibrated.hpp"
+
+namespace {
+using namespace kvtl_test;
+using any_model = kvtl::geometry<kvtl::shape{}>;
+
+template <class Preset> struct in_ram : Preset { using io = kvtl::in_memory; };
+template <class Preset> using cache_of = kvtl::kv_manager<Preset, any_model, kvtl::supplied_for<Preset>>;
+
+const kvtl::shape shape{2, 4, 2, 64};
+/// Sixteen-bit coefficients, and keys that are turned back and forth.
+constexpr double coded = 5e-2;
+
+class bases {
+  public:
+    bases()
+        : path_((std::filesystem::temp_directory_path() / ("kvtl-low-rank-" + std::to_string(::getpid())))
+                    .string()) {
+        write_calibration(path_, shape, 128, 21);
+    }
+    bases(const bases&) = delete;
+    ~bases() { std::filesystem::remove(path_); }
+    [[nodiscard]] const std::string& path() const { return path_; }
+
+  private:
+    std::string path_;
+};
+
+template <class Preset> typename cache_of<Preset>::config config_for(const bases& file, float share) {
+    typename cache_of<Preset>::config c;
+    c.shape = shape;
+    c.max_tokens = c.attend_tokens = 900;
+    c.memory_bytes = std::size_t{16} << 20;
+    c.calibration = file.path();
+    c.compressor.rule.share = share;
+    return c;
+}
+
+struct outcome {
+    double error;
+    kvtl::statistics stats;
+};
+template <class Preset> outcome run(const typename cache_of<Preset>::config& c) {
+    const drift data(c.shape, c.max_tokens, 3);
+    auto cache = open_cache<cache_of<Preset>>(c);
+    reader<cache_of<Preset>> one(cache, data, 5);
+    one.prefill(500, 170);
+    one.decode(120);
+    one.prefill(60);
+    one.decode(60);
+    one.check_tokens();
+    return {one.error(), cache.stats()};
+}
+} // namespace
+
+TEST_CASE_TEMPLATE("with every coefficient kept it is dense attention", P,
+                   in_ram<kvtl::presets::dynakv_lr_energy>, in_ram<kvtl::presets::kvswap_lr>,
+                   in_ram<kvtl::presets::dynakv_head_lr>) {
+    const bases file;
+    for (const bool smallest : {false, true}) {
+        auto c = config_for<P>(file, 1.0F);
+        if (smallest) c.memory_bytes = least_memory<cache_of<P>>(c);
+        const outcome all = run<P>(c);
+        CHECK(all.error < coded);
+        CHECK(all.error > exact); // records were attended, not rows
+    }
+}
+
+TEST_CASE_TEMPLATE("bytes fall with the share, and are counted as records", P,
+                   in_ram<kvtl::presets::dynakv_lr_energy>, in_ram<kvtl::presets::dynakv_head_lr>) {
+    const bases file;
+    const outcome all = run<P>(config_for<P>(file, 1.0F)), most = run<P>(config_for<P>(file, 0.9F)),
+                  half = run<P>(config_for<P>(file, 0.5F));
+    CHECK(half.stats.chosen_bytes < most.stats.chosen_bytes);
+    CHECK(most.stats.chosen_bytes < all.stats.chosen_bytes);
+    CHECK(all.error < most.error);
+    CHECK(most.error < half.error);
+}
+
+TEST_CASE("a preset of calibrated records says what it lacks") {
+    const bases file;
+    using cache_type = cache_of<in_ram<kvtl::presets::kvswap_lr>>;
+    auto c = config_for<in_ram<kvtl::presets::kvswap_lr>>(file, 0.9F);
+    const auto says = [&](const char* text) {
+        const auto opened = cache_type::open(c);
+        REQUIRE_FALSE(opened.ok());
+        CHECK_MESSAGE(opened.error().message.find(text) != std::string::npos, opened.error().message);
+    };
+    c.calibration.clear();
+    says("needs a calibration file with section joint_adapter, joint_keys, joint_values");
+    c.calibration = file.path();
+    c.compressor.rule.share = 0;
+    says("compressor.share is 0; valid: more than 0, to 1");
+    c.compressor.rule.share = 0.9F;
+    c.shape.head_dim = 32;
+    says("this one has");
+}
