@@ -58,3 +58,21 @@ TEST_CASE("storage grows with tokens and sequences, and more shards divide it") 
     CHECK(two->plan.file_pages > one->plan.file_pages);
     CHECK(divided->plan.file_pages < longer->plan.file_pages);
 }
+
+TEST_CASE("tables of sequences that are divided among shards do not grow with the shards") {
+    const auto metadata = [](unsigned shards) {
+        kvtl::cache_config<kvtl::presets::snapkv_group> c;
+        c.shape = {32, 32, 8, 128};
+        c.max_tokens = c.keep_tokens = 256;
+        c.prefill_tokens = 256;
+        c.max_sequences = 256;
+        c.memory_bytes = std::size_t{1} << 50;
+        c.shards = shards;
+        c.divide = kvtl::division::sequences;
+        using planner = kvtl::planner<kvtl::presets::snapkv_group, any_model>;
+        const auto answer = planner::plan(c, *any_model::from(c.shape), 4096);
+        REQUIRE(answer.ok());
+        return answer->parts.metadata - answer->rows.plan.blocks * sizeof(std::uint32_t) * shards;
+    };
+    CHECK(metadata(8) < metadata(1) + metadata(1) / 10);
+}

@@ -77,10 +77,10 @@ struct retention_ledger {
 /// The memory of a shard, carved from the reservation. E: stored element.
 template <class Types> struct retention_memory {
     using E = typename Types::element_type;
-    std::span<kept_lane> lanes;                   ///< (slots, L, lanes)
-    std::span<std::uint32_t> keep;                ///< (slots, L, lanes) competing entries that each may hold
-    std::span<float> preference;                  ///< (slots, L)
-    std::span<retention_ledger> ledgers;          ///< (slots)
+    std::span<kept_lane> lanes;                   ///< (sequences of the shard, L, lanes)
+    std::span<std::uint32_t> keep;                ///< likewise: competing entries that each may hold
+    std::span<float> preference;                  ///< (sequences of the shard, L)
+    std::span<retention_ledger> ledgers;          ///< (sequences of the shard)
     std::span<std::uint32_t> links;               ///< (blocks) of the pool
     std::span<std::byte> score, budget, position; ///< the policies' own
 
@@ -106,11 +106,11 @@ template <class Types> struct retention_memory {
                                                carver& index, carver& scratch) noexcept {
         using score = typename Types::score;
         retention_memory m;
-        const std::size_t lanes = std::size_t{p.sequences} * p.layers * p.shard_lanes;
+        const std::size_t lanes = std::size_t{p.shard_sequences} * p.layers * p.shard_lanes;
         m.lanes = metadata.take<kept_lane>(lanes);
         m.keep = metadata.take<std::uint32_t>(lanes);
-        m.preference = metadata.take<float>(std::size_t{p.sequences} * p.layers);
-        m.ledgers = metadata.take<retention_ledger>(p.sequences);
+        m.preference = metadata.take<float>(std::size_t{p.shard_sequences} * p.layers);
+        m.ledgers = metadata.take<retention_ledger>(p.shard_sequences);
         m.links = metadata.take<std::uint32_t>(p.blocks);
         m.budget = metadata.take<std::byte>(Types::budget_state::bytes(budget_sizes));
         m.position = metadata.take<std::byte>(Types::position_state::bytes(p.dim));

@@ -102,7 +102,7 @@ template <class Types> class prompt_eviction {
         }
         const std::uint64_t start = book_->now();
         if constexpr (score::decides_together) average_board(count, total);
-        retention_ledger& ledger = book_->memory.ledgers[slot];
+        retention_ledger& ledger = book_->ledger_of(slot);
         ledger.competing = n;
         ledger.pinned = sinks + window;
         const std::span<std::uint32_t> keep = book_->keep_of(slot);
@@ -115,7 +115,7 @@ template <class Types> class prompt_eviction {
         }
         ledger.layers_seen = std::max(ledger.layers_seen, layer + 1);
         if constexpr (Types::budget::reads_preference)
-            book_->memory.preference[std::size_t{slot} * book_->plan.layers + layer] =
+            book_->memory.preference[book_->seat_of(slot) * book_->plan.layers + layer] =
                 book_->score.preference(notes);
         settle(slot, layer);
         book_->stats.phase_ns.evict += evicting + (book_->now() - start);
@@ -367,19 +367,19 @@ template <class Types> class prompt_eviction {
             return shard->keep_of(slot)[std::size_t{layer} * shard->lane_count() + head];
         }
         [[nodiscard]] float preference(std::uint32_t layer) const noexcept {
-            return shard->memory.preference[std::size_t{slot} * shard->plan.layers + layer];
+            return shard->memory.preference[shard->seat_of(slot) * shard->plan.layers + layer];
         }
         template <class F> void visit(std::uint32_t layer, std::uint32_t head, F&& f) const noexcept {
             const rows held = shard->open(shard->lanes_of(slot, layer)[head]);
             for (std::uint32_t i = ledger().pinned; i < held.size(); ++i) f(std::as_const(held.score(i)));
         }
-        [[nodiscard]] const retention_ledger& ledger() const noexcept { return shard->memory.ledgers[slot]; }
+        [[nodiscard]] const retention_ledger& ledger() const noexcept { return shard->ledger_of(slot); }
     };
 
     /// Lets the budget revise what all layers seen so far may hold, and cuts them back.
     void settle(std::uint32_t slot, std::uint32_t layer) noexcept {
         const std::span<std::uint32_t> keep = book_->keep_of(slot);
-        const std::uint32_t pinned = book_->memory.ledgers[slot].pinned, count = book_->lane_count();
+        const std::uint32_t pinned = book_->ledger_of(slot).pinned, count = book_->lane_count();
         if constexpr (Types::budget::late) book_->budget.revise(layer, score_board_view{book_, slot}, keep);
         for (std::uint32_t l = Types::budget::late ? 0 : layer; l <= layer; ++l)
             for (std::uint32_t i = 0; i < count; ++i) {
@@ -389,7 +389,7 @@ template <class Types> class prompt_eviction {
                 mine = std::min(mine, held.size() - pinned);
                 cut_back(lane, held, pinned + mine);
                 // A prompt below budget leaves room for decode to fill.
-                const bool all = drops_unwanted || mine == book_->memory.ledgers[slot].competing;
+                const bool all = drops_unwanted || mine == book_->ledger_of(slot).competing;
                 lane.limit = all ? std::max(book_->plan.keep, held.size())
                                  : mine + book_->plan.sinks + book_->plan.window;
             }

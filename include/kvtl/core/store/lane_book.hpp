@@ -6,6 +6,7 @@
 #include <kvtl/core/store/row_pool.hpp>
 #include <kvtl/statistics.hpp>
 
+#include <cassert>
 #include <chrono>
 #include <cstdio>
 
@@ -30,9 +31,17 @@ template <class Types> struct lane_book {
     statistics stats;
 
     // -------------------------------------------------------------------------------------- places
+    /// Where the tables of a shard have a sequence: one that belongs to the shard alone takes no room in others.
+    [[nodiscard]] std::size_t seat_of(std::uint32_t slot) const noexcept {
+        assert(!plan.together || slot % plan.shards == index);
+        return plan.together ? slot / plan.shards : slot;
+    }
+    [[nodiscard]] retention_ledger& ledger_of(std::uint32_t slot) const noexcept {
+        return memory.ledgers[seat_of(slot)];
+    }
     [[nodiscard]] std::span<kept_lane> lanes_of(std::uint32_t slot, std::uint32_t layer) const noexcept {
         if (plan.together && slot % plan.shards != index) return {};
-        const std::size_t first = (std::size_t{slot} * plan.layers + layer) * plan.shard_lanes;
+        const std::size_t first = (seat_of(slot) * plan.layers + layer) * plan.shard_lanes;
         return memory.lanes.subspan(first, lane_count());
     }
     [[nodiscard]] rows open(kept_lane& lane) noexcept { return {pool, lane.rows, memory.table}; }
@@ -54,7 +63,7 @@ template <class Types> struct lane_book {
     }
     [[nodiscard]] std::span<std::uint32_t> keep_of(std::uint32_t slot) const noexcept {
         const std::size_t n = std::size_t{plan.layers} * plan.shard_lanes;
-        return memory.keep.subspan(slot * n, std::size_t{plan.layers} * lane_count());
+        return memory.keep.subspan(seat_of(slot) * n, std::size_t{plan.layers} * lane_count());
     }
     [[nodiscard]] std::span<float> board(std::uint32_t lane, std::uint32_t tokens) const noexcept {
         return memory.board.subspan(std::size_t{lane} * plan.prefill_tokens, tokens);
@@ -93,9 +102,8 @@ template <class Types> struct lane_book {
         std::uint64_t promised = 0;
         for (std::uint32_t s = 0; s < plan.sequences; ++s)
             if (s != slot && (!plan.together || s % plan.shards == index))
-                promised +=
-                    plan.guaranteed_blocks - std::min(plan.guaranteed_blocks, memory.ledgers[s].blocks);
-        const bool own = memory.ledgers[slot].blocks + more <= plan.guaranteed_blocks;
+                promised += plan.guaranteed_blocks - std::min(plan.guaranteed_blocks, ledger_of(s).blocks);
+        const bool own = ledger_of(slot).blocks + more <= plan.guaranteed_blocks;
         if (own || more + promised <= pool.free_blocks()) return {};
         const bool ends_there = use == rows_for::decode && !score_policy::evicts_in_decode;
         char advice[128] = "";
@@ -110,18 +118,18 @@ template <class Types> struct lane_book {
             errc::bound_too_small,
             "%s: memory_bytes has no room for %u more blocks of %u rows (%u are held); raise "
             "it%s",
-            call, more, rows_per_block, memory.ledgers[slot].blocks, advice);
+            call, more, rows_per_block, ledger_of(slot).blocks, advice);
     }
     void recount(std::uint32_t slot) noexcept {
         std::uint32_t blocks = 0;
         for (std::uint32_t l = 0; l < plan.layers; ++l)
             for (const kept_lane& lane : lanes_of(slot, l)) blocks += lane.rows.blocks + lane.queries.blocks;
-        memory.ledgers[slot].blocks = blocks;
+        ledger_of(slot).blocks = blocks;
     }
     void recount(std::uint32_t slot, std::span<const kept_lane> lanes, std::uint32_t before) noexcept {
         std::uint32_t now = 0;
         for (const kept_lane& lane : lanes) now += lane.rows.blocks + lane.queries.blocks;
-        memory.ledgers[slot].blocks += now - before;
+        ledger_of(slot).blocks += now - before;
     }
     [[nodiscard]] static std::uint32_t count_blocks(std::span<const kept_lane> lanes) noexcept {
         std::uint32_t n = 0;
