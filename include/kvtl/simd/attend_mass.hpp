@@ -23,17 +23,18 @@ template <class Arch = default_arch, class Score, class Accumulate>
 void attend_blocks_keeping_logits(std::size_t rows, float scale, const float* log_weight, const partial& p,
                                   std::span<float> scratch, float* logit, std::size_t logit_stride,
                                   Score&& score, Accumulate&& accumulate) noexcept {
-    for (std::size_t first = 0; first < rows; first += attend_block) {
-        const std::size_t n = std::min(attend_block, rows - first);
-        score(first, n, std::size_t{0}, std::size_t{p.group}, scratch.data());
-        for (std::size_t g = 0; g < p.group; ++g) {
-            float* s = logit + g * logit_stride + first;
-            std::copy_n(scratch.data() + g * attend_block, n, s);
-            simd::scale<Arch>(scale, s, n);
-            if (log_weight != nullptr) simd::add<Arch>(log_weight + first, s, n);
-        }
-    }
-    attend_blocks<Arch>(rows, scale, log_weight, p, scratch, all_queries, score, accumulate);
+    attend_blocks<Arch>(
+        rows, scale, log_weight, p, scratch, all_queries,
+        [&](std::size_t first, std::size_t n, std::size_t begin, std::size_t count, float* s) {
+            score(first, n, begin, count, s);
+            for (std::size_t g = 0; g < count; ++g) {
+                float* kept = logit + (begin + g) * logit_stride + first;
+                std::copy_n(s + g * attend_block, n, kept);
+                simd::scale<Arch>(scale, kept, n);
+                if (log_weight != nullptr) simd::add<Arch>(log_weight + first, kept, n);
+            }
+        },
+        accumulate);
 }
 
 /// attend_blocks_keeping_logits for plain rows.

@@ -92,7 +92,8 @@ template <std::size_t R, class F>
     for (std::size_t done = 0; done < rows; done += R) f(done + R <= rows ? done : rows - R);
 }
 
-/// out[i] for one query and all rows i. Only long runs of rows are worth a constant dimension.
+/// out[i] for one query and all rows i. Attention comes four rows at a time, scores come many: both are worth a constant
+/// dimension.
 template <class Arch, class Op, number E>
 inline void tile_rows(const float* q, rows_view<E> rows, float* out) noexcept {
     const auto sweep = [&](auto block, auto dim) {
@@ -101,12 +102,13 @@ inline void tile_rows(const float* q, rows_view<E> rows, float* out) noexcept {
             tile<Arch, Op, R, 1>(q, 0, rows.row(i), rows.stride, dim, out + i, 0);
         });
     };
-    if (rows.count >= tile_pairs<Arch>)
-        with_dim(rows.dim, [&](auto dim) { sweep(constant<tile_pairs<Arch>>{}, dim); });
-    else if (rows.count >= 4)
-        sweep(constant<4>{}, rows.dim);
-    else
-        sweep(constant<1>{}, rows.dim);
+    if (rows.count < 4) return sweep(constant<1>{}, rows.dim);
+    with_dim(rows.dim, [&](auto dim) {
+        if (rows.count >= tile_pairs<Arch>)
+            sweep(constant<tile_pairs<Arch>>{}, dim);
+        else
+            sweep(constant<4>{}, dim);
+    });
 }
 
 /// out[g * out_stride + i] for all queries g and rows i: a block of rows meets four queries at a time. The
