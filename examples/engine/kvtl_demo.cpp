@@ -175,7 +175,7 @@ struct line {
 
 std::string cell(const std::optional<double>& value, const char* format, double unit = 1) {
     if (!value) return "-";
-    char text[32];
+    char text[64];
     std::snprintf(text, sizeof text, format, *value / unit);
     return text;
 }
