@@ -139,19 +139,19 @@ void weighted_sums(const float* weight, rows_view<E> rows, float* acc, std::size
 
 /// out[g * out_stride + i] = q_g . rows[i] for the queries q_g = q + g * q_stride of a group.
 template <class Arch, number E>
-[[gnu::always_inline]] inline void score_rows(const float* q, std::size_t group, std::size_t q_stride,
-                                              rows_view<E> rows, float* out,
-                                              std::size_t out_stride) noexcept {
+inline void score_rows(const float* q, std::size_t group, std::size_t q_stride, rows_view<E> rows, float* out,
+                       std::size_t out_stride) noexcept {
+    static_assert(tile_pairs<Arch> / 4 <= row_streams); // a group's blocks are low enough already
+    if (group > 1) return dot_group<Arch>(q, group, q_stride, rows, out, out_stride);
     for (std::size_t i = 0; i < rows.count; i += row_streams)
-        dot_group<Arch>(q, group, q_stride, rows.slice(i, std::min(row_streams, rows.count - i)), out + i,
-                        out_stride);
+        dot_rows<Arch>(q, rows.slice(i, std::min(row_streams, rows.count - i)), out + i);
 }
 
 /// acc_g += sum over at most attend_block rows of weight[g * attend_block + row] * rows[row], where acc_g =
 /// acc + g * acc_stride.
 template <class Arch, number E>
-[[gnu::always_inline]] inline void accumulate_rows(const float* weight, std::size_t group, rows_view<E> rows,
-                                                   float* acc, std::size_t acc_stride) noexcept {
+inline void accumulate_rows(const float* weight, std::size_t group, rows_view<E> rows, float* acc,
+                            std::size_t acc_stride) noexcept {
     std::size_t g = 0;
     for (; g + 4 <= group; g += 4)
         weighted_sums<Arch, 4>(weight + g * attend_block, rows, acc + g * acc_stride, acc_stride);
