@@ -12,8 +12,8 @@ TEST_CASE_TEMPLATE("raw keeps the compressor's promises", E, float, f16, bf16) {
 
 TEST_CASE_TEMPLATE("attention over records has the bits of attention over rows", E, float, f16, bf16) {
     const std::uint32_t dim = 96, group = 4;
-    const kvtl_test::compressor_suite::encoded<raw<E>> e({2, dim}, 70,
-                                                         kvtl_test::compressor_suite::kind::normal, 5);
+    const kvtl_test::compressor_suite::encoded<raw<E>> e(
+        {2, dim}, 70, kvtl_test::compressor_suite::kind::normal, 5, kvtl_test::by_config<raw<E>>{}({2, dim}));
     const auto q = oracle::normal_values<float>(std::size_t{group} * dim, 6);
     std::vector<float> a(partial_floats(group, dim)), b(a.size()),
         scratch(simd::attend_scratch_floats(group));
