@@ -129,11 +129,11 @@ template <class Types> class retention_stage {
     }
     /// No later layer can change what the layers seen so far keep.
     [[nodiscard]] bool settled(std::uint32_t slot) const noexcept {
-        return !Types::budget::late || book_.ledger_of(slot).layers_seen == book_.plan.layers;
+        return !Types::budget::late || layers_seen(slot) == book_.plan.layers;
     }
     /// Layers whose prompt is complete.
     [[nodiscard]] std::uint32_t layers_seen(std::uint32_t slot) const noexcept {
-        return book_.ledger_of(slot).layers_seen;
+        return book_.owns(slot) ? book_.ledger_of(slot).layers_seen : 0;
     }
     /// All layers have moved: the next prompt finds budgets as the first one did.
     void begin_anew(std::uint32_t slot) noexcept { book_.ledger_of(slot) = {}; }

@@ -31,16 +31,20 @@ template <class Types> struct lane_book {
     statistics stats;
 
     // -------------------------------------------------------------------------------------- places
+    /// A sequence that belongs to another shard has no lanes here, nor a seat in the tables.
+    [[nodiscard]] bool owns(std::uint32_t slot) const noexcept {
+        return !plan.together || slot % plan.shards == index;
+    }
     /// Where the tables of a shard have a sequence: one that belongs to the shard alone takes no room in others.
     [[nodiscard]] std::size_t seat_of(std::uint32_t slot) const noexcept {
-        assert(!plan.together || slot % plan.shards == index);
+        assert(owns(slot));
         return plan.together ? slot / plan.shards : slot;
     }
     [[nodiscard]] retention_ledger& ledger_of(std::uint32_t slot) const noexcept {
         return memory.ledgers[seat_of(slot)];
     }
     [[nodiscard]] std::span<kept_lane> lanes_of(std::uint32_t slot, std::uint32_t layer) const noexcept {
-        if (plan.together && slot % plan.shards != index) return {};
+        if (!owns(slot)) return {};
         const std::size_t first = (seat_of(slot) * plan.layers + layer) * plan.shard_lanes;
         return memory.lanes.subspan(first, lane_count());
     }
@@ -99,9 +103,10 @@ template <class Types> struct lane_book {
     /// A sequence may always have its guaranteed blocks; what is beyond comes from the common rest.
     [[nodiscard]] status reserve(std::uint32_t slot, std::uint32_t more, const char* call,
                                  rows_for use) const noexcept {
+        if (!owns(slot)) return {};
         std::uint64_t promised = 0;
         for (std::uint32_t s = 0; s < plan.sequences; ++s)
-            if (s != slot && (!plan.together || s % plan.shards == index))
+            if (s != slot && owns(s))
                 promised += plan.guaranteed_blocks - std::min(plan.guaranteed_blocks, ledger_of(s).blocks);
         const bool own = ledger_of(slot).blocks + more <= plan.guaranteed_blocks;
         if (own || more + promised <= pool.free_blocks()) return {};
