@@ -40,7 +40,8 @@ class position_turns {
 
 } // namespace
 
-kvtl::status fit_calibration(const kvtl::shape& shape, workload& sample, const std::string& path) {
+kvtl::status fit_calibration(const kvtl::shape& shape, workload& sample, const std::string& path,
+                             bool of_entries) {
     constexpr std::uint64_t any_model = 0; // generated data have no weights to belong to
     try {
         const auto keys_wide = static_cast<std::uint32_t>(sample.key_floats());
@@ -53,6 +54,7 @@ kvtl::status fit_calibration(const kvtl::shape& shape, workload& sample, const s
         for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
             sample.rows(0, layer, 0, tokens, {.q = queries, .k = keys, .v = values});
             fit.add(layer, keys, queries);
+            if (!of_entries) continue;
             turns.take_back(keys, tokens);
             fit.add_entries(layer, keys, values);
         }

@@ -20,15 +20,17 @@ class made_up_files {
   public:
     made_up_files(const decode_options& o, const workload_request& r) : o_(o), request_(r) {}
 
-    /// Throws engine::bad_input.
-    [[nodiscard]] std::string bases(const std::string& policy) {
-        if (!bases_) {
+    /// of_entries: with the bases of entries themselves, which are large. Throws engine::bad_input.
+    [[nodiscard]] std::string bases(const std::string& policy, bool of_entries) {
+        std::optional<scratch_file>& file = of_entries ? bases_of_entries_ : bases_;
+        if (!file) {
             const auto sample = make_calibration_sample(request_);
-            bases_.emplace(o_.kv_path + ".calibration", scratch_file::owner::ours);
-            if (auto s = fit_calibration(o_.shape, *sample, bases_->path()); !s)
+            file.emplace(o_.kv_path + (of_entries ? ".calibration-entries" : ".calibration"),
+                         scratch_file::owner::ours);
+            if (auto s = fit_calibration(o_.shape, *sample, file->path(), of_entries); !s)
                 throw engine::bad_input(policy + " needs a calibration file: " + s.what());
         }
-        return bases_->path();
+        return file->path();
     }
     /// Some gates read the layer's input, others the token's q, k and v.
     [[nodiscard]] std::string gates(const std::string& policy, bool read_x) {
@@ -47,7 +49,7 @@ class made_up_files {
   private:
     const decode_options& o_;
     const workload_request& request_;
-    std::optional<scratch_file> bases_, gates_of_x_, gates_of_qkv_;
+    std::optional<scratch_file> bases_, bases_of_entries_, gates_of_x_, gates_of_qkv_;
 };
 
 } // namespace bench

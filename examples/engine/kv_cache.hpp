@@ -81,11 +81,12 @@ struct cache_stats {
 /// engine nothing.
 struct cache_wants {
     kvtl::signal signals{};
-    bool prefetch = false; ///< a guess of the next layer's query while this layer computes
-    bool evicts = false;   ///< by keep_tokens; promises memory for a prompt that comes with its queries in
-                           ///< one chunk
-    bool retrieves = true; ///< attend_tokens of what it has
-    bool gates = false;    ///< needs cache_options::gates
+    bool prefetch = false;    ///< a guess of the next layer's query while this layer computes
+    bool evicts = false;      ///< by keep_tokens; promises memory for a prompt that comes with its queries in
+                              ///< one chunk
+    bool retrieves = true;    ///< attend_tokens of what it has
+    bool gates = false;       ///< needs cache_options::gates
+    bool entry_bases = false; ///< needs the bases of keys before RoPE and of values in its calibration
 };
 
 /// All tensors are row-major fp32 with the full number of heads; each call works on the heads of one shard

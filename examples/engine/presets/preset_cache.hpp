@@ -148,6 +148,7 @@ template <class Preset> class preset_cache final : public kv_cache {
         w.evicts = kvtl::drops_entries<Preset>;
         w.retrieves = kvtl::retrieves<Preset>;
         w.gates = has_gates;
+        w.entry_bases = kvtl::detail::calibrated_kinds<typename Preset::compressor>() != 0;
         return w;
     }
 
