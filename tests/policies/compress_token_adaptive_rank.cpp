@@ -160,5 +160,5 @@ TEST_CASE("what a codec cannot do is said by field, value and what is valid") {
     says({.rule = {.share = NAN}}, s, "compressor.share is nan");
     says({.rule = {}, .frequencies = {1.0}}, s, "compressor.frequencies has 1 numbers; valid: none, or 32");
     says({.rule = {}, .frequencies = {}, .dims = 65}, s, "compressor.dims is 65");
-    says({}, {40, 128}, "rows of 5120 numbers in heads of 128; valid: 4096");
+    says({}, {40, 128}, "rows of 5120 numbers; valid: up to 4096");
 }

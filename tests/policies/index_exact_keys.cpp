@@ -1,4 +1,4 @@
-// exact_keys and sole_keys: scores are those of the stored keys; rebuilt keys are the absorbed ones.
+// exact_keys: scores are those of the absorbed keys.
 // SPDX-License-Identifier: MIT
 #include <kvtl/policies/index_exact_keys.hpp>
 
@@ -24,21 +24,7 @@ template <class P> void check(double tolerance, std::size_t element_bytes) {
 } // namespace
 
 TEST_CASE("exact_keys") {
-    static_assert(detail::linear_in_query<exact_keys>() && !exact_keys::rebuilds_keys);
+    static_assert(detail::linear_in_query<exact_keys>());
     check<exact_keys>(0x1p-11, 2); // f16 keeps eleven digits
-    check<sole_keys>(0x1p-11, 2);
-    check<keys_in_memory<float, false>>(1e-6, 4);
-}
-
-TEST_CASE("sole_keys gives back every key") {
-    static_assert(sole_keys::rebuilds_keys);
-    const state_of<sole_keys> s;
-    kvtl_test::index_suite::lane<sole_keys> x(s, {{3, 2, 20, 4}, 9, true}, 5);
-    x.absorb_all();
-    std::vector<float> key(60);
-    for (std::uint32_t u = 0; u < 9; ++u)
-        for (std::uint32_t i = 0; i < 4; ++i) {
-            s.rebuild(x.view(), u, i, key.data());
-            for (std::size_t c = 0; c < 60; ++c) REQUIRE(key[c] == to_float(from_float<f16>(x.key(u, i)[c])));
-        }
+    check<exact_keys_as<float>>(1e-6, 4);
 }

@@ -18,7 +18,7 @@ double error_at(std::uint32_t rank) {
     c.max_tokens = 400;
     c.attend_tokens = 400;
     c.memory_bytes = std::size_t{16} << 20;
-    c.index.rank = rank;
+    c.compressor.rank = rank;
     auto cache = open_cache<cache_type>(c);
     reader<cache_type> one(cache, data);
     one.prefill(300);
@@ -38,6 +38,6 @@ TEST_CASE("shadowkv with everything attended is dense attention as far as its ke
 TEST_CASE("shadowkv: the size knob, a smaller rank") {
     const auto all = every_setting<kvtl::presets::shadowkv>();
     CHECK(all.size() > 3);
-    CHECK(all.back().index.rank >= 6);
-    CHECK(all.back().index.rank <= 10);
+    CHECK(all.back().compressor.rank >= 6);
+    CHECK(all.back().compressor.rank <= 10);
 }

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/policies/cluster_fixed_groups.hpp>
+#include <kvtl/policies/index_exact_keys.hpp>
 #include <kvtl/presets/token_topk.hpp>
 
 #include "support/cache_fixture.hpp"
@@ -29,7 +30,7 @@ struct streamed_groups : testing<kvtl::presets::no_cluster_streamed> {
 /// The same with a copy of the keys in memory.
 struct scored_groups : streamed_groups {
     static constexpr std::string_view name = "scored_groups";
-    using index = kvtl::keys_in_memory<float, false>;
+    using index = kvtl::exact_keys_as<float>;
 };
 using streamed_layers = kvtl::kv_manager<streamed_groups, any_model>;
 using scored_layers = kvtl::kv_manager<scored_groups, any_model>;

@@ -103,7 +103,10 @@ template <class Cache> class reader {
 
     [[nodiscard]] kvtl::sequence_id id() const { return seq_; }
     [[nodiscard]] std::size_t tokens() const { return tokens_; }
-    [[nodiscard]] double error() const { return error_.value(); }
+    [[nodiscard]] double error() const {
+        REQUIRE(every_ > 0); // what was never compared has no error
+        return error_.value();
+    }
     [[nodiscard]] const std::vector<float>& outputs() const { return outputs_; }
 
     /// The next n tokens as a prompt (or, after decode, a turn) in chunks of at most `chunk`.

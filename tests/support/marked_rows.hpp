@@ -10,6 +10,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -40,7 +41,11 @@ struct marked_rows {
             return {row, row};
         }
         [[nodiscard]] std::size_t lane_bytes() const noexcept { return sizeof(std::uint32_t); }
-        void fit(std::byte* lane, kvtl::rows_view<float> keys, kvtl::rows_view<float> values) const noexcept {
+        [[nodiscard]] std::size_t fit_scratch_bytes(std::size_t rows) const noexcept { return 4 * rows; }
+        void fit(std::byte* lane, kvtl::rows_view<float> keys, kvtl::rows_view<float> values,
+                 std::span<std::byte> scratch) const noexcept {
+            if (scratch.size() < fit_scratch_bytes(keys.count)) return; // too little: nothing is fitted
+            std::memset(scratch.data(), 0xA5, fit_scratch_bytes(keys.count));
             const auto rows = static_cast<std::uint32_t>(keys.count);
             if (values.count == keys.count) std::memcpy(lane, &rows, sizeof rows);
         }

@@ -33,6 +33,7 @@ template <class Config> std::map<std::string, double> listing(Config c) {
     const auto note = [&out](const char* name, const auto& x) { out[name] = static_cast<double>(x); };
     c.clusterer.fields(note);
     c.index.fields(note);
+    c.compressor.fields(note);
     return out;
 }
 

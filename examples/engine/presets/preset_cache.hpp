@@ -10,7 +10,6 @@
 #include "presets/settings.hpp"
 #include "registry.hpp"
 
-#include <cmath>
 #include <limits>
 #include <type_traits>
 
@@ -28,12 +27,6 @@ namespace detail {
 
 /// How the model rotates keys, for the policies that turn them themselves.
 template <class Config> void describe_rope(Config& c, const cache_options& o) {
-    [[maybe_unused]] const auto pairs = static_cast<double>(o.rope_frequencies.size());
-    if constexpr (requires { c.index.rope; }) { // plain RoPE only: the base follows from the second pair
-        if (o.rope_frequencies.size() > 1) c.index.rope.theta = std::pow(o.rope_frequencies[1], -pairs);
-        c.index.rope.dims = static_cast<std::uint32_t>(2 * o.rope_frequencies.size());
-        c.index.rope.neighbours = o.rope_neighbours;
-    }
     if constexpr (requires { c.position.frequencies; }) {
         c.position.frequencies = o.rope_frequencies;
         c.position.dims = static_cast<std::uint32_t>(2 * o.rope_frequencies.size());
@@ -44,7 +37,6 @@ template <class Config> void describe_rope(Config& c, const cache_options& o) {
         c.compressor.dims = static_cast<std::uint32_t>(2 * o.rope_frequencies.size());
         c.compressor.neighbours = o.rope_neighbours;
     }
-    if constexpr (requires { c.index.first_position; }) c.index.first_position = c.sink_tokens;
 }
 
 } // namespace detail

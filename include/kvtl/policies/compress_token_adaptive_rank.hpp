@@ -23,7 +23,6 @@
 #include <kvtl/slots/compressor.hpp>
 
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <string_view>
@@ -94,25 +93,17 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
       public:
         state() = default;
         state(const config& c, const record_shape& shape) noexcept
-            : shape_(shape), rule_(c.rule), pairs_(pairs_of(c, shape.dim)) {}
+            : shape_(shape), rule_(c.rule), pairs_(rope_pairs(c, shape.dim)) {}
 
         /// What a cache with these numbers cannot do.
         [[nodiscard]] static status check(const config& c, const record_shape& shape) noexcept {
             const auto wrong = errc::invalid_argument;
             if (const double share = share_of(c); !(share > 0 && share <= 1))
                 return status::failure(wrong, "compressor.share is %g; valid: more than 0, to 1", share);
-            if (shape.width() > max_width || shape.dim > most_dim)
-                return status::failure(
-                    wrong, "compressor: rows of %u numbers in heads of %u; valid: %u in heads of %u",
-                    shape.width(), shape.dim, max_width, most_dim);
-            if (c.dims > shape.dim || c.dims % 2 != 0)
-                return status::failure(wrong, "compressor.dims is %u; valid: even, to head_dim (%u)", c.dims,
-                                       shape.dim);
-            if (!c.frequencies.empty() && c.frequencies.size() != pairs_of(c, shape.dim))
-                return status::failure(
-                    wrong, "compressor.frequencies has %zu numbers; valid: none, or %u, one per pair",
-                    c.frequencies.size(), pairs_of(c, shape.dim));
-            return {};
+            if (shape.width() > max_width)
+                return status::failure(wrong, "compressor: rows of %u numbers; valid: up to %u",
+                                       shape.width(), max_width);
+            return check_rope(c, shape.dim);
         }
 
         [[nodiscard]] record_bytes bytes() const noexcept {
@@ -125,11 +116,7 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
         }
         [[gnu::cold]] void share(const config& c, std::uint32_t max_tokens,
                                  std::span<std::byte> memory) noexcept {
-            std::array<double, most_dim / 2> frequency{};
-            for (std::uint32_t i = 0; i < pairs_; ++i)
-                frequency[i] = c.frequencies.empty() ? std::pow(10000.0, -static_cast<double>(i) / pairs_)
-                                                     : c.frequencies[i];
-            turns_ = position_table(memory, std::span(frequency).first(pairs_), max_tokens, c.neighbours);
+            turns_ = rope_table(c, shape_.dim, max_tokens, memory);
         }
         void bind(const calibration_view& view) noexcept {
             keys_ = view.basis(key_basis, 0, 0);
@@ -208,16 +195,13 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
         }
 
       private:
-        static constexpr std::uint32_t most_dim = 1024;
+        static constexpr std::uint32_t most_dim = position_table::max_dim;
 
         [[nodiscard]] static double share_of(const config& c) noexcept {
             if constexpr (requires { c.rule.share; })
                 return static_cast<double>(c.rule.share);
             else
                 return 1;
-        }
-        [[nodiscard]] static std::uint32_t pairs_of(const config& c, std::uint32_t dim) noexcept {
-            return (c.dims == 0 ? dim : std::min(c.dims, dim)) / 2;
         }
         [[nodiscard]] static constexpr std::uint32_t whole(std::uint32_t bytes) noexcept {
             return (bytes + 3) / 4 * 4;

@@ -3,8 +3,7 @@
 //
 //   score(q, entry) = q . k
 //
-// exact_keys scores with a copy of what storage holds too; sole_keys is the only copy: storage holds
-// values, and a unit that is read gets its keys from here (rebuild).
+// A copy of what storage holds too; stored_keys scores the only copy.
 //
 // Bytes:  per entry and KV head D sizeof(E); with f16 that is half of an f16 cache.
 // Cost:   absorb copies a row. score() reads every key once for all queries of its KV head.
@@ -22,14 +21,13 @@
 
 namespace kvtl { inline namespace v0 {
 
-template <element E, bool Sole> struct keys_in_memory {
-    static constexpr std::string_view name = Sole ? "sole_keys" : "exact_keys";
+template <element E> struct exact_keys_as {
+    static constexpr std::string_view name = "exact_keys";
     static constexpr signal needs = signal::q | signal::k;
     static constexpr bool needs_means = false;
     static constexpr bool scores = true;
     static constexpr bool summarises = true;
     static constexpr bool per_entry = true;
-    static constexpr bool rebuilds_keys = Sole;
     struct config {
         template <class Visit> void fields(Visit&&) {}
     };
@@ -48,11 +46,6 @@ template <element E, bool Sole> struct keys_in_memory {
                     const float*) const noexcept {
             simd::encode(key, rows(view.shape).row(view, u, i), view.shape.width());
         }
-        /// key: (lane heads, D)
-        void rebuild(const summary_view& view, std::uint32_t u, std::uint32_t i,
-                     float* key) const noexcept requires Sole {
-            simd::decode(rows(view.shape).row(view, u, i), key, view.shape.width());
-        }
 
         /// out: (queries, U, max_entries)
         void score(const float* q, std::uint32_t queries, const units_view& u,
@@ -70,7 +63,6 @@ template <element E, bool Sole> struct keys_in_memory {
     };
 };
 
-using exact_keys = keys_in_memory<f16, false>;
-using sole_keys = keys_in_memory<f16, true>;
+using exact_keys = exact_keys_as<f16>;
 
 }} // namespace kvtl::v0

@@ -11,7 +11,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/index_low_rank_rebuild.hpp>
+#include <kvtl/policies/compress_prompt_svd.hpp>
+#include <kvtl/policies/index_landmark.hpp>
 #include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
@@ -22,14 +23,14 @@ namespace presets {
 struct shadowkv : offloaded {
     static constexpr std::string_view name = "shadowkv";
     using clusterer = layer_groups<8>;
-    using index = low_rank_rebuild;
+    using index = landmark;
+    using compressor = prompt_svd<>;
     using selector = topk<reduce::softmax_max>;
-    static constexpr index::config index_config{.first_position = sink_tokens};
 
     /// Smaller rank, never below 8.
     template <class Config> static bool shrink(Config& c) noexcept {
-        if (c.index.rank <= 8) return false;
-        c.index.rank = c.index.rank * 3 / 4;
+        if (c.compressor.rank <= 8) return false;
+        c.compressor.rank = c.compressor.rank * 3 / 4;
         return true;
     }
 };

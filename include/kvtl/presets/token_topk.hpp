@@ -10,8 +10,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/index_exact_keys.hpp>
-#include <kvtl/policies/index_streamed_keys.hpp>
+#include <kvtl/policies/compress_keys_in_memory.hpp>
+#include <kvtl/policies/index_stored_keys.hpp>
 #include <kvtl/policies/select_random_units.hpp>
 #include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/flexgen.hpp>
@@ -22,13 +22,14 @@ namespace presets {
 
 struct no_cluster : offloaded {
     static constexpr std::string_view name = "no_cluster";
-    using index = sole_keys;
+    using index = stored_keys;
+    using compressor = keys_in_memory<offloaded::compressor>;
     using selector = topk<reduce::group_mean>;
 };
 
 struct no_cluster_streamed : no_cluster {
     static constexpr std::string_view name = "no_cluster_streamed";
-    using index = streamed_keys;
+    using compressor = offloaded::compressor;
 };
 
 struct oracle : no_cluster {

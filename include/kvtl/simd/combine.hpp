@@ -3,7 +3,7 @@
 // What:   out row i = sum over r < count[i] of coefficient[i][r] * basis[r], a block of rows against a block of columns
 //         whose sums stay in registers; spectral_sums weighs coefficients of many rows before they are multiplied by
 //         the basis at all.
-// Shapes: coefficients (n) pointers to count[i] numbers of E each; basis (R, D) f32, R >= every count; out (n, D) f32.
+// Shapes: coefficients (n) pointers to count[i] numbers of E each; basis (R, D) of any element, R >= every count; out (n, D) f32.
 // Cost:   n * D * the largest count of each four rows, in multiply-adds; every row of the basis is loaded once per four
 //         rows.
 // Limits: a row's sums do not depend on which rows are beside it.
@@ -33,8 +33,8 @@ inline constexpr std::size_t combine_rows_at_once = 4;
 inline constexpr std::size_t combine_depth = 64; ///< coefficients decoded at once
 
 /// Columns [column, column + columns) of up to four rows; columns is at most B registers.
-template <class Arch, std::size_t B, element E>
-inline void combine_block(const coefficient_row<E>* rows, std::size_t n, rows_view<float> basis,
+template <class Arch, std::size_t B, element E, element R>
+inline void combine_block(const coefficient_row<E>* rows, std::size_t n, rows_view<R> basis,
                           std::size_t column, std::size_t columns, float* out,
                           std::size_t out_stride) noexcept {
     using F = floats<Arch>;
@@ -54,7 +54,7 @@ inline void combine_block(const coefficient_row<E>* rows, std::size_t n, rows_vi
             std::fill(coefficient[t] + there, coefficient[t] + depth, 0.0F);
         }
         for (std::size_t r = 0; r < depth; ++r) {
-            const float* from = basis.row(first + r) + column;
+            const R* from = basis.row(first + r) + column;
             F x[B];
             if (whole) {
                 unrolled<B>([&](auto b) { x[b] = keep<Arch>(load<Arch>(from + b * lane_count)); });
@@ -82,8 +82,8 @@ inline void combine_block(const coefficient_row<E>* rows, std::size_t n, rows_vi
 
 } // namespace detail
 
-template <class Arch = default_arch, element E>
-inline void combine_rows(const coefficient_row<E>* rows, std::size_t n, rows_view<float> basis, float* out,
+template <class Arch = default_arch, element E, element R>
+inline void combine_rows(const coefficient_row<E>* rows, std::size_t n, rows_view<R> basis, float* out,
                          std::size_t out_stride) noexcept {
     constexpr std::size_t T = detail::combine_rows_at_once;
     constexpr std::size_t B = floats_per_register<Arch> == 8 ? 2 : 4; // AVX has 16 registers, others 32

@@ -9,20 +9,27 @@
 // Policy: name, config, plain_type (float, f16 or bf16), domain (keys after or before RoPE), granule (rows
 //         that are encoded together), ragged (records have sizes of their own, state::bytes() bounds them),
 //         rows_are_records (a record is the plain row, byte for byte), relative_error (of a number, against
-//         the largest of its row and head, rounding to plain_type included). layer_wide_only (signals.hpp)
-//         says that a record couples all heads of a layer, needs that it wants further signals.
+//         the largest of its head in the rows of its record, rounding to plain_type included).
+//         layer_wide_only (signals.hpp) says that a record couples all heads of a layer, needs that it wants
+//         further signals.
 // State:  constructible from (config, record_shape), trivially copyable, every function const and noexcept:
 //           record_bytes bytes()                       exactly, or at most where records are ragged
-//           encode_key(row, position, record)          plain row to record; returns its bytes
-//           encode_value(row, record)
+//           encode_key(rows, position, record)         plain rows, (granule, width), to a record; returns its
+//                                                      bytes. The first of them is token `position`
+//           encode_value(rows, record)
 //           decode_keys(records, rows), decode_values  a tile of records to plain rows, (count, width)
 //           score(q, q_stride, group, keys, head, out, out_stride)
 //               out[g * out_stride + i] = q_g . key i of `head`, straight from the records
 //           accumulate(weight, group, values, head, acc, acc_stride)
 //               acc_g += sum over i of weight[g * attend_block + i] * value i of `head`
-//         A call gets at most simd::attend_block records; core/step/attend_records.hpp makes attention of
+//         A call gets at most simd::attend_block entries; core/step/attend_records.hpp makes attention of
 //         these two.
 //         Where not every config goes with every shape also static status check(config, record_shape).
+// Granule: with granule > 1 so many consecutive entries share a record, of keys and of values: units are runs
+//         of a multiple of it, and simd::attend_block is one too.
+// Home:   key_home = home::memory keeps the records of keys in the lane's memory, where an index may score them
+//         (stored_keys), and storage has values alone; units are then runs of consecutive entries. Keys are
+//         decoded when their unit is read, so that attention finds plain rows. Values live where units do.
 // Domain: plain rows are keys after RoPE, always. A codec of key_domain::pre_rope turns them back by `position`,
 //         the entry's token, writes the position into the record, where it counts as its bytes, and turns what it
 //         decodes forth again (support/position_table.hpp).
@@ -31,7 +38,9 @@
 //           shares       tables that all lanes of a shard have in common: shared_bytes(max_tokens) and
 //                        share(config, max_tokens, span of bytes)
 //           fits_lanes   bytes that are fitted to a lane when its prompt has come: lane_bytes(), and
-//                        fit(lane's bytes, keys, values), rows_view of plain rows each; zeros until then
+//                        fit(lane's bytes, keys, values, scratch), rows_view of floats or plain rows each, with
+//                        fit_scratch_bytes(rows) of scratch; zeros until then. Clusterers hand over what they
+//                        are to group, runs of consecutive entries the prompt's first chunk from token 0
 //         and at(codec_lane), the state of one lane, which is what encodes and attends its records. Only stores of
 //         units have such lanes, and know positions: rows in memory are refused.
 // SPDX-License-Identifier: MIT
@@ -56,7 +65,10 @@ class calibration_view;
 /// Whether stored keys have been rotated to their positions.
 enum class key_domain : std::uint8_t { post_rope, pre_rope };
 
-/// What a record describes: one token of a lane.
+/// Where the records of keys live.
+enum class home : std::uint8_t { storage, memory };
+
+/// What a record describes: a token of a lane, or a granule of them.
 struct record_shape {
     std::uint32_t heads = 1; ///< KV heads of the lane
     std::uint32_t dim = 0;   ///< D
@@ -64,7 +76,7 @@ struct record_shape {
     [[nodiscard]] constexpr std::uint32_t width() const noexcept { return heads * dim; }
 };
 
-/// Bytes of the records of an entry.
+/// Bytes of the records of an entry, or of a granule.
 struct record_bytes {
     std::uint32_t key = 0, value = 0;
     [[nodiscard]] constexpr std::uint32_t entry() const noexcept { return key + value; }
@@ -80,16 +92,19 @@ struct entry_record {
 /// Records of keys, or of values, of consecutive entries.
 struct records_view {
     const std::byte* data = nullptr;
-    std::size_t count = 0;
+    std::size_t count = 0;             ///< entries
     std::size_t stride = 0;            ///< bytes from record to record, where they have one size
     const std::uint32_t* at = nullptr; ///< else the offset from `data` of record i is at[2 * i]
+    std::uint32_t granule = 1;         ///< entries of a record
 
+    /// Record i; entry i where the granule is 1.
     [[nodiscard]] const std::byte* record(std::size_t i) const noexcept {
         return data + (at == nullptr ? i * stride : at[2 * i]);
     }
+    /// Entries [first, first + n), both whole granules.
     [[nodiscard]] records_view slice(std::size_t first, std::size_t n) const noexcept {
-        if (at == nullptr) return {data + first * stride, n, stride};
-        return {data, n, stride, at + 2 * first};
+        if (at != nullptr) return {data, n, stride, at + 2 * first};
+        return {data + (granule == 1 ? first : first / granule) * stride, n, stride, nullptr, granule};
     }
 };
 
@@ -118,6 +133,13 @@ template <class Compressor> [[nodiscard]] consteval bool codec_shares() {
 template <class Compressor> [[nodiscard]] consteval bool codec_fits_lanes() {
     if constexpr (requires { Compressor::fits_lanes; })
         return Compressor::fits_lanes;
+    else
+        return false;
+}
+/// Keys live in the lane's memory, not on storage.
+template <class Compressor> [[nodiscard]] consteval bool codec_keeps_keys() {
+    if constexpr (requires { Compressor::key_home; })
+        return Compressor::key_home == home::memory;
     else
         return false;
 }
@@ -191,10 +213,15 @@ concept compressor_knows_lanes = (detail::calibrated_kinds<P>() == 0 ||
                                   }) &&
                                  (!detail::codec_fits_lanes<P>() ||
                                   requires(const typename P::template state<G>& s, std::byte* lane,
-                                           rows_view<typename P::plain_type> rows) {
+                                           rows_view<typename P::plain_type> rows, rows_view<float> floats,
+                                           std::span<std::byte> scratch) {
                                       { s.lane_bytes() }
                                       noexcept->std::same_as<std::size_t>;
-                                      { s.fit(lane, rows, rows) }
+                                      { s.fit_scratch_bytes(rows.count) }
+                                      noexcept->std::same_as<std::size_t>;
+                                      { s.fit(lane, rows, rows, scratch) }
+                                      noexcept;
+                                      { s.fit(lane, floats, floats, scratch) }
                                       noexcept;
                                   }) &&
                                  (!detail::codec_per_lane<P>() ||
@@ -202,12 +229,14 @@ concept compressor_knows_lanes = (detail::calibrated_kinds<P>() == 0 ||
                                       { s.at(lane) }
                                       noexcept->std::same_as<typename P::template state<G>>;
                                   });
+/// attend_block (simd/attend.hpp) entries are whole granules.
 template <class P>
-concept compressor_is_served = P::granule == 1;
+concept compressor_granule_fits = P::granule >
+0 && 32 % P::granule == 0 && (P::granule == 1 || !P::ragged);
 template <class P, class G>
 concept compressor_for =
     compressor_declares_rows<P> && compressor_declares_records<P> && compressor_codes<P, G> &&
-    compressor_attends<P, G> && compressor_knows_lanes<P, G> && compressor_is_served<P>;
+    compressor_attends<P, G> && compressor_knows_lanes<P, G> && compressor_granule_fits<P>;
 
 template <class P, class G> consteval void explain_compressor() {
     if constexpr (!has_name<P>) {
@@ -238,12 +267,12 @@ template <class P, class G> consteval void explain_compressor() {
                 holds(compressor_knows_lanes<P, G>),
                 "[kvtl] compressor::state: calibrated needs noexcept bind(calibration_view), shares needs "
                 "shared_bytes(max_tokens) and share(config, max_tokens, bytes), fits_lanes needs "
-                "lane_bytes() and "
-                "fit(bytes, "
-                "keys, values), and calibrated or fits_lanes `state at(codec_lane)`");
+                "lane_bytes(), fit_scratch_bytes(rows) and fit(bytes, keys, values, scratch) of floats and "
+                "of plain rows, and calibrated or fits_lanes `state at(codec_lane)`");
         if constexpr (compressor_declares_records<P>)
-            static_assert(holds(compressor_is_served<P>),
-                          "[kvtl] compressor: stores encode one row at a time so far; declare granule = 1");
+            static_assert(holds(compressor_granule_fits<P>),
+                          "[kvtl] compressor: granule is 1, 2, 4, 8, 16 or 32, and 1 where records are "
+                          "ragged");
     }
 }
 

@@ -7,12 +7,11 @@
 //   summarises         its state keeps bytes of its own for every unit of a lane (below); may be left out, as
 //                      may all that follow
 //   per_entry          scores come one per entry (U * max_entries of them) instead of one per unit
-//   streams_keys       it keeps nothing in memory and scores the keys as they come from storage, run by run
+//   scores_stored_keys its scores are the codec's, of the stored keys themselves: from memory where they live
+//                      there, else read from storage at every step, run by run; it has no score()
 //   fits               its state fits something to a lane's first keys, (T, D of the lane): fit(view, keys,
 //                      scratch)
 //   linear             a score of the mean query is the mean of the scores (default: true)
-//   rebuilds_keys      keys come from the index, so that storage holds values only
-//   needs_positions    it must know the position of every entry, and so that none is missing
 //
 // and the state of one that summarises offers
 //
@@ -102,9 +101,9 @@ template <class Index> [[nodiscard]] consteval bool scores_entries() {
     else
         return false;
 }
-template <class Index> [[nodiscard]] consteval bool streams_keys() {
-    if constexpr (requires { Index::streams_keys; })
-        return Index::streams_keys;
+template <class Index> [[nodiscard]] consteval bool scores_stored_keys() {
+    if constexpr (requires { Index::scores_stored_keys; })
+        return Index::scores_stored_keys;
     else
         return false;
 }
@@ -119,18 +118,6 @@ template <class Index> [[nodiscard]] consteval bool linear_in_query() {
         return Index::linear;
     else
         return true;
-}
-template <class Index> [[nodiscard]] consteval bool rebuilds_keys() {
-    if constexpr (requires { Index::rebuilds_keys; })
-        return Index::rebuilds_keys;
-    else
-        return false;
-}
-template <class Index> [[nodiscard]] consteval bool needs_positions() {
-    if constexpr (requires { Index::needs_positions; })
-        return Index::needs_positions;
-    else
-        return false;
 }
 
 } // namespace detail
@@ -151,25 +138,17 @@ concept index_scores = has_state<P, G> &&(
              std::span<float> out) {
         { s.score(q, n, u, out, out) } -> std::same_as<void>;
     } ||
-    (detail::streams_keys<P>() && requires(const typename P::template state<G>& s, const float* q,
-                                           std::uint32_t n, rows_view<float> keys, float* out) {
-        { s.score(q, n, keys, out, std::size_t{n}) } -> std::same_as<void>;
-    }));
+    detail::scores_stored_keys<P>());
 template <class P, class G>
-concept index_score_is_noexcept =
-    !index_scores<P, G> || requires(const typename P::template state<G>& s, const float* q, std::uint32_t n,
-                                    const units_view& u, std::span<float> out) {
+concept index_score_is_noexcept = !index_scores<P, G> || detail::scores_stored_keys<P>() ||
+                                  requires(const typename P::template state<G>& s, const float* q,
+                                           std::uint32_t n, const units_view& u, std::span<float> out) {
     { s.score(q, n, u, out) }
     noexcept;
 }
 || requires(const typename P::template state<G>& s, const float* q, std::uint32_t n, const units_view& u,
             std::span<float> out) {
     { s.score(q, n, u, out, out) }
-    noexcept;
-}
-|| requires(const typename P::template state<G>& s, const float* q, std::uint32_t n, rows_view<float> keys,
-            float* out) {
-    { s.score(q, n, keys, out, std::size_t{n}) }
     noexcept;
 };
 template <class P, class G>

@@ -13,7 +13,7 @@
 //
 //   slot          rows       groups, units                      groups, units behind a retention that drops
 //   clusterer     (null)     read                               read
-//   index         (null)     read by selectors with scores, or where it rebuilds keys
+//   index         (null)     read by selectors with scores
 //   selector      (null)     read                               read
 //   remainder     unread     read, unless all_units leaves no rest
 //   budget        read       unread                             read
@@ -34,7 +34,7 @@
 //   struct snapkv_then_dynakv : dynakv { using retention = drop<window_attention<..>>; };
 //
 // Its score decides once, when the prompt ends, and for KV heads, not query heads; entries keep their
-// positions, and the index must bear gaps between them. Where units, index or codec span all heads of a layer
+// positions. Where units, index or codec span all heads of a layer
 // the heads decide together, and where units do, every head keeps equally many plain entries.
 //
 // kv_manager's primary template calls explain_preset() of slots/sentences.hpp, which is reached only by
@@ -144,8 +144,7 @@ concept window_leaves_units =
     (std::same_as<typename T::clusterer, single_tokens> && std::same_as<typename T::index, no_index> &&
      std::same_as<typename T::selector, all_units> && T::compressor::rows_are_records);
 template <class T>
-concept index_is_read = std::same_as<typename T::index, no_index> || T::selector::uses_scores ||
-    detail::rebuilds_keys<typename T::index>();
+concept index_is_read = std::same_as<typename T::index, no_index> || T::selector::uses_scores;
 template <class T>
 concept remainder_is_read = std::same_as<typename T::remainder, nothing> || !T::selector::takes_everything;
 template <class T>
@@ -187,34 +186,40 @@ concept predictions_come =
 template <class T>
 concept shared_units_agree =
     !shares_choices<typename T::selector> || detail::sequential_units<typename T::clusterer>();
-/// Keys that are scored as they come from storage come in the order of units.
+/// Keys that are scored where they are stored come in the order of units.
 template <class T>
-concept streamed_keys_in_order =
-    !detail::streams_keys<typename T::index>() || store_of_preset<T>() == store_kind::groups;
+concept stored_keys_in_order =
+    !detail::scores_stored_keys<typename T::index>() || store_of_preset<T>() == store_kind::groups;
 /// A choice travels to other layers without saying which query made it.
 template <class T>
 concept shared_queries_agree =
     !shares_choices<typename T::selector> || !chooses_per_query<typename T::selector>;
-/// Two kinds of policies work on stored rows themselves: an index that streams keys, a retention that merges.
+/// A retention that merges works on stored rows themselves.
 template <class T>
-concept stored_rows_agree = T::compressor::rows_are_records ||
-    (!detail::streams_keys<typename T::index>() && !requires { requires T::retention::merges; });
+concept stored_rows_agree = T::compressor::rows_are_records || !requires {
+    requires T::retention::merges;
+};
 /// Records with sizes of their own are found by their unit, or in runs of consecutive entries.
 template <class T>
 concept ragged_records_agree =
     !T::compressor::ragged || !retrieves<T> ||
-    (store_of_preset<T>() == store_kind::groups && !detail::rebuilds_keys<typename T::index>()) ||
+    (store_of_preset<T>() == store_kind::groups && !detail::codec_keeps_keys<typename T::compressor>() &&
+     !detail::scores_stored_keys<typename T::index>()) ||
     (store_of_preset<T>() == store_kind::units && !T::layout::by_entry);
 /// Codecs that know lanes or positions, or are fitted to a lane: only where entries lie so.
 template <class T>
-concept codec_finds_its_lanes =
-    (retrieves<T> ||
-     (!detail::codec_per_lane<typename T::compressor>() && T::compressor::domain == key_domain::post_rope)) &&
-    (!detail::rebuilds_keys<typename T::index>() || T::compressor::domain == key_domain::post_rope) &&
-    (!detail::codec_fits_lanes<typename T::compressor>() || store_of_preset<T>() == store_kind::units);
+concept codec_finds_its_lanes = (retrieves<T> || (!detail::codec_per_lane<typename T::compressor>() &&
+                                                  T::compressor::domain == key_domain::post_rope)) &&
+                                (!detail::codec_fits_lanes<typename T::compressor>() || retrieves<T>);
+/// Records that several entries share, and keys that stay in memory, belong to runs of consecutive entries.
+template <class T>
+concept codec_has_its_runs = (T::compressor::granule == 1 &&
+                              !detail::codec_keeps_keys<typename T::compressor>()) ||
+                             (store_of_preset<T>() == store_kind::groups &&
+                              !requires { requires T::retention::merges; });
 template <class T>
 concept retrieval_agrees = selector_has_its_scores<T> && granularity_agrees<T> && queries_agree<T> &&
-    predictions_come<T> && streamed_keys_in_order<T> && shared_units_agree<T> && shared_queries_agree<T>;
+    predictions_come<T> && stored_keys_in_order<T> && shared_units_agree<T> && shared_queries_agree<T>;
 
 // ------------------------------------------------------------------------------------- retentions that drop
 template <class T> [[nodiscard]] consteval bool layer_wide() {
@@ -251,14 +256,11 @@ concept hands_over_plainly =
 template <class T>
 concept layer_units_stay_even = !retrieves<T> || T::clusterer::unit_of != granularity::layer ||
                                 (!T::budget::late && !T::budget::decides_together && !T::retention::merges);
-template <class T>
-concept index_bears_gaps = !retrieves<T> || (!detail::rebuilds_keys<typename T::index>() &&
-                                             !detail::needs_positions<typename T::index>());
 template <class T, class G>
 concept dropping_agrees =
-    !drops_entries<T> || (survivors_agree<T> && streaming_agrees<T> && preference_is_known<T, G> &&
-                          thins_out_once<T> && keeps_by_kv_head<T> && keeps_positions<T> &&
-                          hands_over_plainly<T> && layer_units_stay_even<T> && index_bears_gaps<T>);
+    !drops_entries<T> ||
+    (survivors_agree<T> && streaming_agrees<T> && preference_is_known<T, G> && thins_out_once<T> &&
+     keeps_by_kv_head<T> && keeps_positions<T> && hands_over_plainly<T> && layer_units_stay_even<T>);
 
 // --------------------------------------------------------------------------------------------- whole presets
 /// The union of what a preset's policies need from the engine. v is always needed: it is what attention
@@ -289,8 +291,8 @@ template <class T, class G, class Supplied>
 concept preset_for = has_all_slots<T> && says_window<T> && slots_are_filled<T, G> && storage_is_read<T> &&
     window_leaves_units<T> && index_is_read<T> && remainder_is_read<T> && retention_is_read<T> &&
     budget_is_read<T> && position_is_read<T> && stored_rows_agree<T> && ragged_records_agree<T> &&
-    codec_finds_its_lanes<T> && mass_is_fed<T> && mass_is_complete<T> && retrieval_agrees<T> &&
-    dropping_agrees<T, G> && contains(Supplied::value, needed_signals<T>());
+    codec_finds_its_lanes<T> && codec_has_its_runs<T> && mass_is_fed<T> && mass_is_complete<T> &&
+    retrieval_agrees<T> && dropping_agrees<T, G> && contains(Supplied::value, needed_signals<T>());
 
 template <class T> [[nodiscard]] constexpr std::string_view preset_name() noexcept {
     if constexpr (has_name<T>)

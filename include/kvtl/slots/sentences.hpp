@@ -103,17 +103,20 @@ template <class T> consteval void explain_unread_slots() {
         static_assert(
             holds(ragged_records_agree<T>),
             "[kvtl] compressor: ragged records cannot be found one by one, nor without their keys; use "
-            "a layout that places units, or a clusterer whose units are runs of consecutive entries and "
-            "an index that leaves the keys on storage");
-        static_assert(
-            holds(stored_rows_agree<T>),
-            "[kvtl] compressor: a policy works on stored rows as they are (it scores keys as they come "
-            "from storage, or merges entries), which needs rows_are_records; use raw");
+            "a layout that places units, or a clusterer whose units are runs of consecutive entries with "
+            "keys and values side by side on storage");
+        static_assert(holds(stored_rows_agree<T>),
+                      "[kvtl] compressor: the retention merges stored rows as they are, which needs "
+                      "rows_are_records; use raw");
         static_assert(
             holds(codec_finds_its_lanes<T>),
-            "[kvtl] compressor: keys before RoPE need entries that become units and leave their keys "
-            "there, so do calibrated codecs; what fits_lanes needs units that a clusterer makes of "
-            "whole prompts");
+            "[kvtl] compressor: keys before RoPE, and codecs that are calibrated or fitted to lanes, need "
+            "entries that become units on storage; use a selector or keep_all");
+        static_assert(
+            holds(codec_has_its_runs<T>),
+            "[kvtl] compressor: keys that stay in memory, and records that several entries share, need "
+            "units that are runs of consecutive entries, and no merging; use a clusterer such as "
+            "fixed_groups with the layout sequence_order");
     }
     static_assert(holds(mass_is_fed<T>),
                   "[kvtl] feedback: nothing feeds attention mass back to a clusterer, budget or replacement; "
@@ -139,8 +142,8 @@ template <class T> consteval void explain_retrieval() {
         static_assert(holds(queries_agree<T>),
                       "[kvtl] selector: with reduce::none every query chooses for itself, which needs units "
                       "of one KV head; use another reduction with layer-wide units");
-        static_assert(holds(streamed_keys_in_order<T>),
-                      "[kvtl] index: it scores keys as they come from storage, which needs units that are "
+        static_assert(holds(stored_keys_in_order<T>),
+                      "[kvtl] index: it scores keys where they are stored, which needs units that are "
                       "runs of consecutive entries in token order; use a clusterer such as single_tokens "
                       "and the sequence_order layout");
         static_assert(holds(shared_units_agree<T>),
@@ -185,10 +188,6 @@ template <class T, class G> consteval void explain_dropping() {
                   "[kvtl] granularity: units span all KV heads of a layer, so the heads must keep equally "
                   "many plain entries; use units of one head, or drop<..> with a budget that is neither late "
                   "nor divides among heads, such as uniform or pyramid");
-    static_assert(
-        holds(index_bears_gaps<T>),
-        "[kvtl] index: it rebuilds keys or needs their positions, but a retention that drops leaves "
-        "gaps; use another index, or keep_all");
 }
 
 template <class T, class Supplied> consteval void explain_signals() {

@@ -56,7 +56,7 @@ TEST_CASE("records of one size fit and do not overlap") {
         REQUIRE(f.rows >= 1);
         CHECK(f.page_bytes % device_page == 0);
         CHECK(f.value_offset % 64 == 0);
-        CHECK(f.entry_bytes() == f.record.key + f.record.value);
+        CHECK(f.bytes_of(1) == f.record.key + f.record.value);
         CHECK(f.rows * f.record.key <= f.value_offset);                  // keys end before the values begin
         CHECK(f.value_offset + f.rows * f.record.value <= f.page_bytes); // values end with the page
         const std::size_t keys = (f.rows + 1) * f.record.key, values = (f.rows + 1) * f.record.value;
@@ -146,8 +146,8 @@ TEST_CASE("pages of keys and pages of values: twice the rows, an entry lies in o
         const auto f = page_format::split(4096, b), values = page_format::values_only(4096, b);
         CHECK(f.page_bytes == values.page_bytes);
         CHECK(f.rows == values.rows);
-        CHECK(f.entry_bytes() == 2 * bytes);
-        CHECK(values.entry_bytes() == bytes);
+        CHECK(f.bytes_of(1) == 2 * bytes);
+        CHECK(values.bytes_of(1) == bytes);
         std::vector<std::uint64_t> memory(f.page_bytes / 8, ~std::uint64_t{0});
         auto* page = reinterpret_cast<std::byte*>(memory.data());
         CHECK(f.key(page, f.rows - 1) == f.value(page, f.rows - 1));
@@ -155,6 +155,43 @@ TEST_CASE("pages of keys and pages of values: twice the rows, an entry lies in o
         const std::size_t used = std::size_t{f.rows} * bytes;
         CHECK(std::all_of(page, page + used, [](std::byte x) { return x == std::byte{0xff}; }));
         CHECK(std::all_of(page + used, page + f.page_bytes, [](std::byte x) { return x == std::byte{0}; }));
+    }
+}
+
+TEST_CASE("keys and values of different sizes have pages of their own as well, padded behind each") {
+    const record_bytes b{96, 160};
+    const auto f = page_format::split(4096, b, 4);
+    CHECK(f.rows == 4096 / 160 * 4);
+    for (const bool of_keys : {true, false}) {
+        std::vector<std::byte> page(f.page_bytes, std::byte{0xff});
+        f.pad_field(page.data(), f.rows, of_keys);
+        const std::size_t used = f.rows / 4 * std::size_t{of_keys ? b.key : b.value};
+        CHECK(page[used - 1] == std::byte{0xff});
+        CHECK(std::all_of(page.begin() + static_cast<std::ptrdiff_t>(used), page.end(),
+                          [](std::byte x) { return x == std::byte{0}; }));
+    }
+}
+
+TEST_CASE("where entries share a record rows are whole granules") {
+    for (const std::uint32_t granule : {2U, 8U, 32U}) {
+        CAPTURE(granule);
+        const record_bytes b{100, 60};
+        const auto one = page_format::make(4096, b), many = page_format::make(4096, b, false, granule);
+        CHECK(many.page_bytes == one.page_bytes);
+        CHECK(many.rows == one.rows * granule);
+        CHECK(many.value_offset == one.value_offset);
+        CHECK(many.bytes_of(3 * granule) == 3 * b.entry());
+        CHECK(many.pages_for(many.rows + granule) == 2);
+        std::vector<std::byte> page(many.page_bytes);
+        const records_view keys = many.keys(page.data(), 2 * granule, 3 * granule);
+        CHECK(keys.count == 3 * granule);
+        CHECK(keys.record(1) == page.data() + 3 * b.key);
+        CHECK(keys.slice(granule, granule).record(0) == keys.record(1));
+        CHECK(keys.slice(granule, granule).count == granule);
+        CHECK(many.value(page.data(), 5 * granule) == page.data() + many.value_offset + 5 * b.value);
+        const auto packed = page_format::packed(b, 4 * granule, false, granule);
+        CHECK(packed.value_offset == 448); // 4 * 100, to the next 64
+        CHECK(packed.page_bytes == 448 + 256);
     }
 }
 

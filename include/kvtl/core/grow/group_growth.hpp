@@ -4,6 +4,7 @@
 #pragma once
 
 #include <kvtl/core/store/group_store.hpp>
+#include <kvtl/core/store/summaries.hpp>
 #include <kvtl/slots/clusterer.hpp>
 
 namespace kvtl { inline namespace v0 {
@@ -14,16 +15,25 @@ template <class Types> class group_growth {
     using lane = typename Types::lane;
     using pool = typename Types::pool;
 
+    using element_type = typename Types::element_type;
+    static constexpr std::uint32_t granule = Types::compressor::granule;
+
     struct scratch {
-        std::span<std::byte> record; ///< of the entry on its way to its page
+        std::span<std::byte> record;  ///< of the entries on their way to their page
+        std::span<element_type> k, v; ///< (granule, width), where the window's ring may part them
         static scratch take(carver& c, const lane_sizes& s) noexcept {
-            return {c.take<std::byte>(record_scratch<Types>(s.record))};
+            const std::size_t apart = granule > 1 ? std::size_t{granule} * s.width : 0;
+            scratch x;
+            x.record = c.take<std::byte>(record_scratch<Types>(s.record));
+            x.k = c.take<element_type>(apart);
+            x.v = c.take<element_type>(apart);
+            return x;
         }
     };
 
     group_growth() = default;
     group_growth(store& s, const summaries<Types>& sums, const scratch& x) noexcept
-        : store_(&s), sums_(&sums), record_(x.record) {}
+        : store_(&s), sums_(&sums), x_(x) {}
 
     /// What index and selector see of a lane: units of equal size, without records.
     [[nodiscard]] units_view view(std::uint32_t lane_id) const noexcept {
@@ -66,14 +76,14 @@ template <class Types> class group_growth {
         sums_->clear(lane_id, u);
         if constexpr (store::ragged) l.extent(u) = {};
         decltype(auto) codec = store_->codec(lane_id);
-        for (std::uint32_t e = first; e < end; ++e) {
+        for (std::uint32_t e = first; e < end; e += granule) {
             const std::uint32_t token = s.window_begin + e - first;
-            const auto* k = l.window_k(token);
-            const auto* v = l.window_v(token);
+            for (std::uint32_t i = 0; i < granule; ++i)
+                sums_->absorb(lane_id, u, e - first + i, l.window_k(token + i), l.window_v(token + i));
+            const auto [k, v] = window_rows(l, token);
             store_->put_entry(lane_id, e, frames,
                               record_of<Types>(codec, l.sizes().record, k, v,
-                                               {token, l.weight_at(l.window_w(token))}, record_));
-            sums_->absorb(lane_id, u, e - first, k, v);
+                                               {token, l.weight_at(l.window_w(token))}, x_.record));
         }
         while (frames != none) pages.settle(std::exchange(frames, pages[frames].next)); // there was more room
         l.begin_unit(u, {});
@@ -92,9 +102,26 @@ template <class Types> class group_growth {
     }
 
   private:
+    struct rows {
+        const element_type *k, *v;
+    };
+    /// A granule of the window, (granule, width) each.
+    [[nodiscard]] rows window_rows(const lane& l, std::uint32_t token) const noexcept {
+        if constexpr (granule > 1) {
+            const std::size_t width = l.sizes().width;
+            for (std::uint32_t i = 0; i < granule; ++i) {
+                std::copy_n(l.window_k(token + i), width, &x_.k[i * width]);
+                std::copy_n(l.window_v(token + i), width, &x_.v[i * width]);
+            }
+            return {x_.k.data(), x_.v.data()};
+        } else {
+            return {l.window_k(token), l.window_v(token)};
+        }
+    }
+
     store* store_ = nullptr;
     const summaries<Types>* sums_ = nullptr;
-    std::span<std::byte> record_;
+    scratch x_{};
 };
 
 }} // namespace kvtl::v0

@@ -53,7 +53,7 @@ struct cache_plan {
     std::uint32_t spare_pages = 1; ///< fixed groups: page frames that reads leave to appends
     std::size_t index_floats = 0;  ///< scratch of the index while it scores
     std::size_t rest_floats = 0;   ///< scratch of the remainder
-    std::size_t fit_bytes = 0;     ///< memory that the index borrows from the slots to fit a lane
+    std::size_t fit_bytes = 0;     ///< memory that index and codec borrow from the slots to fit a lane
     bool time_phases = false;
     std::uint32_t least_frames = 0; ///< what a pool needs to work at all
     std::size_t most_frames = 0;    ///< beyond which it has no use for more

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/core/store/decoded_keys.hpp>
 #include <kvtl/core/store/frame_pool.hpp>
 #include <kvtl/core/store/lane.hpp>
 #include <kvtl/core/store/page_format.hpp>
@@ -69,6 +70,10 @@ template <class Preset, class Geometry> struct cache_types : retention_types<Pre
     static constexpr bool retrieves = kind != store_kind::rows;
     using compressor = typename Preset::compressor;
     using codec = typename compressor::template state<Geometry>;
+    /// What attends the units that a step has read.
+    using unit_codec =
+        std::conditional_t<kind == store_kind::groups && detail::codec_keeps_keys<compressor>(),
+                           decoded_keys<compressor, Geometry>, codec>;
     using element_type = typename compressor::plain_type; ///< of plain rows
     /// Entries carry a log-weight that attention adds to their logit: ln n for one that stands for n. It lies
     /// behind the record of the key, so it goes wherever records go.
@@ -110,18 +115,21 @@ template <class Preset, class Geometry> struct cache_types : retention_types<Pre
     using lane = lane_view<element_type, typename clusterer::lane, unit_type>;
     using lane_table = kvtl::lane_table<lane>;
 
-    /// Storage holds values only: the index has the keys, or rebuilds them.
-    static constexpr bool values_only = sequential && requires { requires index::rebuilds_keys; };
+    /// Storage holds values only: keys live in memory, and are plain rows once their unit is read.
+    static constexpr bool values_only = sequential && detail::codec_keeps_keys<compressor>();
+    /// Something is fitted to the first entries of a run of them.
+    static constexpr bool fits_first_rows =
+        sequential && (detail::fits_lane<index>() || detail::codec_fits_lanes<compressor>());
     /// Keys and values have pages of their own: the index scores with keys that are read at every step.
-    static constexpr bool split_pages = sequential && detail::streams_keys<index>();
+    static constexpr bool split_pages = sequential && !values_only && detail::scores_stored_keys<index>();
     /// Pages that hold `rows` entries: one, or one of keys and one of values.
     static constexpr std::uint32_t fields = split_pages ? 2 : 1;
     [[nodiscard]] static constexpr page_format page_format_of(std::uint32_t device_page,
                                                               const lane_sizes& s) noexcept {
-        if (split_pages) return page_format::split(device_page, s.record);
-        if (values_only) return page_format::values_only(device_page, s.record);
+        if (split_pages) return page_format::split(device_page, s.record, compressor::granule);
+        if (values_only) return page_format::values_only(device_page, s.record, compressor::granule);
         return page_format::make(sequential ? device_page : page_bytes_of(device_page, s), s.record,
-                                 compressor::ragged);
+                                 compressor::ragged, compressor::granule);
     }
     /// Pages of plain rows, for chunks of a prompt that wait for the last one. They are as large as those of
     /// records.
@@ -132,7 +140,9 @@ template <class Preset, class Geometry> struct cache_types : retention_types<Pre
     /// Fixed groups: how one lies in its slot.
     [[nodiscard]] static constexpr page_format slot_format_of(const lane_sizes& s,
                                                               std::uint32_t group) noexcept {
-        return page_format::packed(s.record, group, compressor::ragged);
+        const record_bytes decoded{compressor::granule * plain_bytes(s).key, s.record.value};
+        return page_format::packed(values_only ? decoded : s.record, group, compressor::ragged,
+                                   compressor::granule);
     }
 
     static_assert(!weighted || !compressor::ragged, "log-weights lie behind records of one size");

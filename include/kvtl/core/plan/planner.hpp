@@ -75,8 +75,10 @@ template <class Preset, class Geometry> class planner {
         p.sizes.max_tokens = static_cast<std::uint32_t>(c.max_tokens);
         if constexpr (detail::codec_shares<typename types::compressor>())
             p.codec_shared_bytes = codec.shared_bytes(p.sizes.max_tokens);
-        if constexpr (detail::codec_fits_lanes<typename types::compressor>())
+        if constexpr (detail::codec_fits_lanes<typename types::compressor>()) {
             p.sizes.codec_lane = codec.lane_bytes();
+            p.sizes.codec_fit = codec.fit_scratch_bytes(p.sizes.max_tokens);
+        }
         p.sizes.sinks = std::min(c.sink_tokens, p.sizes.max_tokens);
         p.sizes.window = std::min(c.window_tokens, p.sizes.max_tokens);
         if constexpr (types::drops)
@@ -124,12 +126,11 @@ template <class Preset, class Geometry> class planner {
         return {};
     }
 
-    /// An index that fits something to a lane's first keys shall see all of them.
+    /// An index or a codec that fits something to a lane's first keys shall see all of them.
     [[nodiscard]] static std::uint32_t rows_that_move(const retention_plan& r) noexcept {
         constexpr std::uint32_t some = 64;
         if (!types::sequential) return 0;
-        return detail::fits_lane<typename types::index>() ? r.prefill_tokens
-                                                          : std::min(some, r.prefill_tokens);
+        return types::fits_first_rows ? r.prefill_tokens : std::min(some, r.prefill_tokens);
     }
 
     /// Settles every number for so many blocks of rows and frames of units. Returns the bytes they take.

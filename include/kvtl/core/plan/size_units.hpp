@@ -99,8 +99,9 @@ template <class Types> class unit_sizes {
             p.index_floats = index.scratch_floats(shape, p.sizes.max_units);
         if constexpr (requires { rest.scratch_floats(shape, p.sizes.max_units); })
             p.rest_floats = rest.scratch_floats(shape, p.sizes.max_units);
+        p.fit_bytes = p.sizes.codec_fit;
         if constexpr (detail::fits_lane<typename types::index>())
-            p.fit_bytes = index.fit_scratch_bytes(shape, p.sizes.max_tokens);
+            p.fit_bytes = std::max(p.fit_bytes, index.fit_scratch_bytes(shape, p.sizes.max_tokens));
     }
 
     /// The least number of frames with which a pool can work at all.
@@ -152,6 +153,14 @@ template <class Types> class unit_sizes {
         s.chains = types::layout::by_entry && !types::sequential;
         if constexpr (types::sequential) {
             // A group may begin in the middle of a page.
+            constexpr std::uint32_t granule = types::compressor::granule;
+            if (p.max_entries % granule != 0)
+                return status::failure(errc::invalid_argument,
+                                       "clusterer: groups of %u entries; valid: multiples of %u, which the "
+                                       "compressor encodes together",
+                                       p.max_entries, granule);
+            if (types::values_only)
+                s.key_records = std::size_t{s.max_units} * (p.max_entries / granule) * s.record.key;
             p.unit_pages = types::fields * (format.pages_for(p.max_entries) + 1);
             p.buffer_limit = 1;
             s.buffer = 0;

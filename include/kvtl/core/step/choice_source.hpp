@@ -42,7 +42,7 @@ template <class Types> class choice_source {
             return take(lanes, *a), status{};
         if (predicted) ++store_->stats().unpredicted_choices;
         // Scoring reads the pages of the lane itself: what reads them ahead lands first.
-        if constexpr (detail::streams_keys<typename Types::index>())
+        if constexpr (Types::split_pages)
             if (a != nullptr)
                 if (status s = step_->land_prefetch(lanes, a->flight); !s) return s;
         return step_->choose(lanes, q, arriving);

@@ -5,6 +5,7 @@
 
 #include <kvtl/core/step/phase_clock.hpp>
 #include <kvtl/core/store/lane.hpp>
+#include <kvtl/simd/attend.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/slots/selector.hpp>
 
@@ -79,8 +80,8 @@ template <class Types> class chooser {
 
     /// Chooses among the units of a lane for the queries `q` (lane queries, D) of one token; at most `budget`
     /// entries for each query. Writes them to `out`, best first, and returns their number. For an index that
-    /// streams keys, stream(visit) calls visit(keys, rows) for all stored keys in order, (rows, width) each;
-    /// when it fails, what is chosen means nothing.
+    /// scores stored keys, stream(visit) calls visit(codec, keys) for the records of all of them in order; when
+    /// it fails, what is chosen means nothing.
     template <class Stream = std::nullptr_t>
     [[nodiscard]] std::uint32_t choose(const float* q, const units_view& u, std::uint32_t budget,
                                        std::span<chosen_unit> out, phase_clock* clock = nullptr,
@@ -114,8 +115,9 @@ template <class Types> class chooser {
         else
             return true;
     }();
+    static constexpr bool by_codec = detail::scores_stored_keys<index>();
     /// One product of a lane-wide mean query with lane-wide means does it all.
-    static constexpr bool one_row = linear && !detail::summarises<index>();
+    static constexpr bool one_row = linear && !detail::summarises<index>() && !by_codec;
 
     [[nodiscard]] choice_input input(const units_view& u, std::span<const float> score,
                                      std::uint32_t budget) const noexcept {
@@ -129,13 +131,14 @@ template <class Types> class chooser {
     void ask_index(const float* q, std::uint32_t queries, const units_view& u, std::span<float> out,
                    Stream& stream) noexcept {
         static_cast<void>(stream);
-        if constexpr (detail::streams_keys<index>()) {
-            using element_type = typename Types::element_type;
+        if constexpr (by_codec) {
             float* next = out.data();
-            stream([&](const element_type* keys, std::uint32_t rows) {
-                const rows_view<element_type> head{keys + std::size_t{u.head} * u.dim, rows, u.dim, u.stride};
-                index_->score(q, queries, head, next, row_length(u));
-                next += rows;
+            stream([&](const auto& codec, const records_view& keys) {
+                for (std::size_t first = 0; first < keys.count; first += simd::attend_block) {
+                    const std::size_t n = std::min(simd::attend_block, keys.count - first);
+                    codec.score(q, u.dim, queries, keys.slice(first, n), u.head, next, row_length(u));
+                    next += n;
+                }
             });
         } else if constexpr (requires { index_->score(q, queries, u, out, x_.project); })
             index_->score(q, queries, u, out, x_.project);
@@ -158,7 +161,8 @@ template <class Types> class chooser {
                 if (head.mean != nullptr) head.mean += std::size_t{h} * model_.dim;
                 if constexpr (linear) {
                     mean_query(q, h, x_.query.data());
-                    ask_index(x_.query.data(), 1, head, rows, stream);
+                    ask_index(x_.query.data(), 1, head, h == 0 ? total : rows, stream);
+                    if (h == 0) continue;
                 } else {
                     ask_index(first, model_.group, head, rows, stream);
                     reduce_queries(rows, n);

@@ -189,7 +189,7 @@ template <class Types> class prompt_builder {
             return {};
         }
         const rows_view<element_type> keys = x_.rows.keys(sinks, n);
-        store_->fit_codec(lane_id, keys, x_.rows.values(sinks, n));
+        store_->fit_codec(lane_id, keys, x_.rows.values(sinks, n), x_.cluster);
         decltype(auto) codec = store_->codec(lane_id);
         for (std::uint32_t t = by_entry ? 0 : sinks; t < total - window; ++t) // a stream has its sinks too
             x_.rows.encode(codec, t, {t, Types::weighted ? x_.log_weight[t] : 0.0F});
@@ -307,7 +307,7 @@ template <class Types> class prompt_builder {
         std::span<unit_record> old_unit;
         std::span<unit_extent> old_extent;
         std::span<std::uint32_t> pages; ///< (units) ragged records
-        std::span<std::byte> cluster;
+        std::span<std::byte> cluster; ///< the clusterer's scratch; before it, the codec's that fits the lane
         std::span<std::uint32_t> chain, strength;
         std::span<chosen_unit> chosen;
         std::span<std::byte> pairs;
@@ -328,7 +328,7 @@ template <class Types> class prompt_builder {
             a.old_unit = c.take<unit_record>(units);
             a.old_extent = c.take<unit_extent>(store::ragged ? units : 0);
             a.pages = c.take<std::uint32_t>(store::ragged ? units : 0);
-            a.cluster = c.take<std::byte>(cluster.scratch_bytes(rows, s.width));
+            a.cluster = c.take<std::byte>(std::max(cluster.scratch_bytes(rows, s.width), s.codec_fit));
             a.chain = c.take<std::uint32_t>(units);
             a.strength = c.take<std::uint32_t>(units);
             if constexpr (Types::layout::wants_correlation) {

@@ -42,9 +42,7 @@ template <class Types> class retrieval_base {
         if constexpr (detail::codec_shares<typename types::compressor>())
             codec_.share(config.compressor, p.sizes.max_tokens, m.codec_tables);
         cluster_ = typename types::clusterer_state(config.clusterer, geometry);
-        auto index_config = config.index;
-        if constexpr (requires { index_config.first_position; }) index_config.first_position = p.sizes.sinks;
-        index_state_ = typename types::index_state(index_config, geometry);
+        index_state_ = typename types::index_state(config.index, geometry);
         select_ = typename types::selector_state(config.selector, geometry);
         rest_ = typename types::remainder_state(config.remainder, geometry);
         if (!p.window_only)
@@ -71,9 +69,8 @@ template <class Types> class retrieval_base {
         sums_ = summaries<types>(index_state_, rest_, lanes, p.model.summaries(p.max_entries), m.sums);
         choose_ = chooser<types>(p.model, index_state_, select_, m.choose);
         if constexpr (types::sequential) {
-            store_ = store_type(typename store_type::parts{store_parts,
-                                                           types::slot_format_of(p.sizes, p.max_entries),
-                                                           page_pools_, &sums_, p.spare_pages});
+            store_ = store_type(typename store_type::parts{
+                store_parts, types::slot_format_of(p.sizes, p.max_entries), page_pools_, p.spare_pages});
             growth_ = growth_of<types>(store_, sums_, m.growth);
         } else {
             store_ = store_type(store_parts);

@@ -185,7 +185,9 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
                         simd::decode(k, &memory_.moving_k[t * width + head * dim], dim);
                         simd::decode(v, &memory_.moving_v[t * width + head * dim], dim);
                     });
-                if (done == 0) fit_index(lanes[i], {memory_.moving_k.data(), some, width, width});
+                if (done == 0)
+                    fit_lane(lanes[i], {memory_.moving_k.data(), some, width, width},
+                             {memory_.moving_v.data(), some, width, width});
                 if (status s = step_.append_turn(lanes[i], some, plan_.buffer_limit, row); !s) {
                     forget(lanes);
                     return s;
@@ -200,25 +202,30 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
                           std::span<float> out) noexcept {
         const bool first = store_.at(lanes[0].id).state().tokens == 0;
         if (first)
-            for (const lane_ref& ref : lanes)
-                fit_index(ref, {in.k.data() + plan_.model.key_offset(ref.in_layer), tokens,
-                                plan_.model.width(), std::size_t{plan_.model.kv_heads} * plan_.model.dim});
+            for (const lane_ref& ref : lanes) {
+                const std::size_t at = plan_.model.key_offset(ref.in_layer), width = plan_.model.width(),
+                                  token = std::size_t{plan_.model.kv_heads} * plan_.model.dim;
+                fit_lane(ref, {in.k.data() + at, tokens, width, token},
+                         {in.v.data() + at, tokens, width, token});
+            }
         status done = prefill_turn(lanes, in, tokens, out);
         if (!done.ok() && first) forget(lanes);
         return done;
     }
 
-    /// The index fits its codebook or basis to a lane's first keys; the slots, empty now, lend it their
-    /// memory.
-    void fit_index(const lane_ref& ref, rows_view<float> keys) noexcept {
-        if constexpr (detail::fits_lane<typename types::index>()) {
+    /// Index and codec fit their codebook or basis to a lane's first entries; the slots, empty now, lend them
+    /// their memory.
+    void fit_lane(const lane_ref& ref, rows_view<float> keys, rows_view<float> values) noexcept {
+        if constexpr (types::fits_first_rows) {
             pool& slots = store_.pool_of(ref.id);
             store_.vacate(slots);
             slots.note_used(static_cast<std::uint32_t>(
                 std::min<std::size_t>(slots.size(), plan_.fit_bytes / slots.frame_bytes() + 1)));
-            index_state_.fit(sums_.index_of(ref.id), keys, slots.memory());
+            if constexpr (detail::fits_lane<typename types::index>())
+                index_state_.fit(sums_.index_of(ref.id), keys, slots.memory());
+            store_.fit_codec(ref.id, keys, values, slots.memory());
         } else {
-            static_cast<void>(ref), static_cast<void>(keys);
+            static_cast<void>(ref), static_cast<void>(keys), static_cast<void>(values);
         }
     }
 };

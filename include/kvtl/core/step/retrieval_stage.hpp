@@ -180,7 +180,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
                 for (std::uint32_t f = l.residency(w.unit).frames; left > 0; f = frames[f].next) {
                     const std::byte* page = frames.bytes(f);
                     const std::uint32_t rows = format.entries_in(page, left);
-                    memory_.shown.show(store_.codec(lanes[i].id), format.keys(page, 0, rows),
+                    memory_.shown.show(store_.unit_codec(lanes[i].id), format.keys(page, 0, rows),
                                        format.values(page, 0, rows),
                                        [&](std::size_t, const element_type* k, const element_type* v,
                                            std::size_t n) { block(k, v, static_cast<std::uint32_t>(n)); });

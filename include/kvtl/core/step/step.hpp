@@ -42,11 +42,12 @@ template <class Types> class step_runner : public step_attention<Types> {
             const auto chosen = chosen_of(i);
             status read;
             const auto stream = [&](auto&& visit) {
-                if constexpr (detail::streams_keys<typename Types::index>()) {
+                if constexpr (detail::scores_stored_keys<typename Types::index>()) {
                     const phase_clock::span timed(p_.clock, &phase_times::fetch_wait);
-                    read = store_->scan_keys(lanes[i].id, [&](const element_type* keys, std::uint32_t rows) {
+                    decltype(auto) codec = store_->codec(lanes[i].id);
+                    read = store_->scan_keys(lanes[i].id, [&](const records_view& keys) {
                         const phase_clock::span scoring(p_.clock, &phase_times::score);
-                        visit(keys, rows);
+                        visit(codec, keys);
                     });
                 }
             };

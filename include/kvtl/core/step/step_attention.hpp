@@ -164,7 +164,7 @@ template <class Types> class step_attention {
                         const records_view& values, float* into,
                         std::uint64_t mask = ~std::uint64_t{0}) noexcept {
         const model_extents& m = p_.model;
-        decltype(auto) codec = store_->codec(ref.id);
+        decltype(auto) codec = store_->unit_codec(ref.id);
         for (std::uint32_t h = 0; h < m.lane_heads; ++h) {
             // A mask has 64 bits: heads beyond them (layer-wide lanes) are attended by all their queries.
             const std::uint64_t queries = (h + 1) * m.group <= 64 ? mask >> (h * m.group) : simd::all_queries;

@@ -3,8 +3,9 @@
 //
 // Two pools: *slots* of one group each hold what is resident, *page frames* carry pages from and to storage.
 // A group is copied out of the pages that landed into its slot, so cached groups take their own size and not
-// a page each. With an index that rebuilds keys, storage holds values only (ShadowKV). With one that streams
-// them, keys and values have pages of their own, so that scoring reads keys alone, in long runs:
+// a page each. With a codec whose keys live in memory, storage holds values only (ShadowKV) and a slot has the
+// keys as plain rows. With an index that scores stored keys, keys and values have pages of their own, so that
+// scoring reads keys alone, in long runs:
 //
 //   stream  [ keys of pages 0 .. B-1 | their values | keys of pages B .. 2B-1 | their values | ... ]
 //
@@ -12,7 +13,6 @@
 #pragma once
 
 #include <kvtl/core/store/page_store.hpp>
-#include <kvtl/core/store/summaries.hpp>
 
 #include <algorithm>
 #include <utility>
@@ -36,18 +36,18 @@ template <class Types> class group_store : public page_store<Types> {
     /// B: with 4 KiB pages a run of keys is one request of 128 KiB, where devices reach their bandwidth. Gaps
     /// that are read through must be shorter, or scoring would read the values too.
     static constexpr std::uint32_t split_run = 32;
-    static constexpr bool keys_on_storage = !requires { requires Types::index::rebuilds_keys; };
+    static constexpr std::uint32_t granule = Types::compressor::granule;
+    static constexpr bool keys_on_storage = !Types::values_only;
 
     struct parts : base::parts {
-        page_format slot;                       ///< rows = G: how a group lies in its slot
-        std::span<pool> page_pools;             ///< one for each pool of slots
-        const summaries<Types>* sums = nullptr; ///< rebuilds keys that storage does not have
-        std::uint32_t spare_pages = 1;          ///< page frames that reads leave to appends
+        page_format slot;              ///< rows = G: how a group lies in its slot
+        std::span<pool> page_pools;    ///< one for each pool of slots
+        std::uint32_t spare_pages = 1; ///< page frames that reads leave to appends
     };
 
     group_store() = default;
     explicit group_store(const parts& p) noexcept
-        : base(p), slot_(p.slot), page_pools_(p.page_pools), sums_(p.sums), spare_pages_(p.spare_pages) {}
+        : base(p), slot_(p.slot), page_pools_(p.page_pools), spare_pages_(p.spare_pages) {}
 
     [[nodiscard]] const page_format& unit_format() const noexcept { return slot_; }
     [[nodiscard]] std::uint32_t group() const noexcept { return slot_.rows; }
@@ -61,7 +61,7 @@ template <class Types> class group_store : public page_store<Types> {
 
     [[nodiscard]] std::uint32_t entries_of(const lane&, std::uint32_t) const noexcept { return group(); }
     [[nodiscard]] std::size_t bytes_of(const lane& l, std::uint32_t u) const noexcept {
-        return ragged ? l.extent(u).bytes : group() * p_.format.entry_bytes();
+        return ragged ? l.extent(u).bytes : p_.format.bytes_of(group());
     }
     /// The prefetch or selection that reads a group. A slot is not a page, so its record keeps this there.
     [[nodiscard]] static std::uint32_t flight_of(const residency& now, const pool& slots) noexcept {
@@ -174,17 +174,21 @@ template <class Types> class group_store : public page_store<Types> {
             const std::uint32_t e = u * group() + row, n = std::min(group() - row, rows - e % rows);
             if constexpr (keys_on_storage)
                 std::memcpy(slot_.key(to, row), p_.format.key(landed(l, pages, e / rows, 0), e % rows),
-                            n * slot_.record.key);
+                            slot_.records_of(n) * slot_.record.key);
             std::memcpy(slot_.value(to, row),
                         p_.format.value(landed(l, pages, e / rows, fields - 1), e % rows),
-                        n * slot_.record.value);
+                        slot_.records_of(n) * slot_.record.value);
             row += n;
         }
         if constexpr (!keys_on_storage)
-            sums_->rebuild(slots[l.residency(u).frames].lane, u,
-                           [&](std::uint32_t i, const element_type* key) {
-                               static_cast<void>(p_.codec->encode_key(key, 0, slot_.key(to, i)));
-                           });
+            base::codec(slots[l.residency(u).frames].lane)
+                .decode_keys(stored_keys(l, u * group(), group()), reinterpret_cast<element_type*>(to));
+    }
+    /// Where the records of keys live in memory: those of entries [first, first + count) of a lane's stream.
+    [[nodiscard]] records_view stored_keys(const lane& l, std::uint32_t first,
+                                           std::uint32_t count) const noexcept {
+        const std::uint32_t bytes = l.sizes().record.key;
+        return {l.key_records() + std::size_t{first} / granule * bytes, count, bytes, nullptr, granule};
     }
 
     /// Gives back the frames that carried pages of flight `id`.
@@ -202,21 +206,25 @@ template <class Types> class group_store : public page_store<Types> {
     template <class Visit> [[nodiscard]] status scan(std::uint32_t lane_id, Visit&& visit) noexcept {
         return scan_fields<fields>(lane_id, visit);
     }
-    /// Calls visit(keys, rows) alike, (rows, width), and reads no values. No flight may hold pages of the
-    /// lane. Uses even the page frames that reads leave to appends, as it gives them back at once: reads
-    /// ahead cannot starve it.
-    template <class Visit>
-    [[nodiscard]] status scan_keys(std::uint32_t lane_id, Visit&& visit) noexcept requires(fields == 2) {
-        static_assert(Types::plain_records);
-        return scan_fields<1>(lane_id, [&visit](const records_view& keys, const records_view&) {
-            visit(reinterpret_cast<const element_type*>(keys.data), static_cast<std::uint32_t>(keys.count));
-        });
+    /// Calls visit(keys) alike, and reads no values. No flight may hold pages of the lane. Uses even the page
+    /// frames that reads leave to appends, as it gives them back at once: reads ahead cannot starve it. Keys
+    /// in memory come at once.
+    template <class Visit> [[nodiscard]] status scan_keys(std::uint32_t lane_id, Visit&& visit) noexcept {
+        if constexpr (keys_on_storage) {
+            static_assert(fields == 2);
+            return scan_fields<1>(lane_id,
+                                  [&visit](const records_view& keys, const records_view&) { visit(keys); });
+        } else {
+            const lane l = at(lane_id);
+            if (l.state().stored > 0) visit(stored_keys(l, 0, l.state().stored));
+            return {};
+        }
     }
 
     // ------------------------------------------------------------------------------------------------------
     // writing
-    /// Puts entry e of a lane's stream into its tail pages. When it begins a page, they are the first of the
-    /// chain `frames`.
+    /// Puts entry e of a lane's stream, or the granule that begins with it, into its tail pages. When it begins
+    /// a page, they are the first of the chain `frames`.
     void put_entry(std::uint32_t lane_id, std::uint32_t e, std::uint32_t& frames,
                    const entry_record& record) noexcept {
         const lane l = at(lane_id);
@@ -242,12 +250,13 @@ template <class Types> class group_store : public page_store<Types> {
             p_.format.put(page, e - l.page_first(s.stream_pages - 1), record);
             l.extent(e / group()).bytes += record.bytes.entry();
         } else {
-            if constexpr (keys_on_storage)
-                std::memcpy(p_.format.key(pages.bytes(tail(s, 0)), row), record.key, record.bytes.key);
+            std::byte* key = keys_on_storage ? p_.format.key(pages.bytes(tail(s, 0)), row)
+                                             : l.key_records() + std::size_t{e} / granule * record.bytes.key;
+            std::memcpy(key, record.key, record.bytes.key);
             std::memcpy(p_.format.value(page, row), record.value, record.bytes.value);
         }
-        s.stored = e + 1;
-        if (!ragged && row + 1 == p_.format.rows) seal_tails(s, pages);
+        s.stored = e + granule;
+        if (!ragged && row + granule == p_.format.rows) seal_tails(s, pages);
     }
     /// Pages that `entries` more entries may begin in each field, at most; and how many there are.
     [[nodiscard]] std::uint32_t pages_begun(const lane& l, std::uint32_t entries) const noexcept {
@@ -310,7 +319,10 @@ template <class Types> class group_store : public page_store<Types> {
     void seal_tails(lane_state& s, pool& pages) noexcept {
         for (std::uint32_t field = 0; field < fields; ++field) {
             const std::uint32_t full = std::exchange(tail(s, field), none);
-            p_.format.pad(pages.bytes(full), p_.format.rows);
+            if (fields == 2)
+                p_.format.pad_field(pages.bytes(full), p_.format.rows, field == 0);
+            else
+                p_.format.pad(pages.bytes(full), p_.format.rows);
             queue_write(pages, full);
             pages.clear_dirty(full);
         }
@@ -405,7 +417,6 @@ template <class Types> class group_store : public page_store<Types> {
 
     page_format slot_{};
     std::span<pool> page_pools_;
-    const summaries<Types>* sums_ = nullptr;
     std::uint32_t spare_pages_ = 1;
 };
 

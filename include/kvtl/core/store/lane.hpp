@@ -33,6 +33,7 @@ struct lane_sizes {
     bool weights = false;            ///< entries have log-weights
     bool positions = false;          ///< entries that wait remember their positions
     std::size_t codec_lane = 0;      ///< bytes that the codec fits to a lane
+    std::size_t codec_fit = 0;       ///< bytes that it borrows while it does
     std::uint32_t stream_pages = 0;  ///< runs of ragged records: pages of a lane's stream, at most
     bool means = false;              ///< units have means
     bool chains = false;             ///< entry-wise layout: units are chains of entries
@@ -41,6 +42,7 @@ struct lane_sizes {
     std::size_t batch_scratch = 0;   ///< bytes to cluster as many rows, for clusterers that place batches
     std::size_t index_unit = 0, index_lane = 0;         ///< bytes of the index's summaries
     std::size_t index_tail = 0;                         ///< behind its last unit
+    std::size_t key_records = 0;                        ///< bytes of keys that live in memory
     std::size_t remainder_unit = 0, remainder_lane = 0; ///< bytes of the remainder's
 };
 
@@ -51,7 +53,7 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
     std::size_t codec = 0;
     std::size_t buffer_unit = 0, buffer_entry = 0, buffer_position = 0;
     std::size_t means = 0;
-    std::size_t index_lane = 0, index_units = 0, remainder_lane = 0, remainder_units = 0;
+    std::size_t index_lane = 0, index_units = 0, remainder_lane = 0, remainder_units = 0, key_records = 0;
     std::size_t chosen = 0; ///< one bit per unit: the previous step chose it
     std::size_t sink_k = 0, sink_v = 0, window_k = 0, window_v = 0;
     std::size_t buffer_k = 0, buffer_v = 0;
@@ -91,6 +93,7 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         o.index_units = put(s.index_unit * s.max_units + s.index_tail);
         o.remainder_lane = put(s.remainder_lane);
         o.remainder_units = put(s.remainder_unit * s.max_units);
+        o.key_records = put(s.key_records);
         o.index_bytes = used - o.metadata_bytes - o.buffer_bytes;
         o.sink_k = put(s.sinks * row);
         o.sink_v = put(s.sinks * row);
@@ -153,6 +156,8 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
     }
     /// What the codec fitted to this lane.
     [[nodiscard]] std::byte* codec() const noexcept { return block_ + at_->codec; }
+    /// The records of the lane's stored keys, where they live in memory.
+    [[nodiscard]] std::byte* key_records() const noexcept { return block_ + at_->key_records; }
     /// One bit per unit, set when the previous step chose it.
     [[nodiscard]] std::span<std::uint64_t> chosen_before() const noexcept {
         return {get<std::uint64_t>(at_->chosen), (sizes_->max_units + 63) / 64};

@@ -1,7 +1,8 @@
 // How the records of entries lie in a page (slots/compressor.hpp says what a record is).
 //
 // Records of one size: keys first, then values at a fixed offset. Entry i of a unit lies in its page i / rows
-// at row i % rows. Pages of one field hold records of values only, or of keys only, without a gap.
+// at row i % rows. Pages of one field hold records of values only, or of keys only, without a gap. Where several
+// entries share a record (their granule) rows are whole granules.
 //
 //   page  [ K record 0 | K record 1 | ... | pad | V record 0 | V record 1 | ... ]
 //
@@ -24,21 +25,24 @@ namespace kvtl { inline namespace v0 {
 
 struct page_format {
     std::uint32_t page_bytes = 0;   ///< a multiple of the device page
-    std::uint32_t rows = 0;         ///< entries per page, at least 1; ragged: that always fit
-    record_bytes record{};          ///< bytes of an entry's records; ragged: at most
+    std::uint32_t rows = 0;         ///< entries per page, at least 1 granule; ragged: that always fit
+    record_bytes record{};          ///< bytes of the records of a granule; ragged: at most
     std::uint32_t value_offset = 0; ///< bytes from the page's start to V record 0, a multiple of 64
     bool has_keys = true;           ///< false: storage has values only, keys live elsewhere
     bool ragged = false;
+    std::uint32_t granule = 1; ///< entries of a record
 
     static constexpr std::uint32_t line = 64; ///< records of values start on a cache line
 
     /// The format for records of these sizes on a device with pages of `device_page` bytes. Entries longer
     /// than a device page take as few device pages as hold one.
     [[nodiscard]] static constexpr page_format make(std::uint32_t device_page, record_bytes b,
-                                                    bool is_ragged = false) noexcept {
+                                                    bool is_ragged = false,
+                                                    std::uint32_t granule = 1) noexcept {
         page_format f;
         f.record = b;
         f.ragged = is_ragged;
+        f.granule = granule;
         f.page_bytes = device_page;
         if (is_ragged) {
             while (f.page_bytes < header_bytes(1) + b.entry()) f.page_bytes += device_page;
@@ -46,34 +50,39 @@ struct page_format {
             return f;
         }
         while (f.page_bytes < round_up(b.key) + b.value) f.page_bytes += device_page;
-        f.rows = f.page_bytes / b.entry();
-        while (round_up(f.rows * b.key) + f.rows * b.value > f.page_bytes) --f.rows;
-        f.value_offset = round_up(f.rows * b.key);
+        std::uint32_t records = f.page_bytes / b.entry();
+        while (round_up(records * b.key) + records * b.value > f.page_bytes) --records;
+        f.rows = records * granule;
+        f.value_offset = round_up(records * b.key);
         return f;
     }
 
     /// The format of a buffer for `count` entries that is no page.
-    [[nodiscard]] static constexpr page_format packed(record_bytes b, std::uint32_t count,
-                                                      bool is_ragged = false) noexcept {
+    [[nodiscard]] static constexpr page_format
+    packed(record_bytes b, std::uint32_t count, bool is_ragged = false, std::uint32_t granule = 1) noexcept {
         if (is_ragged) return {round_up(header_bytes(count) + count * b.entry()), count, b, 0, true, true};
-        return {round_up(count * b.key) + round_up(count * b.value), count, b, round_up(count * b.key)};
+        const std::uint32_t records = (count + granule - 1) / granule, keys = round_up(records * b.key);
+        return {keys + round_up(records * b.value), count, b, keys, true, false, granule};
     }
     /// The format of pages that hold values only.
-    [[nodiscard]] static constexpr page_format values_only(std::uint32_t device_page,
-                                                           record_bytes b) noexcept {
+    [[nodiscard]] static constexpr page_format values_only(std::uint32_t device_page, record_bytes b,
+                                                           std::uint32_t granule = 1) noexcept {
         page_format f;
         f.record = {0, b.value};
+        f.granule = granule;
         f.page_bytes = device_page;
         while (f.page_bytes < b.value) f.page_bytes += device_page;
-        f.rows = f.page_bytes / b.value;
+        f.rows = f.page_bytes / b.value * granule;
         f.has_keys = false;
         return f;
     }
 
-    /// The format of pages that hold either keys or values, of one size: an entry has a record in one of
-    /// each. key() and value() are then the same record.
-    [[nodiscard]] static constexpr page_format split(std::uint32_t device_page, record_bytes b) noexcept {
-        page_format f = values_only(device_page, b);
+    /// The format of pages that hold either keys or values: an entry has a record in one of each. key() and
+    /// value() are then the same place.
+    [[nodiscard]] static constexpr page_format split(std::uint32_t device_page, record_bytes b,
+                                                     std::uint32_t granule = 1) noexcept {
+        const std::uint32_t longer = std::max(b.key, b.value);
+        page_format f = values_only(device_page, {longer, longer}, granule);
         f.record = b;
         f.has_keys = true;
         return f;
@@ -83,8 +92,14 @@ struct page_format {
     [[nodiscard]] std::uint32_t pages_for(std::uint32_t entries) const noexcept {
         return (entries + rows - 1) / rows;
     }
-    /// Bytes of an entry on storage; ragged: at most.
-    [[nodiscard]] std::size_t entry_bytes() const noexcept { return record.entry(); }
+    /// Records of so many entries, which are whole granules; or the record in which row `entries` is.
+    [[nodiscard]] std::size_t records_of(std::uint32_t entries) const noexcept {
+        return granule == 1 ? entries : entries / granule;
+    }
+    /// Bytes of so many entries on storage; ragged: at most.
+    [[nodiscard]] std::size_t bytes_of(std::uint32_t entries) const noexcept {
+        return records_of(entries) * record.entry();
+    }
 
     // ------------------------------------------------------------------------------------------ reading
     /// Entries in a page of which `left` entries of a unit are still to come.
@@ -95,12 +110,13 @@ struct page_format {
     [[nodiscard]] records_view keys(const std::byte* page, std::uint32_t first,
                                     std::uint32_t count) const noexcept {
         if (ragged) return {page, count, 0, &slots(page)[first].key};
-        return {page + std::size_t{first} * record.key, count, record.key};
+        return {page + records_of(first) * record.key, count, record.key, nullptr, granule};
     }
     [[nodiscard]] records_view values(const std::byte* page, std::uint32_t first,
                                       std::uint32_t count) const noexcept {
         if (ragged) return {page, count, 0, &slots(page)[first].value};
-        return {page + value_offset + std::size_t{first} * record.value, count, record.value};
+        return {page + value_offset + records_of(first) * record.value, count, record.value, nullptr,
+                granule};
     }
     [[nodiscard]] entry_record entry(const std::byte* page, std::uint32_t row) const noexcept {
         if (!ragged) return {key(page, row), value(page, row), record};
@@ -110,16 +126,16 @@ struct page_format {
     }
     /// Records of one size: where that of row `row` lies.
     [[nodiscard]] std::byte* key(std::byte* page, std::uint32_t row) const noexcept {
-        return page + std::size_t{row} * record.key;
+        return page + records_of(row) * record.key;
     }
     [[nodiscard]] std::byte* value(std::byte* page, std::uint32_t row) const noexcept {
-        return page + value_offset + std::size_t{row} * record.value;
+        return page + value_offset + records_of(row) * record.value;
     }
     [[nodiscard]] const std::byte* key(const std::byte* page, std::uint32_t row) const noexcept {
-        return page + std::size_t{row} * record.key;
+        return page + records_of(row) * record.key;
     }
     [[nodiscard]] const std::byte* value(const std::byte* page, std::uint32_t row) const noexcept {
-        return page + value_offset + std::size_t{row} * record.value;
+        return page + value_offset + records_of(row) * record.value;
     }
 
     // ------------------------------------------------------------------------------------------ writing
@@ -176,10 +192,16 @@ struct page_format {
             std::memset(page + header_bytes(h.entries), 0, h.lowest - header_bytes(h.entries));
             return;
         }
-        const std::size_t keys_end = std::size_t{used} * record.key;
-        const std::size_t values_end = value_offset + std::size_t{used} * record.value;
+        const std::size_t keys_end = records_of(used) * record.key;
+        const std::size_t values_end = value_offset + records_of(used) * record.value;
         if (value_offset > keys_end) std::memset(page + keys_end, 0, value_offset - keys_end);
         std::memset(page + values_end, 0, page_bytes - values_end);
+    }
+
+    /// The same for a page of one field, the keys' or the values'.
+    void pad_field(std::byte* page, std::uint32_t used, bool of_keys) const noexcept {
+        const std::size_t end = records_of(used) * (of_keys ? record.key : record.value);
+        std::memset(page + end, 0, page_bytes - end);
     }
 
   private:

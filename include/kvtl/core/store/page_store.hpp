@@ -60,13 +60,24 @@ template <class Types> class page_store {
         else
             return static_cast<const codec_type&>(*p_.codec);
     }
-    /// Fits the codec to a lane whose prompt has come, before any of it is encoded.
-    void fit_codec(std::uint32_t lane_id, const rows_view<element_type>& keys,
-                   const rows_view<element_type>& values) const noexcept {
+    /// The codec of a unit of the lane that a step has read.
+    [[nodiscard]] decltype(auto) unit_codec(std::uint32_t lane_id) const noexcept {
+        if constexpr (std::is_same_v<typename Types::unit_codec, codec_type>) {
+            return codec(lane_id);
+        } else {
+            const std::uint32_t heads = p_.lanes->lane_heads;
+            return typename Types::unit_codec(codec(lane_id), {heads, p_.lanes->sizes.width / heads});
+        }
+    }
+    /// Fits the codec to a lane whose prompt has come, before any of it is encoded. `E`: float or the plain type.
+    template <element E>
+    void fit_codec(std::uint32_t lane_id, const rows_view<E>& keys, const rows_view<E>& values,
+                   std::span<std::byte> scratch) const noexcept {
         if constexpr (detail::codec_fits_lanes<typename Types::compressor>())
-            p_.codec->fit(at(lane_id).codec(), keys, values);
+            p_.codec->fit(at(lane_id).codec(), keys, values, scratch);
         else
-            static_cast<void>(lane_id), static_cast<void>(keys), static_cast<void>(values);
+            static_cast<void>(lane_id), static_cast<void>(keys), static_cast<void>(values),
+                static_cast<void>(scratch);
     }
     [[nodiscard]] layout_state& layout() const noexcept { return *p_.layout; }
     [[nodiscard]] typename Types::transfers& io() const noexcept { return *p_.io; }

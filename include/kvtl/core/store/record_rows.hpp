@@ -74,7 +74,7 @@ template <class Types> class row_tile {
     }
     /// visit(first, k, v, rows) for all of them, (rows, width) each; decoded rows last as long as the visit.
     template <class Visit>
-    void show(const typename Types::codec& codec, const records_view& keys, const records_view& values,
+    void show(const typename Types::unit_codec& codec, const records_view& keys, const records_view& values,
               Visit&& visit) const noexcept {
         if constexpr (Types::plain_records) {
             visit(std::size_t{0}, reinterpret_cast<const element_type*>(keys.data),

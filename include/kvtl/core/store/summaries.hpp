@@ -20,17 +20,14 @@ template <class Types> class summaries {
     static constexpr bool of_index = detail::summarises<typename Types::index>();
     static constexpr bool of_remainder = detail::summarises<typename Types::remainder>();
     static constexpr bool any = of_index || of_remainder;
-    static constexpr bool rebuilds = requires { requires Types::index::rebuilds_keys; };
 
     /// One entry, decoded: (width) each.
     struct scratch {
         std::span<float> key, value;
-        std::span<element_type> row; ///< of a key that is rebuilt
         static scratch take(carver& c, std::size_t width) noexcept {
             scratch x;
             x.key = c.take<float>(any ? width : 0);
             x.value = c.take<float>(any ? width : 0);
-            x.row = c.take<element_type>(rebuilds ? width : 0);
             return x;
         }
     };
@@ -84,19 +81,6 @@ template <class Types> class summaries {
             static_cast<void>(lane), static_cast<void>(u), static_cast<void>(i);
             static_cast<void>(k), static_cast<void>(v);
         }
-    }
-
-    /// put(i, key) for the keys of all entries of unit u, rebuilt by the index, for presets whose storage
-    /// holds values only. key: (width).
-    template <class Put> void rebuild(std::uint32_t lane, std::uint32_t u, Put&& put) const noexcept {
-        if constexpr (rebuilds)
-            for (std::uint32_t i = 0; i < shape_.max_entries; ++i) {
-                index_->rebuild(index_of(lane), u, i, x_.key.data());
-                simd::encode(x_.key.data(), x_.row.data(), shape_.width());
-                put(i, x_.row.data());
-            }
-        else
-            static_cast<void>(lane), static_cast<void>(u), static_cast<void>(put);
     }
 
   private:

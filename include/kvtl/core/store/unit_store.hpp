@@ -34,7 +34,7 @@ template <class Types> class unit_store : public page_store<Types> {
         return ragged ? l.extent(u).pages : p_.format.pages_for(l.unit(u).entries);
     }
     [[nodiscard]] std::size_t bytes_of(const lane& l, std::uint32_t u) const noexcept {
-        return ragged ? l.extent(u).bytes : l.unit(u).entries * p_.format.entry_bytes();
+        return ragged ? l.extent(u).bytes : p_.format.bytes_of(l.unit(u).entries);
     }
     /// Whether a unit's last page has room for one more entry, of these sizes.
     [[nodiscard]] bool last_page_takes(const lane& l, std::uint32_t u, record_bytes b) const noexcept {

@@ -8,8 +8,10 @@
 #pragma once
 
 #include <kvtl/simd/arch.hpp>
+#include <kvtl/status.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +22,7 @@ namespace kvtl { inline namespace v0 {
 class position_table {
   public:
     static constexpr std::uint32_t step = 256;
+    static constexpr std::uint32_t max_dim = 1024; ///< of a head
 
     position_table() = default;
 
@@ -82,5 +85,38 @@ class position_table {
     std::uint32_t pairs_ = 0;
     bool neighbours_ = false;
 };
+
+// How policies that turn rows describe RoPE, as fields of their config: frequencies, dims, neighbours.
+
+/// Pairs of a head's channels that turn.
+template <class Config> [[nodiscard]] std::uint32_t rope_pairs(const Config& c, std::uint32_t dim) noexcept {
+    return (c.dims == 0 ? dim : std::min(c.dims, dim)) / 2;
+}
+/// What heads of this size cannot have.
+template <class Config> [[nodiscard]] status check_rope(const Config& c, std::uint32_t dim) noexcept {
+    const auto wrong = errc::invalid_argument;
+    if (dim > position_table::max_dim)
+        return status::failure(wrong, "compressor: heads of %u numbers; valid: up to %u", dim,
+                               position_table::max_dim);
+    if (c.dims > dim || c.dims % 2 != 0)
+        return status::failure(wrong, "compressor.dims is %u; valid: even, to head_dim (%u)", c.dims, dim);
+    if (!c.frequencies.empty() && c.frequencies.size() != rope_pairs(c, dim))
+        return status::failure(wrong,
+                               "compressor.frequencies has %zu numbers; valid: none, or %u, one per pair",
+                               c.frequencies.size(), rope_pairs(c, dim));
+    return {};
+}
+/// memory: position_table::bytes().
+template <class Config>
+[[nodiscard, gnu::cold]] position_table rope_table(const Config& c, std::uint32_t dim,
+                                                   std::uint32_t max_tokens,
+                                                   std::span<std::byte> memory) noexcept {
+    std::array<double, position_table::max_dim / 2> frequency{};
+    const std::uint32_t pairs = rope_pairs(c, dim);
+    for (std::uint32_t i = 0; i < pairs; ++i)
+        frequency[i] =
+            c.frequencies.empty() ? std::pow(10000.0, -static_cast<double>(i) / pairs) : c.frequencies[i];
+    return {memory, std::span(frequency).first(pairs), max_tokens, c.neighbours};
+}
 
 }} // namespace kvtl::v0

@@ -1,5 +1,5 @@
-// Keys that are rebuilt at their positions need all of them.
-// expect-error: \[kvtl\] index: it rebuilds keys or needs their positions, but a retention that drops leaves gaps
+// What a retention keeps of a prompt moves to storage as it is, so it must be plain rows.
+// expect-error: \[kvtl\] retention: what it keeps of a prompt moves to storage as plain rows
 // expect-errors: 1
 // SPDX-License-Identifier: MIT
 #include <kvtl/policies/retain_drop.hpp>

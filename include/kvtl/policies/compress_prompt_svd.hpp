@@ -1,0 +1,282 @@
+// Compressor: keys as a few coefficients in a basis that is fitted to the prompt, in memory; values as plain rows on
+// storage (ShadowKV).
+//
+//   k_pre(entry) = RoPE^-1(k)           flat over the lane's heads: (lane heads * D)
+//   c(entry)     = B k_pre              B: (r, lane heads * D), orthonormal, fitted to a lane's first keys
+//   k(entry)    ~= RoPE(B^T c)          at the entry's position
+//
+// What:   keys before RoPE are of lower rank than after, which is why they are turned back first. fit() finds B by
+//         subspace iteration on the Gram matrix of an even sample, in float; the paper runs an SVD per sequence, too.
+//         With r = lane heads * D keys come back exactly, but for rounding. A lane that was never fitted keeps r of
+//         its channels, evenly spaced.
+// Record: of a key its position (4 bytes) and r coefficients in 16 bits; of a value the plain row.
+// Bytes:  per lane 2 r lane heads D for B, and 64.
+// Cost:   encode and decode: r lane heads D multiply-adds and D sines from a table. fit: W^2 (sample + iterations r)
+//         multiply-adds with W = lane heads D, and W^2 + 2 W r floats of borrowed memory.
+// Limits: 2 D numbers of a row, all heads of a lane together, are at most max_width. The rows that fit() gets are
+//         tokens 0, 1, ... of a sequence.
+// Source: "ShadowKV", §4. Not here: its outlier chunks, whose exact keys it keeps, and its decoded tokens, which it
+//         keeps whole: ours are coded with the prompt's basis.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/compress_raw.hpp>
+#include <kvtl/policies/support/entry_rows.hpp>
+#include <kvtl/policies/support/kmeans.hpp>
+#include <kvtl/policies/support/position_table.hpp>
+#include <kvtl/reservation.hpp>
+#include <kvtl/simd/axpy.hpp>
+#include <kvtl/simd/combine.hpp>
+#include <kvtl/simd/dot.hpp>
+#include <kvtl/slots/compressor.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace kvtl { inline namespace v0 {
+
+namespace detail {
+
+/// Makes the rows of y (n, width) orthonormal (Gram and Schmidt; twice is enough). A row that the earlier
+/// ones span is replaced by the part of a coordinate direction that they do not: the result is always a
+/// basis. n <= width.
+inline void orthonormalise(float* y, std::size_t n, std::size_t width) noexcept {
+    std::size_t coordinate = 0;
+    for (std::size_t j = 0; j < n; ++j) {
+        float* row = y + j * width;
+        float before = simd::dot(row, row, width);
+        for (;;) {
+            for (int pass = 0; pass < 2; ++pass)
+                for (std::size_t i = 0; i < j; ++i)
+                    simd::axpy(-simd::dot(row, y + i * width, width), y + i * width, row, width);
+            const float left = simd::dot(row, row, width);
+            if (left > 1e-8F * before) { // above what rounding leaves of nothing
+                simd::scale(1.0F / std::sqrt(left), row, width);
+                break;
+            }
+            std::fill_n(row, width, 0.0F);
+            row[coordinate++ % width] = before = 1.0F;
+        }
+    }
+}
+
+} // namespace detail
+
+/// Plain: of plain rows. E: of coefficients and basis.
+template <element Plain = f16, element E = f16> struct prompt_svd {
+    static constexpr std::string_view name = "prompt_svd";
+    using plain_type = Plain;
+    static constexpr key_domain domain = key_domain::pre_rope;
+    static constexpr home key_home = home::memory;
+    static constexpr std::uint32_t granule = 1;
+    static constexpr bool ragged = false;
+    static constexpr bool rows_are_records = false;
+    static constexpr double relative_error =
+        std::numeric_limits<double>::infinity(); // what the rank gives up
+    static constexpr bool shares = true;
+    static constexpr bool fits_lanes = true;
+    static constexpr std::uint32_t max_width = 4096;
+
+    struct config {
+        std::uint32_t rank = 160;     ///< r, at most lane heads * D
+        std::uint32_t sample = 1024;  ///< keys that fit() looks at
+        std::uint32_t iterations = 8; ///< of the subspace
+        std::vector<double>
+            frequencies{};       ///< radians per position of each pair that RoPE turns; empty: base 10,000
+        std::uint32_t dims = 0;  ///< channels of a head that turn, from the first (0: all)
+        bool neighbours = false; ///< pairs are (0, 1), (2, 3), ... instead of (0, n), (1, n + 1), ...
+        template <class Visit> void fields(Visit&& visit) {
+            visit("rank", rank);
+            visit("sample", sample);
+            visit("iterations", iterations);
+        }
+    };
+
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config& c, const record_shape& shape) noexcept
+            : shape_(shape), rank_(std::min(c.rank, shape.width())), sample_(std::max(c.sample, 1U)),
+              iterations_(std::max(c.iterations, 1U)), pairs_(rope_pairs(c, shape.dim)), values_({}, shape) {}
+
+        /// What a cache with these numbers cannot do.
+        [[nodiscard]] static status check(const config& c, const record_shape& shape) noexcept {
+            if (c.rank == 0)
+                return status::failure(errc::invalid_argument, "compressor.rank is 0; valid: 1 or more");
+            if (shape.width() > max_width)
+                return status::failure(errc::invalid_argument,
+                                       "compressor: rows of %u numbers; valid: up to %u", shape.width(),
+                                       max_width);
+            return check_rope(c, shape.dim);
+        }
+
+        [[nodiscard]] record_bytes bytes() const noexcept {
+            const std::size_t key = sizeof(std::uint32_t) + rank_ * sizeof(E);
+            return {static_cast<std::uint32_t>((key + 3) / 4 * 4), values_.bytes().value};
+        }
+        [[nodiscard]] std::size_t shared_bytes(std::uint32_t max_tokens) const noexcept {
+            return position_table::bytes(pairs_, max_tokens);
+        }
+        [[gnu::cold]] void share(const config& c, std::uint32_t max_tokens,
+                                 std::span<std::byte> memory) noexcept {
+            turns_ = rope_table(c, shape_.dim, max_tokens, memory);
+        }
+        [[nodiscard]] std::size_t lane_bytes() const noexcept {
+            return sizeof(header) + std::size_t{rank_} * shape_.width() * sizeof(E);
+        }
+        [[nodiscard]] std::size_t fit_scratch_bytes(std::size_t) const noexcept {
+            carver c;
+            static_cast<void>(fit_memory::take(c, shape_.width(), rank_));
+            return c.used();
+        }
+
+        /// keys: (T, lane heads * D), the lane's first, at positions 0 to T - 1.
+        template <element Row>
+        void fit(std::byte* lane, rows_view<Row> keys, rows_view<Row>,
+                 std::span<std::byte> scratch) const noexcept {
+            const std::size_t width = shape_.width(), r = rank_;
+            carver c(scratch);
+            fit_memory m = fit_memory::take(c, width, r);
+            std::fill(m.gram.begin(), m.gram.end(), 0.0F);
+            const std::size_t step = (keys.count + sample_ - 1) / sample_;
+            for (std::size_t t = 0; t < keys.count; t += step) {
+                simd::decode(keys.row(t), m.key.data(), width);
+                turn_back(m.key.data(), static_cast<std::uint32_t>(t));
+                for (std::size_t i = 0; i < width; ++i)
+                    simd::axpy(m.key[i], m.key.data(), &m.gram[i * width], width);
+            }
+            // From random directions: each product with the Gram matrix turns them towards the greatest
+            // energy.
+            for (std::size_t i = 0; i < r * width; ++i)
+                m.basis[i] = static_cast<float>(detail::random_unit(1, i) - 0.5);
+            const rows_view<float> gram{m.gram.data(), width, width, width};
+            for (std::uint32_t i = 0; i < iterations_; ++i) {
+                detail::orthonormalise(m.basis.data(), r, width);
+                simd::dot_group(m.basis.data(), r, width, gram, m.next.data(), width);
+                std::swap(m.basis, m.next);
+            }
+            detail::orthonormalise(m.basis.data(), r, width);
+            simd::encode(m.basis.data(), reinterpret_cast<E*>(lane + sizeof(header)), r * width);
+            reinterpret_cast<header*>(lane)->fitted = 1;
+        }
+        [[nodiscard]] state at(const codec_lane& lane) const noexcept {
+            state s = *this;
+            s.basis_ = reinterpret_cast<const header*>(lane.fitted)->fitted == 0
+                           ? nullptr
+                           : reinterpret_cast<const E*>(lane.fitted + sizeof(header));
+            return s;
+        }
+
+        std::uint32_t encode_key(const Plain* row, std::uint32_t position, std::byte* record) const noexcept {
+            std::array<float, max_width> x;
+            simd::decode(row, x.data(), shape_.width());
+            turn_back(x.data(), position);
+            std::memcpy(record, &position, sizeof position);
+            E* c = reinterpret_cast<E*>(record + sizeof position);
+            if (basis_ != nullptr)
+                detail::encode_products(x.data(), basis(), c);
+            else
+                for (std::uint32_t j = 0; j < rank_; ++j) c[j] = from_float<E>(x[channel(j)]);
+            const std::size_t end = sizeof position + rank_ * sizeof(E);
+            std::memset(record + end, 0, bytes().key - end);
+            return bytes().key;
+        }
+        std::uint32_t encode_value(const Plain* row, std::byte* record) const noexcept {
+            return values_.encode_value(row, record);
+        }
+        void decode_keys(const records_view& records, Plain* rows) const noexcept {
+            for (std::uint32_t head = 0; head < shape_.heads; ++head)
+                rebuild(records, head, [&](std::size_t i, const float* x) {
+                    simd::encode(x, rows + i * shape_.width() + std::size_t{head} * shape_.dim, shape_.dim);
+                });
+        }
+        void decode_values(const records_view& records, Plain* rows) const noexcept {
+            values_.decode_values(records, rows);
+        }
+        void score(const float* q, std::size_t q_stride, std::size_t group, const records_view& keys,
+                   std::uint32_t head, float* out, std::size_t out_stride) const noexcept {
+            rebuild(keys, head, [&](std::size_t i, const float* x) {
+                for (std::size_t g = 0; g < group; ++g)
+                    out[g * out_stride + i] = simd::dot(q + g * q_stride, x, shape_.dim);
+            });
+        }
+        void accumulate(const float* weight, std::size_t group, const records_view& values,
+                        std::uint32_t head, float* acc, std::size_t acc_stride) const noexcept {
+            values_.accumulate(weight, group, values, head, acc, acc_stride);
+        }
+
+      private:
+        struct alignas(64) header {
+            std::uint32_t fitted = 0;
+        };
+        struct fit_memory {
+            std::span<float> gram;        ///< (width, width)
+            std::span<float> basis, next; ///< (r, width)
+            std::span<float> key;         ///< (width)
+            [[nodiscard]] static fit_memory take(carver& c, std::size_t width, std::size_t r) noexcept {
+                return {c.take<float>(width * width), c.take<float>(r * width), c.take<float>(r * width),
+                        c.take<float>(width)};
+            }
+        };
+
+        [[nodiscard]] rows_view<E> basis() const noexcept {
+            return {basis_, rank_, shape_.width(), shape_.width()};
+        }
+        /// The channel that coefficient j is, in a lane that was never fitted.
+        [[nodiscard]] std::uint32_t channel(std::uint32_t j) const noexcept {
+            return static_cast<std::uint32_t>(std::uint64_t{j} * shape_.width() / rank_);
+        }
+        void turn_back(float* x, std::uint32_t position) const noexcept {
+            for (std::uint32_t h = 0; h < shape_.heads; ++h)
+                turns_.turn_back(x + std::size_t{h} * shape_.dim, position);
+        }
+
+        /// visit(i, x) for one head of every record, x: (D) at its position.
+        template <class Visit>
+        void rebuild(const records_view& records, std::uint32_t head, Visit&& visit) const noexcept {
+            constexpr std::size_t at_once = 4;
+            alignas(64) std::array<float, at_once * max_width> x;
+            std::array<simd::coefficient_row<E>, at_once> rows;
+            const std::size_t dim = shape_.dim, from = std::size_t{head} * dim;
+            for (std::size_t first = 0; first < records.count; first += at_once) {
+                const std::size_t n = std::min(at_once, records.count - first);
+                for (std::size_t i = 0; i < n; ++i) {
+                    const std::byte* record = records.record(first + i);
+                    rows[i] = {reinterpret_cast<const E*>(record + sizeof(std::uint32_t)), rank_};
+                }
+                if (basis_ != nullptr)
+                    simd::combine_rows(rows.data(), n,
+                                       rows_view<E>{basis_ + from, rank_, dim, shape_.width()}, x.data(),
+                                       dim);
+                else
+                    for (std::size_t i = 0; i < n; ++i) put_channels(rows[i], from, &x[i * dim]);
+                for (std::size_t i = 0; i < n; ++i) {
+                    std::uint32_t position = 0;
+                    std::memcpy(&position, records.record(first + i), sizeof position);
+                    turns_.turn(&x[i * dim], position);
+                    visit(first + i, &x[i * dim]);
+                }
+            }
+        }
+        void put_channels(const simd::coefficient_row<E>& c, std::size_t from, float* x) const noexcept {
+            std::fill_n(x, shape_.dim, 0.0F);
+            for (std::uint32_t j = 0; j < rank_; ++j)
+                if (channel(j) >= from && channel(j) < from + shape_.dim)
+                    x[channel(j) - from] = to_float(c.data[j]);
+        }
+
+        record_shape shape_{};
+        std::uint32_t rank_ = 0, sample_ = 1, iterations_ = 1, pairs_ = 0;
+        position_table turns_{};
+        const E* basis_ = nullptr; ///< (r, width); null where nothing was fitted
+        typename raw<Plain>::template state<Geometry> values_{};
+    };
+};
+
+}} // namespace kvtl::v0

@@ -1,0 +1,143 @@
+// Where keys live and how many entries share a record, through runs of consecutive entries: keys in memory or on
+// storage choose and attend the same, and memory holds what storage then need not.
+// SPDX-License-Identifier: MIT
+#include <kvtl/policies/cluster_fixed_groups.hpp>
+#include <kvtl/policies/compress_int8_row.hpp>
+#include <kvtl/policies/compress_keys_in_memory.hpp>
+#include <kvtl/policies/index_landmark.hpp>
+#include <kvtl/policies/index_stored_keys.hpp>
+#include <kvtl/policies/retain_drop.hpp>
+#include <kvtl/policies/retain_window_attention.hpp>
+#include <kvtl/policies/select_topk.hpp>
+#include <kvtl/presets/flexgen.hpp>
+
+#include "support/cache_fixture.hpp"
+#include "support/channel_codes.hpp"
+
+using namespace kvtl_test;
+
+namespace {
+
+template <class Codec> struct groups : kvtl::presets::offloaded {
+    static constexpr std::string_view name = "groups";
+    using clusterer = kvtl::head_groups<8>;
+    using index = kvtl::stored_keys;
+    using selector = kvtl::topk<kvtl::reduce::softmax_sum>;
+    using compressor = Codec;
+    using io = kvtl::in_memory;
+};
+template <class Codec> struct wide : groups<Codec> { using clusterer = kvtl::layer_groups<8>; };
+template <class Codec> struct by_landmark : groups<Codec> { using index = kvtl::landmark; };
+
+using model = kvtl::geometry<kvtl::shape{}>;
+constexpr kvtl::shape small{2, 4, 2, 64};
+constexpr std::size_t max_tokens = 700;
+
+struct outcome {
+    std::vector<float> steps; ///< what decode returned; prompts and turns add up in another order
+    kvtl::statistics stats;
+    double error = 0;
+};
+/// A prompt in chunks, decode, a further turn, decode.
+template <class Preset> outcome run(std::uint32_t attended, bool smallest) {
+    using cache_type = kvtl::kv_manager<Preset, model>;
+    typename cache_type::config c;
+    c.shape = small;
+    c.max_tokens = max_tokens;
+    c.attend_tokens = attended;
+    c.memory_bytes = smallest ? least_memory<cache_type>(c) : std::size_t{16} << 20;
+    const drift data(small, max_tokens, 71);
+    auto cache = open_cache<cache_type>(c);
+    reader<cache_type> one(cache, data, attended < max_tokens ? 0 : 1);
+    std::vector<float> steps;
+    for (const std::size_t prompt : {400U, 70U}) {
+        one.prefill(prompt, 130);
+        const auto before = static_cast<std::ptrdiff_t>(one.outputs().size());
+        one.decode(100);
+        steps.insert(steps.end(), one.outputs().begin() + before, one.outputs().end());
+    }
+    one.check_tokens();
+    return {steps, cache.stats(), attended < max_tokens ? NAN : one.error()};
+}
+double difference(const outcome& a, const outcome& b) {
+    REQUIRE(a.steps.size() == b.steps.size());
+    oracle::largest_error e;
+    for (std::size_t i = 0; i < a.steps.size(); ++i)
+        e.see(static_cast<double>(a.steps[i]) - static_cast<double>(b.steps[i]));
+    return e.value();
+}
+template <class Codec> using in_memory_keys = kvtl::keys_in_memory<Codec>;
+
+} // namespace
+
+TEST_CASE("raw keys in memory attend what they attend on storage, to the bit") {
+    for (const bool smallest : {false, true}) {
+        CAPTURE(smallest);
+        const auto stored = run<groups<kvtl::raw<float>>>(120, smallest),
+                   held = run<groups<in_memory_keys<kvtl::raw<float>>>>(120, smallest);
+        CHECK(same_bits(stored.steps, held.steps));
+        CHECK(held.stats.written_bytes * 19 < stored.stats.written_bytes * 10); // values alone
+        CHECK(held.stats.read_bytes < stored.stats.read_bytes / 2);             // keys are scored from memory
+        CHECK(same_bits(run<wide<kvtl::raw<float>>>(120, smallest).steps,
+                        run<wide<in_memory_keys<kvtl::raw<float>>>>(120, smallest).steps));
+    }
+}
+
+TEST_CASE_TEMPLATE("keys that are no rows are scored and attended as their codec says, wherever they live",
+                   Codec, kvtl::int8_row<float>, channel_codes<4>, channel_codes<8>) {
+    for (const bool smallest : {false, true}) {
+        CAPTURE(smallest);
+        const auto stored = run<groups<Codec>>(120, smallest),
+                   held = run<groups<in_memory_keys<Codec>>>(120, smallest);
+        CHECK(difference(stored, held) < 2e-5); // decoded rows add up in another order
+        CHECK(held.stats.chosen_units == stored.stats.chosen_units);
+        CHECK(held.stats.read_bytes < stored.stats.read_bytes);
+    }
+    const auto all = run<groups<Codec>>(max_tokens, false),
+               held = run<groups<in_memory_keys<Codec>>>(max_tokens, false),
+               layer = run<wide<in_memory_keys<Codec>>>(max_tokens, true),
+               other = run<by_landmark<Codec>>(max_tokens, true);
+    for (const outcome* o : {&all, &held, &layer, &other}) {
+        CHECK(o->error < 2e-2);
+        CHECK(o->error > 1e-6); // codes were attended, not rows
+    }
+}
+
+namespace {
+struct kept_then_scored : groups<kvtl::keys_in_memory<kvtl::raw<kvtl::f16>>> {
+    using retention = kvtl::drop<kvtl::window_attention<kvtl::over::mean, kvtl::pooling::average, 5>>;
+};
+struct pairs_of_three : groups<channel_codes<4>> {
+    using clusterer = kvtl::head_groups<6>;
+};
+} // namespace
+
+TEST_CASE("what a retention kept may have its keys in memory") {
+    using cache_type = kvtl::kv_manager<kept_then_scored, model>;
+    cache_type::config c;
+    c.shape = small;
+    c.max_tokens = max_tokens;
+    c.attend_tokens = max_tokens;
+    c.keep_tokens = max_tokens;
+    c.memory_bytes = std::size_t{16} << 20;
+    const drift data(small, max_tokens, 72);
+    auto cache = open_cache<cache_type>(c);
+    reader<cache_type> one(cache, data);
+    one.prefill(500, 200);
+    one.decode(80);
+    CHECK(one.error() < 5e-3);
+}
+
+TEST_CASE("groups that are no whole granules are refused when the cache is opened") {
+    using cache_type = kvtl::kv_manager<pairs_of_three, model>;
+    cache_type::config c;
+    c.shape = small;
+    c.max_tokens = max_tokens;
+    c.attend_tokens = 100;
+    c.memory_bytes = std::size_t{16} << 20;
+    const auto opened = cache_type::open(c);
+    REQUIRE(!opened.ok());
+    CHECK(opened.error().code == kvtl::errc::invalid_argument);
+    CHECK(opened.error().message ==
+          "clusterer: groups of 6 entries; valid: multiples of 4, which the compressor encodes together");
+}

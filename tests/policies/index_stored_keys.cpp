@@ -1,0 +1,17 @@
+// stored_keys says that it keeps nothing and leaves the scores to the codec. What is chosen with it:
+// presets/token_topk.cpp, manager/homes.cpp.
+// SPDX-License-Identifier: MIT
+#include <kvtl/geometry.hpp>
+#include <kvtl/policies/index_stored_keys.hpp>
+
+#include <doctest/doctest.h>
+
+using namespace kvtl;
+
+TEST_CASE("stored_keys keeps nothing and scores entries") {
+    static_assert(index_for<stored_keys, geometry<shape{}>>);
+    static_assert(detail::scores_stored_keys<stored_keys>() && !detail::summarises<stored_keys>());
+    static_assert(detail::scores_entries<stored_keys>() && !stored_keys::needs_means);
+    static_assert(detail::linear_in_query<stored_keys>());
+    CHECK(contains(needs_of<stored_keys>(), signal::k));
+}
