@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Compiles one case and compares the outcome with what the case says it expects (see CMakeLists.txt).
-#   check.sh COMPILER CASE.cpp FLAGS...
+#   check.sh COMPILER CASE.cpp PRECOMPILED.hpp FLAGS...      (cases with flags of their own go without)
 # SPDX-License-Identifier: MIT
 set -uo pipefail
 export LC_ALL=C # plain quotes in messages
 compiler=$1
 source=$2
-shift 2
+common=(-include "$3")
+shift 3
 
 mapfile -t expected < <(sed -nE 's|^// expect-error: +(.*[^[:space:]])[[:space:]]*$|\1|p' "$source")
 expect_ok=$(grep -cE '^// expect-ok[[:space:]]*$' "$source")
@@ -14,10 +15,12 @@ expect_errors=$(sed -nE 's|^// expect-errors: +([0-9]+)[[:space:]]*$|\1|p' "$sou
 expect_lines=$(sed -nE 's|^// expect-lines: +([0-9]+)[[:space:]]*$|\1|p' "$source")
 read -ra own_flags < <(sed -nE 's|^// with-flags: +(.*[^[:space:]])[[:space:]]*$|\1|p' "$source")
 
+((${#own_flags[@]} == 0)) || common=()
+
 # Without excerpts of the source: a regex must match what the compiler says, not what the case itself contains.
 no_excerpts=-fno-diagnostics-show-caret
 if "$compiler" --version | grep -q clang; then no_excerpts=-fno-caret-diagnostics; fi
-output=$("$compiler" "$@" "${own_flags[@]}" -fsyntax-only "$no_excerpts" "$source" 2>&1)
+output=$("$compiler" "$@" "${own_flags[@]}" "${common[@]}" -fsyntax-only "$no_excerpts" "$source" 2>&1)
 status=$?
 
 # Ends the test with a reason, after what the compiler printed.
