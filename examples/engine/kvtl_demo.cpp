@@ -148,8 +148,10 @@ eval::task make_questions(const arguments& a, const engine::tokenizer& words, st
 
 eval::task make_text(const arguments& a, const engine::tokenizer& words, std::size_t context) {
     const std::size_t most = std::min(a.nll_tokens, context);
+    require(most >= 3, "--nll-tokens is " + std::to_string(a.nll_tokens) + "; valid: 0, or 3 or more");
     require(a.nll_prefill >= 1 && a.nll_prefill + 2 <= most,
-            "--nll-prefill: valid: 1 to " + std::to_string(most < 3 ? 1 : most - 2));
+            "--nll-prefill is " + std::to_string(a.nll_prefill) + "; valid: 1 to " +
+                std::to_string(most - 2) + ", 2 less than --nll-tokens");
     eval::task_options options{.prose_file = a.data, .limit = 1};
     options.nll_prefill = a.nll_prefill;
     options.nll_tokens = a.nll_tokens;

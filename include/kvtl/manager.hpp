@@ -270,6 +270,7 @@ class kv_manager<Preset, Geometry, Supplied> {
     }
 
     /// kept_entries: entries held now, over all sequences, layers and heads, where retention drops some.
+    /// kept_bytes: of those, or of all entries.
     [[nodiscard]] statistics stats() const noexcept {
         statistics total;
         for (const auto& shard : core_->shards) total += shard.stats();

@@ -72,6 +72,7 @@ struct statistics {
     std::uint64_t storage_bytes = 0;          ///< space of the file that holds live pages, at its peak
     std::uint64_t resident_bytes_peak = 0;    ///< DRAM in use for the cache, at its peak
     std::uint64_t kept_entries = 0;           ///< entries (per KV head) that retention holds now
+    std::uint64_t kept_bytes = 0;             ///< of all entries now: records, and rows that are none yet
     phase_times phase_ns;
     memory_parts bytes_by_part;
 
@@ -86,7 +87,8 @@ struct statistics {
         splits += o.splits, delayed_splits += o.delayed_splits, forced_loads += o.forced_loads;
         refused_splits += o.refused_splits, tail_rewrites += o.tail_rewrites;
         bytes_moved_by_updates += o.bytes_moved_by_updates, storage_bytes += o.storage_bytes;
-        resident_bytes_peak += o.resident_bytes_peak, kept_entries += o.kept_entries;
+        resident_bytes_peak += o.resident_bytes_peak, kept_entries += o.kept_entries,
+            kept_bytes += o.kept_bytes;
         phase_ns += o.phase_ns;
         return *this;
     }

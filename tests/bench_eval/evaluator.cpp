@@ -60,6 +60,7 @@ TEST_CASE_FIXTURE(fixture, "full against itself: every answer right, no differen
     // 2 (K, V) x 6 layers x 2 heads x 64 x 2 bytes for each of the tokens that were held
     CHECK(r.kept_bytes.value() > 450 * 3072.0);
     CHECK(r.kept_bytes.value() <= static_cast<double>(t.most_tokens()) * 3072.0);
+    CHECK(r.bytes_per_entry.value() == doctest::Approx(256));
 }
 
 TEST_CASE_FIXTURE(fixture, "the question in the prompt: nothing is forced, the answer is still right") {

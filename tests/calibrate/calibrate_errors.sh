@@ -48,6 +48,10 @@ done
 cmp -s a.cal b.cal || complain "a second run gave other bytes"
 "$program" "${base[@]}" -o c.cal --rank 16 --max-tokens 600 --query-map --pre-rope 2>err || complain "no pre-RoPE one"
 ! cmp -s a.cal c.cal || complain "--pre-rope changed nothing"
+# Without the bases of whole entries: four kinds less.
+"$program" "${base[@]}" -o d.cal --rank 16 --max-tokens 600 --query-map --no-entries 2>err || complain "no --no-entries"
+bytes=$((6 * 64 + 6 * 16 * 128 * 4 + 2 * 6 * 2 * 64 * 64 * 4 + 6 * 2 * 8 * 4 + 5 * 256 * 256 * 4))
+[ "$(wc -c <d.cal)" -eq "$bytes" ] || complain "d.cal has $(wc -c <d.cal) bytes instead of $bytes"
 # gates: header, then for each of 6 layers 2 heads of 512 inputs and a constant
 "$program" "${base[@]}" -f "$data/prose.txt" --max-tokens 2048 --gates a.gates 2>err || complain "no gates"
 bytes=$((40 + 6 * 2 * (512 + 1) * 4))

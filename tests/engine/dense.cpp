@@ -67,7 +67,7 @@ struct options : engine::cache_options {
         for (const char* p : {"infinigen", "infinigen_star", "infinigen_star_reuse"})
             settings.push_back({p, "selector", "alpha", "1e9"});
         settings.push_back({"squeezed", "selector", "share", "0"});
-        settings.push_back({"shadowkv", "index", "rank", "100000"}); // no approximation: all directions
+        settings.push_back({"shadowkv", "compressor", "rank", "100000"}); // no approximation: all directions
         for (const char* p : low_rank) settings.push_back({p, "compressor", "share", "1"});
     }
 };

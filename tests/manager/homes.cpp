@@ -97,6 +97,16 @@ TEST_CASE_TEMPLATE("keys that are no rows are scored and attended as their codec
     }
 }
 
+TEST_CASE_TEMPLATE("what entries take is counted as they are stored", Codec, kvtl::int8_row<float>,
+                   in_memory_keys<channel_codes<4>>) {
+    const auto s = run<groups<Codec>>(120, true).stats;
+    const typename Codec::template state<model> codec({}, {1, small.head_dim});
+    const std::uint64_t all = 670 * small.layers * small.kv_heads, stored = s.units * 8;
+    CHECK(stored > all / 2);
+    CHECK(s.kept_bytes ==
+          (all - stored) * 2 * 64 * sizeof(float) + stored / Codec::granule * codec.bytes().entry());
+}
+
 TEST_CASE("a whole layer's keys of eight entries to a record, in memory") {
     const double error = run<wide<in_memory_keys<channel_codes<8>>>>(max_tokens, true).error;
     CHECK(error < 2e-2);

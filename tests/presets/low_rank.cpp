@@ -79,6 +79,8 @@ TEST_CASE_TEMPLATE("bytes fall with the share, and are counted as records", P,
                   half = run<P>(config_for<P>(file, 0.5F));
     CHECK(half.stats.chosen_bytes < most.stats.chosen_bytes);
     CHECK(most.stats.chosen_bytes < all.stats.chosen_bytes);
+    CHECK(half.stats.kept_bytes < most.stats.kept_bytes);
+    CHECK(most.stats.kept_bytes < all.stats.kept_bytes);
     CHECK(all.error < most.error);
     CHECK(most.error < half.error);
 }

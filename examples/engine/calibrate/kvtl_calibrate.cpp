@@ -51,6 +51,7 @@ struct arguments {
     std::size_t max_tokens = 32768;
     std::size_t piece_tokens = 2048;
     unsigned threads = 2;
+    bool no_entries = false;
     engine::fit_options fit;
 };
 
@@ -68,6 +69,10 @@ void define_options(CLI::App& app, arguments& a) {
         ->capture_default_str();
     app.add_flag("--pre-rope", a.fit.pre_rope, "fit adapter and PCA to keys before RoPE");
     app.add_flag("--query-map", a.fit.query_map, "also fit the map from a layer's query to the next one's");
+    app.add_flag(
+        "--no-entries", a.no_entries,
+        "leave out the bases of whole entries, 2 (KV heads x head size)^2 numbers a layer, which only "
+        "policies with a low-rank compressor read");
     app.add_option("--threads", a.threads, "threads of the engine")->capture_default_str();
     app.add_option("--json", a.json_file, "write what the bases keep as JSON; - for standard output");
     for (const char* name : {"--rank", "--channels", "--max-tokens", "--piece-tokens", "--threads"})
@@ -112,6 +117,9 @@ nlohmann::json to_json(const engine::fitted& f, std::uint64_t fingerprint) {
     char id[17];
     std::snprintf(id, sizeof id, "%016" PRIx64, fingerprint);
     nlohmann::json layers = nlohmann::json::array();
+    const auto of_entries = [&f](double share) {
+        return f.joint_keys.empty() ? nlohmann::json() : nlohmann::json(share);
+    };
     for (std::size_t l = 0; l < f.energy.size(); ++l) {
         const auto& e = f.energy[l];
         nlohmann::json by_rank = nlohmann::json::object();
@@ -123,8 +131,8 @@ nlohmann::json to_json(const engine::fitted& f, std::uint64_t fingerprint) {
         layers.push_back({{"layer", l},
                           {"adapter_energy", e.adapter},
                           {"adapter_energy_by_rank", by_rank},
-                          {"joint_keys_energy_quarter", e.joint_keys_quarter},
-                          {"joint_values_energy_quarter", e.joint_values_quarter},
+                          {"joint_keys_energy_quarter", of_entries(e.joint_keys_quarter)},
+                          {"joint_values_energy_quarter", of_entries(e.joint_values_quarter)},
                           {"pca_energy_quarter", e.pca_quarter},
                           {"skew_energy_quarter", e.skew_quarter},
                           {"channel_agreement", e.channels},
@@ -166,7 +174,7 @@ void run(arguments a) {
     engine::listening_cache cache(hyper.shape, true, [&](std::uint32_t layer, const kvtl::layer_input& in) {
         if (gates) gates->add(layer, in);
         fit.add(layer, a.fit.pre_rope ? in.k_pre : in.k, in.q, queries_before);
-        fit.add_entries(layer, in.k_pre, in.v);
+        if (!a.no_entries) fit.add_entries(layer, in.k_pre, in.v);
         queries_before.assign(in.q.begin(), in.q.end());
     });
     const std::size_t used = std::min(tokens.size(), a.max_tokens);

@@ -64,10 +64,6 @@ kvtl::statistics difference(const kvtl::statistics& after, const kvtl::statistic
     return d;
 }
 
-double entry_bytes(const kvtl::shape& s) {
-    return 2.0 * 2.0 * s.head_dim; // K and V of one KV head, f16
-}
-
 std::span<const float> row_of(const std::vector<float>& all, std::size_t i, std::size_t floats) {
     return all.empty() ? std::span<const float>{} : std::span(all).subspan(i * floats, floats);
 }
@@ -227,7 +223,8 @@ void evaluator::closed_loop(const task& of, const example& e, opened& o, tally& 
     to.resident_bytes_peak = std::max(to.resident_bytes_peak, to.last.resident_bytes_peak);
     const double all = static_cast<double>(e.prefill + steps) * shape_.layers * shape_.kv_heads;
     const std::uint64_t kept = to.last.detail.kept_entries; // 0: the policy evicts nothing
-    to.kept_bytes += (kept != 0 ? static_cast<double>(kept) : all) * entry_bytes(shape_);
+    to.kept_entries += kept != 0 ? static_cast<double>(kept) : all;
+    to.kept_bytes += static_cast<double>(to.last.detail.kept_bytes);
 }
 
 void evaluator::open_loop(opened& o, tally& to) {
@@ -321,6 +318,7 @@ row tally::to_row(const engine::cache_options& options, const task& of) const {
     if (masses != 0 && has_mass) r.mass_recall = mean(mass, masses);
     if (examples != 0) {
         r.kept_bytes = mean(kept_bytes, examples);
+        if (kept_entries > 0) r.bytes_per_entry = kept_bytes / kept_entries;
         r.prefill_s = mean(prefill_s, examples);
         r.resident_bytes_peak = static_cast<double>(resident_bytes_peak);
     }

@@ -46,7 +46,7 @@ struct tally {
     bool has_mass = true; ///< the policy reported what it attended every time
     std::size_t steps = 0;
     double decode_s = 0, prefill_s = 0;
-    double kept_bytes = 0;
+    double kept_bytes = 0, kept_entries = 0;
     kvtl::statistics decode; ///< counted while decoding
     std::uint64_t resident_bytes_peak = 0;
     engine::cache_stats last;

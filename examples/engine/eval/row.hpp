@@ -35,7 +35,9 @@ struct row {
     std::optional<double> mass_recall;  ///< share of the full softmax mass that was attended exactly
 
     // Cost.
-    std::optional<double> kept_bytes;          ///< K and V of the entries the policy still has, as f16
+    std::optional<double> kept_bytes; ///< of the entries the policy still has, as they are stored
+    std::optional<double>
+        bytes_per_entry; ///< of one KV head; headers and whatever else records hold included
     std::optional<double> resident_bytes_peak; ///< DRAM of the cache
     std::optional<double> read_bytes_per_token;
     std::optional<double> useful_bytes_per_token;

@@ -244,6 +244,7 @@ template <class Types> class prompt_builder {
         }
         l.state().units = 0;
         l.state().founded = false;
+        l.forget_fit();
     }
 
     /// Clusters a lane that has been sequential so far: reads all its units, groups them anew, and replaces

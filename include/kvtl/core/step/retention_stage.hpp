@@ -216,6 +216,7 @@ template <class Types> class retention_stage {
         statistics s = book_.stats;
         s.resident_bytes_peak = std::uint64_t{book_.pool.used_peak()} * book_.pool.block_bytes();
         for (const kept_lane& lane : book_.memory.lanes) s.kept_entries += lane.rows.rows;
+        s.kept_bytes = s.kept_entries * book_.plan.record.entry();
         return s;
     }
 

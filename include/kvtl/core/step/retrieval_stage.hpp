@@ -224,6 +224,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             for (std::uint32_t layer = 0; layer < plan_.model.layers; ++layer)
                 for (const lane_ref& ref : list_lanes(slot, layer, memory_.other_lanes)) {
                     const lane_state& state = store_.at(ref.id).state();
+                    s.kept_bytes += bytes_of(store_.at(ref.id));
                     if (!plan_.window_only) s.units += state.units;
                     if constexpr (types::drops)
                         s.kept_entries += std::uint64_t{state.tokens} * plan_.model.lane_heads;
@@ -231,6 +232,21 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         for (const pool& p : pools_) s.resident_bytes_peak += std::size_t{p.peak()} * p.frame_bytes();
         for (const pool& p : page_pools_) s.resident_bytes_peak += std::size_t{p.peak()} * p.frame_bytes();
         return s;
+    }
+
+  private:
+    /// What a lane's entries take: records in units, plain rows elsewhere.
+    [[nodiscard]] std::size_t bytes_of(const lane& l) const noexcept {
+        const lane_state& s = l.state();
+        const std::size_t row =
+            2 * std::size_t{plan_.sizes.width} * sizeof(element_type) + (types::weighted ? sizeof(float) : 0);
+        if (plan_.window_only) return s.tokens * row;
+        std::size_t bytes = l.entries_in_memory() * row;
+        if constexpr (types::compressor::ragged)
+            for (std::uint32_t u = 0; u < s.units; ++u) bytes += l.extent(u).bytes;
+        else
+            bytes += l.entries_in_units() / types::compressor::granule * plan_.sizes.record.entry();
+        return bytes;
     }
 };
 

@@ -156,6 +156,7 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
     }
     /// What the codec fitted to this lane.
     [[nodiscard]] std::byte* codec() const noexcept { return block_ + at_->codec; }
+    void forget_fit() const noexcept { std::memset(codec(), 0, sizes_->codec_lane); }
     /// The records of the lane's stored keys, where they live in memory.
     [[nodiscard]] std::byte* key_records() const noexcept { return block_ + at_->key_records; }
     /// One bit per unit, set when the previous step chose it.
@@ -260,8 +261,8 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
         state() = lane_state{};
         clusterer() = ClustererLane{};
         for (std::uint64_t& bits : chosen_before()) bits = 0;
-        // What index and remainder fitted to the lane's last sequence is not the next one's.
-        std::memset(block_ + at_->codec, 0, sizes_->codec_lane);
+        // What was fitted to the lane's last sequence is not the next one's.
+        forget_fit();
         std::memset(block_ + at_->index_lane, 0, sizes_->index_lane);
         std::memset(block_ + at_->remainder_lane, 0, sizes_->remainder_lane);
     }
