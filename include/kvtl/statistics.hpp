@@ -11,7 +11,7 @@ namespace kvtl { inline namespace v0 {
 
 /// Bytes of the reservation by what they are for; their sum never exceeds memory_bytes.
 struct memory_parts {
-    std::size_t index = 0;    ///< means and summaries of units
+    std::size_t index = 0;    ///< means and summaries of units, keys that live in memory, what was fitted
     std::size_t metadata = 0; ///< lane and unit tables, page maps, checksums, frame tables
     std::size_t window = 0;   ///< sinks and recent window
     std::size_t buffers = 0;  ///< entries that wait for their unit

@@ -162,6 +162,59 @@ TEST_CASE("the first r directions keep the sum of the r largest eigenvalues") {
     }
 }
 
+TEST_CASE("truncating rows in their basis is truncating the projection that makes them, as well as any can") {
+    constexpr std::size_t tokens = 120, inputs = 24;
+    const auto x = stretched(tokens, inputs, 41), w = oracle::normal_values(inputs * key_row, 42);
+    std::vector<float> keys(tokens * key_row);
+    for (std::size_t t = 0; t < tokens; ++t)
+        for (std::size_t i = 0; i < key_row; ++i) {
+            double sum = 0;
+            for (std::size_t j = 0; j < inputs; ++j)
+                sum += static_cast<double>(x[t * inputs + j]) * static_cast<double>(w[j * key_row + i]);
+            keys[t * key_row + i] = static_cast<float>(sum);
+        }
+    calibration_fit f(small, {});
+    const samples other;
+    for (std::uint32_t l = 0; l < 2; ++l) {
+        f.add(l, other.keys[l], other.queries[l], l > 0 ? other.queries[0] : std::vector<float>{});
+        f.add_entries(l, keys, keys);
+    }
+    const fitted made = f.finish();
+    doubles gram;
+    add_gram(gram, keys, key_row, 0, key_row);
+    const doubles values = eigenvalues(gram, key_row);
+    for (const std::size_t rank : {3U, 8U, 13U}) {
+        const float* basis = made.joint_keys.data(); // of layer 0, most important first
+        doubles projector(key_row * key_row, 0.0), smaller(inputs * key_row, 0.0);
+        for (std::size_t r = 0; r < rank; ++r)
+            for (std::size_t i = 0; i < key_row; ++i)
+                for (std::size_t j = 0; j < key_row; ++j)
+                    projector[i * key_row + j] += static_cast<double>(basis[r * key_row + i]) *
+                                                  static_cast<double>(basis[r * key_row + j]);
+        for (std::size_t a = 0; a < inputs; ++a) // W P, of this rank
+            for (std::size_t i = 0; i < key_row; ++i)
+                for (std::size_t j = 0; j < key_row; ++j)
+                    smaller[a * key_row + j] +=
+                        static_cast<double>(w[a * key_row + i]) * projector[i * key_row + j];
+        double lost = 0, apart = 0;
+        for (std::size_t t = 0; t < tokens; ++t)
+            for (std::size_t i = 0; i < key_row; ++i) {
+                double row = 0, projected = 0;
+                for (std::size_t j = 0; j < key_row; ++j)
+                    row += static_cast<double>(keys[t * key_row + j]) * projector[j * key_row + i];
+                for (std::size_t a = 0; a < inputs; ++a)
+                    projected += static_cast<double>(x[t * inputs + a]) * smaller[a * key_row + i];
+                const double off = row - static_cast<double>(keys[t * key_row + i]);
+                lost += off * off;
+                apart = std::max(apart, std::fabs(row - projected));
+            }
+        CHECK(apart < 1e-4);
+        // No projection of this rank loses less of what it makes of these inputs (Eckart and Young).
+        const auto first = values.begin() + static_cast<std::ptrdiff_t>(rank);
+        CHECK(lost == doctest::Approx(std::accumulate(first, values.end(), 0.0)).epsilon(1e-4));
+    }
+}
+
 TEST_CASE("a smaller rank is a prefix of a larger one") {
     const samples s;
     const fitted full = s.fit(), part = s.fit({.rank = 5});

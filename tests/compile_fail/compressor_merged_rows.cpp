@@ -1,5 +1,5 @@
 // Entries that are merged must be plain rows.
-// expect-error: \[kvtl\] compressor: a policy works on stored rows as they are
+// expect-error: \[kvtl\] compressor: the retention merges kept rows, which in memory must be
 // SPDX-License-Identifier: MIT
 #include <kvtl/policies/compress_int8_row.hpp>
 #include <kvtl/presets/merging.hpp>

@@ -1,5 +1,5 @@
 // Rows that retention keeps in memory have neither lanes nor positions for a codec.
-// expect-error: \[kvtl\] compressor: keys before RoPE need entries that become units
+// expect-error: \[kvtl\] compressor: keys before RoPE, and codecs that are calibrated or fitted to lanes, need
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/low_rank.hpp>
 #include <kvtl/presets/snapkv.hpp>

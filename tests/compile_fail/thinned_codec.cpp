@@ -1,5 +1,5 @@
-// What a retention keeps of a prompt moves to storage as it is, so it must be plain rows.
-// expect-error: \[kvtl\] retention: what it keeps of a prompt moves to storage as plain rows
+// What a codec fits to a prompt's keys before RoPE it fits to all of them.
+// expect-error: \[kvtl\] compressor: it is fitted to the keys of a whole prompt before RoPE, but a retention that drops
 // expect-errors: 1
 // SPDX-License-Identifier: MIT
 #include <kvtl/policies/retain_drop.hpp>

@@ -53,8 +53,8 @@ class any_cache {
     std::vector<float> external_;
 };
 
-constexpr const char* low_rank[] = {"dynakv_lr_energy", "kvswap_lr", "flexgen_lr", "dynakv_head_lr",
-                                    "quest_head_lr"};
+constexpr const char* low_rank[] = {"dynakv_lr_energy", "palu",           "kvswap_lr",
+                                    "flexgen_lr",       "dynakv_head_lr", "quest_head_lr"};
 
 struct options : engine::cache_options {
     options(std::string_view name, const kvtl::shape& model, std::size_t most) {
@@ -68,7 +68,8 @@ struct options : engine::cache_options {
             settings.push_back({p, "selector", "alpha", "1e9"});
         settings.push_back({"squeezed", "selector", "share", "0"});
         settings.push_back({"shadowkv", "compressor", "rank", "100000"}); // no approximation: all directions
-        for (const char* p : low_rank) settings.push_back({p, "compressor", "share", "1"});
+        for (const char* p : low_rank)
+            settings.push_back({p, "compressor", p == std::string_view("palu") ? "rate" : "share", "1"});
     }
 };
 

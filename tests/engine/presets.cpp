@@ -57,6 +57,7 @@ struct tiny {
         for (const char* name :
              {"dynakv_lr_energy", "kvswap_lr", "flexgen_lr", "dynakv_head_lr", "quest_head_lr"})
             o.settings.push_back({name, "compressor", "share", "1"});
+        o.settings.push_back({"palu", "compressor", "rate", "1"});
         o.shards = 2;
         o.io = io;
         o.path = scratch_file(policy.c_str());

@@ -190,7 +190,7 @@ TEST_CASE("what cannot be is said") {
         CHECK(std::string(bad.what()).find(what) != std::string::npos);
     };
     says({.rank = 0}, s, "compressor.rank is 0; valid: 1 or more");
-    says({}, {64, 128}, "compressor: rows of 8192 numbers; valid: up to 4096");
+    says({}, {72, 128}, "compressor: rows of 9216 numbers; valid: up to 8192");
     says({.dims = 66}, s, "compressor.dims is 66; valid: even, to head_dim (64)");
     says({.frequencies = {1.0}}, s, "compressor.frequencies has 1 numbers; valid: none, or 32");
 }

@@ -42,6 +42,8 @@ template <class Policy> struct bound {
 };
 
 using joint = kvtl::token_adaptive_rank<kvtl::coupling::layer, kvtl::keep_energy, float>;
+using palu_rows = kvtl::low_rank<kvtl::coupling::layer, float>;
+using palu_heads = kvtl::low_rank<kvtl::coupling::head, float>;
 using by_head = kvtl::token_adaptive_rank<kvtl::coupling::head, kvtl::keep_energy, float>;
 
 std::uint16_t rank_in(const std::byte* record, std::size_t at) {
@@ -53,7 +55,7 @@ std::uint16_t rank_in(const std::byte* record, std::size_t at) {
 } // namespace
 
 TEST_CASE_TEMPLATE("token_adaptive_rank keeps a compressor's promises", Policy, joint, by_head,
-                   kvtl::token_adaptive_rank<kvtl::coupling::layer>) {
+                   kvtl::token_adaptive_rank<kvtl::coupling::layer>, palu_rows, palu_heads) {
     compressor_contract<Policy>(bound<Policy>{});
 }
 
@@ -118,6 +120,44 @@ TEST_CASE("a key is turned back, projected, cut, and comes back turned: Eq. 1-8 
     CHECK(error.value() < 4e-3);
 }
 
+TEST_CASE_TEMPLATE(
+    "one rank for all rows: records of one size without ranks, the leading coefficients in them", Policy,
+    palu_rows, palu_heads) {
+    static_assert(!Policy::ragged && Policy::name == "low_rank");
+    const kvtl::record_shape s{2, 64};
+    double last = 1e30;
+    for (const float rate : {0.01F, 0.25F, 0.5F, 1.0F}) {
+        const auto codec = bound<Policy>::make(s, {.rule = {.rate = rate}});
+        const std::uint32_t n = Policy::joint ? 128 : 64, bases = 128 / n;
+        const auto rank = std::max(1U, static_cast<std::uint32_t>(rate * static_cast<float>(n) + 0.5F));
+        CHECK(codec.bytes().key == (4 + 2 * rank * bases + 3) / 4 * 4);
+        CHECK(codec.bytes().value == (2 * rank * bases + 3) / 4 * 4);
+        double lost = 0;
+        for (std::uint64_t i = 0; i < 20; ++i) {
+            const auto row = oracle::normal_values<float>(s.width(), 300 + i);
+            std::vector<std::byte> k(codec.bytes().key), v(codec.bytes().value);
+            CHECK(codec.encode_key(row.data(), static_cast<std::uint32_t>(i), k.data()) == k.size());
+            CHECK(codec.encode_value(row.data(), v.data()) == v.size());
+            std::vector<float> back(s.width()), expected(s.width(), 0.0F);
+            codec.decode_values({v.data(), 1, v.size()}, back.data());
+            for (std::uint32_t b = 0; b < bases; ++b) {
+                const auto basis = bases_for(s).basis(Policy::value_basis, 0, b);
+                for (std::uint32_t r = 0; r < rank; ++r) {
+                    const auto c = static_cast<float>(oracle::dot(&row[b * n], basis.row(r), n));
+                    for (std::uint32_t d = 0; d < n; ++d) expected[b * n + d] += c * basis.row(r)[d];
+                }
+            }
+            for (std::uint32_t d = 0; d < s.width(); ++d) {
+                CHECK(std::fabs(back[d] - expected[d]) < 4e-3F);
+                const double off = static_cast<double>(row[d]) - static_cast<double>(back[d]);
+                lost += off * off;
+            }
+        }
+        CHECK(lost < last);
+        last = lost;
+    }
+}
+
 TEST_CASE_TEMPLATE("error falls and bytes rise with the share that is kept", Policy, joint, by_head) {
     const kvtl::record_shape s{2, 64};
     double last = 1e30;
@@ -155,6 +195,9 @@ TEST_CASE("what a codec cannot do is said by field, value and what is valid") {
         CHECK_MESSAGE(std::string(refused.what()).find(text) != std::string::npos, refused.what());
     };
     CHECK(codec::check({}, s).ok());
+    const kvtl::status fixed = palu_rows::state<any_model>::check({.rule = {.rate = 1.5F}}, s);
+    CHECK(std::string(fixed.what()).find("compressor.rate is 1.5; valid: more than 0, to 1") !=
+          std::string::npos);
     says({.rule = {.share = 0.0F}}, s, "compressor.share is 0; valid: more than 0, to 1");
     says({.rule = {.share = 1.5F}}, s, "compressor.share is 1.5");
     says({.rule = {.share = NAN}}, s, "compressor.share is nan");

@@ -119,6 +119,31 @@ TEST_CASE("a step reads the keys of the whole context, and little else, in long 
     }
 }
 
+namespace {
+struct linear_layers : testing<kvtl::presets::no_cluster_streamed> {
+    static constexpr std::string_view name = "linear_layers";
+    using clusterer = kvtl::layer_groups<4>;
+};
+} // namespace
+
+TEST_CASE("keys of all heads are read once where the reduction is linear") {
+    using cache_type = kvtl::kv_manager<linear_layers, any_model>;
+    cache_type::config c;
+    c.shape = {1, 16, 8, 64};
+    c.max_tokens = 1100;
+    c.attend_tokens = 64;
+    c.memory_bytes = least_memory<cache_type>(c);
+    const drift data(c.shape, c.max_tokens, 57);
+    auto cache = open_cache<cache_type>(c);
+    reader<cache_type> one(cache, data, 0);
+    one.prefill(1000);
+    const kvtl::statistics before = cache.stats();
+    one.decode(10);
+    const std::uint64_t keys = 10ULL * 1000 * 8 * 64 * sizeof(cache_type::element_type);
+    CHECK(cache.stats().read_bytes - before.read_bytes > keys * 9 / 10);
+    CHECK(cache.stats().read_bytes - before.read_bytes < keys * 3 / 2);
+}
+
 TEST_CASE("the least memory holds no keys") {
     streamed_cache::config c;
     c.shape = small;

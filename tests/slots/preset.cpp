@@ -12,7 +12,9 @@
 #include <kvtl/policies/retain_merge.hpp>
 #include <kvtl/policies/retain_voting_heads.hpp>
 #include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/int8.hpp>
 #include <kvtl/presets/kvswap.hpp>
+#include <kvtl/presets/low_rank.hpp>
 #include <kvtl/presets/shadowkv.hpp>
 #include <kvtl/presets/snapkv.hpp>
 #include <kvtl/slots/preset.hpp>
@@ -76,9 +78,12 @@ TEST_CASE("a preset that drops and retrieves is an ordinary preset") {
         CHECK(!right<budgeted<together, progressive>>);
         CHECK(!right<budgeted<together, head_adaptive<>>>);
     }
-    SUBCASE("gaps between entries are nothing to an index, unless it computes with positions") {
+    SUBCASE("gaps between entries are nothing to an index, nor to a codec that is not fitted to positions") {
         CHECK(right<presets::shadowkv>);
         CHECK(!right<thinned<presets::shadowkv, drop<voting_heads>>>);
+        CHECK(right<thinned<presets::dynakv_int8>>);
+        using low_rank = thinned<presets::flexgen_lr, drop<voting_heads>>;
+        CHECK(preset_for<low_rank, model, supplied_for<low_rank>>);
         CHECK(right<laid_out<indexed<thinned<presets::dynakv>, frequency_pairs>, unit_contiguous>>);
     }
     SUBCASE("it decides once") {

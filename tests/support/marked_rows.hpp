@@ -16,7 +16,8 @@
 
 namespace kvtl_test {
 
-struct marked_rows {
+/// Fits: lanes are fitted to their prompts.
+template <bool Fits> struct marked_rows_as {
     static constexpr std::string_view name = "marked_rows";
     using plain_type = float;
     static constexpr kvtl::key_domain domain = kvtl::key_domain::pre_rope;
@@ -24,7 +25,7 @@ struct marked_rows {
     static constexpr bool ragged = false;
     static constexpr bool rows_are_records = false;
     static constexpr double relative_error = 0;
-    static constexpr bool fits_lanes = true;
+    static constexpr bool fits_lanes = Fits;
     struct config {};
 
     struct marks {
@@ -102,5 +103,6 @@ struct marked_rows {
         marks marks_{};
     };
 };
+using marked_rows = marked_rows_as<true>;
 
 } // namespace kvtl_test

@@ -17,6 +17,7 @@ set(KVTL_PRESET_TABLE
     "kvswap_int8 int8"
     # Entries with as many numbers as each token needs
     "dynakv_lr_energy low_rank"
+    "palu low_rank"
     "kvswap_lr low_rank"
     "flexgen_lr low_rank"
     "dynakv_head_lr low_rank"

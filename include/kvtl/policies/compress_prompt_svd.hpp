@@ -13,7 +13,7 @@
 // Bytes:  per lane 2 r lane heads D for B, and 64.
 // Cost:   encode and decode: r lane heads D multiply-adds and D sines from a table. fit: W^2 (sample + iterations r)
 //         multiply-adds with W = lane heads D, and W^2 + 2 W r floats of borrowed memory.
-// Limits: 2 D numbers of a row, all heads of a lane together, are at most max_width. The rows that fit() gets are
+// Limits: the numbers of a row, all heads of a lane together, are at most max_width. The rows that fit() gets are
 //         tokens 0, 1, ... of a sequence.
 // Source: "ShadowKV", §4. Not here: its outlier chunks, whose exact keys it keeps, and its decoded tokens, which it
 //         keeps whole: ours are coded with the prompt's basis.
@@ -81,7 +81,7 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
         std::numeric_limits<double>::infinity(); // what the rank gives up
     static constexpr bool shares = true;
     static constexpr bool fits_lanes = true;
-    static constexpr std::uint32_t max_width = 4096;
+    static constexpr std::uint32_t max_width = 8192;
 
     struct config {
         std::uint32_t rank = 160;     ///< r, at most lane heads * D
@@ -241,7 +241,7 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
         template <class Visit>
         void rebuild(const records_view& records, std::uint32_t head, Visit&& visit) const noexcept {
             constexpr std::size_t at_once = 4;
-            alignas(64) std::array<float, at_once * max_width> x;
+            alignas(64) std::array<float, at_once * position_table::max_dim> x;
             std::array<simd::coefficient_row<E>, at_once> rows;
             const std::size_t dim = shape_.dim, from = std::size_t{head} * dim;
             for (std::size_t first = 0; first < records.count; first += at_once) {

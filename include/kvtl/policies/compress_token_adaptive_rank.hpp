@@ -7,11 +7,14 @@
 //         (kinds joint_keys, joint_values), for lanes of a whole layer. coupling::head: one per KV head (head_keys,
 //         head_values).
 // Record: of a key its position (4 bytes), of both for each basis rho (2) and rho coefficients (2 each), up to the next
-//         multiple of 4 bytes.
+//         multiple of 4 bytes. Where the rule has one rank for all tokens (low_rank) there is no rho, and records have
+//         one size.
 // Cost:   scores rebuild the keys of a block of entries, rho * D multiply-adds each, in registers; values are summed as
 //         coefficients and multiplied by the basis once per block. Encoding multiplies a row by the whole basis.
-// Limits: 2 D numbers of a row, all heads of a lane together, are at most max_width.
-// Source: "DynaKV" (token-adaptive low-rank compression), Eq. 1-8, with a rule that needs no training.
+// Limits: the numbers of a row, all heads of a lane together, are at most max_width.
+// Source: "DynaKV" (token-adaptive low-rank compression), Eq. 1-8, with a rule that needs no training; "Palu", J-LRD,
+//         with one rank for all: keys and values are linear in the layer's input, so the projections' truncation under
+//         the inputs' second moment is that of the rows under their own.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -35,6 +38,7 @@ enum class coupling : std::uint8_t { layer, head };
 
 /// Rule: the smallest rank whose coefficients keep a share of the row's energy (its squared length).
 struct keep_energy {
+    static constexpr bool fixed = false;
     struct config {
         float share = 0.95F; ///< 0 to 1; 1 keeps every coefficient
         template <class Visit> void fields(Visit&& visit) { visit("share", share); }
@@ -60,13 +64,31 @@ struct keep_energy {
     float share_ = config{}.share;
 };
 
+/// Rule: the same share of the coefficients for every row.
+struct fixed_rank {
+    static constexpr bool fixed = true;
+    struct config {
+        float rate = 0.5F; ///< 0 to 1; 1 keeps every coefficient
+        template <class Visit> void fields(Visit&& visit) { visit("rate", rate); }
+    };
+    fixed_rank() = default;
+    explicit fixed_rank(const config& c) noexcept : rate_(c.rate) {}
+
+    [[nodiscard]] std::uint32_t rank(const float*, std::uint32_t n) const noexcept {
+        return std::clamp(static_cast<std::uint32_t>(rate_ * static_cast<float>(n) + 0.5F), 1U, n);
+    }
+
+  private:
+    float rate_ = config{}.rate;
+};
+
 template <coupling Coupling, class Rule = keep_energy, element Plain = f16> struct token_adaptive_rank {
-    static constexpr std::string_view name = "token_adaptive_rank";
+    static constexpr std::string_view name = Rule::fixed ? "low_rank" : "token_adaptive_rank";
     using plain_type = Plain;
     using coefficient = f16;
     static constexpr key_domain domain = key_domain::pre_rope;
     static constexpr std::uint32_t granule = 1;
-    static constexpr bool ragged = true;
+    static constexpr bool ragged = !Rule::fixed;
     static constexpr bool rows_are_records = false;
     static constexpr double relative_error =
         std::numeric_limits<double>::infinity(); // as much as the rule gives up
@@ -99,7 +121,8 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
         [[nodiscard]] static status check(const config& c, const record_shape& shape) noexcept {
             const auto wrong = errc::invalid_argument;
             if (const double share = share_of(c); !(share > 0 && share <= 1))
-                return status::failure(wrong, "compressor.share is %g; valid: more than 0, to 1", share);
+                return status::failure(wrong, "compressor.%s is %g; valid: more than 0, to 1",
+                                       Rule::fixed ? "rate" : "share", share);
             if (shape.width() > max_width)
                 return status::failure(wrong, "compressor: rows of %u numbers; valid: up to %u",
                                        shape.width(), max_width);
@@ -107,8 +130,8 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
         }
 
         [[nodiscard]] record_bytes bytes() const noexcept {
-            const std::uint32_t rows = static_cast<std::uint32_t>(spans() * sizeof(std::uint16_t) +
-                                                                  shape_.width() * sizeof(coefficient));
+            const std::uint32_t most = Rule::fixed ? rule_.rank(nullptr, span_width()) : span_width();
+            const auto rows = static_cast<std::uint32_t>(spans() * (rho_bytes + most * sizeof(coefficient)));
             return {whole(rows + static_cast<std::uint32_t>(sizeof(std::uint32_t))), whole(rows)};
         }
         [[nodiscard]] std::size_t shared_bytes(std::uint32_t max_tokens) const noexcept {
@@ -196,12 +219,13 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
 
       private:
         static constexpr std::uint32_t most_dim = position_table::max_dim;
+        static constexpr std::size_t rho_bytes = Rule::fixed ? 0 : sizeof(std::uint16_t);
 
         [[nodiscard]] static double share_of(const config& c) noexcept {
-            if constexpr (requires { c.rule.share; })
-                return static_cast<double>(c.rule.share);
+            if constexpr (Rule::fixed)
+                return static_cast<double>(c.rule.rate);
             else
-                return 1;
+                return static_cast<double>(c.rule.share);
         }
         [[nodiscard]] static constexpr std::uint32_t whole(std::uint32_t bytes) noexcept {
             return (bytes + 3) / 4 * 4;
@@ -216,8 +240,12 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
             return position;
         }
         /// The coefficients of one basis in a record whose ranks begin at byte `at`.
-        [[nodiscard]] static simd::coefficient_row<coefficient>
-        row_of(const std::byte* record, std::size_t at, std::uint32_t span) noexcept {
+        [[nodiscard]] simd::coefficient_row<coefficient> row_of(const std::byte* record, std::size_t at,
+                                                                std::uint32_t span) const noexcept {
+            if constexpr (Rule::fixed) {
+                const std::uint32_t rank = rule_.rank(nullptr, span_width());
+                return {reinterpret_cast<const coefficient*>(record + at) + std::size_t{span} * rank, rank};
+            }
             for (;; --span) {
                 std::uint16_t rank = 0;
                 std::memcpy(&rank, record + at, sizeof rank);
@@ -249,8 +277,8 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
                 constexpr float largest = 65504.0F; // of 16 bits
                 for (std::uint32_t i = 0; i < n; ++i) c[i] = std::clamp(c[i], -largest, largest);
                 const auto rank = static_cast<std::uint16_t>(rule_.rank(c.data(), n));
-                std::memcpy(record + at, &rank, sizeof rank);
-                at += sizeof rank;
+                std::memcpy(record + at, &rank, rho_bytes);
+                at += rho_bytes;
                 simd::encode(c.data(), reinterpret_cast<coefficient*>(record + at), rank);
                 at += rank * sizeof(coefficient);
             }
@@ -289,5 +317,8 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
         std::size_t layer_floats_ = 0;       ///< of the bases of a layer
     };
 };
+
+template <coupling Coupling, element Plain = f16>
+using low_rank = token_adaptive_rank<Coupling, fixed_rank, Plain>;
 
 }} // namespace kvtl::v0

@@ -11,6 +11,11 @@
 //
 // The share is a field of the compressor (`compressor.rule.share`). The paper trains its bases and gates; these need a
 // text and no training.
+//
+//   palu              one rank for every row of the same joint bases: "Palu", J-LRD with a uniform rank, without its
+//                     quantisation. The paper truncates the projections; keys before RoPE and values are their outputs,
+//                     so that truncating these in the basis of their second moment is the same (a test shows it).
+//                     `compressor.rule.rate` of the coefficients are kept, headers are not needed.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -31,6 +36,11 @@ struct dynakv_lr_energy : full {
     using clusterer = layer_groups<16>;
     using compressor = token_adaptive_rank<coupling::layer>;
     using replacement = keep_first;
+};
+
+struct palu : dynakv_lr_energy {
+    static constexpr std::string_view name = "palu";
+    using compressor = low_rank<coupling::layer>;
 };
 
 struct kvswap_lr : kvswap {
@@ -57,6 +67,8 @@ struct quest_head_lr : quest {
 
 template <class Geometry, class Supplied = supplied_for<presets::dynakv_lr_energy>>
 using dynakv_lr_energy = kv_manager<presets::dynakv_lr_energy, Geometry, Supplied>;
+template <class Geometry, class Supplied = supplied_for<presets::palu>>
+using palu = kv_manager<presets::palu, Geometry, Supplied>;
 template <class Geometry, class Supplied = supplied_for<presets::kvswap_lr>>
 using kvswap_lr = kv_manager<presets::kvswap_lr, Geometry, Supplied>;
 template <class Geometry, class Supplied = supplied_for<presets::flexgen_lr>>

@@ -8,7 +8,8 @@
 //                      may all that follow
 //   per_entry          scores come one per entry (U * max_entries of them) instead of one per unit
 //   scores_stored_keys its scores are the codec's, of the stored keys themselves: from memory where they live
-//                      there, else read from storage at every step, run by run; it has no score()
+//                      there, else read from storage at every step, run by run; with per_entry, and
+//                      without score()
 //   fits               its state fits something to a lane's first keys, (T, D of the lane): fit(view, keys,
 //                      scratch)
 //   linear             a score of the mean query is the mean of the scores (default: true)
@@ -138,7 +139,7 @@ concept index_scores = has_state<P, G> &&(
              std::span<float> out) {
         { s.score(q, n, u, out, out) } -> std::same_as<void>;
     } ||
-    detail::scores_stored_keys<P>());
+    (detail::scores_stored_keys<P>() && detail::scores_entries<P>()));
 template <class P, class G>
 concept index_score_is_noexcept = !index_scores<P, G> || detail::scores_stored_keys<P>() ||
                                   requires(const typename P::template state<G>& s, const float* q,

@@ -34,8 +34,8 @@
 //   struct snapkv_then_dynakv : dynakv { using retention = drop<window_attention<..>>; };
 //
 // Its score decides once, when the prompt ends, and for KV heads, not query heads; entries keep their
-// positions. Where units, index or codec span all heads of a layer
-// the heads decide together, and where units do, every head keeps equally many plain entries.
+// positions. Where units, index or codec span all heads of a layer the heads decide together, and where units
+// do, every head keeps equally many plain entries.
 //
 // kv_manager's primary template calls explain_preset() of slots/sentences.hpp, which is reached only by
 // presets that do not satisfy preset_for; so correct presets pay nothing, and a wrong one prints sentences
@@ -194,11 +194,13 @@ concept stored_keys_in_order =
 template <class T>
 concept shared_queries_agree =
     !shares_choices<typename T::selector> || !chooses_per_query<typename T::selector>;
-/// A retention that merges works on stored rows themselves.
+/// A retention that merges works on the rows that are kept, and gives them weights, which lie behind records of
+/// one size.
 template <class T>
 concept stored_rows_agree = T::compressor::rows_are_records || !requires {
     requires T::retention::merges;
-};
+}
+|| (retrieves<T> && !T::compressor::ragged);
 /// Records with sizes of their own are found by their unit, or in runs of consecutive entries.
 template <class T>
 concept ragged_records_agree =
@@ -208,9 +210,8 @@ concept ragged_records_agree =
     (store_of_preset<T>() == store_kind::units && !T::layout::by_entry);
 /// Codecs that know lanes or positions, or are fitted to a lane: only where entries lie so.
 template <class T>
-concept codec_finds_its_lanes = (retrieves<T> || (!detail::codec_per_lane<typename T::compressor>() &&
-                                                  T::compressor::domain == key_domain::post_rope)) &&
-                                (!detail::codec_fits_lanes<typename T::compressor>() || retrieves<T>);
+concept codec_finds_its_lanes = retrieves<T> ||
+    (!detail::codec_per_lane<typename T::compressor>() && T::compressor::domain == key_domain::post_rope);
 /// Records that several entries share, and keys that stay in memory, belong to runs of consecutive entries.
 template <class T>
 concept codec_has_its_runs = (T::compressor::granule == 1 &&
@@ -248,19 +249,22 @@ template <class T>
 concept keeps_by_kv_head = !retrieves<T> || !T::retention::score::per_query_head;
 template <class T>
 concept keeps_positions = !retrieves<T> || !T::position::moves;
-/// Entries on their way are plain rows; what stands in for unread units counts entries, not their weights.
+/// What stands in for unread units counts entries, not their weights.
 template <class T>
-concept hands_over_plainly =
-    !retrieves<T> || (T::compressor::rows_are_records &&
-                      (!T::retention::merges || std::same_as<typename T::remainder, nothing>));
+concept weights_are_attended =
+    !retrieves<T> || !T::retention::merges || std::same_as<typename T::remainder, nothing>;
+/// What is fitted to keys before RoPE is fitted to tokens 0, 1, ..., all of them.
+template <class T>
+concept codec_bears_gaps = !retrieves<T> || !detail::codec_fits_lanes<typename T::compressor>() ||
+                           T::compressor::domain == key_domain::post_rope;
 template <class T>
 concept layer_units_stay_even = !retrieves<T> || T::clusterer::unit_of != granularity::layer ||
                                 (!T::budget::late && !T::budget::decides_together && !T::retention::merges);
 template <class T, class G>
 concept dropping_agrees =
-    !drops_entries<T> ||
-    (survivors_agree<T> && streaming_agrees<T> && preference_is_known<T, G> && thins_out_once<T> &&
-     keeps_by_kv_head<T> && keeps_positions<T> && hands_over_plainly<T> && layer_units_stay_even<T>);
+    !drops_entries<T> || (survivors_agree<T> && streaming_agrees<T> && preference_is_known<T, G> &&
+                          thins_out_once<T> && keeps_by_kv_head<T> && keeps_positions<T> &&
+                          weights_are_attended<T> && codec_bears_gaps<T> && layer_units_stay_even<T>);
 
 // --------------------------------------------------------------------------------------------- whole presets
 /// The union of what a preset's policies need from the engine. v is always needed: it is what attention

@@ -106,8 +106,8 @@ template <class T> consteval void explain_unread_slots() {
             "a layout that places units, or a clusterer whose units are runs of consecutive entries with "
             "keys and values side by side on storage");
         static_assert(holds(stored_rows_agree<T>),
-                      "[kvtl] compressor: the retention merges stored rows as they are, which needs "
-                      "rows_are_records; use raw");
+                      "[kvtl] compressor: the retention merges kept rows, which in memory must be "
+                      "rows_are_records and on storage records of one size; use raw");
         static_assert(
             holds(codec_finds_its_lanes<T>),
             "[kvtl] compressor: keys before RoPE, and codecs that are calibrated or fitted to lanes, need "
@@ -180,10 +180,13 @@ template <class T, class G> consteval void explain_dropping() {
     static_assert(
         holds(keeps_positions<T>),
         "[kvtl] position: it moves keys, but entries on storage keep their positions; use original");
-    static_assert(holds(hands_over_plainly<T>),
-                  "[kvtl] retention: what it keeps of a prompt moves to storage as plain rows, and a "
-                  "remainder does not know "
-                  "the weights of merged ones; use raw, and nothing as remainder behind a merging retention");
+    static_assert(holds(weights_are_attended<T>),
+                  "[kvtl] remainder: it does not know the weights of entries that a retention merged; use "
+                  "nothing behind a merging retention");
+    static_assert(
+        holds(codec_bears_gaps<T>),
+        "[kvtl] compressor: it is fitted to the keys of a whole prompt before RoPE, but a retention "
+        "that drops leaves gaps; use another compressor, or keep_all");
     static_assert(holds(layer_units_stay_even<T>),
                   "[kvtl] granularity: units span all KV heads of a layer, so the heads must keep equally "
                   "many plain entries; use units of one head, or drop<..> with a budget that is neither late "

@@ -83,7 +83,8 @@ template <class Types> class group_growth {
             const auto [k, v] = window_rows(l, token);
             store_->put_entry(lane_id, e, frames,
                               record_of<Types>(codec, l.sizes().record, k, v,
-                                               {token, l.weight_at(l.window_w(token))}, x_.record));
+                                               {l.position_of(token), l.weight_at(l.window_w(token))},
+                                               x_.record));
         }
         while (frames != none) pages.settle(std::exchange(frames, pages[frames].next)); // there was more room
         l.begin_unit(u, {});

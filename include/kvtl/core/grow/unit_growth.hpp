@@ -98,7 +98,8 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         const element_type* k = l.window_k(s.window_begin);
         const element_type* v = l.window_v(s.window_begin);
         if (s.buffered >= l.sizes().buffer) return false;
-        if (!place_entry(lane_id, k, v, {s.window_begin, l.weight_at(l.window_w(s.window_begin))}))
+        if (!place_entry(lane_id, k, v,
+                         {l.position_of(s.window_begin), l.weight_at(l.window_w(s.window_begin))}))
             return false;
         ++s.window_begin;
         return true;
@@ -218,7 +219,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         decltype(auto) codec = store_->codec(lane_id);
         for (std::uint32_t t = s.window_begin; t < s.window_begin + n; ++t)
             x_.entries.set(codec, t - s.window_begin, l.window_k(t), l.window_v(t),
-                           {t, l.weight_at(l.window_w(t))});
+                           {l.position_of(t), l.weight_at(l.window_w(t))});
         const rows_view<element_type> keys = x_.entries.keys(0, n);
         const std::uint32_t units = clusterer_->group_batch(keys, x_.halve, x_.label.data());
         for (std::uint32_t label = 0; label < units; ++label)

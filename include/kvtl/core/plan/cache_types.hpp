@@ -8,6 +8,7 @@
 #include <kvtl/core/store/page_format.hpp>
 #include <kvtl/core/store/record_rows.hpp>
 #include <kvtl/core/store/transfers.hpp>
+#include <kvtl/policies/compress_raw.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/slots/preset.hpp>
 
@@ -70,6 +71,10 @@ template <class Preset, class Geometry> struct cache_types : retention_types<Pre
     static constexpr bool retrieves = kind != store_kind::rows;
     using compressor = typename Preset::compressor;
     using codec = typename compressor::template state<Geometry>;
+    /// Of the rows that retention keeps: records where they stay, plain rows where they move to units.
+    using row_codec =
+        std::conditional_t<kind == store_kind::rows, codec,
+                           typename raw<typename compressor::plain_type>::template state<Geometry>>;
     /// What attends the units that a step has read.
     using unit_codec =
         std::conditional_t<kind == store_kind::groups && detail::codec_keeps_keys<compressor>(),
@@ -84,6 +89,9 @@ template <class Preset, class Geometry> struct cache_types : retention_types<Pre
             requires Preset::weighted_entries;
         };
     }();
+    /// An entry's position is not its number in the lane, and its codec asks for it.
+    static constexpr bool keeps_positions =
+        retrieves && drops_entries<Preset> && compressor::domain == key_domain::pre_rope;
     /// What is stored of an entry is its plain row, byte for byte.
     static constexpr bool plain_records = compressor::rows_are_records && !weighted;
     [[nodiscard]] static constexpr record_bytes record_bytes_of(const codec& c) noexcept {
@@ -145,7 +153,8 @@ template <class Preset, class Geometry> struct cache_types : retention_types<Pre
                                    compressor::granule);
     }
 
-    static_assert(!weighted || !compressor::ragged, "log-weights lie behind records of one size");
+    static_assert(!weighted || (!compressor::ragged && compressor::granule == 1 && !values_only),
+                  "log-weights lie behind records of keys, of one entry and of one size");
 
     /// What a step has read does not outlive it.
     static constexpr bool keeps_nothing = requires { requires Preset::replacement::keeps_nothing; };

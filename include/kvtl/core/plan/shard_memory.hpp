@@ -43,7 +43,7 @@ template <class Types> struct shard_memory {
     std::span<lane_ref> lanes, other_lanes; ///< of the current call; of a prefetch that it ends
     std::span<float> causal;
     std::span<float> moving_k, moving_v; ///< (moving_rows, width) what retention kept of one lane, on its way
-    std::span<float> moving_w;           ///< (moving_rows) log-weights, where entries have them
+    std::span<entry_facts> moving_facts; ///< (moving_rows)
     std::span<ahead> aheads;
     typename summaries<Types>::scratch sums;
     std::span<std::byte> codec_tables; ///< what the codec's lanes have in common
@@ -83,7 +83,7 @@ template <class Types> struct shard_memory {
         m.causal = scratch.take<float>(p.window_only ? simd::causal_scratch_floats(p.model.dim) : 0);
         m.moving_k = scratch.take<float>(std::size_t{p.moving_rows} * p.model.width());
         m.moving_v = scratch.take<float>(std::size_t{p.moving_rows} * p.model.width());
-        m.moving_w = scratch.take<float>(Types::weighted ? p.moving_rows : 0);
+        m.moving_facts = scratch.take<entry_facts>(p.moving_rows);
         m.aheads = metadata.take<ahead>(p.prefetches);
         for (std::uint32_t i = 0; i < p.prefetches; ++i) {
             ahead a;

@@ -21,6 +21,15 @@
 
 namespace kvtl { inline namespace v0 {
 
+/// The codec of kept rows, which belong to one head each.
+template <class Types, class Config>
+[[nodiscard]] typename Types::row_codec row_codec_of(const Config& c, std::uint32_t dim) noexcept {
+    if constexpr (Types::kind == store_kind::rows)
+        return typename Types::row_codec(c, record_shape{1, dim});
+    else
+        return typename Types::row_codec({}, record_shape{1, dim});
+}
+
 template <class Types> class row_sizes {
   public:
     using score = typename Types::score;
@@ -72,7 +81,7 @@ template <class Types> class row_sizes {
         if (status s = score_state::check(c.retention, scores); !s) return s;
         if (status s = budget_state::check(c.budget, budgets); !s) return s;
         if (status s = Types::position_state::check(c.position, p.dim); !s) return s;
-        p.record = typename Types::codec(c.compressor, record_shape{1, p.dim}).bytes();
+        p.record = row_codec_of<Types>(c.compressor, p.dim).bytes();
         block_bytes = pool_type::block_bytes(p.record);
         return size_blocks(c);
     }

@@ -150,9 +150,9 @@ template <class Types> class unit_sizes {
         s.ragged = types::compressor::ragged;
         s.weights = types::weighted;
         s.positions = types::compressor::domain == key_domain::pre_rope;
+        s.window_positions = types::keeps_positions;
         s.chains = types::layout::by_entry && !types::sequential;
         if constexpr (types::sequential) {
-            // A group may begin in the middle of a page.
             constexpr std::uint32_t granule = types::compressor::granule;
             if (p.max_entries % granule != 0)
                 return status::failure(errc::invalid_argument,
@@ -161,7 +161,8 @@ template <class Types> class unit_sizes {
                                        p.max_entries, granule);
             if (types::values_only)
                 s.key_records = std::size_t{s.max_units} * (p.max_entries / granule) * s.record.key;
-            p.unit_pages = types::fields * (format.pages_for(p.max_entries) + 1);
+            p.unit_pages =
+                types::fields * (format.pages_for(p.max_entries) + 1); // a group may begin in mid-page
             p.buffer_limit = 1;
             s.buffer = 0;
             s.spare = p.max_entries;
@@ -214,7 +215,7 @@ template <class Types> class unit_sizes {
         p.batch_items = std::clamp<std::uint32_t>(p.flight_pages, 16, 128);
     }
 
-    /// Frames' worth of slots: two groups, and what the index borrows while it fits a lane.
+    /// Frames' worth of slots: two groups, and what index and codec borrow while they fit a lane.
     [[nodiscard]] static std::uint32_t least_slot_frames(const cache_plan& p) noexcept {
         const auto format = types::page_format_of(p.device_page, p.sizes);
         const std::size_t two = 2 * std::size_t{types::slot_format_of(p.sizes, p.max_entries).page_bytes};

@@ -63,6 +63,7 @@ template <class Preset, class Geometry>
     field("lane_heads", plan.model.lane_heads);
     field("fields", types::fields);
     field("values_only", types::values_only);
+    field("granule", Preset::compressor::granule);
     field("key_bytes", plan.sizes.record.key);
     field("value_bytes", plan.sizes.record.value);
     field("weighted", types::weighted);

@@ -117,7 +117,7 @@ template <class Types> class chooser {
     }();
     static constexpr bool by_codec = detail::scores_stored_keys<index>();
     /// One product of a lane-wide mean query with lane-wide means does it all.
-    static constexpr bool one_row = linear && !detail::summarises<index>() && !by_codec;
+    static constexpr bool one_row = linear && !detail::summarises<index>();
 
     [[nodiscard]] choice_input input(const units_view& u, std::span<const float> score,
                                      std::uint32_t budget) const noexcept {
@@ -132,11 +132,16 @@ template <class Types> class chooser {
                    Stream& stream) noexcept {
         static_cast<void>(stream);
         if constexpr (by_codec) {
+            static_assert(simd::attend_block % Types::compressor::granule == 0);
             float* next = out.data();
             stream([&](const auto& codec, const records_view& keys) {
                 for (std::size_t first = 0; first < keys.count; first += simd::attend_block) {
                     const std::size_t n = std::min(simd::attend_block, keys.count - first);
-                    codec.score(q, u.dim, queries, keys.slice(first, n), u.head, next, row_length(u));
+                    const records_view block = keys.slice(first, n);
+                    if constexpr (one_row)
+                        score_heads(codec, q, block, next);
+                    else
+                        codec.score(q, u.dim, queries, block, u.head, next, row_length(u));
                     next += n;
                 }
             });
@@ -144,6 +149,18 @@ template <class Types> class chooser {
             index_->score(q, queries, u, out, x_.project);
         else
             index_->score(q, queries, u, out);
+    }
+
+    /// Scores of a block of stored keys, summed over the lane's heads. q: (lane heads, D), a query for each.
+    template <class Codec>
+    void score_heads(const Codec& codec, const float* q, const records_view& block, float* out) noexcept {
+        const std::size_t dim = model_.dim;
+        codec.score(q, dim, 1, block, 0, out, block.count);
+        for (std::uint32_t h = 1; h < model_.lane_heads; ++h) {
+            float of_head[simd::attend_block];
+            codec.score(q + h * dim, dim, 1, block, h, of_head, block.count);
+            simd::add(of_head, out, block.count);
+        }
     }
 
     template <class Stream> void score(const float* q, const units_view& u, Stream& stream) noexcept {
@@ -161,8 +178,7 @@ template <class Types> class chooser {
                 if (head.mean != nullptr) head.mean += std::size_t{h} * model_.dim;
                 if constexpr (linear) {
                     mean_query(q, h, x_.query.data());
-                    ask_index(x_.query.data(), 1, head, h == 0 ? total : rows, stream);
-                    if (h == 0) continue;
+                    ask_index(x_.query.data(), 1, head, rows, stream);
                 } else {
                     ask_index(first, model_.group, head, rows, stream);
                     reduce_queries(rows, n);

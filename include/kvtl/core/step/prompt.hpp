@@ -81,9 +81,10 @@ template <class Types> class prompt_builder {
 
     /// Row `row` of one head of the lane, stored as it is. k, v: (D).
     void put(std::uint32_t row, std::uint32_t head, const element_type* k, const element_type* v,
-             float log_weight) noexcept {
-        if constexpr (Types::weighted) x_.log_weight[row] = log_weight;
-        static_cast<void>(log_weight);
+             const entry_facts& facts) noexcept {
+        if constexpr (Types::weighted) x_.log_weight[row] = facts.log_weight;
+        if constexpr (Types::keeps_positions) x_.position[row] = facts.position;
+        static_cast<void>(facts);
         std::copy_n(k, p_.model.dim, row_k(row) + std::size_t{head} * p_.model.dim);
         std::copy_n(v, p_.model.dim, row_v(row) + std::size_t{head} * p_.model.dim);
     }
@@ -182,6 +183,7 @@ template <class Types> class prompt_builder {
             std::memcpy(l.window_k(t), row_k(t), row_bytes());
             std::memcpy(l.window_v(t), row_v(t), row_bytes());
             if constexpr (Types::weighted) *l.window_w(t) = x_.log_weight[t];
+            l.set_position(t, position_of(t));
         }
         if (n == 0) {
             if constexpr (by_entry && !Types::plain_records) // chunks that waited are not the stream
@@ -192,7 +194,7 @@ template <class Types> class prompt_builder {
         store_->fit_codec(lane_id, keys, x_.rows.values(sinks, n), x_.cluster);
         decltype(auto) codec = store_->codec(lane_id);
         for (std::uint32_t t = by_entry ? 0 : sinks; t < total - window; ++t) // a stream has its sinks too
-            x_.rows.encode(codec, t, {t, Types::weighted ? x_.log_weight[t] : 0.0F});
+            x_.rows.encode(codec, t, {position_of(t), Types::weighted ? x_.log_weight[t] : 0.0F});
         bool founded = false;
         const std::uint32_t units = label(keys, founded);
         make_units(lane_id, sinks, keys, units, total);
@@ -313,7 +315,8 @@ template <class Types> class prompt_builder {
         std::span<chosen_unit> chosen;
         std::span<std::byte> pairs;
         std::span<float> causal;
-        std::span<float> log_weight; ///< (rows) where entries have them
+        std::span<float> log_weight;       ///< (rows) where entries have them
+        std::span<std::uint32_t> position; ///< (rows) where they are not the rows' numbers
 
         static arena take(carver& c, const model_extents& m, const lane_sizes& s, std::uint32_t rows,
                           const typename Types::clusterer_state& cluster) noexcept {
@@ -322,6 +325,7 @@ template <class Types> class prompt_builder {
             a.rows = record_rows<Types>::take(c, rows, s.width, s.record);
             a.causal = c.take<float>(simd::causal_scratch_floats(m.dim));
             a.log_weight = c.take<float>(Types::weighted ? rows : 0);
+            a.position = c.take<std::uint32_t>(Types::keeps_positions ? rows : 0);
             a.label = c.take<std::uint32_t>(rows);
             a.order = c.take<std::uint32_t>(rows);
             a.entry = c.take<std::uint32_t>(by_entry ? rows : 0);
@@ -385,6 +389,13 @@ template <class Types> class prompt_builder {
 
     [[nodiscard]] element_type* row_k(std::uint32_t i) const noexcept { return x_.rows.key(i); }
     [[nodiscard]] element_type* row_v(std::uint32_t i) const noexcept { return x_.rows.value(i); }
+    /// The position of row `row`: its number, where nothing was dropped before it.
+    [[nodiscard]] std::uint32_t position_of(std::uint32_t row) const noexcept {
+        if constexpr (Types::keeps_positions)
+            return x_.position[row];
+        else
+            return row;
+    }
     [[nodiscard]] std::size_t row_bytes() const noexcept { return p_.sizes.width * sizeof(element_type); }
 
     /// Gives every row a unit: the clusterer's groups, or sequential ones while there are too few entries.

@@ -37,7 +37,7 @@ template <class Types> class retention_stage {
         book_.score = typename Types::score_state(c.retention, sizes.scores, m.score);
         book_.budget = typename Types::budget_state(c.budget, sizes.budgets, m.budget);
         book_.position = typename Types::position_state(c.position, p.dim, m.position);
-        book_.codec = typename Types::codec(c.compressor, record_shape{1, p.dim});
+        book_.codec = row_codec_of<Types>(c.compressor, p.dim);
         book_.pool = pool_type(blocks, m.links, p.record);
         for (kept_lane& lane : m.lanes) lane.limit = p.keep;
         prompt_ = prompt_eviction<Types>(book_);
@@ -142,8 +142,8 @@ template <class Types> class retention_stage {
                                      std::uint32_t i) const noexcept {
         return book_.lanes_of(slot, layer)[i * lane_heads()].rows.rows;
     }
-    /// f(row - begin, head of the lane, key (D), value (D), log-weight) for the rows [begin, end) of lane i,
-    /// in the order of their tokens.
+    /// f(row - begin, head of the lane, key (D), value (D), {position, log-weight}) for the rows [begin, end) of
+    /// lane i, in the order of their tokens.
     template <class F>
     void visit(std::uint32_t slot, std::uint32_t layer, std::uint32_t i, std::uint32_t begin,
                std::uint32_t end, F&& f) noexcept {
@@ -158,7 +158,8 @@ template <class Types> class retention_stage {
                 std::sort(order.begin(), order.end(), earlier);
             for (std::uint32_t row = begin; row < end; ++row)
                 f(row - begin, h, reinterpret_cast<const E*>(held.key(order[row])),
-                  reinterpret_cast<const E*>(held.value(order[row])), held.log_weight(order[row]));
+                  reinterpret_cast<const E*>(held.value(order[row])),
+                  entry_facts{held.token(order[row]), held.log_weight(order[row])});
         }
     }
 

@@ -56,6 +56,7 @@ template <class Types> class retrieval_base {
             typename types::transfers(device.queue(index), map, m.checksum, m.trash, p.gap_pages, m.flights);
         const typename page_store<types>::parts store_parts{format,
                                                             types::plain_format_of(p.device_page, p.sizes),
+                                                            {p.model.lane_heads, p.model.dim},
                                                             &codec_,
                                                             &layout_,
                                                             &io_,

@@ -153,7 +153,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
             const std::uint32_t n = kept.rows(slot, layer, i);
             kept.visit(slot, layer, i, 0, n,
                        [&](std::uint32_t row, std::uint32_t head, const auto* k, const auto* v,
-                           float log_weight) { prompt_.put(row, head, k, v, log_weight); });
+                           const entry_facts& facts) { prompt_.put(row, head, k, v, facts); });
             if (status s = prompt_.organise(lanes[i].id, lanes[i].in_layer, in, n, chunk); !s) {
                 for (std::uint32_t j = 0; j < i; ++j) prompt_.forget_units(store_.at(lanes[j].id));
                 return s;
@@ -170,21 +170,19 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         if (status s = accept(lanes, most); !s) return s;
         const std::size_t width = plan_.model.width(), dim = plan_.model.dim;
         const auto row = [&](std::size_t t) -> typename runner::entry_source {
-            return {&memory_.moving_k[t * width], &memory_.moving_v[t * width],
-                    types::weighted ? memory_.moving_w[t] : 0.0F};
+            return {&memory_.moving_k[t * width], &memory_.moving_v[t * width], memory_.moving_facts[t]};
         };
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const std::uint32_t n = kept.rows(slot, layer, i);
             for (std::uint32_t done = 0, some = 0; done < n; done += some) {
                 some = std::min(n - done, plan_.moving_rows);
-                kept.visit(
-                    slot, layer, i, done, done + some,
-                    [&](std::uint32_t t, std::uint32_t head, const auto* k, const auto* v, float log_weight) {
-                        if constexpr (types::weighted) memory_.moving_w[t] = log_weight;
-                        static_cast<void>(log_weight);
-                        simd::decode(k, &memory_.moving_k[t * width + head * dim], dim);
-                        simd::decode(v, &memory_.moving_v[t * width + head * dim], dim);
-                    });
+                kept.visit(slot, layer, i, done, done + some,
+                           [&](std::uint32_t t, std::uint32_t head, const auto* k, const auto* v,
+                               const entry_facts& facts) {
+                               memory_.moving_facts[t] = facts;
+                               simd::decode(k, &memory_.moving_k[t * width + head * dim], dim);
+                               simd::decode(v, &memory_.moving_v[t * width + head * dim], dim);
+                           });
                 if (done == 0)
                     fit_lane(lanes[i], {memory_.moving_k.data(), some, width, width},
                              {memory_.moving_v.data(), some, width, width});

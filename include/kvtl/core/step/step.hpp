@@ -163,7 +163,7 @@ template <class Types> class step_runner : public step_attention<Types> {
     /// One entry as it arrives: (width) floats each.
     struct entry_source {
         const float *k, *v;
-        float log_weight = 0;
+        entry_facts facts{none, 0}; ///< position none: the next of the sequence
     };
     /// The entries of a lane in k, v: (T, H, D).
     [[nodiscard]] auto rows_of(const lane_ref& ref, const layer_input& in) const noexcept {
@@ -196,7 +196,11 @@ template <class Types> class step_runner : public step_attention<Types> {
         const lane l = store_->at(ref.id);
         simd::encode(e.k, l.arrival_k(l.state().tokens), p_.sizes.width);
         simd::encode(e.v, l.arrival_v(l.state().tokens), p_.sizes.width);
-        if constexpr (Types::weighted) *l.arrival_w(l.state().tokens) = e.log_weight;
+        if constexpr (Types::weighted) *l.arrival_w(l.state().tokens) = e.facts.log_weight;
+        if constexpr (Types::keeps_positions) {
+            const lane_state& s = l.state();
+            l.set_position(s.tokens, e.facts.position == none ? s.dropped + s.tokens : e.facts.position);
+        }
     }
 
     void arrive(const lane& l) noexcept {

@@ -37,6 +37,7 @@ template <class Types> class group_store : public page_store<Types> {
     /// that are read through must be shorter, or scoring would read the values too.
     static constexpr std::uint32_t split_run = 32;
     static constexpr std::uint32_t granule = Types::compressor::granule;
+    static constexpr auto decode_block = static_cast<std::uint32_t>(simd::attend_block);
     static constexpr bool keys_on_storage = !Types::values_only;
 
     struct parts : base::parts {
@@ -180,9 +181,15 @@ template <class Types> class group_store : public page_store<Types> {
                         slot_.records_of(n) * slot_.record.value);
             row += n;
         }
-        if constexpr (!keys_on_storage)
-            base::codec(slots[l.residency(u).frames].lane)
-                .decode_keys(stored_keys(l, u * group(), group()), reinterpret_cast<element_type*>(to));
+        if constexpr (!keys_on_storage) {
+            decltype(auto) codec = base::codec(slots[l.residency(u).frames].lane);
+            auto* plain = reinterpret_cast<element_type*>(to);
+            for (std::uint32_t first = 0; first < group(); first += decode_block) {
+                const std::uint32_t n = std::min(group() - first, decode_block);
+                codec.decode_keys(stored_keys(l, u * group() + first, n),
+                                  plain + std::size_t{first} * l.sizes().width);
+            }
+        }
     }
     /// Where the records of keys live in memory: those of entries [first, first + count) of a lane's stream.
     [[nodiscard]] records_view stored_keys(const lane& l, std::uint32_t first,

@@ -21,7 +21,7 @@ namespace kvtl { inline namespace v0 {
 /// Sizes that every lane of a cache has in common, all known when the cache is opened.
 struct lane_sizes {
     std::uint32_t width = 0; ///< elements of one plain key (or value) row: lane heads * D
-    record_bytes record{};   ///< bytes of an entry's records in units; ragged: at most
+    record_bytes record{};   ///< bytes of a granule's records, weights included; ragged: at most
     std::uint32_t max_tokens = 0;
     std::uint32_t max_units = 0;
     std::uint32_t sinks = 0;
@@ -32,6 +32,7 @@ struct lane_sizes {
     bool ragged = false;             ///< records have sizes of their own
     bool weights = false;            ///< entries have log-weights
     bool positions = false;          ///< entries that wait remember their positions
+    bool window_positions = false;   ///< those of the window do, as they are not their numbers
     std::size_t codec_lane = 0;      ///< bytes that the codec fits to a lane
     std::size_t codec_fit = 0;       ///< bytes that it borrows while it does
     std::uint32_t stream_pages = 0;  ///< runs of ragged records: pages of a lane's stream, at most
@@ -58,6 +59,7 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
     std::size_t sink_k = 0, sink_v = 0, window_k = 0, window_v = 0;
     std::size_t buffer_k = 0, buffer_v = 0;
     std::size_t sink_w = 0, window_w = 0, buffer_w = 0; ///< log-weights
+    std::size_t window_position = 0;
     std::size_t bytes = 0;
     std::size_t metadata_bytes = 0, index_bytes = 0, window_bytes = 0, buffer_bytes = 0;
 
@@ -79,7 +81,6 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         o.chosen = put((s.max_units + 63) / 64 * sizeof(std::uint64_t));
         o.runs = put(s.runs * sizeof(std::uint32_t));
         o.chain = put(s.chains ? s.chain_entries * sizeof(std::uint32_t) : 0);
-        o.codec = put(s.codec_lane);
         o.metadata_bytes = used;
         o.buffer_unit = put(s.buffer * sizeof(std::uint32_t));
         o.buffer_entry = put(s.chains ? s.buffer * sizeof(std::uint32_t) : 0);
@@ -93,6 +94,7 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         o.index_units = put(s.index_unit * s.max_units + s.index_tail);
         o.remainder_lane = put(s.remainder_lane);
         o.remainder_units = put(s.remainder_unit * s.max_units);
+        o.codec = put(s.codec_lane);
         o.key_records = put(s.key_records);
         o.index_bytes = used - o.metadata_bytes - o.buffer_bytes;
         o.sink_k = put(s.sinks * row);
@@ -101,6 +103,8 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         o.window_v = put((std::size_t{s.window} + s.spare) * row);
         o.sink_w = put(s.weights ? s.sinks * sizeof(float) : 0);
         o.window_w = put(s.weights ? (std::size_t{s.window} + s.spare) * sizeof(float) : 0);
+        o.window_position =
+            put(s.window_positions ? (std::size_t{s.window} + s.spare) * sizeof(std::uint32_t) : 0);
         o.window_bytes = used - o.metadata_bytes - o.buffer_bytes - o.index_bytes;
         o.bytes = used;
         return o;
@@ -212,6 +216,13 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
         return get<std::uint32_t>(at_->buffer_entry)[i];
     }
 
+    /// The position of the window's entry `token`: its own number, where nothing was dropped before it.
+    [[nodiscard]] std::uint32_t position_of(std::uint32_t token) const noexcept {
+        return sizes_->window_positions ? get<std::uint32_t>(at_->window_position)[ring(token)] : token;
+    }
+    void set_position(std::uint32_t token, std::uint32_t position) const noexcept {
+        if (sizes_->window_positions) get<std::uint32_t>(at_->window_position)[ring(token)] = position;
+    }
     /// The token that the buffered entry is; 0 where nobody asks.
     [[nodiscard]] std::uint32_t position_of_buffered(std::uint32_t i) const noexcept {
         return sizes_->positions ? get<std::uint32_t>(at_->buffer_position)[i] : 0;

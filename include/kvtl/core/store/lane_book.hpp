@@ -24,7 +24,7 @@ template <class Types> struct lane_book {
     retention_memory<Types> memory{};
     bool timed = false;
     pool_type pool;
-    typename Types::codec codec{};
+    typename Types::row_codec codec{};
     typename Types::score_state score{};
     typename Types::budget_state budget{};
     typename Types::position_state position{};

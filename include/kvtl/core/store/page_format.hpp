@@ -28,7 +28,6 @@ struct page_format {
     std::uint32_t rows = 0;         ///< entries per page, at least 1 granule; ragged: that always fit
     record_bytes record{};          ///< bytes of the records of a granule; ragged: at most
     std::uint32_t value_offset = 0; ///< bytes from the page's start to V record 0, a multiple of 64
-    bool has_keys = true;           ///< false: storage has values only, keys live elsewhere
     bool ragged = false;
     std::uint32_t granule = 1; ///< entries of a record
 
@@ -60,9 +59,9 @@ struct page_format {
     /// The format of a buffer for `count` entries that is no page.
     [[nodiscard]] static constexpr page_format
     packed(record_bytes b, std::uint32_t count, bool is_ragged = false, std::uint32_t granule = 1) noexcept {
-        if (is_ragged) return {round_up(header_bytes(count) + count * b.entry()), count, b, 0, true, true};
+        if (is_ragged) return {round_up(header_bytes(count) + count * b.entry()), count, b, 0, true};
         const std::uint32_t records = (count + granule - 1) / granule, keys = round_up(records * b.key);
-        return {keys + round_up(records * b.value), count, b, keys, true, false, granule};
+        return {keys + round_up(records * b.value), count, b, keys, false, granule};
     }
     /// The format of pages that hold values only.
     [[nodiscard]] static constexpr page_format values_only(std::uint32_t device_page, record_bytes b,
@@ -73,7 +72,6 @@ struct page_format {
         f.page_bytes = device_page;
         while (f.page_bytes < b.value) f.page_bytes += device_page;
         f.rows = f.page_bytes / b.value * granule;
-        f.has_keys = false;
         return f;
     }
 
@@ -84,7 +82,6 @@ struct page_format {
         const std::uint32_t longer = std::max(b.key, b.value);
         page_format f = values_only(device_page, {longer, longer}, granule);
         f.record = b;
-        f.has_keys = true;
         return f;
     }
 

@@ -26,6 +26,7 @@ template <class Types> class page_store {
     struct parts {
         page_format format;
         page_format plain; ///< pages of plain rows: staged chunks of a prompt
+        record_shape row;
         const codec_type* codec = nullptr;
         layout_state* layout = nullptr;
         typename Types::transfers* io = nullptr;
@@ -65,8 +66,7 @@ template <class Types> class page_store {
         if constexpr (std::is_same_v<typename Types::unit_codec, codec_type>) {
             return codec(lane_id);
         } else {
-            const std::uint32_t heads = p_.lanes->lane_heads;
-            return typename Types::unit_codec(codec(lane_id), {heads, p_.lanes->sizes.width / heads});
+            return typename Types::unit_codec(codec(lane_id), p_.row);
         }
     }
     /// Fits the codec to a lane whose prompt has come, before any of it is encoded. `E`: float or the plain type.
