@@ -53,8 +53,9 @@ class any_cache {
     std::vector<float> external_;
 };
 
-constexpr const char* low_rank[] = {"dynakv_lr_energy", "palu",           "kvswap_lr",
-                                    "flexgen_lr",       "dynakv_head_lr", "quest_head_lr"};
+constexpr const char* low_rank[] = {"dynakv_lr_energy", "palu",       "snapkv_layer_then_lr_energy",
+                                    "kvswap_lr",        "flexgen_lr", "dynakv_head_lr",
+                                    "quest_head_lr"};
 
 struct options : engine::cache_options {
     options(std::string_view name, const kvtl::shape& model, std::size_t most) {

@@ -54,8 +54,8 @@ struct tiny {
         for (const char* name : {"infinigen", "infinigen_star", "infinigen_star_reuse"})
             o.settings.push_back({name, "selector", "alpha", "1e9"});
         o.settings.push_back({"squeezed", "selector", "share", "0"});
-        for (const char* name :
-             {"dynakv_lr_energy", "kvswap_lr", "flexgen_lr", "dynakv_head_lr", "quest_head_lr"})
+        for (const char* name : {"dynakv_lr_energy", "snapkv_layer_then_lr_energy", "kvswap_lr", "flexgen_lr",
+                                 "dynakv_head_lr", "quest_head_lr"})
             o.settings.push_back({name, "compressor", "share", "1"});
         o.settings.push_back({"palu", "compressor", "rate", "1"});
         o.shards = 2;

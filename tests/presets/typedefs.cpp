@@ -88,6 +88,7 @@ constexpr named typedefs[] = {
     TYPEDEF(window_only),
     TYPEDEF(snapkv_group),
     TYPEDEF(snapkv_qhead),
+    TYPEDEF(snapkv_layer),
     TYPEDEF(pyramidkv),
     TYPEDEF(dynamickv),
     TYPEDEF(cake),

@@ -18,6 +18,7 @@ set(KVTL_PRESET_TABLE
     # Entries with as many numbers as each token needs
     "dynakv_lr_energy low_rank"
     "palu low_rank"
+    "snapkv_layer_then_lr_energy low_rank"
     "kvswap_lr low_rank"
     "flexgen_lr low_rank"
     "dynakv_head_lr low_rank"
@@ -52,6 +53,7 @@ set(KVTL_PRESET_TABLE
     # Eviction
     "snapkv_group snapkv demo"
     "snapkv_qhead snapkv"
+    "snapkv_layer snapkv"
     "pyramidkv dynamickv"
     "dynamickv dynamickv"
     "cake dynamickv"

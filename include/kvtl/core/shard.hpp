@@ -129,7 +129,8 @@ template <class Types> class alignas(64) shard {
     [[nodiscard]] statistics stats() const noexcept {
         statistics s;
         if constexpr (types::drops) s += retention_.stats();
-        if constexpr (hands_over) s.kept_entries = s.kept_bytes = 0; // those on their way are none that decode has
+        if constexpr (hands_over)
+            s.kept_entries = s.kept_bytes = 0; // those on their way are none that decode has
         if constexpr (types::retrieves) s += retrieval_.stats();
         return s;
     }

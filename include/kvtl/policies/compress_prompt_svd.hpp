@@ -20,9 +20,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/compress_raw.hpp>
 #include <kvtl/policies/support/entry_rows.hpp>
 #include <kvtl/policies/support/kmeans.hpp>
+#include <kvtl/policies/support/plain_rows.hpp>
 #include <kvtl/policies/support/position_table.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/simd/axpy.hpp>
@@ -103,7 +103,7 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
         state() = default;
         state(const config& c, const record_shape& shape) noexcept
             : shape_(shape), rank_(std::min(c.rank, shape.width())), sample_(std::max(c.sample, 1U)),
-              iterations_(std::max(c.iterations, 1U)), pairs_(rope_pairs(c, shape.dim)), values_({}, shape) {}
+              iterations_(std::max(c.iterations, 1U)), pairs_(rope_pairs(c, shape.dim)), values_(shape) {}
 
         /// What a cache with these numbers cannot do.
         [[nodiscard]] static status check(const config& c, const record_shape& shape) noexcept {
@@ -275,7 +275,7 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
         std::uint32_t rank_ = 0, sample_ = 1, iterations_ = 1, pairs_ = 0;
         position_table turns_{};
         const E* basis_ = nullptr; ///< (r, width); null where nothing was fitted
-        typename raw<Plain>::template state<Geometry> values_{};
+        plain_rows<Plain> values_{};
     };
 };
 

@@ -3,6 +3,7 @@
 //
 //   dynakv_lr_energy  everything is attended: sinks and the last 32 entries as they are, all older ones with the smallest
 //                     rank that keeps 95 % of a row's energy, one basis for all heads of a layer.
+//   snapkv_layer_then_lr_energy  what snapkv_layer keeps of a prompt, so encoded (the paper's Table 5).
 //   kvswap_lr         kvswap with groups of such entries.
 //   flexgen_lr        flexgen likewise: less to read for each token.
 //   dynakv_head_lr    dynakv with clusters of such entries, a basis per head: units of one head cannot share a basis
@@ -24,6 +25,7 @@
 #include <kvtl/presets/flexgen.hpp>
 #include <kvtl/presets/kvswap.hpp>
 #include <kvtl/presets/quest.hpp>
+#include <kvtl/presets/snapkv.hpp>
 
 namespace kvtl { inline namespace v0 {
 
@@ -41,6 +43,11 @@ struct dynakv_lr_energy : full {
 struct palu : dynakv_lr_energy {
     static constexpr std::string_view name = "palu";
     using compressor = low_rank<coupling::layer>;
+};
+
+struct snapkv_layer_then_lr_energy : dynakv_lr_energy {
+    static constexpr std::string_view name = "snapkv_layer_then_lr_energy";
+    using retention = snapkv_layer::retention;
 };
 
 struct kvswap_lr : kvswap {
@@ -69,6 +76,8 @@ template <class Geometry, class Supplied = supplied_for<presets::dynakv_lr_energ
 using dynakv_lr_energy = kv_manager<presets::dynakv_lr_energy, Geometry, Supplied>;
 template <class Geometry, class Supplied = supplied_for<presets::palu>>
 using palu = kv_manager<presets::palu, Geometry, Supplied>;
+template <class Geometry, class Supplied = supplied_for<presets::snapkv_layer_then_lr_energy>>
+using snapkv_layer_then_lr_energy = kv_manager<presets::snapkv_layer_then_lr_energy, Geometry, Supplied>;
 template <class Geometry, class Supplied = supplied_for<presets::kvswap_lr>>
 using kvswap_lr = kv_manager<presets::kvswap_lr, Geometry, Supplied>;
 template <class Geometry, class Supplied = supplied_for<presets::flexgen_lr>>

@@ -4,10 +4,13 @@
 //                 window 32.
 //   snapkv_group  SnapKV with one choice per KV head (mean over the query group): a quarter of the memory at
 //                 G = 4. What most reimplementations call SnapKV.
+//   snapkv_layer  one choice per layer: scores summed over all query heads. What codecs and units over all heads of a
+//                 layer go with (token-wise DynaKV, Table 5).
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/retain_drop.hpp>
+#include <kvtl/policies/retain_voting_heads.hpp>
 #include <kvtl/policies/retain_window_attention.hpp>
 #include <kvtl/presets/full.hpp>
 
@@ -21,6 +24,11 @@ struct snapkv_group : full {
     using retention = drop<window_attention<over::mean, pooling::average, 5>>;
 };
 
+struct snapkv_layer : snapkv_group {
+    static constexpr std::string_view name = "snapkv_layer";
+    using retention = drop<voting_heads>; // all of them vote
+};
+
 struct snapkv_qhead : snapkv_group {
     static constexpr std::string_view name = "snapkv_qhead";
     using retention = drop<window_attention<over::mean, pooling::average, 5, true>>;
@@ -29,6 +37,7 @@ struct snapkv_qhead : snapkv_group {
 } // namespace presets
 
 template <class Geometry> using snapkv_group = kv_manager<presets::snapkv_group, Geometry>;
+template <class Geometry> using snapkv_layer = kv_manager<presets::snapkv_layer, Geometry>;
 template <class Geometry> using snapkv_qhead = kv_manager<presets::snapkv_qhead, Geometry>;
 
 }} // namespace kvtl::v0

@@ -8,7 +8,7 @@
 #include <kvtl/core/store/page_format.hpp>
 #include <kvtl/core/store/record_rows.hpp>
 #include <kvtl/core/store/transfers.hpp>
-#include <kvtl/policies/compress_raw.hpp>
+#include <kvtl/policies/support/plain_rows.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/slots/preset.hpp>
 
@@ -71,15 +71,13 @@ template <class Preset, class Geometry> struct cache_types : retention_types<Pre
     static constexpr bool retrieves = kind != store_kind::rows;
     using compressor = typename Preset::compressor;
     using codec = typename compressor::template state<Geometry>;
-    /// Of the rows that retention keeps: records where they stay, plain rows where they move to units.
-    using row_codec =
-        std::conditional_t<kind == store_kind::rows, codec,
-                           typename raw<typename compressor::plain_type>::template state<Geometry>>;
     /// What attends the units that a step has read.
     using unit_codec =
         std::conditional_t<kind == store_kind::groups && detail::codec_keeps_keys<compressor>(),
                            decoded_keys<compressor, Geometry>, codec>;
     using element_type = typename compressor::plain_type; ///< of plain rows
+    /// Of the rows that retention keeps: records where they stay, plain rows where they move to units.
+    using row_codec = std::conditional_t<kind == store_kind::rows, codec, plain_rows<element_type>>;
     /// Entries carry a log-weight that attention adds to their logit: ln n for one that stands for n. It lies
     /// behind the record of the key, so it goes wherever records go.
     static constexpr bool weighted = [] {

@@ -27,7 +27,7 @@ template <class Types, class Config>
     if constexpr (Types::kind == store_kind::rows)
         return typename Types::row_codec(c, record_shape{1, dim});
     else
-        return typename Types::row_codec({}, record_shape{1, dim});
+        return typename Types::row_codec(record_shape{1, dim});
 }
 
 template <class Types> class row_sizes {
