@@ -11,6 +11,7 @@
 #include <kvtl/core/plan/cache_plan.hpp>
 #include <kvtl/core/plan/retention_plan.hpp>
 #include <kvtl/core/store/row_pool.hpp>
+#include <kvtl/slots/preset.hpp>
 #include <kvtl/statistics.hpp>
 #include <kvtl/status.hpp>
 

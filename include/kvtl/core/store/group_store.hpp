@@ -13,6 +13,7 @@
 #pragma once
 
 #include <kvtl/core/store/page_store.hpp>
+#include <kvtl/simd/attend.hpp>
 
 #include <algorithm>
 #include <utility>
