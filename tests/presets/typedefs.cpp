@@ -60,6 +60,8 @@ constexpr named typedefs[] = {
     TYPEDEF(dynakv),
     TYPEDEF(dynakv_static),
     TYPEDEF(dynakv_lr_energy),
+    TYPEDEF(palu),
+    TYPEDEF(snapkv_layer_then_lr_energy),
     TYPEDEF(kvswap_lr),
     TYPEDEF(flexgen_lr),
     TYPEDEF(dynakv_head_lr),
