@@ -1,4 +1,4 @@
-// Entries that share a record are whole parts of the blocks in which attention works.
+// Entries that share a record are whole parts of the blocks in which attention works, and no plain rows.
 // expect-error: \[kvtl\] compressor: granule is 1, 2, 4, 8, 16 or 32, and 1 where records are ragged
 // expect-errors: 1
 // SPDX-License-Identifier: MIT

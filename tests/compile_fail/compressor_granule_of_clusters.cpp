@@ -1,10 +1,10 @@
-// Entries of clusters move one by one, so several cannot share a record; nor can as many as make no block.
+// Entries of clusters move one by one, so several cannot share a record.
 // expect-error: \[kvtl\] compressor: keys that stay in memory, and records that several entries share, need units that
 // expect-errors: 1
 // SPDX-License-Identifier: MIT
-#include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/int8.hpp>
 
-struct pairs : kvtl::presets::dynakv::compressor {
+struct pairs : kvtl::int8_row<> {
     static constexpr std::uint32_t granule = 2;
 };
 struct bad : kvtl::presets::dynakv {

@@ -1,6 +1,7 @@
 // raw: a record is the row itself, and attention over records is attention over rows to the bit.
 // SPDX-License-Identifier: MIT
 #include <kvtl/policies/compress_raw.hpp>
+#include <kvtl/policies/support/plain_rows.hpp>
 
 #include "contracts/compressor.hpp"
 

@@ -229,10 +229,10 @@ concept compressor_knows_lanes = (detail::calibrated_kinds<P>() == 0 ||
                                       { s.at(lane) }
                                       noexcept->std::same_as<typename P::template state<G>>;
                                   });
-/// attend_block (simd/attend.hpp) entries are whole granules.
+/// attend_block (simd/attend.hpp) entries are whole granules; a row that is its own record shares it with none.
 template <class P>
-concept compressor_granule_fits = P::granule >
-0 && 32 % P::granule == 0 && (P::granule == 1 || !P::ragged);
+concept compressor_granule_fits = P::granule == 1 || (P::granule > 1 && 32 % P::granule == 0 && !P::ragged &&
+                                                      !P::rows_are_records);
 template <class P, class G>
 concept compressor_for =
     compressor_declares_rows<P> && compressor_declares_records<P> && compressor_codes<P, G> &&
@@ -272,7 +272,7 @@ template <class P, class G> consteval void explain_compressor() {
         if constexpr (compressor_declares_records<P>)
             static_assert(holds(compressor_granule_fits<P>),
                           "[kvtl] compressor: granule is 1, 2, 4, 8, 16 or 32, and 1 where records are "
-                          "ragged");
+                          "ragged or rows_are_records");
     }
 }
 

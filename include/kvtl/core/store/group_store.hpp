@@ -38,6 +38,7 @@ template <class Types> class group_store : public page_store<Types> {
     /// that are read through must be shorter, or scoring would read the values too.
     static constexpr std::uint32_t split_run = 32;
     static constexpr std::uint32_t granule = Types::compressor::granule;
+    static_assert(simd::attend_block % granule == 0, "[kvtl] blocks of attention are whole granules");
     static constexpr auto decode_block = static_cast<std::uint32_t>(simd::attend_block);
     static constexpr bool keys_on_storage = !Types::values_only;
 
