@@ -1,4 +1,4 @@
-// A kvtl preset behind the programs' virtual interface. Included by one translation unit per preset.
+// A kvtl preset behind the programs' virtual interface. Included by one translation unit per header of presets.
 // SPDX-License-Identifier: MIT
 #pragma once
 

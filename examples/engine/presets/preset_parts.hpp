@@ -1,4 +1,4 @@
-// What every compiled preset shares: kept out of their translation units, of which there is one per preset.
+// What every compiled preset shares: kept out of their translation units, of which there is one per header of presets.
 // SPDX-License-Identifier: MIT
 #pragma once
 

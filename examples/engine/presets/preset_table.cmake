@@ -1,5 +1,5 @@
-# The presets that the programs can choose by name: one line each. The line becomes a translation unit of its own and an
-# entry of the registry. `demo` marks the ten that KVTL_PRESETS=demo builds.
+# The presets that the programs can choose by name: one line each. The line becomes an entry of the registry, and the
+# lines of a header become a translation unit. `demo` marks the ten that KVTL_PRESETS=demo builds.
 #   name  header in kvtl/presets/  [demo]
 set(KVTL_PRESET_TABLE
     "full full demo"
