@@ -352,17 +352,20 @@ class kv_manager<Preset, Geometry, Supplied> {
     /// Holds a shard for one call.
     class turn {
       public:
-        explicit turn(shard_type& s) noexcept
-            : shard_(s.busy.test_and_set(std::memory_order_acquire) ? nullptr : &s) {}
+        turn() = default;
         turn(const turn&) = delete;
         turn& operator=(const turn&) = delete;
         ~turn() {
-            if (shard_ != nullptr) shard_->busy.clear(std::memory_order_release);
+            if (flag_ != nullptr) flag_->clear(std::memory_order_release);
         }
-        [[nodiscard]] bool taken() const noexcept { return shard_ != nullptr; }
+        [[nodiscard]] bool take(shard_type& s) noexcept {
+            if (s.busy.test_and_set(std::memory_order_acquire)) return false;
+            flag_ = &s.busy;
+            return true;
+        }
 
       private:
-        shard_type* shard_;
+        std::atomic_flag* flag_ = nullptr;
     };
     /// Holds every shard that has a part of a sequence for one call, or none of them.
     class all_turns {
@@ -399,11 +402,17 @@ class kv_manager<Preset, Geometry, Supplied> {
     template <class Call>
     [[nodiscard]] status in_one(const char* name, sequence_id seq, std::size_t layer, unsigned shard,
                                 Call&& call) noexcept {
-        if (status s = core_->calls.call(name, seq, layer, shard); !s) return s;
-        const turn mine(core_->shards[shard]);
-        if (!mine.taken()) return busy(name, shard);
-        if (status s = core_->calls.sequence(name, seq); !s) return s; // ended meanwhile
+        turn mine;
+        if (status s = enter(name, seq, layer, shard, mine); !s) return s;
         return call(core_->shards[shard], static_cast<std::uint32_t>(layer));
+    }
+    /// Takes the shard, if all that names it is right. Out of line, as is all that calls have in common: every call
+    /// would carry a copy.
+    [[nodiscard, gnu::noinline]] status enter(const char* name, sequence_id seq, std::size_t layer,
+                                              unsigned shard, turn& mine) noexcept {
+        if (status s = core_->calls.call(name, seq, layer, shard); !s) return s;
+        if (!mine.take(core_->shards[shard])) return busy(name, shard);
+        return core_->calls.sequence(name, seq); // it may have ended meanwhile
     }
     /// f(shard) for every shard that has a part of the sequence, all of them held meanwhile.
     template <class F> [[nodiscard]] status in_all(const char* name, sequence_id seq, F&& f) noexcept {
@@ -417,40 +426,51 @@ class kv_manager<Preset, Geometry, Supplied> {
     template <class Call>
     [[nodiscard]] status one_by_one(const char* name, sequence_id seq, std::size_t layer,
                                     Call&& call) noexcept {
-        if (status s = core_->calls.call(name, seq, layer, 0); !s) return s;
-        const auto l = static_cast<std::uint32_t>(layer);
-        std::uint32_t least = none, most = 0;
-        bool waiting = false; // a prompt's kept entries could not be moved in one of them
-        const auto look = [&](shard_type& s) {
-            const std::uint32_t n = s.tokens(seq.slot, l);
-            least = std::min(least, n), most = std::max(most, n);
-            waiting = waiting || s.waits(seq.slot, l);
-        };
-        if (status e = in_all(name, seq, look); !e) return e;
+        progress all;
+        if (status e = look_at_all(name, seq, layer, all); !e) return e;
         for (unsigned shard = 0; shard < core_->calls.shards; ++shard) {
-            if (!core_->owns(seq.slot, shard)) continue;
             bool behind = false;
-            {
-                const turn mine(core_->shards[shard]);
-                if (!mine.taken()) return busy(name, shard);
-                shard_type& s = core_->shards[shard];
-                const std::uint32_t n = s.tokens(seq.slot, l);
-                behind = waiting ? n < most || s.waits(seq.slot, l) : n == least;
-            }
-            if (behind)
-                if (status s = call(shard); !s) return s;
+            if (status e = look_at(name, seq, layer, shard, all, behind); !e) return e;
+            if (!behind) continue;
+            if (status e = call(shard); !e) return e;
         }
         return {};
     }
+    /// How far the shards of a sequence have come in a layer.
+    struct progress {
+        std::uint32_t least = none, most = 0; ///< tokens
+        bool waiting = false;                 ///< a prompt's kept entries could not be moved in one of them
+    };
+    [[nodiscard, gnu::noinline]] status look_at_all(const char* name, sequence_id seq, std::size_t layer,
+                                                    progress& all) noexcept {
+        if (status s = core_->calls.call(name, seq, layer, 0); !s) return s;
+        return in_all(name, seq, [&, l = static_cast<std::uint32_t>(layer)](shard_type& s) {
+            const std::uint32_t n = s.tokens(seq.slot, l);
+            all.least = std::min(all.least, n), all.most = std::max(all.most, n);
+            all.waiting = all.waiting || s.waits(seq.slot, l);
+        });
+    }
+    /// Whether a shard still has to do what others may have done.
+    [[nodiscard, gnu::noinline]] status look_at(const char* name, sequence_id seq, std::size_t layer,
+                                                unsigned shard, const progress& all, bool& behind) noexcept {
+        if (!core_->owns(seq.slot, shard)) return {};
+        turn mine;
+        shard_type& s = core_->shards[shard];
+        if (!mine.take(s)) return busy(name, shard);
+        const auto l = static_cast<std::uint32_t>(layer);
+        const std::uint32_t n = s.tokens(seq.slot, l);
+        behind = all.waiting ? n < all.most || s.waits(seq.slot, l) : n == all.least;
+        return {};
+    }
 
-    [[nodiscard]] status check_room(const char* call, shard_type& s, sequence_id seq, std::uint32_t layer,
-                                    std::size_t tokens) const noexcept {
+    [[nodiscard, gnu::noinline]] status check_room(const char* call, shard_type& s, sequence_id seq,
+                                                   std::uint32_t layer, std::size_t tokens) const noexcept {
         const std::uint32_t have = s.tokens(seq.slot, layer);
         return have == none ? status{} : core_->calls.room(call, have, tokens);
     }
     /// A token may come unless a layer was left out before: each looks at the next one.
-    [[nodiscard]] status check_token(const char* call, shard_type& s, sequence_id seq,
-                                     std::uint32_t layer) const noexcept {
+    [[nodiscard, gnu::noinline]] status check_token(const char* call, shard_type& s, sequence_id seq,
+                                                    std::uint32_t layer) const noexcept {
         if (status e = check_room(call, s, seq, layer, 1); !e) return e;
         if (status e = s.ready(call, seq.slot, layer); !e) return e;
         const std::uint32_t next = (layer + 1) % core_->calls.layers;
