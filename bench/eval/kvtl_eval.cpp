@@ -15,6 +15,7 @@
 #include "contenders.hpp"
 #include "error.hpp"
 #include "evaluator.hpp"
+#include "fingerprint.hpp"
 #include "gguf.hpp"
 #include "lookahead.hpp"
 #include "program.hpp"
@@ -80,7 +81,8 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_flag("--no-fit", a.no_fit, "keep the sizes of the papers instead of those that fit the memory");
     app.add_option("--calibration", a.calibration,
                    "file of bases for policies that need one (default: MODEL.cal beside the model)");
-    app.add_option("--gates", a.gates, "file of gate weights for policies that need them");
+    app.add_option("--gates", a.gates,
+                   "file of gates for policies that need them (default: what ships with the model)");
     app.add_option("--probe", a.probe, "text that stands for a prompt's future where policies look ahead")
         ->capture_default_str();
     app.add_option("--set", a.settings, "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable)");
@@ -266,6 +268,7 @@ void run(const arguments& a) {
     options.io = a.io;
     options.path = a.kv_path;
     options.calibration = a.calibration.empty() ? engine::calibration_beside(a.model) : a.calibration;
+    options.fingerprint = engine::fingerprint_of(model);
     options.gates = a.gates;
     options.fit = !a.no_fit;
     options.time_phases = true;

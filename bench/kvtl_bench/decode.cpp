@@ -162,7 +162,12 @@ class runner {
 
     void open(made_up_files& files) {
         const auto needs = [&](kvtl::signal s) { return contains(wants_.signals, s); };
-        if (needs(kvtl::signal::calibration) && o_.calibration.empty())
+        if (wants_.trained) {
+            if (o_.gates.empty()) {
+                options_.gates = files.trained(policy_);
+                stand_ins_.push_back("level gates");
+            }
+        } else if (needs(kvtl::signal::calibration) && o_.calibration.empty())
             options_.calibration = files.bases(policy_, wants_.entry_bases);
         if (wants_.gates && o_.gates.empty()) {
             options_.gates = files.gates(policy_, needs(kvtl::signal::x));

@@ -10,6 +10,8 @@
 #include "workload.hpp"
 
 #include <cstddef>
+#include <cstdlib>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -46,10 +48,26 @@ class made_up_files {
         return file->path();
     }
 
+    /// Bases with gates of the rate that the settings choose for the policy.
+    [[nodiscard]] std::string trained(const std::string& policy) {
+        float rate = 0.20F;
+        for (const engine::setting& s : o_.settings)
+            if (s.policy == policy && s.slot == "compressor" && s.field == "rate")
+                rate = std::strtof(s.value.c_str(), nullptr);
+        std::optional<scratch_file>& file = trained_[policy];
+        if (!file) {
+            file.emplace(o_.kv_path + ".trained-" + policy, scratch_file::owner::ours);
+            if (auto done = write_level_gates(o_.shape, bases(policy, true), rate, file->path()); !done)
+                throw engine::bad_input(policy + " needs bases with gates: " + done.what());
+        }
+        return file->path();
+    }
+
   private:
     const decode_options& o_;
     const workload_request& request_;
     std::optional<scratch_file> bases_, bases_of_entries_, gates_of_x_, gates_of_qkv_;
+    std::map<std::string, std::optional<scratch_file>> trained_;
 };
 
 } // namespace bench

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "stand_ins.hpp"
 
+#include <kvtl/calibration/writer.hpp>
+
 #include "gates.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -38,6 +41,36 @@ kvtl::status write_random_gates(const kvtl::shape& shape, std::size_t inputs, st
     std::vector<float> weights(header.layers * header.layer_floats());
     for (float& w : weights) w = normal(random);
     return engine::write_gates(path, header, weights);
+}
+
+kvtl::status write_level_gates(const kvtl::shape& shape, const std::string& bases, float rate,
+                               const std::string& path) {
+    using kind = kvtl::calibration_kind;
+    const auto file = kvtl::calibration::load(bases, shape);
+    if (!file) return kvtl::status::failure(file.error().code, "%s", file.error().message.c_str());
+    const std::size_t n = std::size_t{shape.kv_heads} * shape.head_dim;
+    const auto rank =
+        std::clamp<std::size_t>(static_cast<std::size_t>(rate * static_cast<float>(n) + 0.5F), 1, n);
+    kvtl::calibration_writer out(shape, 0);
+    for (const auto& [from, to] :
+         {std::pair(kind::joint_keys, kind::gated_keys), std::pair(kind::joint_values, kind::gated_values)}) {
+        std::vector<float> all;
+        for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
+            const float* directions = file->view().basis(from, layer, 0).data;
+            for (int half = 0; half < 2; ++half) all.insert(all.end(), directions, directions + n * n);
+            all.resize(all.size() + n * (n + 1)); // no weights
+            *(all.end() - static_cast<std::ptrdiff_t>(rank)) =
+                30.0F; // all of p: the sum of the first n - rank + 1
+        }
+        if (auto s = out.add_gated(to, all, rate); !s) return s;
+    }
+    for (const auto& [from, to] :
+         {std::pair(kind::head_keys, kind::prefix_keys), std::pair(kind::head_values, kind::prefix_values)}) {
+        const auto first = file->view().basis(from, 0, 0);
+        const std::size_t all = std::size_t{shape.layers} * shape.kv_heads * shape.head_dim * shape.head_dim;
+        if (auto s = out.add(to, shape.head_dim, {first.data, all}); !s) return s;
+    }
+    return out.write(path);
 }
 
 void random_mask(std::uint64_t seed, std::size_t sequence, std::uint32_t layer, std::size_t token,

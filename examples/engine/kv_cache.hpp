@@ -54,7 +54,9 @@ struct cache_options {
         rope_frequencies;         ///< angle per position of each rotated pair; empty: base 10,000, all
     bool rope_neighbours = false; ///< pairs are (0, 1), (2, 3), ... instead of (0, n), (1, n + 1), ...
     std::string calibration;      ///< file of bases for presets that need one ("" for none)
-    std::string gates;            ///< likewise of gate weights (gates.hpp)
+    std::string gates; ///< likewise of gate weights (gates.hpp), or of bases trained with gates; "" for
+                       ///< those that ship with this model
+    std::uint64_t fingerprint = 0; ///< of the model (fingerprint.hpp): finds what ships with it; 0: nothing
     kvtl::signal supplied = engine_signals; ///< what whoever calls the cache can hand over
     bool fit = false;                       ///< turn size knobs down until the index takes half of the memory
     bool time_phases = false;               ///< fill cache_stats::detail.phase_ns
@@ -81,11 +83,13 @@ struct cache_stats {
 /// engine nothing.
 struct cache_wants {
     kvtl::signal signals{};
-    bool prefetch = false;    ///< a guess of the next layer's query while this layer computes
-    bool evicts = false;      ///< by keep_tokens; promises memory for a prompt that comes with its queries in
-                              ///< one chunk
-    bool retrieves = true;    ///< attend_tokens of what it has
-    bool gates = false;       ///< needs cache_options::gates
+    bool prefetch = false; ///< a guess of the next layer's query while this layer computes
+    bool evicts = false;   ///< by keep_tokens; promises memory for a prompt that comes with its queries in
+                           ///< one chunk
+    bool retrieves = true; ///< attend_tokens of what it has
+    bool gates = false;    ///< needs cache_options::gates
+    bool trained =
+        false; ///< needs bases trained with gates: cache_options::gates, or what ships with the model
     bool entry_bases = false; ///< needs the bases of keys before RoPE and of values in its calibration
 };
 

@@ -16,6 +16,7 @@
 #include "contenders.hpp"
 #include "demo_document.hpp"
 #include "evaluator.hpp"
+#include "fingerprint.hpp"
 #include "gguf.hpp"
 #include "kv_cache.hpp"
 #include "model.hpp"
@@ -292,6 +293,7 @@ void run(const arguments& a) {
     options.io = a.io;
     options.path = a.kv_path;
     options.calibration = a.calibration.empty() ? engine::calibration_beside(a.model) : a.calibration;
+    options.fingerprint = engine::fingerprint_of(model);
     options.fit = true;
     options.time_phases = true;
     std::vector<eval::task> tasks{questions};

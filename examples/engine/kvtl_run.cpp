@@ -9,6 +9,7 @@
 
 #include "cleanup.hpp"
 #include "error.hpp"
+#include "fingerprint.hpp"
 #include "generate.hpp"
 #include "gguf.hpp"
 #include "kv_cache.hpp"
@@ -92,7 +93,8 @@ void define_options(CLI::App& app, arguments& a) {
                    "tokens per pass of the prompt (default: 512, all where the policy evicts at its end)");
     app.add_option("--calibration", a.calibration,
                    "bases for policies that need them (default: the model's name with .cal, if it is there)");
-    app.add_option("--gates", a.gates, "file of gate weights for policies that need them");
+    app.add_option("--gates", a.gates,
+                   "file of gates for policies that need them (default: what ships with the model)");
     app.add_option("--probe", a.probe,
                    "text that stands for the prompt's future where the policy looks ahead")
         ->capture_default_str();
@@ -173,6 +175,7 @@ void run(const arguments& a) {
     options.attend_tokens = a.attend_tokens;
     options.keep_tokens = a.keep_tokens;
     options.calibration = a.calibration.empty() ? engine::calibration_beside(a.model) : a.calibration;
+    options.fingerprint = engine::fingerprint_of(model);
     options.gates = a.gates;
     options.prefill_tokens = tokens.size();
     const engine::cache_wants budgets = engine::policy_wants(a.policy);

@@ -55,7 +55,8 @@ class any_cache {
 
 constexpr const char* low_rank[] = {"dynakv_lr_energy", "palu",       "snapkv_layer_then_lr_energy",
                                     "kvswap_lr",        "flexgen_lr", "dynakv_head_lr",
-                                    "quest_head_lr"};
+                                    "quest_head_lr",    "dynakv_lr",  "snapkv_layer_then_dynakv_lr",
+                                    "matryoshka"};
 
 struct options : engine::cache_options {
     options(std::string_view name, const kvtl::shape& model, std::size_t most) {
@@ -69,8 +70,10 @@ struct options : engine::cache_options {
             settings.push_back({p, "selector", "alpha", "1e9"});
         settings.push_back({"squeezed", "selector", "share", "0"});
         settings.push_back({"shadowkv", "compressor", "rank", "100000"}); // no approximation: all directions
-        for (const char* p : low_rank)
-            settings.push_back({p, "compressor", p == std::string_view("palu") ? "rate" : "share", "1"});
+        for (const char* p : low_rank) {
+            const bool by_rate = p == std::string_view("palu") || engine::policy_wants(p).trained;
+            settings.push_back({p, "compressor", by_rate ? "rate" : "share", "1"});
+        }
     }
 };
 
@@ -81,11 +84,13 @@ class bases_file {
         : path_((std::filesystem::temp_directory_path() / ("kvtl-bases-" + std::to_string(::getpid())))
                     .string()) {
         const std::uint32_t width = m.kv_heads * m.head_dim, pairs = m.head_dim / 2;
-        std::vector<float> adapter, basis;
+        std::vector<float> adapter, basis, gated;
         std::vector<std::uint32_t> channels;
         for (std::uint32_t l = 0; l < m.layers; ++l) {
             const auto joint = random_rotation(width, l + 1);
             adapter.insert(adapter.end(), joint.begin(), joint.end());
+            const auto whole = level_gates(joint, width, width);
+            gated.insert(gated.end(), whole.begin(), whole.end());
             for (std::uint32_t h = 0; h < m.kv_heads; ++h) {
                 const auto one = random_rotation(m.head_dim, 100 * l + h + 50);
                 basis.insert(basis.end(), one.begin(), one.end());
@@ -98,8 +103,12 @@ class bases_file {
         require_ok(out.add(kvtl::calibration_kind::skew_basis, m.head_dim, basis));
         require_ok(out.add(kvtl::calibration_kind::joint_keys, width, adapter));
         require_ok(out.add(kvtl::calibration_kind::joint_values, width, adapter));
+        require_ok(out.add_gated(kvtl::calibration_kind::gated_keys, gated, 1.0F));
+        require_ok(out.add_gated(kvtl::calibration_kind::gated_values, gated, 1.0F));
         require_ok(out.add(kvtl::calibration_kind::head_keys, m.head_dim, basis));
         require_ok(out.add(kvtl::calibration_kind::head_values, m.head_dim, basis));
+        require_ok(out.add(kvtl::calibration_kind::prefix_keys, m.head_dim, basis));
+        require_ok(out.add(kvtl::calibration_kind::prefix_values, m.head_dim, basis));
         require_ok(out.add_channels(pairs, channels, 1));
         require_ok(out.write(path_));
     }
@@ -156,7 +165,7 @@ void play(std::string_view policy, const scene& s) {
     options o(policy, s.model, s.prompt + s.decode + s.turn + 16);
     o.calibration = bases.path();
     const gates_file gates(s.model, inputs_of(policy, s.model));
-    o.gates = gates.path();
+    o.gates = engine::policy_wants(policy).trained ? bases.path() : gates.path();
     o.shards = s.shards;
     if (s.smallest) o.memory_bytes = least(o);
     const drift data(s.model, o.max_tokens, 7);
@@ -196,7 +205,7 @@ TEST_CASE("decode from nothing, and two sequences at once") {
         options o(policy, model, 260);
         o.calibration = bases.path();
         const gates_file gates(model, inputs_of(policy, model));
-        o.gates = gates.path();
+        o.gates = engine::policy_wants(policy).trained ? bases.path() : gates.path();
         o.max_sequences = 2;
         o.memory_bytes = least(o);
         const drift first(model, 260, 1), second(model, 260, 2);

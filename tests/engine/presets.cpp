@@ -8,6 +8,7 @@
 #include "lookahead.hpp"
 #include "model.hpp"
 #include "sampler.hpp"
+#include "support/calibrated.hpp"
 #include "support/gates_file.hpp"
 #include "tokenizer.hpp"
 #include "transformer.hpp"
@@ -57,12 +58,45 @@ struct tiny {
         for (const char* name : {"dynakv_lr_energy", "snapkv_layer_then_lr_energy", "kvswap_lr", "flexgen_lr",
                                  "dynakv_head_lr", "quest_head_lr"})
             o.settings.push_back({name, "compressor", "share", "1"});
-        o.settings.push_back({"palu", "compressor", "rate", "1"});
+        for (const char* name : {"palu", "matryoshka", "dynakv_lr", "snapkv_layer_then_dynakv_lr"})
+            o.settings.push_back({name, "compressor", "rate", "1"});
         o.shards = 2;
         o.io = io;
         o.path = scratch_file(policy.c_str());
         return o;
     }
+};
+
+/// The principal directions of the calibration file, with gates that keep every coefficient.
+class whole_gates {
+  public:
+    explicit whole_gates(const kvtl::shape& m) : path_(scratch_file("whole-gates")) {
+        const auto bases = kvtl::calibration::load(KVTL_CALIBRATION_FILE, m);
+        REQUIRE(bases.ok());
+        using kind = kvtl::calibration_kind;
+        kvtl::calibration_writer out(m, 0);
+        for (const auto& [from, to] : {std::pair(kind::joint_keys, kind::gated_keys),
+                                       std::pair(kind::joint_values, kind::gated_values)}) {
+            std::vector<float> all;
+            for (std::uint32_t l = 0; l < m.layers; ++l) {
+                const auto b = bases->view().basis(from, l, 0);
+                const auto one = kvtl_test::level_gates({b.data, b.data + b.count * b.dim}, b.dim, b.dim);
+                all.insert(all.end(), one.begin(), one.end());
+            }
+            REQUIRE(out.add_gated(to, all, 1.0F));
+        }
+        for (const auto k : {kind::prefix_keys, kind::prefix_values}) {
+            const auto b = bases->view().basis(kind::head_values, 0, 0);
+            REQUIRE(out.add(k, m.head_dim, {b.data, b.data + m.layers * m.kv_heads * b.count * b.dim}));
+        }
+        REQUIRE(out.write(path_));
+    }
+    whole_gates(const whole_gates&) = delete;
+    ~whole_gates() { std::filesystem::remove(path_); }
+    [[nodiscard]] const std::string& path() const { return path_; }
+
+  private:
+    std::string path_;
 };
 
 std::unique_ptr<kv_cache> open_or_fail(const cache_options& o) {
@@ -98,12 +132,13 @@ needle hide(std::size_t characters, std::size_t depth, int i) {
 
 TEST_CASE("with everything attended every preset gives the reference's logits and tokens") {
     tiny t;
+    const whole_gates whole(t.weights.hyper().shape);
     for (const auto policy : policy_names()) {
         const cache_wants wants = policy_wants(policy);
         auto options = t.options(std::string(policy), "uring", 4096);
         const kvtl_test::gates_file gates(
             options.shape, kvtl_test::gate_inputs(wants, options.shape, t.weights.hyper().width));
-        options.gates = gates.path();
+        options.gates = wants.trained ? whole.path() : gates.path();
         if (contains(wants.signals, kvtl::signal::external)) { // an engine has no scores of its own
             const auto refused = open_cache(options);
             REQUIRE(!refused.ok());

@@ -44,6 +44,7 @@ template <class Policy> struct bound {
 using joint = kvtl::token_adaptive_rank<kvtl::coupling::layer, kvtl::keep_energy, float>;
 using palu_rows = kvtl::low_rank<kvtl::coupling::layer, float>;
 using palu_heads = kvtl::low_rank<kvtl::coupling::head, float>;
+using gated = kvtl::token_adaptive_rank<kvtl::coupling::layer, kvtl::learned_gate, float>;
 using by_head = kvtl::token_adaptive_rank<kvtl::coupling::head, kvtl::keep_energy, float>;
 
 std::uint16_t rank_in(const std::byte* record, std::size_t at) {
@@ -55,7 +56,7 @@ std::uint16_t rank_in(const std::byte* record, std::size_t at) {
 } // namespace
 
 TEST_CASE_TEMPLATE("token_adaptive_rank keeps a compressor's promises", Policy, joint, by_head,
-                   kvtl::token_adaptive_rank<kvtl::coupling::layer>, palu_rows, palu_heads) {
+                   kvtl::token_adaptive_rank<kvtl::coupling::layer>, palu_rows, palu_heads, gated) {
     compressor_contract<Policy>(bound<Policy>{});
 }
 
@@ -118,6 +119,77 @@ TEST_CASE("a key is turned back, projected, cut, and comes back turned: Eq. 1-8 
     oracle::largest_error error;
     for (std::uint32_t d = 0; d < width; ++d) error.see(static_cast<double>(back[d]) - expected[d]);
     CHECK(error.value() < 4e-3);
+}
+
+TEST_CASE("a trained gate counts coefficients, a trained basis has an inverse of its own: Eq. 1-8 in double "
+          "precision") {
+    const kvtl::record_shape s{2, 32};
+    const std::uint32_t n = s.width();
+    const kvtl::gated_basis basis = bases_for(s).gated(kvtl::calibration_kind::gated_values, 0);
+    std::vector<std::uint32_t> ranks;
+    for (const float tau : {0.02F, 0.1F, 0.6F}) {
+        const auto codec = bound<gated>::make(s, {.rule = {.tau = tau}});
+        for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+            const auto row = oracle::normal_values<float>(n, seed);
+            std::vector<double> c(n), p(n), expected(n, 0.0);
+            double all = 0;
+            for (std::uint32_t j = 0; j < n; ++j) c[j] = oracle::dot(row.data(), basis.project.row(j), n);
+            for (std::uint32_t j = 0; j < n; ++j) {
+                p[j] = static_cast<double>(basis.bias[j]);
+                for (std::uint32_t i = 0; i < n; ++i)
+                    p[j] += c[i] * static_cast<double>(basis.gate.row(j)[i]);
+                all += p[j] = std::exp(p[j]);
+            }
+            std::uint32_t rank = 0;
+            for (std::uint32_t j = 0; j < n; ++j) { // m_j = the sum of the first n - j probabilities
+                double m = 0;
+                for (std::uint32_t i = 0; i < n - j; ++i) m += p[i] / all;
+                rank += m > static_cast<double>(tau) ? 1 : 0;
+            }
+            for (std::uint32_t j = 0; j < rank; ++j)
+                for (std::uint32_t i = 0; i < n; ++i)
+                    expected[i] += c[j] * static_cast<double>(basis.rebuild.row(j)[i]);
+
+            std::vector<std::byte> record(codec.bytes().value);
+            const std::uint32_t bytes = codec.encode_value(row.data(), record.data());
+            REQUIRE(rank_in(record.data(), 0) == rank);
+            CHECK(bytes == (2 + 2 * rank + 3) / 4 * 4);
+            std::vector<float> back(n);
+            codec.decode_values({record.data(), 1, bytes}, back.data());
+            oracle::largest_error error;
+            for (std::uint32_t i = 0; i < n; ++i) error.see(static_cast<double>(back[i]) - expected[i]);
+            CHECK(error.value() < 6e-3);
+            ranks.push_back(rank);
+        }
+    }
+    CHECK(*std::min_element(ranks.begin(), ranks.end()) < n / 2);
+    CHECK(*std::max_element(ranks.begin(), ranks.end()) > n * 3 / 4);
+}
+
+TEST_CASE("gates that are not those of the config, or whose inverse is none, are refused") {
+    const kvtl::shape model{1, 2, 2, 32};
+    const kvtl::record_shape s{2, 32};
+    const auto refuses = [&](const kvtl::calibration_view& view, float rate, const char* text) {
+        const gated::state<any_model> codec({.rule = {.rate = rate}}, s);
+        const kvtl::status refused = codec.check_calibration(view);
+        CHECK(refused.code() == kvtl::errc::file_refused);
+        CHECK_MESSAGE(std::string(refused.what()).find(text) != std::string::npos, refused.what());
+    };
+    CHECK(gated::state<any_model>({}, s).check_calibration(bases_for(s)).ok());
+    refuses(bases_for(s), 0.29F, "compressor.rate is 0.29; the gates were trained for 0.2");
+
+    auto keys = random_gated_basis(64, 3), values = random_gated_basis(64, 4);
+    values[64 * 64 + 5] += 0.5F; // of what rebuilds
+    const auto path =
+        (std::filesystem::temp_directory_path() / ("kvtl-gates-" + std::to_string(::getpid()))).string();
+    kvtl::calibration_writer out(model, 1);
+    REQUIRE(out.add_gated(kvtl::calibration_kind::gated_keys, keys, 0.2F));
+    REQUIRE(out.add_gated(kvtl::calibration_kind::gated_values, values, 0.2F));
+    REQUIRE(out.write(path));
+    const auto file = kvtl::calibration::load(path, model);
+    std::filesystem::remove(path);
+    REQUIRE(file.ok());
+    refuses(file->view(), 0.2F, "gated_values of layer 0: what rebuilds is off by");
 }
 
 TEST_CASE_TEMPLATE(
@@ -203,5 +275,8 @@ TEST_CASE("what a codec cannot do is said by field, value and what is valid") {
     says({.rule = {.share = NAN}}, s, "compressor.share is nan");
     says({.rule = {}, .frequencies = {1.0}}, s, "compressor.frequencies has 1 numbers; valid: none, or 32");
     says({.rule = {}, .frequencies = {}, .dims = 65}, s, "compressor.dims is 65");
+    const auto no_gate = gated::state<any_model>::check({.rule = {.tau = 1.0F}}, s);
+    CHECK(std::string(no_gate.what()).find("compressor.tau is 1; valid: more than 0, less than 1") !=
+          std::string::npos);
     says({}, {40, 128}, "rows of 5120 numbers; valid: up to 4096");
 }

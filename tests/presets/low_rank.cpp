@@ -85,6 +85,43 @@ TEST_CASE_TEMPLATE("bytes fall with the share, and are counted as records", P,
     CHECK(most.error < half.error);
 }
 
+TEST_CASE_TEMPLATE("a trained gate gives every row its rank", P, in_ram<kvtl::presets::dynakv_lr>,
+                   in_ram<kvtl::presets::snapkv_layer_then_dynakv_lr>) {
+    const bases file;
+    const auto with = [&](float tau, bool smallest) {
+        typename cache_of<P>::config c;
+        c.shape = shape;
+        c.max_tokens = c.attend_tokens = 900;
+        c.memory_bytes = std::size_t{16} << 20;
+        if constexpr (kvtl::drops_entries<P>) c.keep_tokens = 300;
+        c.calibration = file.path();
+        c.compressor.rule.tau = tau;
+        if (smallest) c.memory_bytes = least_memory<cache_of<P>>(c);
+        return run<P>(c);
+    };
+    const outcome most = with(0.001F, false), usual = with(0.1F, false), few = with(0.9F, false);
+    CHECK(few.stats.kept_bytes < usual.stats.kept_bytes);
+    CHECK(usual.stats.kept_bytes < most.stats.kept_bytes);
+    CHECK(most.error < usual.error);
+    CHECK(usual.error < few.error);
+    if constexpr (!kvtl::drops_entries<P>) { // who drops has memory for a prompt in one chunk at least
+        const outcome least = with(0.1F, true);
+        CHECK(least.error == usual.error);
+        CHECK(least.stats.kept_bytes == usual.stats.kept_bytes);
+    }
+
+    typename cache_of<P>::config c;
+    c.shape = shape;
+    c.max_tokens = c.attend_tokens = 900;
+    c.memory_bytes = std::size_t{16} << 20;
+    c.calibration = file.path();
+    c.compressor.rule.rate = 0.47F;
+    const auto other = cache_of<P>::open(c);
+    REQUIRE_FALSE(other.ok());
+    CHECK(other.error().message.find("compressor.rate is 0.47; the gates were trained for 0.2") !=
+          std::string::npos);
+}
+
 TEST_CASE("a preset of calibrated records says what it lacks") {
     const bases file;
     using cache_type = cache_of<in_ram<kvtl::presets::kvswap_lr>>;

@@ -38,11 +38,36 @@ inline std::vector<float> random_rotation(std::size_t n, std::uint64_t seed) {
     return rows;
 }
 
+/// (3 n + 1, n) as a gated kind has it. The basis is oblique: every second direction leans on the one before.
+inline std::vector<float> random_gated_basis(std::size_t n, std::uint64_t seed) {
+    const std::vector<float> r = random_rotation(n, seed);
+    constexpr float lean = 0.5F;
+    std::vector<float> all(r);
+    for (std::size_t j = 1; j < n; j += 2)
+        for (std::size_t c = 0; c < n; ++c) all[j * n + c] += lean * r[(j - 1) * n + c];
+    all.insert(all.end(), r.begin(), r.end());
+    for (std::size_t j = 0; j + 1 < n; j += 2)
+        for (std::size_t c = 0; c < n; ++c) all[(n + j) * n + c] -= lean * r[(j + 1) * n + c];
+    oracle::generator random(seed + 1000);
+    for (std::size_t i = 0; i < n * n; ++i) all.push_back(static_cast<float>(0.3 * random.normal()));
+    for (std::size_t i = 0; i < n; ++i) all.push_back(static_cast<float>(0.3 * random.normal()));
+    return all;
+}
+
+/// `basis` (n, n), orthonormal, as a gated kind of one layer, with a gate that keeps `rank` coefficients of every row.
+inline std::vector<float> level_gates(const std::vector<float>& basis, std::size_t n, std::size_t rank) {
+    std::vector<float> all(basis);
+    all.insert(all.end(), basis.begin(), basis.end());
+    all.resize((3 * n + 1) * n);
+    *(all.end() - static_cast<std::ptrdiff_t>(rank)) = 30.0F;
+    return all;
+}
+
 /// Joint adapter of `rank` and rotations for all kinds of bases, different for every layer and head.
 inline void add_random_bases(kvtl::calibration_writer& out, const kvtl::shape& model, std::uint32_t rank,
                              std::uint64_t seed) {
     const std::size_t width = std::size_t{model.kv_heads} * model.head_dim;
-    std::vector<float> adapter, pca, skew, joint_keys, joint_values;
+    std::vector<float> adapter, pca, skew, joint_keys, joint_values, gated_keys, gated_values;
     const auto append = [](std::vector<float>& to, const std::vector<float>& what, std::size_t n) {
         to.insert(to.end(), what.begin(), what.begin() + static_cast<std::ptrdiff_t>(n));
     };
@@ -50,6 +75,8 @@ inline void add_random_bases(kvtl::calibration_writer& out, const kvtl::shape& m
         append(adapter, random_rotation(width, ++seed), rank * width);
         append(joint_keys, random_rotation(width, ++seed), width * width);
         append(joint_values, random_rotation(width, ++seed), width * width);
+        append(gated_keys, random_gated_basis(width, ++seed), (3 * width + 1) * width);
+        append(gated_values, random_gated_basis(width, ++seed), (3 * width + 1) * width);
         for (std::uint32_t h = 0; h < model.kv_heads; ++h) {
             const std::size_t square = std::size_t{model.head_dim} * model.head_dim;
             append(pca, random_rotation(model.head_dim, ++seed), square);
@@ -61,8 +88,12 @@ inline void add_random_bases(kvtl::calibration_writer& out, const kvtl::shape& m
     REQUIRE(out.add(kvtl::calibration_kind::skew_basis, model.head_dim, skew));
     REQUIRE(out.add(kvtl::calibration_kind::joint_keys, static_cast<std::uint32_t>(width), joint_keys));
     REQUIRE(out.add(kvtl::calibration_kind::joint_values, static_cast<std::uint32_t>(width), joint_values));
+    REQUIRE(out.add_gated(kvtl::calibration_kind::gated_keys, gated_keys, 0.2F));
+    REQUIRE(out.add_gated(kvtl::calibration_kind::gated_values, gated_values, 0.2F));
     REQUIRE(out.add(kvtl::calibration_kind::head_keys, model.head_dim, pca));
     REQUIRE(out.add(kvtl::calibration_kind::head_values, model.head_dim, skew));
+    REQUIRE(out.add(kvtl::calibration_kind::prefix_keys, model.head_dim, skew));
+    REQUIRE(out.add(kvtl::calibration_kind::prefix_values, model.head_dim, pca));
 }
 /// The same as a file.
 inline void write_calibration(const std::string& path, const kvtl::shape& model, std::uint32_t rank,

@@ -76,7 +76,17 @@ template <class Preset> class preset_cache final : public kv_cache {
                 c.memory_bytes = std::numeric_limits<std::size_t>::max() / 2;
                 c.io = memory_device();
             }
-        if constexpr (contains(kvtl::needed_signals<Preset>(), kvtl::signal::calibration))
+        c.calibration = o.calibration;
+        if constexpr (trained_kinds != 0) {
+            c.calibration = o.gates;
+            if (o.gates.empty()) {
+                float rate = 0; // of bases that serve at every rate
+                if constexpr (requires { c.compressor.rule.rate; }) rate = c.compressor.rule.rate;
+                auto found = find_trained(o, trained_kinds, rate);
+                if (!found) return found.error();
+                c.calibration = *std::move(found);
+            }
+        } else if constexpr (contains(kvtl::needed_signals<Preset>(), kvtl::signal::calibration))
             if (o.calibration.empty())
                 return kvtl::error(kvtl::errc::unsupported,
                                    "--calibration: policy " + o.policy +
@@ -95,7 +105,6 @@ template <class Preset> class preset_cache final : public kv_cache {
             c.retention.weights = gates; // open() copies them
         }
         c.supplied = o.supplied;
-        c.calibration = o.calibration;
         if (o.fit) {
             auto fitting = manager::fitted(c);
             if (!fitting) return fitting.error();
@@ -140,11 +149,21 @@ template <class Preset> class preset_cache final : public kv_cache {
         w.evicts = kvtl::drops_entries<Preset>;
         w.retrieves = kvtl::retrieves<Preset>;
         w.gates = has_gates;
-        w.entry_bases = kvtl::detail::calibrated_kinds<typename Preset::compressor>() != 0;
+        w.trained = trained_kinds != 0;
+        w.entry_bases =
+            trained_kinds == 0 && kvtl::detail::calibrated_kinds<typename Preset::compressor>() != 0;
         return w;
     }
 
   private:
+    /// Of the calibration kinds that the codec reads, those that only training makes.
+    static constexpr std::uint32_t trained_kinds = [] {
+        using enum kvtl::calibration_kind;
+        std::uint32_t kinds = 0;
+        for (const auto k : {gated_keys, gated_values, prefix_keys, prefix_values})
+            kinds |= kvtl::kind_bit(k);
+        return kinds & kvtl::detail::calibrated_kinds<typename Preset::compressor>();
+    }();
     static constexpr bool has_gates = requires(const typename manager::config& c) { c.retention.weights; };
 
     manager manager_;

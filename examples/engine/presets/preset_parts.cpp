@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: MIT
 #include "presets/preset_parts.hpp"
 
+#include <kvtl/calibration/calibration.hpp>
 #include <kvtl/io/backends.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <set>
 
 namespace engine {
 
@@ -36,6 +43,36 @@ cache_stats stats_of(const kvtl::statistics& s, const kvtl::io_facts& facts) {
     out.direct = facts.direct;
     out.detail = s;
     return out;
+}
+
+kvtl::result<std::string> find_trained(const cache_options& o, std::uint32_t kinds, float rate) {
+    std::set<float> rates;
+    std::error_code none;
+    for (const auto& file : std::filesystem::directory_iterator(KVTL_DATA_DIR, none)) {
+        if (o.fingerprint == 0 || file.path().extension() != ".cal") continue;
+        const auto open = kvtl::calibration_file::open(file.path().string(), o.shape,
+                                                       {.kinds = kinds, .fingerprint = o.fingerprint});
+        if (!open) continue;
+        for (const kvtl::calibration_section& s : open->sections()) {
+            if ((kinds & kvtl::kind_bit(s.kind)) == 0) continue;
+            if (std::fabs(s.rate - rate) <= 0.005F) return file.path().string();
+            rates.insert(s.rate);
+        }
+    }
+    std::string valid;
+    for (const float r : rates) {
+        char text[32];
+        std::snprintf(text, sizeof text, "%s%g", valid.empty() ? "" : ", ", static_cast<double>(r));
+        valid += text;
+    }
+    char text[200];
+    if (valid.empty())
+        std::snprintf(text, sizeof text,
+                      "no bases with gates ship for this model (bench/train_gates trains some)");
+    else
+        std::snprintf(text, sizeof text, "no gates of compressor.rate %g ship for this model; valid: %.100s",
+                      static_cast<double>(rate), valid.c_str());
+    return kvtl::error(kvtl::errc::unsupported, "--gates: policy " + o.policy + " needs a file: " + text);
 }
 
 } // namespace engine

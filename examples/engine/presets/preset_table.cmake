@@ -17,7 +17,10 @@ set(KVTL_PRESET_TABLE
     "kvswap_int8 int8"
     # Entries with as many numbers as each token needs
     "dynakv_lr_energy low_rank"
+    "dynakv_lr low_rank"
     "palu low_rank"
+    "matryoshka low_rank"
+    "snapkv_layer_then_dynakv_lr low_rank"
     "snapkv_layer_then_lr_energy low_rank"
     "kvswap_lr low_rank"
     "flexgen_lr low_rank"

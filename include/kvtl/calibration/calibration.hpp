@@ -16,6 +16,7 @@
 #include <kvtl/geometry.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/simd/convert.hpp>
+#include <kvtl/simd/dot.hpp>
 #include <kvtl/status.hpp>
 #include <kvtl/views.hpp>
 
@@ -26,12 +27,14 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace kvtl { inline namespace v0 {
 
@@ -50,6 +53,14 @@ struct calibration_request {
             text += (text.empty() ? "" : ", ") + std::string(calibration_kind_names[k]);
     return text.empty() ? "none" : text;
 }
+
+/// A basis that was trained with its gate; n = H*D.
+struct gated_basis {
+    rows_view<float> project;    ///< (n, n): row j makes coefficient j
+    rows_view<float> rebuild;    ///< (n, n): row j is what coefficient j stands for
+    rows_view<float> gate;       ///< (n, n): row j makes logit j of the coefficients
+    const float* bias = nullptr; ///< (n)
+};
 
 /// Reads what is in memory. Asking for a kind that was not loaded is an error of the program.
 class calibration_view {
@@ -75,6 +86,36 @@ class calibration_view {
     [[nodiscard]] rows_view<float> basis(calibration_kind k, std::uint32_t layer,
                                          std::uint32_t head) const noexcept {
         return block(k, layer, head);
+    }
+    [[nodiscard]] gated_basis gated(calibration_kind k, std::uint32_t layer) const noexcept {
+        const rows_view<float> all = block(k, layer, 0);
+        const std::size_t n = all.dim;
+        return {all.slice(0, n), all.slice(n, n), all.slice(2 * n, n), all.row(3 * n)};
+    }
+    /// gated: the share of coefficients that training aimed at.
+    [[nodiscard]] float rate(calibration_kind k) const noexcept { return at(k).rate; }
+    /// Refuses gated bases whose second half does not invert the first, as a row of numbers between -1 and 1 tells.
+    /// Cost: 2 n^2 multiply-adds per layer.
+    [[nodiscard, gnu::cold]] status check_inverse(calibration_kind k) const {
+        const auto n = at(k).extents.columns;
+        std::vector<float> x(n), c(n), back(n);
+        for (std::size_t i = 0; i < n; ++i) x[i] = static_cast<float>((i * 37 + 11) % 64) / 32 - 1;
+        for (std::uint32_t layer = 0; layer < at(k).extents.layers; ++layer) {
+            const gated_basis b = gated(k, layer);
+            simd::dot_rows(x.data(), b.project, c.data());
+            std::fill(back.begin(), back.end(), 0.0F);
+            for (std::size_t j = 0; j < n; ++j)
+                for (std::size_t i = 0; i < n; ++i) back[i] += c[j] * b.rebuild.row(j)[i];
+            float off = 0;
+            for (std::size_t i = 0; i < n; ++i) off = std::max(off, std::fabs(back[i] - x[i]));
+            if (!(off <= 1e-2F))
+                return status::failure(
+                    errc::file_refused,
+                    "calibration: %s of layer %u: what rebuilds is off by %g from the inverse of "
+                    "what projects; valid: up to 0.01",
+                    kind_name(k).data(), layer, static_cast<double>(off));
+        }
+        return {};
     }
     /// Bases per layer.
     [[nodiscard]] std::size_t heads(calibration_kind k) const noexcept { return at(k).extents.blocks; }
@@ -103,6 +144,7 @@ class calibration_view {
         std::uint32_t rank = 0;
         bool pre_rope = false;
         std::uint32_t pair_distance = 1;
+        float rate = 0;
     };
     [[nodiscard]] const section& at(calibration_kind k) const noexcept {
         return sections_[static_cast<std::uint32_t>(k)];
@@ -197,8 +239,8 @@ class calibration_file {
                 return refuse(errc::corrupt, "is damaged: section " + std::string(kind_name(s.kind)) +
                                                  " holds a value that is not finite");
             const bool cut = calibration_extents::has_directions(s.kind) && rank_ != 0;
-            view.sections_[static_cast<std::uint32_t>(s.kind)] = {part.data(), extents, cut ? rank_ : s.rank,
-                                                                  s.pre_rope != 0, s.pair_distance};
+            view.sections_[static_cast<std::uint32_t>(s.kind)] = {
+                part.data(), extents, cut ? rank_ : s.rank, s.pre_rope != 0, s.pair_distance, s.rate};
         }
         return view;
     }

@@ -12,12 +12,18 @@
 //         joint_values   per layer (H*D, H*D): likewise of the values
 //         head_keys      per layer and KV head (D, D): of its keys before RoPE
 //         head_values    per layer and KV head (D, D): of its values
+//         gated_keys     per layer (3 H*D + 1, H*D): of the keys before RoPE of all heads side by side, trained
+//                        together: H*D rows that make the coefficients, H*D that rebuild (their inverse), H*D that make
+//                        the logits of the gate from the coefficients, and the gate's bias ("DynaKV", token-adaptive)
+//         gated_values   per layer (3 H*D + 1, H*D): likewise of the values
+//         prefix_keys    per layer and KV head (D, D): orthonormal directions of its keys after RoPE, trained so that
+//                        every prefix of them serves ("MatryoshkaKV")
+//         prefix_values  per layer and KV head (D, D): likewise of its values
 //         query_map      per layer but the first (HQ*D, HQ*D): query of the layer before -> this one's
 // File:   a header of 64 bytes, a table with 64 bytes per section, then the sections; every part is a
-//         multiple of 64 bytes and has a checksum. Numbers are little-endian, values are f32 (channels:
-//         u32); a value that is not finite is damage. The header names format version, element type, model
-//         shape
-//        and a fingerprint of the model's weights.
+//         multiple of 64 bytes and has a checksum. Numbers are little-endian, values are f32 (channels: u32); a
+//         value that is not finite is damage. The header names format version, element type, model shape and a
+//         fingerprint of the model's weights.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -47,12 +53,17 @@ enum class calibration_kind : std::uint32_t {
     joint_keys,
     joint_values,
     head_keys,
-    head_values
+    head_values,
+    gated_keys,
+    gated_values,
+    prefix_keys,
+    prefix_values
 };
 
-inline constexpr std::array<std::string_view, 9> calibration_kind_names = {
-    "joint_adapter", "pca_basis",    "skew_basis", "channels",   "query_map",
-    "joint_keys",    "joint_values", "head_keys",  "head_values"};
+inline constexpr std::array<std::string_view, 13> calibration_kind_names = {
+    "joint_adapter", "pca_basis",    "skew_basis",   "channels",    "query_map",
+    "joint_keys",    "joint_values", "head_keys",    "head_values", "gated_keys",
+    "gated_values",  "prefix_keys",  "prefix_values"};
 inline constexpr std::uint32_t calibration_kinds = calibration_kind_names.size();
 inline constexpr std::uint32_t calibration_format_version = 1;
 
@@ -96,7 +107,8 @@ struct calibration_section {
     std::uint64_t offset = 0;        ///< in the file
     std::uint64_t bytes = 0;         ///< a multiple of 64
     std::uint32_t pair_distance = 1; ///< channels: see pair_elements()
-    std::array<std::uint32_t, 7> reserved{};
+    float rate = 0;                  ///< gated: the mean share of coefficients that training aimed at
+    std::array<std::uint32_t, 6> reserved{};
 };
 static_assert(sizeof(calibration_section) == 64);
 
@@ -126,6 +138,9 @@ struct calibration_extents {
         case calibration_kind::joint_keys:
         case calibration_kind::joint_values:
             return {s.layers, 1, key, key};
+        case calibration_kind::gated_keys:
+        case calibration_kind::gated_values:
+            return {s.layers, 1, 3 * key + 1, key};
         default:
             return {s.layers, s.kv_heads, s.head_dim, s.head_dim};
         }
@@ -142,6 +157,8 @@ struct calibration_extents {
             return {std::uint64_t{s.query_heads} * s.head_dim, std::uint64_t{s.query_heads} * s.head_dim};
         case calibration_kind::joint_keys:
         case calibration_kind::joint_values:
+        case calibration_kind::gated_keys:
+        case calibration_kind::gated_values:
             return {std::uint64_t{s.kv_heads} * s.head_dim, std::uint64_t{s.kv_heads} * s.head_dim};
         default:
             return {s.head_dim, s.head_dim};
@@ -149,7 +166,8 @@ struct calibration_extents {
     }
     /// Kinds whose rows are directions, the most important first: a prefix of them is a basis too.
     [[nodiscard]] static constexpr bool has_directions(calibration_kind kind) noexcept {
-        return kind != calibration_kind::channels && kind != calibration_kind::query_map;
+        return kind != calibration_kind::channels && kind != calibration_kind::query_map &&
+               kind != calibration_kind::gated_keys && kind != calibration_kind::gated_values;
     }
     [[nodiscard]] constexpr std::uint64_t numbers() const noexcept {
         return layers * blocks * rows * columns;

@@ -34,6 +34,12 @@ class calibration_writer {
                                        kind_name(kind).data());
         return append(kind, rank, std::as_bytes(values), pre_rope);
     }
+    /// A gated kind and the rate that its gates were trained for.
+    [[nodiscard]] status add_gated(calibration_kind kind, std::span<const float> values, float rate) {
+        status s = add(kind, header_.shape.kv_heads * header_.shape.head_dim, values, true);
+        if (s) table_[header_.sections - 1].rate = rate;
+        return s;
+    }
     /// (L, H, n) numbers of frequency pairs, below D/2, whose elements pair_elements(pair, distance) names.
     [[nodiscard]] status add_channels(std::uint32_t count, std::span<const std::uint32_t> pairs,
                                       std::uint32_t pair_distance = 1) {

@@ -173,7 +173,7 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
             stage.init(p, c, g, s, storage.device, storage.lanes, carve,
                        frames.subspan(s * shard_frames, shard_frames),
                        std::span(storage.pools).subspan(s * shard_pools, shard_pools), a.page_bytes);
-            stage.bind(view);
+            if (status e = stage.bind(view); !e) return e;
         }
     }
     return made;

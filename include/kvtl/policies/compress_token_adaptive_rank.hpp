@@ -1,25 +1,28 @@
 // Compressor: every token as many numbers as it needs, of its keys and values in a basis of their own.
 //
-// What:   x~ = U x for the pre-RoPE key row of a token, and likewise for its value row; the first rho coefficients are
-//         stored in 16 bits, rho chosen for each token, key and value by Rule. x comes back as the sum of the first rho
-//         rows of U weighed by them; keys are then turned to their position.
-// Basis:  orthonormal, from the calibration file. coupling::layer: one basis for all KV heads of a layer side by side
-//         (kinds joint_keys, joint_values), for lanes of a whole layer. coupling::head: one per KV head (head_keys,
-//         head_values).
+// What:   x~ = x U for the pre-RoPE key row of a token, and likewise for its value row; the first rho coefficients are
+//         stored in 16 bits, rho chosen for each token, key and value by Rule (support/rank_rules.hpp). x comes back as
+//         the sum of the first rho rows of the inverse of U weighed by them; keys are then turned to their position.
+// Basis:  from the calibration file. coupling::layer: one basis for all KV heads of a layer side by side (kinds
+//         joint_keys, joint_values; of trained rules gated_keys, gated_values), for lanes of a whole layer.
+//         coupling::head: one per KV head (head_keys, head_values). Trained ones have an inverse of their own, the
+//         others are orthonormal.
 // Record: of a key its position (4 bytes), of both for each basis rho (2) and rho coefficients (2 each), up to the next
 //         multiple of 4 bytes. Where the rule has one rank for all tokens (low_rank) there is no rho, and records have
 //         one size.
 // Cost:   scores rebuild the keys of a block of entries, rho * D multiply-adds each, in registers; values are summed as
-//         coefficients and multiplied by the basis once per block. Encoding multiplies a row by the whole basis.
-// Limits: the numbers of a row, all heads of a lane together, are at most max_width.
-// Source: "DynaKV" (token-adaptive low-rank compression), Eq. 1-8, with a rule that needs no training; "Palu", J-LRD,
-//         with one rank for all: keys and values are linear in the layer's input, so the projections' truncation under
+//         coefficients and multiplied by the basis once per block. Encoding multiplies a row by the whole basis, and
+//         once more by that of a gate.
+// Limits: the numbers of a row, all heads of a lane together, are at most max_row_width.
+// Source: "DynaKV" (token-adaptive low-rank compression), Eq. 1-8, with its gates or a rule that needs no training;
+//         "Palu", J-LRD, with one rank for all: keys and values are linear in the layer's input, so the projections' truncation under
 //         the inputs' second moment is that of the rows under their own.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/calibration/calibration.hpp>
 #include <kvtl/policies/support/position_table.hpp>
+#include <kvtl/policies/support/rank_rules.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/simd/combine.hpp>
 #include <kvtl/simd/dot.hpp>
@@ -36,52 +39,6 @@ namespace kvtl { inline namespace v0 {
 /// What one basis spans: all heads of a layer, or each of its own.
 enum class coupling : std::uint8_t { layer, head };
 
-/// Rule: the smallest rank whose coefficients keep a share of the row's energy (its squared length).
-struct keep_energy {
-    static constexpr bool fixed = false;
-    struct config {
-        float share = 0.95F; ///< 0 to 1; 1 keeps every coefficient
-        template <class Visit> void fields(Visit&& visit) { visit("share", share); }
-    };
-    keep_energy() = default;
-    explicit keep_energy(const config& c) noexcept : share_(c.share) {}
-
-    /// x: (n) coefficients of a row, the basis' most important direction first. Returns 1 to n.
-    [[nodiscard]] std::uint32_t rank(const float* x, std::uint32_t n) const noexcept {
-        if (share_ >= 1.0F) return n;
-        double all = 0;
-        for (std::uint32_t i = 0; i < n; ++i) all += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-        const double wanted = static_cast<double>(share_) * all;
-        double kept = 0;
-        for (std::uint32_t i = 0; i < n; ++i) {
-            kept += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-            if (kept >= wanted) return i + 1;
-        }
-        return n;
-    }
-
-  private:
-    float share_ = config{}.share;
-};
-
-/// Rule: the same share of the coefficients for every row.
-struct fixed_rank {
-    static constexpr bool fixed = true;
-    struct config {
-        float rate = 0.5F; ///< 0 to 1; 1 keeps every coefficient
-        template <class Visit> void fields(Visit&& visit) { visit("rate", rate); }
-    };
-    fixed_rank() = default;
-    explicit fixed_rank(const config& c) noexcept : rate_(c.rate) {}
-
-    [[nodiscard]] std::uint32_t rank(const float*, std::uint32_t n) const noexcept {
-        return std::clamp(static_cast<std::uint32_t>(rate_ * static_cast<float>(n) + 0.5F), 1U, n);
-    }
-
-  private:
-    float rate_ = config{}.rate;
-};
-
 template <coupling Coupling, class Rule = keep_energy, element Plain = f16> struct token_adaptive_rank {
     static constexpr std::string_view name = Rule::fixed ? "low_rank" : "token_adaptive_rank";
     using plain_type = Plain;
@@ -95,12 +52,15 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
     static constexpr bool joint = Coupling == coupling::layer;
     static constexpr bool layer_wide_only = joint;
     static constexpr bool shares = true;
-    static constexpr calibration_kind key_basis =
-        joint ? calibration_kind::joint_keys : calibration_kind::head_keys;
-    static constexpr calibration_kind value_basis =
-        joint ? calibration_kind::joint_values : calibration_kind::head_values;
+    static_assert(joint || !Rule::trained,
+                  "[kvtl] compressor: gates span the heads of a layer: coupling::layer");
+    static constexpr calibration_kind key_basis = Rule::trained ? calibration_kind::gated_keys
+                                                  : joint       ? calibration_kind::joint_keys
+                                                                : calibration_kind::head_keys;
+    static constexpr calibration_kind value_basis = Rule::trained ? calibration_kind::gated_values
+                                                    : joint       ? calibration_kind::joint_values
+                                                                  : calibration_kind::head_values;
     static constexpr std::uint32_t calibrated = kind_bit(key_basis) | kind_bit(value_basis);
-    static constexpr std::uint32_t max_width = 4096;
 
     struct config {
         typename Rule::config rule{};
@@ -115,22 +75,22 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
       public:
         state() = default;
         state(const config& c, const record_shape& shape) noexcept
-            : shape_(shape), rule_(c.rule), pairs_(rope_pairs(c, shape.dim)) {}
+            : shape_(shape), rule_(c.rule), pairs_(rope_pairs(c, shape.dim)) {
+            if constexpr (Rule::trained) rate_ = c.rule.rate;
+        }
 
         /// What a cache with these numbers cannot do.
         [[nodiscard]] static status check(const config& c, const record_shape& shape) noexcept {
             const auto wrong = errc::invalid_argument;
-            if (const double share = share_of(c); !(share > 0 && share <= 1))
-                return status::failure(wrong, "compressor.%s is %g; valid: more than 0, to 1",
-                                       Rule::fixed ? "rate" : "share", share);
-            if (shape.width() > max_width)
+            if (status s = Rule::check(c.rule); !s) return s;
+            if (shape.width() > max_row_width)
                 return status::failure(wrong, "compressor: rows of %u numbers; valid: up to %u",
-                                       shape.width(), max_width);
+                                       shape.width(), max_row_width);
             return check_rope(c, shape.dim);
         }
 
         [[nodiscard]] record_bytes bytes() const noexcept {
-            const std::uint32_t most = Rule::fixed ? rule_.rank(nullptr, span_width()) : span_width();
+            const std::uint32_t most = Rule::fixed ? rule_.rank(nullptr, span_width(), {}) : span_width();
             const auto rows = static_cast<std::uint32_t>(spans() * (rho_bytes + most * sizeof(coefficient)));
             return {whole(rows + static_cast<std::uint32_t>(sizeof(std::uint32_t))), whole(rows)};
         }
@@ -141,22 +101,37 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
                                  std::span<std::byte> memory) noexcept {
             turns_ = rope_table(c, shape_.dim, max_tokens, memory);
         }
+        /// What a file holds is what this codec was told it holds.
+        [[nodiscard, gnu::cold]] status check_calibration(const calibration_view& view) const {
+            if constexpr (Rule::trained) {
+                if (const float there = view.rate(key_basis); std::fabs(there - rate_) > 0.005F)
+                    return status::failure(errc::file_refused,
+                                           "compressor.rate is %g; the gates were trained for %g",
+                                           static_cast<double>(rate_), static_cast<double>(there));
+                for (const calibration_kind k : {key_basis, value_basis})
+                    if (status s = view.check_inverse(k); !s) return s;
+            } else {
+                static_cast<void>(view);
+            }
+            return {};
+        }
         void bind(const calibration_view& view) noexcept {
-            keys_ = view.basis(key_basis, 0, 0);
-            values_ = view.basis(value_basis, 0, 0);
-            layer_floats_ = keys_.count * keys_.dim * (joint ? 1 : view.heads(key_basis));
+            keys_ = directions(view, key_basis);
+            values_ = directions(view, value_basis);
+            const rows_view<float> one = view.basis(key_basis, 0, 0);
+            layer_floats_ = one.count * one.dim * (joint ? 1 : view.heads(key_basis));
         }
         [[nodiscard]] state at(const codec_lane& lane) const noexcept {
             state s = *this;
             const std::size_t skip = lane.layer * layer_floats_ +
-                                     (joint ? 0 : std::size_t{lane.first_head} * keys_.count * keys_.dim);
-            s.keys_.data += skip;
-            s.values_.data += skip;
+                                     (joint ? 0 : std::size_t{lane.first_head} * span_width() * span_width());
+            s.keys_.move(skip);
+            s.values_.move(skip);
             return s;
         }
 
         std::uint32_t encode_key(const Plain* row, std::uint32_t position, std::byte* record) const noexcept {
-            std::array<float, max_width> x;
+            std::array<float, max_row_width> x;
             simd::decode(row, x.data(), shape_.width());
             for (std::uint32_t h = 0; h < shape_.heads; ++h)
                 turns_.turn_back(x.data() + std::size_t{h} * shape_.dim, position);
@@ -164,25 +139,27 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
             return put(x.data(), keys_, record, sizeof position);
         }
         std::uint32_t encode_value(const Plain* row, std::byte* record) const noexcept {
-            std::array<float, max_width> x;
+            std::array<float, max_row_width> x;
             simd::decode(row, x.data(), shape_.width());
             return put(x.data(), values_, record, 0);
         }
         void decode_keys(const records_view& records, Plain* rows) const noexcept {
-            rebuild(records, sizeof(std::uint32_t), keys_, [&](std::size_t i, std::uint32_t head, float* x) {
-                turns_.turn(x, position_of(records.record(i)));
-                simd::encode(x, rows + i * shape_.width() + std::size_t{head} * shape_.dim, shape_.dim);
-            });
+            rebuild(records, sizeof(std::uint32_t), keys_.rebuild,
+                    [&](std::size_t i, std::uint32_t head, float* x) {
+                        turns_.turn(x, position_of(records.record(i)));
+                        simd::encode(x, rows + i * shape_.width() + std::size_t{head} * shape_.dim,
+                                     shape_.dim);
+                    });
         }
         void decode_values(const records_view& records, Plain* rows) const noexcept {
-            rebuild(records, 0, values_, [&](std::size_t i, std::uint32_t head, float* x) {
+            rebuild(records, 0, values_.rebuild, [&](std::size_t i, std::uint32_t head, float* x) {
                 simd::encode(x, rows + i * shape_.width() + std::size_t{head} * shape_.dim, shape_.dim);
             });
         }
 
         void score(const float* q, std::size_t q_stride, std::size_t group, const records_view& keys,
                    std::uint32_t head, float* out, std::size_t out_stride) const noexcept {
-            rebuild_head(keys, sizeof(std::uint32_t), keys_, head, [&](std::size_t i, float* x) {
+            rebuild_head(keys, sizeof(std::uint32_t), keys_.rebuild, head, [&](std::size_t i, float* x) {
                 turns_.turn(x, position_of(keys.record(i)));
                 for (std::size_t g = 0; g < group; ++g)
                     out[g * out_stride + i] = simd::dot(q + g * q_stride, x, shape_.dim);
@@ -208,7 +185,7 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
                                         values.count, first, some, sums.data(), depth);
                     std::array<simd::coefficient_row<float>, at_once> spectrum;
                     for (std::size_t j = 0; j < n; ++j) spectrum[j] = {sums.data() + j * depth, some};
-                    simd::combine_rows(spectrum.data(), n, columns(values_, head).slice(first, some),
+                    simd::combine_rows(spectrum.data(), n, columns(values_.rebuild, head).slice(first, some),
                                        rebuilt.data(), most_dim);
                     for (std::size_t j = 0; j < n; ++j)
                         for (std::uint32_t d = 0; d < shape_.dim; ++d)
@@ -221,11 +198,26 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
         static constexpr std::uint32_t most_dim = position_table::max_dim;
         static constexpr std::size_t rho_bytes = Rule::fixed ? 0 : sizeof(std::uint16_t);
 
-        [[nodiscard]] static double share_of(const config& c) noexcept {
-            if constexpr (Rule::fixed)
-                return static_cast<double>(c.rule.rate);
-            else
-                return static_cast<double>(c.rule.share);
+        /// The first basis of a kind.
+        struct basis_pair {
+            rows_view<float> project{}; ///< (n, n): row j makes coefficient j
+            rows_view<float> rebuild{}; ///< (n, n): row j is what coefficient j stands for
+            rank_gate gate{};
+
+            void move(std::size_t floats) noexcept {
+                project.data += floats;
+                rebuild.data += floats;
+                if constexpr (Rule::trained) gate.weights.data += floats, gate.bias += floats;
+            }
+        };
+        [[nodiscard]] basis_pair directions(const calibration_view& view, calibration_kind k) const noexcept {
+            if constexpr (Rule::trained) {
+                const gated_basis b = view.gated(k, 0);
+                return {b.project, b.rebuild, {b.gate, b.bias}};
+            } else {
+                const rows_view<float> b = view.basis(k, 0, 0);
+                return {b, b, {}};
+            }
         }
         [[nodiscard]] static constexpr std::uint32_t whole(std::uint32_t bytes) noexcept {
             return (bytes + 3) / 4 * 4;
@@ -243,7 +235,7 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
         [[nodiscard]] simd::coefficient_row<coefficient> row_of(const std::byte* record, std::size_t at,
                                                                 std::uint32_t span) const noexcept {
             if constexpr (Rule::fixed) {
-                const std::uint32_t rank = rule_.rank(nullptr, span_width());
+                const std::uint32_t rank = rule_.rank(nullptr, span_width(), {});
                 return {reinterpret_cast<const coefficient*>(record + at) + std::size_t{span} * rank, rank};
             }
             for (;; --span) {
@@ -268,15 +260,15 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
                 return basis_of(basis, head);
         }
 
-        std::uint32_t put(const float* x, const rows_view<float>& basis, std::byte* record,
+        std::uint32_t put(const float* x, const basis_pair& basis, std::byte* record,
                           std::size_t at) const noexcept {
-            std::array<float, max_width> c;
+            std::array<float, max_row_width> c;
             const std::uint32_t n = span_width();
             for (std::uint32_t span = 0; span < spans(); ++span) {
-                simd::dot_rows(x + std::size_t{span} * n, basis_of(basis, span), c.data());
+                simd::dot_rows(x + std::size_t{span} * n, basis_of(basis.project, span), c.data());
                 constexpr float largest = 65504.0F; // of 16 bits
                 for (std::uint32_t i = 0; i < n; ++i) c[i] = std::clamp(c[i], -largest, largest);
-                const auto rank = static_cast<std::uint16_t>(rule_.rank(c.data(), n));
+                const auto rank = static_cast<std::uint16_t>(rule_.rank(c.data(), n, basis.gate));
                 std::memcpy(record + at, &rank, rho_bytes);
                 at += rho_bytes;
                 simd::encode(c.data(), reinterpret_cast<coefficient*>(record + at), rank);
@@ -313,8 +305,9 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
         Rule rule_{};
         std::uint32_t pairs_ = 0;
         position_table turns_{};
-        rows_view<float> keys_{}, values_{}; ///< of the first basis
-        std::size_t layer_floats_ = 0;       ///< of the bases of a layer
+        float rate_ = 0; ///< of trained gates
+        basis_pair keys_{}, values_{};
+        std::size_t layer_floats_ = 0; ///< of the bases of a layer
     };
 };
 

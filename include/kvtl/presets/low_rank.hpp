@@ -1,25 +1,32 @@
 // Presets whose stored entries have as many numbers as each token needs (compress_token_adaptive_rank.hpp), in bases that
 // kvtl-calibrate fits to a model's keys before RoPE and to its values. Sinks, window and what waits stay 16-bit rows.
 //
-//   dynakv_lr_energy  everything is attended: sinks and the last 32 entries as they are, all older ones with the smallest
-//                     rank that keeps 95 % of a row's energy, one basis for all heads of a layer.
-//   snapkv_layer_then_lr_energy  what snapkv_layer keeps of a prompt, so encoded (the paper's Table 5).
+//   dynakv_lr         "DynaKV" (token-adaptive low-rank compression): everything is attended, sinks and the last 32
+//                     entries as they are, all older ones with the rank that a trained gate gives a token's keys and
+//                     values, one trained basis for all heads of a layer. `compressor.rate` names the gates by the share
+//                     of coefficients that they keep (tau .1).
+//   dynakv_lr_energy  likewise with the smallest rank that keeps 95 % of a row's energy, in bases that need no training.
+//   snapkv_layer_then_dynakv_lr, snapkv_layer_then_lr_energy  what snapkv_layer keeps of a prompt, so encoded (the
+//                     paper's Table 5).
 //   kvswap_lr         kvswap with groups of such entries.
 //   flexgen_lr        flexgen likewise: less to read for each token.
 //   dynakv_head_lr    dynakv with clusters of such entries, a basis per head: units of one head cannot share a basis
 //                     with others (the paper's own constraint, §5.2).
 //   quest_head_lr     quest likewise.
 //
-// The share is a field of the compressor (`compressor.rule.share`). The paper trains its bases and gates; these need a
-// text and no training.
+// `compressor.share` is the share of energy. The paper trains all its bases and gates; those of dynakv_lr_energy and of
+// the presets on storage need a text and no training.
 //
 //   palu              one rank for every row of the same joint bases: "Palu", J-LRD with a uniform rank, without its
 //                     quantisation. The paper truncates the projections; keys before RoPE and values are their outputs,
 //                     so that truncating these in the basis of their second moment is the same (a test shows it).
-//                     `compressor.rule.rate` of the coefficients are kept, headers are not needed.
+//                     `compressor.rate` of the coefficients are kept, headers are not needed.
+//   matryoshka        a prefix of the coefficients in an orthonormal basis per head, of keys after RoPE and of values,
+//                     trained on random prefixes: "MatryoshkaKV" with one rate for all heads.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/policies/compress_orthogonal_prefix.hpp>
 #include <kvtl/policies/compress_token_adaptive_rank.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/flexgen.hpp>
@@ -40,9 +47,24 @@ struct dynakv_lr_energy : full {
     using replacement = keep_first;
 };
 
+struct dynakv_lr : dynakv_lr_energy {
+    static constexpr std::string_view name = "dynakv_lr";
+    using compressor = token_adaptive_rank<coupling::layer, learned_gate>;
+};
+
+struct snapkv_layer_then_dynakv_lr : dynakv_lr {
+    static constexpr std::string_view name = "snapkv_layer_then_dynakv_lr";
+    using retention = snapkv_layer::retention;
+};
+
 struct palu : dynakv_lr_energy {
     static constexpr std::string_view name = "palu";
     using compressor = low_rank<coupling::layer>;
+};
+
+struct matryoshka : dynakv_lr_energy {
+    static constexpr std::string_view name = "matryoshka";
+    using compressor = orthogonal_prefix<>;
 };
 
 struct snapkv_layer_then_lr_energy : dynakv_lr_energy {
@@ -74,8 +96,14 @@ struct quest_head_lr : quest {
 
 template <class Geometry, class Supplied = supplied_for<presets::dynakv_lr_energy>>
 using dynakv_lr_energy = kv_manager<presets::dynakv_lr_energy, Geometry, Supplied>;
+template <class Geometry, class Supplied = supplied_for<presets::dynakv_lr>>
+using dynakv_lr = kv_manager<presets::dynakv_lr, Geometry, Supplied>;
+template <class Geometry, class Supplied = supplied_for<presets::snapkv_layer_then_dynakv_lr>>
+using snapkv_layer_then_dynakv_lr = kv_manager<presets::snapkv_layer_then_dynakv_lr, Geometry, Supplied>;
 template <class Geometry, class Supplied = supplied_for<presets::palu>>
 using palu = kv_manager<presets::palu, Geometry, Supplied>;
+template <class Geometry, class Supplied = supplied_for<presets::matryoshka>>
+using matryoshka = kv_manager<presets::matryoshka, Geometry, Supplied>;
 template <class Geometry, class Supplied = supplied_for<presets::snapkv_layer_then_lr_energy>>
 using snapkv_layer_then_lr_energy = kv_manager<presets::snapkv_layer_then_lr_energy, Geometry, Supplied>;
 template <class Geometry, class Supplied = supplied_for<presets::kvswap_lr>>

@@ -139,8 +139,9 @@ void weighted_sums(const float* weight, rows_view<E> rows, float* acc, std::size
 
 /// out[g * out_stride + i] = q_g . rows[i] for the queries q_g = q + g * q_stride of a group.
 template <class Arch, number E>
-inline void score_rows(const float* q, std::size_t group, std::size_t q_stride, rows_view<E> rows, float* out,
-                       std::size_t out_stride) noexcept {
+[[gnu::always_inline]] inline void score_rows(const float* q, std::size_t group, std::size_t q_stride,
+                                              rows_view<E> rows, float* out,
+                                              std::size_t out_stride) noexcept {
     static_assert(tile_pairs<Arch> / 4 <= row_streams); // a group's blocks are low enough already
     if (group > 1) return dot_group<Arch>(q, group, q_stride, rows, out, out_stride);
     for (std::size_t i = 0; i < rows.count; i += row_streams)
@@ -169,10 +170,12 @@ inline void accumulate_rows(const float* weight, std::size_t group, rows_view<E>
 /// and `count` queries from `begin` on:
 ///   score(first, n, begin, count, s)            s[g * attend_block + i] = inner products
 ///   accumulate(first, n, count, s, acc)  acc (count, D) += weighted values
+/// Always inlined, as what leads to a block is: rows in memory come 16 at a time, and a call costs as much as a row.
 template <class Arch = default_arch, class Score, class Accumulate>
-void attend_blocks(std::size_t rows, float scale, const float* log_weight, const partial& p,
-                   std::span<float> scratch, std::uint64_t queries, Score&& score,
-                   Accumulate&& accumulate) noexcept {
+[[gnu::always_inline]] inline void attend_blocks(std::size_t rows, float scale, const float* log_weight,
+                                                 const partial& p, std::span<float> scratch,
+                                                 std::uint64_t queries, Score&& score,
+                                                 Accumulate&& accumulate) noexcept {
     assert(scratch.size() >= attend_scratch_floats(p.group));
     if (p.group < 64) queries &= (std::uint64_t{1} << p.group) - 1;
 

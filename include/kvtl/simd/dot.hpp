@@ -36,8 +36,8 @@ inline void dot_rows(const float* q, rows_view<E> rows, float* out) noexcept {
 
 /// out[g * out_stride + i] = q_g . rows[i], where q_g = q + g * q_stride and g < group
 template <class Arch = default_arch, number E>
-inline void dot_group(const float* q, std::size_t group, std::size_t q_stride, rows_view<E> rows, float* out,
-                      std::size_t out_stride) noexcept {
+[[gnu::always_inline]] inline void dot_group(const float* q, std::size_t group, std::size_t q_stride,
+                                             rows_view<E> rows, float* out, std::size_t out_stride) noexcept {
     tile_group<Arch, product>(q, group, q_stride, rows, out, out_stride);
 }
 

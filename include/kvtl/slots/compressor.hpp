@@ -34,7 +34,8 @@
 //         the entry's token, writes the position into the record, where it counts as its bytes, and turns what it
 //         decodes forth again (support/position_table.hpp).
 // Lanes:  a codec that differs from lane to lane declares any of
-//           calibrated   calibration kinds that it reads, a set of kind_bit()s; then bind(calibration_view)
+//           calibrated   calibration kinds that it reads, a set of kind_bit()s; then bind(calibration_view), and
+//                        status check_calibration(view) before it where a file can be wrong for its config
 //           shares       tables that all lanes of a shard have in common: shared_bytes(max_tokens) and
 //                        share(config, max_tokens, span of bytes)
 //           fits_lanes   bytes that are fitted to a lane when its prompt has come: lane_bytes(), and

@@ -28,8 +28,8 @@ template <class Codec> class record_attention {
         : codec_(&codec), q_(q), keys_(keys), values_(values) {}
 
     /// Adds the result to `p`; bit g of `queries` stands for query g.
-    void attend(const float* log_weight, const partial& p, std::span<float> scratch,
-                std::uint64_t queries = simd::all_queries) const noexcept {
+    [[gnu::always_inline]] void attend(const float* log_weight, const partial& p, std::span<float> scratch,
+                                       std::uint64_t queries = simd::all_queries) const noexcept {
         simd::attend_blocks(keys_.count, q_.scale, log_weight, p, scratch, queries, score(),
                             accumulate(p.dim));
     }
@@ -42,13 +42,15 @@ template <class Codec> class record_attention {
 
   private:
     [[nodiscard]] auto score() const noexcept {
-        return [this](std::size_t first, std::size_t n, std::size_t begin, std::size_t count, float* s) {
+        return [this](std::size_t first, std::size_t n, std::size_t begin, std::size_t count, float* s)
+            __attribute__((always_inline)) {
             codec_->score(q_.q + begin * q_.stride, q_.stride, count, keys_.slice(first, n), q_.head, s,
                           simd::attend_block);
         };
     }
     [[nodiscard]] auto accumulate(std::size_t dim) const noexcept {
-        return [this, dim](std::size_t first, std::size_t n, std::size_t count, const float* s, float* acc) {
+        return [ this, dim ](std::size_t first, std::size_t n, std::size_t count, const float* s, float* acc)
+            __attribute__((always_inline)) {
             codec_->accumulate(s, count, values_.slice(first, n), q_.head, acc, dim);
         };
     }

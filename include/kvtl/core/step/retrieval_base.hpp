@@ -90,11 +90,14 @@ template <class Types> class retrieval_base {
         source_ = choice_source<types>(step_, store_, plan_);
     }
 
-    /// Hands index and codec what was fitted offline, before the first key.
-    void bind(const calibration_view& calibration) noexcept {
+    /// Hands index and codec what was fitted offline, before the first key. A codec may refuse it.
+    [[nodiscard, gnu::cold]] status bind(const calibration_view& calibration) {
+        if constexpr (requires { codec_.check_calibration(calibration); })
+            if (status s = codec_.check_calibration(calibration); !s) return s;
         if constexpr (detail::calibrated_kinds<typename types::compressor>() != 0) codec_.bind(calibration);
         if constexpr (requires { index_state_.bind(calibration); }) index_state_.bind(calibration);
         static_cast<void>(calibration);
+        return {};
     }
 
     /// Tokens that a layer has seen, dropped ones included; `none` when the shard owns no lane of it.

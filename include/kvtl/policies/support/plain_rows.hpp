@@ -39,12 +39,14 @@ template <element Element> class plain_rows {
         decode_keys(records, rows);
     }
 
-    void score(const float* q, std::size_t q_stride, std::size_t group, const records_view& keys,
-               std::uint32_t head, float* out, std::size_t out_stride) const noexcept {
+    [[gnu::always_inline]] void score(const float* q, std::size_t q_stride, std::size_t group,
+                                      const records_view& keys, std::uint32_t head, float* out,
+                                      std::size_t out_stride) const noexcept {
         simd::score_rows<simd::default_arch>(q, group, q_stride, rows_of(keys, head), out, out_stride);
     }
-    void accumulate(const float* weight, std::size_t group, const records_view& values, std::uint32_t head,
-                    float* acc, std::size_t acc_stride) const noexcept {
+    [[gnu::always_inline]] void accumulate(const float* weight, std::size_t group, const records_view& values,
+                                           std::uint32_t head, float* acc,
+                                           std::size_t acc_stride) const noexcept {
         simd::accumulate_rows<simd::default_arch>(weight, group, rows_of(values, head), acc, acc_stride);
     }
 

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Bases and gates of dynakv_lr for the embedded model, from nothing, on Debian 12. Needs python3-torch, python3-sentencepiece,
+# g++ and bible-kjv, and apt to download the packages whose documentation is the text.
+#   bench/train_gates/run.sh WORK [MILLIONS OF TOKENS] [RATE...]
+# SPDX-License-Identifier: MIT
+set -euo pipefail
+if [[ $# -lt 1 || $1 == -h || $1 == --help ]]; then
+    sed -n '2,4s/^# \?//p' "$0"
+    exit 0
+fi
+here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
+data=$here/../../examples/data
+python=${PYTHON:-python3} # one that has torch and sentencepiece
+work=$1 tokens=${2:-4}
+rates=("${@:3}")
+[[ ${#rates[@]} -gt 0 ]] || rates=(.47 .29 .20 .12 .085)
+mkdir -p "$work/packages" "$work/root"
+cd "$work"
+if [[ ! -e data/train.bin ]]; then
+    (cd packages && apt-get download bible-kjv-text anarchism debian-handbook debian-reference-en manpages manpages-dev \
+        python3.11-doc perl-doc postgresql-doc-15 dict-gcide fortunes debian-policy debian-faq git-doc gnupg miscfiles \
+        wordnet-base linux-doc-6.1 rust-doc dict-jargon dict-foldoc dict-devil gnome-user-docs apache2-doc \
+        installation-guide-amd64 doc-debian vim-doc developers-reference aptitude-doc-en libreoffice-help-en-us)
+    for package in packages/*.deb; do dpkg -x "$package" root/; done
+    bible -f gen1:1-rev22:21 </dev/null >bible.txt
+    mkdir -p data
+    "$python" "$here/text.py" --root root --out data --bible bible.txt
+    "$python" "$here/tokens.py" --gguf "$data/tiny-2k.gguf" --data data --without "$data/prose.txt"
+fi
+# AMX and AVX-512 kernels: without them plain PyTorch runs, a tenth as fast.
+g++ -O3 -march=sapphirerapids -fopenmp -shared -fPIC "$here/fast_ops.cpp" -o fast_ops.so || true
+# A heap that is kept: otherwise page faults on every activation buffer dominate.
+export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 MALLOC_TOP_PAD_=268435456
+for rate in "${rates[@]}"; do
+    "$python" "$here/train.py" --gguf "$data/tiny-2k.gguf" --data data --fast fast_ops.so --tokens "$tokens" --rate "$rate" \
+        --out "dynakv_lr$rate.cal" | tee "dynakv_lr$rate.log"
+done
