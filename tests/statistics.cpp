@@ -27,9 +27,15 @@ TEST_CASE("a sum takes every counter, and leaves the parts of the reservation al
 }
 
 TEST_CASE("the parts add up") {
-    const memory_parts p{
-        .index = 1, .metadata = 2, .window = 4, .buffers = 8, .tails = 16, .scratch = 32, .frames = 64};
-    CHECK(p.total() == 127);
+    const memory_parts p{.index = 1,
+                         .metadata = 2,
+                         .window = 4,
+                         .buffers = 8,
+                         .tails = 16,
+                         .scratch = 32,
+                         .frames = 64,
+                         .calibration = 128};
+    CHECK(p.total() == 255);
 }
 
 TEST_CASE("rates") {

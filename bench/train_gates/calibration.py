@@ -1,10 +1,10 @@
-"""Writes gated bases as a calibration file (include/kvtl/calibration/format.hpp says what is in one)."""
+"""Writes trained bases as a calibration file (include/kvtl/calibration/format.hpp says what is in one)."""
 # SPDX-License-Identifier: MIT
 import os, struct
 import numpy as np
 import gguf
 
-GATED_KEYS, GATED_VALUES = 9, 10
+GATED_KEYS, GATED_VALUES, PREFIX_KEYS, PREFIX_VALUES = 9, 10, 11, 12
 PIECE = 1 << 16
 
 
@@ -43,22 +43,32 @@ def fingerprint(path):
     return h or 1
 
 
-def write(path, model_path, keys, values, rate):
-    """keys, values: (layers, 3 n + 1, n): rows that project, rows that rebuild, rows of the gate, its bias."""
+def write(path, model_path, sections):
+    """sections: (kind, values, rank, keys before RoPE, rate) each."""
     kv, _ = gguf.read(model_path)
     heads = kv["llama.attention.head_count_kv"]
-    n = keys.shape[2]
-    shape = (kv["llama.block_count"], kv["llama.attention.head_count"], heads, n // heads)
-    assert keys.shape == values.shape == (shape[0], 3 * n + 1, n)
-    lines, payload, at = b"", b"", 64 + 2 * 64
-    for kind, values_of in ((GATED_KEYS, keys), (GATED_VALUES, values)):
-        data = np.ascontiguousarray(values_of, dtype="<f4").tobytes()
+    shape = (kv["llama.block_count"], kv["llama.attention.head_count"], heads, kv["llama.attention.key_length"])
+    lines, payload, at = b"", b"", 64 + 64 * len(sections)
+    for kind, values, rank, pre_rope, rate in sections:
+        data = np.ascontiguousarray(values, dtype="<f4").tobytes()
         data += bytes(-len(data) % 64)
-        lines += struct.pack("<IIIIQQIf6I", kind, n, 1, section_checksum(data), at, len(data), 1, rate, *[0] * 6)
+        lines += struct.pack("<IIIIQQIf6I", kind, rank, int(pre_rope), section_checksum(data), at, len(data), 1, rate, *[0] * 6)
         payload += data
         at += len(data)
-    head = lambda checksum: struct.pack("<8sII4IQQIIII", b"kvtl-cal", 1, 2, *shape, fingerprint(model_path), at, 0, 0, 0, checksum)
+    head = lambda checksum: struct.pack("<8sII4IQQIIII", b"kvtl-cal", 1, len(sections), *shape, fingerprint(model_path), at, 0, 0, 0, checksum)
     whole = head(page_checksum(head(0) + lines)) + lines + payload
     with open(path + ".part", "wb") as f:
         f.write(whole)
     os.replace(path + ".part", path)
+
+
+def write_gates(path, model_path, keys, values, rate):
+    """keys, values: (layers, 3 n + 1, n): rows that project, rows that rebuild, rows of the gate, its bias."""
+    n = keys.shape[2]
+    write(path, model_path, [(GATED_KEYS, keys, n, True, rate), (GATED_VALUES, values, n, True, rate)])
+
+
+def write_prefixes(path, model_path, keys, values):
+    """keys, values: (layers, KV heads, D, D): row j is direction j."""
+    d = keys.shape[3]
+    write(path, model_path, [(PREFIX_KEYS, keys, d, False, 0.0), (PREFIX_VALUES, values, d, False, 0.0)])

@@ -99,7 +99,8 @@ def main():
     ap.add_argument("--fast", default="fast_ops.so")
     ap.add_argument("--length", type=int, default=2048)
     ap.add_argument("--batch", type=int, default=4)
-    ap.add_argument("--lr", type=float, default=1e-3, help="of bases; gates: ten times as much")
+    ap.add_argument("--lr", type=float, default=1e-3, help="of bases")
+    ap.add_argument("--gate-lr", type=float, default=1e-2)
     ap.add_argument("--alpha", type=float, default=1.0, help="to start with")
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--threads", type=int, default=2)
@@ -121,7 +122,7 @@ def main():
     m.cache = None
     full = held_out(m, a.data, a.length, 32)
     gates = m.cache = Gates(start)
-    opt = torch.optim.Adam([{"params": [gates.basis], "lr": a.lr}, {"params": [gates.weights, gates.bias], "lr": 10 * a.lr}],
+    opt = torch.optim.Adam([{"params": [gates.basis], "lr": a.lr}, {"params": [gates.weights, gates.bias], "lr": a.gate_lr}],
                            betas=(.9, .95))
     top = [g["lr"] for g in opt.param_groups]
 
@@ -152,7 +153,7 @@ def main():
         gates.begin()
         nats = held_out(m, a.data, a.length, 32)
         share = torch.stack([torch.stack(k).mean() for k in gates.kept])
-    calibration.write(a.out, a.gguf, gates.file_of(0), gates.file_of(1), a.rate)
+    calibration.write_gates(a.out, a.gguf, gates.file_of(0), gates.file_of(1), a.rate)
     print("held out: full cache %.4f nats, gated %.4f, kept %.4f (keys %.4f, values %.4f) | alpha %.3f, %.2f M tokens, %.0f s" % (
         full, nats, float(share.mean()), share[0], share[1], alpha, steps * a.batch * a.length / 1e6, time.time() - began))
 

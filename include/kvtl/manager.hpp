@@ -103,9 +103,10 @@ class kv_manager<Preset, Geometry, Supplied> {
         }
     }
 
-    /// The config with the largest index that takes at most half of memory_bytes: the preset's size knobs are
-    /// turned down in its published order (`Preset::shrink`) until it does. Without knobs, or when even the
-    /// smallest is too large, the config comes back as far as it got and open() decides.
+    /// The config with the largest index that takes at most half of memory_bytes, calibration included: the
+    /// preset's size knobs are turned down in its published order (`Preset::shrink`) until it does. Without
+    /// knobs, or when even the smallest is too large, the config comes back as far as it got and open()
+    /// decides.
     [[nodiscard, gnu::cold]] static result<config> fitted(config c) {
         auto g = Geometry::from(c.shape);
         if (!g) return g.error();
@@ -114,7 +115,8 @@ class kv_manager<Preset, Geometry, Supplied> {
                 auto bases = open_calibration<Preset>(c, *g);
                 if (!bases) return bases.error();
                 const auto planned = planner_type::plan(c, *g, 4096, bases->bytes());
-                if (planned.ok() && planned->parts.index <= c.memory_bytes / 2) break;
+                if (planned.ok() && planned->parts.index + planned->parts.calibration <= c.memory_bytes / 2)
+                    break;
                 if (!planned.ok() && planned.error().code != errc::bound_too_small) return planned.error();
                 if (!Preset::shrink(c)) break;
             }

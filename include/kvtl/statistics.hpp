@@ -11,21 +11,23 @@ namespace kvtl { inline namespace v0 {
 
 /// Bytes of the reservation by what they are for; their sum never exceeds memory_bytes.
 struct memory_parts {
-    std::size_t index = 0;    ///< means and summaries of units, keys that live in memory, what was fitted
-    std::size_t metadata = 0; ///< lane and unit tables, page maps, checksums, frame tables
-    std::size_t window = 0;   ///< sinks and recent window
-    std::size_t buffers = 0;  ///< entries that wait for their unit
-    std::size_t tails = 0;    ///< frames that unfinished pages may hold
-    std::size_t scratch = 0;  ///< scores, choices, partials, transfer plans
-    std::size_t frames = 0;   ///< frames for resident units; lent to prefill while a prompt is organised
+    std::size_t index =
+        0; ///< means and summaries of units, keys that live in memory, what was fitted to a prompt
+    std::size_t metadata = 0;    ///< lane and unit tables, page maps, checksums, frame tables
+    std::size_t window = 0;      ///< sinks and recent window
+    std::size_t buffers = 0;     ///< entries that wait for their unit
+    std::size_t tails = 0;       ///< frames that unfinished pages may hold
+    std::size_t scratch = 0;     ///< scores, choices, partials, transfer plans
+    std::size_t frames = 0;      ///< frames for resident units; lent to prefill while a prompt is organised
+    std::size_t calibration = 0; ///< bases and gates that were fitted to the model
 
     memory_parts& operator+=(const memory_parts& o) noexcept {
         index += o.index, metadata += o.metadata, window += o.window, buffers += o.buffers;
-        tails += o.tails, scratch += o.scratch, frames += o.frames;
+        tails += o.tails, scratch += o.scratch, frames += o.frames, calibration += o.calibration;
         return *this;
     }
     [[nodiscard]] std::size_t total() const noexcept {
-        return index + metadata + window + buffers + tails + scratch + frames;
+        return index + metadata + window + buffers + tails + scratch + frames + calibration;
     }
 };
 

@@ -62,9 +62,10 @@ TEST_CASE("a bound that is too small is answered with one line per part, and the
     CHECK(text.find("memory_bytes is 1000") != std::string::npos);
     CHECK(text.find("dynakv") != std::string::npos);
     std::size_t sum = 0;
-    for (const char* part : {"index", "metadata", "window", "buffers", "tails", "scratch", "frames"})
+    for (const char* part :
+         {"index", "metadata", "window", "buffers", "tails", "scratch", "frames", "calibration"})
         sum += bytes_in(text, part);
-    CHECK(std::count(text.begin(), text.end(), '\n') == 7);
+    CHECK(std::count(text.begin(), text.end(), '\n') == 8);
     const std::size_t least = least_memory<cache_t>(c);
     CHECK(sum == least);
     CHECK_FALSE(std::filesystem::exists(c.io.path));

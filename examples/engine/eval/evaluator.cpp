@@ -320,6 +320,7 @@ row tally::to_row(const engine::cache_options& options, const task& of) const {
         r.kept_bytes = mean(kept_bytes, examples);
         if (kept_entries > 0) r.bytes_per_entry = kept_bytes / kept_entries;
         r.prefill_s = mean(prefill_s, examples);
+        r.calibration_bytes = static_cast<double>(last.detail.bytes_by_part.calibration);
         r.resident_bytes_peak = static_cast<double>(resident_bytes_peak);
     }
     if (steps != 0) {

@@ -46,6 +46,7 @@ std::string to_json(const std::vector<row>& rows) {
                        {"mass_recall", value(r.mass_recall)},
                        {"kept_bytes", value(r.kept_bytes)},
                        {"bytes_per_entry", value(r.bytes_per_entry)},
+                       {"calibration_bytes", value(r.calibration_bytes)},
                        {"resident_bytes_peak", value(r.resident_bytes_peak)},
                        {"read_bytes_per_token", value(r.read_bytes_per_token)},
                        {"useful_bytes_per_token", value(r.useful_bytes_per_token)},

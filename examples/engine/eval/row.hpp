@@ -38,7 +38,8 @@ struct row {
     std::optional<double> kept_bytes; ///< of the entries the policy still has, as they are stored
     std::optional<double>
         bytes_per_entry; ///< of one KV head; headers and whatever else records hold included
-    std::optional<double> resident_bytes_peak; ///< DRAM of the cache
+    std::optional<double> calibration_bytes;   ///< DRAM of what was fitted to the model: bases, gates
+    std::optional<double> resident_bytes_peak; ///< DRAM of the cache, these included
     std::optional<double> read_bytes_per_token;
     std::optional<double> useful_bytes_per_token;
     std::optional<double> reads_per_token;

@@ -34,9 +34,9 @@ cache_stats stats_of(const kvtl::statistics& s, const kvtl::io_facts& facts) {
     out.mean_read_entries = s.mean_read_entries();
     out.storage_bytes = s.storage_bytes;
     const kvtl::memory_parts& p = s.bytes_by_part;
-    out.bytes_by_part = {{"index", p.index},     {"metadata", p.metadata}, {"window", p.window},
-                         {"buffers", p.buffers}, {"tails", p.tails},       {"scratch", p.scratch},
-                         {"frames", p.frames}};
+    out.bytes_by_part = {
+        {"index", p.index}, {"metadata", p.metadata}, {"window", p.window}, {"buffers", p.buffers},
+        {"tails", p.tails}, {"scratch", p.scratch},   {"frames", p.frames}, {"calibration", p.calibration}};
     out.io = facts.name == std::string_view("in_memory")    ? "memory"
              : facts.name == std::string_view("posix_file") ? "posix"
                                                             : "uring";
@@ -68,9 +68,10 @@ kvtl::result<std::string> find_trained(const cache_options& o, std::uint32_t kin
     char text[200];
     if (valid.empty())
         std::snprintf(text, sizeof text,
-                      "no bases with gates ship for this model (bench/train_gates trains some)");
+                      "no trained bases ship for this model (bench/train_gates trains some)");
     else
-        std::snprintf(text, sizeof text, "no gates of compressor.rate %g ship for this model; valid: %.100s",
+        std::snprintf(text, sizeof text,
+                      "no trained bases of compressor.rate %g ship for this model; valid: %.100s",
                       static_cast<double>(rate), valid.c_str());
     return kvtl::error(kvtl::errc::unsupported, "--gates: policy " + o.policy + " needs a file: " + text);
 }

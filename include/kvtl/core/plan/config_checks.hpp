@@ -117,7 +117,7 @@ struct memory_notes {
                        " needs at least " + std::to_string(least) + " with " + notes.with + ":";
     const auto line = [&text](const char* name, std::size_t bytes, const char* note) {
         char row[200];
-        std::snprintf(row, sizeof row, "\n  %-9s %12zu bytes%s", name, bytes, note);
+        std::snprintf(row, sizeof row, "\n  %-11s %12zu bytes%s", name, bytes, note);
         text += row;
     };
     line("index", m.index, "");
@@ -127,6 +127,7 @@ struct memory_notes {
     line("tails", m.tails, "");
     line("scratch", m.scratch, "");
     line("frames", m.frames, notes.frames);
+    line("calibration", m.calibration, "");
     return {errc::bound_too_small, text + notes.last};
 }
 

@@ -138,7 +138,7 @@ template <class Preset, class Geometry> class planner {
                                              std::uint32_t frames) {
         memory_parts& m = a.parts;
         m = {};
-        m.index = a.calibration_bytes;
+        m.calibration = a.calibration_bytes;
         if constexpr (types::drops) a.rows.measure(c, blocks, m);
         if constexpr (types::retrieves) unit_sizes<types>::measure(a.plan, frames, a.page_bytes, m);
         std::size_t lent = m.tails + m.frames;

@@ -1,0 +1,134 @@
+// The bases and gates that ship with the embedded model: found by its fingerprint and a rate, refused for another one, of
+// the size that they promise, and better than bases without training at the same bytes.
+// SPDX-License-Identifier: MIT
+#include "fingerprint.hpp"
+#include "gguf.hpp"
+#include "kv_cache.hpp"
+#include "model.hpp"
+#include "thread_pool.hpp"
+#include "tokenizer.hpp"
+#include "transformer.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+using namespace engine;
+
+namespace {
+
+const std::string data_folder = std::string(KVTL_SOURCE_DIR) + "/examples/data/";
+
+struct tiny {
+    gguf_file file{data_folder + "tiny-2k.gguf"};
+    model weights{file};
+    tokenizer words{file};
+    thread_pool pool{2};
+
+    cache_options options(const std::string& policy, const std::string& rate) const {
+        cache_options o;
+        o.policy = policy;
+        o.shape = weights.hyper().shape;
+        o.max_tokens = o.attend_tokens = 1024;
+        o.memory_bytes = std::size_t{24} << 20;
+        o.calibration = KVTL_CALIBRATION_FILE; // written by the fixture
+        o.fingerprint = fingerprint_of(weights);
+        o.rope_frequencies.assign(weights.rope_frequencies().begin(), weights.rope_frequencies().end());
+        o.rope_neighbours = weights.hyper().pairing == rope_pairing::neighbours;
+        o.io = "memory";
+        if (!rate.empty()) o.settings.push_back({policy, "compressor", "rate", rate});
+        return o;
+    }
+};
+
+std::string refusal(const cache_options& o) {
+    const auto opened = open_cache(o);
+    return opened.ok() ? "opened" : opened.error().message;
+}
+
+struct outcome {
+    std::vector<std::vector<double>> log_p; ///< of every decoded token
+    double bytes = 0;                       ///< of an entry of a KV head
+};
+outcome read(tiny& t, const cache_options& o) {
+    std::ifstream in(data_folder + "prose.txt");
+    std::string text{std::istreambuf_iterator<char>(in), {}};
+    text.resize(2600);
+    std::size_t at = 300;
+    for (const char* fact : {"The secret code of Orvane is 31047. ", "The secret code of Tilbec is 58219. ",
+                             "The secret code of Marluk is 90326. "})
+        text.insert(at = text.find(". ", at + 500) + 2, fact);
+    text = text.substr(0, text.find(". ", 2200) + 2);
+    for (const char* name : {"Tilbec is 58219. ", "Orvane is 31047. ", "Marluk is 90326. "})
+        text += std::string("Question: What is the secret code of ") + std::string(name).substr(0, 6) +
+                "? Answer: The secret code of " + name;
+    const auto ids = t.words.encode(text);
+    const std::size_t prompt = ids.size() - 100; // the questions and their answers are decoded
+    auto opened = open_cache(o);
+    REQUIRE_MESSAGE(opened.ok(), (opened.ok() ? std::string() : opened.error().message));
+    transformer run(t.weights, **opened, t.pool);
+    run.begin();
+    auto logits = run.prefill({ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(prompt)});
+    outcome out;
+    for (std::size_t i = prompt; i < ids.size(); ++i) {
+        double sum = 0;
+        for (const float x : logits) sum += std::exp(static_cast<double>(x));
+        auto& row = out.log_p.emplace_back();
+        for (const float x : logits) row.push_back(static_cast<double>(x) - std::log(sum));
+        logits = run.step(ids[i]);
+    }
+    const auto shape = o.shape;
+    out.bytes = static_cast<double>((*opened)->stats().detail.kept_bytes) /
+                static_cast<double>(ids.size() * shape.layers * shape.kv_heads);
+    return out;
+}
+double kl(const outcome& full, const outcome& other) {
+    double sum = 0;
+    for (std::size_t i = 0; i < full.log_p.size(); ++i)
+        for (std::size_t w = 0; w < full.log_p[i].size(); ++w)
+            sum += std::exp(full.log_p[i][w]) * (full.log_p[i][w] - other.log_p[i][w]);
+    return sum / static_cast<double>(full.log_p.size());
+}
+
+} // namespace
+
+TEST_CASE("trained gates are found by the model's fingerprint and a rate, and by nothing else") {
+    tiny t;
+    CHECK(refusal(t.options("dynakv_lr", "")) == "opened");
+    CHECK(refusal(t.options("dynakv_lr", "0.2")) == "opened");
+    CHECK(refusal(t.options("snapkv_layer_then_dynakv_lr", "")) == "opened");
+    CHECK(refusal(t.options("dynakv_lr", "0.33")) == "--gates: policy dynakv_lr needs a file: no trained "
+                                                     "bases of compressor.rate 0.33 ship for this model; "
+                                                     "valid: 0.2");
+    auto other = t.options("dynakv_lr", "");
+    ++other.fingerprint;
+    CHECK(refusal(other) == "--gates: policy dynakv_lr needs a file: no trained bases ship for this model "
+                            "(bench/train_gates trains some)");
+    auto wrong = t.options("dynakv_lr", "");
+    wrong.gates = data_folder + "prose.txt";
+    CHECK(refusal(wrong).find("is not a calibration file of kvtl") != std::string::npos);
+    wrong.gates = KVTL_CALIBRATION_FILE;
+    CHECK(refusal(wrong).find("has no section gated_keys, gated_values") != std::string::npos);
+}
+
+TEST_CASE("trained gates keep what their rate says, and do better on a hidden fact than one rank without "
+          "training") {
+    tiny t;
+    const outcome full = read(t, t.options("full", ""));
+    const outcome gated = read(t, t.options("dynakv_lr", "0.2"));
+    // Of an entry of a head: rate * 64 coefficients of key and of value, half of the headers, and a few plain rows.
+    const double coefficients = 2 * 64 * 2 * 0.2, plain = 36.0 / 700 * 256;
+    CHECK(gated.bytes > coefficients * 0.85);
+    CHECK(gated.bytes < coefficients * 1.15 + 4 + plain);
+    // One rank for all, of the same bytes.
+    char rate[16];
+    std::snprintf(rate, sizeof rate, "%g", (gated.bytes - plain - 2) / 256);
+    const outcome fixed = read(t, t.options("palu", rate));
+    MESSAGE(gated.bytes << " bytes, KL " << kl(full, gated) << "; palu at " << rate << " " << fixed.bytes
+                        << " bytes, KL " << kl(full, fixed));
+    CHECK(kl(full, gated) < kl(full, fixed));
+}
