@@ -68,17 +68,25 @@ class position_table {
         }
         using F = simd::floats<simd::default_arch>;
         constexpr std::size_t lane_count = simd::floats_per_register<simd::default_arch>;
-        for (std::size_t i = 0; i < pairs_; i += lane_count) {
-            const std::size_t n = std::min(lane_count, pairs_ - i);
-            const auto get = [n](const float* p) { return simd::load_part<simd::default_arch>(p, n); };
+        const auto some = [&](std::size_t i, auto get, auto put) __attribute__((always_inline)) {
             const F cl = get(low + i), sl = get(low + pairs_ + i), ch = get(high + i),
                     sh = get(high + pairs_ + i);
             const F c = ch * cl - sh * sl;
             const F s = (sh * cl + ch * sl) * F(static_cast<float>(Sign));
             const F a = get(x + i), b = get(x + pairs_ + i);
-            simd::store_part<simd::default_arch>(x + i, a * c - b * s, n);
-            simd::store_part<simd::default_arch>(x + pairs_ + i, b * c + a * s, n);
-        }
+            put(x + i, a * c - b * s);
+            put(x + pairs_ + i, b * c + a * s);
+        };
+        // Whole registers apart: what is stored under a mask cannot be loaded again without waiting for it.
+        std::size_t i = 0;
+        for (; i + lane_count <= pairs_; i += lane_count)
+            some(
+                i, [](const float* p) { return simd::load<simd::default_arch>(p); },
+                [](float* p, const F& v) { simd::store<simd::default_arch>(p, v); });
+        if (const std::size_t n = pairs_ - i; n != 0)
+            some(
+                i, [n](const float* p) { return simd::load_part<simd::default_arch>(p, n); },
+                [n](float* p, const F& v) { simd::store_part<simd::default_arch>(p, v, n); });
     }
 
     float* table_ = nullptr;
