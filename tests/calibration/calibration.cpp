@@ -39,7 +39,8 @@ struct sample {
     std::vector<std::uint32_t> channels = {0, 1, 1, 0, 1, 0, 0, 1};
     std::vector<float> map = oracle::normal_values(16 * 16, 4);
     std::vector<float> joint_keys = oracle::normal_values(2 * 8 * 8, 5),
-                       head_values = oracle::normal_values(2 * 2 * 4 * 4, 6);
+                       head_values = oracle::normal_values(2 * 2 * 4 * 4, 6),
+                       gated = oracle::normal_values(2 * 25 * 8, 7);
 
     void write(const std::string& path, std::uint64_t id = fingerprint, bool of_entries = false) const {
         calibration_writer out(small, id);
@@ -53,6 +54,10 @@ struct sample {
             REQUIRE(out.add(kind::joint_values, 8, joint_keys));
             REQUIRE(out.add(kind::head_keys, 4, head_values, true));
             REQUIRE(out.add(kind::head_values, 4, head_values));
+            REQUIRE(out.add_gated(kind::gated_keys, gated, 0.25F));
+            REQUIRE(out.add_gated(kind::gated_values, gated, 0.25F));
+            REQUIRE(out.add(kind::prefix_keys, 4, head_values));
+            REQUIRE(out.add(kind::prefix_values, 4, head_values));
         }
         REQUIRE(out.write(path));
     }
@@ -101,6 +106,18 @@ TEST_CASE("every section comes back where it belongs") {
     CHECK(v.basis(kind::joint_keys, 1, 0).count == 8);
     CHECK(v.basis(kind::joint_keys, 1, 0).row(7)[3] == s.joint_keys[64 + 7 * 8 + 3]);
     CHECK(v.basis(kind::head_values, 1, 1).row(2)[1] == s.head_values[3 * 16 + 2 * 4 + 1]);
+    CHECK(v.rate(kind::gated_keys) == 0.25F);
+    CHECK(v.rate(kind::prefix_keys) == 0.0F);
+    CHECK(v.basis(kind::prefix_values, 1, 1).row(2)[1] == s.head_values[3 * 16 + 2 * 4 + 1]);
+    const gated_basis gated = v.gated(kind::gated_values, 1);
+    for (std::size_t j = 0; j < 8; ++j)
+        for (std::size_t i = 0; i < 8; ++i) {
+            CHECK(gated.project.row(j)[i] == s.gated[25 * 8 + j * 8 + i]);
+            CHECK(gated.rebuild.row(j)[i] == s.gated[25 * 8 + (8 + j) * 8 + i]);
+            CHECK(gated.gate.row(j)[i] == s.gated[25 * 8 + (16 + j) * 8 + i]);
+            CHECK(gated.bias[i] == s.gated[25 * 8 + 24 * 8 + i]);
+        }
+    CHECK(v.check_inverse(kind::gated_values).code() == errc::file_refused); // random numbers invert nothing
     for (std::uint32_t l = 0; l < 2; ++l) {
         REQUIRE(v.adapter(l).count == 3);
         REQUIRE(v.adapter(l).dim == 8);
