@@ -159,11 +159,12 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
 
         void score(const float* q, std::size_t q_stride, std::size_t group, const records_view& keys,
                    std::uint32_t head, float* out, std::size_t out_stride) const noexcept {
-            rebuild_head(keys, sizeof(std::uint32_t), keys_.rebuild, head, [&](std::size_t i, float* x) {
-                turns_.turn(x, position_of(keys.record(i)));
-                for (std::size_t g = 0; g < group; ++g)
-                    out[g * out_stride + i] = simd::dot(q + g * q_stride, x, shape_.dim);
-            });
+            rebuild_head(keys, sizeof(std::uint32_t), keys_.rebuild, head,
+                         [&](std::size_t first, const rows_view<float>& some, float* x) {
+                             for (std::size_t i = 0; i < some.count; ++i)
+                                 turns_.turn(x + i * some.stride, position_of(keys.record(first + i)));
+                             simd::dot_group(q, group, q_stride, some, out + first, out_stride);
+                         });
         }
         void accumulate(const float* weight, std::size_t group, const records_view& values,
                         std::uint32_t head, float* acc, std::size_t acc_stride) const noexcept {
@@ -279,26 +280,33 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
             return end;
         }
 
-        /// visit(i, x) for one head of every record, x: (D) before RoPE.
+        /// visit(first, x, where x is) for one head of a few records from `first` on, x: (n, D) before RoPE.
         template <class Visit>
         void rebuild_head(const records_view& records, std::size_t at, const rows_view<float>& basis,
                           std::uint32_t head, Visit&& visit) const noexcept {
             constexpr std::size_t at_once = 4;
             alignas(64) std::array<float, at_once * most_dim> x;
+            // Side by side: rows a page apart would stand in each other's way in the cache.
+            const std::size_t stride = (shape_.dim + 15) / 16 * 16;
             std::array<simd::coefficient_row<coefficient>, at_once> rows;
             for (std::size_t first = 0; first < records.count; first += at_once) {
                 const std::size_t n = std::min(at_once, records.count - first);
                 for (std::size_t i = 0; i < n; ++i)
                     rows[i] = row_of(records.record(first + i), at, joint ? 0 : head);
-                simd::combine_rows(rows.data(), n, columns(basis, head), x.data(), most_dim);
-                for (std::size_t i = 0; i < n; ++i) visit(first + i, x.data() + i * most_dim);
+                simd::combine_rows(rows.data(), n, columns(basis, head), x.data(), stride);
+                visit(first, rows_view<float>{x.data(), n, shape_.dim, stride}, x.data());
             }
         }
+        /// visit(i, head, x) for every head of every record.
         template <class Visit>
         void rebuild(const records_view& records, std::size_t at, const rows_view<float>& basis,
                      Visit&& visit) const noexcept {
             for (std::uint32_t head = 0; head < shape_.heads; ++head)
-                rebuild_head(records, at, basis, head, [&](std::size_t i, float* x) { visit(i, head, x); });
+                rebuild_head(records, at, basis, head,
+                             [&](std::size_t first, const rows_view<float>& some, float* x) {
+                                 for (std::size_t i = 0; i < some.count; ++i)
+                                     visit(first + i, head, x + i * some.stride);
+                             });
         }
 
         record_shape shape_{};
