@@ -72,7 +72,7 @@ TEST_CASE_TEMPLATE("floats are rounded as the scalar reference says", E, kvtl::f
 
 TEST_CASE_TEMPLATE("partial loads fill with zero, partial stores leave neighbours alone", E, float, kvtl::f16,
                    kvtl::bf16) {
-    for (std::size_t n = 0; n < lane_count; ++n) {
+    for (std::size_t n = 0; n <= lane_count; ++n) {
         // Heap blocks of exactly n elements: an address sanitizer sees any step beyond.
         const std::vector<E> in = oracle::normal_values<E>(n, 11 + n);
         float out[lane_count];

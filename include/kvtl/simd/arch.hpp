@@ -16,6 +16,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 // gcc 12 reports the deliberately undefined registers of its own AVX-512 header wherever they are inlined.
 #if defined(__GNUC__) && !defined(__clang__)
@@ -46,6 +47,13 @@ template <class Arch> inline constexpr std::size_t floats_per_register = floats<
 
 /// These must become part of the kernel's loop: a call per register costs more than the work.
 #define KVTL_SIMD_INLINE [[gnu::always_inline]] inline
+
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+/// The mask of the first n <= 16 lanes.
+KVTL_SIMD_INLINE __mmask16 first_lanes(std::size_t n) noexcept {
+    return static_cast<__mmask16>((1U << n) - 1);
+}
+#endif
 
 // --------------------------------------------------------------------------------------------------- loads
 
@@ -122,8 +130,22 @@ template <class Arch> KVTL_SIMD_INLINE floats<Arch> load(const f16* p) noexcept 
     return load<Arch>(wide);
 }
 
-/// The first `n` < floats_per_register elements, zeros behind them. Never reads beyond p[n - 1].
+/// The first `n` <= floats_per_register elements, zeros behind them. Never reads beyond p[n - 1].
 template <class Arch, element E> KVTL_SIMD_INLINE floats<Arch> load_part(const E* p, std::size_t n) noexcept {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    if constexpr (std::derived_from<Arch, xsimd::avx512bw>) {
+        const __mmask16 first = first_lanes(n);
+        if constexpr (std::is_same_v<E, float>)
+            return _mm512_maskz_loadu_ps(first, p);
+        else {
+            const __m256i half = _mm256_maskz_loadu_epi16(first, p);
+            if constexpr (std::is_same_v<E, f16>)
+                return _mm512_cvtph_ps(half);
+            else
+                return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+        }
+    }
+#endif
     E whole[floats_per_register<Arch>] = {};
     for (std::size_t i = 0; i < n; ++i) whole[i] = p[i];
     return load<Arch>(whole);
@@ -222,9 +244,19 @@ template <class Arch> KVTL_SIMD_INLINE void store(f16* p, const floats<Arch>& x)
     for (std::size_t i = 0; i < floats_per_register<Arch>; ++i) p[i] = from_float<f16>(wide[i]);
 }
 
-/// Writes the first `n` < floats_per_register elements and touches nothing behind them.
+/// Writes the first `n` <= floats_per_register elements and touches nothing behind them.
 template <class Arch, element E>
 KVTL_SIMD_INLINE void store_part(E* p, const floats<Arch>& x, std::size_t n) noexcept {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    if constexpr (std::derived_from<Arch, xsimd::avx512bw> && !std::is_same_v<E, bf16>) {
+        const __mmask16 first = first_lanes(n);
+        if constexpr (std::is_same_v<E, float>)
+            _mm512_mask_storeu_ps(p, first, x);
+        else
+            _mm256_mask_storeu_epi16(p, first, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+        return;
+    }
+#endif
     E whole[floats_per_register<Arch>];
     store<Arch>(whole, x);
     for (std::size_t i = 0; i < n; ++i) p[i] = whole[i];

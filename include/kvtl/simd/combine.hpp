@@ -95,34 +95,61 @@ inline void combine_rows(const coefficient_row<E>* rows, std::size_t n, rows_vie
                                            out_stride);
 }
 
+namespace detail {
+
+/// Columns [column, column + columns) of the sums of G queries; columns is at most B registers.
+template <class Arch, std::size_t B, std::size_t G, element E>
+inline void spectral_block(const float* weight, std::size_t weight_stride, const coefficient_row<E>* rows,
+                           std::size_t n, std::size_t column, std::size_t columns, float* sums,
+                           std::size_t sums_stride) noexcept {
+    using F = floats<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
+    F sum[G * B];
+    unrolled<G * B>([&](auto i) { sum[i] = F(0.0F); });
+    for (std::size_t i = 0; i < n; ++i) {
+        if (rows[i].count <= column) continue;
+        const E* c = rows[i].data + column;
+        const std::size_t there = rows[i].count - column;
+        F x[B];
+        if (there >= B * lane_count)
+            unrolled<B>([&](auto b) { x[b] = keep<Arch>(load<Arch>(c + b * lane_count)); });
+        else
+            unrolled<B>([&](auto b) {
+                const std::size_t at = b * lane_count;
+                x[b] = at >= there ? F(0.0F) : load_part<Arch>(c + at, std::min(lane_count, there - at));
+            });
+        unrolled<G>([&](auto g) {
+            const F w = keep<Arch>(F(weight[g * weight_stride + i]));
+            unrolled<B>([&](auto b) { sum[g * B + b] = fma<Arch>(w, x[b], sum[g * B + b]); });
+        });
+    }
+    unrolled<G>([&](auto g) {
+        alignas(64) float part[B * lane_count];
+        unrolled<B>([&](auto b) { store<Arch>(part + b * lane_count, sum[g * B + b]); });
+        float* out = sums + g * sums_stride;
+        for (std::size_t r = 0; r < columns; ++r) out[r] += part[r];
+    });
+}
+
+} // namespace detail
+
 /// sums[g * sums_stride + r] += sum over i of weight[g * weight_stride + i] * coefficient[i][first + r], for r < depth.
 template <class Arch = default_arch, element E>
 inline void spectral_sums(const float* weight, std::size_t group, std::size_t weight_stride,
                           const coefficient_row<E>* rows, std::size_t n, std::size_t first, std::size_t depth,
                           float* sums, std::size_t sums_stride) noexcept {
-    using F = floats<Arch>;
-    constexpr std::size_t lane_count = floats_per_register<Arch>;
-    for (std::size_t i = 0; i < n; ++i) {
-        if (rows[i].count <= first) continue;
-        const E* c = rows[i].data + first;
-        const std::size_t count = std::min<std::size_t>(depth, rows[i].count - first);
-        std::size_t r = 0;
-        for (; r + lane_count <= count; r += lane_count) {
-            const F x = load<Arch>(c + r);
-            for (std::size_t g = 0; g < group; ++g) {
-                float* sum = sums + g * sums_stride + r;
-                store<Arch>(sum, fma<Arch>(F(weight[g * weight_stride + i]), x, load<Arch>(sum)));
-            }
-        }
-        if (const std::size_t rest = count - r; rest != 0) {
-            const F x = load_part<Arch>(c + r, rest);
-            for (std::size_t g = 0; g < group; ++g) {
-                float* sum = sums + g * sums_stride + r;
-                store_part<Arch>(
-                    sum, fma<Arch>(F(weight[g * weight_stride + i]), x, load_part<Arch>(sum, rest)), rest);
-            }
-        }
-    }
+    constexpr std::size_t B = floats_per_register<Arch> == 8 ? 2 : 4; // as above
+    constexpr std::size_t width = B * floats_per_register<Arch>;
+    const auto sweep = [&](auto queries, std::size_t g) {
+        for (std::size_t r = 0; r < depth; r += width)
+            detail::spectral_block<Arch, B, decltype(queries)::value>(
+                weight + g * weight_stride, weight_stride, rows, n, first + r, std::min(width, depth - r),
+                sums + g * sums_stride + r, sums_stride);
+    };
+    std::size_t g = 0;
+    for (; g + 4 <= group; g += 4) sweep(constant<4>{}, g);
+    if (group - g >= 2) sweep(constant<2>{}, g), g += 2;
+    if (g < group) sweep(constant<1>{}, g);
 }
 
 }}} // namespace kvtl::v0::simd
