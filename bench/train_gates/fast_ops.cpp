@@ -520,6 +520,111 @@ extern "C" void ce(bf* lg, const int64_t* tgt, const float* wt, float* nll, int 
     }
 }
 
+// Inclusive sums of 16 lanes.
+static inline __m512 running_sum(__m512 x) {
+    const __m512i zero = _mm512_setzero_si512();
+    __m512i s = _mm512_castps_si512(x);
+    const auto add = [&](__m512i moved) {
+        s = _mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(s), _mm512_castsi512_ps(moved)));
+    };
+    add(_mm512_alignr_epi32(s, zero, 15));
+    add(_mm512_alignr_epi32(s, zero, 14));
+    add(_mm512_alignr_epi32(s, zero, 12));
+    add(_mm512_alignr_epi32(s, zero, 8));
+    return _mm512_castsi512_ps(s);
+}
+static inline __m512 backwards(__m512 x) {
+    return _mm512_permutexvar_ps(_mm512_set_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), x);
+}
+
+// p = softmax(logits + bias), in place; m = flip(running sum of p); y = c m, or with `hard` c where m > tau and 0 elsewhere.
+// totals: sum of m, number of m > tau.
+// logits [N,n] f32, c, y [N,n] bf16, n a multiple of 16.
+extern "C" void gate_fwd(float* logits, const float* bias, const bf* c, bf* y, float tau, int hard,
+                         double* totals, int N, int n) {
+    double soft = 0, kept = 0;
+#pragma omp parallel for schedule(static) reduction(+ : soft, kept)
+    for (int row = 0; row < N; row++) {
+        float* l = logits + (size_t)row * n;
+        const size_t at = (size_t)row * n;
+        __m512 most = _mm512_set1_ps(-INFINITY), total = _mm512_setzero_ps();
+        for (int i = 0; i < n; i += 16) {
+            const __m512 x = _mm512_add_ps(_mm512_loadu_ps(l + i), _mm512_loadu_ps(bias + i));
+            _mm512_storeu_ps(l + i, x);
+            most = _mm512_max_ps(most, x);
+        }
+        most = _mm512_set1_ps(_mm512_reduce_max_ps(most));
+        for (int i = 0; i < n; i += 16) {
+            const __m512 e = exp2v(
+                _mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(l + i), most), _mm512_set1_ps(1.44269504f)));
+            _mm512_storeu_ps(l + i, e);
+            total = _mm512_add_ps(total, e);
+        }
+        const __m512 share = _mm512_set1_ps(1.f / _mm512_reduce_add_ps(total));
+        float before = 0;
+        __m512 sum = _mm512_setzero_ps();
+        for (int i = 0; i < n; i += 16) {
+            const __m512 p = _mm512_mul_ps(_mm512_loadu_ps(l + i), share);
+            _mm512_storeu_ps(l + i, p);
+            const __m512 s = _mm512_add_ps(running_sum(p), _mm512_set1_ps(before)), m = backwards(s);
+            before = _mm512_cvtss_f32(m); // the last lane of s
+            sum = _mm512_add_ps(sum, m);
+            const __mmask16 stays = _mm512_cmp_ps_mask(m, _mm512_set1_ps(tau), _CMP_GT_OQ);
+            kept += __builtin_popcount(stays);
+            const __m512 by = hard ? _mm512_maskz_mov_ps(stays, _mm512_set1_ps(1.f)) : m;
+            st16(y + at + n - 16 - i, _mm512_mul_ps(by, ld16(c + at + n - 16 - i)));
+        }
+        soft += _mm512_reduce_add_ps(sum);
+    }
+    totals[0] = soft;
+    totals[1] = kept;
+}
+
+// From gy, the gradient of y, and gm, that of every m: dl [N,n] bf16 of the logits, dc [N,n] f32 of c by way of y alone,
+// db [n] added to. A hard mask passes its gradient on as if it were m.
+extern "C" void gate_bwd(const float* p, const bf* c, const bf* gy, float gm, float tau, int hard, bf* dl,
+                         float* dc, float* db, int N, int n) {
+#pragma omp parallel
+    {
+        float* own = (float*)alloca(n * 4 + 64);
+        float* dp = (float*)alloca(n * 4 + 64);
+        memset(own, 0, n * 4);
+#pragma omp for schedule(static)
+        for (int row = 0; row < N; row++) {
+            const size_t at = (size_t)row * n;
+            float before = 0;
+            for (int i = 0; i < n; i += 16) { // m again
+                const __m512 s =
+                    _mm512_add_ps(running_sum(_mm512_loadu_ps(p + at + i)), _mm512_set1_ps(before));
+                __m512 m = backwards(s);
+                before = _mm512_cvtss_f32(m);
+                if (hard)
+                    m = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(m, _mm512_set1_ps(tau), _CMP_GT_OQ),
+                                            _mm512_set1_ps(1.f));
+                _mm512_storeu_ps(dc + at + n - 16 - i, _mm512_mul_ps(m, ld16(gy + at + n - 16 - i)));
+            }
+            before = 0;
+            __m512 dot = _mm512_setzero_ps();
+            for (int j = 0; j < n; j += 16) { // the gradient of p_i is the sum of those of m_j, j < n - i
+                const __m512 dm = _mm512_fmadd_ps(ld16(gy + at + j), ld16(c + at + j), _mm512_set1_ps(gm));
+                const __m512 s = _mm512_add_ps(running_sum(dm), _mm512_set1_ps(before)), d = backwards(s);
+                before = _mm512_cvtss_f32(d);
+                _mm512_storeu_ps(dp + n - 16 - j, d);
+                dot = _mm512_fmadd_ps(d, _mm512_loadu_ps(p + at + n - 16 - j), dot);
+            }
+            const __m512 mean = _mm512_set1_ps(_mm512_reduce_add_ps(dot));
+            for (int i = 0; i < n; i += 16) {
+                const __m512 d =
+                    _mm512_mul_ps(_mm512_loadu_ps(p + at + i), _mm512_sub_ps(_mm512_loadu_ps(dp + i), mean));
+                st16(dl + at + i, d);
+                _mm512_storeu_ps(own + i, _mm512_add_ps(_mm512_loadu_ps(own + i), d));
+            }
+        }
+#pragma omp critical
+        for (int i = 0; i < n; i++) db[i] += own[i];
+    }
+}
+
 // C = A B^T, A [M,K], B [N,K] bf16, to f32 (cf) or to bf16 (cb). All extents are multiples of 32.
 extern "C" void product(const bf* a, const bf* b, float* cf, bf* cb, int M, int N, int K) {
     uint32_t* packed = (uint32_t*)aligned_alloc(64, (size_t)N * K * 2);

@@ -41,9 +41,8 @@ def write(path, kv, tensors):
             f.write(b + b"\0" * (-len(b) % ALIGN))
 
 
-def read(path):
-    """-> (metadata dict, {name: array})"""
-    d = open(path, "rb").read()
+def _parse(d):
+    """-> (metadata dict, [(name, dims, type, byte offset)])"""
     p = 0
 
     def num(f):
@@ -81,8 +80,24 @@ def read(path):
         dims = [num("<Q") for _ in range(nd)]
         info.append((name, dims, num("<I"), num("<Q")))
     base = (p + ALIGN - 1) // ALIGN * ALIGN
-    out = {}
-    for name, dims, t, off in info:
-        n = int(np.prod(dims))
-        out[name] = np.frombuffer(d, dtype={0: "<f4", 1: "<f2"}[t], count=n, offset=base + off).reshape(dims[::-1])
-    return kv, out
+    return kv, [(name, dims, t, base + off) for name, dims, t, off in info]
+
+
+TYPES = {0: "<f4", 1: "<f2"}
+
+
+def read(path):
+    """-> (metadata dict, {name: array})"""
+    d = open(path, "rb").read()
+    kv, info = _parse(d)
+    return kv, {name: np.frombuffer(d, TYPES[t], int(np.prod(dims)), at).reshape(dims[::-1]) for name, dims, t, at in info}
+
+
+def with_tensors(path, source, tensors):
+    """Writes the file `source` once more with other numbers: {name: array} of all its tensors, in their shapes."""
+    d = bytearray(open(source, "rb").read())
+    for name, dims, t, at in _parse(d)[1]:
+        data = np.ascontiguousarray(tensors[name], TYPES[t])
+        assert data.shape == tuple(dims[::-1]), name
+        d[at:at + data.nbytes] = data.tobytes()
+    open(path, "wb").write(d)

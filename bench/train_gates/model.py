@@ -46,7 +46,7 @@ class Linear(torch.autograd.Function):
     """x w^T of any float types, multiplied in bf16; the result has the type `to`."""
     @staticmethod
     def forward(ctx, x, w, to):
-        bf = torch.bfloat16
+        bf, ctx.of = torch.bfloat16, x.dtype
         x, wb = x.to(bf), w.to(bf)
         ctx.save_for_backward(x, wb)
         return product(x, wb, to)
@@ -55,13 +55,38 @@ class Linear(torch.autograd.Function):
     def backward(ctx, g):
         x, w = ctx.saved_tensors
         g = g.to(torch.bfloat16)
-        gx = product(g, w.t(), torch.float32) if ctx.needs_input_grad[0] else None
+        gx = product(g, w.t(), ctx.of) if ctx.needs_input_grad[0] else None
         gw = product(g.t(), x.t(), torch.float32) if ctx.needs_input_grad[1] else None
         return gx, gw, None
 
 
 def linear(x, w, to=torch.bfloat16):
     return Linear.apply(x, w, to)
+
+
+class Gate(torch.autograd.Function):
+    """c [N,n] bf16, w [n,n], b [n] -> c * m bf16, the mean of m, the share of m > tau; m = flip(cumsum(softmax(c w + b))).
+    With `hard` c * (m > tau), whose gradient is passed on as if it were m."""
+    @staticmethod
+    def forward(ctx, c, w, b, tau, hard):
+        N, n = c.shape
+        p, y, wt = product(c, w.t().to(torch.bfloat16), torch.float32), torch.empty_like(c), w.to(torch.bfloat16)
+        totals = (ctypes.c_double * 2)()
+        LIB.gate_fwd(ptr(p), ptr(b.contiguous()), ptr(c), ptr(y), ctypes.c_float(tau), int(hard), totals, N, n)
+        ctx.how = ctypes.c_float(tau), int(hard)
+        ctx.save_for_backward(p, c, wt)
+        kept = torch.tensor(totals[1] / (N * n))
+        ctx.mark_non_differentiable(kept)
+        return y, torch.tensor(totals[0] / (N * n)), kept
+
+    @staticmethod
+    def backward(ctx, gy, gm, _):
+        p, c, w = ctx.saved_tensors
+        N, n = c.shape
+        dl, dc, db = torch.empty_like(c), torch.empty(N, n), torch.zeros(n)
+        LIB.gate_bwd(ptr(p), ptr(c), ptr(gy.contiguous()), ctypes.c_float(float(gm) / (N * n)), *ctx.how, ptr(dl), ptr(dc), ptr(db), N, n)
+        dc += product(dl, w, torch.float32)
+        return dc.to(torch.bfloat16), product(c.t(), dl.t(), torch.float32), db, None, None
 
 
 class AddNorm(torch.autograd.Function):
@@ -165,7 +190,7 @@ class Llama(nn.Module):
     def __init__(self, c):
         super().__init__()
         self.c = c
-        self.cache = None   # cache(layer, k, v) -> k, v: [N, KV * head_dim] f32 each, keys before RoPE
+        self.cache = None   # cache(layer, k, v) -> k, v: [N, KV * head_dim] each, keys before RoPE
         P = lambda o, i, s: nn.Parameter(torch.randn(o, i) * s)
         s, so = 0.02, 0.02 / math.sqrt(2 * c.layers)
         self.emb = P(c.vocab, c.d, s)
@@ -220,7 +245,7 @@ class Llama(nn.Module):
             return qkv
         n = self.c.kv * self.c.hd
         q, k, v = qkv.split((self.c.heads * self.c.hd, n, n), 1)
-        k, v = self.cache(l, k.float(), v.float())
+        k, v = self.cache(l, k, v)
         return torch.cat((q, k.to(q.dtype), v.to(q.dtype)), 1)
 
     def addnorm(self, x, o, w):
@@ -237,6 +262,15 @@ class Llama(nn.Module):
             return CE.apply(lg, tgt.reshape(-1).contiguous(), wt.reshape(-1).contiguous())
         nll = F.cross_entropy(lg.float(), tgt.reshape(-1), reduction="none")
         return (nll * wt.reshape(-1)).sum(), nll.detach()
+
+
+def tensors(m):
+    """{name in a GGUF file: array}"""
+    own = lambda p: p.detach().numpy()
+    t = {"token_embd.weight": own(m.emb), "output_norm.weight": own(m.nf)}
+    for a, b in NAMES:
+        t.update(("blk.%d.%s.weight" % (l, b), own(p)) for l, p in enumerate(getattr(m, a)))
+    return t
 
 
 def load(path):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train bases and gates of the preset dynakv_lr for the model of a GGUF file, whose own weights stay as they are.
 
-  train.py --gguf MODEL --data DIR --rate .20 --tokens 4 --out gates-20.cal
+  train.py --gguf MODEL --data DIR --rate .20 --tokens 4 --out gates-20.cal [--model-out MODEL that is trained along]
 
 Eq. 1-9 of "DynaKV" (token-adaptive low-rank compression), for the keys before RoPE and for the values of every layer, all
 heads jointly: x~ = x U, p = softmax(x~ W + b), m = flip(cumsum(p)), x^ = (x~ * m) U^-1; loss = cross entropy + alpha R^2, R
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.nn as nn
 import calibration
+import gguf
 import model as M
 from tasks import Gen
 
@@ -24,9 +25,10 @@ TAU = .1
 
 class Gates(nn.Module):
     """What the cache does to keys (0) and values (1) of every layer."""
-    def __init__(self, start):
+    def __init__(self, start, mask):
         super().__init__()
         _, layers, n, _ = start.shape
+        self.mask = mask                                                  # "soft" or "hard"
         self.basis = nn.Parameter(start.clone())                          # (2, layers, n, n): x~ = x U
         self.weights = nn.Parameter(torch.zeros(2, layers, n, n))
         self.bias = nn.Parameter((-8.0 / n * torch.arange(n)).repeat(2, layers, 1))
@@ -41,12 +43,21 @@ class Gates(nn.Module):
         return self.one(0, layer, k), self.one(1, layer, v)
 
     def one(self, which, layer, x):
+        if M.LIB and not self.hard:
+            c = M.linear(x, self.basis[which, layer].t())
+            y, soft, kept = M.Gate.apply(c, self.weights[which, layer], self.bias[which, layer], TAU, self.mask == "hard")
+            self.soft.append(soft)
+            self.kept[which].append(kept)
+            return M.linear(y, self.inverse[which, layer].t())
         c = M.linear(x, self.basis[which, layer].t(), torch.float32)
         p = torch.softmax(M.linear(c, self.weights[which, layer].t(), torch.float32) + self.bias[which, layer], -1)
         m = torch.flip(torch.cumsum(p, -1), (-1,))
         self.soft.append(m.mean())
         self.kept[which].append((m.detach() > TAU).float().mean())
-        return M.linear(c * ((m > TAU).float() if self.hard else m), self.inverse[which, layer].t())
+        stays = (m > TAU).float()
+        if not self.hard:
+            stays = m + (stays - m).detach() if self.mask == "hard" else m
+        return M.linear(c * stays, self.inverse[which, layer].t())
 
     def file_of(self, which):
         """(layers, 3 n + 1, n) as calibration.write() has it."""
@@ -62,7 +73,7 @@ class Moments:
         self.sum = torch.zeros(2, layers, n, n, dtype=torch.float64)
 
     def __call__(self, layer, k, v):
-        for which, x in enumerate((k, v)):
+        for which, x in enumerate((k.float(), v.float())):
             self.sum[which, layer] += (x.t() @ x).double()
         return k, v
 
@@ -102,6 +113,9 @@ def main():
     ap.add_argument("--lr", type=float, default=1e-3, help="of bases")
     ap.add_argument("--gate-lr", type=float, default=1e-2)
     ap.add_argument("--alpha", type=float, default=1.0, help="to start with")
+    ap.add_argument("--model-out", help="train the model along and write it here; --out then belongs to this one")
+    ap.add_argument("--model-lr", type=float, default=1e-4)
+    ap.add_argument("--mask", choices=("soft", "hard"), default="soft", help="what coefficients are multiplied by while training")
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--threads", type=int, default=2)
     a = ap.parse_args()
@@ -109,8 +123,9 @@ def main():
     torch.set_num_threads(a.threads)
     fast = M.load_fast(os.path.abspath(a.fast))
     m = M.load(a.gguf)
-    for p in m.parameters():
-        p.requires_grad_(False)
+    own = list(m.parameters())
+    for p in own:
+        p.requires_grad_(a.model_out is not None)
     n = m.c.kv * m.c.hd
     gen = Gen(a.data, "train", a.seed)
 
@@ -121,9 +136,9 @@ def main():
     start = m.cache.directions()
     m.cache = None
     full = held_out(m, a.data, a.length, 32)
-    gates = m.cache = Gates(start)
-    opt = torch.optim.Adam([{"params": [gates.basis], "lr": a.lr}, {"params": [gates.weights, gates.bias], "lr": a.gate_lr}],
-                           betas=(.9, .95))
+    gates = m.cache = Gates(start, a.mask)
+    opt = torch.optim.Adam([{"params": [gates.basis], "lr": a.lr}, {"params": [gates.weights, gates.bias], "lr": a.gate_lr}]
+                           + ([{"params": own, "lr": a.model_lr}] if a.model_out else []), betas=(.9, .95))
     top = [g["lr"] for g in opt.param_groups]
 
     steps = math.ceil(a.tokens * 1e6 / (a.batch * a.length))
@@ -138,6 +153,8 @@ def main():
         soft = torch.stack(gates.soft).mean()
         (loss + alpha * soft ** 2).backward()
         nn.utils.clip_grad_norm_(gates.parameters(), 1.0)
+        if a.model_out:
+            nn.utils.clip_grad_norm_(own, 1.0)
         opt.step()
         opt.zero_grad(set_to_none=True)
         now = float(torch.stack(gates.kept[0] + gates.kept[1]).mean())
@@ -153,7 +170,13 @@ def main():
         gates.begin()
         nats = held_out(m, a.data, a.length, 32)
         share = torch.stack([torch.stack(k).mean() for k in gates.kept])
-    calibration.write_gates(a.out, a.gguf, gates.file_of(0), gates.file_of(1), a.rate)
+    model = a.gguf
+    if a.model_out:
+        model = a.model_out
+        gguf.with_tensors(model, a.gguf, M.tensors(m))
+        m.cache = None
+        print("the model itself: full cache %.4f nats" % held_out(m, a.data, a.length, 32))
+    calibration.write_gates(a.out, model, gates.file_of(0), gates.file_of(1), a.rate)
     print("held out: full cache %.4f nats, gated %.4f, kept %.4f (keys %.4f, values %.4f) | alpha %.3f, %.2f M tokens, %.0f s" % (
         full, nats, float(share.mean()), share[0], share[1], alpha, steps * a.batch * a.length / 1e6, time.time() - began))
 

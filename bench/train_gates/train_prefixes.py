@@ -43,7 +43,7 @@ class Prefixes(nn.Module):
 
     def forward(self, layer, k, v):
         m, c = self.model[0], self.c
-        heads = lambda x: x.reshape(-1, self.length, c.kv, c.hd)
+        heads = lambda x: x.float().reshape(-1, self.length, c.kv, c.hd)
         turned = M.rope(heads(k), m.cs, m.sn)
         k = M.rope(self.cut(0, layer, turned), m.cs, -m.sn)
         v = self.cut(1, layer, heads(v))
