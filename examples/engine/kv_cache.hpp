@@ -119,6 +119,17 @@ class kv_cache {
 
     virtual kvtl::status end(kvtl::sequence_id seq) noexcept = 0;
 
+    /// What the codec makes of the tokens from 0 on, wherever they would really be kept: k, v (n, H, D) of a layer, bytes of
+    /// their records to keys (n) and values (n), all heads together. False where every record has the same size or depends on a
+    /// prompt.
+    [[nodiscard]] virtual bool record_sizes(std::uint32_t layer, std::span<const float> k,
+                                            std::span<const float> v, std::span<std::uint32_t> keys,
+                                            std::span<std::uint32_t> values) const {
+        static_cast<void>(layer), static_cast<void>(k), static_cast<void>(v);
+        static_cast<void>(keys), static_cast<void>(values);
+        return false;
+    }
+
     [[nodiscard]] virtual cache_stats stats() const = 0;
     [[nodiscard]] virtual unsigned shards() const noexcept = 0;
     [[nodiscard]] virtual cache_wants wants() const noexcept { return {}; }

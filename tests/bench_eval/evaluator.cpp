@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include "evaluator.hpp"
 
+#include "fingerprint.hpp"
 #include "gguf.hpp"
 #include "lookahead.hpp"
 
@@ -174,6 +175,58 @@ TEST_CASE_FIXTURE(fixture, "a policy that only evicts is opened for its own prom
     options.policy = "snapkv_group";
     CHECK(eval::sized_for(options, t, e).max_tokens == t.most_tokens());
     CHECK(eval::sized_for(options, t, e).prefill_tokens == e.prefill);
+}
+
+TEST_CASE_FIXTURE(fixture, "kinds of tokens") {
+    const auto text = words.encode("and the man and the dog, and the cat.");
+    const auto kinds = eval::kinds_of(text, words);
+    REQUIRE(kinds.size() == text.size());
+    CHECK(kinds.front() == eval::token_kind::first);
+    for (std::size_t i = 1; i < text.size(); ++i) {
+        const std::string piece = words.piece(text[i]);
+        CAPTURE(piece);
+        if (piece == "," || piece == ".") CHECK(kinds[i] == eval::token_kind::punctuation);
+        if (piece == " and" || piece == " the") CHECK(kinds[i] == eval::token_kind::common);
+        if (piece == " dog" || piece == " man") CHECK(kinds[i] == eval::token_kind::rare);
+    }
+}
+
+TEST_CASE_FIXTURE(fixture, "what each token takes is what the cache stores") {
+    options.fingerprint = engine::fingerprint_of(model);
+    options.rope_frequencies.assign(model.rope_frequencies().begin(), model.rope_frequencies().end());
+    options.rope_neighbours = model.hyper().pairing == engine::rope_pairing::neighbours;
+    options.max_tokens = 300;
+    task_options.nll_tokens = 300;
+    task_options.limit = 1;
+    const auto t = make("nll:builtin");
+    for (const char* slot : {"sink_tokens", "window_tokens"})
+        options.settings.push_back({"dynakv_lr", "cache", slot, "0"});
+    eval::evaluator evaluator(model, words, pool, options, {}, "test");
+    evaluator.record(t, t.examples[0]);
+    eval::tally tally;
+    options.policy = "dynakv_lr";
+    evaluator.measure(t, t.examples[0], options, false, tally);
+    double by_layer = 0, by_kind = 0;
+    REQUIRE(tally.kept_of_rows.layers.size() == options.shape.layers);
+    for (const auto& s : tally.kept_of_rows.layers) by_layer += s.keys + s.values;
+    for (const auto& s : tally.kept_of_rows.kinds) by_kind += s.keys + s.values;
+    CHECK(by_kind == doctest::Approx(by_layer));
+    const double row_bytes = 2.0 * options.shape.kv_heads * options.shape.head_dim;
+    // The model's own keys and values of the tokens that were decoded differ a little: what they attended does.
+    CHECK(by_layer * row_bytes == doctest::Approx(tally.kept_bytes).epsilon(0.01));
+    CHECK(tally.kept_of_rows.kinds[0].rows == options.shape.layers); // one first token
+
+    const auto r = tally.to_row(options, t);
+    CHECK(r.retained_by_layer.size() == options.shape.layers);
+    const auto json = nlohmann::json::parse(eval::to_json({r}))[0]["retained"];
+    CHECK(json["layers"]["layer 0"]["keys"].get<double>() == doctest::Approx(r.retained_by_layer[0].keys));
+    CHECK(json["kinds"]["first"]["values"].get<double>() > 0);
+
+    eval::tally plain;
+    options.policy = "full";
+    evaluator.measure(t, t.examples[0], options, false, plain);
+    CHECK(plain.to_row(options, t).retained_by_layer.empty());
+    CHECK(nlohmann::json::parse(eval::to_json({plain.to_row(options, t)}))[0]["retained"].is_null());
 }
 
 TEST_CASE("Wilson's interval") {

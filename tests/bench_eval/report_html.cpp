@@ -137,6 +137,19 @@ TEST_CASE("policies that keep everything stand side by side, those that evict at
     CHECK(eval::to_html(r).find(">256 KiB</text>") != std::string::npos);
 }
 
+TEST_CASE("what a token takes: bars by kind and layer, where tokens differ") {
+    eval::report r = many_policies();
+    CHECK(eval::to_html(r).find("What a token takes") == std::string::npos);
+    r.rows[2].retained_by_kind = {{"first", 0.25, 0.75}, {"rare", 0.1, 0.2}};
+    r.rows[2].retained_by_layer = {{"layer 0", 0.125, 2.0}};
+    const std::string html = eval::to_html(r);
+    CHECK(count(html, "What a token takes") == 1);
+    CHECK(html.find("<span>first</span><div><i title=\"keys: 0.250\" style=\"width:12.50%;") !=
+          std::string::npos);
+    CHECK(html.find("title=\"values: 2.000\" style=\"width:50.00%;") != std::string::npos);
+    CHECK(html.find("<em>0.150</em>") != std::string::npos);
+}
+
 TEST_CASE("self-contained, for narrow and dark screens, escaped") {
     const std::string html = eval::to_html(many_policies());
     for (const char* foreign : {"http:", "https:", "<script", "<link", "src=", "@import", "url("})

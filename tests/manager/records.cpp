@@ -126,16 +126,16 @@ TEST_CASE_TEMPLATE("ragged records: everything attended is dense attention, in f
         CAPTURE(smallest);
         const auto run = [&]<class Cache>(Cache*) {
             const auto log = std::make_shared<io_log>();
-            auto c = small<Cache>(1200, log);
+            auto c = small<Cache>(800, log);
             c.memory_bytes = smallest ? least_memory<Cache>(c) : c.memory_bytes;
             const drift data = cut_rows(c.shape, c.max_tokens, 13, false);
             auto cache = open_cache<Cache>(c);
             for (int round = 0; round < 2; ++round) { // the second time everything is used anew
                 reader<Cache> one(cache, data, 7);
-                one.prefill(600, 170);
-                one.decode(150);
-                one.prefill(100);
-                one.decode(30);
+                one.prefill(450, 120);
+                one.decode(110);
+                one.prefill(80);
+                one.decode(20);
                 one.check_tokens();
                 CHECK(one.error() < exact);
                 one.end();

@@ -130,6 +130,7 @@ void evaluator::record(const task& of, const example& e) {
         logits_.insert(logits_.end(), logits.begin(), logits.end());
     }
     transformer_.rewind(end - e.prefill);
+    kinds_ = kinds_of(tokens.first(end), words_);
 }
 
 /// The whole prompt, layer by layer. The model's outputs are known, so attention is computed only for a
@@ -276,6 +277,7 @@ void evaluator::measure(const task& of, const example& e, const engine::cache_op
             replay_prompt(o);
             to.prefill_s += seconds_since(start);
             closed_loop(of, e, o, to);
+            to.kept_of_rows.add(*o.cache, recording_, shape_, kinds_);
         }
         if (with_open_loop && recording_.decoded != 0) {
             opened o = open(own);
@@ -314,6 +316,14 @@ row tally::to_row(const engine::cache_options& options, const task& of) const {
             r.nll_full = mean(nll_full, predictions);
         }
     }
+    const auto share = [&](std::string name, const retained_sum& s) {
+        return row::retained_share{std::move(name), mean(s.keys, s.rows), mean(s.values, s.rows)};
+    };
+    for (std::size_t i = 0; i < token_kinds.size(); ++i)
+        if (const auto& sum = kept_of_rows.kinds[i]; sum.rows != 0)
+            r.retained_by_kind.push_back(share(std::string(token_kinds[i]), sum));
+    for (std::size_t l = 0; l < kept_of_rows.layers.size(); ++l)
+        r.retained_by_layer.push_back(share("layer " + std::to_string(l), kept_of_rows.layers[l]));
     if (outputs != 0) r.output_error = mean(output_error, outputs);
     if (masses != 0 && has_mass) r.mass_recall = mean(mass, masses);
     if (examples != 0) {

@@ -16,6 +16,7 @@
 
 #include "kv_cache.hpp"
 #include "model.hpp"
+#include "retained.hpp"
 #include "row.hpp"
 #include "stage.hpp"
 #include "tasks.hpp"
@@ -49,6 +50,7 @@ struct tally {
     double kept_bytes = 0, kept_entries = 0;
     kvtl::statistics decode; ///< counted while decoding
     std::uint64_t resident_bytes_peak = 0;
+    retained kept_of_rows; ///< of all tokens that were recorded
     engine::cache_stats last;
 
     [[nodiscard]] row to_row(const engine::cache_options& options, const task& of) const;
@@ -102,6 +104,7 @@ class evaluator {
     std::vector<float> prompt_logits_; ///< (V) behind the prompt
     std::vector<float> logits_;        ///< (S, V) of the full model
     std::vector<double> p_, q_;        ///< (V) scratch
+    std::vector<token_kind> kinds_;    ///< of the recorded tokens
     std::vector<float> out_, lse_;     ///< scratch
     std::vector<kvtl::status> per_shard_;
 };

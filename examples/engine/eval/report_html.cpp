@@ -10,6 +10,7 @@
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <tuple>
 
 namespace eval {
 
@@ -51,6 +52,8 @@ font-variant-numeric:tabular-nums}
 
 constexpr std::array phase_colours = {"#8a6bbf", "#3b82c4", "#2aa5b5", "#e07b39",
                                       "#3f9b57", "#a39b2a", "#d0504e"};
+
+constexpr std::array retained_colours = {"#3b82c4", "#e07b39"};
 
 std::string number(const std::optional<double>& value, const char* pattern, double unit = 1) {
     if (!value) return "–";
@@ -147,6 +150,7 @@ class section {
         legend();
         table();
         phases();
+        retained();
         all_rows(false);
         return out_ + "</section>";
     }
@@ -311,6 +315,37 @@ class section {
                     ";background:" + phase_colours[i % phase_colours.size()] + "\"></i>";
         }
         out_ += "</div><em>" + number(total, "%.0f µs") + "</em>";
+    }
+
+    /// Of policies whose records have sizes of their own: what they make of each kind of token, and in each layer.
+    void retained() {
+        std::vector<const row*> ragged;
+        std::copy_if(rows_.begin(), rows_.end(), std::back_inserter(ragged),
+                     [](const row* r) { return !r->retained_by_layer.empty(); });
+        if (ragged.empty()) return;
+        out_ += "<h3>What a token takes</h3><p>Share of its row of 16-bit numbers, headers of records "
+                "included, sinks and "
+                "window encoded as well.</p><ul class=\"legend\">";
+        for (std::size_t i = 0; i < 2; ++i)
+            out_ += std::string("<li><i style=\"background:") + retained_colours[i] + "\"></i>" +
+                    (i == 0 ? "keys" : "values") + "</li>";
+        out_ += "</ul>";
+        for (const row* r : ragged) {
+            out_ += "<details open><summary>" + escaped(r->policy + ", " + budget_of(*r)) +
+                    "</summary><div class=\"bars\">";
+            for (const auto* all : {&r->retained_by_kind, &r->retained_by_layer})
+                for (const row::retained_share& s : *all) {
+                    out_ += "<span>" + escaped(s.of) + "</span><div>";
+                    for (const auto& [what, value, colour] :
+                         {std::tuple{"keys", s.keys, retained_colours[0]},
+                          std::tuple{"values", s.values, retained_colours[1]}})
+                        out_ += std::string("<i title=\"") + what + ": " + number(value, "%.3f") +
+                                "\" style=\"width:" + number(std::min(value, 1.0), "%.2f%%", 1.0 / 50) +
+                                ";background:" + colour + "\"></i>";
+                    out_ += "</div><em>" + number((s.keys + s.values) / 2, "%.3f") + "</em>";
+                }
+            out_ += "</div></details>";
+        }
     }
 
     static constexpr double infinity = std::numeric_limits<double>::infinity();

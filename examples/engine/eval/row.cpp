@@ -26,6 +26,14 @@ std::string to_json(const std::vector<row>& rows) {
     for (const row& r : rows) {
         json config = json::object();
         for (const auto& [name, text] : r.config) config[name] = text;
+        const auto shares = [](const std::vector<row::retained_share>& all_of) {
+            json named = json::object();
+            for (const auto& s : all_of) named[s.of] = {{"keys", s.keys}, {"values", s.values}};
+            return named;
+        };
+        json retained; // null
+        if (!r.retained_by_layer.empty())
+            retained = {{"kinds", shares(r.retained_by_kind)}, {"layers", shares(r.retained_by_layer)}};
         json phases = json::object();
         for (const auto& [name, microseconds] : r.phase_us) phases[name] = microseconds;
         all.push_back({{"policy", r.policy},
@@ -57,6 +65,7 @@ std::string to_json(const std::vector<row>& rows) {
                        {"tokens_per_s", value(r.tokens_per_s)},
                        {"prefill_s", value(r.prefill_s)},
                        {"phase_us", phases},
+                       {"retained", retained},
                        {"examples", r.examples},
                        {"decoded_tokens", r.decoded_tokens},
                        {"io", r.io},

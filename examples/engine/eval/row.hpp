@@ -50,6 +50,13 @@ struct row {
     std::optional<double> prefill_s;                      ///< taking a prompt in, without the model
     std::vector<std::pair<std::string, double>> phase_us; ///< per decoded token
 
+    /// Mean share of a row's 16-bit numbers that records take, sinks and window encoded too; empty where all take the same.
+    struct retained_share {
+        std::string of; ///< "first", "layer 0"
+        double keys = 0, values = 0;
+    };
+    std::vector<retained_share> retained_by_kind, retained_by_layer;
+
     std::size_t examples = 0;
     std::size_t decoded_tokens = 0;
     std::string io; ///< what really ran

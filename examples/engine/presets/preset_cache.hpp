@@ -7,10 +7,12 @@
 
 #include "gates.hpp"
 #include "presets/preset_parts.hpp"
+#include "presets/record_sizer.hpp"
 #include "presets/settings.hpp"
 #include "registry.hpp"
 
 #include <limits>
+#include <optional>
 #include <type_traits>
 
 namespace engine {
@@ -49,6 +51,8 @@ template <class Preset> class preset_cache final : public kv_cache {
     using manager = kvtl::kv_manager<on_any_io<Preset>, any_model, any_signal>;
 
   public:
+    using sizer = record_sizer<Preset, any_model>;
+
     preset_cache(manager m, std::vector<std::pair<std::string, std::string>> listing)
         : manager_(std::move(m)), config_(std::move(listing)) {}
 
@@ -112,8 +116,13 @@ template <class Preset> class preset_cache final : public kv_cache {
         }
         auto opened = manager::open(c);
         if (!opened) return opened.error();
-        return std::unique_ptr<kv_cache>(
-            std::make_unique<preset_cache>(std::move(*opened), list_settings(fields_of(c))));
+        auto cache = std::make_unique<preset_cache>(std::move(*opened), list_settings(fields_of(c)));
+        if constexpr (sizer::possible) {
+            auto sizes = sizer::open(c.compressor, o.shape, o.max_tokens, c.calibration);
+            if (!sizes) return sizes.error();
+            cache->sizer_.emplace(*std::move(sizes));
+        }
+        return std::unique_ptr<kv_cache>(std::move(cache));
     }
 
     [[nodiscard]] kvtl::result<kvtl::sequence_id> begin() override { return manager_.begin(); }
@@ -134,6 +143,12 @@ template <class Preset> class preset_cache final : public kv_cache {
     }
     kvtl::status end(kvtl::sequence_id seq) noexcept override { return manager_.end(seq); }
 
+    [[nodiscard]] bool record_sizes(std::uint32_t layer, std::span<const float> k, std::span<const float> v,
+                                    std::span<std::uint32_t> keys,
+                                    std::span<std::uint32_t> values) const override {
+        if constexpr (sizer::possible) sizer_->add(layer, k, v, keys, values);
+        return sizer::possible;
+    }
     [[nodiscard]] cache_stats stats() const override {
         cache_stats out = stats_of(manager_.stats(), manager_.facts());
         out.config = config_;
@@ -168,6 +183,7 @@ template <class Preset> class preset_cache final : public kv_cache {
 
     manager manager_;
     std::vector<std::pair<std::string, std::string>> config_;
+    std::optional<sizer> sizer_;
 };
 
 } // namespace engine

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <kvtl/core/store/frame_pool.hpp>
+#include <kvtl/core/thread_sanitizer.hpp>
 #include <kvtl/simd/checksum.hpp>
 #include <kvtl/slots/io.hpp>
 
@@ -122,7 +123,9 @@ template <class Queue, class Pool> class transfers {
     transfers(Queue& queue, const file_map& map, std::span<std::uint32_t> checksum,
               std::span<std::byte> trash, std::uint32_t gap_pages, std::span<flight> flights) noexcept
         : queue_(&queue), map_(map), checksum_(checksum), trash_(trash), gap_pages_(gap_pages),
-          flights_(flights) {}
+          flights_(flights) {
+        written_but_never_read(trash);
+    }
 
     [[nodiscard]] flight& at(std::uint32_t i) noexcept { return flights_[i]; }
     [[nodiscard]] std::uint32_t& checksum(std::uint32_t page) noexcept { return checksum_[page]; }

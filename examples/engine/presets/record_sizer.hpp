@@ -1,0 +1,86 @@
+// What the records of tokens would take, by the codec of a preset alone: no cache, no budget, sinks and window included.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/calibration/calibration.hpp>
+#include <kvtl/simd/convert.hpp>
+#include <kvtl/slots/preset.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace engine {
+
+/// For presets whose records have sizes of their own and need no prompt to be fitted to.
+template <class Preset, class Geometry> class record_sizer {
+    using compressor = typename Preset::compressor;
+    using codec = typename compressor::template state<Geometry>;
+    using plain = typename compressor::plain_type;
+
+  public:
+    static constexpr bool possible =
+        compressor::ragged && compressor::granule == 1 && !kvtl::detail::codec_fits_lanes<compressor>();
+    using config = typename compressor::config;
+
+    /// Fails as kv_manager::open() does.
+    [[nodiscard, gnu::cold]] static kvtl::result<record_sizer>
+    open(const config& c, const kvtl::shape& shape, std::size_t max_tokens, const std::string& calibration) {
+        record_sizer s;
+        s.shape_ = shape;
+        s.heads_ = kvtl::layer_wide<Preset>() ? shape.kv_heads : 1;
+        s.codec_ = codec(c, kvtl::record_shape{s.heads_, shape.head_dim});
+        if constexpr (kvtl::detail::codec_shares<compressor>()) {
+            s.tables_.resize(s.codec_.shared_bytes(static_cast<std::uint32_t>(max_tokens)) / sizeof(float) +
+                             1);
+            s.codec_.share(c, static_cast<std::uint32_t>(max_tokens),
+                           std::as_writable_bytes(std::span(s.tables_)));
+        }
+        if constexpr (kvtl::detail::calibrated_kinds<compressor>() != 0) {
+            auto loaded = kvtl::calibration::load(calibration, shape);
+            if (!loaded) return loaded.error();
+            s.calibration_.emplace(*std::move(loaded));
+            s.codec_.bind(s.calibration_->view());
+        }
+        return s;
+    }
+
+    /// k, v: (n, H, D) of the tokens from 0 on. Adds the bytes of their records, all heads together: keys (n), values (n).
+    void add(std::uint32_t layer, std::span<const float> k, std::span<const float> v,
+             std::span<std::uint32_t> keys, std::span<std::uint32_t> values) const {
+        const std::size_t width = std::size_t{heads_} * shape_.head_dim;
+        std::vector<plain> row(width);
+        const kvtl::record_bytes most = codec_.bytes();
+        std::vector<std::byte> record(std::max(most.key, most.value));
+        for (std::uint32_t head = 0; head < shape_.kv_heads; head += heads_) {
+            const codec of_lane = lane(layer, head);
+            for (std::size_t i = 0; i < keys.size(); ++i) {
+                const std::size_t at = (i * shape_.kv_heads + head) * shape_.head_dim;
+                kvtl::simd::encode(k.data() + at, row.data(), width);
+                keys[i] += of_lane.encode_key(row.data(), static_cast<std::uint32_t>(i), record.data());
+                kvtl::simd::encode(v.data() + at, row.data(), width);
+                values[i] += of_lane.encode_value(row.data(), record.data());
+            }
+        }
+    }
+
+  private:
+    [[nodiscard]] codec lane(std::uint32_t layer, std::uint32_t head) const {
+        if constexpr (kvtl::detail::codec_per_lane<compressor>())
+            return codec_.at({.layer = layer, .first_head = head});
+        else
+            return codec_;
+    }
+
+    kvtl::shape shape_{};
+    std::uint32_t heads_ = 1; ///< of a record
+    codec codec_{};
+    std::vector<float> tables_;
+    std::optional<kvtl::calibration> calibration_;
+};
+
+} // namespace engine
