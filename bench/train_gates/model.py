@@ -167,6 +167,20 @@ class CE(torch.autograd.Function):
         return (lg if float(g) == 1.0 else lg * g), None, None
 
 
+class Divergence(torch.autograd.Function):
+    """sum_i wt_i * KL(softmax(teacher_i) || softmax(logits_i)); [N,V] each, the teacher has no gradient."""
+    @staticmethod
+    def forward(ctx, logits, teacher, wt):
+        p, q = torch.log_softmax(teacher.float(), -1), torch.log_softmax(logits.float(), -1)
+        kl = (p.exp() * (p - q)).sum(-1)
+        ctx.save_for_backward(((q.exp() - p.exp()) * wt[:, None]).to(logits.dtype))
+        return (kl * wt).sum()
+
+    @staticmethod
+    def backward(ctx, g):
+        return ctx.saved_tensors[0] * g, None, None
+
+
 class Config:
     def __init__(self, vocab=2048, d=256, layers=6, heads=4, kv=2, hd=64, ff=704, theta=10000.0, eps=1e-5, ctx=2048):
         self.vocab, self.d, self.layers, self.heads, self.kv, self.hd = vocab, d, layers, heads, kv, hd
@@ -253,11 +267,16 @@ class Llama(nn.Module):
             x = x + o.float()
         return x, (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.c.eps) * w).to(torch.bfloat16)
 
+    def is_fast(self):
+        return LIB is not None and self.emb.device.type == "cpu" and self.c.hd == 64
+
+    def logits(self, ids):
+        """[B*T,V] of ids [B,T]"""
+        return linear(self.hidden(ids, self.is_fast()), self.emb)
+
     def loss(self, ids, tgt, wt):
         """ids, tgt [B,T] int64, wt [B,T] f32 -> (sum wt*nll, nll [B*T])"""
-        fast = LIB is not None and ids.device.type == "cpu" and self.c.hd == 64
-        h = self.hidden(ids, fast)
-        lg = linear(h, self.emb)
+        fast, lg = self.is_fast(), self.logits(ids)
         if fast:
             return CE.apply(lg, tgt.reshape(-1).contiguous(), wt.reshape(-1).contiguous())
         nll = F.cross_entropy(lg.float(), tgt.reshape(-1), reduction="none")

@@ -116,6 +116,8 @@ def main():
     ap.add_argument("--model-out", help="train the model along and write it here; --out then belongs to this one")
     ap.add_argument("--model-lr", type=float, default=1e-4)
     ap.add_argument("--mask", choices=("soft", "hard"), default="soft", help="what coefficients are multiplied by while training")
+    ap.add_argument("--objective", choices=("ce", "kl"), default="ce",
+                    help="cross entropy, or divergence from the model with its full cache")
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--threads", type=int, default=2)
     a = ap.parse_args()
@@ -149,7 +151,14 @@ def main():
             g["lr"] = lr * min(1, (step + 1) / 20) * (.02 + .98 * .5 * (1 + math.cos(math.pi * step / steps)))
         x, y, w = batch(gen, a.batch, a.length)
         gates.begin()
-        loss, _ = m.loss(x, y, w)
+        if a.objective == "ce":
+            loss, _ = m.loss(x, y, w)
+        else:
+            m.cache = None
+            with torch.no_grad():
+                teacher = m.logits(x)
+            m.cache = gates
+            loss = M.Divergence.apply(m.logits(x), teacher, torch.full((x.numel(),), 1 / x.numel()))
         soft = torch.stack(gates.soft).mean()
         (loss + alpha * soft ** 2).backward()
         nn.utils.clip_grad_norm_(gates.parameters(), 1.0)

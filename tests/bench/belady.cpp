@@ -8,14 +8,12 @@
 
 #include <array>
 
-using bench::access;
-
 namespace {
 
 /// The most frames that may be hit from access i on, when the units of `resident` (a bit each) are there:
 /// tries every set of victims that makes room.
-std::uint64_t best(std::span<const access> sequence, std::uint64_t capacity, std::size_t i, unsigned resident,
-                   const std::array<std::uint32_t, 5>& frames_of) {
+std::uint64_t best(std::span<const bench::access> sequence, std::uint64_t capacity, std::size_t i,
+                   unsigned resident, const std::array<std::uint32_t, 5>& frames_of) {
     if (i == sequence.size()) return 0;
     const unsigned bit = 1U << sequence[i].unit;
     const auto frames = sequence[i].frames;
@@ -41,7 +39,7 @@ std::uint64_t best(std::span<const access> sequence, std::uint64_t capacity, std
 
 struct tiny {
     std::array<std::uint32_t, 5> frames_of{};
-    std::vector<access> sequence;
+    std::vector<bench::access> sequence;
 
     tiny(std::uint64_t seed, std::uint32_t largest) {
         oracle::generator random(seed);
@@ -110,20 +108,20 @@ TEST_CASE("units that came into being in memory need no read, and may go at once
 }
 
 TEST_CASE("a unit that grows in memory is there as a whole, one that grew while it was away is not") {
-    const std::vector<access> grown = {{1, 1}, {1, 2, true}, {1, 2}};
+    const std::vector<bench::access> grown = {{1, 1}, {1, 2, true}, {1, 2}};
     CHECK(bench::belady(grown, 2).bound == 2);
     CHECK(bench::belady(grown, 2).reached == 2);
     CHECK(bench::belady(grown, 2).accessed == 3);
-    const std::vector<access> away = {{1, 1}, {2, 2}, {1, 2, true}, {1, 2}};
+    const std::vector<bench::access> away = {{1, 1}, {2, 2}, {1, 2, true}, {1, 2}};
     CHECK(bench::belady(away, 2).reached == 0);
     CHECK(bench::belady(away, 2).bound == 2); // frame by frame, 2 leaves room for half of 1
-    const std::vector<access> unseen = {{1, 1}, {1, 2}};
+    const std::vector<bench::access> unseen = {{1, 1}, {1, 2}};
     CHECK(bench::belady(unseen, 2).reached == 1);
     CHECK(bench::belady(unseen, 2).bound == 1);
 }
 
 TEST_CASE("a loop over five units with room for four") {
-    std::vector<access> sequence;
+    std::vector<bench::access> sequence;
     for (std::uint64_t i = 0; i < 21; ++i) sequence.push_back({i % 5, 1});
     // After the first round every fourth access misses: 16 accesses, 4 misses.
     CHECK(bench::belady(sequence, 4).bound == 12);

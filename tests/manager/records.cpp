@@ -124,26 +124,27 @@ TEST_CASE_TEMPLATE("ragged records: everything attended is dense attention, in f
     using plain = cache_as<Preset, kvtl::raw<float>>;
     for (const bool smallest : {false, true}) {
         CAPTURE(smallest);
-        const auto run = [&]<class Cache>(Cache*) {
+        const auto run = [&]<class Cache>(Cache*, std::size_t compare_every) {
             const auto log = std::make_shared<io_log>();
             auto c = small<Cache>(800, log);
             c.memory_bytes = smallest ? least_memory<Cache>(c) : c.memory_bytes;
             const drift data = cut_rows(c.shape, c.max_tokens, 13, false);
             auto cache = open_cache<Cache>(c);
             for (int round = 0; round < 2; ++round) { // the second time everything is used anew
-                reader<Cache> one(cache, data, 7);
+                reader<Cache> one(cache, data, compare_every);
                 one.prefill(450, 120);
                 one.decode(110);
                 one.prefill(80);
                 one.decode(20);
                 one.check_tokens();
-                CHECK(one.error() < exact);
+                if (compare_every != 0) CHECK(one.error() < exact);
                 one.end();
             }
             CHECK(cache.stats().resident_bytes_peak <= c.memory_bytes);
             return cache.stats();
         };
-        const kvtl::statistics a = run(static_cast<ragged*>(nullptr)), b = run(static_cast<plain*>(nullptr));
+        const kvtl::statistics a = run(static_cast<ragged*>(nullptr), 9);
+        const kvtl::statistics b = run(static_cast<plain*>(nullptr), 0);
         // Half of every head's row is zeros, of several heads' that of the last; a row's count takes 4 bytes.
         const std::uint64_t most = ragged::types::unit_of == kvtl::granularity::layer ? 8 : 6;
         CHECK(a.chosen_bytes < b.chosen_bytes * most / 10);
