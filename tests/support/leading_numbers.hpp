@@ -8,8 +8,10 @@
 #include <kvtl/slots/compressor.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string_view>
+#include <vector>
 
 namespace kvtl_test {
 
@@ -43,38 +45,46 @@ struct leading_numbers {
             return encode_key(row, 0, record);
         }
         void decode_keys(const kvtl::records_view& records, float* rows) const noexcept {
-            for (std::size_t i = 0; i < records.count; ++i)
-                for (std::uint32_t d = 0; d < shape_.width(); ++d) *rows++ = number(records.record(i), d);
+            for (std::size_t i = 0; i < records.count; ++i, rows += shape_.width())
+                copy(records.record(i), 0, shape_.width(), rows);
         }
         void decode_values(const kvtl::records_view& records, float* rows) const noexcept {
             decode_keys(records, rows);
         }
         void score(const float* q, std::size_t q_stride, std::size_t group, const kvtl::records_view& keys,
                    std::uint32_t head, float* out, std::size_t out_stride) const noexcept {
-            for (std::size_t g = 0; g < group; ++g)
-                for (std::size_t i = 0; i < keys.count; ++i) {
+            std::array<float, most_dim> key;
+            for (std::size_t i = 0; i < keys.count; ++i) {
+                copy(keys.record(i), head * shape_.dim, shape_.dim, key.data());
+                for (std::size_t g = 0; g < group; ++g) {
                     float sum = 0;
-                    for (std::uint32_t d = 0; d < shape_.dim; ++d)
-                        sum += q[g * q_stride + d] * number(keys.record(i), head * shape_.dim + d);
+                    for (std::uint32_t d = 0; d < shape_.dim; ++d) sum += q[g * q_stride + d] * key[d];
                     out[g * out_stride + i] = sum;
                 }
+            }
         }
         void accumulate(const float* weight, std::size_t group, const kvtl::records_view& values,
                         std::uint32_t head, float* acc, std::size_t acc_stride) const noexcept {
-            for (std::size_t g = 0; g < group; ++g)
-                for (std::size_t i = 0; i < values.count; ++i)
+            std::array<float, most_dim> value;
+            for (std::size_t i = 0; i < values.count; ++i) {
+                copy(values.record(i), head * shape_.dim, shape_.dim, value.data());
+                for (std::size_t g = 0; g < group; ++g)
                     for (std::uint32_t d = 0; d < shape_.dim; ++d)
-                        acc[g * acc_stride + d] += weight[g * kvtl::simd::attend_block + i] *
-                                                   number(values.record(i), head * shape_.dim + d);
+                        acc[g * acc_stride + d] += weight[g * kvtl::simd::attend_block + i] * value[d];
+            }
         }
 
       private:
-        [[nodiscard]] static float number(const std::byte* record, std::uint32_t d) noexcept {
+        static constexpr std::uint32_t most_dim = 256;
+
+        /// Numbers [first, first + count) of a record's row.
+        static void copy(const std::byte* record, std::uint32_t first, std::uint32_t count,
+                         float* to) noexcept {
             std::uint32_t n = 0;
             std::memcpy(&n, record, sizeof n);
-            float x = 0;
-            if (d < n) std::memcpy(&x, record + (d + 1) * sizeof(float), sizeof x);
-            return x;
+            const std::uint32_t there = n > first ? std::min(n - first, count) : 0;
+            if (there != 0) std::memcpy(to, record + (first + 1) * sizeof(float), there * sizeof(float));
+            std::fill(to + there, to + count, 0.0F);
         }
         kvtl::record_shape shape_{};
     };
@@ -93,12 +103,11 @@ struct worn_numbers : leading_numbers {
         using base::base;
         std::uint32_t encode_key(const float* row, std::uint32_t, std::byte* record) const noexcept {
             const std::uint32_t bytes = base::encode_key(row, 0, record);
-            for (std::uint32_t at = sizeof(std::uint32_t); at < bytes; at += sizeof(float)) {
-                float x = 0;
-                std::memcpy(&x, record + at, sizeof x);
-                x *= 0.75F;
-                std::memcpy(record + at, &x, sizeof x);
-            }
+            std::vector<float> numbers((bytes - sizeof(std::uint32_t)) / sizeof(float));
+            if (numbers.empty()) return bytes;
+            std::memcpy(numbers.data(), record + sizeof(std::uint32_t), bytes - sizeof(std::uint32_t));
+            for (float& x : numbers) x *= 0.75F;
+            std::memcpy(record + sizeof(std::uint32_t), numbers.data(), bytes - sizeof(std::uint32_t));
             return bytes;
         }
         std::uint32_t encode_value(const float* row, std::byte* record) const noexcept {
