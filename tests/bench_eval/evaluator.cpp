@@ -214,9 +214,9 @@ TEST_CASE_FIXTURE(fixture, "what each token takes is what the cache stores") {
     const double row_bytes = 2.0 * options.shape.kv_heads * options.shape.head_dim;
     // The window's row and up to a group of 16 that wait are plain. Rows of the tokens that were decoded differ a little:
     // what they attended does.
-    const double plain = 17 * 2 * row_bytes * options.shape.layers;
+    const double uncoded = 17 * 2 * row_bytes * options.shape.layers;
     CHECK(by_layer * row_bytes < tally.kept_bytes * 1.01);
-    CHECK(by_layer * row_bytes > tally.kept_bytes * 0.99 - plain);
+    CHECK(by_layer * row_bytes > tally.kept_bytes * 0.99 - uncoded);
     CHECK(tally.kept_of_rows.kinds[0].rows == options.shape.layers); // one first token
 
     const auto r = tally.to_row(options, t);
