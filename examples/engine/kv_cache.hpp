@@ -93,6 +93,17 @@ struct cache_wants {
     bool entry_bases = false; ///< needs the bases of keys before RoPE and of values in its calibration
 };
 
+/// What a codec makes of tokens, wherever they would be kept.
+class record_sizes {
+  public:
+    virtual ~record_sizes() = default;
+
+    /// k, v (n, H, D): the tokens of a layer from 0 on. Adds the bytes of their records, all heads together, to keys (n) and
+    /// values (n).
+    virtual void add(std::uint32_t layer, std::span<const float> k, std::span<const float> v,
+                     std::span<std::uint32_t> keys, std::span<std::uint32_t> values) const = 0;
+};
+
 /// All tensors are row-major fp32 with the full number of heads; each call works on the heads of one shard
 /// only and fills only their part of `out`. Different shards may be called concurrently, the same shard may
 /// not.
@@ -119,15 +130,10 @@ class kv_cache {
 
     virtual kvtl::status end(kvtl::sequence_id seq) noexcept = 0;
 
-    /// What the codec makes of the tokens from 0 on, wherever they would really be kept: k, v (n, H, D) of a layer, bytes of
-    /// their records to keys (n) and values (n), all heads together. False where every record has the same size or depends on a
-    /// prompt.
-    [[nodiscard]] virtual bool record_sizes(std::uint32_t layer, std::span<const float> k,
-                                            std::span<const float> v, std::span<std::uint32_t> keys,
-                                            std::span<std::uint32_t> values) const {
-        static_cast<void>(layer), static_cast<void>(k), static_cast<void>(v);
-        static_cast<void>(keys), static_cast<void>(values);
-        return false;
+    /// By this cache's codec, with tables and bases of its own, beside the cache's memory: for evaluations. Null where every
+    /// record has the same size or depends on a prompt. Fails where what open() read cannot be read again.
+    [[nodiscard]] virtual kvtl::result<std::unique_ptr<record_sizes>> sizes() const {
+        return std::unique_ptr<record_sizes>{};
     }
 
     [[nodiscard]] virtual cache_stats stats() const = 0;

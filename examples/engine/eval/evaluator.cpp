@@ -277,7 +277,9 @@ void evaluator::measure(const task& of, const example& e, const engine::cache_op
             replay_prompt(o);
             to.prefill_s += seconds_since(start);
             closed_loop(of, e, o, to);
-            to.kept_of_rows.add(*o.cache, recording_, shape_, kinds_);
+            const auto sizes = o.cache->sizes();
+            if (!sizes) throw engine::run_failure(options.policy + ": " + sizes.error().message);
+            if (*sizes) to.kept_of_rows.add(**sizes, recording_, shape_, kinds_);
         }
         if (with_open_loop && recording_.decoded != 0) {
             opened o = open(own);

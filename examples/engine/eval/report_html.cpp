@@ -10,6 +10,7 @@
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <span>
 #include <tuple>
 
 namespace eval {
@@ -190,6 +191,15 @@ class section {
         out_ += "</ul>";
     }
 
+    /// What the colours of bars stand for.
+    void colours(const std::vector<std::string>& names, std::span<const char* const> of) {
+        out_ += "<ul class=\"legend\">";
+        for (std::size_t i = 0; i < names.size(); ++i)
+            out_ += std::string("<li><i style=\"background:") + of[i % of.size()] + "\"></i>" +
+                    escaped(names[i]) + "</li>";
+        out_ += "</ul>";
+    }
+
     /// One line per policy: its quality at every budget, and the cost at the last of them.
     void table() {
         const auto budgets = budgets_of(rows_);
@@ -283,12 +293,10 @@ class section {
                      [](const row* r) { return !r->phase_us.empty(); });
         if (timed.empty()) return;
         out_ += "<h3>Where the cache spends its time</h3><p>Microseconds per decoded token, summed over the "
-                "threads that work for the cache.</p><ul class=\"legend\">";
-        const auto& names = timed.front()->phase_us;
-        for (std::size_t i = 0; i < names.size(); ++i)
-            out_ += std::string("<li><i style=\"background:") + phase_colours[i % phase_colours.size()] +
-                    "\"></i>" + escaped(names[i].first) + "</li>";
-        out_ += "</ul>";
+                "threads that work for the cache.</p>";
+        std::vector<std::string> names;
+        for (const auto& phase : timed.front()->phase_us) names.push_back(phase.first);
+        colours(names, phase_colours);
         const auto total = [](const row* r) {
             double sum = 0;
             for (const auto& phase : r->phase_us) sum += phase.second;
@@ -324,12 +332,8 @@ class section {
                      [](const row* r) { return !r->retained_by_layer.empty(); });
         if (ragged.empty()) return;
         out_ += "<h3>What a token takes</h3><p>Share of its row of 16-bit numbers, headers of records "
-                "included, sinks and "
-                "window encoded as well.</p><ul class=\"legend\">";
-        for (std::size_t i = 0; i < 2; ++i)
-            out_ += std::string("<li><i style=\"background:") + retained_colours[i] + "\"></i>" +
-                    (i == 0 ? "keys" : "values") + "</li>";
-        out_ += "</ul>";
+                "included; sinks and window are encoded for this as well.</p>";
+        colours({"keys", "values"}, retained_colours);
         for (const row* r : ragged) {
             out_ += "<details open><summary>" + escaped(r->policy + ", " + budget_of(*r)) +
                     "</summary><div class=\"bars\">";

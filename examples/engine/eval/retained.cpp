@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
-#include <numeric>
+#include <set>
+#include <string>
+#include <utility>
 
 namespace eval {
 
@@ -14,11 +16,11 @@ std::vector<token_kind> kinds_of(std::span<const engine::token_id> text, const e
     std::vector<std::pair<engine::token_id, std::size_t>> by_times(times.begin(), times.end());
     std::stable_sort(by_times.begin(), by_times.end(),
                      [](const auto& a, const auto& b) { return a.second > b.second; });
-    std::map<engine::token_id, bool> common;
+    std::set<engine::token_id> common;
     std::size_t so_far = 0;
     for (const auto& [token, n] : by_times) {
         if (2 * so_far >= text.size() || n == 1) break;
-        common[token] = true;
+        common.insert(token);
         so_far += n;
     }
     const auto only_marks = [&](engine::token_id t) {
@@ -41,20 +43,17 @@ std::vector<token_kind> kinds_of(std::span<const engine::token_id> text, const e
     return kinds;
 }
 
-void retained::add(const engine::kv_cache& cache, const recording& of, const kvtl::shape& shape,
+void retained::add(const engine::record_sizes& sizes, const recording& of, const kvtl::shape& shape,
                    std::span<const token_kind> text) {
-    const std::size_t n = std::min(text.size(), of.prefilled + of.decoded);
-    const std::size_t width = std::size_t{shape.kv_heads} * shape.head_dim;
+    const std::size_t n = text.size(), width = std::size_t{shape.kv_heads} * shape.head_dim;
+    const double whole = 2.0 * static_cast<double>(width);
+    layers.resize(shape.layers);
     std::vector<std::uint32_t> keys(n), values(n);
     for (std::uint32_t l = 0; l < shape.layers; ++l) {
+        const layer_recording& r = of.layers[l];
         std::fill(keys.begin(), keys.end(), 0);
         std::fill(values.begin(), values.end(), 0);
-        const layer_recording& r = of.layers[l];
-        if (!cache.record_sizes(l, std::span(r.k).first(n * width), std::span(r.v).first(n * width), keys,
-                                values))
-            return;
-        layers.resize(shape.layers);
-        const double whole = 2.0 * static_cast<double>(width);
+        sizes.add(l, std::span(r.k).first(n * width), std::span(r.v).first(n * width), keys, values);
         for (std::size_t i = 0; i < n; ++i) {
             const double k = keys[i] / whole, v = values[i] / whole;
             layers[l].add(k, v);

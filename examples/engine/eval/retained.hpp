@@ -9,6 +9,7 @@
 #include "tokenizer.hpp"
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -18,7 +19,7 @@ namespace eval {
 
 enum class token_kind : std::uint8_t {
     first,       ///< of the sequence
-    punctuation, ///< nothing but punctuation and spaces
+    punctuation, ///< nothing but ASCII punctuation and spaces
     common,      ///< of the commonest tokens that together make half of the text
     rare,        ///< once in the text
     other,
@@ -41,8 +42,8 @@ struct retained {
     std::vector<retained_sum> layers; ///< empty: records have one size
     std::array<retained_sum, token_kinds.size()> kinds{};
 
-    /// All tokens of a recording, by the codec of a cache. `text` is what was recorded.
-    void add(const engine::kv_cache& cache, const recording& of, const kvtl::shape& shape,
+    /// All tokens of a recording, `text` their kinds.
+    void add(const engine::record_sizes& sizes, const recording& of, const kvtl::shape& shape,
              std::span<const token_kind> text);
 };
 

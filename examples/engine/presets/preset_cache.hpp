@@ -11,8 +11,8 @@
 #include "presets/settings.hpp"
 #include "registry.hpp"
 
+#include <functional>
 #include <limits>
-#include <optional>
 #include <type_traits>
 
 namespace engine {
@@ -117,11 +117,10 @@ template <class Preset> class preset_cache final : public kv_cache {
         auto opened = manager::open(c);
         if (!opened) return opened.error();
         auto cache = std::make_unique<preset_cache>(std::move(*opened), list_settings(fields_of(c)));
-        if constexpr (sizer::possible) {
-            auto sizes = sizer::open(c.compressor, o.shape, o.max_tokens, c.calibration);
-            if (!sizes) return sizes.error();
-            cache->sizer_.emplace(*std::move(sizes));
-        }
+        if constexpr (sizer::possible)
+            cache->sizes_ = [codec = c.compressor, shape = o.shape, n = o.max_tokens, file = c.calibration] {
+                return sizer::open(codec, shape, n, file);
+            };
         return std::unique_ptr<kv_cache>(std::move(cache));
     }
 
@@ -143,11 +142,8 @@ template <class Preset> class preset_cache final : public kv_cache {
     }
     kvtl::status end(kvtl::sequence_id seq) noexcept override { return manager_.end(seq); }
 
-    [[nodiscard]] bool record_sizes(std::uint32_t layer, std::span<const float> k, std::span<const float> v,
-                                    std::span<std::uint32_t> keys,
-                                    std::span<std::uint32_t> values) const override {
-        if constexpr (sizer::possible) sizer_->add(layer, k, v, keys, values);
-        return sizer::possible;
+    [[nodiscard]] kvtl::result<std::unique_ptr<record_sizes>> sizes() const override {
+        return sizes_ ? sizes_() : kv_cache::sizes();
     }
     [[nodiscard]] cache_stats stats() const override {
         cache_stats out = stats_of(manager_.stats(), manager_.facts());
@@ -183,7 +179,7 @@ template <class Preset> class preset_cache final : public kv_cache {
 
     manager manager_;
     std::vector<std::pair<std::string, std::string>> config_;
-    std::optional<sizer> sizer_;
+    std::function<kvtl::result<std::unique_ptr<record_sizes>>()> sizes_; ///< empty: none
 };
 
 } // namespace engine

@@ -6,9 +6,12 @@
 #include <kvtl/simd/convert.hpp>
 #include <kvtl/slots/preset.hpp>
 
+#include "kv_cache.hpp"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,7 +20,7 @@
 namespace engine {
 
 /// For presets whose records have sizes of their own and need no prompt to be fitted to.
-template <class Preset, class Geometry> class record_sizer {
+template <class Preset, class Geometry> class record_sizer final : public record_sizes {
     using compressor = typename Preset::compressor;
     using codec = typename compressor::template state<Geometry>;
     using plain = typename compressor::plain_type;
@@ -27,31 +30,29 @@ template <class Preset, class Geometry> class record_sizer {
         compressor::ragged && compressor::granule == 1 && !kvtl::detail::codec_fits_lanes<compressor>();
     using config = typename compressor::config;
 
-    /// Fails as kv_manager::open() does.
-    [[nodiscard, gnu::cold]] static kvtl::result<record_sizer>
+    /// A config, shape and file that kv_manager::open() took. Fails where the file is gone.
+    [[nodiscard, gnu::cold]] static kvtl::result<std::unique_ptr<record_sizes>>
     open(const config& c, const kvtl::shape& shape, std::size_t max_tokens, const std::string& calibration) {
-        record_sizer s;
-        s.shape_ = shape;
-        s.heads_ = kvtl::layer_wide<Preset>() ? shape.kv_heads : 1;
-        s.codec_ = codec(c, kvtl::record_shape{s.heads_, shape.head_dim});
+        auto s = std::make_unique<record_sizer>();
+        s->shape_ = shape;
+        s->heads_ = kvtl::layer_wide<Preset>() ? shape.kv_heads : 1;
+        s->codec_ = codec(c, kvtl::record_shape{s->heads_, shape.head_dim});
         if constexpr (kvtl::detail::codec_shares<compressor>()) {
-            s.tables_.resize(s.codec_.shared_bytes(static_cast<std::uint32_t>(max_tokens)) / sizeof(float) +
-                             1);
-            s.codec_.share(c, static_cast<std::uint32_t>(max_tokens),
-                           std::as_writable_bytes(std::span(s.tables_)));
+            const auto tokens = static_cast<std::uint32_t>(max_tokens);
+            s->tables_.resize(s->codec_.shared_bytes(tokens) / sizeof(float) + 1);
+            s->codec_.share(c, tokens, std::as_writable_bytes(std::span(s->tables_)));
         }
         if constexpr (kvtl::detail::calibrated_kinds<compressor>() != 0) {
             auto loaded = kvtl::calibration::load(calibration, shape);
             if (!loaded) return loaded.error();
-            s.calibration_.emplace(*std::move(loaded));
-            s.codec_.bind(s.calibration_->view());
+            s->calibration_.emplace(*std::move(loaded));
+            s->codec_.bind(s->calibration_->view());
         }
-        return s;
+        return std::unique_ptr<record_sizes>(std::move(s));
     }
 
-    /// k, v: (n, H, D) of the tokens from 0 on. Adds the bytes of their records, all heads together: keys (n), values (n).
     void add(std::uint32_t layer, std::span<const float> k, std::span<const float> v,
-             std::span<std::uint32_t> keys, std::span<std::uint32_t> values) const {
+             std::span<std::uint32_t> keys, std::span<std::uint32_t> values) const override {
         const std::size_t width = std::size_t{heads_} * shape_.head_dim;
         std::vector<plain> row(width);
         const kvtl::record_bytes most = codec_.bytes();
