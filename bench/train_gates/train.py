@@ -28,11 +28,10 @@ class Gates(nn.Module):
     def __init__(self, start, mask):
         super().__init__()
         _, layers, n, _ = start.shape
-        self.mask = mask                                                  # "soft" or "hard"
+        self.mask = mask                  # "soft": multiplied by m; "hard": by m > tau, as a cache does
         self.basis = nn.Parameter(start.clone())                          # (2, layers, n, n): x~ = x U
         self.weights = nn.Parameter(torch.zeros(2, layers, n, n))
         self.bias = nn.Parameter((-8.0 / n * torch.arange(n)).repeat(2, layers, 1))
-        self.hard = False
 
     def begin(self):
         """Before each pass over the model."""
@@ -43,21 +42,18 @@ class Gates(nn.Module):
         return self.one(0, layer, k), self.one(1, layer, v)
 
     def one(self, which, layer, x):
-        if M.LIB and not self.hard:
-            c = M.linear(x, self.basis[which, layer].t())
-            y, soft, kept = M.Gate.apply(c, self.weights[which, layer], self.bias[which, layer], TAU, self.mask == "hard")
-            self.soft.append(soft)
-            self.kept[which].append(kept)
-            return M.linear(y, self.inverse[which, layer].t())
-        c = M.linear(x, self.basis[which, layer].t(), torch.float32)
-        p = torch.softmax(M.linear(c, self.weights[which, layer].t(), torch.float32) + self.bias[which, layer], -1)
-        m = torch.flip(torch.cumsum(p, -1), (-1,))
-        self.soft.append(m.mean())
-        self.kept[which].append((m.detach() > TAU).float().mean())
-        stays = (m > TAU).float()
-        if not self.hard:
-            stays = m + (stays - m).detach() if self.mask == "hard" else m
-        return M.linear(c * stays, self.inverse[which, layer].t())
+        u, w, b, back = (t[which, layer] for t in (self.basis, self.weights, self.bias, self.inverse))
+        c = M.linear(x, u.t())
+        if M.LIB:
+            y, soft, kept = M.Gate.apply(c, w, b, TAU, self.mask == "hard")
+        else:
+            m = torch.flip(torch.cumsum(torch.softmax(M.linear(c, w.t(), torch.float32) + b, -1), -1), (-1,))
+            stays = (m.detach() > TAU).float()
+            soft, kept = m.mean(), stays.mean()
+            y = c * (m + stays - m.detach() if self.mask == "hard" else m)
+        self.soft.append(soft)
+        self.kept[which].append(kept)
+        return M.linear(y, back.t())
 
     def file_of(self, which):
         """(layers, 3 n + 1, n) as calibration.write() has it."""
@@ -174,7 +170,7 @@ def main():
             print("step %d loss %.4f soft %.3f kept %.3f alpha %.3f | %.0f tok/s" % (
                 step + 1, float(loss), float(soft), kept, alpha, (step + 1) * a.batch * a.length / (shown - began)), flush=True)
 
-    gates.hard = True
+    gates.mask = "hard"
     with torch.no_grad():
         gates.begin()
         nats = held_out(m, a.data, a.length, 32)
