@@ -14,6 +14,7 @@
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/causal.hpp>
 #include <kvtl/simd/checksum.hpp>
+#include <kvtl/simd/combine.hpp>
 #include <kvtl/simd/convert.hpp>
 #include <kvtl/simd/distance.hpp>
 #include <kvtl/simd/dot.hpp>
@@ -320,6 +321,59 @@ void attend_causal(State& state, std::size_t dim, std::size_t group, std::size_t
     report(state, 0, 4.0 * pairs * static_cast<double>(dim));
 }
 
+// ----------------------------------------------------------------- low rank: coefficients and a basis
+
+/// `count` records of `rank` numbers each, as far apart as their bytes allow, and the rows that point into them.
+struct coefficients {
+    coefficients(std::size_t count, std::size_t rank)
+        : numbers(oracle::normal_values<f16>(count * rank, 1)), rows(count) {
+        for (std::size_t i = 0; i < count; ++i)
+            rows[i] = {numbers.data() + i * rank, static_cast<std::uint32_t>(rank)};
+    }
+    std::vector<f16> numbers;
+    std::vector<simd::coefficient_row<f16>> rows;
+};
+
+constexpr std::size_t low_rank_rows = 32; ///< at once: a block of attention
+
+/// Keys of a head of `dim` rebuilt from a rank of 128 numbers.
+void combine_rows(State& state, std::size_t rank, std::size_t dim) {
+    const coefficients from(low_rank_rows, rank);
+    const oracle::table<float> basis(128, dim, dim, 2);
+    std::vector<float> out(low_rank_rows * dim);
+    const auto run = [&] {
+        simd::combine_rows(from.rows.data(), low_rank_rows, basis.view(), out.data(), dim);
+    };
+    run();
+    double exact = 0;
+    for (std::size_t r = 0; r < rank; ++r)
+        exact += oracle::value(from.rows.back().data[r]) * oracle::value(basis.view().row(r)[dim - 1]);
+    if (!agrees(state, out.back(), exact, static_cast<double>(rank))) return;
+    measure(state, run);
+    report(state, static_cast<double>(from.numbers.size() * sizeof(f16)),
+           2.0 * static_cast<double>(low_rank_rows * rank * dim));
+}
+
+/// Coefficients of values summed for `group` queries, which the basis multiplies once.
+void spectral_sums(State& state, std::size_t rank, std::size_t group) {
+    const coefficients from(low_rank_rows, rank);
+    const auto weight = oracle::normal_values(group * low_rank_rows, 2);
+    std::vector<float> sums(group * rank, 0.0F);
+    const auto run = [&] {
+        simd::spectral_sums(weight.data(), group, low_rank_rows, from.rows.data(), low_rank_rows, 0, rank,
+                            sums.data(), rank);
+    };
+    run();
+    double exact = 0;
+    for (std::size_t i = 0; i < low_rank_rows; ++i)
+        exact += oracle::value(weight[(group - 1) * low_rank_rows + i]) *
+                 oracle::value(from.rows[i].data[rank - 1]);
+    if (!agrees(state, sums.back(), exact, static_cast<double>(low_rank_rows))) return;
+    measure(state, run);
+    report(state, static_cast<double>(from.numbers.size() * sizeof(f16)),
+           2.0 * static_cast<double>(low_rank_rows * rank * group));
+}
+
 // ------------------------------------------------------------------------------------------- names
 
 template <element E> void add_for_element() {
@@ -360,6 +414,13 @@ void add_all() {
     add_for_element<float>();
     add_for_element<f16>();
     add_for_element<bf16>();
+    for (const std::size_t rank : {std::size_t{26}, std::size_t{64}}) { // of 128 numbers: 20 % and half
+        const std::string of = "/rank=" + std::to_string(rank);
+        add(named<f16>("combine_rows", 64) + of, [rank](State& s) { combine_rows(s, rank, 64); });
+        for (const std::size_t group : {std::size_t{2}, std::size_t{4}})
+            add(named<f16>("spectral_sums", 128) + of + "/g=" + std::to_string(group),
+                [=](State& s) { spectral_sums(s, rank, group); });
+    }
     add("all_finite", all_finite);
     for (const std::size_t k : {std::size_t{16}, std::size_t{64}, std::size_t{256}, std::size_t{1024}})
         add("topk/32768/k=" + std::to_string(k), [k](State& s) { top_k(s, 32768, k); });

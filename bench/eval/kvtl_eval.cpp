@@ -85,7 +85,10 @@ void define_options(CLI::App& app, arguments& a) {
                    "file of gates for policies that need them (default: what ships with the model)");
     app.add_option("--probe", a.probe, "text that stands for a prompt's future where policies look ahead")
         ->capture_default_str();
-    app.add_option("--set", a.settings, "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable)");
+    app.add_option(
+        "--set", a.settings,
+        "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable); several values, separated by "
+        "commas: a line for each");
     app.add_option("--limit", a.task.limit, "most examples of a task; 0: all")->capture_default_str();
     app.add_option("--nll-prefill", a.task.nll_prefill, "tokens of a piece of text that are prefilled")
         ->capture_default_str();
@@ -150,6 +153,30 @@ bool has(const std::vector<std::string>& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+/// What --set makes of a policy, once for every combination of the values that it was given.
+struct variant {
+    std::vector<engine::setting> settings;
+    std::string name; ///< of the fields with several values: "rate=.20"
+};
+
+std::vector<variant> variants_of(const std::string& policy, const std::vector<engine::setting>& settings) {
+    std::vector<variant> all(1);
+    for (const engine::setting& s : settings) {
+        if (s.policy != policy) continue;
+        const auto values = parts_of(s.value);
+        std::vector<variant> longer;
+        for (const variant& v : all)
+            for (const auto& value : values) {
+                longer.push_back(v);
+                longer.back().settings.push_back({s.policy, s.slot, s.field, value});
+                if (values.size() > 1)
+                    longer.back().name += (v.name.empty() ? "" : " ") + s.field + "=" + value;
+            }
+        all = std::move(longer);
+    }
+    return all;
+}
+
 /// Who takes part, in the order of the lines: the references first.
 class line_up {
   public:
@@ -157,18 +184,23 @@ class line_up {
             std::vector<std::size_t> keep, const std::vector<eval::task>& tasks)
         : options_(options), attend_(std::move(attend)), keep_(std::move(keep)), tasks_(tasks) {}
 
-    /// A policy at every budget that it has, once. Returns whether it can be opened at all of them.
+    /// A policy with all its settings at every budget that it has, once. Returns whether it can be opened at all of them.
     bool add(const std::string& policy, bool reference) {
         if (!eval::built_in(policy) || has(policies_, policy)) return true;
         policies_.push_back(policy);
         std::vector<eval::contender> own;
+        const auto variants = variants_of(policy, options_.settings);
         const auto add_budget = [&](std::size_t attend, std::size_t keep) {
-            engine::cache_options o = options_;
-            o.policy = policy;
-            o.attend_tokens = attend;
-            o.keep_tokens = keep;
-            if (policy == "full") o.io = "memory"; // it has no file
-            own.push_back({.options = std::move(o), .reference = reference, .error = {}});
+            for (const variant& v : variants) {
+                engine::cache_options o = options_;
+                o.policy = policy;
+                o.settings = v.settings;
+                o.attend_tokens = attend;
+                o.keep_tokens = keep;
+                if (policy == "full") o.io = "memory"; // it has no file
+                own.push_back(
+                    {.options = std::move(o), .reference = reference, .variant = v.name, .error = {}});
+            }
         };
         const engine::cache_wants budgets = engine::policy_wants(policy);
         if (!budgets.evicts || keep_.empty()) // what would survive is what is attended
@@ -203,21 +235,29 @@ std::string cell(const std::optional<double>& value, const char* format, double 
 }
 
 void print_rows(std::FILE* out, const std::vector<eval::row>& rows) {
-    std::size_t examples = 0;
-    for (const eval::row& r : rows) examples = std::max(examples, r.examples);
+    std::size_t examples = 0, width = 24;
+    for (const eval::row& r : rows) {
+        examples = std::max(examples, r.examples);
+        width = std::max(width, eval::line_of(r).size());
+    }
+    const auto name = [width](std::string text) {
+        text.resize(std::max(width, text.size()), ' ');
+        return text;
+    };
     const std::string& question = rows.front().question;
     std::fprintf(out, "\n%s: %zu example%s%s%s\n", rows.front().task.c_str(), examples,
                  examples == 1 ? "" : "s", question.empty() ? "" : ", question ", question.c_str());
-    std::fprintf(out, "%-24s %6s %6s %8s %9s %8s %6s %8s %7s %9s %8s %8s\n", "policy", "attend", "keep",
-                 "accuracy", "nll", "kl", "top-1", "o error", "mass", "KiB/token", "hit rate", "tokens/s");
+    std::fprintf(out, "%s %6s %6s %8s %9s %8s %6s %8s %7s %9s %8s %8s\n", name("policy").c_str(), "attend",
+                 "keep", "accuracy", "nll", "kl", "top-1", "o error", "mass", "KiB/token", "hit rate",
+                 "tokens/s");
     for (const eval::row& r : rows) {
         const std::string keep = r.keep_tokens ? std::to_string(*r.keep_tokens) : "-";
         if (r.error) {
-            std::fprintf(out, "%-24s %6zu %6s %s\n", r.policy.c_str(), r.attend_tokens, keep.c_str(),
-                         r.error->c_str());
+            std::fprintf(out, "%s %6zu %6s %s\n", name(eval::line_of(r)).c_str(), r.attend_tokens,
+                         keep.c_str(), r.error->c_str());
             continue;
         }
-        std::fprintf(out, "%-24s %6zu %6s %8s %9s %8s %6s %8s %7s %9s %8s %8s\n", r.policy.c_str(),
+        std::fprintf(out, "%s %6zu %6s %8s %9s %8s %6s %8s %7s %9s %8s %8s\n", name(eval::line_of(r)).c_str(),
                      r.attend_tokens, keep.c_str(), cell(r.accuracy, "%.2f").c_str(),
                      cell(r.nll, "%.4f").c_str(), cell(r.kl, "%.4f").c_str(),
                      cell(r.top1_agreement, "%.3f").c_str(), cell(r.output_error, "%.4f").c_str(),
@@ -246,7 +286,11 @@ std::string report_of(const arguments& a, const std::vector<eval::row>& rows) {
 void run(const arguments& a) {
     check(a);
     engine::cache_options options;
-    for (const auto& text : a.settings) options.settings.push_back(engine::parse_setting(text));
+    for (const auto& text : a.settings) {
+        options.settings.push_back(engine::parse_setting(text));
+        for (const auto& value : parts_of(options.settings.back().value))
+            require(!value.empty(), "--set " + text + ": a value is empty");
+    }
     const auto named = eval::parse_policies(a.policies);
     const auto attend = numbers(a.attend_tokens, "--attend-tokens");
     const auto keep =

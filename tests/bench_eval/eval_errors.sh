@@ -19,6 +19,7 @@ one_line "unknown policy 'magic'; valid: full, " "${base[@]}" --policies full,ma
 one_line "unknown policy ''" "${base[@]}" --policies ""
 one_line "unknown device 'tape'" "${base[@]}" --io tape
 one_line "POLICY.SLOT.FIELD=VALUE" "${base[@]}" --set nonsense
+one_line "window_tokens=8,: a value is empty" "${base[@]}" --set dynakv.cache.window_tokens=8,
 one_line "--probe: the text is empty" "${base[@]}" --probe ""
 one_line "unknown task 'haystack'" "${base[@]}" --task haystack
 one_line "'depth=1' is unknown" "${base[@]}" --task needle:gen,depth=1
@@ -111,6 +112,11 @@ if "$program" --list-policies | grep -qx snapkv_group; then # budgets are those 
     [ "$(grep -c '"policy": "snapkv_group"' rows.json)" -eq 3 ] || complain "snapkv_group: not a row per --keep-tokens"
     [ "$(grep -c '"question": "known"' rows.json)" -eq "$(grep -c '"policy":' rows.json)" ] || complain "question hidden"
 fi
+expect 0 "" "${base[@]}" --limit 1 --closed-only --set dynakv.cache.window_tokens=8,16 --json rows.json # a line for each
+for n in 8 16; do
+    grep -q "^dynakv, window_tokens=$n  *256" out || complain "no line of the setting $n"
+    [ "$(grep -c "\"cache.window_tokens\": \"$n\"" rows.json)" -eq 1 ] || complain "no row of the setting $n"
+done
 expect 0 "" "${base[@]}" --limit 1 --closed-only --json -
 [ "$(head -c 1 out)" = "[" ] || complain "--json - mixes the table into standard output"
 grep -q "accuracy" err || complain "--json - drops the table"

@@ -80,6 +80,30 @@ TEST_CASE("budgets of policies that evict are what they keep; questions hidden a
     CHECK(count(html, "<title>quest, 64 attended: ") == 2);
 }
 
+TEST_CASE("settings of a policy: a line of the tables each, one line in the plots") {
+    eval::report r;
+    for (const char* variant : {"rate=.20", "rate=.47"}) {
+        eval::row& row = r.rows.emplace_back();
+        row.policy = "dynakv_lr";
+        row.variant = variant;
+        row.task = "nll:builtin";
+        row.attend_tokens = 64;
+        row.kl = 0.1;
+        row.kept_bytes = 1024;
+        row.phase_us = {{"score", 10.0}};
+    }
+    const std::string html = eval::to_html(r);
+    for (const char* line : {"dynakv_lr, rate=.20", "dynakv_lr, rate=.47"}) {
+        CHECK(count(html, std::string("<tr><td>") + line + "</td>") == 2);
+        CHECK(count(html, std::string("<span>") + line + "</span>") == 1);
+        CHECK(count(html, std::string("<title>") + line + ", 64 attended: ") == 1);
+    }
+    CHECK(count(html, "</svg>dynakv_lr</li>") == 1);
+    CHECK(count(html, "<polyline") == 1);
+    CHECK(count(html, "<th>KL(full ‖ policy), nats @ 64 attended</th>") == 1);
+    CHECK(html.find("per policy and setting. A line joins those of a policy") != std::string::npos);
+}
+
 TEST_CASE("a policy that could not run says why, once per table, and is in no plot") {
     eval::report r = many_policies();
     for (const std::size_t budget : {64U, 256U}) {

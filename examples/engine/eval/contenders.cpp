@@ -144,8 +144,10 @@ std::vector<row> run_task(evaluator& measuring, const task& t, std::vector<conte
         }
     }
     std::vector<row> rows;
-    for (std::size_t i = 0; i < all.size(); ++i)
+    for (std::size_t i = 0; i < all.size(); ++i) {
         rows.push_back(all[i].error.empty() ? tallies[i].to_row(all[i].options, t) : failed_row(all[i], t));
+        rows.back().variant = all[i].variant;
+    }
     return rows;
 }
 

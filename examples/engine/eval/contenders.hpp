@@ -26,6 +26,7 @@ namespace eval {
 struct contender {
     engine::cache_options options; ///< its policy and budget included
     bool reference = false;        ///< a line to compare with: gets as much memory as it needs
+    std::string variant{};         ///< row::variant
     std::string error;             ///< why it takes no part; empty while it does
     bool midway = false;           ///< it took part until then
 };

@@ -112,6 +112,10 @@ std::vector<std::string> policies_of(const std::vector<const row*>& rows) {
     return distinct(rows, [](const row& r) { return r.policy; });
 }
 
+std::vector<std::string> lines_of(const std::vector<const row*>& rows) {
+    return distinct(rows, line_of);
+}
+
 std::vector<std::string> budgets_of(const std::vector<const row*>& rows) {
     return distinct(rows, budget_of);
 }
@@ -133,10 +137,13 @@ class section {
             return out_ + "</section>";
         }
         const row& first = *rows_.front();
+        const bool budgets = budgets_of(rows_).size() > 1,
+                   settings = lines_of(rows_).size() > policies_of(rows_).size();
+        const char* const each = budgets && settings ? "budget and setting" : budgets ? "budget" : "setting";
         out_ += "<p>" + std::to_string(first.examples) + " example" + (first.examples == 1 ? "" : "s") +
                 ", " + std::to_string(first.decoded_tokens) + " tokens decoded per policy" +
-                (budgets_of(rows_).size() > 1 ? " and budget. A line joins the budgets of a policy; the"
-                                              : ". The") +
+                (budgets || settings ? std::string(" and ") + each + ". A line joins those of a policy; the"
+                                     : ". The") +
                 " dashed line is the full cache.</p><div class=\"plots\">";
         double everything = 0;
         for (const row* r : rows_) everything = std::max(everything, r->kept_bytes.value_or(0));
@@ -174,8 +181,8 @@ class section {
                 if (policy == "full") level = y;
                 if (const auto& value = r->*cost)
                     s.points.push_back({*value < strip_from ? *value : infinity, *y,
-                                        policy + ", " + budget_of(*r) + ": " + number(y, quality_.pattern) +
-                                            " at " + with_unit(*value)});
+                                        line_of(*r) + ", " + budget_of(*r) + ": " +
+                                            number(y, quality_.pattern) + " at " + with_unit(*value)});
             }
             all.push_back(std::move(s));
         }
@@ -200,7 +207,7 @@ class section {
         out_ += "</ul>";
     }
 
-    /// One line per policy: its quality at every budget, and the cost at the last of them.
+    /// One line per policy and setting: its quality at every budget, and the cost at the last of them.
     void table() {
         const auto budgets = budgets_of(rows_);
         const std::array costs_of = {"perplexity ratio", "mass recall",   "output error", "kept",    "DRAM",
@@ -209,12 +216,12 @@ class section {
         for (const auto& b : budgets) out_ += "<th>" + escaped(quality_.name) + " @ " + escaped(b) + "</th>";
         for (const char* name : costs_of) out_ += std::string("<th>") + name + "</th>";
         out_ += "</tr></thead><tbody>";
-        for (const auto& policy : policies_of(all_)) {
-            out_ += "<tr><td>" + escaped(policy) + "</td>";
+        for (const auto& line : lines_of(all_)) {
+            out_ += "<tr><td>" + escaped(line) + "</td>";
             const row* last = nullptr;
             for (const auto& b : budgets) {
                 const auto at = std::find_if(rows_.begin(), rows_.end(), [&](const row* r) {
-                    return r->policy == policy && budget_of(*r) == b;
+                    return line_of(*r) == line && budget_of(*r) == b;
                 });
                 cell(at == rows_.end() ? "–" : number(quality_.of(**at), quality_.pattern));
                 if (at != rows_.end()) last = *at;
@@ -222,7 +229,7 @@ class section {
             if (last == nullptr) {
                 // Its cells so far are dashes, the reason takes the place of the others.
                 const auto failed =
-                    std::find_if(all_.begin(), all_.end(), [&](const row* r) { return r->policy == policy; });
+                    std::find_if(all_.begin(), all_.end(), [&](const row* r) { return line_of(*r) == line; });
                 why(**failed, costs_of.size());
                 continue;
             }
@@ -248,7 +255,7 @@ class section {
         for (const char* name : names) out_ += std::string("<th>") + name + "</th>";
         out_ += "</tr></thead><tbody>";
         for (const row* r : all_) {
-            out_ += "<tr><td>" + escaped(r->policy) + "</td>";
+            out_ += "<tr><td>" + escaped(line_of(*r)) + "</td>";
             cell(budget_of(*r));
             if (r->error) {
                 why(*r, names.size() - 1);
@@ -315,7 +322,7 @@ class section {
     }
 
     void bar(const row& r, double total, double longest) {
-        out_ += "<span>" + escaped(r.policy) + "</span><div>";
+        out_ += "<span>" + escaped(line_of(r)) + "</span><div>";
         for (std::size_t i = 0; i < r.phase_us.size(); ++i) {
             const auto& [name, microseconds] = r.phase_us[i];
             out_ += "<i title=\"" + escaped(name) + ": " + number(microseconds, "%.1f µs") +
@@ -335,7 +342,7 @@ class section {
                 "included; sinks and window are encoded for this as well.</p>";
         colours({"keys", "values"}, retained_colours);
         for (const row* r : ragged) {
-            out_ += "<details open><summary>" + escaped(r->policy + ", " + budget_of(*r)) +
+            out_ += "<details open><summary>" + escaped(line_of(*r) + ", " + budget_of(*r)) +
                     "</summary><div class=\"bars\">";
             for (const auto* all : {&r->retained_by_kind, &r->retained_by_layer})
                 for (const row::retained_share& s : *all) {

@@ -17,6 +17,7 @@ namespace eval {
 
 struct row {
     std::string policy;
+    std::string variant; ///< settings that tell the row from others of its policy: "rate=.20"; or empty
     std::string task;
     std::string question; ///< "hidden" while the policy compressed, "known", or empty: the task has none
     std::size_t attend_tokens = 0;
@@ -65,6 +66,11 @@ struct row {
 
 /// Exact share of `right` among `n` with the 95 % interval of Wilson, which stays inside 0 to 1.
 [[nodiscard]] std::array<double, 2> wilson95(std::size_t right, std::size_t n);
+
+/// The policy, and its variant where there are several: a line of a table.
+[[nodiscard]] inline std::string line_of(const row& r) {
+    return r.variant.empty() ? r.policy : r.policy + ", " + r.variant;
+}
 
 /// exp(nll - nll_full), 1 for the full model itself.
 [[nodiscard]] inline std::optional<double> perplexity_ratio(const row& r) {

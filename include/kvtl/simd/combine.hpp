@@ -82,6 +82,7 @@ inline void combine_block(const coefficient_row<E>* rows, std::size_t n, rows_vi
 
 } // namespace detail
 
+/// out[i * out_stride + d] = sum over r < rows[i].count of rows[i].data[r] * basis[r][d], for i < n and d < basis.dim.
 template <class Arch = default_arch, element E, element R>
 inline void combine_rows(const coefficient_row<E>* rows, std::size_t n, rows_view<R> basis, float* out,
                          std::size_t out_stride) noexcept {
