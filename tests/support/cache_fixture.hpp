@@ -23,6 +23,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -56,62 +57,62 @@ template <class Cache> [[nodiscard]] std::size_t least_memory(typename Cache::co
     return std::stoull(text.substr(at + before.size()));
 }
 
-/// Keys and values as E keeps them, rounded once.
-template <kvtl::element E> class stored_rows {
+/// A stream as E keeps it, and dense attention over that: each row is rounded, and each token attended, once.
+template <kvtl::element E> class dense_reference {
   public:
-    explicit stored_rows(const drift& data)
-        : data_(&data), keys_(data.shape().layers), values_(keys_.size()) {}
+    explicit dense_reference(const drift& data)
+        : data_(&data), keys_(data.shape().layers), values_(keys_.size()), outputs_(keys_.size()) {}
 
-    /// Tokens 0 to t of a layer: (t + 1, H, D), and more behind them.
-    [[nodiscard]] const std::vector<float>& keys(std::size_t layer, std::size_t t) {
-        return round(keys_[layer], data_->k(layer, 0, t + 1));
+    /// Attention of token t of a layer over tokens 0 to t. Returns (HQ, D).
+    [[nodiscard]] const std::vector<double>& attention(std::size_t layer, std::size_t t) {
+        auto& known = outputs_[layer];
+        if (known.size() <= t) known.resize(t + 1);
+        if (known[t].empty()) known[t] = attend(layer, t);
+        return known[t];
     }
-    [[nodiscard]] const std::vector<float>& values(std::size_t layer, std::size_t t) {
-        return round(values_[layer], data_->v(layer, 0, t + 1));
-    }
-    [[nodiscard]] const drift& data() const { return *data_; }
 
   private:
-    static const std::vector<float>& round(std::vector<float>& rounded, std::span<const float> rows) {
+    [[nodiscard]] std::vector<double> attend(std::size_t layer, std::size_t t) {
+        const kvtl::shape& s = data_->shape();
+        const std::size_t dim = s.head_dim, group = s.query_heads / s.kv_heads, width = s.kv_heads * dim;
+        const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
+        const float* const keys = round(keys_[layer], data_->k(layer, 0, t + 1));
+        const float* const values = round(values_[layer], data_->v(layer, 0, t + 1));
+        std::vector<double> out(data_->query_floats(), 0.0), weight(t + 1);
+        for (std::size_t h = 0; h < s.query_heads; ++h) {
+            const std::size_t at = h / group * dim;
+            const float* const q = data_->q(layer, t).data() + h * dim;
+            for (std::size_t i = 0; i <= t; ++i)
+                weight[i] = scale * oracle::dot(q, keys + i * width + at, dim);
+            const double largest = *std::max_element(weight.begin(), weight.end());
+            double sum = 0;
+            double* const o = &out[h * dim];
+            for (std::size_t i = 0; i <= t; ++i) {
+                const double w = std::exp(weight[i] - largest);
+                sum += w;
+                for (std::size_t d = 0; d < dim; ++d)
+                    o[d] += w * static_cast<double>(values[i * width + at + d]);
+            }
+            for (std::size_t d = 0; d < dim; ++d) o[d] /= sum;
+        }
+        return out;
+    }
+
+    static const float* round(std::vector<float>& rounded, std::span<const float> rows) {
         for (std::size_t i = rounded.size(); i < rows.size(); ++i)
             rounded.push_back(kvtl::to_float(kvtl::from_float<E>(rows[i])));
-        return rounded;
+        return rounded.data();
     }
 
     const drift* data_;
-    std::vector<std::vector<float>> keys_, values_;
+    std::vector<std::vector<float>> keys_, values_; ///< (T, H, D) as far as they were needed
+    std::vector<std::vector<std::vector<double>>> outputs_;
 };
 
 /// Dense attention of token t of a layer over tokens 0 to t. out: (HQ, D).
 template <kvtl::element E>
-std::vector<double> dense_attention(stored_rows<E>& stored, std::size_t layer, std::size_t t) {
-    const drift& data = stored.data();
-    const kvtl::shape& s = data.shape();
-    const std::size_t dim = s.head_dim, group = s.query_heads / s.kv_heads, width = s.kv_heads * dim;
-    const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
-    const float* const keys = stored.keys(layer, t).data();
-    const float* const values = stored.values(layer, t).data();
-    std::vector<double> out(data.query_floats(), 0.0), weight(t + 1);
-    for (std::size_t h = 0; h < s.query_heads; ++h) {
-        const std::size_t at = h / group * dim;
-        const float* const q = data.q(layer, t).data() + h * dim;
-        for (std::size_t i = 0; i <= t; ++i) weight[i] = scale * oracle::dot(q, keys + i * width + at, dim);
-        const double largest = *std::max_element(weight.begin(), weight.end());
-        double sum = 0;
-        double* const o = &out[h * dim];
-        for (std::size_t i = 0; i <= t; ++i) {
-            const double w = std::exp(weight[i] - largest);
-            sum += w;
-            for (std::size_t d = 0; d < dim; ++d) o[d] += w * static_cast<double>(values[i * width + at + d]);
-        }
-        for (std::size_t d = 0; d < dim; ++d) o[d] /= sum;
-    }
-    return out;
-}
-template <kvtl::element E>
 std::vector<double> dense_attention(const drift& data, std::size_t layer, std::size_t t) {
-    stored_rows<E> stored(data);
-    return dense_attention(stored, layer, t);
+    return dense_reference<E>(data).attention(layer, t);
 }
 
 /// One sequence of a cache and how far its engine has come.
@@ -119,9 +120,12 @@ template <class Cache> class reader {
   public:
     using element_type = typename Cache::element_type;
 
-    /// `compare_every`: 1 compares every token with dense attention, n every nth, 0 none.
-    reader(Cache& cache, const drift& data, std::size_t compare_every = 1)
-        : cache_(&cache), data_(&data), stored_(data), every_(compare_every) {
+    /// `compare_every`: 1 compares every token with dense attention, n every nth, 0 none. `reference`: of `data`, where
+    /// others have one already.
+    reader(Cache& cache, const drift& data, std::size_t compare_every = 1,
+           std::shared_ptr<dense_reference<element_type>> reference = {})
+        : cache_(&cache), data_(&data), reference_(std::move(reference)), every_(compare_every) {
+        if (!reference_) reference_ = std::make_shared<dense_reference<element_type>>(data);
         auto seq = cache.begin();
         REQUIRE_MESSAGE(seq.ok(), (seq.ok() ? std::string() : seq.error().message));
         seq_ = *seq;
@@ -174,7 +178,7 @@ template <class Cache> class reader {
     void advance() { ++tokens_; }
     void compare(std::size_t layer, std::size_t token, const float* out) {
         if (every_ == 0 || token % every_ != 0) return;
-        const auto dense = dense_attention(stored_, layer, token);
+        const auto& dense = reference_->attention(layer, token);
         for (std::size_t i = 0; i < dense.size(); ++i) error_.see(static_cast<double>(out[i]) - dense[i]);
     }
     void rewind(std::size_t n) {
@@ -193,7 +197,7 @@ template <class Cache> class reader {
 
     Cache* cache_;
     const drift* data_;
-    stored_rows<element_type> stored_;
+    std::shared_ptr<dense_reference<element_type>> reference_;
     std::size_t every_;
     kvtl::sequence_id seq_{};
     std::size_t tokens_ = 0;
@@ -232,19 +236,23 @@ typename Cache::config config_of(const scenario& s, const typename Cache::config
     return c;
 }
 
-/// A stream of at least so many tokens; made once for each shape and seed, as numbers take longer to draw than to use.
-[[nodiscard]] inline const drift& shared_stream(const kvtl::shape& shape, std::size_t tokens,
-                                                std::uint64_t seed) {
-    struct stream {
-        std::uint64_t seed;
-        std::unique_ptr<drift> data;
-    };
-    static std::vector<stream> all;
-    for (const stream& one : all)
-        if (one.seed == seed && one.data->shape() == shape && one.data->tokens() >= tokens) return *one.data;
-    all.push_back({seed, std::make_unique<drift>(shape, std::max<std::size_t>(tokens, 820), seed)});
-    return *all.back().data;
-}
+/// A stream of at least so many tokens, and what dense attention makes of it; made once for each shape and seed, as both
+/// take longer than what is tested.
+template <kvtl::element E> struct shared_stream {
+    std::uint64_t seed;
+    std::unique_ptr<drift> data;
+    std::shared_ptr<dense_reference<E>> reference;
+
+    [[nodiscard]] static const shared_stream& of(const kvtl::shape& shape, std::size_t tokens,
+                                                 std::uint64_t seed) {
+        static std::deque<shared_stream> all;
+        for (const shared_stream& one : all)
+            if (one.seed == seed && one.data->shape() == shape && one.data->tokens() >= tokens) return one;
+        auto data = std::make_unique<drift>(shape, std::max<std::size_t>(tokens, 820), seed);
+        auto reference = std::make_shared<dense_reference<E>>(*data);
+        return all.emplace_back(shared_stream{seed, std::move(data), std::move(reference)});
+    }
+};
 
 template <class Cache>
 void run_scenario(const scenario& s, const typename Cache::config& base = {}, double tolerance = exact) {
@@ -257,9 +265,9 @@ void run_scenario(const scenario& s, const typename Cache::config& base = {}, do
     CAPTURE(s.smallest);
     CAPTURE(s.shards);
     const auto config = config_of<Cache>(s, base);
-    const drift& data = shared_stream(s.shape, config.max_tokens, 7);
+    const auto& stream = shared_stream<typename Cache::element_type>::of(s.shape, config.max_tokens, 7);
     auto cache = open_cache<Cache>(config);
-    reader<Cache> one(cache, data, s.prompt + s.decode > 300 ? 5 : 1);
+    reader<Cache> one(cache, *stream.data, s.prompt + s.decode > 300 ? 5 : 1, stream.reference);
     one.prefill(s.prompt, s.chunk);
     one.decode(s.decode);
     one.prefill(s.turn);
@@ -326,11 +334,13 @@ template <class Cache> void equals_dense(const typename Cache::config& base = {}
                 continue;
             }
             config.memory_bytes = least_memory<Cache>(config);
-            const drift& first = shared_stream(s.shape, config.max_tokens, 1);
-            const drift& second = shared_stream(s.shape, config.max_tokens, 2);
+            using stream = shared_stream<typename Cache::element_type>;
+            const stream& first = stream::of(s.shape, config.max_tokens, 1);
+            const stream& second = stream::of(s.shape, config.max_tokens, 2);
             auto cache = open_cache<Cache>(config);
             for (int round = 0; round < 2; ++round) { // the second time everything is used anew
-                reader<Cache> a(cache, first, 5), b(cache, second, 5);
+                reader<Cache> a(cache, *first.data, 5, first.reference),
+                    b(cache, *second.data, 5, second.reference);
                 CHECK_FALSE(cache.begin().ok());
                 a.prefill(560, 200);
                 for (int i = 0; i < 20; ++i) {

@@ -75,7 +75,7 @@ template <class Cache>
 void feed_prompt(Cache& cache, kvtl::sequence_id seq, const drift& data, std::size_t n,
                  std::size_t chunk = SIZE_MAX, const decorate& more = {}, double* exact_error = nullptr) {
     oracle::largest_error error;
-    stored_rows<typename Cache::element_type> stored(data);
+    dense_reference<typename Cache::element_type> reference(data);
     for (std::size_t done = 0; done < n;) {
         const std::size_t some = std::min(chunk, n - done);
         for (std::size_t l = 0; l < data.shape().layers; ++l) {
@@ -86,7 +86,7 @@ void feed_prompt(Cache& cache, kvtl::sequence_id seq, const drift& data, std::si
             for (unsigned s = 0; s < cache.shards(); ++s) require_ok(cache.prefill(seq, l, in, out, s));
             if (exact_error == nullptr) continue;
             for (std::size_t t = 0; t < some; t += 3) {
-                const auto dense = dense_attention(stored, l, done + t);
+                const auto& dense = reference.attention(l, done + t);
                 for (std::size_t i = 0; i < dense.size(); ++i)
                     error.see(static_cast<double>(out[t * data.query_floats() + i]) - dense[i]);
             }

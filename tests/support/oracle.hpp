@@ -32,10 +32,10 @@ class generator {
     /// In [0, 1).
     double uniform() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
     double uniform(double low, double high) { return low + (high - low) * uniform(); }
-    /// Mean 0, variance 1 (Box and Muller).
+    /// Mean 0, variance 1 (Box and Muller), to the precision of a float: streams of millions are drawn.
     double normal() {
-        const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform()));
-        return radius * std::cos(6.283185307179586 * uniform());
+        const float radius = std::sqrt(-2.0F * std::log(static_cast<float>(1.0 - uniform())));
+        return radius * std::cos(static_cast<float>(6.283185307179586 * uniform()));
     }
 
   private:
