@@ -164,19 +164,20 @@ struct page_format {
             room -= slot_bytes + b.entry();
         }
     };
-    /// Entry `row` of the page, which has room for it; ragged records come in the order of their rows.
+    /// Entry `row` of the page, which has room for it; ragged records come in the order of their rows. A record of no
+    /// bytes may be nowhere, which memcpy does not allow.
     void put(std::byte* page, std::uint32_t row, const entry_record& e) const noexcept {
         if (!ragged) {
-            std::memcpy(key(page, row), e.key, e.bytes.key);
-            std::memcpy(value(page, row), e.value, e.bytes.value);
+            std::copy_n(e.key, e.bytes.key, key(page, row));
+            std::copy_n(e.value, e.bytes.value, value(page, row));
             return;
         }
         header h = head(page);
         slot at{};
         at.value = h.lowest - e.bytes.value;
         at.key = at.value - e.bytes.key;
-        std::memcpy(page + at.value, e.value, e.bytes.value);
-        std::memcpy(page + at.key, e.key, e.bytes.key);
+        std::copy_n(e.value, e.bytes.value, page + at.value);
+        std::copy_n(e.key, e.bytes.key, page + at.key);
         std::memcpy(page + header_bytes(row), &at, sizeof at);
         h = {row + 1, at.key};
         store_head(page, h);
