@@ -153,7 +153,8 @@ bool has(const std::vector<std::string>& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// What --set makes of a policy, once for every combination of the values that it was given.
+/// What --set makes of a policy, once for every combination of the values that it was given. Of several for one field the
+/// last counts, as everywhere.
 struct variant {
     std::vector<engine::setting> settings;
     std::string name; ///< of the fields with several values: "rate=.20"
@@ -161,8 +162,12 @@ struct variant {
 
 std::vector<variant> variants_of(const std::string& policy, const std::vector<engine::setting>& settings) {
     std::vector<variant> all(1);
-    for (const engine::setting& s : settings) {
-        if (s.policy != policy) continue;
+    for (auto at = settings.begin(); at != settings.end(); ++at) {
+        const engine::setting& s = *at;
+        const bool changed_later = std::any_of(at + 1, settings.end(), [&](const engine::setting& later) {
+            return later.policy == s.policy && later.slot == s.slot && later.field == s.field;
+        });
+        if (s.policy != policy || changed_later) continue;
         const auto values = parts_of(s.value);
         std::vector<variant> longer;
         for (const variant& v : all)

@@ -112,7 +112,9 @@ if "$program" --list-policies | grep -qx snapkv_group; then # budgets are those 
     [ "$(grep -c '"policy": "snapkv_group"' rows.json)" -eq 3 ] || complain "snapkv_group: not a row per --keep-tokens"
     [ "$(grep -c '"question": "known"' rows.json)" -eq "$(grep -c '"policy":' rows.json)" ] || complain "question hidden"
 fi
-expect 0 "" "${base[@]}" --limit 1 --closed-only --set dynakv.cache.window_tokens=8,16 --json rows.json # a line for each
+expect 0 "" "${base[@]}" --limit 1 --closed-only --set dynakv.cache.window_tokens=4,12 \
+    --set dynakv.cache.window_tokens=8,16 --json rows.json # a line for each of the last
+[ "$(grep -c '"policy": "dynakv"' rows.json)" -eq 2 ] || complain "not a row for each value of a setting"
 for n in 8 16; do
     grep -q "^dynakv, window_tokens=$n  *256" out || complain "no line of the setting $n"
     [ "$(grep -c "\"cache.window_tokens\": \"$n\"" rows.json)" -eq 1 ] || complain "no row of the setting $n"
