@@ -5,8 +5,7 @@
 
 Eq. 1-9 of "DynaKV" (token-adaptive low-rank compression), for the keys before RoPE and for the values of every layer, all
 heads jointly: x~ = x U, p = softmax(x~ W + b), m = flip(cumsum(p)), x^ = (x~ * m) U^-1; loss = cross entropy + alpha R^2, R
-the mean of m. U starts as the principal directions of the rows; W and b such that nearly everything is kept, or, with --start
-energy, as a gate fitted to the untrained rule (the rank that keeps a share of a row's energy). Alpha is
+the mean of m. U starts as the principal directions of the rows, W as 0 and b such that nearly everything is kept. Alpha is
 steered so that the share of m > .1, which is what a cache keeps, comes to --rate; the last one is printed.
 """
 # SPDX-License-Identifier: MIT
@@ -33,34 +32,6 @@ class Gates(nn.Module):
         self.basis = nn.Parameter(start.clone())                          # (2, layers, n, n): x~ = x U
         self.weights = nn.Parameter(torch.zeros(2, layers, n, n))
         self.bias = nn.Parameter((-8.0 / n * torch.arange(n)).repeat(2, layers, 1))
-
-    def imitate(self, rows, rate, steps=150):
-        """Fits W and b to the rule of dynakv_lr_energy: `rate` of the coefficients for the same share of every row's energy.
-
-        p is a distribution over a row's last coefficient, so this is a softmax regression with the rule's rank as the class.
-        """
-        with torch.no_grad():
-            parts = [(which, layer, torch.cat(own) @ self.basis[which, layer])
-                     for which, of in enumerate(rows.all) for layer, own in enumerate(of)]
-            held = [torch.cumsum(c ** 2, -1) / (c ** 2).sum(-1, keepdim=True) for _, _, c in parts]
-            low, high = 0.0, 1.0
-            for _ in range(20):
-                share = (low + high) / 2
-                short = sum(float((h < share).float().mean()) for h in held) / len(held) < rate
-                low, high = (share, high) if short else (low, share)
-        for (which, layer, c), h in zip(parts, held):
-            rank = (h < share).sum(-1).clamp(max=c.shape[1] - 1)
-            size = c.std(0) + 1e-6
-            w, b = torch.zeros(c.shape[1], c.shape[1], requires_grad=True), torch.zeros(c.shape[1], requires_grad=True)
-            opt = torch.optim.Adam([w, b], lr=.03)
-            for _ in range(steps):
-                opt.zero_grad()
-                nn.functional.cross_entropy((c / size) @ w + b, rank).backward()
-                opt.step()
-            with torch.no_grad():
-                self.weights[which, layer] = w / size[:, None]
-                self.bias[which, layer] = b
-        return share
 
     def begin(self):
         """Before each pass over the model."""
@@ -107,17 +78,6 @@ class Moments:
         return torch.linalg.eigh(self.sum)[1].flip(-1).float()
 
 
-class Rows:
-    """Keeps keys and values as they come."""
-    def __init__(self, layers):
-        self.all = [[[] for _ in range(layers)] for _ in range(2)]
-
-    def __call__(self, layer, k, v):
-        self.all[0][layer].append(k.float())
-        self.all[1][layer].append(v.float())
-        return k, v
-
-
 def batch(gen, B, T):
     x, y, w = gen.batch(B, T, MIX)
     w = torch.from_numpy(w)
@@ -152,7 +112,6 @@ def main():
     ap.add_argument("--model-out", help="train the model along and write it here; --out then belongs to this one")
     ap.add_argument("--model-lr", type=float, default=1e-4)
     ap.add_argument("--mask", choices=("soft", "hard"), default="soft", help="what coefficients are multiplied by while training")
-    ap.add_argument("--start", choices=("open", "energy"), default="open", help="what gates do before training")
     ap.add_argument("--objective", choices=("ce", "kl"), default="ce",
                     help="cross entropy, or divergence from the model with its full cache")
     ap.add_argument("--seed", type=int, default=1)
@@ -175,14 +134,7 @@ def main():
     start = m.cache.directions()
     m.cache = None
     full = held_out(m, a.data, a.length, 32)
-    gates = Gates(start, a.mask)
-    if a.start == "energy":
-        rows = m.cache = Rows(m.c.layers)
-        with torch.no_grad():
-            for _ in range(2 * 8192 // (a.batch * a.length)):
-                m.loss(*batch(gen, a.batch, a.length))
-        print("gates start as the rule for %.3f of the energy" % gates.imitate(rows, a.rate), flush=True)
-    m.cache = gates
+    gates = m.cache = Gates(start, a.mask)
     opt = torch.optim.Adam([{"params": [gates.basis], "lr": a.lr}, {"params": [gates.weights, gates.bias], "lr": a.gate_lr}]
                            + ([{"params": own, "lr": a.model_lr}] if a.model_out else []), betas=(.9, .95))
     top = [g["lr"] for g in opt.param_groups]
