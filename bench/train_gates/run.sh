@@ -12,7 +12,7 @@ fi
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 data=$here/../../examples/data
 python=${PYTHON:-python3} # one that has torch and sentencepiece
-work=$1 tokens=${2:-4}
+work=$1 tokens=${2:-2}
 rates=("${@:3}")
 all=
 [[ ${#rates[@]} -gt 0 ]] || all=1 rates=(.47 .29 .20 .12 .085)

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Train bases and gates of the preset dynakv_lr for the model of a GGUF file, whose own weights stay as they are.
 
-  train.py --gguf MODEL --data DIR --rate .20 --tokens 4 --out gates-20.cal [--model-out MODEL that is trained along]
+  train.py --gguf MODEL --data DIR --rate .20 --out gates-20.cal [--model-out MODEL that is trained along]
 
 Eq. 1-9 of "DynaKV" (token-adaptive low-rank compression), for the keys before RoPE and for the values of every layer, all
 heads jointly: x~ = x U, p = softmax(x~ W + b), m = flip(cumsum(p)), x^ = (x~ * m) U^-1; loss = cross entropy + alpha R^2, R
-the mean of m. U starts as the principal directions of the rows, W as 0 and b such that nearly everything is kept. Alpha is
-steered so that the share of m > .1, which is what a cache keeps, comes to --rate; the last one is printed.
+the mean of m. While training x~ is multiplied by (m > .1), which is what a cache keeps, and the gradient is passed on as if
+that were m; --mask soft multiplies by m itself. U starts as the principal directions of the rows, W as 0 and b such that
+nearly everything is kept. Alpha is steered so that the share of m > .1 falls to --rate over the first --close of the steps
+(gates that close at once take the keys' coefficients for good) and stays there; the last alpha is printed.
 """
 # SPDX-License-Identifier: MIT
 import argparse, math, os, time
@@ -101,17 +103,18 @@ def main():
     ap.add_argument("--gguf", required=True)
     ap.add_argument("--data", required=True)
     ap.add_argument("--rate", type=float, required=True, help="share of coefficients to keep")
-    ap.add_argument("--tokens", type=float, default=4, help="millions")
+    ap.add_argument("--tokens", type=float, default=2, help="millions")
     ap.add_argument("--out", required=True)
     ap.add_argument("--fast", default="fast_ops.so")
     ap.add_argument("--length", type=int, default=2048)
-    ap.add_argument("--batch", type=int, default=4)
+    ap.add_argument("--batch", type=int, default=1, help="windows per step")
     ap.add_argument("--lr", type=float, default=1e-3, help="of bases")
-    ap.add_argument("--gate-lr", type=float, default=1e-2)
-    ap.add_argument("--alpha", type=float, default=1.0, help="to start with")
+    ap.add_argument("--gate-lr", type=float, default=3e-3)
+    ap.add_argument("--alpha", type=float, default=0.1, help="to start with")
+    ap.add_argument("--close", type=float, default=0.4, help="share of the steps over which the rate falls from 1 to --rate")
     ap.add_argument("--model-out", help="train the model along and write it here; --out then belongs to this one")
     ap.add_argument("--model-lr", type=float, default=1e-4)
-    ap.add_argument("--mask", choices=("soft", "hard"), default="soft", help="what coefficients are multiplied by while training")
+    ap.add_argument("--mask", choices=("soft", "hard"), default="hard", help="what coefficients are multiplied by while training")
     ap.add_argument("--objective", choices=("ce", "kl"), default="ce",
                     help="cross entropy, or divergence from the model with its full cache")
     ap.add_argument("--seed", type=int, default=1)
@@ -164,7 +167,8 @@ def main():
         opt.zero_grad(set_to_none=True)
         now = float(torch.stack(gates.kept[0] + gates.kept[1]).mean())
         kept = now if step == 0 else .9 * kept + .1 * now
-        alpha *= math.exp(.05 * max(-1, min(1, 8 * (kept - a.rate))))
+        aim = a.rate + (1 - a.rate) * max(0, 1 - (step + 1) / (a.close * steps + 1)) ** 2
+        alpha *= math.exp(.05 * max(-1, min(1, 8 * (kept - aim))))
         if time.time() - shown > 20 or step == steps - 1:
             shown = time.time()
             print("step %d loss %.4f soft %.3f kept %.3f alpha %.3f | %.0f tok/s" % (

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train the bases of the preset matryoshka for the model of a GGUF file, whose own weights stay as they are.
 
-  train_prefixes.py --gguf MODEL --data DIR --tokens 4 --out prefixes.cal
+  train_prefixes.py --gguf MODEL --data DIR --out prefixes.cal
 
 "MatryoshkaKV": an orthonormal basis per KV head for keys after RoPE and one for values, trained on prefixes of random
 length, a length for the keys and one for the values of every layer and step; loss = cross entropy. A basis is a rotation of
@@ -67,11 +67,11 @@ def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("--gguf", required=True)
     ap.add_argument("--data", required=True)
-    ap.add_argument("--tokens", type=float, default=4, help="millions")
+    ap.add_argument("--tokens", type=float, default=3, help="millions")
     ap.add_argument("--out", required=True)
     ap.add_argument("--fast", default="fast_ops.so")
     ap.add_argument("--length", type=int, default=2048)
-    ap.add_argument("--batch", type=int, default=4)
+    ap.add_argument("--batch", type=int, default=1, help="windows per step")
     ap.add_argument("--lr", type=float, default=1e-3)
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--threads", type=int, default=2)
