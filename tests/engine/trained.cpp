@@ -24,10 +24,12 @@ namespace {
 const std::string data_folder = std::string(KVTL_SOURCE_DIR) + "/examples/data/";
 
 struct tiny {
-    gguf_file file{data_folder + "tiny-2k.gguf"};
+    gguf_file file;
     model weights{file};
     tokenizer words{file};
     thread_pool pool{2};
+
+    explicit tiny(const char* name = "tiny-2k.gguf") : file(data_folder + name) {}
 
     cache_options options(const std::string& policy, const std::string& rate) const {
         cache_options o;
@@ -104,7 +106,7 @@ TEST_CASE("trained gates are found by the model's fingerprint and a rate, and by
     CHECK(refusal(t.options("snapkv_layer_then_dynakv_lr", "")) == "opened");
     CHECK(refusal(t.options("dynakv_lr", "0.33")) == "--gates: policy dynakv_lr needs a file: no trained "
                                                      "bases of compressor.rate 0.33 ship for this model; "
-                                                     "valid: 0.2");
+                                                     "valid: 0.085, 0.12, 0.2, 0.29, 0.47");
     auto other = t.options("dynakv_lr", "");
     ++other.fingerprint;
     CHECK(refusal(other) == "--gates: policy dynakv_lr needs a file: no trained bases ship for this model "
@@ -133,4 +135,35 @@ TEST_CASE("trained gates keep what their rate says, and do better on a hidden fa
     MESSAGE(gated.bytes << " bytes, KL " << kl(full, gated) << "; palu at " << rate << " " << fixed.bytes
                         << " bytes, KL " << kl(full, fixed));
     CHECK(kl(full, gated) < kl(full, fixed));
+}
+
+TEST_CASE("every rate that ships takes its bytes, and twice as many are closer to the full cache") {
+    if (!policy_wants("dynakv_lr").trained) return; // not built in
+    tiny t;
+    const outcome full = read(t, t.options("full", ""));
+    std::vector<double> bytes, far;
+    for (const std::string rate : {"0.47", "0.29", "0.2", "0.12", "0.085"}) {
+        CAPTURE(rate);
+        const outcome gated = read(t, t.options("dynakv_lr", rate));
+        MESSAGE(gated.bytes << " bytes, KL " << kl(full, gated));
+        bytes.push_back(gated.bytes);
+        far.push_back(kl(full, gated));
+    }
+    for (std::size_t i = 1; i < bytes.size(); ++i) CHECK(bytes[i] < bytes[i - 1] * 0.9);
+    for (std::size_t i = 2; i < far.size(); ++i) CHECK(far[i] > far[i - 2]);
+}
+
+TEST_CASE("trained prefixes serve at every rate, and the model that was trained along has gates of its own") {
+    if (!policy_wants("dynakv_lr").trained) return; // not built in
+    tiny t;
+    const outcome full = read(t, t.options("full", ""));
+    const outcome half = read(t, t.options("matryoshka", "0.5")), eighth = read(t, t.options("matryoshka", "0.125"));
+    CHECK(eighth.bytes < half.bytes * 0.4);
+    CHECK(kl(full, half) < kl(full, eighth));
+    tiny along("tiny-2k.along.gguf");
+    CHECK(refusal(along.options("dynakv_lr", "0.2")) == "opened");
+    CHECK(refusal(along.options("dynakv_lr", "0.47")).find("valid: 0.2") != std::string::npos);
+    // Both from the same bytes; prefixes of a head's basis know nothing of a token.
+    const double own = kl(read(along, along.options("full", "")), read(along, along.options("dynakv_lr", "0.2")));
+    CHECK(own < kl(full, read(t, t.options("matryoshka", "0.2"))));
 }
