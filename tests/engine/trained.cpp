@@ -157,13 +157,15 @@ TEST_CASE("trained prefixes serve at every rate, and the model that was trained 
     if (!policy_wants("dynakv_lr").trained) return; // not built in
     tiny t;
     const outcome full = read(t, t.options("full", ""));
-    const outcome half = read(t, t.options("matryoshka", "0.5")), eighth = read(t, t.options("matryoshka", "0.125"));
+    const outcome half = read(t, t.options("matryoshka", "0.5")),
+                  eighth = read(t, t.options("matryoshka", "0.125"));
     CHECK(eighth.bytes < half.bytes * 0.4);
     CHECK(kl(full, half) < kl(full, eighth));
     tiny along("tiny-2k.along.gguf");
     CHECK(refusal(along.options("dynakv_lr", "0.2")) == "opened");
     CHECK(refusal(along.options("dynakv_lr", "0.47")).find("valid: 0.2") != std::string::npos);
     // Both from the same bytes; prefixes of a head's basis know nothing of a token.
-    const double own = kl(read(along, along.options("full", "")), read(along, along.options("dynakv_lr", "0.2")));
+    const double own =
+        kl(read(along, along.options("full", "")), read(along, along.options("dynakv_lr", "0.2")));
     CHECK(own < kl(full, read(t, t.options("matryoshka", "0.2"))));
 }
