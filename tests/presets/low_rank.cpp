@@ -85,6 +85,25 @@ TEST_CASE_TEMPLATE("bytes fall with the share, and are counted as records", P,
     CHECK(most.error < half.error);
 }
 
+TEST_CASE_TEMPLATE("what is held in memory is records of their own size", P,
+                   in_ram<kvtl::presets::dynakv_lr_energy>, in_ram<kvtl::presets::kvswap_lr>) {
+    const bases file;
+    const auto full = run<P>(config_for<P>(file, 1.0F)), half = run<P>(config_for<P>(file, 0.5F));
+    MESSAGE(full.stats.kept_bytes << " " << half.stats.kept_bytes << " bytes kept, "
+                                  << full.stats.resident_bytes_peak << " " << half.stats.resident_bytes_peak
+                                  << " held");
+    CHECK(half.stats.resident_bytes_peak < full.stats.resident_bytes_peak);
+    // Memory in which full rows were read again and again: records of the half stay.
+    auto c = config_for<P>(file, 0.5F);
+    c.memory_bytes = least_memory<cache_of<P>>(c) + full.stats.kept_bytes / 2;
+    const auto tight = run<P>(c);
+    c.compressor.rule.share = 1.0F;
+    const auto thrashing = run<P>(c);
+    MESSAGE(tight.stats.hit_rate() << " against " << thrashing.stats.hit_rate());
+    CHECK(tight.stats.hit_rate() > thrashing.stats.hit_rate());
+    CHECK(tight.error == half.error);
+}
+
 TEST_CASE_TEMPLATE("a trained gate gives every row its rank", P, in_ram<kvtl::presets::dynakv_lr>,
                    in_ram<kvtl::presets::snapkv_layer_then_dynakv_lr>) {
     const bases file;

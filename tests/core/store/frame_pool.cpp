@@ -63,6 +63,57 @@ TEST_CASE("every frame is handed out once, with a page of its own") {
     CHECK(f.pool.peak() == 5);
 }
 
+TEST_CASE("runs are frames in a row, and one is found whenever there is one") {
+    constexpr std::uint32_t frames = 40;
+    fixture f(frames);
+    std::vector<std::uint32_t> owner(frames, none); // head of the run that a frame belongs to
+    std::vector<std::uint32_t> heads;
+    const auto longest = [&] {
+        std::uint32_t best = 0, now = 0;
+        for (const std::uint32_t o : owner) best = std::max(best, now = o == none ? now + 1 : 0);
+        return best;
+    };
+    const auto take = [&](std::uint32_t head, std::uint32_t n) {
+        REQUIRE(head + n <= frames);
+        CHECK(f.pool[head].linked);
+        CHECK(f.pool[head].run == n);
+        for (std::uint32_t i = 0; i < n; ++i) {
+            CHECK(owner[head + i] == none);
+            CHECK(f.pool[head + i].behind == (i > 0));
+            owner[head + i] = head;
+        }
+        heads.push_back(head);
+    };
+    oracle::generator rng(11);
+    for (int step = 0; step < 4000; ++step) {
+        const std::uint32_t n = 1 + static_cast<std::uint32_t>(rng.below(9));
+        const std::uint32_t before = longest(), found = f.pool.pop_run(n);
+        CHECK((found != none) == (before >= n));
+        if (found != none) {
+            take(found, n);
+        } else { // runs leave, one after the other, until there is room where one was
+            for (std::uint32_t at = none, run = none; run == none;) {
+                const std::size_t i = rng.below(heads.size());
+                at = heads[i];
+                heads.erase(heads.begin() + static_cast<std::ptrdiff_t>(i));
+                f.pool.unlink_run(at);
+                std::replace(owner.begin(), owner.end(), at, none);
+                run = f.pool.pop_run_around(at, n);
+                if (run != none) take(run, n);
+            }
+        }
+        CHECK(f.pool.free() == static_cast<std::uint32_t>(std::count(owner.begin(), owner.end(), none)));
+        if (step % 500 == 499) { // everything leaves at once
+            for (const std::uint32_t head : heads) f.pool.unlink_run(head);
+            heads.clear();
+            std::fill(owner.begin(), owner.end(), none);
+            f.pool.look_again();
+        }
+    }
+    CHECK(f.pool.peak() == frames);
+    CHECK(f.intact());
+}
+
 TEST_CASE("the memory lent as a whole counts towards the peak") {
     fixture f(8);
     CHECK(f.pool.peak() == 0);

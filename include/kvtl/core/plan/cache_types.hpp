@@ -150,6 +150,19 @@ template <class Preset, class Geometry> struct cache_types : retention_types<Pre
         return page_format::packed(values_only ? decoded : s.record, group, compressor::ragged,
                                    compressor::granule);
     }
+    /// Bytes of a frame of the slots: a whole slot, or where groups differ in size a piece of one.
+    [[nodiscard]] static constexpr std::uint32_t slot_frame_bytes(const lane_sizes& s,
+                                                                  std::uint32_t group) noexcept {
+        constexpr std::uint32_t line = page_format::line, pieces = 16;
+        const std::uint32_t slot = slot_format_of(s, group).page_bytes;
+        return compressor::ragged ? (slot / pieces + line - 1) / line * line : slot;
+    }
+    /// Frames of the largest slot.
+    [[nodiscard]] static constexpr std::uint32_t slot_frames(const lane_sizes& s,
+                                                             std::uint32_t group) noexcept {
+        const std::uint32_t frame = slot_frame_bytes(s, group);
+        return (slot_format_of(s, group).page_bytes + frame - 1) / frame;
+    }
 
     static_assert(!weighted || (!compressor::ragged && compressor::granule == 1 && !values_only),
                   "log-weights lie behind records of keys, of one entry and of one size");

@@ -74,7 +74,8 @@ template <class Types> class unit_sizes {
         static_cast<void>(shard_memory<types>::take(p, metadata, scratch));
         const std::size_t pool_tables =
             types::sequential
-                ? types::pool::table_bytes(p.slots, 1) + types::pool::table_bytes(p.page_frames, 1) + 64
+                ? types::pool::table_bytes(p.slots, types::slot_frames(p.sizes, p.max_entries)) +
+                      types::pool::table_bytes(p.page_frames, 1) + 64
                 : types::pool::table_bytes(frames, p.unit_pages);
         const std::size_t shards = p.division.shards;
         m.metadata += shards * (metadata.used() + p.pools * (pool_tables + 64));
@@ -218,7 +219,8 @@ template <class Types> class unit_sizes {
     /// Frames' worth of slots: two groups, and what index and codec borrow while they fit a lane.
     [[nodiscard]] static std::uint32_t least_slot_frames(const cache_plan& p) noexcept {
         const auto format = types::page_format_of(p.device_page, p.sizes);
-        const std::size_t two = 2 * std::size_t{types::slot_format_of(p.sizes, p.max_entries).page_bytes};
+        const std::size_t two = 2 * std::size_t{types::slot_frames(p.sizes, p.max_entries)} *
+                                types::slot_frame_bytes(p.sizes, p.max_entries);
         const std::size_t bytes = std::max(two, p.fit_bytes) + two; // the last slot may be cut off
         return static_cast<std::uint32_t>((bytes + format.page_bytes - 1) / format.page_bytes);
     }
@@ -226,13 +228,12 @@ template <class Types> class unit_sizes {
     /// Fixed groups: a quarter of a pool carries pages, as far as a step can use them, the rest are slots.
     static void split_frames(cache_plan& p, std::uint32_t frames) noexcept {
         const auto format = types::page_format_of(p.device_page, p.sizes);
-        const auto slot = types::slot_format_of(p.sizes, p.max_entries);
         const std::uint32_t of_step =
             2 * p.shard_lanes * p.unit_pages * (p.attend_tokens / p.max_entries + 1);
         p.page_frames = p.tail_frames + std::clamp(frames / 4, p.unit_pages + 1, of_step);
         p.page_frames = std::min(p.page_frames, frames - least_slot_frames(p));
         p.slots = static_cast<std::uint32_t>(std::size_t{frames - p.page_frames} * format.page_bytes /
-                                             slot.page_bytes);
+                                             types::slot_frame_bytes(p.sizes, p.max_entries));
     }
 };
 

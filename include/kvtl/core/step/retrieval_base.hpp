@@ -154,13 +154,12 @@ template <class Types> class retrieval_base {
         for (std::uint32_t i = 0; i < pools_.size(); ++i) {
             const auto part = frames.subspan(i * pool_bytes, pool_bytes);
             if constexpr (types::sequential) {
-                const auto slot = types::slot_format_of(plan_.sizes, plan_.max_entries);
+                const std::uint32_t piece = types::slot_frame_bytes(plan_.sizes, plan_.max_entries);
                 const std::size_t carriers = std::size_t{plan_.page_frames} * format.page_bytes;
                 page_pools_[i] = pool(config.replacement, part.first(carriers), format.page_bytes, 1,
                                       plan_.page_frames, metadata);
-                pools_[i] = pool(config.replacement,
-                                 part.subspan(carriers, std::size_t{plan_.slots} * slot.page_bytes),
-                                 slot.page_bytes, 1, 1, metadata);
+                pools_[i] = pool(config.replacement, part.subspan(carriers, std::size_t{plan_.slots} * piece),
+                                 piece, types::slot_frames(plan_.sizes, plan_.max_entries), 1, metadata);
             } else {
                 pools_[i] = pool(config.replacement, part, format.page_bytes, plan_.unit_pages,
                                  plan_.tail_frames, metadata);

@@ -7,12 +7,16 @@
 //   failed   a write of it failed; it keeps the only copy until the write is tried again.
 // It is free when it is none of these. A frame that is only `writing` counts as free already: whoever needs
 // it waits for the write, so that which unit is evicted never depends on how fast the device is.
+//
+// Where units differ in size (ragged records) a frame is a small piece, and a unit is linked as a *run* of frames in a
+// row: its head stands for it, the frames behind the head belong to it.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/reservation.hpp>
 #include <kvtl/unit.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -26,6 +30,8 @@ struct frame_record {
     std::uint32_t unit = none;
     std::uint32_t stamp = 0; ///< tails: when it last received an entry
     std::uint16_t pins = 0;
+    std::uint16_t run = 1; ///< frames in a row that this one heads
+    bool behind = false;   ///< belongs to the run of a head before it
     bool linked = false;
     bool dirty = false;
     bool writing = false;
@@ -35,7 +41,7 @@ struct frame_record {
     bool lent =
         false; ///< entry-wise layouts: linked by a flight because it has a page that is still being written
 
-    [[nodiscard]] bool idle() const noexcept { return !linked && !dirty && !writing && !failed; }
+    [[nodiscard]] bool idle() const noexcept { return !linked && !behind && !dirty && !writing && !failed; }
 };
 
 template <class Replacement> class frame_pool {
@@ -89,6 +95,40 @@ template <class Replacement> class frame_pool {
         peak_ = in_use() > peak_ ? in_use() : peak_;
         return i;
     }
+
+    /// The head of `n` free frames in a row, linked, or `none`; for pools in which everything is a run. Continues
+    /// where the last search ended, and does not look twice for what it has not found.
+    [[nodiscard]] std::uint32_t pop_run(std::uint32_t n) noexcept {
+        if (n > free_count_ || n >= no_room_for_) return none;
+        for (const std::uint32_t begin : {search_from_, 0U})
+            for (std::uint32_t first = begin; first < count_;) {
+                if (!frame_[first].idle()) {
+                    first += frame_[first].behind ? 1 : frame_[first].run;
+                    continue;
+                }
+                const std::uint32_t last = end_of_gap(first);
+                if (last - first >= n) return take_run(first, n);
+                first = last;
+            }
+        no_room_for_ = n;
+        return none;
+    }
+    /// The same among the free frames on both sides of `at`, a run that has just been freed.
+    [[nodiscard]] std::uint32_t pop_run_around(std::uint32_t at, std::uint32_t n) noexcept {
+        std::uint32_t first = at;
+        while (first > 0 && frame_[first - 1].idle()) --first;
+        const std::uint32_t found = end_of_gap(first) - first, left = found < n ? found : found - n;
+        no_room_for_ = std::max(no_room_for_, left + 1);
+        return found < n ? none : take_run(first, n);
+    }
+    /// Frees a run that is linked.
+    void unlink_run(std::uint32_t head) noexcept {
+        const std::uint32_t n = frame_[head].run;
+        for (std::uint32_t i = 0; i < n; ++i) frame_[head + i] = frame_record{};
+        free_count_ += n;
+    }
+    /// Frames were given back that pop_run_around() was not told of.
+    void look_again() noexcept { no_room_for_ = none; }
 
     /// Called after any state bit was cleared: returns the frame to the free list once nothing holds it.
     void settle(std::uint32_t i) noexcept {
@@ -180,6 +220,23 @@ template <class Replacement> class frame_pool {
         return f.pins == 0 && (!f.dirty || f.next != none);
     }
 
+    [[nodiscard]] std::uint32_t end_of_gap(std::uint32_t first) const noexcept {
+        while (first < count_ && frame_[first].idle()) ++first;
+        return first;
+    }
+    std::uint32_t take_run(std::uint32_t first, std::uint32_t n) noexcept {
+        for (std::uint32_t i = 0; i < n; ++i) {
+            frame_[first + i] = frame_record{};
+            frame_[first + i].behind = i > 0;
+        }
+        frame_[first].run = static_cast<std::uint16_t>(n);
+        frame_[first].linked = true;
+        free_count_ -= n;
+        note_used(first + n);
+        search_from_ = first + n;
+        return first;
+    }
+
     struct tables {
         std::span<frame_record> frames;
         std::span<std::uint32_t> unsettled, tails;
@@ -212,6 +269,8 @@ template <class Replacement> class frame_pool {
     std::uint32_t free_count_ = 0;
     std::uint32_t peak_ = 0;
     std::uint32_t draining_ = 0;
+    std::uint32_t search_from_ = 0;    ///< where pop_run() goes on
+    std::uint32_t no_room_for_ = none; ///< so many frames in a row are free nowhere
     std::uint32_t clock_ = 0;
     std::uint32_t tail_quota_ = 0;
     std::uint32_t tail_count_ = 0;

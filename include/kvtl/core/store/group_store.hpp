@@ -3,7 +3,7 @@
 //
 // Two pools: *slots* of one group each hold what is resident, *page frames* carry pages from and to storage.
 // A group is copied out of the pages that landed into its slot, so cached groups take their own size and not
-// a page each. With a codec whose keys live in memory, storage holds values only (ShadowKV) and a slot has the
+// a page each. Groups of ragged records differ in size: their slot is a run of small frames. With a codec whose keys live in memory, storage holds values only (ShadowKV) and a slot has the
 // keys as plain rows. With an index that scores stored keys, keys and values have pages of their own, so that
 // scoring reads keys alone, in long runs:
 //
@@ -76,8 +76,19 @@ template <class Types> class group_store : public page_store<Types> {
 
     // ---------------------------------------------------------------------------------------------------
     // residency
-    /// A free slot; evicts a group if it must. `none` when everything is pinned.
-    [[nodiscard]] std::uint32_t acquire(pool& slots) noexcept {
+    /// A free slot for a group; evicts others if it must. `none` when everything is pinned.
+    [[nodiscard]] std::uint32_t acquire(const lane& l, std::uint32_t u, pool& slots) noexcept {
+        if constexpr (ragged) {
+            const std::uint32_t n = frames_of(l, u, slots);
+            std::uint32_t slot = slots.pop_run(n);
+            while (slot == none) {
+                const std::uint32_t victim = slots.victim();
+                if (victim == none) break;
+                evict(at(slots[victim].lane), slots[victim].unit, slots);
+                slot = slots.pop_run_around(victim, n);
+            }
+            return slot;
+        }
         if (const std::uint32_t f = slots.pop_free(); f != none) return f;
         const std::uint32_t victim = slots.victim();
         if (victim == none) return none;
@@ -87,13 +98,14 @@ template <class Types> class group_store : public page_store<Types> {
     void evict(const lane& l, std::uint32_t u, pool& slots) noexcept {
         residency& now = l.residency(u);
         slots.replacement().remove(now.frames);
-        slots.unlink(now.frames);
+        release(now.frames, slots);
         now.frames = none;
     }
     /// Drops everything that is resident in a pool, so that its memory can be used for something else.
     void vacate(pool& slots) noexcept {
         for (std::uint32_t f = 0; f < slots.size(); ++f)
             if (slots[f].linked) evict(at(slots[f].lane), slots[f].unit, slots);
+        slots.look_again();
     }
     void touch(const residency& now, pool& slots) noexcept { slots.replacement().touch(now.frames); }
     /// A resident unit that a step has chosen is used now, and leaves after all others until it is pinned.
@@ -141,22 +153,23 @@ template <class Types> class group_store : public page_store<Types> {
         flight& f = p_.io->at(id);
         const std::uint32_t first = find(l, u * group()).page, last = find(l, (u + 1) * group() - 1).page;
         if (!f.room(fields * (last - first + 1))) return false;
-        const std::uint32_t slot = acquire(slots);
+        const std::uint32_t slot = acquire(l, u, slots);
         if (slot == none) return false;
         slots[slot].lane = lane_id, slots[slot].unit = u;
-        slots.link(slot);
+        if constexpr (!ragged) slots.link(slot);
         const auto before = static_cast<std::uint32_t>(f.pages().size());
         for (std::uint32_t i = first; i <= last; ++i) {
             if (is_tail(l, i)) continue; // DRAM has it
             for (std::uint32_t field = 0; field < fields; ++field) {
                 if (carry(f, page_of(l, i, field), item, pages)) continue;
                 drop_pages(f, before, pages);
-                slots.unlink(slot);
+                release(slot, slots);
+                slots.look_again();
                 return false;
             }
         }
         l.residency(u).frames = slot;
-        slots.replacement().admit(slot, {1, false, lane_id, u});
+        slots.replacement().admit(slot, {slots[slot].run, false, lane_id, u});
         return true;
     }
 
@@ -165,10 +178,11 @@ template <class Types> class group_store : public page_store<Types> {
         pool& pages = pages_of(slots);
         std::byte* to = slots.bytes(l.residency(u).frames);
         if constexpr (ragged) {
-            slot_.begin(to);
+            const page_format run = slot_.shortened(slots[l.residency(u).frames].run * slots.frame_bytes());
+            run.begin(to);
             for (std::uint32_t row = 0; row < group(); ++row) {
                 const position from = find(l, u * group() + row);
-                slot_.put(to, row, p_.format.entry(landed(l, pages, from.page, 0), from.row));
+                run.put(to, row, p_.format.entry(landed(l, pages, from.page, 0), from.row));
             }
             return;
         }
@@ -292,6 +306,7 @@ template <class Types> class group_store : public page_store<Types> {
         pool& pages = pages_of(slots);
         for (std::uint32_t u = 0; u < l.state().units; ++u)
             if (l.residency(u).frames != none) evict(l, u, slots);
+        slots.look_again();
         for (std::uint32_t field = 0; field < fields; ++field)
             if (const std::uint32_t f = tail(l.state(), field); f != none) {
                 pages.clear_dirty(f);
@@ -304,6 +319,17 @@ template <class Types> class group_store : public page_store<Types> {
     }
 
   private:
+    /// Ragged: frames that a group takes.
+    [[nodiscard]] std::uint32_t frames_of(const lane& l, std::uint32_t u, const pool& slots) const noexcept {
+        return (page_format::ragged_bytes(group(), l.extent(u).bytes) + slots.frame_bytes() - 1) /
+               slots.frame_bytes();
+    }
+    static void release(std::uint32_t slot, pool& slots) noexcept {
+        if constexpr (ragged)
+            slots.unlink_run(slot);
+        else
+            slots.unlink(slot);
+    }
     /// Where an entry of a lane's stream lies.
     struct position {
         std::uint32_t page, row;

@@ -63,6 +63,17 @@ struct page_format {
         const std::uint32_t records = (count + granule - 1) / granule, keys = round_up(records * b.key);
         return {keys + round_up(records * b.value), count, b, keys, false, granule};
     }
+    /// Ragged: bytes of a buffer for `count` entries whose records take `bytes` in all.
+    [[nodiscard]] static constexpr std::uint32_t ragged_bytes(std::uint32_t count,
+                                                              std::uint32_t bytes) noexcept {
+        return header_bytes(count) + bytes;
+    }
+    /// Ragged: the same format for a shorter buffer.
+    [[nodiscard]] constexpr page_format shortened(std::uint32_t bytes) const noexcept {
+        page_format f = *this;
+        f.page_bytes = bytes;
+        return f;
+    }
     /// The format of pages that hold values only.
     [[nodiscard]] static constexpr page_format values_only(std::uint32_t device_page, record_bytes b,
                                                            std::uint32_t granule = 1) noexcept {
