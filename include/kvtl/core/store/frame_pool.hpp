@@ -8,8 +8,8 @@
 // It is free when it is none of these. A frame that is only `writing` counts as free already: whoever needs
 // it waits for the write, so that which unit is evicted never depends on how fast the device is.
 //
-// Where units differ in size (ragged records) a frame is a small piece, and a unit is linked as a *run* of frames in a
-// row: its head stands for it, the frames behind the head belong to it.
+// Where units differ in size (ragged records) a frame is a small piece, and a unit is linked as a *run* of
+// frames in a row: its head stands for it, the frames behind the head belong to it.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -96,8 +96,8 @@ template <class Replacement> class frame_pool {
         return i;
     }
 
-    /// The head of `n` free frames in a row, linked, or `none`; for pools in which everything is a run. Continues
-    /// where the last search ended, and does not look twice for what it has not found.
+    /// The head of `n` free frames in a row, linked, or `none`; for pools in which everything is a run.
+    /// Continues where the last search ended, and does not look twice for what it has not found.
     [[nodiscard]] std::uint32_t pop_run(std::uint32_t n) noexcept {
         if (n > free_count_ || n >= no_room_for_) return none;
         for (const std::uint32_t begin : {search_from_, 0U})
@@ -106,8 +106,8 @@ template <class Replacement> class frame_pool {
                     first += frame_[first].behind ? 1 : frame_[first].run;
                     continue;
                 }
-                const std::uint32_t last = end_of_gap(first);
-                if (last - first >= n) return take_run(first, n);
+                const std::uint32_t last = end_of_gap(first, n);
+                if (last - first == n) return take_run(first, n);
                 first = last;
             }
         no_room_for_ = n;
@@ -117,7 +117,7 @@ template <class Replacement> class frame_pool {
     [[nodiscard]] std::uint32_t pop_run_around(std::uint32_t at, std::uint32_t n) noexcept {
         std::uint32_t first = at;
         while (first > 0 && frame_[first - 1].idle()) --first;
-        const std::uint32_t found = end_of_gap(first) - first, left = found < n ? found : found - n;
+        const std::uint32_t found = end_of_gap(first, count_) - first, left = found < n ? found : found - n;
         no_room_for_ = std::max(no_room_for_, left + 1);
         return found < n ? none : take_run(first, n);
     }
@@ -220,8 +220,10 @@ template <class Replacement> class frame_pool {
         return f.pins == 0 && (!f.dirty || f.next != none);
     }
 
-    [[nodiscard]] std::uint32_t end_of_gap(std::uint32_t first) const noexcept {
-        while (first < count_ && frame_[first].idle()) ++first;
+    /// Behind the free frames from `first` on, of which at most `n` are looked at.
+    [[nodiscard]] std::uint32_t end_of_gap(std::uint32_t first, std::uint32_t n) const noexcept {
+        const std::uint32_t end = n < count_ - first ? first + n : count_;
+        while (first < end && frame_[first].idle()) ++first;
         return first;
     }
     std::uint32_t take_run(std::uint32_t first, std::uint32_t n) noexcept {

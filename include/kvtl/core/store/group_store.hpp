@@ -3,9 +3,10 @@
 //
 // Two pools: *slots* of one group each hold what is resident, *page frames* carry pages from and to storage.
 // A group is copied out of the pages that landed into its slot, so cached groups take their own size and not
-// a page each. Groups of ragged records differ in size: their slot is a run of small frames. With a codec whose keys live in memory, storage holds values only (ShadowKV) and a slot has the
-// keys as plain rows. With an index that scores stored keys, keys and values have pages of their own, so that
-// scoring reads keys alone, in long runs:
+// a page each. Groups of ragged records differ in size: their slot is a run of small frames. With a codec whose
+// keys live in memory, storage holds values only (ShadowKV) and a slot has the keys as plain rows. With an
+// index that scores stored keys, keys and values have pages of their own, so that scoring reads keys alone, in
+// long runs:
 //
 //   stream  [ keys of pages 0 .. B-1 | their values | keys of pages B .. 2B-1 | their values | ... ]
 //
