@@ -26,7 +26,8 @@ struct decode_options {
     std::string shape_name = "tiny-2k";
     kvtl::shape shape;
     double rope_base = 10'000;
-    std::size_t context = 1024; ///< tokens of the prompt
+    bool rope_neighbours = false; ///< a trace's keys were rotated in pairs (0, 1), (2, 3), ...
+    std::size_t context = 1024;   ///< tokens of the prompt
     std::size_t batch = 1;
     std::size_t steps = 64;
     double max_seconds = 60; ///< of measured steps, per row

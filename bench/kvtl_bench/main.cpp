@@ -73,6 +73,8 @@ void define_model(CLI::App* d, decode_arguments& a) {
         ->check(engine::whole_number)
         ->capture_default_str();
     d->add_option("--workload", o.workload, "drift:SEED or trace:FILE")->capture_default_str();
+    d->add_flag("--rope-neighbours", o.rope_neighbours,
+                "keys of the trace were rotated in pairs (0, 1), (2, 3), ..., as models of arch llama do");
     d->add_option("--attend-tokens", o.attend_tokens,
                   "entries each head attends per step (a list: a row each)")
         ->delimiter(',')
