@@ -26,14 +26,13 @@ constexpr std::uint32_t page = 64;
 
 class fixture {
   public:
-    explicit fixture(std::uint32_t count)
-        : frames_(std::size_t{count} * page), tables_(pool_type::table_bytes(count, 2)),
-          carver_(tables_.memory()), pool({}, frames_, page, 2, 4, carver_) {}
-    [[nodiscard]] bool intact() const {
-        return tables_.intact() && carver_.used() <= pool_type::table_bytes(pool.size(), 2);
-    }
+    explicit fixture(std::uint32_t count, std::uint32_t unit_pages = 2)
+        : bytes_(pool_type::table_bytes(count, unit_pages)), frames_(std::size_t{count} * page),
+          tables_(bytes_), carver_(tables_.memory()), pool({}, frames_, page, unit_pages, 4, carver_) {}
+    [[nodiscard]] bool intact() const { return tables_.intact() && carver_.used() <= bytes_; }
 
   private:
+    std::size_t bytes_;
     std::vector<std::byte> frames_;
     kvtl_test::guarded_bytes tables_;
     carver carver_;
@@ -64,54 +63,63 @@ TEST_CASE("every frame is handed out once, with a page of its own") {
 }
 
 TEST_CASE("runs are frames in a row, and one is found whenever there is one") {
-    constexpr std::uint32_t frames = 40;
-    fixture f(frames);
+    constexpr std::uint32_t frames = 40, longest = 9;
+    fixture f(frames, longest);
     std::vector<std::uint32_t> owner(frames, none); // head of the run that a frame belongs to
     std::vector<std::uint32_t> heads;
-    const auto longest = [&] {
+    const auto widest = [&](const auto& counts) { // stretch of frames
         std::uint32_t best = 0, now = 0;
-        for (const std::uint32_t o : owner) best = std::max(best, now = o == none ? now + 1 : 0);
+        for (const std::uint32_t o : owner) best = std::max(best, now = counts(o) ? now + 1 : 0);
         return best;
     };
-    const auto take = [&](std::uint32_t head, std::uint32_t n) {
-        REQUIRE(head + n <= frames);
-        CHECK(f.pool[head].linked);
-        CHECK(f.pool[head].run == n);
-        for (std::uint32_t i = 0; i < n; ++i) {
-            CHECK(owner[head + i] == none);
-            CHECK(f.pool[head + i].behind == (i > 0));
-            owner[head + i] = head;
-        }
-        heads.push_back(head);
+    const auto free = [](std::uint32_t o) { return o == none; };
+    const auto unpinned = [&](std::uint32_t o) { return o == none || f.pool[o].pins == 0; };
+    const auto leave = [&](std::uint32_t head) {
+        f.pool.replacement().remove(head);
+        f.pool.unlink_run(head);
+        std::replace(owner.begin(), owner.end(), head, none);
+        heads.erase(std::find(heads.begin(), heads.end(), head));
     };
     oracle::generator rng(11);
-    for (int step = 0; step < 4000; ++step) {
-        const std::uint32_t n = 1 + static_cast<std::uint32_t>(rng.below(9));
-        const std::uint32_t before = longest(), found = f.pool.pop_run(n);
-        CHECK((found != none) == (before >= n));
-        if (found != none) {
-            take(found, n);
-        } else { // runs leave, one after the other, until there is room where one was
-            for (std::uint32_t at = none, run = none; run == none;) {
-                const std::size_t i = rng.below(heads.size());
-                at = heads[i];
-                heads.erase(heads.begin() + static_cast<std::ptrdiff_t>(i));
-                f.pool.unlink_run(at);
-                std::replace(owner.begin(), owner.end(), at, none);
-                run = f.pool.pop_run_around(at, n);
-                if (run != none) take(run, n);
+    std::uint32_t found_some = 0, found_none = 0, blocked = 0;
+    for (int step = 0; step < 20'000; ++step) {
+        const std::uint32_t n = 1 + static_cast<std::uint32_t>(rng.below(longest));
+        CHECK(f.pool.may_make_room(n) == (widest(unpinned) >= n));
+        blocked += widest(unpinned) < n ? 1 : 0;
+        const std::uint32_t head = f.pool.pop_run(n);
+        REQUIRE((head != none) == (widest(free) >= n));
+        (head != none ? found_some : found_none) += 1;
+        if (head != none) {
+            REQUIRE(head + n <= frames);
+            CHECK(f.pool[head].linked);
+            CHECK(f.pool[head].run == n);
+            for (std::uint32_t i = 0; i < n; ++i) {
+                CHECK(owner[head + i] == none);
+                CHECK(f.pool[head + i].behind == (i > 0));
+                owner[head + i] = head;
             }
+            heads.push_back(head);
+            f.pool.replacement().admit(head, {});
+            f.pool[head].pins = rng.below(4) == 0;
         }
+        // Whoever was refused may or may not make room, and others may leave between two requests.
+        for (std::uint64_t some = rng.below(2); some > 0 && !heads.empty(); --some)
+            leave(heads[rng.below(heads.size())]);
         CHECK(f.pool.free() == static_cast<std::uint32_t>(std::count(owner.begin(), owner.end(), none)));
-        if (step % 500 == 499) { // everything leaves at once
-            for (const std::uint32_t head : heads) f.pool.unlink_run(head);
-            heads.clear();
-            std::fill(owner.begin(), owner.end(), none);
-            f.pool.look_again();
-        }
+        if (step % 500 == 499) // everything leaves at once
+            while (!heads.empty()) leave(heads.back());
     }
+    CHECK(found_some > 5000);
+    CHECK(found_none > 5000);
+    CHECK(blocked > 50);
     CHECK(f.pool.peak() == frames);
     CHECK(f.intact());
+}
+
+TEST_CASE("runs begin at the front again once all have left") {
+    fixture f(40, 8);
+    for (int i = 0; i < 10; ++i) f.pool.unlink_run(f.pool.pop_run(8));
+    CHECK(f.pool.peak() == 8);
 }
 
 TEST_CASE("the memory lent as a whole counts towards the peak") {

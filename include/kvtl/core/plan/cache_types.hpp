@@ -153,9 +153,9 @@ template <class Preset, class Geometry> struct cache_types : retention_types<Pre
     /// Bytes of a frame of the slots: a whole slot, or where groups differ in size a piece of one.
     [[nodiscard]] static constexpr std::uint32_t slot_frame_bytes(const lane_sizes& s,
                                                                   std::uint32_t group) noexcept {
-        constexpr std::uint32_t line = page_format::line, pieces = 16;
+        constexpr std::uint32_t line = page_format::line, pieces = 16, least = 256;
         const std::uint32_t slot = slot_format_of(s, group).page_bytes;
-        return compressor::ragged ? (slot / pieces + line - 1) / line * line : slot;
+        return compressor::ragged ? std::max(least, (slot / pieces + line - 1) / line * line) : slot;
     }
     /// Frames of the largest slot.
     [[nodiscard]] static constexpr std::uint32_t slot_frames(const lane_sizes& s,

@@ -1,4 +1,4 @@
-// Frames: DRAM buffers of one page each, and the units that are resident in them.
+// Frames: DRAM buffers of one size, mostly a page, and the units that are resident in them.
 //
 // A frame may be at the same time
 //   linked   in the chain of a resident unit,
@@ -9,7 +9,8 @@
 // it waits for the write, so that which unit is evicted never depends on how fast the device is.
 //
 // Where units differ in size (ragged records) a frame is a small piece, and a unit is linked as a *run* of
-// frames in a row: its head stands for it, the frames behind the head belong to it.
+// frames in a row: its head stands for it, the frames behind the head belong to it. Such a pool hands out
+// runs only; its frames are never tails and never written from.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -17,6 +18,8 @@
 #include <kvtl/unit.hpp>
 
 #include <algorithm>
+#include <array>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -46,6 +49,8 @@ struct frame_record {
 
 template <class Replacement> class frame_pool {
   public:
+    static constexpr std::uint32_t max_run = 32; ///< frames
+
     [[nodiscard]] static std::size_t table_bytes(std::uint32_t frames, std::uint32_t unit_pages) noexcept {
         carver c;
         take(c, frames, unit_pages);
@@ -64,6 +69,8 @@ template <class Replacement> class frame_pool {
         tails_ = t.tails;
         replacement_ = typename Replacement::state_type(config, count_, unit_pages, t.replacement);
         for (std::uint32_t i = count_; i-- > 0;) push_free(i);
+        longest_run_ = std::min(unit_pages, max_run);
+        count_gap(count_, +1);
     }
 
     [[nodiscard]] std::byte* bytes(std::uint32_t frame) const noexcept {
@@ -85,7 +92,7 @@ template <class Replacement> class frame_pool {
     /// Frames whose only state is an unfinished write.
     [[nodiscard]] std::uint32_t draining() const noexcept { return draining_; }
 
-    /// A free frame, or `none`.
+    /// A free frame, or `none`; for pools in which nothing is a run.
     [[nodiscard]] std::uint32_t pop_free() noexcept {
         const std::uint32_t i = free_;
         if (i == none) return none;
@@ -96,39 +103,37 @@ template <class Replacement> class frame_pool {
         return i;
     }
 
-    /// The head of `n` free frames in a row, linked, or `none`; for pools in which everything is a run.
-    /// Continues where the last search ended, and does not look twice for what it has not found.
+    /// The head of `n` free frames in a row, linked, or `none`; for pools in which everything is a run, of at most
+    /// `unit_pages` frames. Looks first where a run was freed last, else behind the one that was taken last.
     [[nodiscard]] std::uint32_t pop_run(std::uint32_t n) noexcept {
-        if (n > free_count_ || n >= no_room_for_) return none;
-        for (const std::uint32_t begin : {search_from_, 0U})
-            for (std::uint32_t first = begin; first < count_;) {
-                if (!frame_[first].idle()) {
-                    first += frame_[first].behind ? 1 : frame_[first].run;
-                    continue;
-                }
-                const std::uint32_t last = end_of_gap(first, n);
-                if (last - first == n) return take_run(first, n);
-                first = last;
-            }
-        no_room_for_ = n;
-        return none;
-    }
-    /// The same among the free frames on both sides of `at`, a run that has just been freed.
-    [[nodiscard]] std::uint32_t pop_run_around(std::uint32_t at, std::uint32_t n) noexcept {
-        std::uint32_t first = at;
-        while (first > 0 && frame_[first - 1].idle()) --first;
-        const std::uint32_t found = end_of_gap(first, count_) - first, left = found < n ? found : found - n;
-        no_room_for_ = std::max(no_room_for_, left + 1);
-        return found < n ? none : take_run(first, n);
+        assert(n > 0 && n <= longest_run_);
+        if (std::all_of(&gaps_[n], &gaps_[longest_run_] + 1, [](std::uint32_t c) { return c == 0; }))
+            return none;
+        for (std::uint32_t first = search_from_;;) {
+            const std::uint32_t room = free_from(first);
+            if (room >= n) return take_run(first, n);
+            first += room > 0 ? room : frame_[first].run;
+            if (first == count_) first = 0;
+        }
     }
     /// Frees a run that is linked.
     void unlink_run(std::uint32_t head) noexcept {
-        const std::uint32_t n = frame_[head].run;
+        const std::uint32_t n = frame_[head].run, before = free_before(head), after = free_from(head + n);
         for (std::uint32_t i = 0; i < n; ++i) frame_[head + i] = frame_record{};
         free_count_ += n;
+        count_gap(before, -1), count_gap(after, -1), count_gap(before + n + after, +1);
+        search_from_ = in_use() == 0 ? 0 : head - before; // memory that was never touched costs nothing
     }
-    /// Frames were given back that pop_run_around() was not told of.
-    void look_again() noexcept { no_room_for_ = none; }
+    /// Whether `n` frames in a row are free or may leave.
+    [[nodiscard]] bool may_make_room(std::uint32_t n) const noexcept {
+        std::uint32_t begin = 0;
+        for (std::uint32_t i = 0; i < count_; i = behind_run(i))
+            if (frame_[i].linked && !may_leave(i))
+                begin = behind_run(i);
+            else if (behind_run(i) - begin >= n)
+                return true;
+        return false;
+    }
 
     /// Called after any state bit was cleared: returns the frame to the free list once nothing holds it.
     void settle(std::uint32_t i) noexcept {
@@ -220,13 +225,28 @@ template <class Replacement> class frame_pool {
         return f.pins == 0 && (!f.dirty || f.next != none);
     }
 
-    /// Behind the free frames from `first` on, of which at most `n` are looked at.
-    [[nodiscard]] std::uint32_t end_of_gap(std::uint32_t first, std::uint32_t n) const noexcept {
-        const std::uint32_t end = n < count_ - first ? first + n : count_;
-        while (first < end && frame_[first].idle()) ++first;
-        return first;
+    /// Behind a frame, or behind the run that it heads.
+    [[nodiscard]] std::uint32_t behind_run(std::uint32_t i) const noexcept {
+        return i + (frame_[i].linked ? frame_[i].run : 1);
+    }
+    /// Free frames from `i` on and before it, counted no further than the longest run.
+    [[nodiscard]] std::uint32_t free_from(std::uint32_t i) const noexcept {
+        std::uint32_t n = 0;
+        while (n < longest_run_ && i + n < count_ && frame_[i + n].idle()) ++n;
+        return n;
+    }
+    [[nodiscard]] std::uint32_t free_before(std::uint32_t i) const noexcept {
+        std::uint32_t n = 0;
+        while (n < longest_run_ && n < i && frame_[i - n - 1].idle()) ++n;
+        return n;
+    }
+    /// A gap of `frames` free frames has appeared or gone.
+    void count_gap(std::uint32_t frames, int change) noexcept {
+        if (frames > 0) gaps_[std::min(frames, longest_run_)] += static_cast<std::uint32_t>(change);
     }
     std::uint32_t take_run(std::uint32_t first, std::uint32_t n) noexcept {
+        const std::uint32_t before = free_before(first), after = free_from(first + n);
+        count_gap(before + n + after, -1), count_gap(before, +1), count_gap(after, +1);
         for (std::uint32_t i = 0; i < n; ++i) {
             frame_[first + i] = frame_record{};
             frame_[first + i].behind = i > 0;
@@ -235,7 +255,7 @@ template <class Replacement> class frame_pool {
         frame_[first].linked = true;
         free_count_ -= n;
         note_used(first + n);
-        search_from_ = first + n;
+        search_from_ = first + n < count_ ? first + n : 0;
         return first;
     }
 
@@ -267,12 +287,13 @@ template <class Replacement> class frame_pool {
     std::byte* memory_ = nullptr;
     std::uint32_t page_bytes_ = 0;
     std::uint32_t count_ = 0;
+    std::uint32_t longest_run_ = 0;
     std::uint32_t free_ = none;
     std::uint32_t free_count_ = 0;
     std::uint32_t peak_ = 0;
     std::uint32_t draining_ = 0;
-    std::uint32_t search_from_ = 0;    ///< where pop_run() goes on
-    std::uint32_t no_room_for_ = none; ///< so many frames in a row are free nowhere
+    std::uint32_t search_from_ = 0;                 ///< where pop_run() begins: never inside a run
+    std::array<std::uint32_t, max_run + 1> gaps_{}; ///< how many there are of so many free frames, or of more
     std::uint32_t clock_ = 0;
     std::uint32_t tail_quota_ = 0;
     std::uint32_t tail_count_ = 0;

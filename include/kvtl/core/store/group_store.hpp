@@ -82,11 +82,11 @@ template <class Types> class group_store : public page_store<Types> {
         if constexpr (ragged) {
             const std::uint32_t n = frames_of(l, u, slots);
             std::uint32_t slot = slots.pop_run(n);
-            while (slot == none) {
+            if (slot == none && !slots.may_make_room(n)) return none; // what is pinned lies in the way
+            for (; slot == none; slot = slots.pop_run(n)) {
                 const std::uint32_t victim = slots.victim();
-                if (victim == none) break;
+                if (victim == none) return none;
                 evict(at(slots[victim].lane), slots[victim].unit, slots);
-                slot = slots.pop_run_around(victim, n);
             }
             return slot;
         }
@@ -106,7 +106,6 @@ template <class Types> class group_store : public page_store<Types> {
     void vacate(pool& slots) noexcept {
         for (std::uint32_t f = 0; f < slots.size(); ++f)
             if (slots[f].linked) evict(at(slots[f].lane), slots[f].unit, slots);
-        slots.look_again();
     }
     void touch(const residency& now, pool& slots) noexcept { slots.replacement().touch(now.frames); }
     /// A resident unit that a step has chosen is used now, and leaves after all others until it is pinned.
@@ -144,8 +143,8 @@ template <class Types> class group_store : public page_store<Types> {
 
     // ------------------------------------------------------------------------------------------------------
     // reading
-    /// Plans the reads that make a group resident. False (and nothing changed) when slots, page frames or
-    /// room in the flight run out.
+    /// Plans the reads that make a group resident. False, and nothing planned, when slots, page frames or
+    /// room in the flight run out; groups may have left for it by then.
     [[nodiscard]] bool plan_load(std::uint32_t lane_id, std::uint32_t u, std::uint32_t id,
                                  std::uint32_t item) noexcept {
         pool& slots = pool_of(lane_id);
@@ -165,7 +164,6 @@ template <class Types> class group_store : public page_store<Types> {
                 if (carry(f, page_of(l, i, field), item, pages)) continue;
                 drop_pages(f, before, pages);
                 release(slot, slots);
-                slots.look_again();
                 return false;
             }
         }
@@ -307,7 +305,6 @@ template <class Types> class group_store : public page_store<Types> {
         pool& pages = pages_of(slots);
         for (std::uint32_t u = 0; u < l.state().units; ++u)
             if (l.residency(u).frames != none) evict(l, u, slots);
-        slots.look_again();
         for (std::uint32_t field = 0; field < fields; ++field)
             if (const std::uint32_t f = tail(l.state(), field); f != none) {
                 pages.clear_dirty(f);
