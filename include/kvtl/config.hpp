@@ -100,6 +100,8 @@ template <class Preset> struct cache_config {
     std::size_t prefill_tokens = 0; ///< presets that drop entries: longest prompt (0: max_tokens)
     bool time_phases = false;       ///< measure statistics::phase_ns (two clock readings per phase)
     std::string calibration{};      ///< file of bases, for presets that need signal::calibration
+    std::uint64_t calibration_model =
+        0; ///< fingerprint of the model that it must have been fitted to (0: any of this shape)
     signal supplied = supplied_entirely::value; ///< what is handed over, said by programs that choose presets
                                                 ///< at run time; open() refuses a preset that needs more
     settings_of<typename Preset::clusterer> clusterer = detail::clusterer_defaults<Preset>();

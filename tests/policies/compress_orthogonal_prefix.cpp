@@ -93,6 +93,29 @@ TEST_CASE("rows come back as their projection on the first directions of their h
     CHECK(std::memcmp(both.data() + both.size() / 2, second.data(), second.size()) == 0);
 }
 
+TEST_CASE("bases that are not orthonormal are refused") {
+    const kvtl::record_shape s{2, 64};
+    CHECK(policy::state<any_model>({}, s).check_calibration(bases_for(s)).ok());
+    const kvtl::shape model{1, 2, 2, 64};
+    auto values = random_rotation(64, 1);
+    const auto second = random_rotation(64, 2);
+    values.insert(values.end(), second.begin(), second.end());
+    kvtl::calibration_writer out(model, 1);
+    REQUIRE(out.add(kvtl::calibration_kind::prefix_keys, 64, values));
+    values[64 * 64 + 3] += 0.5F;
+    REQUIRE(out.add(kvtl::calibration_kind::prefix_values, 64, values));
+    const auto path =
+        (std::filesystem::temp_directory_path() / ("kvtl-prefix-" + std::to_string(::getpid()))).string();
+    REQUIRE(out.write(path));
+    const auto file = kvtl::calibration::load(path, model);
+    std::filesystem::remove(path);
+    REQUIRE(file.ok());
+    const kvtl::status refused = policy::state<any_model>({}, s).check_calibration(file->view());
+    CHECK(refused.code() == kvtl::errc::file_refused);
+    CHECK_MESSAGE(std::string(refused.what()).find("prefix_values of layer 0, head 1") != std::string::npos,
+                  refused.what());
+}
+
 TEST_CASE("what an orthogonal prefix cannot do is said by field, value and what is valid") {
     using codec = policy::state<any_model>;
     CHECK(codec::check({}, {2, 64}).ok());

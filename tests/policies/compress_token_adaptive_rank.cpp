@@ -62,7 +62,7 @@ TEST_CASE_TEMPLATE("token_adaptive_rank keeps a compressor's promises", Policy, 
 
 TEST_CASE_TEMPLATE("full rank is the identity, up to 16 bits", Policy, joint, by_head) {
     const kvtl::record_shape s{3, 64};
-    const auto codec = bound<Policy>::make(s, {.rule = {.share = 1.0F}});
+    const auto codec = bound<Policy>::make(s, {{.share = 1.0F}});
     const auto rows = oracle::normal_values<float>(s.width(), 5);
     std::vector<std::byte> k(codec.bytes().key), v(codec.bytes().value);
     CHECK(codec.encode_key(rows.data(), 4321, k.data()) == codec.bytes().key);
@@ -81,7 +81,7 @@ TEST_CASE_TEMPLATE("full rank is the identity, up to 16 bits", Policy, joint, by
 TEST_CASE("a key is turned back, projected, cut, and comes back turned: Eq. 1-8 in double precision") {
     const kvtl::record_shape s{2, 32};
     const std::uint32_t width = s.width(), position = 777;
-    const auto codec = bound<joint>::make(s, {.rule = {.share = 0.8F}});
+    const auto codec = bound<joint>::make(s, {{.share = 0.8F}});
     const auto basis = bases_for(s).basis(kvtl::calibration_kind::joint_keys, 0, 0);
     const auto row = oracle::normal_values<float>(width, 9);
     const auto turn = [&](std::vector<double>& x, double by) {
@@ -128,7 +128,7 @@ TEST_CASE("a trained gate counts coefficients, a trained basis has an inverse of
     const kvtl::gated_basis basis = bases_for(s).gated(kvtl::calibration_kind::gated_values, 0);
     std::vector<std::uint32_t> ranks;
     for (const float tau : {0.02F, 0.1F, 0.6F}) {
-        const auto codec = bound<gated>::make(s, {.rule = {.tau = tau}});
+        const auto codec = bound<gated>::make(s, {{.tau = tau}});
         for (std::uint64_t seed = 1; seed <= 30; ++seed) {
             const auto row = oracle::normal_values<float>(n, seed);
             std::vector<double> c(n), p(n), expected(n, 0.0);
@@ -166,30 +166,73 @@ TEST_CASE("a trained gate counts coefficients, a trained basis has an inverse of
     CHECK(*std::max_element(ranks.begin(), ranks.end()) > n * 3 / 4);
 }
 
-TEST_CASE("gates that are not those of the config, or whose inverse is none, are refused") {
+TEST_CASE("bases that are not what the codec takes for granted are refused") {
     const kvtl::shape model{1, 2, 2, 32};
     const kvtl::record_shape s{2, 32};
-    const auto refuses = [&](const kvtl::calibration_view& view, float rate, const char* text) {
-        const gated::state<any_model> codec({.rule = {.rate = rate}}, s);
-        const kvtl::status refused = codec.check_calibration(view);
+    constexpr std::size_t n = 64;
+    using enum kvtl::calibration_kind;
+    const auto with = [&](auto&& fill) {
+        const auto path =
+            (std::filesystem::temp_directory_path() / ("kvtl-gates-" + std::to_string(::getpid()))).string();
+        kvtl::calibration_writer out(model, 1);
+        fill(out);
+        REQUIRE(out.write(path));
+        auto file = kvtl::calibration::load(path, model);
+        std::filesystem::remove(path);
+        REQUIRE(file.ok());
+        return *std::move(file);
+    };
+    const auto says = [](const kvtl::status& refused, const char* text) {
         CHECK(refused.code() == kvtl::errc::file_refused);
         CHECK_MESSAGE(std::string(refused.what()).find(text) != std::string::npos, refused.what());
     };
-    CHECK(gated::state<any_model>({}, s).check_calibration(bases_for(s)).ok());
-    refuses(bases_for(s), 0.29F, "compressor.rate is 0.29; the gates were trained for 0.2");
-
-    auto keys = random_gated_basis(64, 3), values = random_gated_basis(64, 4);
-    values[64 * 64 + 5] += 0.5F; // of what rebuilds
-    const auto path =
-        (std::filesystem::temp_directory_path() / ("kvtl-gates-" + std::to_string(::getpid()))).string();
-    kvtl::calibration_writer out(model, 1);
-    REQUIRE(out.add_gated(kvtl::calibration_kind::gated_keys, keys, 0.2F));
-    REQUIRE(out.add_gated(kvtl::calibration_kind::gated_values, values, 0.2F));
-    REQUIRE(out.write(path));
-    const auto file = kvtl::calibration::load(path, model);
-    std::filesystem::remove(path);
-    REQUIRE(file.ok());
-    refuses(file->view(), 0.2F, "gated_values of layer 0: what rebuilds is off by");
+    SUBCASE("gates of another rate") {
+        const auto refused = [&](float rate) {
+            return gated::state<any_model>({{.rate = rate}}, s).check_calibration(bases_for(s));
+        };
+        CHECK(refused(0.2F).ok());
+        says(refused(0.29F), "compressor.rate is 0.29; the gates were trained for 0.2");
+        const auto none = with([&](auto& out) {
+            REQUIRE(out.add_gated(gated_keys, random_gated_basis(n, 3), NAN));
+            REQUIRE(out.add_gated(gated_values, random_gated_basis(n, 4), NAN));
+        });
+        says(gated::state<any_model>({}, s).check_calibration(none.view()), "the gates were trained for nan");
+    }
+    SUBCASE("what rebuilds is not the inverse: a number, or two heads that changed places") {
+        for (const bool heads : {false, true}) {
+            auto values = random_gated_basis(n, 4);
+            if (heads)
+                for (std::size_t j = n; j < 2 * n; ++j)
+                    std::swap_ranges(&values[j * n], &values[j * n + n / 2], &values[j * n + n / 2]);
+            else
+                values[n * n + 5] += 0.5F;
+            const auto file = with([&](auto& out) {
+                REQUIRE(out.add_gated(gated_keys, random_gated_basis(n, 3), 0.2F));
+                REQUIRE(out.add_gated(gated_values, values, 0.2F));
+            });
+            says(gated::state<any_model>({}, s).check_calibration(file.view()),
+                 "gated_values of layer 0, head 0: what rebuilds is off by");
+        }
+    }
+    SUBCASE("a basis that is not orthonormal, where no gate came with an inverse") {
+        auto oblique = random_gated_basis(n, 3);
+        oblique.resize(n * n);
+        const auto file = with([&](auto& out) {
+            REQUIRE(out.add(joint_keys, n, random_rotation(n, 4), true));
+            REQUIRE(out.add(joint_values, n, oblique));
+        });
+        says(joint::state<any_model>({}, s).check_calibration(file.view()),
+             "joint_values of layer 0, head 0");
+        says(palu_rows::state<any_model>({}, s).check_calibration(file.view()), "joint_values of layer 0");
+    }
+    SUBCASE("a basis of keys after RoPE") {
+        const auto file = with([&](auto& out) {
+            REQUIRE(out.add(joint_keys, n, random_rotation(n, 4), false));
+            REQUIRE(out.add(joint_values, n, random_rotation(n, 5)));
+        });
+        says(joint::state<any_model>({}, s).check_calibration(file.view()),
+             "joint_keys were fitted to keys after RoPE; valid: before");
+    }
 }
 
 TEST_CASE_TEMPLATE(
@@ -199,7 +242,7 @@ TEST_CASE_TEMPLATE(
     const kvtl::record_shape s{2, 64};
     double last = 1e30;
     for (const float rate : {0.01F, 0.25F, 0.5F, 1.0F}) {
-        const auto codec = bound<Policy>::make(s, {.rule = {.rate = rate}});
+        const auto codec = bound<Policy>::make(s, {{.rate = rate}});
         const std::uint32_t n = Policy::joint ? 128 : 64, bases = 128 / n;
         const auto rank = std::max(1U, static_cast<std::uint32_t>(rate * static_cast<float>(n) + 0.5F));
         CHECK(codec.bytes().key == (4 + 2 * rank * bases + 3) / 4 * 4);
@@ -235,7 +278,7 @@ TEST_CASE_TEMPLATE("error falls and bytes rise with the share that is kept", Pol
     double last = 1e30;
     std::uint32_t last_bytes = 0;
     for (const float share : {0.3F, 0.6F, 0.9F, 0.99F, 1.0F}) {
-        const auto codec = bound<Policy>::make(s, {.rule = {.share = share}});
+        const auto codec = bound<Policy>::make(s, {{.share = share}});
         double sum = 0;
         std::uint32_t bytes = 0;
         for (std::uint64_t i = 0; i < 40; ++i) {
@@ -267,16 +310,26 @@ TEST_CASE("what a codec cannot do is said by field, value and what is valid") {
         CHECK_MESSAGE(std::string(refused.what()).find(text) != std::string::npos, refused.what());
     };
     CHECK(codec::check({}, s).ok());
-    const kvtl::status fixed = palu_rows::state<any_model>::check({.rule = {.rate = 1.5F}}, s);
+    const kvtl::status fixed = palu_rows::state<any_model>::check({{.rate = 1.5F}}, s);
     CHECK(std::string(fixed.what()).find("compressor.rate is 1.5; valid: more than 0, to 1") !=
           std::string::npos);
-    says({.rule = {.share = 0.0F}}, s, "compressor.share is 0; valid: more than 0, to 1");
-    says({.rule = {.share = 1.5F}}, s, "compressor.share is 1.5");
-    says({.rule = {.share = NAN}}, s, "compressor.share is nan");
-    says({.rule = {}, .frequencies = {1.0}}, s, "compressor.frequencies has 1 numbers; valid: none, or 32");
-    says({.rule = {}, .frequencies = {}, .dims = 65}, s, "compressor.dims is 65");
-    const auto no_gate = gated::state<any_model>::check({.rule = {.tau = 1.0F}}, s);
-    CHECK(std::string(no_gate.what()).find("compressor.tau is 1; valid: more than 0, less than 1") !=
-          std::string::npos);
+    says({{.share = 0.0F}}, s, "compressor.share is 0; valid: more than 0, to 1");
+    says({{.share = 1.5F}}, s, "compressor.share is 1.5");
+    says({{.share = NAN}}, s, "compressor.share is nan");
+    joint::config turned;
+    turned.frequencies = {1.0};
+    says(turned, s, "compressor.frequencies has 1 numbers; valid: none, or 32");
+    turned.frequencies.assign(32, 0.5);
+    CHECK(codec::check(turned, s).ok());
+    turned.frequencies[7] = NAN;
+    says(turned, s, "compressor.frequencies[7] is nan; valid: finite");
+    joint::config wide;
+    wide.dims = 65;
+    says(wide, s, "compressor.dims is 65");
+    for (const float tau : {1.0F, 0.0F, -0.1F, NAN}) {
+        const auto no_gate = gated::state<any_model>::check({{.tau = tau}}, s);
+        CHECK(no_gate.code() == kvtl::errc::invalid_argument);
+        CHECK(std::string(no_gate.what()).find("valid: more than 0, less than 1") != std::string::npos);
+    }
     says({}, {40, 128}, "rows of 5120 numbers; valid: up to 4096");
 }

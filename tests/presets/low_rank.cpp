@@ -38,7 +38,7 @@ template <class Preset> typename cache_of<Preset>::config config_for(const bases
     c.max_tokens = c.attend_tokens = 900;
     c.memory_bytes = std::size_t{16} << 20;
     c.calibration = file.path();
-    c.compressor.rule.share = share;
+    c.compressor.share = share;
     return c;
 }
 
@@ -97,7 +97,7 @@ TEST_CASE_TEMPLATE("what is held in memory is records of their own size", P,
     auto c = config_for<P>(file, 0.5F);
     c.memory_bytes = least_memory<cache_of<P>>(c) + full.stats.kept_bytes / 2;
     const auto tight = run<P>(c);
-    c.compressor.rule.share = 1.0F;
+    c.compressor.share = 1.0F;
     const auto thrashing = run<P>(c);
     MESSAGE(tight.stats.hit_rate() << " against " << thrashing.stats.hit_rate());
     CHECK(tight.stats.hit_rate() > thrashing.stats.hit_rate());
@@ -114,7 +114,7 @@ TEST_CASE_TEMPLATE("a trained gate gives every row its rank", P, in_ram<kvtl::pr
         c.memory_bytes = std::size_t{16} << 20;
         if constexpr (kvtl::drops_entries<P>) c.keep_tokens = 300;
         c.calibration = file.path();
-        c.compressor.rule.tau = tau;
+        c.compressor.tau = tau;
         if (smallest) c.memory_bytes = least_memory<cache_of<P>>(c);
         return run<P>(c);
     };
@@ -134,7 +134,7 @@ TEST_CASE_TEMPLATE("a trained gate gives every row its rank", P, in_ram<kvtl::pr
     c.max_tokens = c.attend_tokens = 900;
     c.memory_bytes = std::size_t{16} << 20;
     c.calibration = file.path();
-    c.compressor.rule.rate = 0.47F;
+    c.compressor.rate = 0.47F;
     const auto other = cache_of<P>::open(c);
     REQUIRE_FALSE(other.ok());
     CHECK(other.error().message.find("compressor.rate is 0.47; the gates were trained for 0.2") !=
@@ -153,9 +153,12 @@ TEST_CASE("a preset of calibrated records says what it lacks") {
     c.calibration.clear();
     says("needs a calibration file with section joint_adapter, joint_keys, joint_values");
     c.calibration = file.path();
-    c.compressor.rule.share = 0;
+    c.calibration_model = 2; // the file's is 1
+    says("was fitted to another model of the same shape");
+    c.calibration_model = 1;
+    c.compressor.share = 0;
     says("compressor.share is 0; valid: more than 0, to 1");
-    c.compressor.rule.share = 0.9F;
+    c.compressor.share = 0.9F;
     c.shape.head_dim = 32;
     says("this one has");
 }

@@ -86,11 +86,11 @@ inline void add_random_bases(kvtl::calibration_writer& out, const kvtl::shape& m
     REQUIRE(out.add(kvtl::calibration_kind::joint_adapter, rank, adapter));
     REQUIRE(out.add(kvtl::calibration_kind::pca_basis, model.head_dim, pca));
     REQUIRE(out.add(kvtl::calibration_kind::skew_basis, model.head_dim, skew));
-    REQUIRE(out.add(kvtl::calibration_kind::joint_keys, static_cast<std::uint32_t>(width), joint_keys));
+    REQUIRE(out.add(kvtl::calibration_kind::joint_keys, static_cast<std::uint32_t>(width), joint_keys, true));
     REQUIRE(out.add(kvtl::calibration_kind::joint_values, static_cast<std::uint32_t>(width), joint_values));
     REQUIRE(out.add_gated(kvtl::calibration_kind::gated_keys, gated_keys, 0.2F));
     REQUIRE(out.add_gated(kvtl::calibration_kind::gated_values, gated_values, 0.2F));
-    REQUIRE(out.add(kvtl::calibration_kind::head_keys, model.head_dim, pca));
+    REQUIRE(out.add(kvtl::calibration_kind::head_keys, model.head_dim, pca, true));
     REQUIRE(out.add(kvtl::calibration_kind::head_values, model.head_dim, skew));
     REQUIRE(out.add(kvtl::calibration_kind::prefix_keys, model.head_dim, skew));
     REQUIRE(out.add(kvtl::calibration_kind::prefix_values, model.head_dim, pca));

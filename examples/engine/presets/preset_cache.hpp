@@ -81,11 +81,12 @@ template <class Preset> class preset_cache final : public kv_cache {
                 c.io = memory_device();
             }
         c.calibration = o.calibration;
+        c.calibration_model = o.fingerprint;
         if constexpr (trained_kinds != 0) {
             c.calibration = o.gates;
             if (o.gates.empty()) {
                 float rate = 0; // of bases that serve at every rate
-                if constexpr (requires { c.compressor.rule.rate; }) rate = c.compressor.rule.rate;
+                if constexpr (Preset::compressor::name == "token_adaptive_rank") rate = c.compressor.rate;
                 auto found = find_trained(o, trained_kinds, rate);
                 if (!found) return found.error();
                 c.calibration = *std::move(found);

@@ -1,4 +1,4 @@
-// Writes calibration files (calibration_format.hpp says what is in them). For tools: it allocates and copies.
+// Writes calibration files (calibration/format.hpp says what is in them). For tools: it allocates and copies.
 //
 //   calibration_writer out(shape, fingerprint);
 //   if (auto s = out.add(calibration_kind::joint_adapter, r, values); !s) ...   // (L, 1, r, H*D)

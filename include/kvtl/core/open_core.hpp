@@ -39,7 +39,7 @@ template <class Preset, class Geometry>
             return error{errc::unsupported,
                          "calibration is empty; preset " + std::string(preset_name<Preset>()) +
                              " needs a calibration file with section " + kind_names(of_codec | of_index)};
-        calibration_request want{.kinds = of_codec | of_index};
+        calibration_request want{.kinds = of_codec | of_index, .fingerprint = c.calibration_model};
         // A codec wants its directions to the last; an index alone as many as it uses.
         if constexpr (of_codec == 0 && requires { c.index.rank; })
             want.rank = std::min(c.index.rank, g.kv_heads() * g.head_dim());

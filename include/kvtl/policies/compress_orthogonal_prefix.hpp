@@ -6,7 +6,7 @@
 // Basis:  kinds prefix_keys and prefix_values of the calibration file, one per KV head.
 // Record: for each head of the lane r coefficients, up to the next multiple of 4 bytes.
 // Cost:   r multiply-adds for a score and for a sum, and r * D of a query and of a sum once per block.
-// Source: "MatryoshkaKV": trained on random prefixes; one rate for all heads.
+// Source: "MatryoshkaKV": trained on random prefixes; one rate for all heads, where its authors search one per head.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -39,7 +39,7 @@ template <element Plain = f16> struct orthogonal_prefix {
     static constexpr std::uint32_t max_dim = 256;
 
     struct config {
-        float rate = 0.5F; ///< share of the coefficients, 0 to 1; 1 keeps all
+        float rate = 0.5F; ///< share of the coefficients, above 0; 1 keeps all
         template <class Visit> void fields(Visit&& visit) { visit("rate", rate); }
     };
 
@@ -64,6 +64,10 @@ template <element Plain = f16> struct orthogonal_prefix {
         }
 
         [[nodiscard]] record_bytes bytes() const noexcept { return {row_bytes(), row_bytes()}; }
+        [[nodiscard, gnu::cold]] status check_calibration(const calibration_view& view) const {
+            if (status s = view.check_inverse(calibration_kind::prefix_keys); !s) return s;
+            return view.check_inverse(calibration_kind::prefix_values);
+        }
         void bind(const calibration_view& view) noexcept {
             keys_ = view.basis(calibration_kind::prefix_keys, 0, 0);
             values_ = view.basis(calibration_kind::prefix_values, 0, 0);

@@ -3,6 +3,9 @@
 // What:   x~ = x U for the pre-RoPE key row of a token, and likewise for its value row; the first rho coefficients are
 //         stored in 16 bits, rho chosen for each token, key and value by Rule (support/rank_rules.hpp). x comes back as
 //         the sum of the first rho rows of the inverse of U weighed by them; keys are then turned to their position.
+//         The engine hands over keys after RoPE; they are turned back by what config says of it, from their rounding to
+//         plain_type on. Models that do more to a key after its rotation, or turn by something other than one angle per
+//         pair and position, are not what this describes.
 // Basis:  from the calibration file. coupling::layer: one basis for all KV heads of a layer side by side (kinds
 //         joint_keys, joint_values; of trained rules gated_keys, gated_values), for lanes of a whole layer.
 //         coupling::head: one per KV head (head_keys, head_values). Trained ones have an inverse of their own, the
@@ -15,8 +18,8 @@
 //         once more by that of a gate.
 // Limits: the numbers of a row, all heads of a lane together, are at most max_row_width.
 // Source: "DynaKV" (token-adaptive low-rank compression), Eq. 1-8, with its gates or a rule that needs no training;
-//         "Palu", J-LRD, with one rank for all: keys and values are linear in the layer's input, so the projections' truncation under
-//         the inputs' second moment is that of the rows under their own.
+//         "Palu", J-LRD, with one rank for all: keys and values are linear in the layer's input, so the projections'
+//         truncation under the inputs' second moment is that of the rows under their own.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -29,6 +32,8 @@
 #include <kvtl/slots/compressor.hpp>
 
 #include <array>
+#include <cassert>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <string_view>
@@ -62,27 +67,25 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
                                                                   : calibration_kind::head_values;
     static constexpr std::uint32_t calibrated = kind_bit(key_basis) | kind_bit(value_basis);
 
-    struct config {
-        typename Rule::config rule{};
+    struct config : Rule::config {
         std::vector<double>
             frequencies{};       ///< radians per position of each pair that RoPE turns; empty: base 10,000
         std::uint32_t dims = 0;  ///< channels of a head that turn, from the first (0: all)
         bool neighbours = false; ///< pairs are (0, 1), (2, 3), ... instead of (0, n), (1, n + 1), ...
-        template <class Visit> void fields(Visit&& visit) { rule.fields(visit); }
     };
 
     template <class Geometry> class state {
       public:
         state() = default;
         state(const config& c, const record_shape& shape) noexcept
-            : shape_(shape), rule_(c.rule), pairs_(rope_pairs(c, shape.dim)) {
-            if constexpr (Rule::trained) rate_ = c.rule.rate;
+            : shape_(shape), rule_(c), pairs_(rope_pairs(c, shape.dim)) {
+            if constexpr (Rule::trained) rate_ = c.rate;
         }
 
         /// What a cache with these numbers cannot do.
         [[nodiscard]] static status check(const config& c, const record_shape& shape) noexcept {
             const auto wrong = errc::invalid_argument;
-            if (status s = Rule::check(c.rule); !s) return s;
+            if (status s = Rule::check(c); !s) return s;
             if (shape.width() > max_row_width)
                 return status::failure(wrong, "compressor: rows of %u numbers; valid: up to %u",
                                        shape.width(), max_row_width);
@@ -103,17 +106,17 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
         }
         /// What a file holds is what this codec was told it holds.
         [[nodiscard, gnu::cold]] status check_calibration(const calibration_view& view) const {
-            if constexpr (Rule::trained) {
-                if (const float there = view.rate(key_basis); std::fabs(there - rate_) > 0.005F)
+            if constexpr (Rule::trained)
+                if (const float there = view.rate(key_basis); !(std::fabs(there - rate_) <= 0.005F))
                     return status::failure(errc::file_refused,
                                            "compressor.rate is %g; the gates were trained for %g",
                                            static_cast<double>(rate_), static_cast<double>(there));
-                for (const calibration_kind k : {key_basis, value_basis})
-                    if (status s = view.check_inverse(k); !s) return s;
-            } else {
-                static_cast<void>(view);
-            }
-            return {};
+            if (!view.pre_rope(key_basis))
+                return status::failure(errc::file_refused,
+                                       "calibration: %s were fitted to keys after RoPE; valid: before",
+                                       kind_name(key_basis).data());
+            if (status s = view.check_inverse(key_basis); !s) return s;
+            return view.check_inverse(value_basis);
         }
         void bind(const calibration_view& view) noexcept {
             keys_ = directions(view, key_basis);
@@ -243,6 +246,7 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
                 std::uint16_t rank = 0;
                 std::memcpy(&rank, record + at, sizeof rank);
                 at += sizeof rank;
+                assert(rank <= span_width());
                 if (span == 0) return {reinterpret_cast<const coefficient*>(record + at), rank};
                 at += rank * sizeof(coefficient);
             }

@@ -27,6 +27,8 @@
 //         Where not every config goes with every shape also static status check(config, record_shape).
 // Granule: with granule > 1 so many consecutive entries share a record, of keys and of values: units are runs
 //         of a multiple of it, and simd::attend_block is one too.
+// Trust:  a codec takes what a record says of itself for granted. Pages come back byte for byte or are refused: their
+//         checksums stay in memory.
 // Home:   key_home = home::memory keeps the records of keys in the lane's memory, where an index may score them
 //         (stored_keys), and storage has values alone; units are then runs of consecutive entries. Keys are
 //         decoded when their unit is read, so that attention finds plain rows. Values live where units do.
@@ -35,7 +37,8 @@
 //         decodes forth again (support/position_table.hpp).
 // Lanes:  a codec that differs from lane to lane declares any of
 //           calibrated   calibration kinds that it reads, a set of kind_bit()s; then bind(calibration_view), and
-//                        status check_calibration(view) before it where a file can be wrong for its config
+//                        before it status check_calibration(view): whether the file holds what the codec takes for
+//                        granted
 //           shares       tables that all lanes of a shard have in common: shared_bytes(max_tokens) and
 //                        share(config, max_tokens, span of bytes)
 //           fits_lanes   bytes that are fitted to a lane when its prompt has come: lane_bytes(), and
@@ -50,6 +53,7 @@
 #include <kvtl/element.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/slots/policy.hpp>
+#include <kvtl/status.hpp>
 #include <kvtl/views.hpp>
 
 #include <concepts>
@@ -58,6 +62,7 @@
 #include <span>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 
 namespace kvtl { inline namespace v0 {
 
@@ -203,6 +208,7 @@ concept compressor_knows_lanes = (detail::calibrated_kinds<P>() == 0 ||
                                   requires(typename P::template state<G> & s, const calibration_view& view) {
                                       { s.bind(view) }
                                       noexcept;
+                                      { std::as_const(s).check_calibration(view) } -> std::same_as<status>;
                                   }) &&
                                  (!detail::codec_shares<P>() ||
                                   requires(typename P::template state<G> & s, std::uint32_t tokens,
@@ -266,7 +272,8 @@ template <class P, class G> consteval void explain_compressor() {
         if constexpr (compressor_declares_rows<P>)
             static_assert(
                 holds(compressor_knows_lanes<P, G>),
-                "[kvtl] compressor::state: calibrated needs noexcept bind(calibration_view), shares needs "
+                "[kvtl] compressor::state: calibrated needs noexcept bind(calibration_view) and `status "
+                "check_calibration(calibration_view) const`, shares needs "
                 "shared_bytes(max_tokens) and share(config, max_tokens, bytes), fits_lanes needs "
                 "lane_bytes(), fit_scratch_bytes(rows) and fit(bytes, keys, values, scratch) of floats and "
                 "of plain rows, and calibrated or fits_lanes `state at(codec_lane)`");

@@ -92,9 +92,11 @@ template <class Types> class retrieval_base {
 
     /// Hands index and codec what was fitted offline, before the first key. A codec may refuse it.
     [[nodiscard, gnu::cold]] status bind(const calibration_view& calibration) {
-        if constexpr (requires { codec_.check_calibration(calibration); })
-            if (status s = codec_.check_calibration(calibration); !s) return s;
-        if constexpr (detail::calibrated_kinds<typename types::compressor>() != 0) codec_.bind(calibration);
+        if constexpr (detail::calibrated_kinds<typename types::compressor>() != 0) {
+            if (index_ == 0) // what the first shard takes all others take
+                if (status s = codec_.check_calibration(calibration); !s) return s;
+            codec_.bind(calibration);
+        }
         if constexpr (requires { index_state_.bind(calibration); }) index_state_.bind(calibration);
         static_cast<void>(calibration);
         return {};

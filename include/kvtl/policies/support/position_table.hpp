@@ -134,6 +134,10 @@ template <class Config> [[nodiscard]] status check_rope(const Config& c, std::ui
         return status::failure(wrong,
                                "compressor.frequencies has %zu numbers; valid: none, or %u, one per pair",
                                c.frequencies.size(), rope_pairs(c, dim));
+    for (std::size_t i = 0; i < c.frequencies.size(); ++i)
+        if (!std::isfinite(c.frequencies[i]))
+            return status::failure(wrong, "compressor.frequencies[%zu] is %g; valid: finite", i,
+                                   c.frequencies[i]);
     return {};
 }
 /// memory: position_table::bytes().

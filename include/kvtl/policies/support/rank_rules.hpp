@@ -7,7 +7,7 @@
 //                       are the first ones, and never none.
 // Rule:   config (its fields are the compressor's), check(config), rank(x, n, gate) -> 1 to n of the n coefficients x,
 //         the most important direction first. `fixed`: rank does not look at x. `trained`: bases come with gates.
-// Source: learned_gate: "DynaKV" (token-adaptive low-rank compression), Eq. 3-6.
+// Source: learned_gate: "DynaKV" (token-adaptive low-rank compression), Eq. 5, 6 and 8.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -42,7 +42,7 @@ struct rank_gate {
 struct keep_energy {
     static constexpr bool fixed = false, trained = false;
     struct config {
-        float share = 0.95F; ///< 0 to 1; 1 keeps every coefficient
+        float share = 0.95F; ///< above 0; 1 keeps every coefficient
         template <class Visit> void fields(Visit&& visit) { visit("share", share); }
     };
     [[nodiscard]] static status check(const config& c) noexcept { return check_share("share", c.share); }
@@ -70,7 +70,7 @@ struct keep_energy {
 struct fixed_rank {
     static constexpr bool fixed = true, trained = false;
     struct config {
-        float rate = 0.5F; ///< 0 to 1; 1 keeps every coefficient
+        float rate = 0.5F; ///< above 0; 1 keeps every coefficient
         template <class Visit> void fields(Visit&& visit) { visit("rate", rate); }
     };
     [[nodiscard]] static status check(const config& c) noexcept { return check_share("rate", c.rate); }
@@ -89,7 +89,7 @@ struct fixed_rank {
 struct learned_gate {
     static constexpr bool fixed = false, trained = true;
     struct config {
-        float tau = 0.1F;   ///< 0 to 1: what m must exceed
+        float tau = 0.1F;   ///< between 0 and 1: what m must exceed
         float rate = 0.20F; ///< which gates: the mean share of coefficients that they were trained to keep
         template <class Visit> void fields(Visit&& visit) {
             visit("tau", tau);
