@@ -151,11 +151,9 @@ class runner {
         options_.io = in_memory ? "memory" : o.io;
         options_.path = path;
         options_.limit = limit_;
-        options_.rope_frequencies.resize(o.shape.head_dim / 2);
-        for (std::size_t i = 0; i < options_.rope_frequencies.size(); ++i)
-            options_.rope_frequencies[i] =
-                std::pow(o.rope_base, -2.0 * static_cast<double>(i) / static_cast<double>(o.shape.head_dim));
-        options_.rope_neighbours = o.rope_neighbours;
+        rotation turned = rope(o.shape.head_dim, o.rope_base, o.rope_neighbours);
+        options_.rope_frequencies = std::move(turned.frequencies);
+        options_.rope_neighbours = turned.neighbours;
         options_.calibration = o.calibration;
         options_.gates = o.gates;
         options_.time_phases = true;

@@ -6,24 +6,22 @@
 #include "fit.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
+#include <optional>
 #include <vector>
 
 namespace bench {
 
 namespace {
 
-/// The rotation that presets take for granted when nobody names one: base 10,000, all channels.
 class position_turns {
   public:
-    position_turns(std::uint32_t dim, std::size_t tokens) : dim_(dim) {
-        std::vector<double> frequency(dim / 2);
-        for (std::size_t i = 0; i < frequency.size(); ++i)
-            frequency[i] = std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(frequency.size()));
-        const auto most = static_cast<std::uint32_t>(tokens);
-        memory_.resize(kvtl::position_table::bytes(dim / 2, most) / sizeof(float));
-        table_ = kvtl::position_table(std::as_writable_bytes(std::span(memory_)), frequency, most, false);
+    position_turns(const rotation& r, std::uint32_t dim, std::size_t tokens) : dim_(dim) {
+        const auto pairs = static_cast<std::uint32_t>(r.frequencies.size()),
+                   most = static_cast<std::uint32_t>(tokens);
+        memory_.resize(kvtl::position_table::bytes(pairs, most) / sizeof(float));
+        table_ = kvtl::position_table(std::as_writable_bytes(std::span(memory_)), r.frequencies, most,
+                                      r.neighbours);
     }
     /// keys: (tokens, H, D), to what they were before RoPE.
     void take_back(std::vector<float>& keys, std::size_t tokens) const {
@@ -41,7 +39,7 @@ class position_turns {
 } // namespace
 
 kvtl::status fit_calibration(const kvtl::shape& shape, workload& sample, const std::string& path,
-                             bool of_entries) {
+                             const rotation* turned) {
     constexpr std::uint64_t any_model = 0; // generated data have no weights to belong to
     try {
         const auto keys_wide = static_cast<std::uint32_t>(sample.key_floats());
@@ -50,12 +48,13 @@ kvtl::status fit_calibration(const kvtl::shape& shape, workload& sample, const s
         const std::size_t tokens = sample.prompt_tokens();
         std::vector<float> keys(tokens * sample.key_floats()), values(keys.size()),
             queries(tokens * sample.query_floats());
-        const position_turns turns(shape.head_dim, tokens);
+        std::optional<position_turns> turns;
+        if (turned != nullptr) turns.emplace(*turned, shape.head_dim, tokens);
         for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
             sample.rows(0, layer, 0, tokens, {.q = queries, .k = keys, .v = values});
             fit.add(layer, keys, queries);
-            if (!of_entries) continue;
-            turns.take_back(keys, tokens);
+            if (!turns) continue;
+            turns->take_back(keys, tokens);
             fit.add_entries(layer, keys, values);
         }
         fit.finish().write(path, any_model);

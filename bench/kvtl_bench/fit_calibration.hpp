@@ -5,6 +5,7 @@
 #include <kvtl/geometry.hpp>
 #include <kvtl/status.hpp>
 
+#include "shapes.hpp"
 #include "workload.hpp"
 
 #include <string>
@@ -12,9 +13,9 @@
 namespace bench {
 
 /// Fits what policies of this shape may need to the prompt of a sample, which is another text of the same
-/// model, and writes it to `path` for cache_options::calibration. Called outside all timers. of_entries:
-/// also (H*D, H*D) bases of keys before RoPE and of values, which only codecs read.
+/// model, and writes it to `path` for cache_options::calibration. Called outside all timers. turned: not null for
+/// (H*D, H*D) bases of keys before RoPE, which they are turned back to, and of values as well, which only codecs read.
 [[nodiscard]] kvtl::status fit_calibration(const kvtl::shape& shape, workload& sample,
-                                           const std::string& path, bool of_entries = false);
+                                           const std::string& path, const rotation* turned = nullptr);
 
 } // namespace bench

@@ -29,7 +29,8 @@ class made_up_files {
             const auto sample = make_calibration_sample(request_);
             file.emplace(o_.kv_path + (of_entries ? ".calibration-entries" : ".calibration"),
                          scratch_file::owner::ours);
-            if (auto s = fit_calibration(o_.shape, *sample, file->path(), of_entries); !s)
+            const rotation turned = rope(o_.shape.head_dim, o_.rope_base, o_.rope_neighbours);
+            if (auto s = fit_calibration(o_.shape, *sample, file->path(), of_entries ? &turned : nullptr); !s)
                 throw engine::bad_input(policy + " needs a calibration file: " + s.what());
         }
         return file->path();

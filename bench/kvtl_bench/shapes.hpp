@@ -5,8 +5,10 @@
 #include <kvtl/geometry.hpp>
 
 #include <array>
+#include <cmath>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace bench {
 
@@ -25,6 +27,19 @@ inline constexpr std::array model_shapes = {
     model_shape{"mistral-7b", {32, 32, 8, 128}, 1'000'000},
     model_shape{"tiny-2k", {6, 4, 2, 64}, 10'000},
 };
+
+/// How keys are turned to their positions: radians per position of each pair of channels.
+struct rotation {
+    std::vector<double> frequencies;
+    bool neighbours = false; ///< pairs are (0, 1), (2, 3), ... instead of (0, n), (1, n + 1), ...
+};
+/// All channels of a head, base^(-2 i / D).
+[[nodiscard]] inline rotation rope(std::uint32_t dim, double base, bool neighbours) {
+    rotation r{std::vector<double>(dim / 2), neighbours};
+    for (std::size_t i = 0; i < r.frequencies.size(); ++i)
+        r.frequencies[i] = std::pow(base, -2.0 * static_cast<double>(i) / dim);
+    return r;
+}
 
 /// Null when there is no such model.
 [[nodiscard]] constexpr const model_shape* find_shape(std::string_view name) noexcept {

@@ -30,7 +30,8 @@ if [[ ! -e data/train.bin ]]; then
     "$python" "$here/tokens.py" --gguf "$data/tiny-2k.gguf" --data data --without "$data/prose.txt"
 fi
 # AMX and AVX-512 kernels: without them plain PyTorch runs, a tenth as fast.
-g++ -O3 -march=sapphirerapids -fopenmp -shared -fPIC "$here/fast_ops.cpp" -o fast_ops.so || true
+g++ -O3 -march=sapphirerapids -fopenmp -shared -fPIC "$here/fast_ops.cpp" -o fast_ops.so ||
+    echo "run.sh: no AMX kernels here: plain PyTorch takes ten times as long" >&2
 # A heap that is kept: otherwise page faults on every activation buffer dominate.
 export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000 MALLOC_TOP_PAD_=268435456
 train() { # SCRIPT NAME ARGUMENTS...

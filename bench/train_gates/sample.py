@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Write 45 KB of the training text, for kvtl-calibrate: bases that have seen no text which policies are judged by.
+"""Write 45 KB of the model's training text, for kvtl-calibrate. docs.jsonl has the held-out documents as well (one in a
+hundred), and those that tokens.py leaves out: take no text of it to judge policies by.
 
   sample.py data/docs.jsonl sample.txt
 """

@@ -4,8 +4,8 @@
   train_prefixes.py --gguf MODEL --data DIR --out prefixes.cal
 
 "MatryoshkaKV": an orthonormal basis per KV head for keys after RoPE and one for values, trained on prefixes of random
-length, a length for the keys and one for the values of every layer and step; loss = cross entropy. A basis is a rotation of
-the principal directions, B = cayley(S) B0 with S skew-symmetric and 0 at first: I + S is never singular. To write B0
+length, a length for the keys and one for the values of every layer and step; loss = cross entropy, as for the gates (its
+authors distil the full cache). A basis is a rotation of the principal directions, B = cayley(S) B0 with S skew-symmetric and 0 at first: I + S is never singular. To write B0
 itself as a Cayley transform instead, (B0 - I)(B0 + I)^-1 is needed, which does not exist where B0 has the eigenvalue -1, as
 every orthonormal basis of determinant -1 has: that is where NaNs come from.
 """

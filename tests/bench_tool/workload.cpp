@@ -3,17 +3,20 @@
 #include "workload.hpp"
 
 #include <kvtl/calibration/calibration.hpp>
+#include <kvtl/policies/support/position_table.hpp>
 
 #include "contracts/io.hpp"
 #include "drift.hpp"
 #include "error.hpp"
 #include "fit_calibration.hpp"
 #include "statistics.hpp"
+#include "support/oracle.hpp"
 #include "workload_report.hpp"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 
@@ -138,6 +141,43 @@ TEST_CASE("bases fitted to a sample are those of its shape") {
     other.layers = 3;
     CHECK_FALSE(kvtl::calibration_file::open(path, other, wanted).ok());
     CHECK_FALSE(bench::fit_calibration(shape, *sample, "no/such/folder/x.cal").ok());
+}
+
+TEST_CASE("bases of entries are those of keys before the rotation that the sample has") {
+    const kvtl_test::scratch_folder folder;
+    const kvtl::shape shape = {.layers = 1, .query_heads = 4, .kv_heads = 2, .head_dim = 16};
+    constexpr std::size_t tokens = 400;
+    constexpr std::uint32_t width = 32, few = 8;
+    const bench::workload_request request = {.text = "drift:3",
+                                             .shape = shape,
+                                             .prompt_tokens = tokens,
+                                             .tokens = tokens,
+                                             .rope_base = 50};
+    const auto sample = bench::make_calibration_sample(request);
+    const bench::rotation own = bench::rope(shape.head_dim, 50, false);
+    std::vector<float> keys(tokens * width), tables(kvtl::position_table::bytes(8, tokens) / sizeof(float));
+    sample->rows(0, 0, 0, tokens, {.k = keys});
+    const kvtl::position_table turns(std::as_writable_bytes(std::span(tables)), own.frequencies, tokens,
+                                     own.neighbours);
+    for (std::size_t i = 0; i < keys.size(); i += shape.head_dim)
+        turns.turn_back(&keys[i], static_cast<std::uint32_t>(i / width));
+    const auto kept = [&](const bench::rotation& turned) { // energy of the keys in the first directions
+        const std::string path = folder.file("entries.cal");
+        const kvtl::status fitted = bench::fit_calibration(shape, *sample, path, &turned);
+        REQUIRE_MESSAGE(fitted.ok(), fitted.what());
+        const auto file = kvtl::calibration::load(path, shape);
+        REQUIRE(file.ok());
+        CHECK(file->view().pre_rope(kvtl::calibration_kind::joint_keys));
+        const auto basis = file->view().basis(kvtl::calibration_kind::joint_keys, 0, 0);
+        double sum = 0;
+        for (std::size_t t = 0; t < tokens; ++t)
+            for (std::uint32_t j = 0; j < few; ++j)
+                sum += std::pow(kvtl_test::oracle::dot(&keys[t * width], basis.row(j), width), 2);
+        return sum;
+    };
+    const double right = kept(own);
+    CHECK(right > 1.02 * kept(bench::rope(shape.head_dim, 1e6, false)));
+    CHECK(right > 1.02 * kept(bench::rope(shape.head_dim, 50, true)));
 }
 
 TEST_CASE("the generator is near the trace that it was calibrated on") {

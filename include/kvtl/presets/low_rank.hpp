@@ -14,6 +14,9 @@
 //                     with others (the paper's own constraint, §5.2).
 //   quest_head_lr     quest likewise.
 //
+// Sinks and window beside records are not the papers', which compress every entry; `window_tokens` and `sink_tokens` say
+// how many there are.
+//
 // `compressor.share` is the share of energy. The paper trains all its bases and gates; those of dynakv_lr_energy and of
 // the presets on storage need a text and no training.
 //
@@ -22,7 +25,8 @@
 //                     so that truncating these in the basis of their second moment is the same (a test shows it).
 //                     `compressor.rate` of the coefficients are kept, headers are not needed.
 //   matryoshka        a prefix of the coefficients in an orthonormal basis per head, of keys after RoPE and of values,
-//                     trained on random prefixes: "MatryoshkaKV" with one rate for all heads.
+//                     trained on random prefixes: "MatryoshkaKV" with one rate for all heads. What ships was trained by
+//                     cross entropy; its authors distil the full cache and search a rate per head.
 // SPDX-License-Identifier: MIT
 #pragma once
 
