@@ -293,6 +293,8 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
             // Side by side: rows a page apart would stand in each other's way in the cache.
             const std::size_t stride = (shape_.dim + 15) / 16 * 16;
             std::array<simd::coefficient_row<coefficient>, at_once> rows;
+            // A record says where it ends, so that all but the first would be waited for.
+            for (std::size_t i = 0; i < records.count; ++i) simd::prefetch(records.record(i));
             for (std::size_t first = 0; first < records.count; first += at_once) {
                 const std::size_t n = std::min(at_once, records.count - first);
                 for (std::size_t i = 0; i < n; ++i)

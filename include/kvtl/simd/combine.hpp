@@ -29,29 +29,26 @@ template <element E> struct coefficient_row {
 
 namespace detail {
 
-inline constexpr std::size_t combine_rows_at_once = 4;
 inline constexpr std::size_t combine_depth = 64; ///< coefficients decoded at once
 
-/// Columns [column, column + columns) of up to four rows; columns is at most B registers.
-template <class Arch, std::size_t B, element E, element R>
-inline void combine_block(const coefficient_row<E>* rows, std::size_t n, rows_view<R> basis,
-                          std::size_t column, std::size_t columns, float* out,
-                          std::size_t out_stride) noexcept {
+/// Columns [column, column + columns) of T rows; columns is at most B registers.
+template <class Arch, std::size_t B, std::size_t T, element E, element R>
+inline void combine_block(const coefficient_row<E>* rows, rows_view<R> basis, std::size_t column,
+                          std::size_t columns, float* out, std::size_t out_stride) noexcept {
     using F = floats<Arch>;
-    constexpr std::size_t lane_count = floats_per_register<Arch>, T = combine_rows_at_once;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
     F sum[T * B];
     unrolled<T * B>([&](auto i) { sum[i] = F(0.0F); });
     std::size_t most = 0;
-    for (std::size_t t = 0; t < n; ++t) most = std::max<std::size_t>(most, rows[t].count);
+    for (std::size_t t = 0; t < T; ++t) most = std::max<std::size_t>(most, rows[t].count);
     alignas(64) float coefficient[T][combine_depth];
     const bool whole = columns == B * lane_count;
     for (std::size_t first = 0; first < most; first += combine_depth) {
         const std::size_t depth = std::min(combine_depth, most - first);
         for (std::size_t t = 0; t < T; ++t) {
-            const std::size_t count = t < n && rows[t].count > first ? rows[t].count - first : 0;
-            const std::size_t there = std::min(depth, count);
+            const std::size_t there = std::min(depth, rows[t].count > first ? rows[t].count - first : 0);
             if (there != 0) decode<Arch>(rows[t].data + first, coefficient[t], there);
-            std::fill(coefficient[t] + there, coefficient[t] + depth, 0.0F);
+            if (there != depth) std::fill(coefficient[t] + there, coefficient[t] + depth, 0.0F);
         }
         for (std::size_t r = 0; r < depth; ++r) {
             const R* from = basis.row(first + r) + column;
@@ -71,13 +68,14 @@ inline void combine_block(const coefficient_row<E>* rows, std::size_t n, rows_vi
             });
         }
     }
-    for (std::size_t t = 0; t < n; ++t) {
-        alignas(64) float row[B * lane_count];
-        unrolled<T>([&](auto i) {
-            if (i == t) unrolled<B>([&](auto b) { store<Arch>(row + b * lane_count, sum[i * B + b]); });
-        });
-        std::copy_n(row, columns, out + t * out_stride + column);
-    }
+    unrolled<T * B>([&](auto i) {
+        const std::size_t at = i % B * lane_count;
+        float* to = out + i / B * out_stride + column + at;
+        if (whole || at + lane_count <= columns)
+            store<Arch>(to, sum[i]);
+        else if (at < columns)
+            store_part<Arch>(to, sum[i], columns - at);
+    });
 }
 
 } // namespace detail
@@ -86,14 +84,18 @@ inline void combine_block(const coefficient_row<E>* rows, std::size_t n, rows_vi
 template <class Arch = default_arch, element E, element R>
 inline void combine_rows(const coefficient_row<E>* rows, std::size_t n, rows_view<R> basis, float* out,
                          std::size_t out_stride) noexcept {
-    constexpr std::size_t T = detail::combine_rows_at_once;
     constexpr std::size_t B = floats_per_register<Arch> == 8 ? 2 : 4; // AVX has 16 registers, others 32
     constexpr std::size_t width = B * floats_per_register<Arch>;
-    for (std::size_t i = 0; i < n; i += T)
+    const auto sweep = [&](auto at_once, std::size_t i) {
         for (std::size_t column = 0; column < basis.dim; column += width)
-            detail::combine_block<Arch, B>(rows + i, std::min(T, n - i), basis, column,
-                                           std::min(width, basis.dim - column), out + i * out_stride,
-                                           out_stride);
+            detail::combine_block<Arch, B, decltype(at_once)::value>(rows + i, basis, column,
+                                                                     std::min(width, basis.dim - column),
+                                                                     out + i * out_stride, out_stride);
+    };
+    std::size_t i = 0;
+    for (; i + 4 <= n; i += 4) sweep(constant<4>{}, i);
+    if (n - i >= 2) sweep(constant<2>{}, i), i += 2;
+    if (i < n) sweep(constant<1>{}, i);
 }
 
 namespace detail {
