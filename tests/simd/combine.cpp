@@ -81,7 +81,7 @@ TEST_CASE_TEMPLATE("coefficients of many rows are summed up to where each ends",
                 oracle::largest_error error;
                 for (std::size_t g = 0; g < group; ++g) {
                     for (std::size_t r = 0; r < some; ++r) {
-                        double exact = 0.5, size = 0.5;
+                        double exact = 0, size = 0;
                         for (std::size_t i = 0; i < n; ++i)
                             if (first + r < s.rows[i].size()) {
                                 const double x = static_cast<double>(weight[g * (n + 1) + i]) *

@@ -111,7 +111,6 @@ template <element Plain = f16> struct orthogonal_prefix {
                 rows[i] = {coefficients(values.record(i), head), rank_};
             std::array<float, max_dim> sums, rebuilt;
             for (std::size_t g = 0; g < group; ++g) {
-                sums.fill(0.0F);
                 simd::spectral_sums(weight + g * simd::attend_block, 1, simd::attend_block, rows.data(),
                                     values.count, 0, rank_, sums.data(), max_dim);
                 const simd::coefficient_row<float> spectrum{sums.data(), rank_};

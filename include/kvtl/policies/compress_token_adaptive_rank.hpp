@@ -184,7 +184,6 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
                 const std::size_t n = std::min(at_once, group - g);
                 for (std::uint32_t first = 0; first < most; first += depth) {
                     const std::uint32_t some = std::min<std::uint32_t>(depth, most - first);
-                    sums.fill(0.0F);
                     simd::spectral_sums(weight + g * simd::attend_block, n, simd::attend_block, rows.data(),
                                         values.count, first, some, sums.data(), depth);
                     std::array<simd::coefficient_row<float>, at_once> spectrum;

@@ -126,17 +126,19 @@ inline void spectral_block(const float* weight, std::size_t weight_stride, const
             unrolled<B>([&](auto b) { sum[g * B + b] = fma<Arch>(w, x[b], sum[g * B + b]); });
         });
     }
-    unrolled<G>([&](auto g) {
-        alignas(64) float part[B * lane_count];
-        unrolled<B>([&](auto b) { store<Arch>(part + b * lane_count, sum[g * B + b]); });
-        float* out = sums + g * sums_stride;
-        for (std::size_t r = 0; r < columns; ++r) out[r] += part[r];
+    unrolled<G * B>([&](auto i) {
+        const std::size_t at = i % B * lane_count;
+        float* to = sums + i / B * sums_stride + at;
+        if (at + lane_count <= columns)
+            store<Arch>(to, sum[i]);
+        else if (at < columns)
+            store_part<Arch>(to, sum[i], columns - at);
     });
 }
 
 } // namespace detail
 
-/// sums[g * sums_stride + r] += sum over i of weight[g * weight_stride + i] * coefficient[i][first + r], for r < depth.
+/// sums[g * sums_stride + r] = sum over i of weight[g * weight_stride + i] * coefficient[i][first + r], for r < depth.
 template <class Arch = default_arch, element E>
 inline void spectral_sums(const float* weight, std::size_t group, std::size_t weight_stride,
                           const coefficient_row<E>* rows, std::size_t n, std::size_t first, std::size_t depth,
