@@ -8,7 +8,7 @@ DIR under --root is where the packages were unpacked (dpkg -x PKG.deb DIR).
 --bible is the output of `bible -f gen1:1-rev22:21` (package bible-kjv).
 Writes OUT/docs.jsonl ({"src": ..., "text": ...}, one document per line), already shuffled.
 """
-import argparse, glob, gzip, hashlib, html, json, os, random, re
+import argparse, glob, gzip, hashlib, html, json, os, random, re, sys
 from multiprocessing import Pool
 
 BLOCK = re.compile(r"</?(?:p|div|li|ul|ol|dl|dt|dd|h[1-6]|tr|td|th|table|br|section|article|blockquote|title|body|hr)\b[^>]*>", re.I)
@@ -160,6 +160,7 @@ def job(a):
         fn = SOURCES[i][2]
         return name, path, fn(read(path))
     except Exception as e:
+        print("text.py: %s: %s" % (path, e), file=sys.stderr)
         return name, path, []
 
 
@@ -183,6 +184,9 @@ def main():
         for name, path, paras in pool.imap_unordered(job, jobs, chunksize=16):
             if paras:
                 per.setdefault(name, []).append((path, paras))
+    for name in [s[0] for s in SOURCES if s[0] not in per]:
+        print("text.py: no text from %s below %s: the corpus is not the one that the model was trained on" % (name, a.root),
+              file=sys.stderr)
     if a.bible:
         chapters, cur, key = [], [], None
         for ln in open(a.bible):
