@@ -10,6 +10,8 @@
 #include "support/calibrated.hpp"
 #include "support/scratch_folder.hpp"
 
+#include <initializer_list>
+
 using namespace kvtl_test;
 
 namespace {
@@ -99,7 +101,7 @@ TEST_CASE_TEMPLATE("reading ahead into the least memory changes no bit", P, by_f
     for (const std::size_t attend : {std::size_t{64}, max_tokens}) {
         CAPTURE(attend);
         const auto should = with_room<cache_type>(attend, data);
-        for (const std::size_t more : {0, 3000, 9000}) {
+        for (const std::size_t more : std::initializer_list<std::size_t>{0, 3000, 9000}) {
             CAPTURE(more);
             auto c = config_for<cache_type>(attend);
             c.memory_bytes = least_memory<cache_type>(c) + more;
@@ -125,7 +127,7 @@ TEST_CASE_TEMPLATE("a read that failed, or brought something else, is as if nobo
     using cache_type = cache_of<P>;
     const drift data(small, max_tokens, 62);
     const auto should = with_room<cache_type>(max_tokens, data);
-    for (const std::uint64_t nth : {0, 2, 5}) {
+    for (const std::uint64_t nth : std::initializer_list<std::uint64_t>{0, 2, 5}) {
         CAPTURE(nth);
         // A bit of what was read has changed: a codec never sees a record that is not what it wrote.
         const bool corrupt = nth == 2;
