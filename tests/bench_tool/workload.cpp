@@ -172,7 +172,7 @@ TEST_CASE("bases of entries are those of keys before the rotation that the sampl
         double sum = 0;
         for (std::size_t t = 0; t < tokens; ++t)
             for (std::uint32_t j = 0; j < few; ++j)
-                sum += std::pow(kvtl_test::oracle::dot(&keys[t * width], basis.row(j), width), 2);
+                sum += std::pow(oracle::dot(&keys[t * width], basis.row(j), width), 2);
         return sum;
     };
     const double right = kept(own);
