@@ -101,11 +101,11 @@ class bases_file {
         require_ok(out.add(kvtl::calibration_kind::joint_adapter, width, adapter));
         require_ok(out.add(kvtl::calibration_kind::pca_basis, m.head_dim, basis));
         require_ok(out.add(kvtl::calibration_kind::skew_basis, m.head_dim, basis));
-        require_ok(out.add(kvtl::calibration_kind::joint_keys, width, adapter));
+        require_ok(out.add(kvtl::calibration_kind::joint_keys, width, adapter, true));
         require_ok(out.add(kvtl::calibration_kind::joint_values, width, adapter));
         require_ok(out.add_gated(kvtl::calibration_kind::gated_keys, gated, 1.0F));
         require_ok(out.add_gated(kvtl::calibration_kind::gated_values, gated, 1.0F));
-        require_ok(out.add(kvtl::calibration_kind::head_keys, m.head_dim, basis));
+        require_ok(out.add(kvtl::calibration_kind::head_keys, m.head_dim, basis, true));
         require_ok(out.add(kvtl::calibration_kind::head_values, m.head_dim, basis));
         require_ok(out.add(kvtl::calibration_kind::prefix_keys, m.head_dim, basis));
         require_ok(out.add(kvtl::calibration_kind::prefix_values, m.head_dim, basis));
