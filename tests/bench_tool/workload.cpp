@@ -148,11 +148,8 @@ TEST_CASE("bases of entries are those of keys before the rotation that the sampl
     const kvtl::shape shape = {.layers = 1, .query_heads = 4, .kv_heads = 2, .head_dim = 16};
     constexpr std::size_t tokens = 400;
     constexpr std::uint32_t width = 32, few = 8;
-    const bench::workload_request request = {.text = "drift:3",
-                                             .shape = shape,
-                                             .prompt_tokens = tokens,
-                                             .tokens = tokens,
-                                             .rope_base = 50};
+    const bench::workload_request request = {
+        .text = "drift:3", .shape = shape, .prompt_tokens = tokens, .tokens = tokens, .rope_base = 50};
     const auto sample = bench::make_calibration_sample(request);
     const bench::rotation own = bench::rope(shape.head_dim, 50, false);
     std::vector<float> keys(tokens * width), tables(kvtl::position_table::bytes(8, tokens) / sizeof(float));
