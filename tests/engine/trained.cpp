@@ -114,6 +114,12 @@ TEST_CASE("trained gates are found by the model's fingerprint and a rate, and by
     auto wrong = t.options("dynakv_lr", "");
     wrong.gates = data_folder + "prose.txt";
     CHECK(refusal(wrong).find("is not a calibration file of kvtl") != std::string::npos);
+    wrong.gates = data_folder + "tiny-2k.along.gates-20.cal"; // a model of the same shape
+    CHECK(refusal(wrong).find("was fitted to another model of the same shape") != std::string::npos);
+    auto bases = t.options("palu", "");
+    CHECK(refusal(bases) == "opened");
+    ++bases.fingerprint;
+    CHECK(refusal(bases).find("was fitted to another model of the same shape") != std::string::npos);
     wrong.gates = KVTL_CALIBRATION_FILE;
     CHECK(refusal(wrong).find("has no section gated_keys, gated_values") != std::string::npos);
 }

@@ -86,7 +86,8 @@ template <class Preset> class preset_cache final : public kv_cache {
             c.calibration = o.gates;
             if (o.gates.empty()) {
                 float rate = 0; // of bases that serve at every rate
-                if constexpr (Preset::compressor::name == "token_adaptive_rank") rate = c.compressor.rate;
+                if constexpr ((trained_kinds & kvtl::kind_bit(kvtl::calibration_kind::gated_keys)) != 0)
+                    rate = c.compressor.rate;
                 auto found = find_trained(o, trained_kinds, rate);
                 if (!found) return found.error();
                 c.calibration = *std::move(found);
