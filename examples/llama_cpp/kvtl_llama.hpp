@@ -1,0 +1,106 @@
+// kvtl_llama: an unmodified llama.cpp whose KV cache is kept by kvtl.
+//
+//   auto params = llama_context_default_params();
+//   auto attached = kvtl_llama::attachment::by_name(params, model, {.policy = "dynakv", .memory_bytes = 64 << 20, ...});
+//   llama_context* context = llama_init_from_model(model, params);
+//   if (auto s = attached->start(context); !s) ...        // decodes a few tokens to see what the model does
+//   if (auto s = attached->decode(batch); !s) ...         // in place of llama_decode(context, batch)
+//   llama_get_logits_ith(context, -1) ...                 // logits, samplers, templates: llama.cpp's own
+//
+// What:    llama.cpp computes its graph; at each layer's FLASH_ATTN_EXT it stops once, the rows that its SET_ROWS nodes
+//          have put into cells and the queries go to kvtl, and kvtl's output replaces the node's. The cells are emptied
+//          after every batch: they hold one batch, the context lies in kvtl.
+// Batches: one sequence's tokens side by side, positions explicit and following on what the sequence has. While a
+//          sequence's prompt is open, tokens belong to it; the batch that asks for logits of its last token ends it.
+//          After that one token is a step of decoding; several of which only the last (or none) wants logits are a further
+//          turn; several that want logits are a draft to be verified: steps of decoding, one after the other, in one call.
+// Errors:  a failure in any layer leaves the sequences of the batch where they were, or, where that is impossible, ends
+//          them (held(seq) says which) and says so. Nothing throws.
+// Threads: one thread calls. kvtl's shards run on threads of the attachment, ggml's workers in one pool of it.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <llama.h>
+
+#include <kvtl/status.hpp>
+
+#include "kv_cache.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace kvtl_llama {
+
+/// What a few decoded tokens showed of a model. Layers are those with attention, in order.
+struct model_facts {
+    kvtl::shape shape;                     ///< layers with attention only
+    std::vector<int> layers;               ///< llama.cpp's number of each
+    float scale = 0;                       ///< of q . k
+    float softcap = 0;                     ///< logits are softcap * tanh(logit / softcap); 0: as they are
+    std::vector<std::uint32_t> windows;    ///< per layer: tokens it looks back, itself included; 0: all. Empty: all 0
+    bool sink_logits = false;              ///< a logit per query head that joins the softmax
+    bool hybrid = false;                   ///< layers with a recurrent state too: no rewind
+    std::vector<double> rope_frequencies;  ///< angle per position of each rotated pair; empty: not known
+    bool rope_neighbours = false;          ///< pairs are (0, 1), (2, 3), ... instead of (0, n), (1, n + 1), ...
+    std::uint32_t trained_context = 0;     ///< tokens
+};
+
+/// What the attachment itself needs to know.
+struct settings {
+    std::size_t max_tokens = 0;      ///< of one sequence; 0: what the model was trained for
+    std::uint32_t max_sequences = 1; ///< sequence ids 0 .. max_sequences - 1
+    std::uint32_t cells = 0;         ///< llama.cpp's own, so the largest batch; 0: params.n_batch
+    unsigned threads = 2;            ///< of ggml's pool and of kvtl's shards
+    kvtl::signal supplied = kvtl::signal::q | kvtl::signal::k | kvtl::signal::v | kvtl::signal::calibration;
+};
+
+/// The hook between one llama_context and one kvtl cache. Must outlive the context's last decode.
+class attachment {
+  public:
+    /// Opens the cache once the model's shape is known.
+    using opener = std::function<kvtl::result<std::unique_ptr<engine::kv_cache>>(const model_facts&)>;
+
+    /// Puts the hook into params: cells, one graph per batch, flash attention, callbacks. Refuses params that cannot
+    /// work (quantised cells, callbacks of others, embeddings) and models that cannot (encoders, ...).
+    [[nodiscard]] static kvtl::result<attachment> attach(llama_context_params& params, const llama_model* model,
+                                                         const settings& s, opener open);
+
+    /// With a preset by name (needs kvtl_presets). Of `o`, shape, max_tokens, max_sequences, rotation and what the
+    /// model does are filled in.
+    [[nodiscard]] static kvtl::result<attachment> by_name(llama_context_params& params, const llama_model* model,
+                                                          const settings& s, engine::cache_options o);
+
+    attachment(attachment&&) noexcept;
+    attachment& operator=(attachment&&) noexcept;
+    ~attachment();
+
+    /// Once, with the context that was made from the params: finds the layers and opens the cache.
+    [[nodiscard]] kvtl::status start(llama_context* context);
+
+    /// In place of llama_decode.
+    [[nodiscard]] kvtl::status decode(const llama_batch& batch);
+
+    /// Gives up the tokens of a sequence from `position` on.
+    [[nodiscard]] kvtl::status rewind(llama_seq_id seq, llama_pos position);
+
+    /// Forgets a sequence; its id may begin anew.
+    [[nodiscard]] kvtl::status end(llama_seq_id seq);
+
+    /// Tokens of a sequence, 0 for one that has not begun or was ended.
+    [[nodiscard]] llama_pos held(llama_seq_id seq) const noexcept;
+
+    [[nodiscard]] const model_facts& facts() const noexcept; ///< after start()
+    [[nodiscard]] engine::kv_cache& cache() noexcept;        ///< after start()
+    [[nodiscard]] engine::cache_stats stats() const;
+
+  private:
+    struct state;
+    explicit attachment(std::unique_ptr<state> s) noexcept;
+    std::unique_ptr<state> state_; ///< llama.cpp's callbacks hold its address
+};
+
+} // namespace kvtl_llama
