@@ -1,24 +1,125 @@
 #!/usr/bin/env bash
 # Installs what kvtl is built with, where it is missing (Debian 12+, Ubuntu 24.04+). Silent and fast when all is there.
-#   scripts/deps.sh [--lint] [--cross]
+#   scripts/deps.sh [--lint] [--cross] [--llama]
 # SPDX-License-Identifier: MIT
 set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-usage: scripts/deps.sh [--lint] [--cross]
+usage: scripts/deps.sh [--lint] [--cross] [--llama]
 Installs with apt what is missing for building and testing kvtl.
   --lint    also clang, clang-format, clang-tidy and shellcheck
   --cross   also the compiler for 64-bit Arm and qemu, which runs its programs
+  --llama   also llama.cpp, prebuilt, into build/llama.cpp: for kvtl-llama and its tests
 TEXT
+}
+
+complain() {
+    echo "deps.sh: $*" >&2
+    exit 1
+}
+
+# ------------------------------------------------------------------------------------------------------- llama.cpp
+# A release of llama.cpp as two npm packages carry it: one the libraries for a processor, the other the source as a git
+# bundle, of which the headers are taken. Another release: its number, that of the packages and the three sums.
+llama_version=v0.5.0
+llama_packages=3.22.1
+declare -A llama_sums=(
+    [node-llama-cpp]=a0d9dd80eacd2ab1cfe71aee57ac8a806487fd70b3d2a38fbec637752d9e5c5f
+    [linux-x64]=0d953e1503d5ab4608d8ed5b739132308c81ac05ffeb760d2a7f30e08a9f90e0
+    [linux-arm64]=39c76b998e35ed2f236c01472fc79eda0fc558b1c8b535023c2d7ded8c327cc4
+)
+root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
+llama=$root/build/llama.cpp
+
+llama_is_there() {
+    [[ -r $llama/VERSION && $(<"$llama/VERSION") == "$llama_version" ]]
+}
+
+# Fetches one package into the current folder and checks it: PACKAGE FILE SUM.
+fetch_package() {
+    npm pack --loglevel=error --ignore-scripts "$1@$llama_packages" >/dev/null 2>npm.log || {
+        sed 's/^/    /' npm.log >&2
+        complain "npm pack $1@$llama_packages failed; it needs a network and a registry (npm config get registry)"
+    }
+    [[ -f $2 ]] || complain "npm pack $1@$llama_packages wrote no $2"
+    sha256sum --check --status - <<<"$3  $2" ||
+        complain "$2 has another sha256 than the one in scripts/deps.sh: $(sha256sum <"$2" | cut -d ' ' -f 1)"
+}
+
+# In a subshell: it changes the folder, and its trap takes the temporary one away.
+fetch_llama() (
+    processor=$1
+    command -v npm >/dev/null || complain "npm is missing, which fetches llama.cpp; install it and try again"
+    command -v git >/dev/null || complain "git is missing, which unpacks llama.cpp's headers; install it and try again"
+    echo "deps.sh: fetching llama.cpp $llama_version into build/llama.cpp" >&2
+    mkdir -p "$root/build"
+    work=$(mktemp -d "$root/build/llama.cpp.XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+    trap 'exit 1' INT TERM HUP
+    mkdir "$work/fetched" "$work/ready" "$work/ready/lib"
+    cd "$work/fetched"
+    fetch_package node-llama-cpp "node-llama-cpp-$llama_packages.tgz" "${llama_sums[node-llama-cpp]}"
+    fetch_package "@node-llama-cpp/$processor" "node-llama-cpp-$processor-$llama_packages.tgz" "${llama_sums[$processor]}"
+
+    tar -xzf "node-llama-cpp-$processor-$llama_packages.tgz" --no-same-owner -m
+    cp package/bins/"$processor"/*.so "$work/ready/lib/"
+    tar -xzf "node-llama-cpp-$llama_packages.tgz" --no-same-owner -m package/llama/gitRelease.bundle
+    # Neither the settings of the user nor a repository around this one matter here.
+    unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE
+    export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
+    git init --quiet --bare source
+    git -C source fetch --quiet "$PWD/package/llama/gitRelease.bundle" HEAD
+    git -C source archive FETCH_HEAD include ggml/include LICENSE | tar -x --no-same-owner
+    mv include "$work/ready/include"
+    cp ggml/include/*.h "$work/ready/include/"
+    mv LICENSE "$work/ready/LICENSE"
+    echo "$llama_version" >"$work/ready/VERSION"
+
+    # Whoever looks sees the whole folder or none. One that came in between, from a call beside this one, will do.
+    llama_is_there && exit 0
+    [[ ! -e $llama ]] || mv -T "$llama" "$work/before"
+    mv -T "$work/ready" "$llama" 2>/dev/null || llama_is_there || complain "cannot create $llama"
+)
+
+# ------------------------------------------------------------------------------------------------------------- apt
+install_missing() {
+    if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+        echo "deps.sh: no apt on this system; if the build misses something, look for: $*" >&2
+        return
+    fi
+    local package missing=() as_root=() apt
+    for package in "$@"; do
+        # shellcheck disable=SC2016 # ${...} is dpkg's, not the shell's
+        dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
+    done
+    ((${#missing[@]} > 0)) || return 0
+
+    if ((EUID != 0)); then
+        command -v sudo >/dev/null || complain "as root, run: apt-get install ${missing[*]}"
+        as_root=(sudo)
+    fi
+    echo "deps.sh: installing ${missing[*]}" >&2
+    apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300)
+    # One unreachable mirror fails the update while the lists at hand may be good enough: let the install decide.
+    "${apt[@]}" update >&2 || echo "deps.sh: apt-get update failed; trying with the lists at hand" >&2
+    "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >&2
 }
 
 wanted=(g++ cmake ninja-build pkg-config
     libxsimd-dev liburing-dev doctest-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev libeigen3-dev)
+processor=
 for argument in "$@"; do
     case $argument in
     --lint) wanted+=(clang clang-format clang-tidy shellcheck) ;;
     --cross) wanted+=(g++-aarch64-linux-gnu qemu-user) ;;
+    --llama)
+        case $(uname -m) in
+        x86_64) processor=linux-x64 ;;
+        aarch64) processor=linux-arm64 ;;
+        *) echo "deps.sh: no prebuilt llama.cpp for $(uname -m); build one and name its folder in KVTL_LLAMA_ROOT" >&2 ;;
+        esac
+        ;;
     -h | --help) usage && exit 0 ;;
     *)
         echo "deps.sh: unknown option $argument" >&2
@@ -28,28 +129,12 @@ for argument in "$@"; do
     esac
 done
 
-if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-    echo "deps.sh: no apt on this system; if the build misses something, look for: ${wanted[*]}" >&2
-    exit 0
+if [[ -n $processor ]] && ! llama_is_there; then
+    # Whoever has them from elsewhere keeps them.
+    command -v npm >/dev/null || wanted+=(npm)
+    command -v git >/dev/null || wanted+=(git)
+    install_missing "${wanted[@]}"
+    fetch_llama "$processor"
+else
+    install_missing "${wanted[@]}"
 fi
-
-missing=()
-for package in "${wanted[@]}"; do
-    # shellcheck disable=SC2016 # ${...} is dpkg's, not the shell's
-    dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
-done
-((${#missing[@]} > 0)) || exit 0
-
-as_root=()
-if ((EUID != 0)); then
-    if ! command -v sudo >/dev/null; then
-        echo "deps.sh: as root, run: apt-get install ${missing[*]}" >&2
-        exit 1
-    fi
-    as_root=(sudo)
-fi
-echo "deps.sh: installing ${missing[*]}" >&2
-apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300)
-# One unreachable mirror fails the update while the lists at hand may be good enough: let the install decide.
-"${apt[@]}" update >&2 || echo "deps.sh: apt-get update failed; trying with the lists at hand" >&2
-"${apt[@]}" install -y --no-install-recommends "${missing[@]}" >&2

@@ -12,7 +12,7 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
 fi
 
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
-scripts/deps.sh
+scripts/deps.sh --llama
 jobs=$(nproc)
 cmake --preset test
 cmake --build --preset test --parallel "$jobs"
