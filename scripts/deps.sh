@@ -39,7 +39,7 @@ llama_is_there() {
 # Fetches one package into the current folder and checks it: PACKAGE FILE SUM.
 fetch_package() {
     npm pack --loglevel=error --ignore-scripts "$1@$llama_packages" >/dev/null 2>npm.log || {
-        sed 's/^/    /' npm.log >&2
+        sed -n '1,4s/^/    /p' npm.log >&2
         complain "npm pack $1@$llama_packages failed; it needs a network and a registry (npm config get registry)"
     }
     [[ -f $2 ]] || complain "npm pack $1@$llama_packages wrote no $2"
