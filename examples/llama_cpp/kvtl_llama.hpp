@@ -55,6 +55,7 @@ struct settings {
     std::uint32_t max_sequences = 1; ///< sequence ids 0 .. max_sequences - 1
     std::uint32_t cells = 0;         ///< llama.cpp's own, so the largest batch; 0: params.n_batch
     unsigned threads = 2;            ///< of ggml's pool and of kvtl's shards
+    unsigned poll = 50; ///< how long ggml's threads spin for work before they sleep, 0 to 100 (README: measured)
     kvtl::signal supplied = kvtl::signal::q | kvtl::signal::k | kvtl::signal::v | kvtl::signal::calibration;
 };
 
@@ -96,6 +97,10 @@ class attachment {
     [[nodiscard]] const model_facts& facts() const noexcept; ///< after start()
     [[nodiscard]] engine::kv_cache& cache() noexcept;        ///< after start()
     [[nodiscard]] engine::cache_stats stats() const;
+
+    /// All that start() failed with: a status holds 239 characters, and a memory bound that is too small has a line per
+    /// part.
+    [[nodiscard]] const std::string& why_not() const noexcept;
 
   private:
     struct state;

@@ -1,0 +1,93 @@
+// Any kvtl::kv_manager behind the programs' virtual interface.
+//
+// An engine that takes a kv_cache can so be given a cache whose policies are known at compile time, without the registry
+// of presets. Costs one virtual call per layer and shard.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/manager.hpp>
+
+#include "kv_cache.hpp"
+
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+
+namespace engine {
+
+/// What a manager counted, as programs report it; `config` stays empty.
+[[nodiscard, gnu::cold]] inline cache_stats stats_of(const kvtl::statistics& s, const kvtl::io_facts& facts) {
+    cache_stats out;
+    out.resident_bytes_peak = s.resident_bytes_peak;
+    out.read_bytes = s.read_bytes;
+    out.useful_bytes = s.useful_bytes;
+    out.reads = s.reads;
+    out.written_bytes = s.written_bytes;
+    out.hit_rate = s.hit_rate();
+    out.mean_read_entries = s.mean_read_entries();
+    out.storage_bytes = s.storage_bytes;
+    const kvtl::memory_parts& p = s.bytes_by_part;
+    out.bytes_by_part = {
+        {"index", p.index}, {"metadata", p.metadata}, {"window", p.window}, {"buffers", p.buffers},
+        {"tails", p.tails}, {"scratch", p.scratch},   {"frames", p.frames}, {"calibration", p.calibration}};
+    out.io = facts.name == std::string_view("in_memory")    ? "memory"
+             : facts.name == std::string_view("posix_file") ? "posix"
+                                                            : "uring";
+    out.direct = facts.direct;
+    out.detail = s;
+    return out;
+}
+
+/// What a preset wants of an engine beyond q, k and v.
+template <class Preset> [[nodiscard]] cache_wants wants_of() noexcept {
+    cache_wants w;
+    w.signals = kvtl::needed_signals<Preset>();
+    if constexpr (requires { Preset::schedule::wants_prediction; })
+        w.prefetch = Preset::schedule::wants_prediction;
+    w.evicts = kvtl::drops_entries<Preset>;
+    w.retrieves = kvtl::retrieves<Preset>;
+    return w;
+}
+
+template <class Manager> class manager_cache : public kv_cache {
+  public:
+    explicit manager_cache(Manager m) : manager_(std::move(m)) {}
+
+    /// As Manager::open.
+    [[nodiscard, gnu::cold]] static kvtl::result<std::unique_ptr<kv_cache>>
+    open(const typename Manager::config& c) {
+        auto opened = Manager::open(c);
+        if (!opened) return opened.error();
+        return std::unique_ptr<kv_cache>(std::make_unique<manager_cache>(std::move(*opened)));
+    }
+
+    [[nodiscard]] kvtl::result<kvtl::sequence_id> begin() override { return manager_.begin(); }
+    kvtl::status prefill(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
+                         std::span<float> out, unsigned shard) noexcept override {
+        return manager_.prefill(seq, layer, in, out, shard);
+    }
+    kvtl::status attend(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
+                        std::span<float> out, unsigned shard) noexcept override {
+        return manager_.attend(seq, layer, in, out, shard);
+    }
+    kvtl::status prefetch(kvtl::sequence_id seq, std::uint32_t layer, std::span<const float> q,
+                          unsigned shard) noexcept override {
+        return manager_.prefetch(seq, layer, q, shard);
+    }
+    kvtl::status rewind(kvtl::sequence_id seq, std::size_t n) noexcept override {
+        return manager_.rewind(seq, n);
+    }
+    kvtl::status end(kvtl::sequence_id seq) noexcept override { return manager_.end(seq); }
+
+    [[nodiscard]] cache_stats stats() const override { return stats_of(manager_.stats(), manager_.facts()); }
+    [[nodiscard]] unsigned shards() const noexcept override { return manager_.shards(); }
+    [[nodiscard]] cache_wants wants() const noexcept override {
+        return wants_of<typename Manager::preset>();
+    }
+
+  private:
+    Manager manager_;
+};
+
+} // namespace engine
