@@ -3,6 +3,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <cstdio>
+
 namespace engine {
 
 std::string to_json(const run_report& report) {
@@ -37,8 +40,30 @@ std::string to_json(const run_report& report) {
             for (const auto& [id, value] : step) top.push_back(json::array({id, value}));
         }
     }
+    if (!report.engine.empty()) {
+        all["engine"] = report.engine;
+        all["cells"] = report.cells;
+        all["process_resident_bytes_peak"] = report.process_resident_bytes_peak;
+    }
+    if (!report.answers.empty()) {
+        json& answers = all["answers"] = json::array();
+        for (const answer& a : report.answers)
+            answers.push_back({{"prompt_tokens", a.prompt_tokens}, {"tokens", a.tokens}, {"text", a.text}});
+    }
     // A generation may stop inside a character; what is not UTF-8 becomes U+FFFD instead of an exception.
     return all.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+void print_summary(const run_report& r) {
+    const auto& s = r.stats;
+    const double steps = static_cast<double>(std::max<std::size_t>(r.run.steps, 1));
+    std::fprintf(
+        stderr,
+        "%s on %s%s: %zu prompt tokens in %.2f s, %zu tokens at %.1f/s, %.2f MiB resident, "
+        "%.1f KiB in %.1f reads per step, hit rate %.2f\n",
+        r.policy.c_str(), s.io.c_str(), s.direct ? " (direct)" : "", r.prompt_tokens, r.run.prefill_s,
+        r.run.tokens.size(), r.run.tokens_per_s(), static_cast<double>(s.resident_bytes_peak) / (1 << 20),
+        static_cast<double>(s.read_bytes) / 1024 / steps, static_cast<double>(s.reads) / steps, s.hit_rate);
 }
 
 } // namespace engine

@@ -1,4 +1,4 @@
-// The result of kvtl-run as JSON, with the keys that other programs rely on.
+// The result of kvtl-run and kvtl-llama as JSON, with the keys that other programs rely on, and as a line.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -6,9 +6,18 @@
 #include "kv_cache.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace engine {
+
+/// One of several prompts, or turns of a conversation.
+struct answer {
+    std::size_t prompt_tokens = 0;
+    std::vector<token_id> tokens;
+    std::string text;
+};
 
 struct run_report {
     std::string policy;
@@ -16,9 +25,18 @@ struct run_report {
     std::string text;
     generation run;
     cache_stats stats;
+
+    // Of other engines than the project's own; left out where `engine` is empty.
+    std::string engine;    ///< name and version
+    std::size_t cells = 0; ///< tokens that its own cache holds
+    std::uint64_t process_resident_bytes_peak = 0;
+    std::vector<answer> answers; ///< where there are several; left out where empty
 };
 
 /// One object on one line, without a line end. `logits` is there when the run kept any.
 [[nodiscard]] std::string to_json(const run_report& report);
+
+/// What it cost, in a line on standard error.
+void print_summary(const run_report& report);
 
 } // namespace engine
