@@ -49,6 +49,7 @@ struct cache_options {
     unsigned shards = 1;                   ///< KV head h belongs to shard h % shards
     std::string io;                        ///< "uring", "posix" or "memory"
     std::string path;                      ///< unused by "memory"
+    bool keep_file = false;                ///< otherwise it is removed when the cache is closed
     std::shared_ptr<kvtl::throttle> limit; ///< a slower device to imitate; empty: the one that is there
     std::vector<double>
         rope_frequencies;         ///< angle per position of each rotated pair; empty: base 10,000, all

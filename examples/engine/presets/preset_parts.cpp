@@ -16,7 +16,7 @@ kvtl::result<kvtl::any_io::config> device_of(const cache_options& o) {
     const auto use = kvtl::parse_backend(o.io);
     if (!use)
         return kvtl::error(kvtl::errc::invalid_argument, "--io is " + o.io + "; valid: uring, posix, memory");
-    return kvtl::any_backend({.use = *use, .path = o.path, .limit = o.limit});
+    return kvtl::any_backend({.use = *use, .path = o.path, .keep_file = o.keep_file, .limit = o.limit});
 }
 
 kvtl::any_io::config memory_device() {

@@ -1,0 +1,272 @@
+// kvtl-llama: kvtl-run's options with llama.cpp as the engine: any model that llama.cpp runs, its KV cache kept by kvtl.
+//
+//   kvtl-llama -m model.gguf -i --memory-mib 64                     a conversation
+//   kvtl-llama -m model.gguf -p "The kernel is started by" --json -
+//   kvtl-llama -m model.gguf --parallel 4 -f prompts.txt            one prompt per line
+//
+// Exit status: 0, 2 for what can never work (bad usage, unreadable file, a model that has to be refused), 1 for a run
+// that fails midway.
+// SPDX-License-Identifier: MIT
+#include "answering.hpp"
+#include "cleanup.hpp"
+#include "error.hpp"
+#include "fingerprint.hpp"
+#include "gguf.hpp"
+#include "model.hpp"
+#include "program.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+#include "run_options.hpp"
+#include "session.hpp"
+#include "terminal.hpp"
+
+#include <CLI/CLI.hpp>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+
+namespace {
+
+using engine::bad_input;
+using engine::require;
+using llama_run::token_id;
+
+constexpr const char* program = "kvtl-llama";
+
+struct arguments : engine::run_options {
+    bool interactive = false;
+    bool plain = false;
+    bool keep_file = false;
+    std::size_t context = 0;
+    std::size_t cells = 0;
+    std::size_t parallel = 0;
+};
+
+void define_options(CLI::App& app, arguments& a) {
+    engine::define_run_options(app, a, program, "GGUF file that llama.cpp runs");
+    app.add_flag("-i,--interactive", a.interactive,
+                 "a conversation in the terminal; -p or -f say the first thing");
+    app.add_option(
+        "-c,--context", a.context,
+        "longest context of kvtl in tokens (default: what the model allows; without -i no more than needed)");
+    app.add_option("--cells", a.cells, "tokens that llama.cpp itself keeps (default: one batch)");
+    app.add_option("--parallel", a.parallel, "answer each line of -f FILE, N at once in one context");
+    app.add_flag("--plain", a.plain, "llama.cpp alone, with its own cache: to compare");
+    app.add_flag("--keep-kv", a.keep_file, "leave the cache's file behind");
+    engine::finish_options(app, {"--context", "--cells", "--parallel"});
+}
+
+void check(const CLI::App& app, const arguments& a) {
+    require(!a.model.empty(), "no model: give one with -m FILE");
+    require(a.interactive || a.prompt.has_value() || !a.prompt_file.empty(),
+            "no prompt: give one with -p TEXT or -f FILE, or begin a conversation with -i");
+    require(app.count("--context") == 0 || a.context > 0, "--context: valid: 1 or more");
+    require(app.count("--cells") == 0 || (a.cells > 0 && a.cells <= 1U << 24),
+            "--cells: valid: 1 to 16777216");
+    if (app.count("--parallel") != 0) {
+        require(a.parallel >= 1 && a.parallel <= llama_max_parallel_sequences(),
+                "--parallel: valid: 1 to " + std::to_string(llama_max_parallel_sequences()));
+        require(!a.prompt_file.empty(), "--parallel: the prompts come from a file, one per line: -f FILE");
+        require(!a.interactive, "--parallel: a conversation (-i) is one alone");
+    }
+    engine::check_run_options(a);
+}
+
+std::vector<std::string> texts_of(const arguments& a) {
+    if (a.prompt) return {*a.prompt};
+    if (a.prompt_file.empty()) return {};
+    const std::string all = engine::read_prompt_file(a.prompt_file);
+    if (a.parallel == 0) return {all};
+    std::vector<std::string> lines;
+    for (std::size_t at = 0; at < all.size();) {
+        const std::size_t end = std::min(all.find('\n', at), all.size());
+        std::string line = all.substr(at, end - at);
+        if (line.ends_with('\r')) line.pop_back();
+        if (!line.empty()) lines.push_back(std::move(line));
+        at = end + 1;
+    }
+    return lines;
+}
+
+/// What the project's own engine would call the model, for bases that ship with it; 0 for what it cannot read.
+std::uint64_t fingerprint(const std::string& file) {
+    try {
+        return engine::fingerprint_of(engine::model(engine::gguf_file(file)));
+    } catch (const bad_input&) {
+        return 0;
+    }
+}
+
+/// Sizes that depend on the model and the prompts.
+llama_run::session_options sizes_of(const arguments& a, const llama_run::loaded_model& model,
+                                    std::span<const std::vector<token_id>> prompts) {
+    std::size_t longest = 0;
+    for (const auto& p : prompts) longest = std::max(longest, p.size());
+    const std::size_t allowed = model.trained_context();
+    if (a.context > allowed)
+        throw bad_input("--context: valid: 1 to " + std::to_string(allowed) +
+                        ", which the model was trained for");
+    const std::size_t most = a.context != 0 ? a.context : allowed;
+    if (!a.interactive && (longest > most || a.generate.predict > most - longest))
+        throw bad_input("prompt of " + std::to_string(longest) + " tokens + --predict " +
+                        std::to_string(a.generate.predict) + " is longer than the context of " +
+                        std::to_string(most));
+    llama_run::session_options o;
+    o.plain = a.plain;
+    o.threads = a.threads;
+    o.sequences = static_cast<std::uint32_t>(
+        std::clamp<std::size_t>(a.parallel, 1, std::max<std::size_t>(prompts.size(), 1)));
+    o.max_tokens = a.interactive || a.context != 0 ? most : longest + a.generate.predict;
+    // Memory for what survives is promised when the whole prompt is seen at once.
+    const bool evicts = !a.plain && engine::policy_wants(a.policy).evicts;
+    std::size_t batch =
+        a.prefill_chunk.value_or(evicts ? (a.interactive ? o.max_tokens : longest) : std::size_t{512});
+    batch = std::max<std::size_t>(std::min(batch, o.max_tokens * o.sequences), o.sequences);
+    if (a.cells != 0 && !a.plain) {
+        if (a.cells < o.sequences)
+            throw bad_input("--cells: valid: " + std::to_string(o.sequences) +
+                            " or more, one for each of --parallel");
+        if (evicts && !a.prefill_chunk && a.cells < batch)
+            throw bad_input("--cells: policy " + a.policy +
+                            " evicts at the end of a prompt and sees it at once; valid: " +
+                            std::to_string(batch) + " or more, or give a --prefill-chunk");
+        batch = std::min(batch, a.cells);
+    }
+    o.batch = static_cast<std::uint32_t>(batch);
+    o.cells = static_cast<std::uint32_t>(a.cells);
+    o.keep_file = a.keep_file;
+    if (a.plain) return o;
+
+    o.cache = engine::cache_options_of(a);
+    o.cache.prefill_tokens = a.interactive ? 0 : longest;
+    o.cache.keep_file = a.keep_file;
+    o.cache.fingerprint = fingerprint(a.model);
+    if (a.shards > model.kv_heads())
+        throw bad_input("--shards: the model has " + std::to_string(model.kv_heads()) +
+                        " KV heads, which is the most");
+    o.cache.shards = a.shards != 0 ? a.shards : std::min(2U, model.kv_heads());
+    return o;
+}
+
+void answer_prompts(llama_run::session& session, const arguments& a,
+                    std::span<const std::vector<token_id>> prompts, engine::run_report& report) {
+    const bool one = a.parallel == 0;
+    const bool stream = a.json_file != "-";
+    llama_run::answering how;
+    how.generate = a.generate;
+    how.at_once = static_cast<unsigned>(std::clamp<std::size_t>(a.parallel, 1, prompts.size()));
+    how.whole_prompts = !a.plain && !a.prefill_chunk && engine::policy_wants(a.policy).evicts;
+    std::size_t tokens = 0;
+    for (const auto& p : prompts) tokens += p.size();
+    engine::progress_bar reading("prompt", tokens);
+    engine::progress_bar writing("tokens", a.generate.predict * prompts.size(),
+                                 !stream || !one || ::isatty(STDOUT_FILENO) == 0);
+    llama_run::answering_events events;
+    events.read = [&](std::size_t done, std::size_t all) {
+        reading.update(done);
+        if (done == all) reading.clear();
+    };
+    events.generated = [&, count = std::size_t{0}](std::size_t, token_id id) mutable {
+        writing.update(++count);
+        if (!stream || !one) return;
+        const auto piece = session.model().piece(id);
+        std::fwrite(piece.data(), 1, piece.size(), stdout);
+        std::fflush(stdout);
+    };
+    llama_run::answers done = answer(session, prompts, how, events);
+    writing.clear();
+    if (stream && one) std::printf("\n");
+    for (std::size_t i = 0; i < done.each.size(); ++i) {
+        const engine::answer& each = done.each[i];
+        if (stream && !one) std::printf("[%zu]%s\n", i + 1, each.text.c_str());
+        report.prompt_tokens += each.prompt_tokens;
+        report.run.tokens.insert(report.run.tokens.end(), each.tokens.begin(), each.tokens.end());
+        report.text += (i > 0 ? "\n" : "") + each.text;
+    }
+    report.run.logits = std::move(done.logits);
+    report.run.prefill_s = done.read_s;
+    report.run.decode_s = done.generate_s;
+    report.run.steps = done.steps;
+    if (!one) report.answers = std::move(done.each);
+}
+
+void talk(llama_run::session& session, const arguments& a, const std::vector<std::string>& texts,
+          engine::run_report& report) {
+    llama_run::terminal_options o;
+    o.generate = a.generate;
+    o.stream = a.json_file != "-";
+    if (!texts.empty()) o.first = texts.front();
+    report.answers = converse(session, o, program);
+    for (const engine::answer& each : report.answers) {
+        report.prompt_tokens += each.prompt_tokens;
+        report.run.tokens.insert(report.run.tokens.end(), each.tokens.begin(), each.tokens.end());
+        report.text += each.text + "\n";
+    }
+}
+
+void run(const arguments& a) {
+    const auto texts = texts_of(a);
+    const llama_run::loaded_model model(a.model);
+    std::vector<std::vector<token_id>> prompts;
+    if (!a.interactive) {
+        for (const auto& text : texts) {
+            prompts.push_back(model.encode(text, true, true));
+            if (prompts.back().empty()) throw bad_input("the prompt is empty");
+        }
+        if (prompts.empty() || texts.front().empty()) throw bad_input("the prompt is empty");
+    }
+    const llama_run::session_options o = sizes_of(a, model, prompts);
+    if (!a.plain && engine::policy_wants(a.policy).prefetch)
+        std::fprintf(stderr,
+                     "%s: note: policy %s reads ahead by predicted queries; llama.cpp gives true ones only, "
+                     "so that its "
+                     "reads begin when a layer is attended\n",
+                     program, a.policy.c_str());
+    engine::run_report report;
+    {
+        llama_run::session session(model, o, program);
+        report.cells = session.cells();
+        if (a.interactive)
+            talk(session, a, texts, report);
+        else
+            answer_prompts(session, a, prompts, report);
+        report.stats = session.stats();
+    }
+    report.policy = a.plain ? "plain" : a.policy;
+    report.engine = "llama.cpp " KVTL_LLAMA_VERSION;
+    report.process_resident_bytes_peak = llama_run::process_resident_bytes_peak();
+    if (!a.json_file.empty()) engine::write_output(a.json_file, to_json(report));
+    if (!a.interactive) engine::print_summary(report);
+    std::fprintf(stderr, "%s, %zu cells; process %.1f MiB at its peak, of which kvtl %.1f MiB\n",
+                 report.engine.c_str(), report.cells,
+                 static_cast<double>(report.process_resident_bytes_peak) / (1 << 20),
+                 static_cast<double>(report.stats.resident_bytes_peak) / (1 << 20));
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    return engine::run_program(program, [&] {
+        arguments a;
+        CLI::App app("Generates text with llama.cpp and a GGUF model; the KV cache lives on flash and is "
+                     "kept by kvtl.",
+                     program);
+        define_options(app, a);
+        try {
+            app.parse(argc, argv);
+        } catch (const CLI::Success& e) { // --help, --version
+            return app.exit(e);
+        } catch (const CLI::ParseError& e) {
+            return engine::fail(program, 2, e.what());
+        }
+        if (a.list_policies) {
+            engine::print_policies();
+        } else {
+            check(app, a);
+            run(a);
+        }
+        return 0;
+    });
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: MIT
+#include "session.hpp"
+
+#include "backends.hpp"
+#include "cleanup.hpp"
+#include "error.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+
+namespace llama_run {
+
+namespace {
+
+/// llama.cpp says why in its log alone. The last error is kept for the message that the program ends with.
+std::string last_error;
+
+void remember(ggml_log_level level, const char* text, void*) {
+    if (level != GGML_LOG_LEVEL_ERROR) return;
+    std::string line(text);
+    while (!line.empty() && (line.back() == '\n' || line.back() == ' ')) line.pop_back();
+    // The first of several is the cause, what follows says who gave up.
+    if (!line.empty() && last_error.empty()) last_error = line;
+}
+
+std::string because() {
+    return last_error.empty() ? std::string() : ": " + last_error;
+}
+
+void set_up_once() {
+    static const bool done = [] {
+        const engine::signal_hold hold; // threads of libraries do not take the signals that end the program
+        kvtl_llama::load_backends();
+        llama_log_set(remember, nullptr);
+        return true;
+    }();
+    static_cast<void>(done);
+}
+
+} // namespace
+
+loaded_model::loaded_model(const std::string& file) {
+    struct stat info = {};
+    if (::stat(file.c_str(), &info) != 0)
+        throw engine::bad_input("cannot read model " + file + ": " + std::strerror(errno));
+    if (S_ISDIR(info.st_mode)) throw engine::bad_input("cannot read model " + file + ": it is a directory");
+    set_up_once();
+    last_error.clear();
+    llama_model_params params = llama_model_default_params();
+    params.n_gpu_layers = 0;
+    model_.reset(llama_model_load_from_file(file.c_str(), params));
+    if (!model_) throw engine::bad_input("llama.cpp cannot load " + file + because());
+    words_ = llama_model_get_vocab(model_.get());
+    if (llama_vocab_type(words_) == LLAMA_VOCAB_TYPE_NONE)
+        throw engine::bad_input(file + " has no vocabulary, so no text can be read with it");
+}
+
+std::size_t loaded_model::trained_context() const noexcept {
+    return static_cast<std::size_t>(std::max(0, llama_model_n_ctx_train(model_.get())));
+}
+
+unsigned loaded_model::kv_heads() const noexcept {
+    return static_cast<unsigned>(std::max(1, llama_model_n_head_kv(model_.get())));
+}
+
+std::size_t loaded_model::vocabulary() const noexcept {
+    return static_cast<std::size_t>(llama_vocab_n_tokens(words_));
+}
+
+bool loaded_model::is_end(token_id id) const noexcept {
+    return llama_vocab_is_eog(words_, static_cast<llama_token>(id));
+}
+
+std::vector<token_id> loaded_model::encode(std::string_view text, bool begin, bool control) const {
+    if (text.size() > 1U << 30) throw engine::bad_input("the text is longer than 1 GiB");
+    std::vector<llama_token> ids(text.size() + 8);
+    const auto read = [&] {
+        return llama_tokenize(words_, text.data(), static_cast<std::int32_t>(text.size()), ids.data(),
+                              static_cast<std::int32_t>(ids.size()), begin, control);
+    };
+    std::int32_t n = read();
+    if (n < 0) {
+        ids.resize(static_cast<std::size_t>(-n));
+        n = read();
+    }
+    return {ids.begin(), ids.begin() + std::max(0, n)};
+}
+
+std::string loaded_model::piece(token_id id) const {
+    std::string text(64, '\0');
+    const auto write = [&] {
+        return llama_token_to_piece(words_, static_cast<llama_token>(id), text.data(),
+                                    static_cast<std::int32_t>(text.size()), 0, false);
+    };
+    std::int32_t n = write();
+    if (n < 0) {
+        text.resize(static_cast<std::size_t>(-n));
+        n = write();
+    }
+    text.resize(static_cast<std::size_t>(std::max(0, n)));
+    return text;
+}
+
+std::string loaded_model::chat_template() const {
+    const char* found = llama_model_chat_template(model_.get(), nullptr);
+    return found != nullptr ? found : "";
+}
+
+token_batch::token_batch(std::size_t most)
+    : most_(most), batch_(llama_batch_init(static_cast<std::int32_t>(most), 0, 1)) {}
+
+void token_batch::add(token_id id, std::size_t position, unsigned sequence, bool logits) noexcept {
+    const std::size_t i = size();
+    batch_.token[i] = static_cast<llama_token>(id);
+    batch_.pos[i] = static_cast<llama_pos>(position);
+    batch_.n_seq_id[i] = 1;
+    batch_.seq_id[i][0] = static_cast<llama_seq_id>(sequence);
+    batch_.logits[i] = logits ? 1 : 0;
+    ++batch_.n_tokens;
+}
+
+session::session(const loaded_model& model, const session_options& o, const char* program)
+    : model_(model), max_tokens_(o.max_tokens) {
+    last_error.clear();
+    if (o.plain)
+        begin_plain(o);
+    else
+        begin_kvtl(o, program);
+}
+
+void session::begin_plain(const session_options& o) {
+    llama_context_params params = llama_context_default_params();
+    const std::size_t cells = o.cells != 0 ? o.cells : o.max_tokens * o.sequences;
+    params.n_ctx = static_cast<std::uint32_t>((cells + 255) / 256 * 256);
+    params.n_batch = params.n_ubatch = o.batch;
+    params.n_seq_max = o.sequences;
+    params.kv_unified = true;
+    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_AUTO;
+    params.n_threads = params.n_threads_batch = static_cast<std::int32_t>(o.threads);
+    context_.reset(llama_init_from_model(model_.get(), params));
+    if (!context_) throw engine::bad_input("llama.cpp cannot begin with this model" + because());
+    const engine::signal_hold hold;
+    if (auto s = workers_.attach(context_.get(), o.threads, 50); !s) throw engine::bad_input(s.what());
+    plain_held_.assign(o.sequences, 0);
+}
+
+kvtl::status session::try_kvtl(const session_options& o, const engine::cache_options& cache) {
+    context_.reset();
+    llama_context_params params = llama_context_default_params();
+    params.n_batch = params.n_ubatch = o.batch;
+    auto attached = kvtl_llama::attachment::by_name(params, model_.get(),
+                                                    {.max_tokens = o.max_tokens,
+                                                     .max_sequences = o.sequences,
+                                                     .cells = o.cells != 0 ? o.cells : o.batch,
+                                                     .threads = o.threads},
+                                                    cache);
+    if (!attached) {
+        why_not_ = attached.error().message;
+        return kvtl::status::failure(attached.error().code, "%s", why_not_.c_str());
+    }
+    attachment_.emplace(std::move(*attached));
+    context_.reset(llama_init_from_model(model_.get(), params));
+    if (!context_) throw engine::bad_input("llama.cpp cannot begin with this model" + because());
+    auto started = attachment_->start(context_.get());
+    why_not_ = attachment_->why_not();
+    return started;
+}
+
+void session::begin_kvtl(const session_options& o, const char* program) {
+    const engine::signal_hold hold; // none falls between the making of the file and its unlinking
+    engine::cache_options cache = o.cache;
+    kvtl::status started = try_kvtl(o, cache);
+    if (!started && started.code() == kvtl::errc::unsupported && cache.io == "uring") {
+        const std::string reason = why_not_;
+        cache.io = "posix";
+        started = try_kvtl(o, cache);
+        if (started)
+            std::fprintf(stderr, "%s: warning: io_uring cannot be used (%s); using posix\n", program,
+                         reason.c_str());
+    }
+    if (!started) throw engine::bad_input(why_not_);
+    // The file stays open and locked; whatever ends the program now, nothing is left behind.
+    if (cache.io != "memory" && !o.keep_file && stats().io != "memory") ::unlink(cache.path.c_str());
+}
+
+void session::decode(const token_batch& batch) {
+    if (attachment_) {
+        if (auto s = attachment_->decode(batch.get()); !s) throw engine::run_failure(s.what());
+        return;
+    }
+    last_error.clear();
+    if (const int code = llama_decode(context_.get(), batch.get()); code != 0)
+        throw engine::run_failure((code == 1 ? std::string("llama.cpp's cells are full")
+                                             : "llama_decode returned " + std::to_string(code)) +
+                                  because());
+    const llama_batch& b = batch.get();
+    for (std::size_t i = 0; i < batch.size(); ++i)
+        plain_held_[static_cast<std::size_t>(b.seq_id[i][0])] = static_cast<std::size_t>(b.pos[i]) + 1;
+}
+
+std::span<const float> session::logits(std::size_t token) const {
+    const float* first = llama_get_logits_ith(context_.get(), static_cast<std::int32_t>(token));
+    if (first == nullptr)
+        throw engine::run_failure("llama.cpp has no logits of token " + std::to_string(token));
+    return {first, model_.vocabulary()};
+}
+
+bool session::rewind(unsigned sequence, std::size_t position) {
+    const auto seq = static_cast<llama_seq_id>(sequence);
+    const auto to = static_cast<llama_pos>(position);
+    if (attachment_) return attachment_->rewind(seq, to).ok();
+    if (!llama_memory_seq_rm(llama_get_memory(context_.get()), seq, to, -1)) return false;
+    plain_held_[sequence] = position;
+    return true;
+}
+
+void session::end(unsigned sequence) {
+    const auto seq = static_cast<llama_seq_id>(sequence);
+    if (attachment_) {
+        if (auto s = attachment_->end(seq); !s) throw engine::run_failure(s.what());
+        return;
+    }
+    llama_memory_seq_rm(llama_get_memory(context_.get()), seq, -1, -1);
+    plain_held_[sequence] = 0;
+}
+
+std::size_t session::held(unsigned sequence) const noexcept {
+    if (!attachment_) return plain_held_[sequence];
+    return static_cast<std::size_t>(attachment_->held(static_cast<llama_seq_id>(sequence)));
+}
+
+engine::cache_stats session::stats() const {
+    return attachment_ ? attachment_->stats() : engine::cache_stats{};
+}
+
+bool session::one_sequence_per_batch() const noexcept {
+    return attachment_ && attachment_->facts().hybrid;
+}
+
+std::uint64_t process_resident_bytes_peak() {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);)
+        if (line.starts_with("VmHWM:")) return std::strtoull(line.c_str() + 6, nullptr, 10) * 1024;
+    return 0;
+}
+
+} // namespace llama_run

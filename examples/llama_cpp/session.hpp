@@ -1,0 +1,128 @@
+// A GGUF model in llama.cpp, with its KV cache in kvtl or, for comparisons, in llama.cpp's own cells.
+//
+//   llama_run::loaded_model model("model.gguf");
+//   llama_run::session session(model, {...});
+//   session.decode(batch);              // throws run_failure
+//   session.logits(i)                   // of the i-th token of the batch
+//
+// What fails while it is set up is bad_input, with the library's sentence; what fails later is run_failure.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "ggml_threads.hpp"
+#include "kvtl_llama.hpp"
+#include "sampler.hpp"
+
+#include <llama.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace llama_run {
+
+using engine::token_id;
+
+/// Weights, mapped from the file, and vocabulary.
+class loaded_model {
+  public:
+    /// Throws bad_input.
+    explicit loaded_model(const std::string& file);
+
+    [[nodiscard]] llama_model* get() const noexcept { return model_.get(); }
+    [[nodiscard]] std::size_t trained_context() const noexcept;
+    [[nodiscard]] unsigned kv_heads() const noexcept; ///< at least 1
+    [[nodiscard]] std::size_t vocabulary() const noexcept;
+    [[nodiscard]] bool is_end(token_id id) const noexcept;
+
+    /// `begin` puts the beginning of a text in front where the model wants one; `control` reads the names of control
+    /// tokens as those.
+    [[nodiscard]] std::vector<token_id> encode(std::string_view text, bool begin, bool control) const;
+    [[nodiscard]] std::string piece(token_id id) const; ///< "" for control tokens
+
+    /// "" where the file has none.
+    [[nodiscard]] std::string chat_template() const;
+
+  private:
+    struct freed {
+        void operator()(llama_model* m) const { llama_model_free(m); }
+    };
+    std::unique_ptr<llama_model, freed> model_;
+    const llama_vocab* words_ = nullptr;
+};
+
+/// The tokens of one llama_decode.
+class token_batch {
+  public:
+    explicit token_batch(std::size_t most);
+    ~token_batch() { llama_batch_free(batch_); }
+    token_batch(const token_batch&) = delete;
+    token_batch& operator=(const token_batch&) = delete;
+
+    void clear() noexcept { batch_.n_tokens = 0; }
+    void add(token_id id, std::size_t position, unsigned sequence, bool logits) noexcept;
+    [[nodiscard]] std::size_t size() const noexcept { return static_cast<std::size_t>(batch_.n_tokens); }
+    [[nodiscard]] std::size_t room() const noexcept { return most_ - size(); }
+    [[nodiscard]] const llama_batch& get() const noexcept { return batch_; }
+
+  private:
+    std::size_t most_;
+    llama_batch batch_;
+};
+
+struct session_options {
+    bool plain = false; ///< without kvtl
+    unsigned threads = 2;
+    std::uint32_t sequences = 1;
+    std::uint32_t batch = 512;
+    std::uint32_t cells = 0;    ///< 0: one batch
+    std::size_t max_tokens = 0; ///< of a sequence
+    bool keep_file = false;
+    engine::cache_options cache;
+};
+
+class session {
+  public:
+    /// Throws bad_input.
+    session(const loaded_model& model, const session_options& o, const char* program);
+
+    void decode(const token_batch& batch);
+    [[nodiscard]] std::span<const float> logits(std::size_t token) const;
+
+    /// Gives up the tokens from `position` on; false where that cannot be and nothing has changed.
+    [[nodiscard]] bool rewind(unsigned sequence, std::size_t position);
+    void end(unsigned sequence);
+
+    [[nodiscard]] std::size_t held(unsigned sequence) const noexcept;
+    [[nodiscard]] engine::cache_stats stats() const;
+    [[nodiscard]] std::size_t cells() const noexcept { return llama_n_ctx(context_.get()); }
+    [[nodiscard]] std::size_t max_tokens() const noexcept { return max_tokens_; }
+    [[nodiscard]] std::size_t batch() const noexcept { return llama_n_batch(context_.get()); }
+    [[nodiscard]] bool one_sequence_per_batch() const noexcept; ///< a hybrid model's rule
+    [[nodiscard]] const loaded_model& model() const noexcept { return model_; }
+
+  private:
+    void begin_plain(const session_options& o);
+    void begin_kvtl(const session_options& o, const char* program);
+    [[nodiscard]] kvtl::status try_kvtl(const session_options& o, const engine::cache_options& cache);
+
+    struct freed {
+        void operator()(llama_context* c) const { llama_free(c); }
+    };
+    const loaded_model& model_;
+    std::size_t max_tokens_ = 0;
+    kvtl_llama::detail::ggml_threads workers_; ///< of a plain one
+    std::optional<kvtl_llama::attachment> attachment_;
+    std::unique_ptr<llama_context, freed> context_; ///< goes first: it computes with both
+    std::string why_not_;
+    std::vector<std::size_t> plain_held_;
+};
+
+/// VmHWM: the most that the process has had in memory, mapped weights included.
+[[nodiscard]] std::uint64_t process_resident_bytes_peak();
+
+} // namespace llama_run
