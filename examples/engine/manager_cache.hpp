@@ -82,9 +82,7 @@ template <class Manager> class manager_cache : public kv_cache {
 
     [[nodiscard]] cache_stats stats() const override { return stats_of(manager_.stats(), manager_.facts()); }
     [[nodiscard]] unsigned shards() const noexcept override { return manager_.shards(); }
-    [[nodiscard]] cache_wants wants() const noexcept override {
-        return wants_of<typename Manager::preset>();
-    }
+    [[nodiscard]] cache_wants wants() const noexcept override { return wants_of<typename Manager::preset>(); }
 
   private:
     Manager manager_;

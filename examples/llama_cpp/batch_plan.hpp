@@ -6,11 +6,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/status.hpp>
+
 #include "core_calls.hpp"
 
 #include <llama.h>
-
-#include <kvtl/status.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace kvtl_llama::detail {
 
 /// One sequence between two batches.
 struct conversation {
-    kvtl::sequence_id id{};   ///< kvtl's, where it has begun
+    kvtl::sequence_id id{}; ///< kvtl's, where it has begun
     bool begun = false;
     bool prompt_open = true;  ///< the next tokens belong to a prompt
     std::uint32_t tokens = 0; ///< held

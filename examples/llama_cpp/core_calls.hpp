@@ -22,11 +22,13 @@ namespace kvtl_llama::detail {
 
 template <class Cache>
 kvtl::status forward(Cache& cache, std::span<const kvtl::batch_part> parts, std::uint32_t layer,
-                     const kvtl::layer_input& in, std::span<float> out, unsigned shard, const kvtl::shape& s) noexcept {
+                     const kvtl::layer_input& in, std::span<float> out, unsigned shard,
+                     const kvtl::shape& s) noexcept {
     if constexpr (requires { cache.forward(parts, layer, in, out, shard); }) {
         return cache.forward(parts, layer, in, out, shard);
     } else {
-        const std::size_t key = std::size_t{s.kv_heads} * s.head_dim, query = std::size_t{s.query_heads} * s.head_dim;
+        const std::size_t key = std::size_t{s.kv_heads} * s.head_dim,
+                          query = std::size_t{s.query_heads} * s.head_dim;
         std::size_t first = 0;
         for (const auto& p : parts) {
             const std::size_t each = p.kind == kvtl::part_kind::decode ? 1 : p.tokens;
@@ -38,7 +40,7 @@ kvtl::status forward(Cache& cache, std::span<const kvtl::batch_part> parts, std:
                 one.last_chunk = p.kind == kvtl::part_kind::last_of_prompt;
                 const auto to = out.subspan(first * query, each * query);
                 auto s2 = p.kind == kvtl::part_kind::decode ? cache.attend(p.seq, layer, one, to, shard)
-                                                           : cache.prefill(p.seq, layer, one, to, shard);
+                                                            : cache.prefill(p.seq, layer, one, to, shard);
                 if (!s2) return s2;
             }
         }
@@ -46,7 +48,8 @@ kvtl::status forward(Cache& cache, std::span<const kvtl::batch_part> parts, std:
     }
 }
 
-template <class Cache> kvtl::status rewind_to(Cache& cache, kvtl::sequence_id seq, std::size_t tokens, std::size_t has) {
+template <class Cache>
+kvtl::status rewind_to(Cache& cache, kvtl::sequence_id seq, std::size_t tokens, std::size_t has) {
     if constexpr (requires { cache.rewind_to(seq, tokens); })
         return cache.rewind_to(seq, tokens);
     else

@@ -21,14 +21,16 @@ kvtl::status ggml_threads::attach(llama_context* context, unsigned threads, unsi
         const auto make = reinterpret_cast<decltype(&ggml_threadpool_new)>(find("ggml_threadpool_new"));
         free_ = reinterpret_cast<decltype(&ggml_threadpool_free)>(find("ggml_threadpool_free"));
         if (make == nullptr || free_ == nullptr)
-            return kvtl::status::failure(kvtl::errc::unsupported,
-                                         "start: llama.cpp's CPU backend is not loaded, or has no thread pools; valid: "
-                                         "ggml_backend_load_all() first, and llama.cpp as of v0.5.0");
+            return kvtl::status::failure(
+                kvtl::errc::unsupported,
+                "start: llama.cpp's CPU backend is not loaded, or has no thread pools; valid: "
+                "ggml_backend_load_all() first, and llama.cpp as of v0.5.0");
         ggml_threadpool_params p = ggml_threadpool_params_default(static_cast<int>(threads));
         p.poll = poll;
         pool_ = make(&p);
         if (pool_ == nullptr)
-            return kvtl::status::failure(kvtl::errc::unsupported, "start: ggml starts no pool of %u threads", threads);
+            return kvtl::status::failure(kvtl::errc::unsupported, "start: ggml starts no pool of %u threads",
+                                         threads);
     }
     llama_attach_threadpool(context, pool_, pool_);
     return {};

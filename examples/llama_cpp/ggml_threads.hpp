@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <llama.h>
-
 #include <kvtl/status.hpp>
+
+#include <llama.h>
 
 namespace kvtl_llama::detail {
 

@@ -21,7 +21,8 @@ float parameter(const ggml_tensor* t, std::size_t i) noexcept {
 
 std::vector<float> floats_of(const ggml_tensor* t, std::size_t n, staging& room) {
     std::vector<float> x(n);
-    if (t->type == GGML_TYPE_F32) std::memcpy(x.data(), bytes_of(t, 0, n * sizeof(float), room), n * sizeof(float));
+    if (t->type == GGML_TYPE_F32)
+        std::memcpy(x.data(), bytes_of(t, 0, n * sizeof(float), room), n * sizeof(float));
     return x;
 }
 
@@ -55,7 +56,8 @@ std::vector<double> frequencies_of(const rope_facts& r) {
                        r.extension == 0 && r.offset == 0;
     if (!plain) return f;
     for (std::int32_t i = 0; i < r.dims / 2; ++i) {
-        const double divisor = r.factors.empty() ? 1.0 : static_cast<double>(r.factors[static_cast<std::size_t>(i)]);
+        const double divisor =
+            r.factors.empty() ? 1.0 : static_cast<double>(r.factors[static_cast<std::size_t>(i)]);
         f.push_back(static_cast<double>(r.scale) * std::pow(static_cast<double>(r.base), -2.0 * i / r.dims) /
                     divisor);
     }
@@ -68,46 +70,53 @@ status check_long_rope(const rope_facts& r, const settings& s) {
     const bool is_short = r.factors_name.find("rope_factors_short") != std::string::npos;
     const bool is_long = r.factors_name.find("rope_factors_long") != std::string::npos;
     if (is_short && s.max_tokens > original)
-        return status::failure(errc::unsupported,
-                               "the model rotates contexts beyond %zu tokens by other factors, which llama.cpp "
-                               "chooses by its cells; valid: max_tokens up to %zu, or cells above that",
-                               original, original);
+        return status::failure(
+            errc::unsupported,
+            "the model rotates contexts beyond %zu tokens by other factors, which llama.cpp "
+            "chooses by its cells; valid: max_tokens up to %zu, or cells above that",
+            original, original);
     if (is_long && s.max_tokens <= original)
-        return status::failure(errc::unsupported,
-                               "the model rotates contexts up to %zu tokens by other factors, which llama.cpp "
-                               "chooses by its cells; valid: cells up to %zu, or max_tokens above that",
-                               original, original);
+        return status::failure(
+            errc::unsupported,
+            "the model rotates contexts up to %zu tokens by other factors, which llama.cpp "
+            "chooses by its cells; valid: cells up to %zu, or max_tokens above that",
+            original, original);
     return {};
 }
 
 status check_layer(const seen_layer& l, const seen_layer& first, std::int64_t tokens) {
     if (l.number < 0 || !l.standard)
-        return status::failure(errc::unsupported,
-                               "an attention of this model does not read llama.cpp's cells as kvtl_llama knows "
-                               "them; this architecture cannot be attached");
+        return status::failure(
+            errc::unsupported,
+            "an attention of this model does not read llama.cpp's cells as kvtl_llama knows "
+            "them; this architecture cannot be attached");
     if (l.values_in_keys || l.key_dim != l.value_dim)
-        return status::failure(errc::unsupported,
-                               "layer %d: keys have %d numbers and values %d (MLA); valid: models whose keys and "
-                               "values are of one size",
-                               l.number, static_cast<int>(l.key_dim), static_cast<int>(l.value_dim));
+        return status::failure(
+            errc::unsupported,
+            "layer %d: keys have %d numbers and values %d (MLA); valid: models whose keys and "
+            "values are of one size",
+            l.number, static_cast<int>(l.key_dim), static_cast<int>(l.value_dim));
     if (!l.own_rows)
-        return status::failure(errc::unsupported,
-                               "layer %d attends keys and values of another layer; valid: models whose layers "
-                               "each have their own",
-                               l.number);
+        return status::failure(
+            errc::unsupported,
+            "layer %d attends keys and values of another layer; valid: models whose layers "
+            "each have their own",
+            l.number);
     if (l.chosen != 0)
-        return status::failure(errc::unsupported,
-                               "layer %d attends what the model itself chooses; valid: models that attend all",
-                               l.number);
+        return status::failure(
+            errc::unsupported,
+            "layer %d attends what the model itself chooses; valid: models that attend all", l.number);
     if (l.alibi != 0)
-        return status::failure(errc::unsupported, "layer %d has ALiBi slopes; valid: models without", l.number);
+        return status::failure(errc::unsupported, "layer %d has ALiBi slopes; valid: models without",
+                               l.number);
     if (l.query_heads != first.query_heads || l.kv_heads != first.kv_heads || l.key_dim != first.key_dim)
-        return status::failure(errc::unsupported,
-                               "layer %d has %d query heads, %d KV heads of %d, layer %d has %d, %d of %d; valid: "
-                               "models whose layers are alike",
-                               l.number, static_cast<int>(l.query_heads), static_cast<int>(l.kv_heads),
-                               static_cast<int>(l.key_dim), first.number, static_cast<int>(first.query_heads),
-                               static_cast<int>(first.kv_heads), static_cast<int>(first.key_dim));
+        return status::failure(
+            errc::unsupported,
+            "layer %d has %d query heads, %d KV heads of %d, layer %d has %d, %d of %d; valid: "
+            "models whose layers are alike",
+            l.number, static_cast<int>(l.query_heads), static_cast<int>(l.kv_heads),
+            static_cast<int>(l.key_dim), first.number, static_cast<int>(first.query_heads),
+            static_cast<int>(first.kv_heads), static_cast<int>(first.key_dim));
     if (l.scale != first.scale || l.softcap != first.softcap || l.sinks.size() != first.sinks.size())
         return status::failure(errc::unsupported,
                                "layer %d has another attention scale, softcap or sinks than layer %d; valid: "
@@ -174,9 +183,10 @@ std::vector<seen_layer> graph_watch::take() {
 kvtl::result<model_facts> facts_of(const std::vector<seen_layer>& layers, const settings& s,
                                    std::int64_t tokens) {
     if (layers.empty())
-        return status::failure(errc::unsupported,
-                               "this llama.cpp builds no FLASH_ATTN_EXT nodes for this model, where its cache could "
-                               "be replaced; valid: a model with attention, and llama.cpp as of v0.5.0");
+        return status::failure(
+            errc::unsupported,
+            "this llama.cpp builds no FLASH_ATTN_EXT nodes for this model, where its cache could "
+            "be replaced; valid: a model with attention, and llama.cpp as of v0.5.0");
     const seen_layer& first = layers.front();
     model_facts f;
     bool same_rope = true;
@@ -184,9 +194,10 @@ kvtl::result<model_facts> facts_of(const std::vector<seen_layer>& layers, const 
         if (status e = check_layer(l, first, tokens); !e) return e;
         if (status e = check_long_rope(l.rope, s); !e) return e;
         if (!f.layers.empty() && l.number <= f.layers.back())
-            return status::failure(errc::unsupported,
-                                   "layer %d comes after layer %d; valid: models whose layers run once, in order",
-                                   l.number, f.layers.back());
+            return status::failure(
+                errc::unsupported,
+                "layer %d comes after layer %d; valid: models whose layers run once, in order", l.number,
+                f.layers.back());
         f.layers.push_back(l.number);
         same_rope = same_rope && l.rope == first.rope;
     }
@@ -204,16 +215,18 @@ kvtl::result<model_facts> facts_of(const std::vector<seen_layer>& layers, const 
 
 kvtl::status find_windows(const std::vector<seen_layer>& layers, std::uint32_t window, model_facts& facts) {
     if (layers.size() != facts.layers.size())
-        return status::failure(errc::unsupported,
-                               "the model's graph changes with positions; this architecture cannot be attached");
+        return status::failure(
+            errc::unsupported,
+            "the model's graph changes with positions; this architecture cannot be attached");
     std::vector<std::uint32_t> windows;
     for (const seen_layer& l : layers) {
         // Of the tokens at W, W + 1, 2W - 1 and its own at 2W: all of them, or all but the first.
         if (l.seen_by_last != 4 && l.seen_by_last != 3)
-            return status::failure(errc::unsupported,
-                                   "layer %d looks at chunks, or another window than the last %u tokens; valid: "
-                                   "plain sliding windows",
-                                   l.number, window);
+            return status::failure(
+                errc::unsupported,
+                "layer %d looks at chunks, or another window than the last %u tokens; valid: "
+                "plain sliding windows",
+                l.number, window);
         windows.push_back(l.seen_by_last == 3 ? window : 0);
     }
     if (std::any_of(windows.begin(), windows.end(), [](std::uint32_t w) { return w != 0; }))

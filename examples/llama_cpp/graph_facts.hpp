@@ -31,13 +31,13 @@ struct seen_layer {
     int number = -1; ///< llama.cpp's; -1: its keys are in no cells
     std::int64_t query_heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0, tokens = 0, rows = 0, width = 0;
     float scale = 0, alibi = 0, softcap = 0;
-    std::int32_t chosen = 0;          ///< it attends so many cells of all (a sparse model); 0: all
-    bool own_rows = false;            ///< its keys and values were written in this graph, by this layer
-    bool values_in_keys = false;      ///< (MLA)
-    bool standard = false;            ///< one stream, f32 result
-    std::int64_t seen_by_first = -1;  ///< cells that the first token of the batch may look at
-    std::int64_t seen_by_last = -1;   ///< likewise the last one
-    std::vector<float> sinks;         ///< a logit per query head, or empty
+    std::int32_t chosen = 0;         ///< it attends so many cells of all (a sparse model); 0: all
+    bool own_rows = false;           ///< its keys and values were written in this graph, by this layer
+    bool values_in_keys = false;     ///< (MLA)
+    bool standard = false;           ///< one stream, f32 result
+    std::int64_t seen_by_first = -1; ///< cells that the first token of the batch may look at
+    std::int64_t seen_by_last = -1;  ///< likewise the last one
+    std::vector<float> sinks;        ///< a logit per query head, or empty
     rope_facts rope;
 };
 

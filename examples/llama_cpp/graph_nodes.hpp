@@ -61,7 +61,8 @@ class written_rows {
 
 /// q (D, T, HQ) of any strides as (T, HQ, D): in place where it lies so, else gathered into `scratch`. Empty for a
 /// tensor that is not f32.
-[[nodiscard]] std::span<const float> queries_of(const ggml_tensor* q, std::span<float> scratch, staging& room);
+[[nodiscard]] std::span<const float> queries_of(const ggml_tensor* q, std::span<float> scratch,
+                                                staging& room);
 
 /// How many cells the t-th token may look at, by an f16 mask (cells, T). -1 where there is no such mask.
 [[nodiscard]] std::int64_t visible_cells(const ggml_tensor* mask, std::int64_t t, staging& room);

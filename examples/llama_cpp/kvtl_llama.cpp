@@ -16,7 +16,8 @@ status check_settings(const settings& s, const attachment::opener& open) {
     if (!open) return status::failure(errc::invalid_argument, "attach: there is no opener of a cache");
     if (s.cells < 1 || s.cells > 1U << 24)
         return status::failure(errc::invalid_argument,
-                               "attach: cells is %u; valid: 1 to 2^24, the tokens of the largest batch", s.cells);
+                               "attach: cells is %u; valid: 1 to 2^24, the tokens of the largest batch",
+                               s.cells);
     if (s.max_sequences < 1 || s.max_sequences > llama_max_parallel_sequences())
         return status::failure(errc::invalid_argument, "attach: max_sequences is %u; valid: 1 to %zu",
                                s.max_sequences, llama_max_parallel_sequences());
@@ -26,7 +27,8 @@ status check_settings(const settings& s, const attachment::opener& open) {
     if (s.threads < 1 || s.threads > GGML_MAX_N_THREADS)
         return status::failure(errc::invalid_argument, "attach: threads is %u; valid: 1 to %d", s.threads,
                                GGML_MAX_N_THREADS);
-    if (s.poll > 100) return status::failure(errc::invalid_argument, "attach: poll is %u; valid: 0 to 100", s.poll);
+    if (s.poll > 100)
+        return status::failure(errc::invalid_argument, "attach: poll is %u; valid: 0 to 100", s.poll);
     return {};
 }
 
@@ -38,27 +40,34 @@ status check_model(const llama_model* model) {
                       : llama_model_is_recurrent(model) ? "a recurrent state and no attention"
                                                         : nullptr;
     if (why == nullptr) return {};
-    return status::failure(errc::unsupported, "attach: the model has %s; valid: decoders with causal attention", why);
+    return status::failure(errc::unsupported,
+                           "attach: the model has %s; valid: decoders with causal attention", why);
 }
 
 status check_params(const llama_context_params& p) {
-    const auto plain = [](ggml_type t) { return t == GGML_TYPE_F16 || t == GGML_TYPE_BF16 || t == GGML_TYPE_F32; };
+    const auto plain = [](ggml_type t) {
+        return t == GGML_TYPE_F16 || t == GGML_TYPE_BF16 || t == GGML_TYPE_F32;
+    };
     if (p.cb_eval != nullptr)
         return status::failure(errc::invalid_argument,
                                "attach: params.cb_eval is taken, and the attachment needs it; valid: null");
     if (!plain(p.type_k) || !plain(p.type_v))
-        return status::failure(errc::unsupported,
-                               "attach: params.type_k is %s and type_v %s, whose rows llama.cpp turns before it "
-                               "rounds them; valid: f16, bf16, f32 (kvtl has presets with signed bytes)",
-                               ggml_type_name(p.type_k), ggml_type_name(p.type_v));
-    if (p.embeddings || (p.pooling_type != LLAMA_POOLING_TYPE_UNSPECIFIED && p.pooling_type != LLAMA_POOLING_TYPE_NONE))
+        return status::failure(
+            errc::unsupported,
+            "attach: params.type_k is %s and type_v %s, whose rows llama.cpp turns before it "
+            "rounds them; valid: f16, bf16, f32 (kvtl has presets with signed bytes)",
+            ggml_type_name(p.type_k), ggml_type_name(p.type_v));
+    if (p.embeddings ||
+        (p.pooling_type != LLAMA_POOLING_TYPE_UNSPECIFIED && p.pooling_type != LLAMA_POOLING_TYPE_NONE))
         return status::failure(errc::unsupported,
                                "attach: params ask for embeddings or pooling; valid: logits only");
     if (p.attention_type == LLAMA_ATTENTION_TYPE_NON_CAUSAL)
-        return status::failure(errc::unsupported, "attach: params.attention_type is non-causal; valid: causal");
-    if (p.ctx_type != LLAMA_CONTEXT_TYPE_DEFAULT || p.ctx_other != nullptr)
         return status::failure(errc::unsupported,
-                               "attach: params describe a draft or a dependent context; valid: one of its own");
+                               "attach: params.attention_type is non-causal; valid: causal");
+    if (p.ctx_type != LLAMA_CONTEXT_TYPE_DEFAULT || p.ctx_other != nullptr)
+        return status::failure(
+            errc::unsupported,
+            "attach: params describe a draft or a dependent context; valid: one of its own");
     return {};
 }
 
@@ -74,8 +83,9 @@ status of_code(std::int32_t code) {
     case 2:
         return status::failure(errc::unsupported, "the abort callback of the params ended llama.cpp's graph");
     case -1:
-        return status::failure(errc::invalid_argument,
-                               "llama.cpp refuses the batch (its log says why): tokens must be in the vocabulary");
+        return status::failure(
+            errc::invalid_argument,
+            "llama.cpp refuses the batch (its log says why): tokens must be in the vocabulary");
     default:
         return status::failure(errc::unsupported, "llama_decode returned %d (its log says why)", code);
     }
@@ -89,21 +99,24 @@ status attachment::state::check_memory() {
         llama_memory_clear(memory, false);
         if (facts.hybrid)
             for (std::uint32_t i = 0; i < s.max_sequences; ++i) forget(static_cast<llama_seq_id>(i));
-        return status::failure(errc::invalid_argument,
-                               "llama_decode was called on the context around the attachment; its tokens were "
-                               "forgotten%s; valid: decode() of the attachment only",
-                               facts.hybrid ? ", and all sequences were ended" : "");
+        return status::failure(
+            errc::invalid_argument,
+            "llama_decode was called on the context around the attachment; its tokens were "
+            "forgotten%s; valid: decode() of the attachment only",
+            facts.hybrid ? ", and all sequences were ended" : "");
     }
     for (std::uint32_t i = 0; i < s.max_sequences; ++i) {
         const auto seq = static_cast<llama_seq_id>(i);
-        const llama_pos want = facts.hybrid ? held_by(seq) - 1 : -1, is = llama_memory_seq_pos_max(memory, seq);
+        const llama_pos want = facts.hybrid ? held_by(seq) - 1 : -1,
+                        is = llama_memory_seq_pos_max(memory, seq);
         if (is == want) continue;
         static_cast<void>(llama_memory_seq_rm(memory, seq, -1, -1));
         if (facts.hybrid) forget(seq);
-        return status::failure(errc::invalid_argument,
-                               "llama.cpp's memory of sequence %d was changed around the attachment, %s; valid: "
-                               "rewind() and end() in place of llama_memory_* and llama_state_*",
-                               seq, facts.hybrid ? "so that it was ended" : "which was forgotten");
+        return status::failure(
+            errc::invalid_argument,
+            "llama.cpp's memory of sequence %d was changed around the attachment, %s; valid: "
+            "rewind() and end() in place of llama_memory_* and llama_state_*",
+            seq, facts.hybrid ? "so that it was ended" : "which was forgotten");
     }
     return {};
 }
@@ -209,8 +222,9 @@ status attachment::start(llama_context* context) {
     state& a = *state_;
     if (a.context != nullptr) return status::failure(errc::invalid_argument, "start: it has started already");
     if (context == nullptr || llama_get_model(context) != a.model || llama_n_ubatch(context) != a.s.cells)
-        return status::failure(errc::invalid_argument,
-                               "start: the context is null or was not made from the model and the params of attach()");
+        return status::failure(
+            errc::invalid_argument,
+            "start: the context is null or was not made from the model and the params of attach()");
     a.memory = llama_get_memory(context);
     a.context = context;
     status done;
@@ -233,8 +247,9 @@ status attachment::start(llama_context* context) {
 status attachment::decode(const llama_batch& batch) {
     state& a = *state_;
     if (!a.cache) return not_started("decode");
-    if (status e = a.plan->make(batch, a.conversations,
-                                {.cells = a.s.cells, .max_tokens = a.s.max_tokens, .one_sequence = a.facts.hybrid});
+    if (status e =
+            a.plan->make(batch, a.conversations,
+                         {.cells = a.s.cells, .max_tokens = a.s.max_tokens, .one_sequence = a.facts.hybrid});
         !e)
         return e;
     if (status e = a.check_memory(); !e) return e;
@@ -269,13 +284,14 @@ status attachment::rewind(llama_seq_id seq, llama_pos position) {
     if (!a.cache) return not_started("rewind");
     const llama_pos have = held(seq);
     if (position < 0 || position > have)
-        return status::failure(errc::out_of_range, "rewind: position is %d; valid: 0 to held(%d) = %d", position, seq,
-                               have);
+        return status::failure(errc::out_of_range, "rewind: position is %d; valid: 0 to held(%d) = %d",
+                               position, seq, have);
     if (position == have) return {};
     if (position == 0) return end(seq);
     if (a.facts.hybrid)
-        return status::failure(errc::unsupported,
-                               "rewind: the model's recurrent state cannot go back; valid: end(), and the tokens anew");
+        return status::failure(
+            errc::unsupported,
+            "rewind: the model's recurrent state cannot go back; valid: end(), and the tokens anew");
     conversation& c = a.conversations[static_cast<std::size_t>(seq)];
     status done = detail::rewind_to(*a.cache, c.id, static_cast<std::size_t>(position), c.tokens);
     if (done) c.tokens = static_cast<std::uint32_t>(position);
@@ -286,8 +302,8 @@ status attachment::end(llama_seq_id seq) {
     state& a = *state_;
     if (!a.cache) return not_started("end");
     if (seq < 0 || static_cast<std::size_t>(seq) >= a.conversations.size())
-        return status::failure(errc::out_of_range, "end: sequence is %d; valid: 0 to %zu (max_sequences)", seq,
-                               a.conversations.size() - 1);
+        return status::failure(errc::out_of_range, "end: sequence is %d; valid: 0 to %zu (max_sequences)",
+                               seq, a.conversations.size() - 1);
     a.forget(seq);
     return {};
 }
@@ -297,9 +313,17 @@ llama_pos attachment::held(llama_seq_id seq) const noexcept {
     return there ? state_->held_by(seq) : 0;
 }
 
-const model_facts& attachment::facts() const noexcept { return state_->facts; }
-engine::kv_cache& attachment::cache() noexcept { return *state_->cache; }
-engine::cache_stats attachment::stats() const { return state_->cache ? state_->cache->stats() : engine::cache_stats{}; }
-const std::string& attachment::why_not() const noexcept { return state_->why_not; }
+const model_facts& attachment::facts() const noexcept {
+    return state_->facts;
+}
+engine::kv_cache& attachment::cache() noexcept {
+    return *state_->cache;
+}
+engine::cache_stats attachment::stats() const {
+    return state_->cache ? state_->cache->stats() : engine::cache_stats{};
+}
+const std::string& attachment::why_not() const noexcept {
+    return state_->why_not;
+}
 
 } // namespace kvtl_llama

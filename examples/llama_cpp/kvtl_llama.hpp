@@ -20,11 +20,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <llama.h>
-
 #include <kvtl/status.hpp>
 
 #include "kv_cache.hpp"
+
+#include <llama.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -37,16 +37,17 @@ namespace kvtl_llama {
 
 /// What a few decoded tokens showed of a model. Layers are those with attention, in order.
 struct model_facts {
-    kvtl::shape shape;                     ///< layers with attention only
-    std::vector<int> layers;               ///< llama.cpp's number of each
-    float scale = 0;                       ///< of q . k
-    float softcap = 0;                     ///< logits are softcap * tanh(logit / softcap); 0: as they are
-    std::vector<std::uint32_t> windows;    ///< per layer: tokens it looks back, itself included; 0: all. Empty: all 0
-    bool sink_logits = false;              ///< a logit per query head that joins the softmax
-    bool hybrid = false;                   ///< layers with a recurrent state too: no rewind
-    std::vector<double> rope_frequencies;  ///< angle per position of each rotated pair; empty: not known
-    bool rope_neighbours = false;          ///< pairs are (0, 1), (2, 3), ... instead of (0, n), (1, n + 1), ...
-    std::uint32_t trained_context = 0;     ///< tokens
+    kvtl::shape shape;       ///< layers with attention only
+    std::vector<int> layers; ///< llama.cpp's number of each
+    float scale = 0;         ///< of q . k
+    float softcap = 0;       ///< logits are softcap * tanh(logit / softcap); 0: as they are
+    std::vector<std::uint32_t>
+        windows;              ///< per layer: tokens it looks back, itself included; 0: all. Empty: all 0
+    bool sink_logits = false; ///< a logit per query head that joins the softmax
+    bool hybrid = false;      ///< layers with a recurrent state too: no rewind
+    std::vector<double> rope_frequencies; ///< angle per position of each rotated pair; empty: not known
+    bool rope_neighbours = false;      ///< pairs are (0, 1), (2, 3), ... instead of (0, n), (1, n + 1), ...
+    std::uint32_t trained_context = 0; ///< tokens
 };
 
 /// What the attachment itself needs to know.
@@ -55,7 +56,8 @@ struct settings {
     std::uint32_t max_sequences = 1; ///< sequence ids 0 .. max_sequences - 1
     std::uint32_t cells = 0;         ///< llama.cpp's own, so the largest batch; 0: params.n_batch
     unsigned threads = 2;            ///< of ggml's pool and of kvtl's shards
-    unsigned poll = 50; ///< how long ggml's threads spin for work before they sleep, 0 to 100 (README: measured)
+    unsigned poll =
+        50; ///< how long ggml's threads spin for work before they sleep, 0 to 100 (README: measured)
     kvtl::signal supplied = kvtl::signal::q | kvtl::signal::k | kvtl::signal::v | kvtl::signal::calibration;
 };
 
@@ -67,13 +69,14 @@ class attachment {
 
     /// Puts the hook into params: cells, one graph per batch, flash attention, callbacks. Refuses params that cannot
     /// work (quantised cells, callbacks of others, embeddings) and models that cannot (encoders, ...).
-    [[nodiscard]] static kvtl::result<attachment> attach(llama_context_params& params, const llama_model* model,
-                                                         const settings& s, opener open);
+    [[nodiscard]] static kvtl::result<attachment>
+    attach(llama_context_params& params, const llama_model* model, const settings& s, opener open);
 
     /// With a preset by name (needs kvtl_presets). Of `o`, shape, max_tokens, max_sequences, rotation and what the
     /// model does are filled in.
-    [[nodiscard]] static kvtl::result<attachment> by_name(llama_context_params& params, const llama_model* model,
-                                                          const settings& s, engine::cache_options o);
+    [[nodiscard]] static kvtl::result<attachment> by_name(llama_context_params& params,
+                                                          const llama_model* model, const settings& s,
+                                                          engine::cache_options o);
 
     attachment(attachment&&) noexcept;
     attachment& operator=(attachment&&) noexcept;

@@ -1,8 +1,7 @@
 // Attachments with a preset by name: apart, because all compiled presets come with it.
 // SPDX-License-Identifier: MIT
-#include "kvtl_llama.hpp"
-
 #include "core_calls.hpp"
+#include "kvtl_llama.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -12,8 +11,8 @@ namespace kvtl_llama {
 kvtl::result<attachment> attachment::by_name(llama_context_params& params, const llama_model* model,
                                              const settings& s, engine::cache_options o) {
     return attach(params, model, s,
-                  [options = std::move(o), s, model](
-                      const model_facts& f) mutable -> kvtl::result<std::unique_ptr<engine::kv_cache>> {
+                  [options = std::move(o), s,
+                   model](const model_facts& f) mutable -> kvtl::result<std::unique_ptr<engine::kv_cache>> {
                       options.shape = f.shape;
                       options.max_tokens = s.max_tokens != 0 ? s.max_tokens : f.trained_context;
                       options.max_sequences = s.max_sequences;

@@ -49,15 +49,17 @@ void attachment::state::attend(ggml_tensor* node) {
                           : -1;
     if (layer < 0 || static_cast<std::uint32_t>(layer) != next_layer || written_keys.layer() != number ||
         written_values.layer() != number)
-        failure = status::failure(errc::unsupported,
-                                  "llama.cpp came to layer %d where layer %d was next: it split the batch, or its "
-                                  "graph changed since start()",
-                                  number, next_layer < facts.layers.size() ? facts.layers[next_layer] : -1);
+        failure =
+            status::failure(errc::unsupported,
+                            "llama.cpp came to layer %d where layer %d was next: it split the batch, or its "
+                            "graph changed since start()",
+                            number, next_layer < facts.layers.size() ? facts.layers[next_layer] : -1);
     else if (static_cast<std::size_t>(node->src[0]->ne[1]) != tokens || written_keys.tokens() != tokens ||
              written_values.tokens() != tokens)
-        failure = status::failure(errc::unsupported,
-                                  "llama.cpp split the batch: its graph has %d of %zu tokens; valid: smaller batches",
-                                  static_cast<int>(node->src[0]->ne[1]), tokens);
+        failure = status::failure(
+            errc::unsupported,
+            "llama.cpp split the batch: its graph has %d of %zu tokens; valid: smaller batches",
+            static_cast<int>(node->src[0]->ne[1]), tokens);
     else if (status e = attend_layer(node, next_layer); !e)
         failure = e;
     written_keys.forget();
@@ -73,8 +75,7 @@ status attachment::state::attend_layer(ggml_tensor* node, std::uint32_t layer) {
         !written_keys.read(keys.data(), room) || !written_values.read(values.data(), room))
         return status::failure(errc::unsupported, "layer %d has other tensors than start() saw",
                                facts.layers[layer]);
-    kvtl::layer_input in{
-        .q = q, .k = {keys.data(), tokens * key}, .v = {values.data(), tokens * key}};
+    kvtl::layer_input in{.q = q, .k = {keys.data(), tokens * key}, .v = {values.data(), tokens * key}};
     if (!sinks.empty()) detail::set_sinks(in, sinks[layer]);
     const bool in_place = detail::on_host(node);
     const std::span<float> out(in_place ? static_cast<float*>(node->data) : attended.data(), tokens * query);

@@ -27,8 +27,9 @@ status attachment::state::decode_quietly(llama_pos position, int tokens_now) {
                                                      .logits = logits.data()});
     doing = mode::idle;
     if (code != 0)
-        return status::failure(errc::unsupported, "start: llama_decode returned %d for %d tokens at position %d",
-                               code, tokens_now, position);
+        return status::failure(errc::unsupported,
+                               "start: llama_decode returned %d for %d tokens at position %d", code,
+                               tokens_now, position);
     return {};
 }
 
@@ -40,9 +41,10 @@ status attachment::state::dry_run() {
         if (status e = decode_quietly(position, last); !e) return e;
     }
     if (!watch.saw_nodes())
-        return status::failure(errc::invalid_argument,
-                               "start: the context does not call back; valid: one made from the params that attach() "
-                               "filled in");
+        return status::failure(
+            errc::invalid_argument,
+            "start: the context does not call back; valid: one made from the params that attach() "
+            "filled in");
     const auto layers = watch.take();
     auto found = detail::facts_of(layers, s, last);
     if (!found) return status::failure(found.error().code, "%s", found.error().message.c_str());
@@ -60,10 +62,11 @@ status attachment::state::dry_run() {
 
 status attachment::state::probe_windows(std::uint32_t window) {
     if (!llama_memory_can_shift(memory) || window < 3)
-        return status::failure(errc::unsupported,
-                               "which layers slide cannot be found out: llama.cpp cannot move the model's cells, or "
-                               "its window of %u tokens is below 3",
-                               window);
+        return status::failure(
+            errc::unsupported,
+            "which layers slide cannot be found out: llama.cpp cannot move the model's cells, or "
+            "its window of %u tokens is below 3",
+            window);
     const auto w = static_cast<llama_pos>(window);
     llama_memory_seq_add(memory, 0, 2, 3, 2 * w - 3);
     llama_memory_seq_add(memory, 0, 0, 2, w);

@@ -2,13 +2,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "kvtl_llama.hpp"
-
 #include "batch_plan.hpp"
 #include "core_calls.hpp"
 #include "ggml_threads.hpp"
 #include "graph_facts.hpp"
 #include "graph_nodes.hpp"
+#include "kvtl_llama.hpp"
 #include "thread_pool.hpp"
 
 #include <optional>
@@ -35,7 +34,7 @@ struct attachment::state {
     llama_context* context = nullptr; ///< set once start() has succeeded
     llama_memory_t memory = nullptr;
     model_facts facts;
-    std::vector<int> layer_of;        ///< kvtl's number by llama.cpp's; -1: none
+    std::vector<int> layer_of;             ///< kvtl's number by llama.cpp's; -1: none
     std::vector<std::vector<float>> sinks; ///< logits per query head, by layer; empty: none
     std::unique_ptr<engine::kv_cache> cache;
     std::optional<engine::thread_pool> shards;

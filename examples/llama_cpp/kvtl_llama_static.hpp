@@ -6,9 +6,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "kvtl_llama.hpp"
-
 #include "core_calls.hpp"
+#include "kvtl_llama.hpp"
 #include "manager_cache.hpp"
 
 #include <algorithm>
