@@ -6,6 +6,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/config.hpp>
 #include <kvtl/geometry.hpp>
 #include <kvtl/io/throttled.hpp>
 #include <kvtl/signals.hpp>
@@ -40,7 +41,8 @@ struct setting {
 struct cache_options {
     std::string policy;
     kvtl::shape shape;
-    std::size_t max_tokens = 0; ///< of one sequence, prompt and generated together
+    kvtl::attention_rule attention; ///< scale, cap and sliding windows of the model
+    std::size_t max_tokens = 0;     ///< of one sequence, prompt and generated together
     std::size_t max_sequences = 1;
     std::size_t memory_bytes = 0;
     std::size_t attend_tokens = 0;
@@ -118,9 +120,28 @@ class kv_cache {
     virtual kvtl::status prefill(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
                                  std::span<float> out, unsigned shard) noexcept = 0;
 
-    /// Appends one token and attends. q (HQ,D), k (H,D), v (H,D) -> out (HQ,D).
+    /// Decodes T tokens (one, or a draft), each attending before the next. q (T,HQ,D), k (T,H,D), v (T,H,D) -> out
+    /// (T,HQ,D).
     virtual kvtl::status attend(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
                                 std::span<float> out, unsigned shard) noexcept = 0;
+
+    /// One layer of a batch of several sequences, part after part. When one fails, those before it have been taken.
+    virtual kvtl::status forward(std::span<const kvtl::batch_part> parts, std::uint32_t layer,
+                                 const kvtl::layer_input& in, std::span<float> out, unsigned shard) noexcept {
+        std::size_t tokens = 0, first = 0;
+        for (const kvtl::batch_part& p : parts) tokens += p.tokens;
+        for (const kvtl::batch_part& p : parts) {
+            kvtl::layer_input rows = in.rows(first, p.tokens, tokens);
+            rows.last_chunk = p.kind != kvtl::part_kind::prompt;
+            const std::size_t row = out.size() / tokens;
+            const auto to = out.subspan(first * row, p.tokens * row);
+            const kvtl::status s = p.kind == kvtl::part_kind::decode ? attend(p.seq, layer, rows, to, shard)
+                                                                     : prefill(p.seq, layer, rows, to, shard);
+            if (!s) return s;
+            first += p.tokens;
+        }
+        return {};
+    }
 
     /// Starts the reads of a layer early; q (HQ,D) may be a guess.
     virtual kvtl::status prefetch(kvtl::sequence_id seq, std::uint32_t layer, std::span<const float> q,
@@ -128,6 +149,11 @@ class kv_cache {
 
     /// Gives up the last n tokens in all layers.
     virtual kvtl::status rewind(kvtl::sequence_id seq, std::size_t n) noexcept = 0;
+
+    /// Gives up what layers have beyond `tokens`, also where a step failed half-way through them.
+    virtual kvtl::status rewind_to(kvtl::sequence_id, std::size_t) noexcept {
+        return kvtl::status::failure(kvtl::errc::unsupported, "rewind_to: this cache cannot");
+    }
 
     virtual kvtl::status end(kvtl::sequence_id seq) noexcept = 0;
 

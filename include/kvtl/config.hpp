@@ -10,6 +10,7 @@
 #include <limits>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 namespace kvtl { inline namespace v0 {
 
@@ -77,9 +78,23 @@ template <class Preset> [[nodiscard]] constexpr settings_of<typename Preset::rem
 /// Presets whose heads are decided or stored together divide sequences in any case.
 enum class division : std::uint8_t { heads, sequences };
 
+/// How the model attends, where that is not softmax(q . k / sqrt(D)) over all that came before. A logit per head that
+/// joins the softmax comes with each call (layer_input::sink_logits).
+struct attention_rule {
+    float scale = 0; ///< of q . k; 0: 1 / sqrt(D)
+    float softcap =
+        0; ///< logits become softcap * tanh(logit / softcap); 0: they stay (Gemma 2: 50). Scores of units
+           ///< are not capped: a cap does not change their order.
+    std::vector<std::uint32_t> windows{}; ///< per layer: tokens that a query sees, its own included; 0: all.
+        ///< Empty: all layers see all. A layer that slides keeps just these rows,
+        ///< in DRAM, whatever the preset does: they count in memory_bytes, not in
+        ///< attend_tokens, and never lie on storage
+};
+
 /// Configuration of kv_manager<Preset, ...>. Defaults of the policies' configs are those of the preset.
 template <class Preset> struct cache_config {
     kvtl::shape shape{};        ///< L, HQ, H, D
+    attention_rule attention{}; ///< scale, cap, sliding windows
     std::size_t max_tokens = 0; ///< per sequence, prompt included
     std::size_t max_sequences = 1;
     std::size_t memory_bytes = 0;    ///< bounds everything kvtl holds in DRAM; reserved by open()

@@ -7,6 +7,7 @@
 
 #include <kvtl/status.hpp>
 
+#include <cmath>
 #include <cstdint>
 
 namespace kvtl { inline namespace v0 {
@@ -28,7 +29,8 @@ template <shape Static> class geometry {
     static constexpr shape static_shape = Static;
 
     /// Checks `run_time` against the static fields and for sanity; static fields may be left 0 in `run_time`.
-    [[nodiscard]] static result<geometry> from(shape run_time) {
+    /// logit_scale: of q . k; 0: 1 / sqrt(D).
+    [[nodiscard]] static result<geometry> from(shape run_time, float logit_scale = 0) {
         geometry g;
         if (auto s = take("layers", Static.layers, run_time.layers, g.shape_.layers); !s) return s;
         if (auto s = take("query_heads", Static.query_heads, run_time.query_heads, g.shape_.query_heads); !s)
@@ -43,6 +45,7 @@ template <shape Static> class geometry {
             return status::failure(errc::invalid_argument,
                                    "shape.query_heads / shape.kv_heads is %u; valid: 1 to %u", g.group(),
                                    max_group);
+        g.logit_scale_ = logit_scale > 0 ? logit_scale : 1.0F / std::sqrt(static_cast<float>(g.head_dim()));
         return g;
     }
 
@@ -60,6 +63,8 @@ template <shape Static> class geometry {
     }
     /// G: query heads that share one KV head.
     [[nodiscard]] constexpr std::uint32_t group() const noexcept { return query_heads() / kv_heads(); }
+    /// What makes a logit of an inner product.
+    [[nodiscard]] constexpr float logit_scale() const noexcept { return logit_scale_; }
     [[nodiscard]] constexpr kvtl::shape extents() const noexcept {
         return {layers(), query_heads(), kv_heads(), head_dim()};
     }
@@ -83,6 +88,7 @@ template <shape Static> class geometry {
     }
 
     kvtl::shape shape_{};
+    float logit_scale_ = 1;
 };
 
 }} // namespace kvtl::v0

@@ -83,7 +83,7 @@ class kv_manager<Preset, Geometry, Supplied> {
     /// Reserves all memory, opens the device, checks everything that can be checked. Cold; the only call that
     /// allocates.
     [[nodiscard, gnu::cold]] static result<kv_manager> open(const config& c) {
-        auto g = Geometry::from(c.shape);
+        auto g = Geometry::from(c.shape, c.attention.scale);
         if (!g) return g.error();
         if (!contains(c.supplied, needed_signals<Preset>()))
             return status::failure(
@@ -108,7 +108,7 @@ class kv_manager<Preset, Geometry, Supplied> {
     /// knobs, or when even the smallest is too large, the config comes back as far as it got and open()
     /// decides.
     [[nodiscard, gnu::cold]] static result<config> fitted(config c) {
-        auto g = Geometry::from(c.shape);
+        auto g = Geometry::from(c.shape, c.attention.scale);
         if (!g) return g.error();
         if constexpr (requires { Preset::shrink(c); })
             for (;;) {
@@ -125,7 +125,7 @@ class kv_manager<Preset, Geometry, Supplied> {
 
     /// The smallest memory_bytes that open() accepts on a device with pages of 4 KiB.
     [[nodiscard, gnu::cold]] static result<std::size_t> least_memory(config c) {
-        auto g = Geometry::from(c.shape);
+        auto g = Geometry::from(c.shape, c.attention.scale);
         if (!g) return g.error();
         auto bases = open_calibration<Preset>(c, *g);
         if (!bases) return bases.error();
@@ -169,8 +169,10 @@ class kv_manager<Preset, Geometry, Supplied> {
         });
     }
 
-    /// One decode step of one layer: appends k, v (H, D) and attends q (HQ, D) to out (HQ, D). Every layer
-    /// takes its token before any takes the next one.
+    /// Decode of one layer: appends k, v (T, H, D) and attends q (T, HQ, D) to out (T, HQ, D). One token is a step;
+    /// several, a draft to be verified, are steps one after the other, to the bit: each attends what it would choose
+    /// before the next one comes. As many as the window has room for, where entries are retrieved. Every layer takes
+    /// its tokens before any takes the next ones.
     [[nodiscard]] status attend(sequence_id seq, std::size_t layer, const layer_input& in,
                                 std::span<float> out) noexcept {
         return one_by_one("attend", seq, layer,
@@ -180,11 +182,31 @@ class kv_manager<Preset, Geometry, Supplied> {
                                 std::span<float> out, unsigned shard) noexcept {
         return in_one("attend", seq, layer, shard, [&](shard_type& s, std::uint32_t l) -> status {
             std::size_t tokens = 0;
-            if (status e = core_->calls.input("attend", in, out, false, tokens); !e) return e;
-            if (status e = core_->calls.outputs("attend", in, out); !e) return e;
-            if (status e = check_token("attend", s, seq, l); !e) return e;
-            return s.attend(seq.slot, l, in, out);
+            if (status e = core_->calls.input("attend", in, out, true, tokens); !e) return e;
+            if (status e = core_->calls.outputs("attend", in, out, tokens); !e) return e;
+            if (status e = check_token("attend", s, seq, l, tokens); !e) return e;
+            return s.attend(seq.slot, l, in, static_cast<std::uint32_t>(tokens), out);
         });
+    }
+
+    /// One layer of a batch: the tokens of several sequences, part after part, as rows of `in` (q (T, HQ, D), k, v
+    /// (T, H, D)) and out (T, HQ, D). Each part is what prefill() or attend() would do, in their order. When one fails,
+    /// those before it have been taken: rewind_to() gives them back.
+    [[nodiscard]] status forward(std::span<const batch_part> parts, std::size_t layer, const layer_input& in,
+                                 std::span<float> out) noexcept {
+        return for_each_part(parts, in, out,
+                             [&](const batch_part& p, const layer_input& rows, std::span<float> to) {
+                                 return p.kind == part_kind::decode ? attend(p.seq, layer, rows, to)
+                                                                    : prefill(p.seq, layer, rows, to);
+                             });
+    }
+    [[nodiscard]] status forward(std::span<const batch_part> parts, std::size_t layer, const layer_input& in,
+                                 std::span<float> out, unsigned shard) noexcept {
+        return for_each_part(parts, in, out,
+                             [&](const batch_part& p, const layer_input& rows, std::span<float> to) {
+                                 return p.kind == part_kind::decode ? attend(p.seq, layer, rows, to, shard)
+                                                                    : prefill(p.seq, layer, rows, to, shard);
+                             });
     }
 
     /// Appends k, v (H, D) without attention, for engines that attend themselves (then select()). Refused
@@ -199,7 +221,7 @@ class kv_manager<Preset, Geometry, Supplied> {
         return in_one("append", seq, layer, shard, [&](shard_type& s, std::uint32_t l) -> status {
             std::size_t tokens = 0;
             if (status e = core_->calls.input("append", in, {}, false, tokens); !e) return e;
-            if (status e = check_token("append", s, seq, l); !e) return e;
+            if (status e = check_token("append", s, seq, l, 1); !e) return e;
             return s.append(seq.slot, l, in);
         });
     }
@@ -262,6 +284,29 @@ class kv_manager<Preset, Geometry, Supplied> {
         return {};
     }
 
+    /// Every layer gives up what it has beyond `tokens`, whether or not all have come equally far: takes a step or a
+    /// chunk back of which a layer failed. The limits are those of rewind(); chunks of a prompt whose last one is to
+    /// come go too where they wait on storage. When a layer cannot, none does, and only end() is left.
+    status rewind_to(sequence_id seq, std::size_t tokens) noexcept {
+        if (status unknown = core_->calls.sequence("rewind_to", seq); !unknown) return unknown;
+        const all_turns mine(*core_, seq.slot);
+        if (!mine.taken()) return busy("rewind_to", mine.blocked());
+        const auto for_each_beyond = [&](auto&& f) {
+            core_->for_each_owner(seq.slot, [&](shard_type& s) {
+                for (std::uint32_t l = 0; l < core_->calls.layers; ++l)
+                    if (const std::uint32_t have = s.tokens(seq.slot, l); have != none && have > tokens)
+                        f(s, l, static_cast<std::uint32_t>(have - tokens));
+            });
+        };
+        status refused;
+        for_each_beyond([&](shard_type& s, std::uint32_t l, std::uint32_t n) {
+            if (refused.ok()) refused = s.check_rewind(seq.slot, l, n);
+        });
+        if (!refused) return refused;
+        for_each_beyond([&](shard_type& s, std::uint32_t l, std::uint32_t n) { s.rewind(seq.slot, l, n); });
+        return {};
+    }
+
     /// Tries writes that failed in the background once more; appends are refused until this succeeds.
     status retry_writes(sequence_id seq) noexcept {
         status worst;
@@ -304,6 +349,10 @@ class kv_manager<Preset, Geometry, Supplied> {
         [[nodiscard]] status attend(sequence_id seq, std::size_t layer, const layer_input& in,
                                     std::span<float> out) const noexcept {
             return cache_->attend(seq, layer, in, out, index_);
+        }
+        [[nodiscard]] status forward(std::span<const batch_part> parts, std::size_t layer,
+                                     const layer_input& in, std::span<float> out) const noexcept {
+            return cache_->forward(parts, layer, in, out, index_);
         }
         [[nodiscard]] status append(sequence_id seq, std::size_t layer,
                                     const layer_input& in) const noexcept {
@@ -400,6 +449,22 @@ class kv_manager<Preset, Geometry, Supplied> {
             call, shard);
     }
 
+    /// f(part, its rows of `in`, its rows of `out`) for the parts of a batch, up to the first that fails.
+    template <class F>
+    [[nodiscard]] status for_each_part(std::span<const batch_part> parts, const layer_input& in,
+                                       std::span<float> out, F&& f) noexcept {
+        if (status s = core_->calls.batch("forward", parts, in); !s) return s;
+        const std::size_t tokens = in.k.size() / core_->calls.key_floats, row = out.size() / tokens;
+        std::size_t first = 0;
+        for (const batch_part& p : parts) {
+            layer_input rows = in.rows(first, p.tokens, tokens);
+            rows.last_chunk = p.kind != part_kind::prompt;
+            if (status s = f(p, rows, out.subspan(first * row, p.tokens * row)); !s) return s;
+            first += p.tokens;
+        }
+        return {};
+    }
+
     /// One call on one shard.
     template <class Call>
     [[nodiscard]] status in_one(const char* name, sequence_id seq, std::size_t layer, unsigned shard,
@@ -472,8 +537,8 @@ class kv_manager<Preset, Geometry, Supplied> {
     }
     /// A token may come unless a layer was left out before: each looks at the next one.
     [[nodiscard, gnu::noinline]] status check_token(const char* call, shard_type& s, sequence_id seq,
-                                                    std::uint32_t layer) const noexcept {
-        if (status e = check_room(call, s, seq, layer, 1); !e) return e;
+                                                    std::uint32_t layer, std::size_t tokens) const noexcept {
+        if (status e = check_room(call, s, seq, layer, tokens); !e) return e;
         if (status e = s.ready(call, seq.slot, layer); !e) return e;
         const std::uint32_t next = (layer + 1) % core_->calls.layers;
         const std::uint32_t have = s.tokens(seq.slot, layer), there = s.tokens(seq.slot, next);

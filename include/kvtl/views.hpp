@@ -23,8 +23,8 @@ template <class Element> struct rows_view {
     }
 };
 
-/// What the engine hands over for one layer. Row-major, T tokens (T = 1 for attend). What the preset does not
-/// declare as a signal may stay empty.
+/// What the engine hands over for one layer. Row-major, T tokens. What the preset does not declare as a signal may stay
+/// empty.
 struct layer_input {
     std::span<const float> q{};        ///< (T, HQ, D) post-RoPE queries
     std::span<const float> k{};        ///< (T, H, D)  post-RoPE keys
@@ -33,9 +33,34 @@ struct layer_input {
     std::span<const float> x{};        ///< (T, M)     input of the layer
     std::span<const float> probe{};    ///< (P, HQ, D) queries that stand for the future
     std::span<const float> external{}; ///< (T, H)     scores computed outside
-    std::span<float> lse{};            ///< (HQ) attend() writes, when not empty: log of the sum of exp(logit)
-                                       ///< over the entries it attended, estimates not included
-    bool last_chunk = true;            ///< prefill only: no further chunk of this prompt follows
+    std::span<float> lse{}; ///< (T, HQ) attend() writes, when not empty: log of the sum of exp(logit)
+                            ///< over the entries it attended, estimates and sink_logits not included
+    std::span<const float>
+        sink_logits{};      ///< (HQ) logits that join the softmax without a value (gpt-oss); or empty
+    bool last_chunk = true; ///< prefill only: no further chunk of this prompt follows
+
+    /// Tokens [first, first + n) of `total`: those rows of every tensor that has a row per token.
+    [[nodiscard]] layer_input rows(std::size_t first, std::size_t n, std::size_t total) const noexcept {
+        const auto cut = [&](auto tensor) {
+            const std::size_t row = tensor.size() / total;
+            return tensor.subspan(first * row, n * row);
+        };
+        layer_input some = *this;
+        some.q = cut(q), some.k = cut(k), some.v = cut(v), some.k_pre = cut(k_pre), some.x = cut(x);
+        some.external = cut(external), some.lse = cut(lse);
+        return some;
+    }
+    /// Those of the group that begins with query head h, or null.
+    [[nodiscard]] const float* sinks_of(std::size_t h) const noexcept {
+        return sink_logits.empty() ? nullptr : sink_logits.data() + h;
+    }
+};
+
+/// What the tokens of a batch's part are to their sequence.
+enum class part_kind : std::uint8_t {
+    prompt,         ///< a chunk of a prompt (or of a further turn) of which more comes
+    last_of_prompt, ///< its last chunk
+    decode, ///< decoded tokens, each attending before the next one comes: a step, or a draft to be verified
 };
 
 /// A sequence held by a manager. The generation makes an ended sequence's id invalid for good.
@@ -43,6 +68,13 @@ struct sequence_id {
     std::uint32_t slot = 0;
     std::uint32_t generation = 0;
     friend constexpr bool operator==(sequence_id, sequence_id) noexcept = default;
+};
+
+/// Neighbouring rows of a batched layer_input that belong to one sequence.
+struct batch_part {
+    sequence_id seq{};
+    std::uint32_t tokens = 1;
+    part_kind kind = part_kind::decode;
 };
 
 }} // namespace kvtl::v0

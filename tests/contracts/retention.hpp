@@ -119,7 +119,7 @@ template <class Score, element E> class lane {
         p.observed = observed_;
         p.group = e_.group;
         p.causal = Score::source != score_source::probe;
-        p.scale = 1.0F / std::sqrt(static_cast<float>(e_.dim));
+        p.logit = 1.0F / std::sqrt(static_cast<float>(e_.dim));
         if (Score::reads_values) p.value_l1 = value_l1_;
         std::vector<float> logits(std::size_t{e_.group} * e_.tokens + guard, garbage),
             spare(std::size_t{Score::spare_rows} * e_.tokens + guard, garbage),

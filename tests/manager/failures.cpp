@@ -371,7 +371,8 @@ TEST_CASE("wrong input is refused, named, and changes nothing") {
     }
     auto in = good;
     in.k = good.k.first(good.k.size() - 1);
-    refused(cache.attend(seq, 0, in, row), errc::invalid_argument, "k has 127 floats; valid: 128");
+    refused(cache.attend(seq, 0, in, row), errc::invalid_argument,
+            "k has 127 floats; valid: a positive multiple of");
     refused(cache.prefill(seq, 0, in, row), errc::invalid_argument, "k has 127 floats");
     in = good;
     in.v = {};
@@ -418,4 +419,73 @@ TEST_CASE("wrong input is refused, named, and changes nothing") {
     CHECK(cache.attend(third.id(), 0, good, row).code() ==
           errc::invalid_argument); // the prompt is not complete
     CHECK(cache.tokens(third.id(), 0) == 10);
+}
+
+TEST_CASE("a layer fails: rewind_to takes the step, the draft or the chunk back in those before it") {
+    // All entries are attended, so that what comes after can be compared with dense attention.
+    for (const std::uint32_t bad_layer : {0U, 1U}) {
+        const drift data(small, max_tokens, 41);
+        auto c = tight<paged>(max_tokens);
+        auto& f = *c.io.faults;
+        auto cache = open_cache<paged>(c);
+        reader<paged> one(cache, data);
+        std::size_t failed = 0;
+        /// One pass over the layers that fails in bad_layer if the device is asked; then nothing has happened.
+        const auto failing = [&](std::size_t n, bool prompt, bool last) {
+            bool ok = true;
+            for (std::uint32_t l = 0; l < small.layers && ok; ++l) {
+                std::vector<float> out(n * data.query_floats());
+                auto in = data.input(l, one.tokens(), n);
+                in.last_chunk = last;
+                if (l == bad_layer) {
+                    f.fail_read.count = f.fail_write.count = 1000;
+                    f.fail_read.first = f.reads.load();
+                    f.fail_write.first = f.writes.load();
+                }
+                ok = (prompt ? cache.prefill(one.id(), l, in, out) : cache.attend(one.id(), l, in, out)).ok();
+                f.fail_read.first = f.fail_write.first = kvtl::io_faults::never;
+            }
+            failed += ok ? 0 : 1;
+            require_ok(cache.retry_writes(one.id()));
+            require_ok(cache.rewind_to(one.id(), one.tokens()));
+            one.check_tokens();
+        };
+        failing(90, true, false);
+        one.prefill(90); // the same tokens, this time a whole prompt
+        one.end();
+
+        auto again = reader<paged>(cache, data);
+        std::swap(one, again);
+        failing(90, true, false);
+        for (std::uint32_t l = 0; l < small.layers; ++l) { // a first chunk that stays
+            std::vector<float> out(90 * data.query_floats());
+            auto in = data.input(l, 0, 90);
+            in.last_chunk = false;
+            require_ok(cache.prefill(one.id(), l, in, out));
+        }
+        one.advance(90);
+        failing(60, true, false);
+        one.prefill(60);
+        for (int i = 0; i < 60; ++i) {
+            failing(1 + i % 4, false, true);
+            one.decode(1);
+        }
+        CHECK(one.error() < exact);
+        CHECK(failed > 10);
+    }
+}
+
+TEST_CASE("rewind_to says when it is too late, and then nothing has changed") {
+    const drift data(small, max_tokens, 43);
+    auto cache = open_cache<paged>(tight<paged>(max_tokens));
+    reader<paged> one(cache, data);
+    one.prefill(100);
+    one.decode(3);
+    const kvtl::status refused = cache.rewind_to(one.id(), 90);
+    CHECK(refused.code() == kvtl::errc::out_of_range);
+    one.check_tokens();
+    one.decode(3);
+    require_ok(cache.rewind_to(one.id(), 500)); // nobody has that many
+    one.check_tokens();
+    CHECK(one.error() < exact);
 }

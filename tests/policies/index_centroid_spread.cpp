@@ -15,9 +15,9 @@ TEST_CASE("without spread it is the centroid") {
 }
 
 TEST_CASE("the score is that of the formula, for any number of units and queries") {
-    const centroid_spread::state<geometry<shape{}>> s;
     std::uint32_t narrow = 0, wide = 0;
-    for (const std::uint32_t dim : {8U, 64U, 80U})
+    for (const std::uint32_t dim : {8U, 64U, 80U}) {
+        const centroid_spread::state<geometry<shape{}>> s({}, *geometry<shape{}>::from({1, 1, 1, dim}));
         for (const std::uint32_t units : {1U, 63U, 64U, 65U, 200U}) {
             kvtl_test::index_suite::means table(units, dim, dim + 2, units);
             const auto m2 = oracle::normal_values(units, 7);
@@ -40,6 +40,7 @@ TEST_CASE("the score is that of the formula, for any number of units and queries
                             doctest::Approx(exact).epsilon(1e-4).scale(10));
                 }
         }
+    }
     CHECK(narrow > 100); // both sides of the bend are met
     CHECK(wide > 100);
 }
@@ -65,6 +66,7 @@ TEST_CASE("the root mean square of weights over normal keys is what the score sa
     units_view u;
     u.unit = &unit, u.count = 1, u.mean = mean.data(), u.dim = dim, u.stride = dim;
     float score = 0;
-    centroid_spread::state<geometry<shape{}>>{}.score(q.data(), 1, u, {&score, 1});
+    const centroid_spread::state<geometry<shape{}>> s({}, *geometry<shape{}>::from({1, 1, 1, dim}));
+    s.score(q.data(), 1, u, {&score, 1});
     CHECK(static_cast<double>(score) / 4 == doctest::Approx(0.5 * std::log(squares / keys)).epsilon(0.01));
 }

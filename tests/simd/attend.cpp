@@ -75,6 +75,38 @@ TEST_CASE("64 queries, and rows that come in pieces and out of order") {
     CHECK(worst < 2e-5);
 }
 
+TEST_CASE("capped logits and logits without a value, in pieces") {
+    const std::uint32_t group = 5, dim = 48, count = 77;
+    const oracle::table<kvtl::f16> k(count, dim, dim, 1), v(count, dim, dim, 2);
+    const oracle::table<float> q(group, dim, dim, 3);
+    const std::vector<float> bias = oracle::normal_values(count, 4, 2.0),
+                             sinks{3.0F, -50.0F, 0.0F, 9.0F, -INFINITY};
+    for (const float cap : {0.5F, 4.0F, 50.0F, 1000.0F}) {
+        state s(group, dim);
+        for (const auto& [first, n] : {std::pair{40U, 37U}, {0U, 40U}})
+            simd::attend_rows(q.memory.data(), dim, {0.4F, cap}, k.view().slice(first, n),
+                              v.view().slice(first, n), bias.data() + first, s.view, s.scratch);
+        kvtl::add_sink_logits(s.view, sinks.data());
+        const std::vector<float> out = s.out();
+        double worst = 0;
+        for (std::size_t g = 0; g < group; ++g)
+            worst = std::max(
+                worst, error_of(out, g,
+                                oracle::attend(q.view().row(g), oracle::value(0.4F), k.view(), v.view(),
+                                               bias.data(), oracle::value(cap), oracle::value(sinks[g]))));
+        CHECK(worst < 1e-5 + 1e-6 * oracle::value(cap));
+    }
+}
+
+TEST_CASE("a logit without a value: alone it takes everything, and where there is none nothing changes") {
+    state s(2, 8);
+    const std::vector<float> sinks{1.0F, -INFINITY};
+    kvtl::add_sink_logits(s.view, sinks.data());
+    CHECK(s.view.sum[0] == 1.0F);
+    CHECK(s.view.sum[1] == 0.0F);
+    for (const float x : s.out()) CHECK(x == 0.0F);
+}
+
 TEST_CASE("logits of any magnitude, in rising and falling order") {
     const std::uint32_t dim = 64, count = 130;
     for (const float magnitude : {1e-30F, 1.0F, 1e3F, 1e18F, 3e36F})

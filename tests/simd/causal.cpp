@@ -122,3 +122,35 @@ TEST_CASE("a key behind the last query is never touched") {
                         128, scratch);
     CHECK(std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); }));
 }
+
+TEST_CASE("queries that slide, capped logits, logits without a value") {
+    const prompt<kvtl::f16> p(230, 3, 40, 11);
+    const std::vector<float> sinks{0.5F, 3.0F, -40.0F};
+    std::vector<float> scratch(simd::causal_scratch_floats(40), std::numeric_limits<float>::quiet_NaN());
+    const kvtl::logit_rule rule{0.3F, 2.0F};
+    for (const std::size_t reach :
+         {std::size_t{1}, std::size_t{5}, std::size_t{64}, std::size_t{100}, simd::no_reach}) {
+        std::vector<float> whole(230 * 120), out(whole.size());
+        simd::attend_causal(p.q.memory.data(), p.q.stride, 3, rule, 230, p.k.view(), p.v.view(), 0,
+                            whole.data(), 120, scratch, reach, sinks.data());
+        double worst = 0;
+        for (std::size_t t = 0; t < 230; ++t)
+            for (std::size_t g = 0; g < 3; ++g) {
+                const std::size_t from = t + 1 > reach ? t + 1 - reach : 0;
+                const auto expected = oracle::attend(
+                    p.q.view().row(t) + g * 40, oracle::value(0.3F), p.k.view().slice(from, t + 1 - from),
+                    p.v.view().slice(from, t + 1 - from), nullptr, 2.0, oracle::value(sinks[g]));
+                for (std::size_t d = 0; d < 40; ++d)
+                    worst =
+                        std::max(worst, std::fabs(oracle::value(whole[(t * 3 + g) * 40 + d]) - expected[d]));
+            }
+        CHECK(worst < 1e-5);
+        for (std::size_t first = 0, end = 0; first < 230; first = end) { // cut anywhere: the same bits
+            end = std::min<std::size_t>(230, first + 37);
+            simd::attend_causal(p.q.memory.data() + first * p.q.stride, p.q.stride, 3, rule, end - first,
+                                p.k.view().slice(0, end), p.v.view().slice(0, end), first,
+                                out.data() + first * 120, 120, scratch, reach, sinks.data());
+        }
+        CHECK(std::memcmp(whole.data(), out.data(), out.size() * sizeof(float)) == 0);
+    }
+}

@@ -60,8 +60,12 @@ template <class Cache> [[nodiscard]] std::size_t least_memory(typename Cache::co
 /// A stream as E keeps it, and dense attention over that: each row is rounded, and each token attended, once.
 template <kvtl::element E> class dense_reference {
   public:
-    explicit dense_reference(const drift& data)
-        : data_(&data), keys_(data.shape().layers), values_(keys_.size()), outputs_(keys_.size()) {}
+    /// sinks: (HQ) logits that join the softmax without a value, or empty.
+    explicit dense_reference(const drift& data, kvtl::attention_rule rule = {}, std::vector<float> sinks = {})
+        : data_(&data), rule_(std::move(rule)), sinks_(std::move(sinks)), keys_(data.shape().layers),
+          values_(keys_.size()), outputs_(keys_.size()) {}
+
+    [[nodiscard]] std::span<const float> sinks() const { return sinks_; }
 
     /// Attention of token t of a layer over tokens 0 to t. Returns (HQ, D).
     [[nodiscard]] const std::vector<double>& attention(std::size_t layer, std::size_t t) {
@@ -75,19 +79,27 @@ template <kvtl::element E> class dense_reference {
     [[nodiscard]] std::vector<double> attend(std::size_t layer, std::size_t t) {
         const kvtl::shape& s = data_->shape();
         const std::size_t dim = s.head_dim, group = s.query_heads / s.kv_heads, width = s.kv_heads * dim;
-        const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
+        const double scale =
+            rule_.scale > 0 ? static_cast<double>(rule_.scale) : 1.0 / std::sqrt(static_cast<double>(dim));
+        const auto cap = static_cast<double>(rule_.softcap);
+        const std::size_t reach = rule_.windows.empty() ? 0 : rule_.windows[layer];
+        const std::size_t first = reach != 0 && t + 1 > reach ? t + 1 - reach : 0;
         const float* const keys = round(keys_[layer], data_->k(layer, 0, t + 1));
         const float* const values = round(values_[layer], data_->v(layer, 0, t + 1));
         std::vector<double> out(data_->query_floats(), 0.0), weight(t + 1);
         for (std::size_t h = 0; h < s.query_heads; ++h) {
             const std::size_t at = h / group * dim;
             const float* const q = data_->q(layer, t).data() + h * dim;
-            for (std::size_t i = 0; i <= t; ++i)
+            for (std::size_t i = first; i <= t; ++i) {
                 weight[i] = scale * oracle::dot(q, keys + i * width + at, dim);
-            const double largest = *std::max_element(weight.begin(), weight.end());
-            double sum = 0;
+                if (cap > 0) weight[i] = cap * std::tanh(weight[i] / cap);
+            }
+            double largest =
+                *std::max_element(weight.begin() + static_cast<std::ptrdiff_t>(first), weight.end());
+            if (!sinks_.empty()) largest = std::max(largest, static_cast<double>(sinks_[h]));
+            double sum = sinks_.empty() ? 0 : std::exp(static_cast<double>(sinks_[h]) - largest);
             double* const o = &out[h * dim];
-            for (std::size_t i = 0; i <= t; ++i) {
+            for (std::size_t i = first; i <= t; ++i) {
                 const double w = std::exp(weight[i] - largest);
                 sum += w;
                 for (std::size_t d = 0; d < dim; ++d)
@@ -105,6 +117,8 @@ template <kvtl::element E> class dense_reference {
     }
 
     const drift* data_;
+    kvtl::attention_rule rule_;
+    std::vector<float> sinks_;
     std::vector<std::vector<float>> keys_, values_; ///< (T, H, D) as far as they were needed
     std::vector<std::vector<std::vector<double>>> outputs_;
 };
@@ -144,7 +158,7 @@ template <class Cache> class reader {
         for (std::size_t done = 0; done < n;) {
             const std::size_t some = std::min(chunk, n - done);
             for (std::size_t l = 0; l < layers(); ++l) {
-                auto in = data_->input(l, tokens_, some);
+                auto in = input(l, tokens_, some);
                 in.last_chunk = done + some == n;
                 std::vector<float> out(some * data_->query_floats(), NAN);
                 for (unsigned s = 0; s < cache_->shards(); ++s)
@@ -164,7 +178,7 @@ template <class Cache> class reader {
             before(l);
             std::vector<float> out(data_->query_floats(), NAN);
             for (unsigned s = 0; s < cache_->shards(); ++s)
-                require_ok(cache_->attend(seq_, l, data_->input(l, tokens_), out, s));
+                require_ok(cache_->attend(seq_, l, input(l, tokens_, 1), out, s));
             compare(l, tokens_, out.data());
             outputs_.insert(outputs_.end(), out.begin(), out.end());
         }
@@ -174,8 +188,25 @@ template <class Cache> class reader {
         for (std::size_t i = 0; i < n; ++i) step([](std::size_t) {});
     }
 
+    /// Several tokens in one call per layer: a draft.
+    void draft(std::size_t n) {
+        for (std::size_t l = 0; l < layers(); ++l) {
+            std::vector<float> out(n * data_->query_floats(), NAN);
+            for (unsigned s = 0; s < cache_->shards(); ++s)
+                require_ok(cache_->attend(seq_, l, input(l, tokens_, n), out, s));
+            for (std::size_t t = 0; t < n; ++t) compare(l, tokens_ + t, &out[t * data_->query_floats()]);
+            outputs_.insert(outputs_.end(), out.begin(), out.end());
+        }
+        tokens_ += n;
+    }
+
     /// For tests that call the manager themselves.
-    void advance() { ++tokens_; }
+    void advance(std::size_t n = 1) { tokens_ += n; }
+    [[nodiscard]] kvtl::layer_input input(std::size_t layer, std::size_t first, std::size_t n) const {
+        auto in = data_->input(layer, first, n);
+        in.sink_logits = reference_->sinks();
+        return in;
+    }
     void compare(std::size_t layer, std::size_t token, const float* out) {
         if (every_ == 0 || token % every_ != 0) return;
         const auto& dense = reference_->attention(layer, token);

@@ -112,19 +112,23 @@ template <class A, class B> double l2sq(const A* a, const B* b, std::size_t n) {
 }
 
 /// Softmax attention of one query over all rows: out[d] = sum_i softmax(scale q.k_i + log_weight_i) v_i[d].
-/// `log_weight` may be null; -inf leaves a row out; with no row left the result is zero.
+/// `log_weight` may be null; -inf leaves a row out; with no row left the result is zero. cap > 0: logits are
+/// cap tanh(logit / cap) before log_weight. `sink`: a logit without a value.
 template <class EK, class EV>
 std::vector<double> attend(const float* q, double scale, kvtl::rows_view<EK> k, kvtl::rows_view<EV> v,
-                           const float* log_weight = nullptr) {
+                           const float* log_weight = nullptr, double cap = 0,
+                           double sink = -std::numeric_limits<double>::infinity()) {
     std::vector<double> logit(k.count);
-    double largest = -std::numeric_limits<double>::infinity();
+    double largest = sink;
     for (std::size_t i = 0; i < k.count; ++i) {
-        logit[i] = scale * dot(q, k.row(i), k.dim) + (log_weight != nullptr ? value(log_weight[i]) : 0.0);
+        logit[i] = scale * dot(q, k.row(i), k.dim);
+        if (cap > 0) logit[i] = cap * std::tanh(logit[i] / cap);
+        if (log_weight != nullptr) logit[i] += value(log_weight[i]);
         largest = std::max(largest, logit[i]);
     }
     std::vector<double> out(v.dim, 0.0);
     if (!(largest > -std::numeric_limits<double>::infinity())) return out;
-    double sum = 0;
+    double sum = std::exp(sink - largest);
     for (std::size_t i = 0; i < k.count; ++i) {
         const double weight = std::exp(logit[i] - largest);
         sum += weight;

@@ -59,6 +59,7 @@ template <class Preset> class preset_cache final : public kv_cache {
     [[nodiscard, gnu::cold]] static kvtl::result<std::unique_ptr<kv_cache>> open(const cache_options& o) {
         typename manager::config c;
         c.shape = o.shape;
+        c.attention = o.attention;
         c.max_tokens = o.max_tokens;
         c.max_sequences = o.max_sequences;
         c.memory_bytes = o.memory_bytes;
@@ -141,6 +142,14 @@ template <class Preset> class preset_cache final : public kv_cache {
     }
     kvtl::status rewind(kvtl::sequence_id seq, std::size_t n) noexcept override {
         return manager_.rewind(seq, n);
+    }
+    kvtl::status forward(std::span<const kvtl::batch_part> parts, std::uint32_t layer,
+                         const kvtl::layer_input& in, std::span<float> out,
+                         unsigned shard) noexcept override {
+        return manager_.forward(parts, layer, in, out, shard);
+    }
+    kvtl::status rewind_to(kvtl::sequence_id seq, std::size_t tokens) noexcept override {
+        return manager_.rewind_to(seq, tokens);
     }
     kvtl::status end(kvtl::sequence_id seq) noexcept override { return manager_.end(seq); }
 

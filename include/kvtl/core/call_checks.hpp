@@ -106,20 +106,39 @@ template <element E> struct call_checks {
         if (status s = floats<E>(call, "v", in.v, tokens * key_floats); !s) return s;
         if (!out.empty() || !in.q.empty())
             if (status s = floats(call, "q", in.q, tokens * query_floats); !s) return s;
+        if (!in.sink_logits.empty())
+            if (status s = floats(call, "sink_logits", in.sink_logits, query_heads); !s) return s;
         if (!out.empty() && out.size() != tokens * query_floats)
             return status::failure(errc::invalid_argument, "%s: out has %zu floats; valid: %zu", call,
                                    out.size(), tokens * query_floats);
         return {};
     }
     /// Of attend(): `out` and, where it is asked for, `lse` have their sizes.
-    [[nodiscard]] status outputs(const char* call, const layer_input& in,
-                                 std::span<float> out) const noexcept {
+    [[nodiscard]] status outputs(const char* call, const layer_input& in, std::span<float> out,
+                                 std::size_t tokens) const noexcept {
         if (out.empty())
             return status::failure(errc::invalid_argument, "%s: out is empty; valid: %zu floats", call,
                                    query_floats);
-        if (!in.lse.empty() && in.lse.size() != query_heads)
-            return status::failure(errc::invalid_argument, "%s: lse has %zu floats; valid: %u", call,
-                                   in.lse.size(), query_heads);
+        if (!in.lse.empty() && in.lse.size() != tokens * query_heads)
+            return status::failure(errc::invalid_argument, "%s: lse has %zu floats; valid: %zu", call,
+                                   in.lse.size(), tokens * query_heads);
+        return {};
+    }
+    /// The rows of a batch's parts are those of its input.
+    [[nodiscard]] status batch(const char* call, std::span<const batch_part> parts,
+                               const layer_input& in) const noexcept {
+        std::size_t tokens = 0;
+        for (const batch_part& p : parts) {
+            if (p.tokens == 0)
+                return status::failure(errc::invalid_argument, "%s: a part has 0 tokens; valid: 1 and more",
+                                       call);
+            tokens += p.tokens;
+        }
+        if (parts.empty() || in.k.size() != tokens * key_floats)
+            return status::failure(errc::invalid_argument,
+                                   "%s: k has %zu floats and %zu parts with %zu tokens; valid: one part and "
+                                   "more, and kv_heads * head_dim = %zu floats for each token",
+                                   call, in.k.size(), parts.size(), tokens, key_floats);
         return {};
     }
     [[nodiscard]] status room(const char* call, std::size_t have, std::size_t more) const noexcept {

@@ -149,6 +149,7 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
         if (!read) return read.error();
         view = *read;
     }
+    for (std::uint32_t s = 0; s < shards; ++s) made->shards[s].init_sliding(a.sliding, p, s, carve);
     if constexpr (types::drops) {
         const std::span<std::byte> rows = made->memory.memory().subspan(a.fixed_bytes, a.row_bytes());
         const std::size_t blocks = a.rows.pool_bytes() / shards;

@@ -44,6 +44,8 @@ template <class Preset, class Manager> class refused_cache {
     status end(sequence_id) noexcept;
     status prefill(sequence_id, std::size_t, const layer_input&, std::span<float>, unsigned = 0) noexcept;
     status attend(sequence_id, std::size_t, const layer_input&, std::span<float>, unsigned = 0) noexcept;
+    status forward(std::span<const batch_part>, std::size_t, const layer_input&, std::span<float>,
+                   unsigned = 0) noexcept;
     status append(sequence_id, std::size_t, const layer_input&, unsigned = 0) noexcept;
     status prefetch(sequence_id, std::size_t, std::span<const float>, unsigned = 0) noexcept;
     template <class Visit>
@@ -51,6 +53,7 @@ template <class Preset, class Manager> class refused_cache {
         return {}; // a body, as a visitor may be of a local type
     }
     status rewind(sequence_id, std::size_t) noexcept;
+    status rewind_to(sequence_id, std::size_t) noexcept;
     status retry_writes(sequence_id) noexcept;
     [[nodiscard]] statistics stats() const noexcept;
     [[nodiscard]] unsigned shards() const noexcept;

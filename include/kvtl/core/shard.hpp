@@ -7,6 +7,9 @@
 //           drops, stays in memory    prompt ─▶ retention ─▶ rows  ──▶ step, retention
 //           drops, then retrieves     prompt ─▶ retention ─▶ units ──▶ step
 //
+//         Layers whose attention slides (config.attention.windows) take no part in this: they keep the rows that
+//         their queries see. The others are numbered without them, here and in every policy.
+//
 //         In the third, a prompt waits in the rows of retention until what it keeps is settled, at a layer's
 //         last chunk or, under a late budget, when all layers have come; then it moves.
 // Errors: when a device fails while kept entries move, they wait in memory; the same prefill may be repeated.
@@ -16,6 +19,7 @@
 #include <kvtl/core/plan/size_rows.hpp>
 #include <kvtl/core/step/retention_stage.hpp>
 #include <kvtl/core/step/retrieval_stage.hpp>
+#include <kvtl/core/step/sliding_stage.hpp>
 
 #include <atomic>
 #include <cstddef>
@@ -45,6 +49,7 @@ template <class Types> class alignas(64) shard {
 
     [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                  std::uint32_t tokens, std::span<float> out, bool last) noexcept {
+        if (slides(layer)) return sliding_.prefill(slot, layer, in, tokens, out), status{};
         if constexpr (hands_over) {
             const std::uint32_t here = retrieval_.tokens(slot, layer);
             if (here == none) return {};
@@ -62,16 +67,19 @@ template <class Types> class alignas(64) shard {
             return retention_.prefill(slot, layer, in, tokens, out);
     }
     [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                std::span<float> out) noexcept {
+                                std::uint32_t tokens, std::span<float> out) noexcept {
+        if (slides(layer)) return sliding_.attend(slot, layer, in, tokens, out), status{};
         if (status s = check_moved("attend", slot, layer); !s) return s;
-        return decoder().attend(slot, layer, in, out);
+        return decoder().attend(slot, layer, in, tokens, out);
     }
     [[nodiscard]] status append(std::uint32_t slot, std::uint32_t layer, const layer_input& in) noexcept {
+        if (slides(layer)) return sliding_.append(slot, layer, in), status{};
         if (status s = check_moved("append", slot, layer); !s) return s;
         return decoder().append(slot, layer, in);
     }
     [[nodiscard]] status prefetch(std::uint32_t slot, std::uint32_t layer,
                                   std::span<const float> q) noexcept {
+        if (slides(layer)) return {};
         if (status s = check_moved("prefetch", slot, layer); !s) return s;
         if constexpr (types::retrieves)
             return retrieval_.prefetch(slot, layer, q);
@@ -80,6 +88,7 @@ template <class Types> class alignas(64) shard {
     }
     /// The prompt of a layer is complete, so that a token may come.
     [[nodiscard]] status ready(const char* call, std::uint32_t slot, std::uint32_t layer) noexcept {
+        if (slides(layer)) return {};
         if (status s = check_moved(call, slot, layer); !s) return s;
         return decoder().ready(call, slot, layer);
     }
@@ -87,6 +96,7 @@ template <class Types> class alignas(64) shard {
     template <class Visit>
     [[nodiscard]] status select(std::uint32_t slot, std::uint32_t layer, std::span<const float> q,
                                 Visit&& visit) noexcept {
+        if (slides(layer)) return sliding_.views(slot, layer, visit), status{};
         if (status s = check_moved("select", slot, layer); !s) return s;
         if constexpr (types::retrieves)
             if (status s = retrieval_.select(slot, layer, q); !s) return s;
@@ -96,10 +106,12 @@ template <class Types> class alignas(64) shard {
     }
 
     [[nodiscard]] status check_rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n) noexcept {
+        if (slides(layer)) return sliding_.check_rewind(slot, layer, n);
         if (status s = check_moved("rewind", slot, layer); !s) return s;
         return decoder().check_rewind(slot, layer, n);
     }
     void rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n) noexcept {
+        if (slides(layer)) return sliding_.rewind(slot, layer, n);
         decoder().rewind(slot, layer, n);
     }
     [[nodiscard]] status retry_writes(std::uint32_t slot) noexcept {
@@ -108,12 +120,14 @@ template <class Types> class alignas(64) shard {
         return {};
     }
     void end(std::uint32_t slot) noexcept {
+        sliding_.end(slot);
         if constexpr (types::drops) retention_.end(slot);
         if constexpr (types::retrieves) retrieval_.end(slot);
     }
 
     /// Kept entries of this layer's prompt are settled, but could not be moved to units so far.
     [[nodiscard]] bool waits(std::uint32_t slot, std::uint32_t layer) const noexcept {
+        if (slides(layer)) return false;
         if constexpr (hands_over)
             return retention_.holds(slot, layer) && !retention_.prompt_open(slot, layer) &&
                    retention_.settled(slot);
@@ -122,6 +136,7 @@ template <class Types> class alignas(64) shard {
     /// Tokens that a layer has seen, dropped and staged ones included; `none` when the shard has no lane of
     /// it.
     [[nodiscard]] std::uint32_t tokens(std::uint32_t slot, std::uint32_t layer) noexcept {
+        if (slides(layer)) return sliding_.tokens(slot, layer);
         if constexpr (hands_over)
             if (retention_.holds(slot, layer)) return retention_.tokens(slot, layer);
         return decoder().tokens(slot, layer);
@@ -132,9 +147,18 @@ template <class Types> class alignas(64) shard {
         if constexpr (hands_over)
             s.kept_entries = s.kept_bytes = 0; // those on their way are none that decode has
         if constexpr (types::retrieves) s += retrieval_.stats();
+        s += sliding_.stats();
         return s;
     }
 
+    /// The part of a plan that layers with sliding attention make. Carves the places too.
+    [[gnu::cold]] void init_sliding(const sliding_plan& s, const cache_plan& p, std::uint32_t index,
+                                    carver& c) noexcept {
+        if (s.layers.empty()) return;
+        places_ = c.take<layer_place>(s.places.size());
+        std::copy(s.places.begin(), s.places.end(), places_.begin());
+        sliding_.init(s, p, index, c);
+    }
     // Its parts, for the manager that sets them up and for tests of invariants.
     [[nodiscard]] retention& kept() noexcept { return retention_; }
     [[nodiscard]] retrieval& retrieved() noexcept { return retrieval_; }
@@ -196,8 +220,18 @@ template <class Types> class alignas(64) shard {
         return {};
     }
 
+    /// True for a layer that slides. `layer` becomes its number among its kind.
+    [[nodiscard]] bool slides(std::uint32_t& layer) const noexcept {
+        if (places_.empty()) return false;
+        const layer_place at = places_[layer];
+        layer = at.index;
+        return at.slides;
+    }
+
     retention retention_;
     retrieval retrieval_;
+    sliding_stage<types> sliding_;
+    std::span<layer_place> places_; ///< per layer of the model; empty where none slides
 };
 
 }} // namespace kvtl::v0

@@ -38,7 +38,7 @@ struct centroid_spread {
     template <class Geometry> class state {
       public:
         state() = default;
-        state(const config&, const Geometry&) noexcept {}
+        state(const config&, const Geometry& g) noexcept : scale_(g.logit_scale()) {}
         [[nodiscard]] static std::size_t bytes_per_unit() noexcept { return 0; } // beyond the shared means
 
         /// out: (queries, U). q: (queries, u.dim).
@@ -47,16 +47,16 @@ struct centroid_spread {
             simd::dot_group(q, queries, u.dim, rows_view<float>{u.mean, u.count, u.dim, u.stride}, out.data(),
                             u.count);
             if (u.unit == nullptr) return;
-            const auto dim = static_cast<float>(u.dim);
-            const float twice = 2.0F * std::sqrt(dim);
             constexpr std::uint32_t block = 64;
-            float spread[block]; // of the keys: the root of their mean squared distance to the mean, over D
+            float spread
+                [block]; // of logits of a query of length 1: of the keys, in every direction, times the scale
             float bend[block];
             for (std::uint32_t first = 0; first < u.count; first += block) {
                 const std::uint32_t n = std::min(block, u.count - first);
                 for (std::uint32_t i = 0; i < n; ++i) {
                     const unit_record& unit = u.unit[first + i];
-                    spread[i] = std::sqrt(unit.m2 / static_cast<float>(std::max(1U, unit.entries))) / dim;
+                    spread[i] =
+                        scale_ * std::sqrt(unit.m2 / static_cast<float>(std::max(1U, unit.entries) * u.dim));
                     bend[i] = detail::spread_bend(unit.entries);
                 }
                 for (std::uint32_t g = 0; g < queries; ++g) {
@@ -64,10 +64,13 @@ struct centroid_spread {
                     const float length = std::sqrt(simd::dot(query, query, u.dim));
                     float* score = &out[std::size_t{g} * u.count + first];
                     for (std::uint32_t i = 0; i < n; ++i)
-                        score[i] += twice * detail::spread_gain(length * spread[i], bend[i]);
+                        score[i] += 2.0F / scale_ * detail::spread_gain(length * spread[i], bend[i]);
                 }
             }
         }
+
+      private:
+        float scale_ = 1;
     };
 };
 

@@ -94,7 +94,7 @@ template <estimate_options Options> struct unit_estimate {
             x.length = rest.data();
             for (std::uint32_t g = 0; g < in.group; ++g) {
                 const float* q = in.q + std::size_t{g} * dim;
-                x.length[g] = in.scale * std::sqrt(simd::dot(q, q, dim));
+                x.length[g] = in.logits.scale * std::sqrt(simd::dot(q, q, dim));
             }
             if constexpr (Options.pooled) pool_values(in, x.pooled);
             const std::span<float> score = rest.subspan(in.group);
@@ -192,7 +192,7 @@ template <estimate_options Options> struct unit_estimate {
             const rows_view<float> values = Options.pooled ? rows_view<float>{x.pooled, x.count, dim, 0}
                                                            : rows_view<float>{x.value, x.count, dim, dim};
             if (!Options.spread && nobody_attended(in, x)) {
-                simd::attend_rows(in.q, dim, in.scale, keys, values, x.log_entries.data(), into, in.attend);
+                simd::attend_rows(in.q, dim, in.logits, keys, values, x.log_entries.data(), into, in.attend);
             } else {
                 std::array<float, block> weight{};
                 for (std::uint32_t g = 0; g < in.group; ++g) {
@@ -202,7 +202,7 @@ template <estimate_options Options> struct unit_estimate {
                         if constexpr (Options.spread)
                             weight[i] += detail::spread_gain(x.length[g] * x.deviation[i], x.bend[i]);
                     }
-                    simd::attend_rows(in.q, dim, in.scale, keys, values, weight.data(), into, in.attend,
+                    simd::attend_rows(in.q, dim, in.logits, keys, values, weight.data(), into, in.attend,
                                       std::uint64_t{1} << g);
                 }
             }

@@ -1,7 +1,7 @@
 // Selector: every unit whose speculated logit is within alpha of the best one (InfiniGen), best first,
 // as far as the budget goes.
 //
-//   n = number of units with score / sqrt(D) > max - alpha
+//   n = number of units with logit_scale * score > max - alpha
 //
 // A head whose attention is spread takes many units, a peaked one few. The paper gives all heads of a layer
 // the same n, the mean of their counts; here every lane keeps its own.
@@ -37,8 +37,7 @@ template <class Reduce, query Source = query::current> struct max_minus_alpha {
       public:
         state() = default;
         state(const config& c, const Geometry& g) noexcept
-            : below_(c.alpha * std::sqrt(static_cast<float>(g.head_dim())) *
-                     static_cast<float>(c.heads != 0 ? c.heads : g.kv_heads())) {}
+            : below_(c.alpha / g.logit_scale() * static_cast<float>(c.heads != 0 ? c.heads : g.kv_heads())) {}
 
         [[nodiscard]] std::uint32_t choose(const choice_input& in,
                                            std::span<chosen_unit> out) const noexcept {

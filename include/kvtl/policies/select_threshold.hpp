@@ -2,7 +2,7 @@
 // best first, as far as the budget goes.
 //
 //   share(unit i) = exp(s_i) / sum over units j of N_j exp(s_j) > threshold
-//   s = score / sqrt(D), N: entries
+//   s = logit_scale * score, N: entries
 //
 // The share is that of one entry at the unit's centroid, so small units are not held against large ones;
 // one threshold for all layers and heads lets those with spread attention take more. The paper calibrates
@@ -42,8 +42,7 @@ template <class Reduce, query Source = query::current> struct threshold {
       public:
         state() = default;
         state(const config& c, const Geometry& g) noexcept
-            : scale_(1.0F / (std::sqrt(static_cast<float>(g.head_dim())) *
-                             static_cast<float>(c.heads != 0 ? c.heads : g.kv_heads()))),
+            : scale_(g.logit_scale() / static_cast<float>(c.heads != 0 ? c.heads : g.kv_heads())),
               log_share_(std::log(c.share)) {}
 
         [[nodiscard]] std::uint32_t choose(const choice_input& in,

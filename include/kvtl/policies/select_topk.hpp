@@ -33,7 +33,7 @@ struct group_mean {
     static constexpr bool linear = true; ///< average the queries first, score once
     /// For an index that is not linear in the query: the mean of the scores.
     static void apply(std::span<float> scores, std::uint32_t queries, std::uint32_t units,
-                      std::uint32_t = 1) noexcept {
+                      float = 1) noexcept {
         for (std::uint32_t g = 1; g < queries; ++g)
             simd::add(&scores[std::size_t{g} * units], scores.data(), units);
         simd::scale(1.0F / static_cast<float>(queries), scores.data(), units);
@@ -42,9 +42,9 @@ struct group_mean {
 
 struct group_max {
     static constexpr bool linear = false;
-    /// scores: (queries, units) -> first row becomes the reduced scores. `dim`: D, for logits.
+    /// scores: (queries, units) -> first row becomes the reduced scores. `scale`: of logits.
     static void apply(std::span<float> scores, std::uint32_t queries, std::uint32_t units,
-                      std::uint32_t = 1) noexcept {
+                      float = 1) noexcept {
         for (std::uint32_t g = 1; g < queries; ++g)
             for (std::uint32_t u = 0; u < units; ++u)
                 scores[u] = std::max(scores[u], scores[std::size_t{g} * units + u]);
@@ -52,10 +52,9 @@ struct group_max {
 };
 
 namespace detail {
-/// A row becomes a distribution except for a factor, which is returned: exp(score / sqrt(D)) is 1 / factor
+/// A row becomes a distribution except for a factor, which is returned: exp(scale * score) is 1 / factor
 /// too large.
-[[nodiscard]] inline float softmax_row(float* row, std::uint32_t n, std::uint32_t dim) noexcept {
-    const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
+[[nodiscard]] inline float softmax_row(float* row, std::uint32_t n, float scale) noexcept {
     return 1.0F / simd::exp_shifted_sum(row, n, simd::max_of(row, n), scale);
 }
 } // namespace detail
@@ -63,11 +62,11 @@ namespace detail {
 struct softmax_sum {
     static constexpr bool linear = false;
     static void apply(std::span<float> scores, std::uint32_t queries, std::uint32_t units,
-                      std::uint32_t dim) noexcept {
-        simd::scale(detail::softmax_row(scores.data(), units, dim), scores.data(), units);
+                      float scale) noexcept {
+        simd::scale(detail::softmax_row(scores.data(), units, scale), scores.data(), units);
         for (std::uint32_t g = 1; g < queries; ++g) {
             float* row = &scores[std::size_t{g} * units];
-            simd::axpy(detail::softmax_row(row, units, dim), row, scores.data(), units);
+            simd::axpy(detail::softmax_row(row, units, scale), row, scores.data(), units);
         }
     }
 };
@@ -75,10 +74,10 @@ struct softmax_sum {
 struct softmax_max {
     static constexpr bool linear = false;
     static void apply(std::span<float> scores, std::uint32_t queries, std::uint32_t units,
-                      std::uint32_t dim) noexcept {
+                      float scale) noexcept {
         for (std::uint32_t g = 0; g < queries; ++g) {
             float* row = &scores[std::size_t{g} * units];
-            simd::scale(detail::softmax_row(row, units, dim), row, units);
+            simd::scale(detail::softmax_row(row, units, scale), row, units);
         }
         group_max::apply(scores, queries, units);
     }

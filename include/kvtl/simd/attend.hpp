@@ -5,7 +5,7 @@
 //         once for the whole group, and the block stays in the L1 cache between its two uses.
 // Shapes: q (G,D) f32; keys, values (N,D) of E; log_weight (N) or null; state: partial of (G,D).
 // Cost:   4 G D flops per row; for small G the bandwidth of the rows is the limit. Nothing allocates.
-// Limits: scale > 0; keys and values finite, those of absent rows (log_weight = -inf) too. Any N and D,
+// Limits: rule.scale > 0; keys and values finite, those of absent rows (log_weight = -inf) too. Any N and D,
 //         G <= 64.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -50,8 +50,8 @@ inline constexpr std::size_t sum_registers =
 /// Turns a block's inner products into weights, in place, and brings one query's max, sum and acc up to date
 /// with them. `s` has room for attend_block floats.
 template <class Arch>
-void weigh(float* s, std::size_t n, float scale, const float* log_weight, float& max, float& sum, float* acc,
-           std::size_t dim) noexcept {
+void weigh(float* s, std::size_t n, const logit_rule& rule, const float* log_weight, float& max, float& sum,
+           float* acc, std::size_t dim) noexcept {
     using F = floats<Arch>;
     constexpr std::size_t lane_count = floats_per_register<Arch>;
     constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -63,7 +63,10 @@ void weigh(float* s, std::size_t n, float scale, const float* log_weight, float&
         F bias(0.0F);
         if (log_weight != nullptr)
             bias = i + lane_count <= n ? load<Arch>(log_weight + i) : load_part<Arch>(log_weight + i, n - i);
-        const F logit = fma<Arch>(load<Arch>(s + i), F(scale), bias);
+        F logit = fma<Arch>(load<Arch>(s + i), F(rule.scale), rule.cap > 0 ? F(0.0F) : bias);
+        if (rule.cap > 0) // what is behind the block stays -inf
+            logit = xsimd::select(logit > F(-infinity), kvtl::detail::capped<Arch>(logit, rule.cap) + bias,
+                                  logit);
         largest = xsimd::max(largest, logit);
         store<Arch>(s + i, logit);
     }
@@ -172,10 +175,10 @@ inline void accumulate_rows(const float* weight, std::size_t group, rows_view<E>
 ///   accumulate(first, n, count, s, acc)  acc (count, D) += weighted values
 /// Always inlined, as what leads to a block is: rows in memory come 16 at a time, and a call costs as much as a row.
 template <class Arch = default_arch, class Score, class Accumulate>
-[[gnu::always_inline]] inline void attend_blocks(std::size_t rows, float scale, const float* log_weight,
-                                                 const partial& p, std::span<float> scratch,
-                                                 std::uint64_t queries, Score&& score,
-                                                 Accumulate&& accumulate) noexcept {
+[[gnu::always_inline]] inline void attend_blocks(std::size_t rows, const logit_rule& rule,
+                                                 const float* log_weight, const partial& p,
+                                                 std::span<float> scratch, std::uint64_t queries,
+                                                 Score&& score, Accumulate&& accumulate) noexcept {
     assert(scratch.size() >= attend_scratch_floats(p.group));
     if (p.group < 64) queries &= (std::uint64_t{1} << p.group) - 1;
 
@@ -191,7 +194,7 @@ template <class Arch = default_arch, class Score, class Accumulate>
             float* acc = p.acc + begin * p.dim;
             score(first, n, begin, count, s);
             for (std::size_t g = 0; g < count; ++g)
-                weigh<Arch>(s + g * attend_block, n, scale,
+                weigh<Arch>(s + g * attend_block, n, rule,
                             log_weight != nullptr ? log_weight + first : nullptr, p.max[begin + g],
                             p.sum[begin + g], acc + g * p.dim, p.dim);
             accumulate(first, n, count, s, acc);
@@ -201,12 +204,12 @@ template <class Arch = default_arch, class Score, class Accumulate>
 
 /// attend_blocks for plain rows; query g is at q + g * q_stride.
 template <class Arch = default_arch, element E>
-void attend_rows(const float* q, std::size_t q_stride, float scale, rows_view<E> keys, rows_view<E> values,
-                 const float* log_weight, const partial& p, std::span<float> scratch,
+void attend_rows(const float* q, std::size_t q_stride, const logit_rule& rule, rows_view<E> keys,
+                 rows_view<E> values, const float* log_weight, const partial& p, std::span<float> scratch,
                  std::uint64_t queries = all_queries) noexcept {
     assert(keys.count == values.count && keys.dim == p.dim && values.dim == p.dim);
     attend_blocks<Arch>(
-        keys.count, scale, log_weight, p, scratch, queries,
+        keys.count, rule, log_weight, p, scratch, queries,
         [&](std::size_t first, std::size_t n, std::size_t begin, std::size_t count, float* s) {
             score_rows<Arch>(q + begin * q_stride, count, q_stride, keys.slice(first, n), s, attend_block);
         },

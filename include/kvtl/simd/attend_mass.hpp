@@ -20,17 +20,17 @@ namespace kvtl { inline namespace v0 { namespace simd {
 /// attend_blocks (attend.hpp) for all queries, which leaves the logit of query g and row i at
 /// logit[g * logit_stride + i].
 template <class Arch = default_arch, class Score, class Accumulate>
-void attend_blocks_keeping_logits(std::size_t rows, float scale, const float* log_weight, const partial& p,
-                                  std::span<float> scratch, float* logit, std::size_t logit_stride,
-                                  Score&& score, Accumulate&& accumulate) noexcept {
+void attend_blocks_keeping_logits(std::size_t rows, const logit_rule& rule, const float* log_weight,
+                                  const partial& p, std::span<float> scratch, float* logit,
+                                  std::size_t logit_stride, Score&& score, Accumulate&& accumulate) noexcept {
     attend_blocks<Arch>(
-        rows, scale, log_weight, p, scratch, all_queries,
+        rows, rule, log_weight, p, scratch, all_queries,
         [&](std::size_t first, std::size_t n, std::size_t begin, std::size_t count, float* s) {
             score(first, n, begin, count, s);
             for (std::size_t g = 0; g < count; ++g) {
                 float* kept = logit + (begin + g) * logit_stride + first;
                 std::copy_n(s + g * attend_block, n, kept);
-                simd::scale<Arch>(scale, kept, n);
+                to_logits<Arch>(rule, kept, n);
                 if (log_weight != nullptr) simd::add<Arch>(log_weight + first, kept, n);
             }
         },
@@ -39,11 +39,12 @@ void attend_blocks_keeping_logits(std::size_t rows, float scale, const float* lo
 
 /// attend_blocks_keeping_logits for plain rows.
 template <class Arch = default_arch, element E>
-void attend_rows_keeping_logits(const float* q, std::size_t q_stride, float scale, rows_view<E> keys,
-                                rows_view<E> values, const float* log_weight, const partial& p,
-                                std::span<float> scratch, float* logit, std::size_t logit_stride) noexcept {
+void attend_rows_keeping_logits(const float* q, std::size_t q_stride, const logit_rule& rule,
+                                rows_view<E> keys, rows_view<E> values, const float* log_weight,
+                                const partial& p, std::span<float> scratch, float* logit,
+                                std::size_t logit_stride) noexcept {
     attend_blocks_keeping_logits<Arch>(
-        keys.count, scale, log_weight, p, scratch, logit, logit_stride,
+        keys.count, rule, log_weight, p, scratch, logit, logit_stride,
         [&](std::size_t first, std::size_t n, std::size_t begin, std::size_t count, float* s) {
             score_rows<Arch>(q + begin * q_stride, count, q_stride, keys.slice(first, n), s, attend_block);
         },

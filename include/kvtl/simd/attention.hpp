@@ -20,6 +20,18 @@
 
 namespace kvtl { inline namespace v0 {
 
+/// How the inner product x of a query and a key becomes a logit: scale * x, or cap * tanh(scale * x / cap) where a
+/// model caps its logits (Gemma 2).
+struct logit_rule {
+    float scale = 1; ///< > 0
+    float cap = 0;   ///< 0: none
+
+    constexpr logit_rule() = default;
+    constexpr logit_rule(float s, float c = 0) noexcept : scale(s), cap(c) {}
+
+    friend constexpr bool operator==(const logit_rule&, const logit_rule&) noexcept = default;
+};
+
 /// A view of one query group's softmax state.
 struct partial {
     float* max = nullptr;    ///< (G) largest logit so far
@@ -71,7 +83,45 @@ void blend(float a, const float* x, float b, const float* y, float* out, std::si
     }
 }
 
+/// cap * tanh(x / cap) of a register; x = scale times an inner product. Within 1e-7 cap.
+template <class Arch>
+[[nodiscard, gnu::always_inline]] inline simd::floats<Arch> capped(simd::floats<Arch> x, float cap) noexcept {
+    using F = simd::floats<Arch>;
+    const F two_y =
+        xsimd::min(xsimd::max(x * F(2.0F / cap), F(-32.0F)), F(32.0F)); // beyond, tanh is 1 to the bit
+    return F(cap) - F(2.0F * cap) / (simd::exp<Arch>(two_y) + F(1.0F));
+}
+
 } // namespace detail
+
+/// n inner products become logits, in place. Nothing to do without a cap but to scale.
+template <class Arch = simd::default_arch>
+void to_logits(const logit_rule& rule, float* s, std::size_t n) noexcept {
+    using F = simd::floats<Arch>;
+    constexpr std::size_t lane_count = simd::floats_per_register<Arch>;
+    const auto map = [&](F x) {
+        const F logit = x * F(rule.scale);
+        return rule.cap > 0 ? detail::capped<Arch>(logit, rule.cap) : logit;
+    };
+    std::size_t i = 0;
+    for (; i + lane_count <= n; i += lane_count) simd::store<Arch>(s + i, map(simd::load<Arch>(s + i)));
+    if (i < n) simd::store_part<Arch>(s + i, map(simd::load_part<Arch>(s + i, n - i)), n - i);
+}
+
+/// A logit per query that joins the softmax with no value of its own (gpt-oss): what it takes is lost to the entries.
+/// logit: (G), -inf for none. After that, lse and mass() count it too.
+template <class Arch = simd::default_arch>
+void add_sink_logits(const partial& p, const float* logit) noexcept {
+    for (std::uint32_t g = 0; g < p.group; ++g) {
+        const float largest = std::max(p.max[g], logit[g]);
+        if (!(largest > -std::numeric_limits<float>::infinity())) continue;
+        const float shrink = p.sum[g] > 0.0F ? detail::exp_shifted<Arch>(p.max[g], largest) : 0.0F;
+        float* acc = p.acc + std::size_t{g} * p.dim;
+        detail::blend<Arch>(shrink, acc, 0.0F, acc, acc, p.dim);
+        p.sum[g] = p.sum[g] * shrink + detail::exp_shifted<Arch>(logit[g], largest);
+        p.max[g] = largest;
+    }
+}
 
 /// Adds the entries that `from` saw to `into`. Both have one shape; an empty side changes nothing.
 template <class Arch = simd::default_arch> void merge(const partial& into, const partial& from) noexcept {

@@ -1,13 +1,13 @@
 // Exact causal attention of a prefill chunk, for one KV head.
 //
-// What:   query t of the chunk (G heads) sees keys 0 .. first + t. The T * G query rows are taken 64 at a
+// What:   query t of the chunk (G heads) sees keys 0 .. first + t, or the last `reach` of these. The T * G query rows are taken 64 at a
 //         time, the keys in blocks of 64 at fixed places; only one 64 x 64 tile of logits exists at any time.
 //         Query rows lie across the lanes, so that the maximum and the sum of a row need no operation
 //         between lanes.
 // Shapes: q, out (T, G, D) f32, G * D numbers together and a stride from t to t; keys, values
 //         (>= first + T, D) of E.
 // Cost:   4 D flops per visible pair of query row and key, near the peak of a core. Scratch: 81 KiB at D
-// = 64. Limits: scale > 0, everything finite, any D, G >= 1. A query's result has the same bits however the
+// = 64. Limits: rule.scale > 0, everything finite, any D, G >= 1. A query's result has the same bits however the
 // prompt
 //         is cut into chunks: no step mixes query rows, key blocks lie at absolute positions, and what
 //         follows the last visible key only adds exact zeros.
@@ -17,6 +17,7 @@
 #pragma once
 
 #include <kvtl/simd/arch.hpp>
+#include <kvtl/simd/attention.hpp>
 #include <kvtl/simd/convert.hpp>
 #include <kvtl/simd/unroll.hpp>
 #include <kvtl/views.hpp>
@@ -31,6 +32,9 @@
 
 namespace kvtl { inline namespace v0 { namespace simd {
 
+/// A query sees all that came before it.
+inline constexpr std::size_t no_reach = std::numeric_limits<std::size_t>::max();
+
 /// Query rows of a tile, and keys of a block.
 inline constexpr std::size_t causal_tile = 64;
 
@@ -42,7 +46,7 @@ inline constexpr std::size_t causal_tile = 64;
 
 /// Floats of scratch that attend_causal needs, wherever it begins.
 [[nodiscard]] constexpr std::size_t causal_scratch_floats(std::size_t dim) noexcept {
-    return causal_tile * (4 * causal_padded(dim) + causal_tile + 4) + 15;
+    return causal_tile * (4 * causal_padded(dim) + causal_tile + 5) + 15;
 }
 
 /// The memory of a tile of query rows and a block of keys; P is the padded D.
@@ -55,14 +59,15 @@ struct causal_buffers {
     float* max;     ///< (64) largest logit of each query row
     float* sum;     ///< (64) sum of its weights
     float* shrink;  ///< (64) what the last block's maximum makes of its sum and acc
-    float* visible; ///< (64) how many keys of the block it sees
+    float* visible; ///< (64) it sees keys of the block up to this one
+    float* hidden;  ///< (64) and from this one on
 
     /// Everything starts on a cache line: registers that straddle two cost a third of the speed.
     causal_buffers(float* memory, std::size_t padded) noexcept
         : qt(memory + (64 - reinterpret_cast<std::uintptr_t>(memory) % 64) % 64 / sizeof(float)),
           k(qt + causal_tile * padded), v(k + causal_tile * padded), acc(v + causal_tile * padded),
           s(acc + causal_tile * padded), max(s + causal_tile * causal_tile), sum(max + causal_tile),
-          shrink(sum + causal_tile), visible(shrink + causal_tile) {}
+          shrink(sum + causal_tile), visible(shrink + causal_tile), hidden(visible + causal_tile) {}
 };
 
 /// Both products keep 4 rows by this many registers of sums. 16 sums hide the latency of a multiply-add, but
@@ -104,28 +109,31 @@ void causal_logits(const causal_buffers& b, std::size_t rows, std::size_t keys, 
 
 /// Logits to weights in place, with max, sum and shrink of the query rows brought up to date.
 template <class Arch>
-void causal_weights(const causal_buffers& b, std::size_t rows, std::size_t keys) noexcept {
+void causal_weights(const causal_buffers& b, std::size_t rows, std::size_t keys, float cap) noexcept {
     using F = floats<Arch>;
-    const F hidden(-std::numeric_limits<float>::infinity());
+    const F nothing(-std::numeric_limits<float>::infinity());
     for (std::size_t first = 0; first < rows; first += floats_per_register<Arch>) {
         float* s = b.s + first;
-        const F visible = load<Arch>(b.visible + first);
+        const F visible = load<Arch>(b.visible + first), hidden = load<Arch>(b.hidden + first);
         const F old_max = load<Arch>(b.max + first);
         F max = old_max;
         for (std::size_t key = 0; key < keys; ++key) {
-            const auto seen = F(static_cast<float>(key)) < visible;
-            const F logit = xsimd::select(seen, load<Arch>(s + key * causal_tile), hidden);
+            const F number(static_cast<float>(key));
+            F logit = load<Arch>(s + key * causal_tile);
+            if (cap > 0) logit = kvtl::detail::capped<Arch>(logit, cap);
+            logit = xsimd::select((number < visible) & (number >= hidden), logit, nothing);
             max = xsimd::max(max, logit);
             store<Arch>(s + key * causal_tile, logit);
         }
-        // Finite from the first block on, because every query sees key 0: no -inf - -inf here.
+        // A query that slides may have seen nothing yet: -inf - -inf would be no number.
+        const F shift = xsimd::select(max > nothing, max, F(0.0F));
         F sum(0.0F);
         for (std::size_t key = 0; key < keys; ++key) {
-            const F weight = exp<Arch>(load<Arch>(s + key * causal_tile) - max);
+            const F weight = exp<Arch>(load<Arch>(s + key * causal_tile) - shift);
             sum = sum + weight;
             store<Arch>(s + key * causal_tile, weight);
         }
-        const F shrink = exp<Arch>(old_max - max); // exactly 1 where the maximum stays
+        const F shrink = exp<Arch>(old_max - shift); // exactly 1 where the maximum stays
         store<Arch>(b.max + first, max);
         store<Arch>(b.sum + first, fma<Arch>(load<Arch>(b.sum + first), shrink, sum));
         store<Arch>(b.shrink + first, shrink);
@@ -163,9 +171,10 @@ void causal_values(const causal_buffers& b, std::size_t rows, std::size_t keys, 
 
 /// One tile of query rows against one block of keys.
 template <class Arch>
-void causal_block(const causal_buffers& b, std::size_t rows, std::size_t keys, std::size_t padded) noexcept {
+void causal_block(const causal_buffers& b, std::size_t rows, std::size_t keys, std::size_t padded,
+                  float cap) noexcept {
     causal_logits<Arch>(b, rows, keys, padded);
-    causal_weights<Arch>(b, rows, keys);
+    causal_weights<Arch>(b, rows, keys, cap);
     std::size_t first = 0;
     constexpr std::size_t width = causal_width<Arch>;
     for (; first + width * floats_per_register<Arch> <= padded; first += width * floats_per_register<Arch>)
@@ -176,11 +185,12 @@ void causal_block(const causal_buffers& b, std::size_t rows, std::size_t keys, s
 
 /// out[t][g] = attention of query (t, g) at q + t * q_row_stride + g * D over keys 0 .. first + t, for t <
 /// queries. `first` is the number of keys that precede the chunk; `out` is laid out like q with its own
-/// stride.
+/// stride. sink_logits: (G) as add_sink_logits (attention.hpp) takes them, or null.
 template <class Arch = default_arch, element E>
-void attend_causal(const float* q, std::size_t q_row_stride, std::size_t group, float scale,
+void attend_causal(const float* q, std::size_t q_row_stride, std::size_t group, const logit_rule& rule,
                    std::size_t queries, rows_view<E> keys, rows_view<E> values, std::size_t first, float* out,
-                   std::size_t out_row_stride, std::span<float> scratch) noexcept {
+                   std::size_t out_row_stride, std::span<float> scratch, std::size_t reach = no_reach,
+                   const float* sink_logits = nullptr) noexcept {
     const std::size_t dim = keys.dim;
     const std::size_t padded = causal_padded(dim);
     assert(keys.count >= first + queries && values.count >= first + queries && values.dim == dim);
@@ -197,14 +207,19 @@ void attend_causal(const float* q, std::size_t q_row_stride, std::size_t group, 
         };
         for (std::size_t row = 0; row < rows; ++row) {
             const float* from = q + offset(row, q_row_stride);
-            for (std::size_t d = 0; d < dim; ++d) b.qt[d * causal_tile + row] = from[d] * scale;
+            for (std::size_t d = 0; d < dim; ++d) b.qt[d * causal_tile + row] = from[d] * rule.scale;
         }
         std::fill_n(b.acc, causal_tile * padded, 0.0F);
         std::fill_n(b.sum, causal_tile, 0.0F);
         std::fill_n(b.max, causal_tile, -std::numeric_limits<float>::infinity());
 
         const std::size_t end = first + token(rows) + 1; // keys that the tile's last query sees
-        for (std::size_t block = 0; block < end; block += causal_tile) {
+        const auto hidden_from = [&](std::size_t row) {  // keys before the first that it sees
+            const std::size_t seen = first + token(row) + 1;
+            return seen > reach ? seen - reach : 0;
+        };
+        for (std::size_t block = hidden_from(0) / causal_tile * causal_tile; block < end;
+             block += causal_tile) {
             const std::size_t n = std::min(causal_tile, end - block);
             for (std::size_t i = 0; i < n; ++i) {
                 decode<Arch>(keys.row(block + i), b.k + i * padded, dim);
@@ -213,12 +228,19 @@ void attend_causal(const float* q, std::size_t q_row_stride, std::size_t group, 
             for (std::size_t row = 0; row < causal_tile; ++row) {
                 const std::size_t seen = first + token(row) + 1;
                 b.visible[row] = static_cast<float>(seen > block ? std::min(seen - block, causal_tile) : 0);
+                b.hidden[row] = static_cast<float>(std::max(hidden_from(row), block) - block);
             }
-            causal_block<Arch>(b, rows, n, padded);
+            causal_block<Arch>(b, rows, n, padded, rule.cap);
         }
         for (std::size_t row = 0; row < rows; ++row) {
             float* to = out + offset(row, out_row_stride);
-            const float share = 1.0F / b.sum[row];
+            float share = 1.0F / b.sum[row];
+            if (sink_logits != nullptr) {
+                const partial seen{b.max + row, b.sum + row, b.acc + row * padded, 1,
+                                   static_cast<std::uint32_t>(dim)};
+                add_sink_logits<Arch>(seen, sink_logits + (tile + row) % group);
+                share = 1.0F / b.sum[row];
+            }
             // Adding zero turns -0 into +0: behind the last visible key, 0 * v may have turned a -0 or not.
             for (std::size_t d = 0; d < dim; ++d) to[d] = b.acc[row * padded + d] * share + 0.0F;
         }

@@ -19,6 +19,7 @@
 
 #include <kvtl/element.hpp>
 #include <kvtl/signals.hpp>
+#include <kvtl/simd/attention.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/simd/softmax.hpp>
@@ -60,16 +61,16 @@ struct score_limits {
 /// One lane of a finished prompt.
 template <element E> struct prompt_lane {
     std::uint32_t layer = 0;
-    std::uint32_t head = 0;          ///< KV head, or query head where lanes are query heads
-    rows_view<E> keys, values;       ///< (T, D)
-    std::uint32_t sinks = 0;         ///< the first entries, pinned
-    std::uint32_t window = 0;        ///< the last entries, pinned
-    const float* queries = nullptr;  ///< (W, G, D): of the last W tokens, or what stands for later ones
-    std::size_t query_stride = 0;    ///< floats from one observed token to the next
-    std::uint32_t observed = 0;      ///< W
-    std::uint32_t group = 1;         ///< G
-    bool causal = true;              ///< observed queries see only what precedes them
-    float scale = 1.0F;              ///< of logits
+    std::uint32_t head = 0;         ///< KV head, or query head where lanes are query heads
+    rows_view<E> keys, values;      ///< (T, D)
+    std::uint32_t sinks = 0;        ///< the first entries, pinned
+    std::uint32_t window = 0;       ///< the last entries, pinned
+    const float* queries = nullptr; ///< (W, G, D): of the last W tokens, or what stands for later ones
+    std::size_t query_stride = 0;   ///< floats from one observed token to the next
+    std::uint32_t observed = 0;     ///< W
+    std::uint32_t group = 1;        ///< G
+    bool causal = true;             ///< observed queries see only what precedes them
+    logit_rule logit{};
     std::span<const float> value_l1; ///< (T) sum of |v| over all heads of the layer, where asked for
     std::span<float> logits;         ///< (G, T) scratch
     std::span<float> spare;          ///< (spare_rows, T) scratch of the policy
@@ -88,7 +89,7 @@ template <element E, class Take> void for_each_observed(const prompt_lane<E>& la
                         lane.logits.data(), tokens);
         for (std::uint32_t g = 0; g < lane.group; ++g) {
             const std::span<float> p = lane.logits.subspan(std::size_t{g} * tokens, seen);
-            simd::scale(lane.scale, p.data(), seen);
+            to_logits(lane.logit, p.data(), seen);
             const float sum = simd::exp_shifted_sum(p.data(), seen, simd::max_of(p.data(), seen));
             simd::scale(1.0F / sum, p.data(), seen);
             take(w, g, std::span<const float>(p));

@@ -13,6 +13,8 @@
 #include <kvtl/core/plan/config_checks.hpp>
 #include <kvtl/core/plan/size_rows.hpp>
 #include <kvtl/core/plan/size_units.hpp>
+#include <kvtl/core/plan/sliding_plan.hpp>
+#include <kvtl/core/step/sliding_stage.hpp>
 #include <kvtl/statistics.hpp>
 
 #include <algorithm>
@@ -31,6 +33,7 @@ template <class Preset, class Geometry> class planner {
 
     struct answer {
         cache_plan plan;
+        sliding_plan sliding;
         row_plan rows;
         memory_parts parts;
         std::size_t calibration_bytes = 0;
@@ -55,8 +58,19 @@ template <class Preset, class Geometry> class planner {
         answer a;
         a.calibration_bytes = (calibration_bytes + 63) / 64 * 64;
         cache_plan& p = a.plan;
-        p.model = {g.layers(), g.kv_heads(), g.group(), g.head_dim(),
-                   types::unit_of == granularity::layer ? g.kv_heads() : 1};
+        constexpr bool calibrated = contains(needed_signals<Preset>(), signal::calibration);
+        const auto max_tokens = static_cast<std::uint32_t>(c.max_tokens);
+        auto sliding = sliding_plan::make(
+            c.attention, g.layers(), max_tokens,
+            std::min(c.window_tokens == automatic ? 32 : c.window_tokens, max_tokens), calibrated);
+        if (!sliding) return sliding.error();
+        a.sliding = *std::move(sliding);
+        p.model = {g.layers() - static_cast<std::uint32_t>(a.sliding.layers.size()),
+                   g.kv_heads(),
+                   g.group(),
+                   g.head_dim(),
+                   types::unit_of == granularity::layer ? g.kv_heads() : 1,
+                   {g.logit_scale(), c.attention.softcap}};
         p.device_page = device_page;
         p.max_sequences = static_cast<std::uint32_t>(c.max_sequences);
         p.division.by_sequence = sequences_have_one_shard || c.divide == division::sequences;
@@ -141,11 +155,23 @@ template <class Preset, class Geometry> class planner {
         m.calibration = a.calibration_bytes;
         if constexpr (types::drops) a.rows.measure(c, blocks, m);
         if constexpr (types::retrieves) unit_sizes<types>::measure(a.plan, frames, a.page_bytes, m);
+        m.window += sliding_bytes(a);
         std::size_t lent = m.tails + m.frames;
         a.fixed_bytes = whole_pages(m.total() - lent) + (types::retrieves ? 4096 : 0);
         m.metadata += a.bytes() - m.total();
         static_cast<void>(c), static_cast<void>(blocks), static_cast<void>(frames);
         return a.bytes();
+    }
+
+    /// Of the rows of layers that slide, in all shards.
+    [[nodiscard, gnu::cold]] static std::size_t sliding_bytes(const answer& a) noexcept {
+        if (a.sliding.layers.empty()) return 0;
+        carver c;
+        for (std::uint32_t shard = 0; shard < a.plan.division.shards; ++shard) {
+            static_cast<void>(c.take<layer_place>(a.sliding.places.size()));
+            static_cast<void>(sliding_stage<types>::memory::take(c, a.sliding, a.plan, shard));
+        }
+        return c.used() + 64; // wherever it begins
     }
 
     /// As many blocks and frames as the bound allows.

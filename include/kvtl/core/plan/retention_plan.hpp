@@ -41,7 +41,8 @@ struct retention_plan {
     std::uint32_t blocks = 0;            ///< of a shard's pool
     std::uint32_t guaranteed_blocks = 0; ///< of a sequence in a shard
 
-    [[nodiscard]] float scale() const noexcept { return 1.0F / std::sqrt(static_cast<float>(dim)); }
+    logit_rule logits{};
+
     [[nodiscard]] std::size_t query_floats() const noexcept { return std::size_t{kv_heads} * group * dim; }
     [[nodiscard]] std::size_t key_floats() const noexcept { return std::size_t{kv_heads} * dim; }
 };

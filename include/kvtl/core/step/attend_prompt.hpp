@@ -22,13 +22,12 @@ void attend_prompt(const model_extents& m, std::uint32_t lane_in_layer, const la
                    std::uint32_t before, std::uint32_t tokens, const E* keys, const E* values,
                    std::span<float> out, std::span<float> scratch) noexcept {
     const std::size_t token = std::size_t{m.query_heads()} * m.dim, rows = std::size_t{before} + tokens;
-    const float scale = 1.0F / std::sqrt(static_cast<float>(m.dim));
     for (std::uint32_t h = 0; h < m.lane_heads; ++h) {
         const std::size_t offset = m.query_offset(lane_in_layer) + std::size_t{h} * m.group * m.dim;
-        simd::attend_causal(in.q.data() + offset, token, m.group, scale, tokens,
+        simd::attend_causal(in.q.data() + offset, token, m.group, m.logits, tokens,
                             rows_view<E>{keys + std::size_t{h} * m.dim, rows, m.dim, m.width()},
                             rows_view<E>{values + std::size_t{h} * m.dim, rows, m.dim, m.width()}, before,
-                            out.data() + offset, token, scratch);
+                            out.data() + offset, token, scratch, simd::no_reach, in.sinks_of(offset / m.dim));
     }
 }
 

@@ -17,7 +17,7 @@ namespace kvtl { inline namespace v0 {
 struct head_queries {
     const float* q = nullptr; ///< query g is at q + g * stride
     std::size_t stride = 0;
-    float scale = 1;
+    logit_rule logits{};
     std::uint32_t head = 0; ///< KV head of the lane
 };
 
@@ -30,14 +30,14 @@ template <class Codec> class record_attention {
     /// Adds the result to `p`; bit g of `queries` stands for query g.
     [[gnu::always_inline]] void attend(const float* log_weight, const partial& p, std::span<float> scratch,
                                        std::uint64_t queries = simd::all_queries) const noexcept {
-        simd::attend_blocks(keys_.count, q_.scale, log_weight, p, scratch, queries, score(),
+        simd::attend_blocks(keys_.count, q_.logits, log_weight, p, scratch, queries, score(),
                             accumulate(p.dim));
     }
     /// The same for all queries, leaving the logit of query g and entry i at logit[g * logit_stride + i].
     void attend_keeping_logits(const float* log_weight, const partial& p, std::span<float> scratch,
                                float* logit, std::size_t logit_stride) const noexcept {
-        simd::attend_blocks_keeping_logits(keys_.count, q_.scale, log_weight, p, scratch, logit, logit_stride,
-                                           score(), accumulate(p.dim));
+        simd::attend_blocks_keeping_logits(keys_.count, q_.logits, log_weight, p, scratch, logit,
+                                           logit_stride, score(), accumulate(p.dim));
     }
 
   private:

@@ -22,6 +22,7 @@ struct model_extents {
     std::uint32_t group = 0;      ///< G, query heads per KV head
     std::uint32_t dim = 0;        ///< D
     std::uint32_t lane_heads = 1; ///< KV heads per lane: 1, or all of them
+    logit_rule logits{};
 
     [[nodiscard]] std::uint32_t lanes() const noexcept { return kv_heads / lane_heads; }
     [[nodiscard]] std::uint32_t lane_queries() const noexcept { return lane_heads * group; }
@@ -197,8 +198,8 @@ template <class Types> class chooser {
     /// (group, n) scores of one KV head become one row.
     void reduce_queries(std::span<float> rows, std::uint32_t n) const noexcept {
         using reduction = typename selector::reduction;
-        if constexpr (requires { reduction::apply(rows, n, n, n); })
-            reduction::apply(rows, model_.group, n, model_.dim);
+        if constexpr (requires { reduction::apply(rows, n, n, 1.0F); })
+            reduction::apply(rows, model_.group, n, model_.logits.scale);
         else if constexpr (!per_query)
             reduction::apply(rows, model_.group, n);
     }

@@ -45,12 +45,8 @@ template <class Types> class decode_eviction {
             book_->lap(clock, book_->stats.phase_ns.append);
             if (!out.empty() || reads_mass) {
                 const std::size_t q = t * book_->plan.query_floats() + book_->query_offset(i);
-                attend_held(held, &in.q[q], i, token);
-                const partial p = seen();
-                if (!out.empty()) finish(p, &out[q], book_->plan.dim);
-                if (!in.lse.empty())
-                    for (std::uint32_t g = 0; g < p.group; ++g)
-                        in.lse[book_->query_offset(i) / book_->plan.dim + g] = p.max[g] + std::log(p.sum[g]);
+                attend_held(held, &in.q[q], i, token, in, t);
+                if (!out.empty()) finish(seen(), &out[q], book_->plan.dim);
                 const std::uint64_t bytes =
                     out.empty() ? 0 : std::uint64_t{held.size()} * book_->plan.record.entry();
                 book_->stats.chosen_bytes += bytes;
@@ -75,9 +71,10 @@ template <class Types> class decode_eviction {
     [[nodiscard]] partial seen() const noexcept {
         return partial_at(book_->memory.partial.data(), book_->plan.lane_group, book_->plan.dim);
     }
-    /// Attention of a lane's query group to all rows held; the result is seen(), and book_->mass_of(i) where
+    /// Attention of a lane's query group to all rows held; the result is seen(), book_->mass_of(i) and lse where
     /// asked for.
-    void attend_held(const rows& held, const float* q, std::uint32_t i, std::uint32_t token) noexcept {
+    void attend_held(const rows& held, const float* q, std::uint32_t i, std::uint32_t token,
+                     const layer_input& in, std::size_t t) noexcept {
         const partial p = seen();
         reset(p);
         const std::uint32_t n = held.size();
@@ -87,7 +84,7 @@ template <class Types> class decode_eviction {
                 [&](std::uint32_t first, const records_view& k, const records_view& v, const float* w) {
                     const float* log_weight = merges ? w : nullptr;
                     const record_attention piece(book_->codec,
-                                                 {query, book_->plan.dim, book_->plan.scale(), 0}, k, v);
+                                                 {query, book_->plan.dim, book_->plan.logits, 0}, k, v);
                     if constexpr (reads_mass)
                         piece.attend_keeping_logits(log_weight, p, book_->memory.attend,
                                                     &book_->memory.logits[first], n);
@@ -108,6 +105,12 @@ template <class Types> class decode_eviction {
         } else {
             attend(0, n, q);
         }
+        const std::size_t head = book_->query_offset(i) / book_->plan.dim;
+        if (!in.lse.empty())
+            for (std::uint32_t g = 0; g < p.group; ++g)
+                in.lse[t * book_->plan.query_floats() / book_->plan.dim + head + g] =
+                    p.max[g] + std::log(p.sum[g]);
+        if (const float* sinks = in.sinks_of(head)) add_sink_logits(p, sinks);
         if constexpr (reads_mass)
             simd::shares_of_softmax(book_->memory.logits.data(), n, n, p, book_->mass_of(i, n).data());
     }

@@ -160,9 +160,10 @@ template <class Types> class prompt_eviction {
                        std::span<float> out) noexcept {
         if (out.empty()) return;
         simd::attend_causal(in.q.data() + book_->query_offset(i), book_->plan.query_floats(),
-                            book_->plan.lane_group, book_->plan.scale(), tokens, work_keys(before + tokens),
+                            book_->plan.lane_group, book_->plan.logits, tokens, work_keys(before + tokens),
                             work_values(before + tokens), before, out.data() + book_->query_offset(i),
-                            book_->plan.query_floats(), book_->memory.causal);
+                            book_->plan.query_floats(), book_->memory.causal, simd::no_reach,
+                            in.sinks_of(book_->query_offset(i) / book_->plan.dim));
     }
     /// score_source::prompt: adds the attention that the chunk's queries pay to the lane's row of the board.
     void add_prompt_mass(std::uint32_t i, const layer_input& in, std::uint32_t before,
@@ -187,7 +188,7 @@ template <class Types> class prompt_eviction {
         p.sinks = std::min(total, book_->plan.sinks);
         p.window = std::min(total - p.sinks, book_->plan.window);
         p.group = book_->plan.lane_group;
-        p.scale = book_->plan.scale();
+        p.logit = book_->plan.logits;
         p.logits = book_->memory.logits;
         p.spare = book_->memory.spare;
         p.value_l1 = book_->memory.value_l1.first(score::reads_values ? total : 0);

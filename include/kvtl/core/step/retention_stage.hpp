@@ -75,15 +75,16 @@ template <class Types> class retention_stage {
     }
 
     [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                std::span<float> out) noexcept {
+                                std::uint32_t tokens, std::span<float> out) noexcept {
         if (book_.lanes_of(slot, layer).empty()) return {};
         if (status s = ready("attend", slot, layer); !s) return s;
-        if (status s = check_arrivals("attend", in, 1); !s) return s;
-        if (status s = book_.reserve(slot, book_.growth(slot, layer, 1), "attend", book::rows_for::decode);
+        if (status s = check_arrivals("attend", in, tokens); !s) return s;
+        if (status s =
+                book_.reserve(slot, book_.growth(slot, layer, tokens), "attend", book::rows_for::decode);
             !s)
             return s;
-        decode_.step(slot, layer, in, 0, out);
-        ++book_.stats.steps;
+        for (std::uint32_t t = 0; t < tokens; ++t) decode_.step(slot, layer, in, t, out);
+        book_.stats.steps += tokens;
         return {};
     }
 

@@ -36,7 +36,29 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         return lanes.empty() ? status{} : check_complete(lanes);
     }
     [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                std::span<float> out) noexcept {
+                                std::uint32_t tokens, std::span<float> out) noexcept {
+        if (tokens == 1 || lanes_of(slot, layer).empty()) return step(slot, layer, in, out);
+        if (!plan_.window_only && tokens > plan_.sizes.window) // a failed one gives up those before it
+            return status::failure(errc::invalid_argument,
+                                   "attend: k has %u tokens; valid: 1 to window_tokens = %u", tokens,
+                                   plan_.sizes.window);
+        const statistics before = stats_;
+        const std::size_t row = out.size() / tokens;
+        for (std::uint32_t t = 0; t < tokens; ++t) {
+            status done = step(slot, layer, in.rows(t, 1, tokens), out.subspan(t * row, row));
+            if (done.ok()) continue;
+            if (check_rewind(slot, layer, t).ok())
+                rewind(slot, layer, t);
+            else // before the window there is nothing to read, so that this cannot be
+                for (const lane_ref& ref : lanes_of(slot, layer)) store_.at(ref.id).state().cut_short = true;
+            stats_ = before;
+            return done;
+        }
+        return {};
+    }
+
+    [[nodiscard]] status step(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                              std::span<float> out) noexcept {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty()) return {};
         begin_call();
@@ -52,7 +74,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         const bool chosen = done.ok();
         if (chosen) {
             step_.force_full_buffers(lanes, plan_.buffer_limit);
-            done = step_.attend(lanes, in.q.data(), out, a != nullptr ? a->flight : none, in.lse);
+            done = step_.attend(lanes, in, out, a != nullptr ? a->flight : none);
         }
         const bool read_ahead = anything_ahead();
         release(a, lanes, chosen ? runner::fate::attended : runner::fate::dropped);
@@ -60,7 +82,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             done.code() == errc::bound_too_small) { // what was read ahead held the frames
             release_all_aheads();
             stats_ = before;
-            done = step_.attend(lanes, in.q.data(), out, none, in.lse);
+            done = step_.attend(lanes, in, out, none);
         }
         if (!done) {
             stats_ = before;
@@ -192,6 +214,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     [[nodiscard]] status check_rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n) noexcept {
         for (const lane_ref& ref : lanes_of(slot, layer)) {
             const lane_state& s = store_.at(ref.id).state();
+            if (s.staged >= n) continue; // chunks of a prompt, in token order
             if (n > s.tokens - s.window_begin)
                 return status::failure(errc::out_of_range,
                                        "rewind: n is %u; layer %u can give up %u tokens (its window)", n,
@@ -200,7 +223,10 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         return {};
     }
     void rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n) noexcept {
-        for (const lane_ref& ref : lanes_of(slot, layer)) store_.at(ref.id).state().tokens -= n;
+        for (const lane_ref& ref : lanes_of(slot, layer)) {
+            lane_state& s = store_.at(ref.id).state();
+            (s.staged > 0 ? s.staged : s.tokens) -= n;
+        }
     }
 
     [[nodiscard]] status retry_writes(std::uint32_t slot) noexcept {

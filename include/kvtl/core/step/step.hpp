@@ -15,8 +15,8 @@ namespace kvtl { inline namespace v0 {
 template <class Types> class step_runner : public step_attention<Types> {
     using base = step_attention<Types>;
     using base::attend_memory, base::attend_records, base::attend_rows, base::attend_unit, base::count_choice,
-        base::estimate_rest, base::head_partial, base::item_of, base::remember_choice, base::tell_lse,
-        base::total_of, base::turn_of;
+        base::estimate_rest, base::finish_lane, base::head_partial, base::item_of, base::remember_choice,
+        base::tell_lse, base::total_of, base::turn_of;
     using base::p_, base::store_, base::x_;
 
   public:
@@ -79,11 +79,11 @@ template <class Types> class step_runner : public step_attention<Types> {
     /// Attention of one token per lane over everything it may see. The arriving token's row is in place
     /// already (ring or sink) but not yet counted. out: (HQ, D). `prefetched`: a flight whose reads this step
     /// may use, or none.
-    [[nodiscard]] status attend(std::span<const lane_ref> lanes, const float* q, std::span<float> out,
-                                std::uint32_t prefetched, std::span<float> lse = {}) noexcept {
+    [[nodiscard]] status attend(std::span<const lane_ref> lanes, const layer_input& in, std::span<float> out,
+                                std::uint32_t prefetched) noexcept {
         count_choice(lanes);
         want_resident(lanes);
-        const status done = attend_chosen(lanes, q, out, prefetched, lse);
+        const status done = attend_chosen(lanes, in, out, prefetched);
         if (!done) forget_wanted(lanes);
         return done;
     }
@@ -150,12 +150,7 @@ template <class Types> class step_runner : public step_attention<Types> {
                                 turn_of(t));
                 }
             }
-            for (std::uint32_t t = 0; t < queries; ++t)
-                for (std::uint32_t h = 0; h < m.lane_heads; ++h)
-                    finish(head_partial(turn_of(t), h),
-                           out.data() + (first + t) * token + m.query_offset(ref.in_layer) +
-                               std::size_t{h} * m.group * m.dim,
-                           m.dim);
+            for (std::uint32_t t = 0; t < queries; ++t) finish_lane(ref, turn_of(t), in, first + t, out);
         }
         return {};
     }
@@ -298,8 +293,9 @@ template <class Types> class step_runner : public step_attention<Types> {
                std::any_of(chosen.begin(), chosen.end(), [u](const chosen_unit& c) { return c.unit == u; });
     }
 
-    [[nodiscard]] status attend_chosen(std::span<const lane_ref> lanes, const float* q, std::span<float> out,
-                                       std::uint32_t prefetched, std::span<float> lse) noexcept {
+    [[nodiscard]] status attend_chosen(std::span<const lane_ref> lanes, const layer_input& in,
+                                       std::span<float> out, std::uint32_t prefetched) noexcept {
+        const float* q = in.q.data();
         const phase_clock::span timed(p_.clock, &phase_times::fetch_wait);
         if constexpr (by_entry)
             if (status s = land_prefetch(lanes, prefetched); !s) return s;
@@ -327,15 +323,10 @@ template <class Types> class step_runner : public step_attention<Types> {
         }
         if (at.lane < lanes.size()) return no_frames();
         timed.enter(&phase_times::attend);
-        if (!lse.empty()) tell_lse(lanes, lse);
+        if (!in.lse.empty()) tell_lse(lanes, in.lse);
         if constexpr (detail::estimates<remainder>())
             for (std::uint32_t i = 0; i < lanes.size(); ++i) estimate_rest(lanes, i, q);
-        for (std::uint32_t i = 0; i < lanes.size(); ++i)
-            for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h)
-                finish(head_partial(total_of(i), h),
-                       out.data() + p_.model.query_offset(lanes[i].in_layer) +
-                           std::size_t{h} * p_.model.group * p_.model.dim,
-                       p_.model.dim);
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) finish_lane(lanes[i], total_of(i), in, 0, out);
         return {};
     }
 

@@ -74,8 +74,7 @@ template <class Types> class step_attention {
     };
 
     step_attention() = default;
-    step_attention(store& s, const parts& p, const scratch& x) noexcept
-        : store_(&s), p_(p), x_(x), scale_(1.0F / std::sqrt(static_cast<float>(p.model.dim))) {}
+    step_attention(store& s, const parts& p, const scratch& x) noexcept : store_(&s), p_(p), x_(x) {}
 
     /// One lane of a step: its number in the lane table, and which of its layer's lanes it is.
     struct lane_ref {
@@ -154,7 +153,7 @@ template <class Types> class step_attention {
         const model_extents& m = p_.model;
         for (std::uint32_t h = 0; h < m.lane_heads; ++h)
             simd::attend_rows<simd::default_arch, element_type>(
-                queries_of(q, ref, h), m.dim, scale_, {k + std::size_t{h} * m.dim, rows, m.dim, m.width()},
+                queries_of(q, ref, h), m.dim, m.logits, {k + std::size_t{h} * m.dim, rows, m.dim, m.width()},
                 {v + std::size_t{h} * m.dim, rows, m.dim, m.width()}, log_weight, head_partial(into, h),
                 x_.attend);
     }
@@ -168,7 +167,7 @@ template <class Types> class step_attention {
         for (std::uint32_t h = 0; h < m.lane_heads; ++h) {
             // A mask has 64 bits: heads beyond them (layer-wide lanes) are attended by all their queries.
             const std::uint64_t queries = (h + 1) * m.group <= 64 ? mask >> (h * m.group) : simd::all_queries;
-            const head_queries of_head{queries_of(q, ref, h), m.dim, scale_, h};
+            const head_queries of_head{queries_of(q, ref, h), m.dim, m.logits, h};
             if constexpr (!Types::weighted) {
                 record_attention(codec, of_head, keys, values)
                     .attend(nullptr, head_partial(into, h), x_.attend, queries);
@@ -214,6 +213,18 @@ template <class Types> class step_attention {
             }
     }
 
+    /// The output of token t of a lane: its partials, once sink logits have joined them.
+    void finish_lane(const lane_ref& ref, float* partials, const layer_input& in, std::size_t t,
+                     std::span<float> out) const noexcept {
+        const model_extents& m = p_.model;
+        for (std::uint32_t h = 0; h < m.lane_heads; ++h) {
+            const partial p = head_partial(partials, h);
+            const std::size_t head = std::size_t{ref.in_layer} * m.lane_queries() + std::size_t{h} * m.group;
+            if (const float* sinks = in.sinks_of(head)) add_sink_logits(p, sinks);
+            finish(p, out.data() + (t * m.query_heads() + head) * m.dim, m.dim);
+        }
+    }
+
     /// What stands in for the units of a lane that a query did not attend joins its softmax.
     void estimate_rest(std::span<const lane_ref> lanes, std::uint32_t i, const float* q) noexcept {
         if constexpr (detail::estimates<remainder>()) {
@@ -229,7 +240,8 @@ template <class Types> class step_attention {
                 if (mean != nullptr) u.mean = mean + std::size_t{h} * p_.model.dim;
                 p_.rest->add({q + p_.model.query_offset(lanes[i].in_layer) +
                                   std::size_t{h} * p_.model.group * p_.model.dim,
-                              p_.model.group, scale_, u, x_.attended.first(u.count), x_.rest, x_.attend},
+                              p_.model.group, p_.model.logits, u, x_.attended.first(u.count), x_.rest,
+                              x_.attend},
                              head_partial(total_of(i), h));
             }
             for (const chosen_unit& c : chosen) x_.attended[c.unit] = 0;
@@ -249,7 +261,6 @@ template <class Types> class step_attention {
     store* store_ = nullptr;
     parts p_{};
     scratch x_{};
-    float scale_ = 1;
 };
 
 }} // namespace kvtl::v0

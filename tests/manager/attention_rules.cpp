@@ -1,0 +1,276 @@
+// Models that do not attend by softmax(q . k / sqrt(D)) over all that came before: another scale, capped logits, a logit
+// per head that joins the softmax, layers that slide. Against attention by definition, in double precision.
+// SPDX-License-Identifier: MIT
+#include <kvtl/presets/composed.hpp>
+#include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/estimate.hpp>
+#include <kvtl/presets/flexgen.hpp>
+#include <kvtl/presets/full.hpp>
+#include <kvtl/presets/heavy_hitters.hpp>
+#include <kvtl/presets/int8.hpp>
+#include <kvtl/presets/quest.hpp>
+#include <kvtl/presets/snapkv.hpp>
+
+#include "support/cache_fixture.hpp"
+
+using namespace kvtl_test;
+
+namespace {
+using any_model = kvtl::geometry<kvtl::shape{}>;
+
+template <class Preset> struct in_memory : Preset {
+    using io = std::conditional_t<kvtl::retrieves<Preset>, kvtl::in_memory, typename Preset::io>;
+};
+template <class Preset> using cache_of = kvtl::kv_manager<in_memory<Preset>, any_model>;
+
+constexpr kvtl::shape model{5, 6, 2, 32};
+constexpr std::size_t tokens = 560;
+
+const drift& stream() {
+    static const drift data(model, tokens, 7);
+    return data;
+}
+std::vector<float> sink_logits() {
+    return {0.5F, -3.0F, 2.0F, 1.0F, 4.0F, -20.0F};
+}
+/// Everything at once.
+kvtl::attention_rule all_rules() {
+    return {.scale = 0.31F, .softcap = 2.5F, .windows = {0, 40, 0, 130, 40}};
+}
+
+template <class Cache> typename Cache::config config_of(const kvtl::attention_rule& rule) {
+    typename Cache::config c;
+    c.shape = model;
+    c.attention = rule;
+    c.max_tokens = tokens;
+    c.attend_tokens = tokens;
+    c.memory_bytes = 64 << 20;
+    return c;
+}
+
+/// A prompt in chunks, decode, a draft, a rewind, a turn: every output against the definition.
+template <class Cache>
+void equals_the_definition(const kvtl::attention_rule& rule, const std::vector<float>& sinks,
+                           double tolerance = exact) {
+    using E = typename Cache::element_type;
+    const auto reference = std::make_shared<dense_reference<E>>(stream(), rule, sinks);
+    for (const unsigned shards : {1U, 2U})
+        for (const std::size_t chunk : {std::size_t{500}, std::size_t{90}}) {
+            auto c = config_of<Cache>(rule);
+            c.shards = kvtl::layer_wide<typename Cache::preset>() ? 1 : shards;
+            auto cache = open_cache<Cache>(c);
+            reader<Cache> one(cache, stream(), 1, reference);
+            one.prefill(370, chunk);
+            one.decode(20);
+            one.draft(9);
+            one.rewind(5);
+            one.decode(8);
+            one.prefill(30);
+            one.decode(10);
+            one.check_tokens();
+            CHECK(one.error() < tolerance);
+        }
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("every rule by itself, and all at once", Preset, kvtl::presets::full,
+                   kvtl::presets::dynakv, kvtl::presets::dynakv_sequence_order, kvtl::presets::quest,
+                   kvtl::presets::flexgen, kvtl::presets::snapkv_group, kvtl::presets::snapkv_qhead,
+                   kvtl::presets::h2o) {
+    using cache = cache_of<Preset>;
+    const kvtl::attention_rule rule = all_rules();
+    SUBCASE("scale") {
+        equals_the_definition<cache>({.scale = rule.scale}, {});
+    }
+    SUBCASE("cap") {
+        equals_the_definition<cache>({.softcap = rule.softcap}, {});
+    }
+    SUBCASE("sliding layers") {
+        equals_the_definition<cache>({.windows = rule.windows}, {});
+    }
+    SUBCASE("sink logits") {
+        equals_the_definition<cache>({}, sink_logits());
+    }
+    SUBCASE("all") {
+        equals_the_definition<cache>(rule, sink_logits());
+    }
+}
+
+TEST_CASE("codecs and estimates are built on the same logits") {
+    // A codec rounds, and an estimate stands in for nothing here: everything is read.
+    equals_the_definition<cache_of<kvtl::presets::dynakv_int8>>(all_rules(), sink_logits(), 2e-2);
+    equals_the_definition<cache_of<kvtl::presets::dynakv_estimate>>(all_rules(), sink_logits());
+    equals_the_definition<cache_of<kvtl::presets::snapkv_then_dynakv>>(all_rules(), sink_logits());
+}
+
+TEST_CASE("layers that slide: no cutting of a prompt changes a bit, and sequences do not meet") {
+    using cache = cache_of<kvtl::presets::full>;
+    auto c = config_of<cache>({.windows = {33, 0, 200, 1, 64}});
+    c.max_sequences = 3;
+    c.shards = 2;
+    const auto reference = std::make_shared<dense_reference<kvtl::f16>>(stream(), c.attention);
+    std::vector<std::vector<float>> outputs;
+    for (const kvtl::division divide : {kvtl::division::heads, kvtl::division::sequences}) {
+        c.divide = divide;
+        auto opened = open_cache<cache>(c);
+        for (const std::size_t chunk :
+             {SIZE_MAX, std::size_t{77}, std::size_t{1}}) { // three sequences at once
+            reader<cache> one(opened, stream(), 5, reference);
+            one.prefill(450, chunk);
+            one.decode(100);
+            CHECK(one.error() < exact);
+            const std::size_t decoded = 100 * model.layers * stream().query_floats();
+            outputs.emplace_back(one.outputs().end() - static_cast<std::ptrdiff_t>(decoded),
+                                 one.outputs().end());
+            CHECK(same_bits(outputs.front(), outputs.back()));
+        }
+    }
+}
+
+TEST_CASE(
+    "layers that slide take rewinds as far as the window, and memory that does not grow with max_tokens") {
+    using cache = cache_of<kvtl::presets::dynakv>;
+    auto c = config_of<cache>({.windows = {0, 20, 20, 20, 20}});
+    c.window_tokens = 48;
+    {
+        const auto reference = std::make_shared<dense_reference<kvtl::f16>>(stream(), c.attention);
+        auto opened = open_cache<cache>(c);
+        reader<cache> one(opened, stream(), 1, reference);
+        one.prefill(300, 64);
+        for (int i = 0; i < 6; ++i) {
+            one.decode(49);
+            one.rewind(48);
+            one.decode(7);
+        }
+        CHECK(one.error() < exact);
+        CHECK_FALSE(opened.rewind(one.id(), 49).ok());
+        one.end();
+        reader<cache> two(opened, stream(), 1, reference); // the same rows, used again
+        two.prefill(100);
+        two.decode(10);
+        CHECK(two.error() < exact);
+    }
+    c.memory_bytes = 1 << 30;
+    c.attend_tokens = 256;
+    const auto window_of = [&](std::size_t max_tokens) {
+        c.max_tokens = max_tokens;
+        return open_cache<cache>(c).stats().bytes_by_part.window;
+    };
+    CHECK(window_of(4000) == window_of(40000));
+}
+
+TEST_CASE_TEMPLATE("a draft is its steps, to the bit", Preset, kvtl::presets::dynakv,
+                   kvtl::presets::dynakv_estimate, kvtl::presets::quest, kvtl::presets::flexgen,
+                   kvtl::presets::h2o, kvtl::presets::full) {
+    using cache = cache_of<Preset>;
+    auto c = config_of<cache>({.windows = {0, 0, 60, 0, 60}});
+    c.attend_tokens = 120;
+    auto a = open_cache<cache>(c), b = open_cache<cache>(c);
+    reader<cache> drafted(a, stream(), 0), stepped(b, stream(), 0);
+    for (auto* one : {&drafted, &stepped}) one->prefill(300, 100);
+    std::vector<float> together, apart;
+    for (const std::size_t n : {7U, 1U, 20U}) {
+        for (std::size_t l = 0; l < model.layers; ++l) {
+            std::vector<float> out(n * stream().query_floats());
+            require_ok(a.attend(drafted.id(), l, drafted.input(l, drafted.tokens(), n), out));
+            together.insert(together.end(), out.begin(), out.end());
+        }
+        drafted.advance(n);
+        std::vector<std::vector<float>> rows(model.layers);
+        for (std::size_t t = 0; t < n; ++t) {
+            const std::size_t before = stepped.outputs().size();
+            stepped.decode(1);
+            for (std::size_t l = 0; l < model.layers; ++l) {
+                const auto* row = &stepped.outputs()[before + l * stream().query_floats()];
+                rows[l].insert(rows[l].end(), row, row + stream().query_floats());
+            }
+        }
+        for (const auto& row : rows) apart.insert(apart.end(), row.begin(), row.end());
+    }
+    CHECK(same_bits(together, apart));
+    CHECK(a.stats().steps == b.stats().steps);
+}
+
+TEST_CASE_TEMPLATE("a batch is its parts", Preset, kvtl::presets::dynakv, kvtl::presets::flexgen,
+                   kvtl::presets::h2o) {
+    using cache = cache_of<Preset>;
+    for (const kvtl::division divide : {kvtl::division::heads, kvtl::division::sequences}) {
+        auto c = config_of<cache>({.windows = {0, 0, 60, 0, 60}});
+        c.attend_tokens = 120;
+        c.max_sequences = 3;
+        c.divide = divide;
+        c.shards = kvtl::layer_wide<Preset>() && divide == kvtl::division::heads ? 1 : 2;
+        auto together = open_cache<cache>(c), alone = open_cache<cache>(c);
+        std::vector<reader<cache>> one, other;
+        for (int i = 0; i < 3; ++i)
+            one.emplace_back(together, stream(), 0), other.emplace_back(alone, stream(), 0);
+        // Prompts of unequal length, in chunks that a batch shares with steps and a draft.
+        const auto pass = [&](std::vector<std::pair<std::size_t, kvtl::part_kind>> plan) {
+            for (std::size_t l = 0; l < model.layers; ++l) {
+                std::vector<kvtl::batch_part> parts;
+                std::vector<float> q, k, v, expected;
+                for (std::size_t i = 0; i < plan.size(); ++i) {
+                    const auto [n, kind] = plan[i];
+                    if (n == 0) continue;
+                    parts.push_back({one[i].id(), static_cast<std::uint32_t>(n), kind});
+                    auto in = one[i].input(l, one[i].tokens(), n);
+                    q.insert(q.end(), in.q.begin(), in.q.end());
+                    k.insert(k.end(), in.k.begin(), in.k.end());
+                    v.insert(v.end(), in.v.begin(), in.v.end());
+                    in.last_chunk = kind != kvtl::part_kind::prompt;
+                    std::vector<float> out(in.q.size());
+                    require_ok(kind == kvtl::part_kind::decode ? alone.attend(other[i].id(), l, in, out)
+                                                               : alone.prefill(other[i].id(), l, in, out));
+                    expected.insert(expected.end(), out.begin(), out.end());
+                }
+                std::vector<float> out(q.size());
+                for (unsigned s = 0; s < together.shards(); ++s)
+                    require_ok(together.forward(parts, l, {.q = q, .k = k, .v = v}, out, s));
+                CHECK(same_bits(out, expected));
+            }
+            for (std::size_t i = 0; i < plan.size(); ++i) one[i].advance(plan[i].first);
+        };
+        using enum kvtl::part_kind;
+        pass({{100, prompt}, {40, last_of_prompt}, {200, prompt}});
+        pass({{150, last_of_prompt}, {1, decode}, {30, prompt}});
+        pass({{1, decode}, {5, decode}, {20, last_of_prompt}});
+        for (int i = 0; i < 20; ++i) pass({{1, decode}, {1, decode}, {1, decode}});
+        pass({{20, last_of_prompt}, {0, decode}, {3, decode}});
+    }
+}
+
+TEST_CASE("rules that make no sense are named") {
+    using cache = cache_of<kvtl::presets::dynakv>;
+    const auto refused = [](const kvtl::attention_rule& rule, const char* why) {
+        const auto opened = cache::open(config_of<cache>(rule));
+        REQUIRE_FALSE(opened.ok());
+        CHECK_MESSAGE(opened.error().message.find(why) != std::string::npos, opened.error().message);
+    };
+    refused({.scale = -1}, "attention.scale is -1; valid");
+    refused({.scale = NAN}, "attention.scale");
+    refused({.softcap = -0.5F}, "attention.softcap is -0.5; valid");
+    refused({.windows = {0, 4}}, "attention.windows has 2 numbers; valid: one per layer, 5");
+    refused({.windows = {9, 9, 9, 9, 9}}, "all 5 layers slide");
+
+    auto c = config_of<cache>({.windows = {0, 9, 0, 0, 0}});
+    auto opened = open_cache<cache>(c);
+    reader<cache> one(opened, stream(), 0);
+    one.prefill(80);
+    std::vector<float> out(stream().query_floats() * 40);
+    auto in = stream().input(0, 80, 1);
+    const std::vector<float> sinks(5, 0.0F);
+    in.sink_logits = sinks;
+    const auto call = [&](const kvtl::layer_input& input, std::size_t n) {
+        return std::string(
+            opened.attend(one.id(), 0, input, std::span(out).first(n * stream().query_floats())).what());
+    };
+    CHECK(call(in, 1).find("sink_logits has 5 floats; valid: 6") != std::string::npos);
+    CHECK(call(stream().input(0, 80, 33), 33).find("k has 33 tokens; valid: 1 to window_tokens = 32") !=
+          std::string::npos);
+    const kvtl::batch_part part{one.id(), 2, kvtl::part_kind::decode};
+    const auto batch = opened.forward({&part, 1}, 0, stream().input(0, 80, 1),
+                                      std::span(out).first(stream().query_floats()));
+    CHECK(std::string(batch.what()).find("1 parts with 2 tokens") != std::string::npos);
+    one.check_tokens();
+}
