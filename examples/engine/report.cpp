@@ -57,6 +57,11 @@ std::string to_json(const run_report& report) {
 void print_summary(const run_report& r) {
     const auto& s = r.stats;
     const double steps = static_cast<double>(std::max<std::size_t>(r.run.steps, 1));
+    if (s.io.empty()) { // no cache of kvtl's
+        std::fprintf(stderr, "%s: %zu prompt tokens in %.2f s, %zu tokens at %.1f/s\n", r.policy.c_str(),
+                     r.prompt_tokens, r.run.prefill_s, r.run.tokens.size(), r.run.tokens_per_s());
+        return;
+    }
     std::fprintf(
         stderr,
         "%s on %s%s: %zu prompt tokens in %.2f s, %zu tokens at %.1f/s, %.2f MiB resident, "

@@ -243,8 +243,8 @@ class builder {
             w_.floats("rope_factors_short.weight", {o_.head_dim / 2}, 1, 0);
         }
         if (is("bert")) {
-            w_.matrix("position_embd.weight", n, o_.context);
-            w_.matrix("token_types.weight", n, 2);
+            w_.floats("position_embd.weight", {n, o_.context}, 0, 1);
+            w_.floats("token_types.weight", {n, 2}, 0, 1);
             w_.norm("token_embd_norm.weight", n);
             w_.floats("token_embd_norm.bias", {n}, 0, .05F);
         }
