@@ -45,6 +45,9 @@ class conversation {
     [[nodiscard]] bool take_back(std::size_t& read_again);
 
     [[nodiscard]] std::size_t tokens() const noexcept { return fed_.size(); }
+
+    /// All that was said, as the model reads it.
+    [[nodiscard]] const std::string& text() const noexcept { return shown_; }
     [[nodiscard]] const std::vector<engine::answer>& answers() const noexcept { return answers_; }
 
   private:
@@ -70,7 +73,7 @@ class conversation {
     std::string template_;
     token_batch batch_;
     std::vector<message> messages_;
-    std::string shown_;            ///< the text that the cache holds, as the template renders it
+    std::string shown_;            ///< all that was said, as the template renders it
     std::vector<token_id> fed_;    ///< tokens that the cache holds
     std::vector<token_id> unread_; ///< generated, but not decoded any more
     std::vector<mark> marks_;

@@ -184,7 +184,12 @@ void session::begin_kvtl(const session_options& o, const char* program) {
             std::fprintf(stderr, "%s: warning: io_uring cannot be used (%s); using posix\n", program,
                          reason.c_str());
     }
-    if (!started) throw engine::bad_input(why_not_);
+    if (!started) {
+        // The library knows fields, not options.
+        const bool memory = started.code() == kvtl::errc::bound_too_small;
+        throw engine::bad_input(why_not_ +
+                                (memory ? "\n  more memory: --memory-mib; fewer tokens to hold: -c" : ""));
+    }
     // The file stays open and locked; whatever ends the program now, nothing is left behind.
     if (cache.io != "memory" && !o.keep_file && stats().io != "memory") ::unlink(cache.path.c_str());
 }

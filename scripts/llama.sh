@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Installs what is missing, llama.cpp included, builds kvtl-llama into build/demo and runs it. May be called from any
+# folder and repeatedly; a second run builds only what changed.
+#   scripts/llama.sh [ARGUMENTS OF kvtl-llama...]        e.g. scripts/llama.sh -m model.gguf -i --memory-mib 256
+# Without arguments: a conversation with the embedded model, which knows little. The build has the presets of the demo;
+# others: cmake --preset release.
+# SPDX-License-Identifier: MIT
+set -euo pipefail
+
+root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
+build=$root/build/demo
+"$root/scripts/deps.sh" --llama
+
+# A folder that exists keeps the generator it was configured with.
+generator=()
+[[ -f $build/CMakeCache.txt ]] || generator=(-G Ninja)
+cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DKVTL_PRESETS=demo \
+    -DKVTL_BUILD_EXAMPLES=ON -DKVTL_BUILD_TESTS=OFF -DKVTL_BUILD_BENCH=OFF >&2
+cmake --build "$build" --target kvtl_llama_program --parallel "$(nproc)" >&2
+
+(($# > 0)) || set -- -m "$root/examples/data/tiny-2k.gguf" -i
+exec "$build/bin/kvtl-llama" "$@"
