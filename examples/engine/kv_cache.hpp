@@ -55,6 +55,7 @@ struct cache_options {
     std::shared_ptr<kvtl::throttle> limit; ///< a slower device to imitate; empty: the one that is there
     std::vector<double>
         rope_frequencies;         ///< angle per position of each rotated pair; empty: base 10,000, all
+    bool rope_unknown = false;    ///< presets that turn keys are refused
     bool rope_neighbours = false; ///< pairs are (0, 1), (2, 3), ... instead of (0, n), (1, n + 1), ...
     std::string calibration;      ///< file of bases for presets that need one ("" for none)
     std::string gates; ///< likewise of gate weights (gates.hpp), or of bases trained with gates; "" for
@@ -154,6 +155,9 @@ class kv_cache {
     virtual kvtl::status rewind_to(kvtl::sequence_id, std::size_t) noexcept {
         return kvtl::status::failure(kvtl::errc::unsupported, "rewind_to: this cache cannot");
     }
+
+    /// Tries writes that failed once more; until they succeed a sequence takes no tokens.
+    virtual kvtl::status retry_writes(kvtl::sequence_id) noexcept { return {}; }
 
     virtual kvtl::status end(kvtl::sequence_id seq) noexcept = 0;
 

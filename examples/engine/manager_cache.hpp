@@ -78,6 +78,15 @@ template <class Manager> class manager_cache : public kv_cache {
     kvtl::status rewind(kvtl::sequence_id seq, std::size_t n) noexcept override {
         return manager_.rewind(seq, n);
     }
+    kvtl::status forward(std::span<const kvtl::batch_part> parts, std::uint32_t layer,
+                         const kvtl::layer_input& in, std::span<float> out,
+                         unsigned shard) noexcept override {
+        return manager_.forward(parts, layer, in, out, shard);
+    }
+    kvtl::status rewind_to(kvtl::sequence_id seq, std::size_t tokens) noexcept override {
+        return manager_.rewind_to(seq, tokens);
+    }
+    kvtl::status retry_writes(kvtl::sequence_id seq) noexcept override { return manager_.retry_writes(seq); }
     kvtl::status end(kvtl::sequence_id seq) noexcept override { return manager_.end(seq); }
 
     [[nodiscard]] cache_stats stats() const override { return stats_of(manager_.stats(), manager_.facts()); }

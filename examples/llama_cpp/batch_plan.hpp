@@ -7,8 +7,7 @@
 #pragma once
 
 #include <kvtl/status.hpp>
-
-#include "core_calls.hpp"
+#include <kvtl/views.hpp>
 
 #include <llama.h>
 
@@ -23,8 +22,9 @@ namespace kvtl_llama::detail {
 struct conversation {
     kvtl::sequence_id id{}; ///< kvtl's, where it has begun
     bool begun = false;
-    bool prompt_open = true;  ///< the next tokens belong to a prompt
-    std::uint32_t tokens = 0; ///< held
+    bool retry_writes = false; ///< a batch failed since the last one that did not: writes may wait
+    bool prompt_open = true;   ///< the next tokens belong to a prompt
+    std::uint32_t tokens = 0;  ///< held
 };
 
 /// What a batch must keep to.

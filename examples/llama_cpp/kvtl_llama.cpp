@@ -131,6 +131,10 @@ status attachment::state::begin_new() {
             if (!begun) return status::failure(begun.error().code, "%s", begun.error().message.c_str());
             c = {.id = *begun, .begun = true};
         }
+        if (c.retry_writes) {
+            if (status e = cache->retry_writes(c.id); !e) return e;
+            c.retry_writes = false;
+        }
         parts.push_back({.seq = c.id, .tokens = share.tokens, .kind = share.kind});
         tokens += share.tokens;
     }
@@ -168,9 +172,10 @@ status attachment::state::undo(const status& why) {
     for (const batch_share& share : plan->shares()) {
         conversation& c = conversations[static_cast<std::size_t>(share.seq)];
         const bool lost_state = facts.hybrid && computing; // it has taken some of the tokens
+        c.retry_writes = true;
         if (c.tokens == 0) {
             forget(share.seq);
-        } else if (lost_state || !detail::give_back(*cache, c.id, c.tokens)) {
+        } else if (lost_state || !cache->rewind_to(c.id, c.tokens)) {
             forget(share.seq);
             ended += (ended.empty() ? "" : ", ") + std::to_string(share.seq);
         }
@@ -293,7 +298,7 @@ status attachment::rewind(llama_seq_id seq, llama_pos position) {
             errc::unsupported,
             "rewind: the model's recurrent state cannot go back; valid: end(), and the tokens anew");
     conversation& c = a.conversations[static_cast<std::size_t>(seq)];
-    status done = detail::rewind_to(*a.cache, c.id, static_cast<std::size_t>(position), c.tokens);
+    status done = a.cache->rewind_to(c.id, static_cast<std::size_t>(position));
     if (done) c.tokens = static_cast<std::uint32_t>(position);
     return done;
 }

@@ -1,6 +1,5 @@
 // Attachments with a preset by name: apart, because all compiled presets come with it.
 // SPDX-License-Identifier: MIT
-#include "core_calls.hpp"
 #include "kvtl_llama.hpp"
 
 #include <algorithm>
@@ -20,8 +19,8 @@ kvtl::result<attachment> attachment::by_name(llama_context_params& params, const
                       options.rope_frequencies = f.rope_frequencies;
                       options.rope_neighbours = f.rope_neighbours;
                       options.supplied = s.supplied;
-                      if (!detail::set_attention(options, f))
-                          return kvtl::error(kvtl::errc::unsupported, "attention rule");
+                      options.rope_unknown = f.rope_frequencies.empty();
+                      options.attention = {.scale = f.scale, .softcap = f.softcap, .windows = f.windows};
                       return engine::open_cache(options);
                   });
 }

@@ -76,11 +76,11 @@ status attachment::state::attend_layer(ggml_tensor* node, std::uint32_t layer) {
         return status::failure(errc::unsupported, "layer %d has other tensors than start() saw",
                                facts.layers[layer]);
     kvtl::layer_input in{.q = q, .k = {keys.data(), tokens * key}, .v = {values.data(), tokens * key}};
-    if (!sinks.empty()) detail::set_sinks(in, sinks[layer]);
+    if (!sinks.empty()) in.sink_logits = sinks[layer];
     const bool in_place = detail::on_host(node);
     const std::span<float> out(in_place ? static_cast<float*>(node->data) : attended.data(), tokens * query);
     shards->parallel(per_shard.size(), [&](std::size_t i) noexcept {
-        per_shard[i] = detail::forward(*cache, parts, layer, in, out, static_cast<unsigned>(i), facts.shape);
+        per_shard[i] = cache->forward(parts, layer, in, out, static_cast<unsigned>(i));
     });
     for (const status& done : per_shard)
         if (!done) return status::failure(done.code(), "layer %d: %s", facts.layers[layer], done.what());

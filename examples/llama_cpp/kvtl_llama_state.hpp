@@ -3,7 +3,6 @@
 #pragma once
 
 #include "batch_plan.hpp"
-#include "core_calls.hpp"
 #include "ggml_threads.hpp"
 #include "graph_facts.hpp"
 #include "graph_nodes.hpp"

@@ -6,7 +6,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "core_calls.hpp"
 #include "kvtl_llama.hpp"
 #include "manager_cache.hpp"
 
@@ -17,15 +16,23 @@
 
 namespace kvtl_llama {
 
-/// The config with what the model's facts and the settings say: shape, lengths, shards, rotation, attention.
-template <class Config> [[nodiscard]] Config with_facts(Config c, const model_facts& f, const settings& s) {
+/// The config with what the model's facts and the settings say: shape, lengths, shards, attention, and rotation where that
+/// is a plain rule. Fails where a policy turns keys and neither facts nor config say by which angles.
+template <class Config>
+[[nodiscard]] kvtl::result<Config> with_facts(Config c, const model_facts& f, const settings& s) {
     c.shape = f.shape;
     c.max_tokens = s.max_tokens != 0 ? s.max_tokens : f.trained_context;
     c.max_sequences = s.max_sequences;
     c.shards = std::min(s.threads, f.shape.kv_heads);
     c.supplied = s.supplied;
+    c.attention = {.scale = f.scale, .softcap = f.softcap, .windows = f.windows};
+    bool known = true;
     const auto rotate = [&](auto& policy) {
         if constexpr (requires { policy.frequencies; }) {
+            if (f.rope_frequencies.empty()) {
+                known = !policy.frequencies.empty();
+                return;
+            }
             policy.frequencies = f.rope_frequencies;
             policy.dims = static_cast<std::uint32_t>(2 * f.rope_frequencies.size());
             policy.neighbours = f.rope_neighbours;
@@ -33,7 +40,11 @@ template <class Config> [[nodiscard]] Config with_facts(Config c, const model_fa
     };
     rotate(c.position);
     rotate(c.compressor);
-    static_cast<void>(detail::set_attention(c, f));
+    if (!known)
+        return kvtl::error(
+            kvtl::errc::unsupported,
+            "the cache turns keys, and how this model rotates them is no plain rule (other angles by "
+            "layer, YaRN, sections); valid: frequencies in the config, or policies that leave keys alone");
     return c;
 }
 
@@ -41,9 +52,13 @@ template <class Config> [[nodiscard]] Config with_facts(Config c, const model_fa
 template <class Manager>
 [[nodiscard]] kvtl::result<attachment> attach(llama_context_params& params, const llama_model* model,
                                               const settings& s, typename Manager::config c) {
-    return attachment::attach(params, model, s, [s, c = std::move(c)](const model_facts& f) {
-        return engine::manager_cache<Manager>::open(with_facts(c, f, s));
-    });
+    return attachment::attach(
+        params, model, s,
+        [s, c = std::move(c)](const model_facts& f) -> kvtl::result<std::unique_ptr<engine::kv_cache>> {
+            auto config = with_facts(c, f, s);
+            if (!config) return config.error();
+            return engine::manager_cache<Manager>::open(*config);
+        });
 }
 
 } // namespace kvtl_llama

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <kvtl/io/any_io.hpp>
-#include <kvtl/manager.hpp>
 
 #include "gates.hpp"
+#include "manager_cache.hpp"
 #include "presets/preset_parts.hpp"
 #include "presets/record_sizer.hpp"
 #include "presets/settings.hpp"
@@ -27,6 +27,14 @@ using any_model = kvtl::geometry<kvtl::shape{}>;
 
 namespace detail {
 
+/// A policy of it turns keys, and must know how the model does.
+template <class Config> inline constexpr bool turns_keys = requires(Config c) {
+    c.position.frequencies;
+}
+|| requires(Config c) {
+    c.compressor.frequencies;
+};
+
 /// How the model rotates keys, for the policies that turn them themselves.
 template <class Config> void describe_rope(Config& c, const cache_options& o) {
     if constexpr (requires { c.position.frequencies; }) {
@@ -47,14 +55,17 @@ template <class Config> void describe_rope(Config& c, const cache_options& o) {
 /// opens it has that, cache_options::supplied.
 using any_signal = kvtl::supplied<engine_signals, kvtl::signal::external>;
 
-template <class Preset> class preset_cache final : public kv_cache {
-    using manager = kvtl::kv_manager<on_any_io<Preset>, any_model, any_signal>;
+template <class Preset> using preset_manager = kvtl::kv_manager<on_any_io<Preset>, any_model, any_signal>;
+
+template <class Preset> class preset_cache final : public manager_cache<preset_manager<Preset>> {
+    using manager = preset_manager<Preset>;
+    using base = manager_cache<manager>;
 
   public:
     using sizer = record_sizer<Preset, any_model>;
 
     preset_cache(manager m, std::vector<std::pair<std::string, std::string>> listing)
-        : manager_(std::move(m)), config_(std::move(listing)) {}
+        : base(std::move(m)), config_(std::move(listing)) {}
 
     [[nodiscard, gnu::cold]] static kvtl::result<std::unique_ptr<kv_cache>> open(const cache_options& o) {
         typename manager::config c;
@@ -72,6 +83,12 @@ template <class Preset> class preset_cache final : public kv_cache {
         if (!device) return device.error();
         if constexpr (kvtl::retrieves<Preset>) c.io = *std::move(device);
         if (!o.rope_frequencies.empty()) detail::describe_rope(c, o);
+        if (o.rope_unknown && detail::turns_keys<decltype(c)>)
+            return kvtl::error(
+                kvtl::errc::unsupported,
+                "--policy: " + o.policy +
+                    " turns keys, and how this model rotates them is no plain rule (other "
+                    "angles by layer, YaRN, sections); valid: a policy that leaves keys alone");
         for (const setting& s : o.settings)
             if (s.policy == Preset::name)
                 if (auto done = apply_setting(fields_of(c), s); !done) return done.error();
@@ -127,49 +144,17 @@ template <class Preset> class preset_cache final : public kv_cache {
         return std::unique_ptr<kv_cache>(std::move(cache));
     }
 
-    [[nodiscard]] kvtl::result<kvtl::sequence_id> begin() override { return manager_.begin(); }
-    kvtl::status prefill(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
-                         std::span<float> out, unsigned shard) noexcept override {
-        return manager_.prefill(seq, layer, in, out, shard);
-    }
-    kvtl::status attend(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
-                        std::span<float> out, unsigned shard) noexcept override {
-        return manager_.attend(seq, layer, in, out, shard);
-    }
-    kvtl::status prefetch(kvtl::sequence_id seq, std::uint32_t layer, std::span<const float> q,
-                          unsigned shard) noexcept override {
-        return manager_.prefetch(seq, layer, q, shard);
-    }
-    kvtl::status rewind(kvtl::sequence_id seq, std::size_t n) noexcept override {
-        return manager_.rewind(seq, n);
-    }
-    kvtl::status forward(std::span<const kvtl::batch_part> parts, std::uint32_t layer,
-                         const kvtl::layer_input& in, std::span<float> out,
-                         unsigned shard) noexcept override {
-        return manager_.forward(parts, layer, in, out, shard);
-    }
-    kvtl::status rewind_to(kvtl::sequence_id seq, std::size_t tokens) noexcept override {
-        return manager_.rewind_to(seq, tokens);
-    }
-    kvtl::status end(kvtl::sequence_id seq) noexcept override { return manager_.end(seq); }
-
     [[nodiscard]] kvtl::result<std::unique_ptr<record_sizes>> sizes() const override {
-        return sizes_ ? sizes_() : kv_cache::sizes();
+        return sizes_ ? sizes_() : base::sizes();
     }
     [[nodiscard]] cache_stats stats() const override {
-        cache_stats out = stats_of(manager_.stats(), manager_.facts());
+        cache_stats out = base::stats();
         out.config = config_;
         return out;
     }
-    [[nodiscard]] unsigned shards() const noexcept override { return manager_.shards(); }
     [[nodiscard]] cache_wants wants() const noexcept override { return needs(); }
     [[nodiscard]] static cache_wants needs() noexcept {
-        cache_wants w;
-        w.signals = kvtl::needed_signals<Preset>();
-        if constexpr (requires { Preset::schedule::wants_prediction; })
-            w.prefetch = Preset::schedule::wants_prediction;
-        w.evicts = kvtl::drops_entries<Preset>;
-        w.retrieves = kvtl::retrieves<Preset>;
+        cache_wants w = wants_of<Preset>();
         w.gates = has_gates;
         w.trained = trained_kinds != 0;
         w.entry_bases =
@@ -188,7 +173,6 @@ template <class Preset> class preset_cache final : public kv_cache {
     }();
     static constexpr bool has_gates = requires(const typename manager::config& c) { c.retention.weights; };
 
-    manager manager_;
     std::vector<std::pair<std::string, std::string>> config_;
     std::function<kvtl::result<std::unique_ptr<record_sizes>>()> sizes_; ///< empty: none
 };

@@ -14,9 +14,6 @@ namespace engine {
 /// The device of presets that need none.
 [[nodiscard]] kvtl::any_io::config memory_device();
 
-/// What the manager counted, as programs report it; `config` stays empty.
-[[nodiscard]] cache_stats stats_of(const kvtl::statistics& s, const kvtl::io_facts& facts);
-
 /// The file of trained bases in examples/data/ that has sections `kinds` for this model at this rate; says which rates
 /// there are when it is none of them.
 [[nodiscard]] kvtl::result<std::string> find_trained(const cache_options& o, std::uint32_t kinds, float rate);

@@ -1,0 +1,94 @@
+// A prompt of more than a thousand tokens in 256 cells gives the tokens of llama.cpp with cells for all of it: steps,
+// drafts, further turns, rewinds.
+// SPDX-License-Identifier: MIT
+#include "hook_fixture.hpp"
+#include "support/scratch_folder.hpp"
+#include "tiny_models.hpp"
+
+using namespace hook;
+
+TEST_CASE("the embedded model: full and dynakv with everything attended") {
+    for (const std::string policy : {"full", "dynakv"})
+        for (const unsigned threads : {1U, 2U}) {
+            CAPTURE(policy);
+            CAPTURE(threads);
+            side_by_side s(embedded(), settings_for(1, threads), side_by_side::by_name(everything(policy)));
+            CHECK(llama_n_ctx(s.context.get()) == cells);
+            CHECK(s.attached->facts().layers.size() == 6);
+            CHECK(s.attached->facts().shape == kvtl::shape{6, 4, 2, 64});
+            CHECK(s.attached->facts().rope_frequencies.size() == 32);
+            CHECK(s.attached->facts().rope_neighbours);
+            CHECK_FALSE(s.attached->facts().hybrid);
+            s.steps(0, s.prompt(0, prose(embedded(), 1100)), threads == 1 ? 40 : 10);
+            CHECK(s.attached->held(0) == static_cast<llama_pos>(s.texts[0].size()));
+            CHECK(s.wrong == 0);
+            CHECK(s.worst < 0.2F);
+            s.report(policy);
+        }
+}
+
+TEST_CASE("turns, drafts and rewinds go where llama.cpp goes") {
+    for (const std::string policy : {"full", "dynakv"}) {
+        CAPTURE(policy);
+        side_by_side s(embedded(), settings_for(), side_by_side::by_name(everything(policy)));
+        llama_token next = s.steps(0, s.prompt(0, prose(embedded(), 300)), 5);
+        // A draft of four of which two are taken.
+        const tokens guess = prose(embedded(), 5, 3000);
+        s.feed({{0, {next, guess[1], guess[2], guess[3]}, wish::all}});
+        const auto two = static_cast<llama_pos>(s.texts[0].size()) - 2;
+        const auto back = s.rewind(0, two);
+        CHECK_MESSAGE(back.ok(), back.what());
+        CHECK(s.attached->held(0) == two);
+        next = s.steps(0, 300, 6);
+        // A further turn, in one batch and in three.
+        next = s.steps(0, s.prompt(0, prose(embedded(), 100, 5000)), 3);
+        next = s.steps(0, s.prompt(0, prose(embedded(), 100, 7000), 40), 3);
+        // Steps back, and others in their place.
+        const auto ten = s.rewind(0, s.attached->held(0) - 3);
+        CHECK_MESSAGE(ten.ok(), ten.what());
+        s.steps(0, 77, 12);
+        // From the beginning.
+        s.end(0);
+        CHECK(s.attached->held(0) == 0);
+        s.steps(0, s.prompt(0, prose(embedded(), 520, 9000), 130), 5);
+        CHECK(s.wrong == 0);
+        s.report(policy);
+    }
+}
+
+TEST_CASE("architectures that attend otherwise: windows, caps, sinks, scales") {
+    const kvtl_test::scratch_folder folder;
+    for (const auto& architecture : tiny_models::runnable()) {
+        CAPTURE(architecture);
+        const std::string path = folder.file("model.gguf");
+        REQUIRE(tiny_models::write(path, {.architecture = architecture}));
+        const model_ptr model = load(path);
+        for (const std::string policy : {"full", "dynakv"}) {
+            CAPTURE(policy);
+            side_by_side s(model.get(), settings_for(), side_by_side::by_name(everything(policy)));
+            const auto& f = s.attached->facts();
+            const bool gemma = architecture.starts_with("gemma"),
+                       sliding = gemma || architecture == "gpt-oss";
+            CHECK(f.layers.size() == 4);
+            CHECK(f.windows.size() == (sliding ? 4U : 0U));
+            if (sliding) {
+                CHECK(std::count(f.windows.begin(), f.windows.end(), 24U) >= 2);
+                CHECK(std::count(f.windows.begin(), f.windows.end(), 24U) +
+                          std::count(f.windows.begin(), f.windows.end(), 0U) ==
+                      4);
+            }
+            CHECK((f.softcap != 0) == (architecture == "gemma2"));
+            CHECK(f.sink_logits == (architecture == "gpt-oss"));
+            tokens ids(400);
+            for (std::size_t i = 0; i < ids.size(); ++i)
+                ids[i] = static_cast<llama_token>(261 + i * i * 7 % 251);
+            llama_token next = s.steps(0, s.prompt(0, ids, 150), 30);
+            s.feed({{0, {next, 300, 301}, wish::all}});
+            const auto back = s.rewind(0, s.attached->held(0) - 2);
+            CHECK_MESSAGE(back.ok(), back.what());
+            s.steps(0, 302, 10);
+            CHECK(s.wrong == 0);
+            s.report(architecture + " " + policy);
+        }
+    }
+}
