@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <iterator>
+#include <system_error>
 
 namespace engine {
 
@@ -78,7 +78,8 @@ std::string read_prompt_file(const std::string& path) {
     struct stat info = {};
     std::ifstream in(path, std::ios::binary);
     if (!in || ::stat(path.c_str(), &info) != 0 || S_ISDIR(info.st_mode))
-        throw bad_input("cannot read prompt file " + path + ": " + std::strerror(in ? EISDIR : errno));
+        throw bad_input("cannot read prompt file " + path + ": " +
+                        std::generic_category().message(in ? EISDIR : errno));
     return {std::istreambuf_iterator<char>(in), {}};
 }
 

@@ -11,8 +11,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
+#include <system_error>
 
 namespace llama_run {
 
@@ -48,7 +48,7 @@ void set_up_once() {
 loaded_model::loaded_model(const std::string& file) {
     struct stat info = {};
     if (::stat(file.c_str(), &info) != 0)
-        throw engine::bad_input("cannot read model " + file + ": " + std::strerror(errno));
+        throw engine::bad_input("cannot read model " + file + ": " + std::generic_category().message(errno));
     if (S_ISDIR(info.st_mode)) throw engine::bad_input("cannot read model " + file + ": it is a directory");
     set_up_once();
     last_error.clear();

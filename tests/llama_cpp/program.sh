@@ -101,18 +101,23 @@ done
 
 # several at once: as each alone, whichever end early
 printf '%s\n' "the bold banana" "a" "to be read in one go, so that the lengths differ by more than a few" "no" "me, too" >prompts.txt
-for policy in full dynakv; do
-    for at_once in 3 5; do
-        expect 0 "" -m ends.gguf --parallel "$at_once" -f prompts.txt -n 24 --policy "$policy" --io posix --threads 1 --json -
-        grep -o '"answers":.*' out | grep -o '"tokens":\[[^]]*\]' >together
-        : >alone
-        while read -r line; do
-            "$program" -m ends.gguf -p "$line" -n 24 --policy "$policy" --io posix --threads 1 --json - 2>err |
-                grep -o '"tokens":\[[^]]*\]' >>alone || complain "alone: $line"
-        done <prompts.txt
-        cmp -s alone together || complain "$policy, $at_once at once: $(diff alone together)"
-    done
+each_as_alone() { # MODEL POLICY AT-ONCE
+    local how=(-m "$1" -n 24 --policy "$2" --io posix --threads 1 --json -) line
+    expect 0 "" "${how[@]}" --parallel "$3" -f prompts.txt
+    grep -o '"answers":.*' out | grep -o '"tokens":\[[^]]*\]' >together
+    : >alone
+    while read -r line; do
+        "$program" "${how[@]}" -p "$line" 2>err | grep -o '"tokens":\[[^]]*\]' >>alone || complain "alone: $line"
+    done <prompts.txt
+    cmp -s alone together || complain "$*: $(diff alone together)"
+}
+for architecture in gemma2 lfm2; do # layers that slide; a recurrent state
+    "$make_model" "$architecture" f16 "$architecture.gguf" end=300 || complain "no $architecture"
+    each_as_alone "$architecture.gguf" full 3
 done
+each_as_alone ends.gguf snapkv_group 3 # sees a prompt at once
+each_as_alone ends.gguf dynakv 3
+each_as_alone ends.gguf full 5
 [ "$(sort -u together | wc -l)" -ge 4 ] || complain "all prompts have the same answer"
 awk -F, '{ if (NF < 24) early = 1; else late = 1 } END { exit !(early && late) }' together ||
     complain "no answer ends early, or all do: $(cat together)"
