@@ -231,12 +231,17 @@ status attachment::start(llama_context* context) {
             errc::invalid_argument,
             "start: the context is null or was not made from the model and the params of attach()");
     a.memory = llama_get_memory(context);
+    if (a.memory == nullptr)
+        return status::failure(
+            errc::unsupported,
+            "start: the model keeps no keys and values (an encoder); valid: decoders with causal "
+            "attention");
     a.context = context;
     status done;
     try {
         done = a.workers.attach(context, a.s.threads, a.s.poll);
         if (done) done = a.dry_run();
-        if (a.memory != nullptr) llama_memory_clear(a.memory, true);
+        llama_memory_clear(a.memory, true);
         llama_perf_context_reset(context);
         if (done) done = a.open_cache();
     } catch (const std::exception& e) {
