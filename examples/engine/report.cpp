@@ -62,13 +62,14 @@ void print_summary(const run_report& r) {
                      r.prompt_tokens, r.run.prefill_s, r.run.tokens.size(), r.run.tokens_per_s());
         return;
     }
-    std::fprintf(
-        stderr,
-        "%s on %s%s: %zu prompt tokens in %.2f s, %zu tokens at %.1f/s, %.2f MiB resident, "
-        "%.1f KiB in %.1f reads per step, hit rate %.2f\n",
-        r.policy.c_str(), s.io.c_str(), s.direct ? " (direct)" : "", r.prompt_tokens, r.run.prefill_s,
-        r.run.tokens.size(), r.run.tokens_per_s(), static_cast<double>(s.resident_bytes_peak) / (1 << 20),
-        static_cast<double>(s.read_bytes) / 1024 / steps, static_cast<double>(s.reads) / steps, s.hit_rate);
+    std::fprintf(stderr,
+                 "%s on %s%s: %zu prompt tokens in %.2f s, %zu tokens at %.1f/s, %.2f MiB resident, "
+                 "%.1f KiB in %.1f reads per step, hit rate %.2f\n",
+                 r.policy.c_str(), s.io.c_str(), s.direct ? " (direct)" : "", r.prompt_tokens,
+                 r.run.prefill_s, r.run.tokens.size(), r.run.tokens_per_s(),
+                 static_cast<double>(s.resident_bytes_peak) / (1 << 20),
+                 static_cast<double>(r.decode_read_bytes.value_or(s.read_bytes)) / 1024 / steps,
+                 static_cast<double>(r.decode_reads.value_or(s.reads)) / steps, s.hit_rate);
 }
 
 } // namespace engine

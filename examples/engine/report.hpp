@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ struct run_report {
     std::string engine;    ///< name and version
     std::size_t cells = 0; ///< tokens that its own cache holds
     std::uint64_t process_resident_bytes_peak = 0;
+    /// Of stats, what fell into decoding; where it is not known all of it is taken for that.
+    std::optional<std::uint64_t> decode_read_bytes, decode_reads;
     std::vector<answer> answers; ///< where there are several; left out where empty
 };
 

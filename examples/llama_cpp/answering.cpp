@@ -36,6 +36,7 @@ class round {
 
     answers run() {
         while (fill()) {
+            if (reading_ == counting_) count();
             const auto start = std::chrono::steady_clock::now();
             session_.decode(batch_);
             const double took =
@@ -45,16 +46,25 @@ class round {
             } else {
                 result_.generate_s += took;
                 result_.steps += batch_.size();
-                ++result_.batches;
             }
             if (reading_ && events_.read) events_.read(read_, to_read_);
             for (unsigned i = 0; i < places_.size(); ++i)
                 if (places_[i].asked) take(i, session_.logits(*places_[i].asked));
         }
+        if (counting_) count();
         return std::move(result_);
     }
 
   private:
+    /// Begins or ends counting what the cache reads.
+    void count() {
+        const engine::cache_stats now = session_.stats();
+        counting_ = !counting_;
+        const auto turn = [&](std::uint64_t& sum, std::uint64_t value) { sum += counting_ ? -value : value; };
+        turn(result_.read_bytes, now.read_bytes);
+        turn(result_.reads, now.reads);
+    }
+
     /// The next batch; false where nothing is left to do.
     bool fill() {
         batch_.clear();
@@ -133,7 +143,7 @@ class round {
     token_batch batch_;
     answers result_;
     std::size_t next_prompt_ = 0, read_ = 0, to_read_ = 0, turn_ = 0;
-    bool reading_ = false;
+    bool reading_ = false, counting_ = false;
 };
 
 } // namespace

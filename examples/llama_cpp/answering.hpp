@@ -29,11 +29,11 @@ struct answering_events {
 struct answers {
     std::vector<engine::answer> each; ///< in the order of the prompts
     std::vector<std::vector<std::pair<token_id, float>>>
-        logits;              ///< per token of the first prompt, highest first
-    double read_s = 0;       ///< batches that had tokens of prompts
-    double generate_s = 0;   ///< all others
-    std::size_t steps = 0;   ///< tokens in generate_s
-    std::size_t batches = 0; ///< in generate_s
+        logits;                              ///< per token of the first prompt, highest first
+    double read_s = 0;                       ///< batches that had tokens of prompts
+    double generate_s = 0;                   ///< all others
+    std::size_t steps = 0;                   ///< tokens in generate_s
+    std::uint64_t read_bytes = 0, reads = 0; ///< of the cache, in generate_s
 };
 
 /// Every sequence is given back at its end. Throws run_failure.

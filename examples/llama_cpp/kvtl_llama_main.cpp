@@ -190,6 +190,8 @@ void answer_prompts(llama_run::session& session, const arguments& a,
     report.run.prefill_s = done.read_s;
     report.run.decode_s = done.generate_s;
     report.run.steps = done.steps;
+    report.decode_read_bytes = done.read_bytes;
+    report.decode_reads = done.reads;
     if (!one) report.answers = std::move(done.each);
 }
 
