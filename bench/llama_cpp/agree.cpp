@@ -2,6 +2,7 @@
 #include "compare.hpp"
 #include "error.hpp"
 #include "gguf.hpp"
+#include "program.hpp"
 #include "tasks.hpp"
 #include "tokenizer.hpp"
 

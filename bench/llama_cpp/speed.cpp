@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "compare.hpp"
 #include "error.hpp"
+#include "program.hpp"
 
 #include <nlohmann/json.hpp>
 
