@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <thread>
 
 namespace llama_bench {
 
@@ -17,6 +18,11 @@ using llama_run::session;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Threads of the engine that had its turn spin for a while before they sleep, and would take the next one's cores.
+void let_threads_sleep() {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
 }
 
 double median(std::vector<double> x) {
@@ -47,7 +53,7 @@ engine::token_id token_at(std::size_t position, std::size_t vocabulary) {
 nlohmann::ordered_json speed(const options& o, const speed_options& s) {
     const llama_run::loaded_model model(o.model);
     const std::size_t most = *std::max_element(s.contexts.begin(), s.contexts.end());
-    const std::size_t measured = s.steps * s.rounds;
+    const std::size_t measured = (s.steps + 1) * s.rounds;
     engine::require(std::is_sorted(s.contexts.begin(), s.contexts.end()) && s.contexts.front() > 2 * o.batch,
                     "--contexts: valid: rising, more than two batches each");
     std::vector<contender> all;
@@ -66,23 +72,30 @@ nlohmann::ordered_json speed(const options& o, const speed_options& s) {
         if (last) static_cast<void>(c.engine->logits(tokens - 1));
         return seconds_since(start);
     };
-    const auto read_to = [&](std::size_t context) { // batch by batch, engine by engine
+    const auto read_to = [&](std::size_t context) { // a few batches of each engine in turn
+        const std::size_t turn = 8 * std::size_t{o.batch};
         for (auto& c : all) c.engine->end(0), c.prompt_s = 0, c.prompt_tokens = 0;
-        for (std::size_t at = 0; at < context; at += o.batch) {
-            const std::size_t n = std::min<std::size_t>(o.batch, context - at);
+        for (std::size_t begin = 0; begin < context; begin += turn) {
+            const std::size_t end = std::min(context, begin + turn);
             for (auto& c : all) {
-                c.prompt_s += pass(c, n, at + n == context);
-                c.prompt_tokens += n;
+                let_threads_sleep();
+                for (std::size_t at = begin; at < end; at += o.batch) {
+                    const std::size_t n = std::min<std::size_t>(o.batch, end - at);
+                    c.prompt_s += pass(c, n, at + n == context);
+                    c.prompt_tokens += n;
+                }
             }
-            std::fprintf(stderr, "\rcontext %zu: %zu  ", context, at + n);
+            std::fprintf(stderr, "\rcontext %zu: %zu  ", context, end);
         }
     };
     const auto measure = [&] {
         for (auto& c : all) c.steps.clear();
-        for (auto& c : all) static_cast<void>(pass(c, 1, true)); // warm
         for (std::size_t round = 0; round < s.rounds; ++round)
-            for (auto& c : all)
+            for (auto& c : all) {
+                let_threads_sleep();
+                static_cast<void>(pass(c, 1, true)); // warm
                 for (std::size_t i = 0; i < s.steps; ++i) c.steps.push_back(pass(c, 1, true));
+            }
     };
 
     read_to(o.batch);
@@ -102,7 +115,7 @@ nlohmann::ordered_json speed(const options& o, const speed_options& s) {
             const contender& c = all[i];
             const double step = median(c.steps), attend = step - c.short_step;
             const engine::cache_stats now = c.engine->stats();
-            const auto n = static_cast<double>(measured + 1);
+            const auto n = static_cast<double>(measured);
             rows.push_back(
                 {{"policy", c.name},
                  {"context", context},
