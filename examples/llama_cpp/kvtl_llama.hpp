@@ -16,7 +16,8 @@
 //          turn; several that want logits are a draft to be verified: steps of decoding, one after the other, in one call.
 // Errors:  a failure in any layer leaves the sequences of the batch where they were, or, where that is impossible, ends
 //          them (held(seq) says which) and says so. Nothing throws.
-// Threads: one thread calls. kvtl's shards run on threads of the attachment, ggml's workers in one pool of it.
+// Threads: one thread calls. llama.cpp's graphs and kvtl's shards run in turn on one pool of ggml's threads, which the
+//          attachment owns.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -55,9 +56,10 @@ struct settings {
     std::size_t max_tokens = 0;      ///< of one sequence; 0: what the model was trained for
     std::uint32_t max_sequences = 1; ///< sequence ids 0 .. max_sequences - 1
     std::uint32_t cells = 0;         ///< llama.cpp's own, so the largest batch; 0: params.n_batch
-    unsigned threads = 2;            ///< of ggml's pool and of kvtl's shards
-    unsigned poll =
-        50; ///< how long ggml's threads spin for work before they sleep, 0 to 100 (README: measured)
+    unsigned threads = 2;            ///< of the pool; KV heads are divided among as many shards
+    /// How long these threads spin for work before they sleep, 0 to 100. At 0 a step of two threads takes half as long
+    /// again, but other programs get the cores.
+    unsigned poll = 50;
     kvtl::signal supplied = kvtl::signal::q | kvtl::signal::k | kvtl::signal::v | kvtl::signal::calibration;
 };
 

@@ -10,8 +10,8 @@ namespace kvtl_llama {
 kvtl::result<attachment> attachment::by_name(llama_context_params& params, const llama_model* model,
                                              const settings& s, engine::cache_options o) {
     return attach(params, model, s,
-                  [options = std::move(o), s,
-                   model](const model_facts& f) mutable -> kvtl::result<std::unique_ptr<engine::kv_cache>> {
+                  [options = std::move(o),
+                   s](const model_facts& f) mutable -> kvtl::result<std::unique_ptr<engine::kv_cache>> {
                       options.shape = f.shape;
                       options.max_tokens = s.max_tokens != 0 ? s.max_tokens : f.trained_context;
                       options.max_sequences = s.max_sequences;

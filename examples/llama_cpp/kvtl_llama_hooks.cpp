@@ -79,7 +79,7 @@ status attachment::state::attend_layer(ggml_tensor* node, std::uint32_t layer) {
     if (!sinks.empty()) in.sink_logits = sinks[layer];
     const bool in_place = detail::on_host(node);
     const std::span<float> out(in_place ? static_cast<float*>(node->data) : attended.data(), tokens * query);
-    shards->parallel(per_shard.size(), [&](std::size_t i) noexcept {
+    workers.parallel(per_shard.size(), [&](std::size_t i) noexcept {
         per_shard[i] = cache->forward(parts, layer, in, out, static_cast<unsigned>(i));
     });
     for (const status& done : per_shard)

@@ -83,7 +83,6 @@ status attachment::state::open_cache() {
     cache = *std::move(opened);
     const unsigned n = std::max(1U, cache->shards());
     per_shard.resize(n);
-    shards.emplace(std::min(n, s.threads));
     const std::size_t rows = s.cells, dim = facts.shape.head_dim;
     keys.resize(rows * facts.shape.kv_heads * dim);
     values.resize(keys.size());

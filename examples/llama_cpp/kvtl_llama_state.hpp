@@ -7,7 +7,6 @@
 #include "graph_facts.hpp"
 #include "graph_nodes.hpp"
 #include "kvtl_llama.hpp"
-#include "thread_pool.hpp"
 
 #include <optional>
 #include <string>
@@ -36,7 +35,6 @@ struct attachment::state {
     std::vector<int> layer_of;             ///< kvtl's number by llama.cpp's; -1: none
     std::vector<std::vector<float>> sinks; ///< logits per query head, by layer; empty: none
     std::unique_ptr<engine::kv_cache> cache;
-    std::optional<engine::thread_pool> shards;
     detail::ggml_threads workers;
     std::vector<conversation> conversations;
     std::optional<detail::batch_plan> plan;

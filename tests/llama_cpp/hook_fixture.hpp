@@ -112,21 +112,15 @@ class side_by_side {
         REQUIRE(context);
         const auto started = attached->start(context.get());
         if (!started) FAIL(attached->why_not());
-        for (std::uint32_t i = 0; i < s.max_sequences; ++i) {
-            auto p = llama_context_default_params();
-            p.n_ctx = max_tokens;
-            p.n_batch = p.n_ubatch = cells;
-            p.n_threads = p.n_threads_batch = 1;
-            p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
-            p.swa_full = true; // or else nothing could be rewound
-            plain.emplace_back(llama_init_from_model(model, p));
-            REQUIRE(plain.back());
-        }
+        for (std::uint32_t i = 0; i < s.max_sequences; ++i) plain.push_back(reference(model, true));
         texts.resize(s.max_sequences);
     }
     side_by_side(const side_by_side&) = delete;
     side_by_side& operator=(const side_by_side&) = delete;
     ~side_by_side() { llama_batch_free(batch_); }
+
+    /// Adds llama.cpp without its flash attention and with f32 cells: how far it differs from itself, with sequence 0.
+    void measure_noise(llama_model* model) { noise_.push_back(reference(model, false)); }
 
     static maker by_name(engine::cache_options o) {
         return [o](llama_context_params& p, llama_model* m, const kvtl_llama::settings& s) {
@@ -158,13 +152,16 @@ class side_by_side {
             batch_.n_tokens = 0;
             add(p, 0, static_cast<llama_pos>(text.size())); // each is number 0 of its own context
             REQUIRE(llama_decode(reference, batch_) == 0);
+            for (const auto& n : noise_) REQUIRE(llama_decode(n.get(), batch_) == 0);
             text.insert(text.end(), p.ids.begin(), p.ids.end());
             llama_token best = 0;
             for (int i = 0; i < static_cast<int>(p.ids.size()); ++i)
                 if (p.wants == wish::all ||
-                    (p.wants == wish::last && i + 1 == static_cast<int>(p.ids.size())))
-                    best = compare(llama_get_logits_ith(reference, i),
-                                   llama_get_logits_ith(context.get(), row + i));
+                    (p.wants == wish::last && i + 1 == static_cast<int>(p.ids.size()))) {
+                    const float* want = llama_get_logits_ith(reference, i);
+                    best = compare(want, llama_get_logits_ith(context.get(), row + i));
+                    for (const auto& n : noise_) add_noise(want, llama_get_logits_ith(n.get(), i));
+                }
             row += static_cast<int>(p.ids.size());
             next.push_back(best);
         }
@@ -199,6 +196,7 @@ class side_by_side {
     }
     void rewind_plain(llama_seq_id seq, llama_pos position) {
         auto& text = texts[static_cast<std::size_t>(seq)];
+        for (const auto& n : noise_) REQUIRE(llama_memory_seq_rm(llama_get_memory(n.get()), 0, position, -1));
         REQUIRE(llama_memory_seq_rm(llama_get_memory(plain[static_cast<std::size_t>(seq)].get()), 0, position,
                                     -1));
         text.resize(static_cast<std::size_t>(position));
@@ -210,8 +208,8 @@ class side_by_side {
     }
 
     void report(const std::string& what) const {
-        MESSAGE(what << ": " << compared << " tokens, " << near << " near-ties, largest difference "
-                     << worst);
+        MESSAGE(what << ": " << compared << " tokens, " << near << " near-ties, " << wrong
+                     << " others, largest difference " << worst << ", of llama.cpp and itself " << noise);
     }
 
     std::unique_ptr<kvtl_llama::attachment> attached;
@@ -219,7 +217,9 @@ class side_by_side {
     std::vector<context_ptr> plain;
     std::vector<tokens> texts; ///< of the plain side
     int compared = 0, near = 0, wrong = 0;
-    float worst = 0; ///< of all logits
+    float worst = 0;                   ///< of all logits
+    float widest_difference = 0;       ///< margin of the plain side where the other chose differently
+    float noise = 0, widest_noise = 0; ///< the same, of llama.cpp and itself
 
   private:
     void add(const piece& p, llama_seq_id seq, llama_pos at) {
@@ -241,9 +241,29 @@ class side_by_side {
         ++compared;
         for (int i = 0; i < vocabulary_; ++i) worst = std::max(worst, std::fabs(want[i] - got[i]));
         if (a != b) ++(want[a] - want[b] < 4e-2F ? near : wrong);
+        if (a != b) widest_difference = std::max(widest_difference, want[a] - want[b]);
         return static_cast<llama_token>(a);
     }
+    void add_noise(const float* want, const float* got) {
+        const auto a = std::max_element(want, want + vocabulary_) - want,
+                   b = std::max_element(got, got + vocabulary_) - got;
+        for (int i = 0; i < vocabulary_; ++i) noise = std::max(noise, std::fabs(want[i] - got[i]));
+        widest_noise = std::max(widest_noise, want[a] - want[b]);
+    }
+    static context_ptr reference(llama_model* model, bool flash) {
+        auto p = llama_context_default_params();
+        p.n_ctx = max_tokens;
+        p.n_batch = p.n_ubatch = cells;
+        p.n_threads = p.n_threads_batch = 1;
+        p.flash_attn_type = flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+        if (!flash) p.type_k = p.type_v = GGML_TYPE_F32;
+        p.swa_full = true; // or else nothing could be rewound
+        context_ptr made(llama_init_from_model(model, p));
+        REQUIRE(made);
+        return made;
+    }
 
+    std::vector<context_ptr> noise_;
     int vocabulary_;
     llama_batch batch_;
 };

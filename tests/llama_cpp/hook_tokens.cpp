@@ -58,14 +58,17 @@ TEST_CASE("turns, drafts and rewinds go where llama.cpp goes") {
 
 TEST_CASE("architectures that attend otherwise: windows, caps, sinks, scales") {
     const kvtl_test::scratch_folder folder;
-    for (const auto& architecture : tiny_models::runnable()) {
-        CAPTURE(architecture);
-        const std::string path = folder.file("model.gguf");
-        REQUIRE(tiny_models::write(path, {.architecture = architecture}));
-        const model_ptr model = load(path);
-        for (const std::string policy : {"full", "dynakv"}) {
-            CAPTURE(policy);
+    for (const auto& architecture : tiny_models::runnable())
+        for (const auto& [type, policy] :
+             {std::pair(GGML_TYPE_F16, "full"), std::pair(GGML_TYPE_F16, "dynakv"),
+              std::pair(GGML_TYPE_Q8_0, "full"), std::pair(GGML_TYPE_Q4_K, "dynakv")}) {
+            const std::string run = architecture + " " + ggml_type_name(type) + " " + policy;
+            CAPTURE(run);
+            const std::string path = folder.file("model.gguf");
+            REQUIRE(tiny_models::write(path, {.architecture = architecture, .type = type}));
+            const model_ptr model = load(path);
             side_by_side s(model.get(), settings_for(), side_by_side::by_name(everything(policy)));
+            s.measure_noise(model.get());
             const auto& f = s.attached->facts();
             const bool gemma = architecture.starts_with("gemma"),
                        sliding = gemma || architecture == "gpt-oss";
@@ -87,8 +90,11 @@ TEST_CASE("architectures that attend otherwise: windows, caps, sinks, scales") {
             const auto back = s.rewind(0, s.attached->held(0) - 2);
             CHECK_MESSAGE(back.ok(), back.what());
             s.steps(0, 302, 10);
-            CHECK(s.wrong == 0);
-            s.report(architecture + " " + policy);
+            // Products with quantised weights round activations to bytes, so that a last bit is amplified: there the
+            // measure is how far llama.cpp's two ways of attending differ. (A router of experts may flip: no bound.)
+            if (type == GGML_TYPE_F16) CHECK(s.wrong == 0);
+            if (type == GGML_TYPE_F16 || architecture != "gpt-oss") CHECK(s.worst < 1.5F * s.noise);
+            CHECK(s.widest_difference < std::max(4e-2F, s.noise));
+            s.report(run);
         }
-    }
 }
