@@ -16,7 +16,7 @@ tokens slice(const tokens& all, std::size_t first, std::size_t n) {
 }
 
 void four_conversations(llama_model* model, const std::string& policy, const std::vector<tokens>& prompts) {
-    side_by_side s(model, settings_for(4, 2), side_by_side::by_name(everything(policy)));
+    side_by_side s(model, settings_for(4), side_by_side::by_name(everything(policy)));
     // Prompts side by side, up to 60 tokens of each in a batch: the short ones decode while the long ones are read.
     std::vector<std::size_t> read(4);
     std::vector<llama_token> next(4);
