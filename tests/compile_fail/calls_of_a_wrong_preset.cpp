@@ -30,7 +30,8 @@ int main() {
     if (auto s = cache.rewind(*seq, 1); !s) return std::puts(s.what()), 1;
     if (auto s = cache.rewind_to(*seq, 1); !s) return std::puts(s.what()), 1;
     const kvtl::batch_part part{.seq = *seq};
-    if (auto s = cache.forward({&part, 1}, 0, {.q = q, .k = k, .v = v}, out); !s) return std::puts(s.what()), 1;
+    if (auto s = cache.forward({&part, 1}, 0, {.q = q, .k = k, .v = v}, out); !s)
+        return std::puts(s.what()), 1;
     std::printf("%f\n", cache.stats().hit_rate());
     return cache.end(*seq).ok() ? 0 : 1;
 }
