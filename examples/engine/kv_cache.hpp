@@ -46,12 +46,12 @@ struct cache_options {
     std::size_t max_sequences = 1;
     std::size_t memory_bytes = 0;
     std::size_t attend_tokens = 0;
-    std::size_t keep_tokens = 0;           ///< 0: what the policy does by default
-    std::size_t prefill_tokens = 0;        ///< longest prompt; 0: max_tokens. Who evicts keeps room to decode
-    unsigned shards = 1;                   ///< KV head h belongs to shard h % shards
-    std::string io;                        ///< "uring", "posix" or "memory"
-    std::string path;                      ///< unused by "memory"
-    bool keep_file = false;                ///< otherwise it is removed when the cache is closed
+    std::size_t keep_tokens = 0;    ///< 0: what the policy does by default
+    std::size_t prefill_tokens = 0; ///< longest prompt; 0: max_tokens. Who evicts keeps room to decode
+    unsigned shards = 0;    ///< KV head h belongs to shard h % shards; 0: what opens it decides, else one
+    std::string io;         ///< "uring", "posix" or "memory"
+    std::string path;       ///< unused by "memory"
+    bool keep_file = false; ///< otherwise it is removed when the cache is closed
     std::shared_ptr<kvtl::throttle> limit; ///< a slower device to imitate; empty: the one that is there
     std::vector<double>
         rope_frequencies;         ///< angle per position of each rotated pair; empty: base 10,000, all

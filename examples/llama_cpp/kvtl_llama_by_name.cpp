@@ -15,7 +15,7 @@ kvtl::result<attachment> attachment::by_name(llama_context_params& params, const
                       options.shape = f.shape;
                       options.max_tokens = s.max_tokens != 0 ? s.max_tokens : f.trained_context;
                       options.max_sequences = s.max_sequences;
-                      options.shards = std::min(s.threads, f.shape.kv_heads);
+                      if (options.shards == 0) options.shards = std::min(s.threads, f.shape.kv_heads);
                       options.rope_frequencies = f.rope_frequencies;
                       options.rope_neighbours = f.rope_neighbours;
                       options.supplied = s.supplied;

@@ -119,10 +119,11 @@ llama_run::session_options sizes_of(const arguments& a, const llama_run::loaded_
     o.sequences = static_cast<std::uint32_t>(
         std::clamp<std::size_t>(a.parallel, 1, std::max<std::size_t>(prompts.size(), 1)));
     o.max_tokens = a.interactive || a.context != 0 ? most : longest + a.generate.predict;
-    // Memory for what survives is promised when the whole prompt is seen at once. How long a message will be is not
-    // known, and llama.cpp's own memory grows with the batch.
+    // Memory for what survives is promised when the whole prompt is seen at once. But how long a message will be is not
+    // known, and llama.cpp's own memory grows with the batch, its mask with the square of that: longer ones come in
+    // chunks.
     const bool evicts = !a.plain && engine::policy_wants(a.policy).evicts;
-    const std::size_t whole = a.interactive ? std::min<std::size_t>(o.max_tokens, 4096) : longest;
+    const std::size_t whole = std::min<std::size_t>(a.interactive ? o.max_tokens : longest, 4096);
     std::size_t batch = a.prefill_chunk.value_or(evicts ? whole : std::size_t{512});
     batch = std::max<std::size_t>(std::min(batch, o.max_tokens * o.sequences), o.sequences);
     if (a.cells != 0 && !a.plain) {
@@ -147,7 +148,7 @@ llama_run::session_options sizes_of(const arguments& a, const llama_run::loaded_
     if (a.shards > model.kv_heads())
         throw bad_input("--shards: the model has " + std::to_string(model.kv_heads()) +
                         " KV heads, which is the most");
-    o.cache.shards = a.shards != 0 ? a.shards : std::min(2U, model.kv_heads());
+    o.cache.shards = a.shards; // 0: by the threads
     return o;
 }
 

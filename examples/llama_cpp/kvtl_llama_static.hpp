@@ -16,21 +16,23 @@
 
 namespace kvtl_llama {
 
-/// The config with what the model's facts and the settings say: shape, lengths, shards, attention, and rotation where that
-/// is a plain rule. Fails where a policy turns keys and neither facts nor config say by which angles.
+/// The config with what the model's facts and the settings say: shape, lengths, attention, shards where there is but one,
+/// and rotation where that is a plain rule. Fails where a policy turns keys and neither facts nor config say by which angles.
 template <class Config>
 [[nodiscard]] kvtl::result<Config> with_facts(Config c, const model_facts& f, const settings& s) {
     c.shape = f.shape;
     c.max_tokens = s.max_tokens != 0 ? s.max_tokens : f.trained_context;
     c.max_sequences = s.max_sequences;
-    c.shards = std::min(s.threads, f.shape.kv_heads);
+    if (c.shards <= 1)
+        c.shards = c.divide == kvtl::division::sequences ? std::min(s.threads, s.max_sequences)
+                                                         : std::min(s.threads, f.shape.kv_heads);
     c.supplied = s.supplied;
     c.attention = {.scale = f.scale, .softcap = f.softcap, .windows = f.windows};
     bool known = true;
     const auto rotate = [&](auto& policy) {
         if constexpr (requires { policy.frequencies; }) {
             if (f.rope_frequencies.empty()) {
-                known = !policy.frequencies.empty();
+                known = known && !policy.frequencies.empty();
                 return;
             }
             policy.frequencies = f.rope_frequencies;

@@ -99,6 +99,17 @@ for policy in full dynakv; do
     [ "$(cat "$policy.tokens")" = "$(value tokens out)" ] || complain "$policy: other tokens than llama.cpp's"
 done
 
+# A preset that evicts at the prompt's end sees up to 4096 tokens at once.
+"$make_model" llama f16 long.gguf context=8192 layers=2 || complain "no long model"
+head -c 6500 "$here/../../examples/data/prose.txt" >long.txt
+expect 0 "" -m long.gguf -f long.txt -n 2 --policy snapkv_group --io memory --threads 2 --json -
+[ "$(value prompt_tokens out)" -gt 4096 ] || complain "the prompt has $(value prompt_tokens out) tokens only"
+[ "$(value cells out)" -eq 4096 ] || complain "$(value cells out) cells for a long prompt"
+
+# Shards are those that were asked for.
+expect 0 "" "${base[@]}" --shards 2
+expect 0 "" "${base[@]}" --shards 1
+
 # several at once: as each alone, whichever end early
 printf '%s\n' "the bold banana" "a" "to be read in one go, so that the lengths differ by more than a few" "no" "me, too" >prompts.txt
 each_as_alone() { # MODEL POLICY AT-ONCE
@@ -134,7 +145,7 @@ printf 'hello\n' | talk -m llama.gguf -i -n 3
 grep -q "no chat template" err || complain "no note that there is no template"
 : | talk -m llama.gguf -i
 [ ! -s out ] || complain "an answer to nothing"
-# What is taken back has not been said: the same seed, the same end.
+# What is taken back has not been said. (Above temperature 0 the sampler would go on where it was.)
 printf 'one two\n/help\n/rewind\n/rewind\n' | talk -m llama.gguf -i -n 5 --json taken.json
 grep -q "nothing to take back" err || complain "a turn too many was taken back"
 grep -q "/rewind  forgets" err || complain "no help"

@@ -92,7 +92,8 @@ struct evaluator::opened {
 evaluator::evaluator(const engine::model& m, const engine::tokenizer& words, engine::thread_pool& pool,
                      const engine::cache_options& options, engine::cache_wants wants, const char* program)
     : words_(words), pool_(pool), options_(options), program_(program), shape_(m.hyper().shape),
-      stage_(shape_, options.shards, wants), transformer_(m, stage_, pool), per_shard_(options.shards) {
+      stage_(shape_, std::max(1U, options.shards), wants), transformer_(m, stage_, pool),
+      per_shard_(std::max(1U, options.shards)) {
     look_ahead(engine::default_probe);
 }
 
@@ -304,7 +305,7 @@ row tally::to_row(const engine::cache_options& options, const task& of) const {
     if (options.keep_tokens != 0) r.keep_tokens = options.keep_tokens;
     r.config = last.config;
     r.config.emplace_back("memory_bytes", std::to_string(options.memory_bytes));
-    r.config.emplace_back("shards", std::to_string(options.shards));
+    r.config.emplace_back("shards", std::to_string(std::max(1U, options.shards)));
     const auto mean = [](double sum, std::size_t n) { return sum / static_cast<double>(n); };
     if (of.kind == task_kind::needle && examples != 0) {
         r.accuracy = mean(static_cast<double>(right), examples);

@@ -11,6 +11,7 @@
 #include "presets/settings.hpp"
 #include "registry.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <type_traits>
@@ -77,7 +78,7 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
         c.attend_tokens = o.attend_tokens;
         c.keep_tokens = o.keep_tokens;
         c.prefill_tokens = o.prefill_tokens;
-        c.shards = o.shards;
+        c.shards = std::max(1U, o.shards);
         c.time_phases = o.time_phases;
         auto device = device_of(o);
         if (!device) return device.error();
