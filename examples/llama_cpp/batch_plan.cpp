@@ -26,10 +26,11 @@ status batch_plan::make(const llama_batch& batch, std::span<const conversation> 
                         const batch_rules& rules) {
     shares_.clear();
     std::fill(taken_.begin(), taken_.end(), char{0});
-    if (batch.n_tokens < 1 || static_cast<std::size_t>(batch.n_tokens) > rules.cells)
+    if (batch.n_tokens < 1 || static_cast<std::size_t>(batch.n_tokens) > rules.batch)
         return status::failure(errc::invalid_argument,
-                               "decode: the batch has %d tokens; valid: 1 to cells = %zu", batch.n_tokens,
-                               rules.cells);
+                               "decode: the batch has %d tokens; valid: 1 to %zu, the smaller one of "
+                               "params.n_batch and cells",
+                               batch.n_tokens, rules.batch);
     if (batch.token == nullptr || batch.embd != nullptr)
         return status::failure(errc::unsupported,
                                "decode: the batch holds embeddings; valid: token ids (batch.token)");

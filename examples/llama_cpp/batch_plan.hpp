@@ -24,12 +24,24 @@ struct conversation {
     bool begun = false;
     bool retry_writes = false; ///< a batch failed since the last one that did not: writes may wait
     bool prompt_open = true;   ///< the next tokens belong to a prompt
+    std::uint32_t opened = 0;  ///< tokens that were held when the prompt or the turn was opened
     std::uint32_t tokens = 0;  ///< held
+
+    void took(std::uint32_t more, bool leaves_prompt_open) noexcept {
+        if (!prompt_open) opened = tokens;
+        prompt_open = leaves_prompt_open;
+        tokens += more;
+    }
+    /// To `left` tokens. A turn of which nothing is left was not begun.
+    void went_back(std::uint32_t left) noexcept {
+        if (left <= opened && left > 0) prompt_open = false;
+        tokens = left;
+    }
 };
 
 /// What a batch must keep to.
 struct batch_rules {
-    std::size_t cells = 0;      ///< tokens of a batch
+    std::size_t batch = 0;      ///< tokens
     std::size_t max_tokens = 0; ///< of a sequence
     bool one_sequence = false;  ///< per batch
 };

@@ -84,7 +84,13 @@ status check_long_rope(const rope_facts& r, const settings& s) {
     return {};
 }
 
-status check_layer(const seen_layer& l, const seen_layer& first, std::int64_t tokens) {
+status unknown_mask(const seen_layer& l) {
+    return status::failure(
+        errc::unsupported,
+        "layer %d has a mask that kvtl_llama cannot read; valid: f16, as of llama.cpp v0.5.0", l.number);
+}
+
+status check_layer(const seen_layer& l, const seen_layer& first, const seen_batch& batch) {
     if (l.number < 0 || !l.standard)
         return status::failure(
             errc::unsupported,
@@ -122,13 +128,20 @@ status check_layer(const seen_layer& l, const seen_layer& first, std::int64_t to
                                "layer %d has another attention scale, softcap or sinks than layer %d; valid: "
                                "models whose layers are alike",
                                l.number, first.number);
-    if (l.tokens != tokens || l.rows != tokens || l.width != l.kv_heads * l.key_dim)
+    if (l.tokens != batch.tokens || l.rows != batch.tokens || l.width != l.kv_heads * l.key_dim)
         return status::failure(errc::unsupported,
                                "layer %d attends %d of a batch's %d tokens; valid: models that attend all",
-                               l.number, static_cast<int>(l.tokens), static_cast<int>(tokens));
-    if (l.seen_by_last < 1 || (tokens > 1 && l.seen_by_first >= l.seen_by_last))
+                               l.number, static_cast<int>(l.tokens), static_cast<int>(batch.tokens));
+    if (l.seen_by_first < 0 || l.seen_by_last < 0) return unknown_mask(l);
+    // A token sees those before it and itself, and nothing else is in the cells.
+    const std::int64_t first_sees = batch.first + 1, last_sees = batch.first + batch.tokens;
+    if (l.seen_by_first != first_sees || l.seen_by_last != last_sees)
         return status::failure(errc::unsupported,
-                               "layer %d looks at tokens that come later; valid: causal models", l.number);
+                               "layer %d lets token %d see %d tokens, and token %d %d; valid: causal models, "
+                               "where these are %d and %d",
+                               l.number, static_cast<int>(batch.first), static_cast<int>(l.seen_by_first),
+                               static_cast<int>(last_sees - 1), static_cast<int>(l.seen_by_last),
+                               static_cast<int>(first_sees), static_cast<int>(last_sees));
     return {};
 }
 
@@ -181,7 +194,7 @@ std::vector<seen_layer> graph_watch::take() {
 }
 
 kvtl::result<model_facts> facts_of(const std::vector<seen_layer>& layers, const settings& s,
-                                   std::int64_t tokens) {
+                                   const seen_batch& batch) {
     if (layers.empty())
         return status::failure(
             errc::unsupported,
@@ -189,9 +202,8 @@ kvtl::result<model_facts> facts_of(const std::vector<seen_layer>& layers, const 
             "be replaced; valid: a model with attention, and llama.cpp as of v0.5.0");
     const seen_layer& first = layers.front();
     model_facts f;
-    bool same_rope = true;
     for (const seen_layer& l : layers) {
-        if (status e = check_layer(l, first, tokens); !e) return e;
+        if (status e = check_layer(l, first, batch); !e) return e;
         if (status e = check_long_rope(l.rope, s); !e) return e;
         if (!f.layers.empty() && l.number <= f.layers.back())
             return status::failure(
@@ -199,7 +211,6 @@ kvtl::result<model_facts> facts_of(const std::vector<seen_layer>& layers, const 
                 "layer %d comes after layer %d; valid: models whose layers run once, in order", l.number,
                 f.layers.back());
         f.layers.push_back(l.number);
-        same_rope = same_rope && l.rope == first.rope;
     }
     f.shape = {.layers = static_cast<std::uint32_t>(layers.size()),
                .query_heads = static_cast<std::uint32_t>(first.query_heads),
@@ -208,8 +219,6 @@ kvtl::result<model_facts> facts_of(const std::vector<seen_layer>& layers, const 
     f.scale = first.scale;
     f.softcap = first.softcap;
     f.sink_logits = !first.sinks.empty();
-    if (same_rope) f.rope_frequencies = frequencies_of(first.rope);
-    f.rope_neighbours = first.rope.mode == GGML_ROPE_TYPE_NORMAL;
     return f;
 }
 
@@ -220,6 +229,7 @@ kvtl::status find_windows(const std::vector<seen_layer>& layers, std::uint32_t w
             "the model's graph changes with positions; this architecture cannot be attached");
     std::vector<std::uint32_t> windows;
     for (const seen_layer& l : layers) {
+        if (l.seen_by_last < 0) return unknown_mask(l);
         // Of the tokens at W, W + 1, 2W - 1 and its own at 2W: all of them, or all but the first.
         if (l.seen_by_last != 4 && l.seen_by_last != 3)
             return status::failure(
@@ -232,6 +242,18 @@ kvtl::status find_windows(const std::vector<seen_layer>& layers, std::uint32_t w
     if (std::any_of(windows.begin(), windows.end(), [](std::uint32_t w) { return w != 0; }))
         facts.windows = std::move(windows);
     return {};
+}
+
+void find_rotation(const std::vector<seen_layer>& layers, model_facts& facts) {
+    const seen_layer* like = nullptr;
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+        if (!facts.windows.empty() && facts.windows[i] != 0) continue;
+        if (like != nullptr && layers[i].rope != like->rope) return; // other angles by layer
+        like = &layers[i];
+    }
+    if (like == nullptr) like = &layers.front(); // all of them slide
+    facts.rope_frequencies = frequencies_of(like->rope);
+    facts.rope_neighbours = like->rope.mode == GGML_ROPE_TYPE_NORMAL;
 }
 
 } // namespace kvtl_llama::detail

@@ -60,12 +60,22 @@ class graph_watch {
     bool saw_nodes_ = false;
 };
 
-/// Facts from the first tokens. `tokens` were decoded in the last batch. Refuses what kvtl cannot do.
+/// The batch that a graph was for: one sequence's.
+struct seen_batch {
+    std::int64_t first = 0; ///< position
+    std::int64_t tokens = 0;
+};
+
+/// Facts from the first tokens: all but windows and rotation. Refuses what kvtl cannot do.
 [[nodiscard]] kvtl::result<model_facts> facts_of(const std::vector<seen_layer>& layers, const settings& s,
-                                                 std::int64_t tokens);
+                                                 const seen_batch& batch);
 
 /// facts.windows from the mask of one token at 2 * `window`, as described above.
 [[nodiscard]] kvtl::status find_windows(const std::vector<seen_layer>& layers, std::uint32_t window,
                                         model_facts& facts);
+
+/// facts.rope_frequencies and what belongs to them, once the windows are known: keys of layers that slide reach no
+/// codec, so that these may be rotated otherwise (Gemma 3).
+void find_rotation(const std::vector<seen_layer>& layers, model_facts& facts);
 
 } // namespace kvtl_llama::detail

@@ -16,7 +16,7 @@ status check_settings(const settings& s, const attachment::opener& open) {
     if (!open) return status::failure(errc::invalid_argument, "attach: there is no opener of a cache");
     if (s.cells < 1 || s.cells > 1U << 24)
         return status::failure(errc::invalid_argument,
-                               "attach: cells is %u; valid: 1 to 2^24, the tokens of the largest batch",
+                               "attach: cells is %u; valid: 1 to 2^24, no fewer than a batch has tokens",
                                s.cells);
     if (s.max_sequences < 1 || s.max_sequences > llama_max_parallel_sequences())
         return status::failure(errc::invalid_argument, "attach: max_sequences is %u; valid: 1 to %zu",
@@ -154,8 +154,7 @@ void attachment::state::empty_cells() noexcept {
 void attachment::state::keep() noexcept {
     for (const batch_share& share : plan->shares()) {
         conversation& c = conversations[static_cast<std::size_t>(share.seq)];
-        c.tokens += share.tokens;
-        c.prompt_open = share.leaves_prompt_open;
+        c.took(share.tokens, share.leaves_prompt_open);
     }
 }
 
@@ -178,9 +177,12 @@ status attachment::state::undo(const status& why) {
         } else if (lost_state || !cache->rewind_to(c.id, c.tokens)) {
             forget(share.seq);
             ended += (ended.empty() ? "" : ", ") + std::to_string(share.seq);
+        } else {
+            c.went_back(c.tokens);
         }
     }
-    if (ended.empty()) return status::failure(why.code(), "%.180s; no sequence has changed", why.what());
+    if (ended.empty())
+        return status::failure(why.code(), "%.180s; all sequences hold the tokens they held", why.what());
     return status::failure(why.code(), "%.180s; ended: sequence %.30s", why.what(), ended.c_str());
 }
 
@@ -198,9 +200,13 @@ kvtl::result<attachment> attachment::attach(llama_context_params& params, const 
     if (status e = check_settings(with, open); !e) return e;
     if (status e = check_model(model); !e) return e;
     if (status e = check_params(params); !e) return e;
+    const std::uint32_t batch = std::min(params.n_batch, with.cells);
+    if (batch < 1)
+        return status::failure(errc::invalid_argument, "attach: params.n_batch is 0; valid: 1 or more");
     try {
         auto made = std::make_unique<state>();
         made->s = with;
+        made->batch = batch;
         made->open = std::move(open);
         made->model = model;
         made->users_abort = std::exchange(params.abort_callback, state::on_abort);
@@ -210,7 +216,7 @@ kvtl::result<attachment> attachment::attach(llama_context_params& params, const 
         // A hybrid model's sequences each keep their last cell.
         const std::uint32_t kept = llama_model_is_hybrid(model) ? with.max_sequences : 0;
         params.n_ctx = (with.cells + kept + 255) / 256 * 256;
-        params.n_batch = params.n_ubatch = with.cells; // a batch is one graph
+        params.n_batch = params.n_ubatch = batch; // one graph
         params.n_seq_max = with.max_sequences;
         params.kv_unified = true; // or else every sequence is a graph
         params.swa_full = false;
@@ -226,7 +232,7 @@ kvtl::result<attachment> attachment::attach(llama_context_params& params, const 
 status attachment::start(llama_context* context) {
     state& a = *state_;
     if (a.context != nullptr) return status::failure(errc::invalid_argument, "start: it has started already");
-    if (context == nullptr || llama_get_model(context) != a.model || llama_n_ubatch(context) != a.s.cells)
+    if (context == nullptr || llama_get_model(context) != a.model || llama_n_ubatch(context) != a.batch)
         return status::failure(
             errc::invalid_argument,
             "start: the context is null or was not made from the model and the params of attach()");
@@ -237,6 +243,7 @@ status attachment::start(llama_context* context) {
             "start: the model keeps no keys and values (an encoder); valid: decoders with causal "
             "attention");
     a.context = context;
+    a.why_not.clear();
     status done;
     try {
         done = a.workers.attach(context, a.s.threads, a.s.poll);
@@ -259,7 +266,7 @@ status attachment::decode(const llama_batch& batch) {
     if (!a.cache) return not_started("decode");
     if (status e =
             a.plan->make(batch, a.conversations,
-                         {.cells = a.s.cells, .max_tokens = a.s.max_tokens, .one_sequence = a.facts.hybrid});
+                         {.batch = a.batch, .max_tokens = a.s.max_tokens, .one_sequence = a.facts.hybrid});
         !e)
         return e;
     if (status e = a.check_memory(); !e) return e;
@@ -304,7 +311,7 @@ status attachment::rewind(llama_seq_id seq, llama_pos position) {
             "rewind: the model's recurrent state cannot go back; valid: end(), and the tokens anew");
     conversation& c = a.conversations[static_cast<std::size_t>(seq)];
     status done = a.cache->rewind_to(c.id, static_cast<std::size_t>(position));
-    if (done) c.tokens = static_cast<std::uint32_t>(position);
+    if (done) c.went_back(static_cast<std::uint32_t>(position));
     return done;
 }
 

@@ -14,8 +14,10 @@
 //          sequence's prompt is open, tokens belong to it; the batch that asks for logits of its last token ends it.
 //          After that one token is a step of decoding; several of which only the last (or none) wants logits are a further
 //          turn; several that want logits are a draft to be verified: steps of decoding, one after the other, in one call.
-// Errors:  a failure in any layer leaves the sequences of the batch where they were, or, where that is impossible, ends
-//          them (held(seq) says which) and says so. Nothing throws.
+// Errors:  a failure in any layer leaves the sequences of the batch with the tokens that they held, or, where the cache
+//          cannot go back (a prompt's end has evicted, a layer has left a window behind), ends them: held(seq) says which,
+//          and so does the status. Entries that had left the window for the step that failed stay where they went: the
+//          window is smaller until it has filled again. Nothing throws.
 // Threads: one thread calls. llama.cpp's graphs and kvtl's shards run in turn on one pool of ggml's threads, which the
 //          attachment owns.
 // SPDX-License-Identifier: MIT
@@ -55,8 +57,8 @@ struct model_facts {
 struct settings {
     std::size_t max_tokens = 0;      ///< of one sequence; 0: what the model was trained for
     std::uint32_t max_sequences = 1; ///< sequence ids 0 .. max_sequences - 1
-    std::uint32_t cells = 0;         ///< llama.cpp's own, so the largest batch; 0: params.n_batch
-    unsigned threads = 2;            ///< of the pool; KV heads are divided among as many shards
+    std::uint32_t cells = 0; ///< llama.cpp's own; a batch has up to params.n_batch of them. 0: as many
+    unsigned threads = 2;    ///< of the pool; shards, where nothing is said of them: as many, up to KV heads
     /// How long these threads spin for work before they sleep, 0 to 100. At 0 a step of two threads takes half as long
     /// again, but other programs get the cores.
     unsigned poll = 50;
@@ -74,8 +76,8 @@ class attachment {
     [[nodiscard]] static kvtl::result<attachment>
     attach(llama_context_params& params, const llama_model* model, const settings& s, opener open);
 
-    /// With a preset by name (needs kvtl_presets). Of `o`, shape, max_tokens, max_sequences, rotation and what the
-    /// model does are filled in.
+    /// With a preset by name (needs kvtl_llama_by_name). Of `o` are filled in: shape, attention, rope_*, max_tokens,
+    /// max_sequences and supplied; shards where that is 0.
     [[nodiscard]] static kvtl::result<attachment> by_name(llama_context_params& params,
                                                           const llama_model* model, const settings& s,
                                                           engine::cache_options o);

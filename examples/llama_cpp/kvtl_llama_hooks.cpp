@@ -70,7 +70,7 @@ void attachment::state::attend(ggml_tensor* node) {
 status attachment::state::attend_layer(ggml_tensor* node, std::uint32_t layer) {
     const std::size_t key = std::size_t{facts.shape.kv_heads} * facts.shape.head_dim,
                       query = std::size_t{facts.shape.query_heads} * facts.shape.head_dim;
-    const std::span<const float> q = detail::queries_of(node->src[0], queries, room);
+    const std::span<const float> q = detail::queries_of(node->src[0], queries, query_room);
     if (q.size() != tokens * query || written_keys.width() != key || written_values.width() != key ||
         !written_keys.read(keys.data(), room) || !written_values.read(values.data(), room))
         return status::failure(errc::unsupported, "layer %d has other tensors than start() saw",

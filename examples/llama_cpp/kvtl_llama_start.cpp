@@ -34,7 +34,13 @@ status attachment::state::decode_quietly(llama_pos position, int tokens_now) {
 }
 
 status attachment::state::dry_run() {
-    const int at_once = static_cast<int>(std::min<std::uint32_t>(s.cells, 3));
+    const std::int32_t window = llama_model_n_swa(model);
+    if (window > 0 && window < 3)
+        return status::failure(errc::unsupported,
+                               "which layers slide cannot be found out: the model's window has %d tokens; "
+                               "valid: 3 or more",
+                               window);
+    const int at_once = static_cast<int>(std::min<std::uint32_t>(batch, 3));
     int last = 0;
     for (int position = 0; position < 3; position += last) {
         last = std::min(at_once, 3 - position);
@@ -46,27 +52,28 @@ status attachment::state::dry_run() {
             "start: the context does not call back; valid: one made from the params that attach() "
             "filled in");
     const auto layers = watch.take();
-    auto found = detail::facts_of(layers, s, last);
+    auto found = detail::facts_of(layers, s, {.first = 3 - last, .tokens = last});
     if (!found) return status::failure(found.error().code, "%s", found.error().message.c_str());
     facts = *std::move(found);
     facts.hybrid = llama_model_is_hybrid(model);
     facts.trained_context = static_cast<std::uint32_t>(std::max(0, llama_model_n_ctx_train(model)));
+    sinks.clear(); // of a start() that failed
     if (facts.sink_logits)
         for (const auto& l : layers) sinks.push_back(l.sinks);
     layer_of.assign(static_cast<std::size_t>(facts.layers.back()) + 1, -1);
     for (std::size_t i = 0; i < facts.layers.size(); ++i)
         layer_of[static_cast<std::size_t>(facts.layers[i])] = static_cast<int>(i);
-    const std::int32_t window = llama_model_n_swa(model);
-    return window > 0 ? probe_windows(static_cast<std::uint32_t>(window)) : status{};
+    if (window > 0)
+        if (status e = probe_windows(static_cast<std::uint32_t>(window)); !e) return e;
+    detail::find_rotation(layers, facts);
+    return {};
 }
 
 status attachment::state::probe_windows(std::uint32_t window) {
-    if (!llama_memory_can_shift(memory) || window < 3)
+    if (!llama_memory_can_shift(memory))
         return status::failure(
             errc::unsupported,
-            "which layers slide cannot be found out: llama.cpp cannot move the model's cells, or "
-            "its window of %u tokens is below 3",
-            window);
+            "which layers slide cannot be found out: llama.cpp cannot move the model's cells");
     const auto w = static_cast<llama_pos>(window);
     llama_memory_seq_add(memory, 0, 2, 3, 2 * w - 3);
     llama_memory_seq_add(memory, 0, 0, 2, w);
@@ -83,7 +90,7 @@ status attachment::state::open_cache() {
     cache = *std::move(opened);
     const unsigned n = std::max(1U, cache->shards());
     per_shard.resize(n);
-    const std::size_t rows = s.cells, dim = facts.shape.head_dim;
+    const std::size_t rows = batch, dim = facts.shape.head_dim;
     keys.resize(rows * facts.shape.kv_heads * dim);
     values.resize(keys.size());
     queries.resize(rows * facts.shape.query_heads * dim);

@@ -24,6 +24,7 @@ struct attachment::state {
     enum class mode { idle, observing, replacing };
 
     settings s;
+    std::uint32_t batch = 0; ///< most tokens of one, up to s.cells
     opener open;
     const llama_model* model = nullptr;
     ggml_abort_callback users_abort = nullptr;
@@ -53,7 +54,7 @@ struct attachment::state {
     std::vector<status> per_shard;
     detail::written_rows written_keys, written_values;
     std::vector<float> keys, values, queries, attended;
-    detail::staging room;
+    detail::staging room, query_room;
 
     [[nodiscard]] status dry_run();
     [[nodiscard]] status probe_windows(std::uint32_t window);

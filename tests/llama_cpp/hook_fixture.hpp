@@ -103,7 +103,7 @@ class side_by_side {
 
     side_by_side(llama_model* model, const kvtl_llama::settings& s, const maker& make)
         : vocabulary_(llama_vocab_n_tokens(llama_model_get_vocab(model))),
-          batch_(llama_batch_init(cells, 0, 1)) {
+          batch_(llama_batch_init(cells + 1, 0, 1)) { // one too many can be tried
         auto params = llama_context_default_params();
         auto made = make(params, model, s);
         if (!made) FAIL(made.error().message);

@@ -4,6 +4,8 @@
 #include "support/scratch_folder.hpp"
 #include "tiny_models.hpp"
 
+#include <array>
+
 using namespace hook;
 
 namespace {
@@ -76,6 +78,7 @@ TEST_CASE("params that cannot work") {
     p = good;
     p.n_batch = 0;
     CHECK(says(attach(p, embedded(), {.cells = 0}), "cells is 0"));
+    CHECK(says(attach(p, embedded(), {.cells = 1}), "params.n_batch is 0"));
     CHECK(says(attach(good, embedded(), {.max_sequences = 0, .cells = 1}), "max_sequences is 0"));
     CHECK(says(attach(good, embedded(), {.max_sequences = 100000, .cells = 1}), "max_sequences is 100000"));
     CHECK(says(attach(good, embedded(), {.cells = 1, .threads = 0}), "threads is 0"));
@@ -158,7 +161,7 @@ TEST_CASE("batches that cannot work leave every sequence where it was") {
     };
     batch many(static_cast<int>(cells) + 1);
     for (int i = 0; i <= static_cast<int>(cells); ++i) many.set(i, 0, 20 + i);
-    refused(many.b, "valid: 1 to cells = 256");
+    refused(many.b, "valid: 1 to 256, the smaller one of params.n_batch and cells");
     many.b.n_tokens = 0;
     refused(many.b, "the batch has 0 tokens");
     batch one(1);
@@ -197,6 +200,68 @@ TEST_CASE("batches that cannot work leave every sequence where it was") {
     CHECK(a.held(-1) == 0);
     s.steps(0, 300, 3); // all of that has changed nothing
     CHECK(s.wrong == 0);
+}
+
+TEST_CASE("a batch is no longer than params.n_batch, cells may be more") {
+    for (const auto& [batches, cells_of_it, most] :
+         {std::array{64U, 512U, 64U}, {512U, 256U, 256U}, {100U, 0U, 100U}}) {
+        CAPTURE(batches);
+        auto settings = settings_for();
+        settings.cells = cells_of_it;
+        side_by_side s(
+            embedded(), settings,
+            [n = batches](llama_context_params& p, llama_model* m, const kvtl_llama::settings& with) {
+                p.n_batch = n;
+                return kvtl_llama::attachment::by_name(p, m, with, everything("full"));
+            });
+        CHECK(llama_n_batch(s.context.get()) == most);
+        CHECK(llama_n_ubatch(s.context.get()) == most);
+        CHECK(llama_n_ctx(s.context.get()) == std::max(256U, cells_of_it));
+        const tokens text = prose(embedded(), most + 1);
+        CHECK(says(s.decode({{0, text}}), "valid: 1 to " + std::to_string(most) + ", the smaller one"));
+        s.steps(0, s.prompt(0, text, most), 3);
+        CHECK(s.wrong == 0);
+    }
+}
+
+TEST_CASE("shards are as many as threads where nothing is said, up to KV heads") {
+    const auto shards = [](unsigned threads, unsigned said) {
+        auto o = everything("dynakv");
+        o.shards = said;
+        const side_by_side s(embedded(), settings_for(1, threads), side_by_side::by_name(o));
+        return s.attached->cache().shards();
+    };
+    CHECK(shards(1, 0) == 1);
+    CHECK(shards(2, 0) == 2);
+    CHECK(shards(3, 0) == 2);
+    CHECK(shards(2, 1) == 1);
+    CHECK(shards(1, 2) == 2);
+    auto o = everything("dynakv");
+    o.shards = 3;
+    CHECK(says(start(embedded(), settings_for(), o), "shards is 3"));
+}
+
+TEST_CASE("a start that fails can be repeated") {
+    auto params = llama_context_default_params();
+    int times = 0;
+    auto a = kvtl_llama::attachment::attach(
+        params, embedded(), settings_for(),
+        [&times](const kvtl_llama::model_facts& f) -> kvtl::result<std::unique_ptr<engine::kv_cache>> {
+            auto o = everything("full");
+            o.shape = f.shape;
+            o.max_tokens = max_tokens;
+            o.policy = ++times == 1 ? "nonsense" : "full";
+            return engine::open_cache(o);
+        });
+    REQUIRE(a.ok());
+    const context_ptr context(llama_init_from_model(embedded(), params));
+    CHECK(says(a->start(context.get()), "--policy is nonsense"));
+    CHECK(a->why_not().find("--policy is nonsense") != std::string::npos);
+    CHECK(a->start(context.get()).ok());
+    CHECK(a->why_not().empty());
+    batch one(1);
+    one.set(0, 0, 0, true);
+    CHECK(a->decode(one.b).ok());
 }
 
 TEST_CASE("the longest sequence") {

@@ -56,6 +56,21 @@ TEST_CASE("turns, drafts and rewinds go where llama.cpp goes") {
     }
 }
 
+TEST_CASE("keys of layers that slide may be rotated otherwise") {
+    const kvtl_test::scratch_folder folder;
+    const std::string path = folder.file("model.gguf");
+    // Sliding layers have base 10,000 where the file says nothing of them.
+    REQUIRE(tiny_models::write(path, {.architecture = "gemma3", .rope_base = 1e6F}));
+    const model_ptr model = load(path);
+    side_by_side s(model.get(), settings_for(), side_by_side::by_name(everything("dynakv")));
+    const auto& f = s.attached->facts();
+    CHECK(f.windows == std::vector<std::uint32_t>{24, 24, 0, 24});
+    REQUIRE(f.rope_frequencies.size() == 16);
+    CHECK(f.rope_frequencies[0] == doctest::Approx(1));
+    CHECK(f.rope_frequencies[8] == doctest::Approx(1e-3));
+    CHECK_FALSE(f.rope_neighbours);
+}
+
 TEST_CASE("architectures that attend otherwise: windows, caps, sinks, scales") {
     const kvtl_test::scratch_folder folder;
     for (const auto& architecture : tiny_models::runnable())
