@@ -47,7 +47,10 @@ struct speed_options {
     std::size_t rounds = 5;
 };
 /// Prompts and steps in turn: llama.cpp, then each policy. One row per context and engine; attend_ms is what a step takes
-/// more than at a context of one batch.
+/// more than one of llama.cpp alone behind a few tokens: attention, and with kvtl the hook.
 [[nodiscard]] nlohmann::ordered_json speed(const options& o, const speed_options& s);
+
+/// A step behind a few tokens, of llama.cpp alone and with a cache that does nothing. One row.
+[[nodiscard]] nlohmann::ordered_json hook(const options& o, const speed_options& s);
 
 } // namespace llama_bench

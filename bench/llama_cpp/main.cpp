@@ -1,6 +1,7 @@
 // kvtl-llama-bench: what kvtl changes in llama.cpp, on the same tokens.
 //
 //   kvtl-llama-bench agree -m model.gguf --policies full,dynakv --attend-tokens 0
+//   kvtl-llama-bench hook  -m model.gguf
 //   kvtl-llama-bench speed -m model.gguf --policies full,dynakv --attend-tokens 512 --contexts 8192,32768
 //
 // Exit status: 0, 2 for what can never work, 1 for a run that fails midway.
@@ -71,12 +72,15 @@ int main(int argc, char** argv) {
         speed->add_option("--contexts", s.contexts, "tokens, separated by commas")
             ->delimiter(',')
             ->capture_default_str();
-        speed->add_option("--steps", s.steps, "of one engine before the next has its turn")
-            ->check(engine::whole_number)
-            ->capture_default_str();
-        speed->add_option("--rounds", s.rounds, "turns of each")
-            ->check(engine::whole_number)
-            ->capture_default_str();
+        auto* hook = app.add_subcommand("hook", "what does the hook itself take?");
+        for (auto* command : {speed, hook}) {
+            command->add_option("--steps", s.steps, "of one engine before the next has its turn")
+                ->check(engine::whole_number)
+                ->capture_default_str();
+            command->add_option("--rounds", s.rounds, "turns of each")
+                ->check(engine::whole_number)
+                ->capture_default_str();
+        }
         try {
             app.parse(argc, argv);
         } catch (const CLI::Success& e) { // --help, --version
@@ -92,7 +96,10 @@ int main(int argc, char** argv) {
         for (const auto& policy : o.policies) engine::require_policy(policy, "--policies");
         for (const auto& text : settings) o.settings.push_back(engine::parse_setting(text));
         engine::require_writable(json_file, "--json");
-        print(agree->parsed() ? llama_bench::agree(o, a) : llama_bench::speed(o, s), json_file);
+        print(agree->parsed()  ? llama_bench::agree(o, a)
+              : hook->parsed() ? llama_bench::hook(o, s)
+                               : llama_bench::speed(o, s),
+              json_file);
         return 0;
     });
 }

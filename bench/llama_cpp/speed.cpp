@@ -2,34 +2,18 @@
 #include "compare.hpp"
 #include "error.hpp"
 #include "program.hpp"
+#include "stopwatch.hpp"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <thread>
 
 namespace llama_bench {
 
 namespace {
 
 using llama_run::session;
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-/// Threads of the engine that had its turn spin for a while before they sleep, and would take the next one's cores.
-void let_threads_sleep() {
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-}
-
-double median(std::vector<double> x) {
-    if (x.empty()) return 0;
-    std::sort(x.begin(), x.end());
-    return (x[(x.size() - 1) / 2] + x[x.size() / 2]) / 2;
-}
 
 /// One engine that is measured.
 struct contender {
@@ -38,15 +22,7 @@ struct contender {
     double prompt_s = 0;
     std::size_t prompt_tokens = 0;
     std::vector<double> steps{}; ///< seconds
-    double short_step = 0;       ///< median at a context of one batch
 };
-
-/// The same tokens for everybody: speed does not depend on what they say.
-engine::token_id token_at(std::size_t position, std::size_t vocabulary) {
-    std::uint64_t z = position * 0x9E3779B97F4A7C15U + 1;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
-    return static_cast<engine::token_id>(16 + (z >> 33) % (vocabulary - 16));
-}
 
 } // namespace
 
@@ -67,10 +43,10 @@ nlohmann::ordered_json speed(const options& o, const speed_options& s) {
         batch.clear();
         for (std::size_t i = 0; i < tokens; ++i)
             batch.add(token_at(at + i, model.vocabulary()), at + i, 0, last && i + 1 == tokens);
-        const auto start = std::chrono::steady_clock::now();
+        const stopwatch time;
         c.engine->decode(batch);
         if (last) static_cast<void>(c.engine->logits(tokens - 1));
-        return seconds_since(start);
+        return time.seconds();
     };
     const auto read_to = [&](std::size_t context) { // a few batches of each engine in turn
         const std::size_t turn = 8 * std::size_t{o.batch};
@@ -98,9 +74,13 @@ nlohmann::ordered_json speed(const options& o, const speed_options& s) {
             }
     };
 
-    read_to(o.batch);
-    measure();
-    for (auto& c : all) c.short_step = median(c.steps);
+    // What a step takes beside attention: that of llama.cpp alone behind a few tokens.
+    const double rest = [&] {
+        static_cast<void>(pass(all[0], 16, true));
+        std::vector<double> steps;
+        for (std::size_t i = 0; i < measured / 2; ++i) steps.push_back(pass(all[0], 1, true));
+        return median(steps);
+    }();
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     for (const std::size_t context : s.contexts) {
         read_to(context);
@@ -110,10 +90,10 @@ nlohmann::ordered_json speed(const options& o, const speed_options& s) {
             return x;
         }();
         measure();
-        const double base = median(all[0].steps), base_attend = base - all[0].short_step;
+        const double base = median(all[0].steps), base_attend = base - rest;
         for (std::size_t i = 0; i < all.size(); ++i) {
             const contender& c = all[i];
-            const double step = median(c.steps), attend = step - c.short_step;
+            const double step = median(c.steps), attend = step - rest;
             const engine::cache_stats now = c.engine->stats();
             const auto n = static_cast<double>(measured);
             rows.push_back(
@@ -123,7 +103,7 @@ nlohmann::ordered_json speed(const options& o, const speed_options& s) {
                  {"attend_tokens", c.name == plain ? 0 : o.attend_tokens},
                  {"prompt_tokens_per_s", static_cast<double>(c.prompt_tokens) / c.prompt_s},
                  {"step_ms", step * 1e3},
-                 {"short_step_ms", c.short_step * 1e3},
+                 {"rest_ms", rest * 1e3},
                  {"attend_ms", attend * 1e3},
                  {"step_ratio", base / step},
                  {"attend_ratio", attend > 0 ? base_attend / attend : 0},

@@ -86,9 +86,12 @@ struct attention_rule {
         0; ///< logits become softcap * tanh(logit / softcap); 0: they stay (Gemma 2: 50). Scores of units
            ///< are not capped: a cap does not change their order.
     std::vector<std::uint32_t> windows{}; ///< per layer: tokens that a query sees, its own included; 0: all.
-        ///< Empty: all layers see all. A layer that slides keeps just these rows,
+        ///< Empty: all layers see all. A layer that slides keeps these rows and
+        ///< as many as may be rewound (window_tokens; 32 where that is everything),
         ///< in DRAM, whatever the preset does: they count in memory_bytes, not in
-        ///< attend_tokens, and never lie on storage
+        ///< attend_tokens, and never lie on storage. Policies' tables with a number
+        ///< per layer are of the other layers; presets that read a calibration
+        ///< want none that slides
 };
 
 /// Configuration of kv_manager<Preset, ...>. Defaults of the policies' configs are those of the preset.

@@ -18,12 +18,13 @@
 //          errc::busy and nothing happens. begin(), and end(), rewind() of sequences of different shards,
 //          may run concurrently too; stats(), facts() and tokens() want everything at rest.
 // Errors:  cold calls return result<T>, hot calls a status and are noexcept; a failed call leaves tokens,
-//          units and statistics as they were, and may be repeated. A call without a shard that failed in one
-//          of them may be repeated with the same `out`: shards that had completed it are left alone. Two
-//          exceptions: a further turn (prefill after decode) whose writes fail half-way cannot be undone,
-//          every later call on that sequence says that it must be ended; and a prompt of which retention has
-//          dropped entries stays dropped when what it keeps could not be written: the repeated call only
-//          writes.
+//          units and statistics as they were, and may be repeated. (Of attend() with several tokens the tokens are as
+//          they were; what left the window for those before the one that failed stays in its unit.) A call
+//          without a shard that failed in one of them may be repeated with the same `out`: shards that had
+//          completed it are left alone. Two exceptions: a further turn (prefill after decode) whose writes fail
+//          half-way cannot be undone, every later call on that sequence says that it must be ended; and a prompt
+//          of which retention has dropped entries stays dropped when what it keeps could not be written: the
+//          repeated call only writes.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -286,7 +287,9 @@ class kv_manager<Preset, Geometry, Supplied> {
 
     /// Every layer gives up what it has beyond `tokens`, whether or not all have come equally far: takes a step or a
     /// chunk back of which a layer failed. The limits are those of rewind(); chunks of a prompt whose last one is to
-    /// come go too where they wait on storage. When a layer cannot, none does, and only end() is left.
+    /// come go too where they wait on storage. When a layer cannot, none does, and only end() is left: so it is where
+    /// some layers have thinned a prompt out whose last chunk others wait for. What had left a window for the tokens
+    /// that go stays where it went.
     status rewind_to(sequence_id seq, std::size_t tokens) noexcept {
         if (status unknown = core_->calls.sequence("rewind_to", seq); !unknown) return unknown;
         const all_turns mine(*core_, seq.slot);
@@ -298,9 +301,22 @@ class kv_manager<Preset, Geometry, Supplied> {
                         f(s, l, static_cast<std::uint32_t>(have - tokens));
             });
         };
+        std::uint32_t waits = none; // a layer whose prompt is still whole
+        core_->for_each_owner(seq.slot, [&](shard_type& s) {
+            for (std::uint32_t l = 0; l < core_->calls.layers; ++l)
+                if (s.will_drop(seq.slot, l)) waits = l;
+        });
         status refused;
         for_each_beyond([&](shard_type& s, std::uint32_t l, std::uint32_t n) {
-            if (refused.ok()) refused = s.check_rewind(seq.slot, l, n);
+            if (!refused) return;
+            if (waits != none && !s.is_sliding(l) && !s.will_drop(seq.slot, l))
+                refused = status::failure(
+                    errc::out_of_range,
+                    "rewind_to: layer %u has thinned out the prompt whose last chunk layer %u "
+                    "waits for; valid: end()",
+                    l, waits);
+            else
+                refused = s.check_rewind(seq.slot, l, n);
         });
         if (!refused) return refused;
         for_each_beyond([&](shard_type& s, std::uint32_t l, std::uint32_t n) { s.rewind(seq.slot, l, n); });

@@ -36,7 +36,8 @@ struct layer_input {
     std::span<float> lse{}; ///< (T, HQ) attend() writes, when not empty: log of the sum of exp(logit)
                             ///< over the entries it attended, estimates and sink_logits not included
     std::span<const float>
-        sink_logits{};      ///< (HQ) logits that join the softmax without a value (gpt-oss); or empty
+        sink_logits{};      ///< (HQ) logits that join the softmax without a value (gpt-oss), or empty.
+                            ///< Scores that retention takes of a prompt leave them out
     bool last_chunk = true; ///< prefill only: no further chunk of this prompt follows
 
     /// Tokens [first, first + n) of `total`: those rows of every tensor that has a row per token.

@@ -274,3 +274,37 @@ TEST_CASE("rules that make no sense are named") {
     CHECK(std::string(batch.what()).find("1 parts with 2 tokens") != std::string::npos);
     one.check_tokens();
 }
+
+TEST_CASE("full keeps of a layer that slides what its queries see, and a few to rewind") {
+    using cache = cache_of<kvtl::presets::full>;
+    auto c = config_of<cache>({.windows = {0, 40, 40, 40, 40}});
+    c.max_tokens = 32768;
+    const std::size_t sliding = open_cache<cache>(c).stats().bytes_by_part.window;
+    c.attention.windows.clear();
+    CHECK(sliding * 4 < open_cache<cache>(c).stats().bytes_by_part.window);
+}
+
+TEST_CASE("layers that slide wait for the last chunk too, and are called by the model's numbers") {
+    using cache = cache_of<kvtl::presets::dynakv>;
+    auto opened = open_cache<cache>(config_of<cache>({.windows = {40, 40, 0, 0, 40}}));
+    reader<cache> one(opened, stream(), 0);
+    std::vector<float> out(100 * stream().query_floats());
+    for (std::size_t l = 0; l < model.layers; ++l) {
+        auto in = stream().input(l, 0, 100);
+        in.last_chunk = false;
+        require_ok(opened.prefill(one.id(), l, in, out));
+    }
+    const std::span<float> row = std::span(out).first(stream().query_floats());
+    for (std::size_t l = 0; l < model.layers; ++l) {
+        const auto s = opened.attend(one.id(), l, stream().input(l, 100, 1), row);
+        CHECK_MESSAGE(std::string(s.what()).find("100 tokens wait for a prefill with last_chunk = true") !=
+                          std::string::npos,
+                      s.what());
+        CHECK(opened.tokens(one.id(), l) == 100);
+    }
+    one.advance(100);
+    one.prefill(20);
+    one.decode(1);
+    const auto s = opened.rewind(one.id(), 33);
+    CHECK_MESSAGE(std::string(s.what()).find("layer 2 can give up 32 tokens") != std::string::npos, s.what());
+}

@@ -2,7 +2,10 @@
 // wrong, and the same call made again gives the bits of a run in which nothing ever failed.
 // SPDX-License-Identifier: MIT
 #include <kvtl/io/faulty.hpp>
+#include <kvtl/presets/composed.hpp>
 #include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/dynamickv.hpp>
+#include <kvtl/presets/snapkv.hpp>
 
 #include "support/cache_fixture.hpp"
 
@@ -488,4 +491,40 @@ TEST_CASE("rewind_to says when it is too late, and then nothing has changed") {
     require_ok(cache.rewind_to(one.id(), 500)); // nobody has that many
     one.check_tokens();
     CHECK(one.error() < exact);
+}
+
+namespace {
+template <class Preset> struct without_file : Preset {
+    using io = std::conditional_t<kvtl::retrieves<Preset>, kvtl::in_memory, typename Preset::io>;
+};
+} // namespace
+
+TEST_CASE_TEMPLATE("rewind_to does not mix thinned prompts with whole ones", Preset,
+                   kvtl::presets::snapkv_group, kvtl::presets::snapkv_then_dynakv, kvtl::presets::dynamickv) {
+    using cache_t = kvtl::kv_manager<without_file<Preset>, any_model>;
+    const drift data(small, max_tokens, 47);
+    typename cache_t::config c;
+    c.shape = small;
+    c.max_tokens = max_tokens;
+    c.attend_tokens = c.keep_tokens = 64;
+    c.window_tokens = 16;
+    c.memory_bytes = 64 << 20;
+    auto cache = open_cache<cache_t>(c);
+    reader<cache_t> one(cache, data, 0);
+    const auto chunk = [&](std::size_t layer, std::size_t n, bool last) {
+        std::vector<float> out(n * data.query_floats());
+        auto in = data.input(layer, one.tokens(), n);
+        in.last_chunk = last;
+        require_ok(cache.prefill(one.id(), layer, in, out));
+    };
+    for (std::size_t l = 0; l < small.layers; ++l) chunk(l, 200, false);
+    one.advance(200);
+    chunk(0, 8, true); // and layer 1 fails, let us say
+    const kvtl::status refused = cache.rewind_to(one.id(), 200);
+    REQUIRE_FALSE(refused.ok());
+    CHECK(std::string(refused.what())
+              .find("layer 0 has thinned out the prompt whose last chunk layer 1 waits for") !=
+          std::string::npos);
+    CHECK(cache.tokens(one.id(), 0) == 208);
+    one.end();
 }

@@ -85,6 +85,7 @@ template <class Preset, class Geometry> struct cache_core {
     std::vector<shard_type> shards;
     call_checks<typename types::element_type> calls;
     bool adapt_prompt = false;
+    std::vector<std::uint32_t> layer_numbers; ///< of layers that do not slide, in the model; empty: all
 
     template <class... Device> explicit cache_core(Device&&... d) : storage{std::forward<Device>(d)...} {}
 
@@ -105,22 +106,22 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
           const typename planner<Preset, Geometry>::answer& a, const calibration_blob& bases) {
     using core_type = cache_core<Preset, Geometry>;
     using types = typename core_type::types;
-    const cache_plan& p = a.plan;
-    const std::uint32_t shards = p.division.shards;
+    const std::uint32_t shards = a.plan.division.shards;
     auto memory = reservation::make(a.bytes());
     if (!memory) return memory.error();
     const std::span<std::byte> fixed = memory->memory().first(a.fixed_bytes),
                                frames = memory->memory().subspan(a.fixed_bytes + a.row_bytes());
     std::unique_ptr<core_type> made;
     if constexpr (types::retrieves) {
-        const superblock block = make_superblock(g.extents(), sizeof(typename types::element_type),
-                                                 storage_fingerprint<Preset, Geometry>(c, p), p.device_page);
+        const superblock block =
+            make_superblock(g.extents(), sizeof(typename types::element_type),
+                            storage_fingerprint<Preset, Geometry>(c, a.plan), a.plan.device_page);
         const std::uint64_t step = std::uint64_t{file_map::step_bytes} * shards;
-        const std::uint64_t data = std::uint64_t{p.file_pages} * a.page_bytes * shards;
+        const std::uint64_t data = std::uint64_t{a.plan.file_pages} * a.page_bytes * shards;
         auto device =
             types::io::open(c.io, {.queues = shards,
                                    .depth = 64,
-                                   .max_in_flight = p.max_in_flight,
+                                   .max_in_flight = a.plan.max_in_flight,
                                    .arena = frames,
                                    .superblock = superblock_bytes(block),
                                    .max_bytes = a.page_bytes + (data + step - 1) / step * step + step});
@@ -129,6 +130,9 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
     } else {
         made = std::make_unique<core_type>();
     }
+    made->layer_numbers = a.sliding.others;
+    cache_plan p = a.plan;
+    p.numbers.of_model = made->layer_numbers;
     made->memory = std::move(*memory);
     made->division = p.division;
     made->parts = a.parts;
@@ -153,8 +157,10 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
     if constexpr (types::drops) {
         const std::span<std::byte> rows = made->memory.memory().subspan(a.fixed_bytes, a.row_bytes());
         const std::size_t blocks = a.rows.pool_bytes() / shards;
+        auto rows_plan = a.rows;
+        rows_plan.plan.numbers = p.numbers;
         for (std::uint32_t s = 0; s < shards; ++s)
-            made->shards[s].kept().init(c, a.rows, s, carve, rows.subspan(s * blocks, blocks));
+            made->shards[s].kept().init(c, rows_plan, s, carve, rows.subspan(s * blocks, blocks));
     }
     if constexpr (types::retrieves) {
         auto& storage = made->storage;

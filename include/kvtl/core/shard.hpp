@@ -49,7 +49,7 @@ template <class Types> class alignas(64) shard {
 
     [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                  std::uint32_t tokens, std::span<float> out, bool last) noexcept {
-        if (slides(layer)) return sliding_.prefill(slot, layer, in, tokens, out), status{};
+        if (slides(layer)) return sliding_.prefill(slot, layer, in, tokens, out, last), status{};
         if constexpr (hands_over) {
             const std::uint32_t here = retrieval_.tokens(slot, layer);
             if (here == none) return {};
@@ -88,7 +88,7 @@ template <class Types> class alignas(64) shard {
     }
     /// The prompt of a layer is complete, so that a token may come.
     [[nodiscard]] status ready(const char* call, std::uint32_t slot, std::uint32_t layer) noexcept {
-        if (slides(layer)) return {};
+        if (slides(layer)) return sliding_.ready(call, slot, layer);
         if (status s = check_moved(call, slot, layer); !s) return s;
         return decoder().ready(call, slot, layer);
     }
@@ -133,6 +133,16 @@ template <class Types> class alignas(64) shard {
                    retention_.settled(slot);
         return static_cast<void>(slot), static_cast<void>(layer), false;
     }
+    /// A layer that slides keeps what its queries see, whatever the preset does.
+    [[nodiscard]] bool is_sliding(std::uint32_t layer) const noexcept { return slides(layer); }
+    /// Chunks of a prompt have come that will be thinned out when its last one comes.
+    [[nodiscard]] bool will_drop(std::uint32_t slot, std::uint32_t layer) const noexcept {
+        if (slides(layer)) return false;
+        if constexpr (types::drops)
+            return retention_.holds(slot, layer) && retention_.prompt_open(slot, layer);
+        else
+            return false;
+    }
     /// Tokens that a layer has seen, dropped and staged ones included; `none` when the shard has no lane of
     /// it.
     [[nodiscard]] std::uint32_t tokens(std::uint32_t slot, std::uint32_t layer) noexcept {
@@ -154,6 +164,7 @@ template <class Types> class alignas(64) shard {
     /// The part of a plan that layers with sliding attention make. Carves the places too.
     [[gnu::cold]] void init_sliding(const sliding_plan& s, const cache_plan& p, std::uint32_t index,
                                     carver& c) noexcept {
+        numbers_ = p.numbers;
         if (s.layers.empty()) return;
         places_ = c.take<layer_place>(s.places.size());
         std::copy(s.places.begin(), s.places.end(), places_.begin());
@@ -188,11 +199,11 @@ template <class Types> class alignas(64) shard {
             if (!retention_.settled(slot))
                 return status::failure(errc::invalid_argument,
                                        "%s: the prompt of layer %u is still to come; budgets are not settled",
-                                       call, retention_.layers_seen(slot));
+                                       call, numbers_.of(retention_.layers_seen(slot)));
             return status::failure(errc::io_error,
                                    "%s: what layer %u keeps of its prompt could not be written; repeat its "
                                    "prefill, or end the sequence",
-                                   call, layer);
+                                   call, numbers_.of(layer));
         } else {
             static_cast<void>(call), static_cast<void>(slot), static_cast<void>(layer);
             return {};
@@ -232,6 +243,7 @@ template <class Types> class alignas(64) shard {
     retrieval retrieval_;
     sliding_stage<types> sliding_;
     std::span<layer_place> places_; ///< per layer of the model; empty where none slides
+    layer_numbers numbers_;
 };
 
 }} // namespace kvtl::v0

@@ -55,8 +55,8 @@ struct centroid_spread {
                 const std::uint32_t n = std::min(block, u.count - first);
                 for (std::uint32_t i = 0; i < n; ++i) {
                     const unit_record& unit = u.unit[first + i];
-                    spread[i] =
-                        scale_ * std::sqrt(unit.m2 / static_cast<float>(std::max(1U, unit.entries) * u.dim));
+                    const auto entries = static_cast<float>(std::max(1U, unit.entries));
+                    spread[i] = scale_ * std::sqrt(unit.m2 / (entries * static_cast<float>(u.dim)));
                     bend[i] = detail::spread_bend(unit.entries);
                 }
                 for (std::uint32_t g = 0; g < queries; ++g) {

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace kvtl { inline namespace v0 {
 
@@ -29,6 +30,14 @@ struct shard_division {
     /// Sequences that have lanes in one shard, at most.
     [[nodiscard]] std::uint32_t sequences(std::uint32_t all) const noexcept {
         return by_sequence ? (all + shards - 1) / shards : all;
+    }
+};
+
+/// What messages call a layer: where some slide, the others are numbered without them.
+struct layer_numbers {
+    std::span<const std::uint32_t> of_model; ///< per layer that does not slide; empty: the same
+    [[nodiscard]] std::uint32_t of(std::uint32_t layer) const noexcept {
+        return layer < of_model.size() ? of_model[layer] : layer;
     }
 };
 
@@ -67,6 +76,7 @@ struct cache_plan {
     std::uint32_t moving_rows = 0; ///< fixed groups behind a retention that drops: entries that move at once
     std::uint32_t attend_tokens = 0;
     std::uint32_t gap_pages = 0;
+    layer_numbers numbers;
     bool window_only = false; ///< every token stays in the window: no units, no storage
 };
 

@@ -58,13 +58,12 @@ template <class Preset, class Geometry> class planner {
         answer a;
         a.calibration_bytes = (calibration_bytes + 63) / 64 * 64;
         cache_plan& p = a.plan;
-        constexpr bool calibrated = contains(needed_signals<Preset>(), signal::calibration);
         const auto max_tokens = static_cast<std::uint32_t>(c.max_tokens);
-        auto sliding = sliding_plan::make(
-            c.attention, g.layers(), max_tokens,
-            std::min(c.window_tokens == automatic ? 32 : c.window_tokens, max_tokens), calibrated);
+        auto sliding =
+            sliding_plan::make(c.attention, g.layers(), max_tokens, rewindable(c), calibration_bytes != 0);
         if (!sliding) return sliding.error();
         a.sliding = *std::move(sliding);
+        p.numbers.of_model = a.sliding.others;
         p.model = {g.layers() - static_cast<std::uint32_t>(a.sliding.layers.size()),
                    g.kv_heads(),
                    g.group(),
@@ -161,6 +160,14 @@ template <class Preset, class Geometry> class planner {
         m.metadata += a.bytes() - m.total();
         static_cast<void>(c), static_cast<void>(blocks), static_cast<void>(frames);
         return a.bytes();
+    }
+
+    /// Tokens that a layer that slides can give up: the window's, or a few where the window holds everything.
+    [[nodiscard]] static std::uint32_t rewindable(const config& c) noexcept {
+        constexpr std::uint32_t few = 32;
+        const bool number = c.window_tokens != whole_sequence && c.window_tokens != automatic;
+        return static_cast<std::uint32_t>(
+            std::min<std::size_t>(number ? c.window_tokens : few, c.max_tokens));
     }
 
     /// Of the rows of layers that slide, in all shards.

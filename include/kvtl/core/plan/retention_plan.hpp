@@ -42,6 +42,7 @@ struct retention_plan {
     std::uint32_t guaranteed_blocks = 0; ///< of a sequence in a shard
 
     logit_rule logits{};
+    layer_numbers numbers;
 
     [[nodiscard]] std::size_t query_floats() const noexcept { return std::size_t{kv_heads} * group * dim; }
     [[nodiscard]] std::size_t key_floats() const noexcept { return std::size_t{kv_heads} * dim; }

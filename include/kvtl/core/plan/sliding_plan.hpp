@@ -28,12 +28,14 @@ struct layer_place {
 struct sliding_layer {
     std::uint32_t reach = 0;    ///< tokens that a query sees, its own included
     std::uint32_t capacity = 0; ///< rows of a lane
+    std::uint32_t number = 0;   ///< of the layer in the model
     std::size_t offset = 0;     ///< rows of a lane's layers before it
 };
 
 struct sliding_plan {
     std::vector<sliding_layer> layers;
-    std::vector<layer_place> places; ///< per layer of the model; empty where none slides
+    std::vector<layer_place> places;   ///< per layer of the model; empty where none slides
+    std::vector<std::uint32_t> others; ///< the model's number of each layer that does not; likewise
 
     /// Tokens that are appended and attended together in a prompt.
     static constexpr std::uint32_t block = simd::causal_tile;
@@ -68,12 +70,15 @@ struct sliding_plan {
             const auto before = static_cast<std::uint32_t>(p.layers.size());
             p.places.push_back(
                 {slides, slides ? before : static_cast<std::uint32_t>(p.places.size()) - before});
-            if (!slides) continue;
+            if (!slides) {
+                p.others.push_back(static_cast<std::uint32_t>(p.places.size()) - 1);
+                continue;
+            }
             // Rows move in whole blocks, so that key blocks lie where they would without moving.
             const std::uint64_t most = (std::uint64_t{max_tokens} + block - 1) / block * block;
             const std::uint64_t want = (std::uint64_t{reach} + spare + 3 * block - 3) / block * block;
             const auto capacity = static_cast<std::uint32_t>(std::min(most, want));
-            p.layers.push_back({reach, capacity, rows});
+            p.layers.push_back({reach, capacity, static_cast<std::uint32_t>(p.places.size()) - 1, rows});
             rows += capacity;
         }
         if (p.layers.size() == layers)
@@ -82,7 +87,7 @@ struct sliding_plan {
                 "attention.windows: all %u layers slide over less than max_tokens = %u; valid: "
                 "one layer at least that does not (a model that only slides needs no store)",
                 layers, max_tokens);
-        if (p.layers.empty()) p.places.clear();
+        if (p.layers.empty()) p.places.clear(), p.others.clear();
         return p;
     }
 

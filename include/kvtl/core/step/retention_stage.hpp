@@ -70,7 +70,7 @@ template <class Types> class retention_stage {
         if (Types::budget::late && seen > 0 && seen < book_.plan.layers)
             return status::failure(errc::invalid_argument,
                                    "%s: the prompt of layer %u is still to come; budgets are not settled",
-                                   call, seen);
+                                   call, book_.plan.numbers.of(seen));
         return {};
     }
 
@@ -278,7 +278,9 @@ template <class Types> class retention_stage {
         if (Types::budget::late && in.last_chunk && book_.ledger_of(slot).layers_seen != layer)
             return status::failure(errc::invalid_argument,
                                    "prefill: layer is %u; valid: %u, as budget %s divides layers in order",
-                                   layer, book_.ledger_of(slot).layers_seen, Types::budget::name.data());
+                                   book_.plan.numbers.of(layer),
+                                   book_.plan.numbers.of(book_.ledger_of(slot).layers_seen),
+                                   Types::budget::name.data());
         return {};
     }
     [[nodiscard]] status check_arrivals(const char* call, const layer_input& in,

@@ -218,7 +218,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             if (n > s.tokens - s.window_begin)
                 return status::failure(errc::out_of_range,
                                        "rewind: n is %u; layer %u can give up %u tokens (its window)", n,
-                                       layer, s.tokens - s.window_begin);
+                                       plan_.numbers.of(layer), s.tokens - s.window_begin);
         }
         return {};
     }

@@ -27,6 +27,7 @@ template <class Types> class sliding_stage {
     struct lane {
         std::uint32_t base = 0;   ///< token of the first row, a multiple of 64
         std::uint32_t tokens = 0; ///< of the sequence
+        bool prompt_open = false; ///< its last chunk is to come
     };
     struct memory {
         std::span<sliding_layer> layers;
@@ -60,14 +61,29 @@ template <class Types> class sliding_stage {
     }
 
     void prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t tokens,
-                 std::span<float> out) noexcept {
+                 std::span<float> out, bool last) noexcept {
         for_each_lane(slot, layer, [&](lane& l, std::uint32_t head, E* keys, E* values) {
+            l.prompt_open = !last && (l.tokens == 0 || l.prompt_open); // a further turn needs no last chunk
             for (std::uint32_t t = 0, n = 0; t < tokens; t += n) {
                 n = std::min(sliding_plan::block, tokens - t);
                 append(x_.layers[layer], l, head, in, t, n, keys, values);
                 if (!out.empty()) attend_chunk(x_.layers[layer], l, head, in, t, n, keys, values, out);
             }
         });
+    }
+
+    /// The prompt is complete, so that a token may come.
+    [[nodiscard]] status ready(const char* call, std::uint32_t slot, std::uint32_t layer) noexcept {
+        status open;
+        for_each_lane(slot, layer, [&](lane& l, std::uint32_t, E*, E*) {
+            if (l.prompt_open)
+                open =
+                    status::failure(errc::invalid_argument,
+                                    "%s: the prompt of this sequence is not complete: %u tokens wait for a "
+                                    "prefill with last_chunk = true",
+                                    call, l.tokens);
+        });
+        return open;
     }
 
     /// T decoded tokens, one after the other.
@@ -118,14 +134,18 @@ template <class Types> class sliding_stage {
             const std::uint32_t held = l.tokens - l.base,
                                 most = l.base == 0 ? l.tokens : (held > seen ? held - seen : 0);
             if (n > most)
-                refused = status::failure(
-                    errc::out_of_range, "rewind: n is %u; a layer that slides over %u tokens can give up %u",
-                    n, seen + 1, most);
+                refused =
+                    status::failure(errc::out_of_range,
+                                    "rewind: n is %u; layer %u, which slides over %u tokens, can give up %u",
+                                    n, x_.layers[layer].number, seen + 1, most);
         });
         return refused;
     }
     void rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n) noexcept {
-        for_each_lane(slot, layer, [&](lane& l, std::uint32_t, E*, E*) { l.tokens -= n; });
+        for_each_lane(slot, layer, [&](lane& l, std::uint32_t, E*, E*) {
+            l.tokens -= n;
+            l.prompt_open = l.prompt_open && l.tokens != 0;
+        });
     }
     void end(std::uint32_t slot) noexcept {
         for (std::uint32_t layer = 0; layer < x_.layers.size(); ++layer)
