@@ -17,10 +17,10 @@ namespace engine {
 /// Records the first sequence that is begun. Not for use after rewind() beyond what will be appended again.
 class recording_cache final : public kv_cache {
   public:
-    /// Throws bad_input when the file cannot be made.
-    recording_cache(kv_cache& inner, const kvtl::shape& shape, std::string path)
-        : inner_(inner), inner_wants_(inner.wants()), shape_(shape),
-          out_(std::move(path), shape, trace_header::has_k_pre | trace_header::has_prediction),
+    /// `fields`: what the engine hands over beyond q, k and v. Throws bad_input when the file cannot be made.
+    recording_cache(kv_cache& inner, const kvtl::shape& shape, std::string path,
+                    std::uint32_t fields = trace_header::has_k_pre | trace_header::has_prediction)
+        : inner_(inner), inner_wants_(inner.wants()), shape_(shape), out_(std::move(path), shape, fields),
           tokens_(shape.layers), predictions_(shape.layers) {
         for (auto& p : predictions_) p.reserve(std::size_t{shape.query_heads} * shape.head_dim);
     }
@@ -56,6 +56,7 @@ class recording_cache final : public kv_cache {
             for (auto& t : tokens_) t -= n;
         return s;
     }
+    kvtl::status retry_writes(kvtl::sequence_id seq) noexcept override { return inner_.retry_writes(seq); }
     kvtl::status end(kvtl::sequence_id seq) noexcept override { return inner_.end(seq); }
     [[nodiscard]] cache_stats stats() const override { return inner_.stats(); }
     [[nodiscard]] unsigned shards() const noexcept override { return inner_.shards(); }

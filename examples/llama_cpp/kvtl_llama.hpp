@@ -65,6 +65,11 @@ struct settings {
     kvtl::signal supplied = kvtl::signal::q | kvtl::signal::k | kvtl::signal::v | kvtl::signal::calibration;
 };
 
+/// A preset by name for a model (needs kvtl_llama_by_name). Of `o` are filled in: shape, attention, rope_*, max_tokens,
+/// max_sequences and supplied; shards where that is 0.
+[[nodiscard]] kvtl::result<std::unique_ptr<engine::kv_cache>>
+open_by_name(engine::cache_options o, const model_facts& f, const settings& s);
+
 /// The hook between one llama_context and one kvtl cache. Must outlive the context's last decode.
 class attachment {
   public:
@@ -76,8 +81,7 @@ class attachment {
     [[nodiscard]] static kvtl::result<attachment>
     attach(llama_context_params& params, const llama_model* model, const settings& s, opener open);
 
-    /// With a preset by name (needs kvtl_llama_by_name). Of `o` are filled in: shape, attention, rope_*, max_tokens,
-    /// max_sequences and supplied; shards where that is 0.
+    /// With a preset by name: attach() with open_by_name().
     [[nodiscard]] static kvtl::result<attachment> by_name(llama_context_params& params,
                                                           const llama_model* model, const settings& s,
                                                           engine::cache_options o);

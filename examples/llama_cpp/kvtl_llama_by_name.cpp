@@ -7,22 +7,24 @@
 
 namespace kvtl_llama {
 
+kvtl::result<std::unique_ptr<engine::kv_cache>> open_by_name(engine::cache_options o, const model_facts& f,
+                                                             const settings& s) {
+    o.shape = f.shape;
+    o.max_tokens = s.max_tokens != 0 ? s.max_tokens : f.trained_context;
+    o.max_sequences = s.max_sequences;
+    if (o.shards == 0) o.shards = std::min(s.threads, f.shape.kv_heads);
+    o.rope_frequencies = f.rope_frequencies;
+    o.rope_neighbours = f.rope_neighbours;
+    o.rope_unknown = f.rope_frequencies.empty();
+    o.supplied = s.supplied;
+    o.attention = {.scale = f.scale, .softcap = f.softcap, .windows = f.windows};
+    return engine::open_cache(o);
+}
+
 kvtl::result<attachment> attachment::by_name(llama_context_params& params, const llama_model* model,
                                              const settings& s, engine::cache_options o) {
     return attach(params, model, s,
-                  [options = std::move(o),
-                   s](const model_facts& f) mutable -> kvtl::result<std::unique_ptr<engine::kv_cache>> {
-                      options.shape = f.shape;
-                      options.max_tokens = s.max_tokens != 0 ? s.max_tokens : f.trained_context;
-                      options.max_sequences = s.max_sequences;
-                      if (options.shards == 0) options.shards = std::min(s.threads, f.shape.kv_heads);
-                      options.rope_frequencies = f.rope_frequencies;
-                      options.rope_neighbours = f.rope_neighbours;
-                      options.supplied = s.supplied;
-                      options.rope_unknown = f.rope_frequencies.empty();
-                      options.attention = {.scale = f.scale, .softcap = f.softcap, .windows = f.windows};
-                      return engine::open_cache(options);
-                  });
+                  [options = std::move(o), s](const model_facts& f) { return open_by_name(options, f, s); });
 }
 
 } // namespace kvtl_llama

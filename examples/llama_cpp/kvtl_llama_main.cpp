@@ -39,6 +39,7 @@ struct arguments : engine::run_options {
     bool interactive = false;
     bool plain = false;
     bool keep_file = false;
+    std::string trace_file;
     std::size_t context = 0;
     std::size_t cells = 0;
     std::size_t parallel = 0;
@@ -55,6 +56,8 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--parallel", a.parallel, "answer each line of -f FILE, N at once in one context");
     app.add_flag("--plain", a.plain, "llama.cpp alone, with its own cache: to compare");
     app.add_flag("--keep-kv", a.keep_file, "leave the cache's file behind");
+    app.add_option("--record-trace", a.trace_file,
+                   "write q, k and v of every token and layer (kvtl-bench replays)");
     engine::finish_options(app, {"--context", "--cells", "--parallel"});
 }
 
@@ -72,6 +75,10 @@ void check(const CLI::App& app, const arguments& a) {
         require(!a.interactive, "--parallel: a conversation (-i) is one alone");
     }
     engine::check_run_options(a);
+    require(a.trace_file.empty() || (!a.interactive && !a.plain && a.parallel == 0),
+            "--record-trace: valid: with one prompt, without -i, --parallel and --plain");
+    require(a.trace_file != "-", "--record-trace: a trace needs a file");
+    engine::require_writable(a.trace_file, "--record-trace");
 }
 
 std::vector<std::string> texts_of(const arguments& a) {
@@ -139,6 +146,7 @@ llama_run::session_options sizes_of(const arguments& a, const llama_run::loaded_
     o.batch = static_cast<std::uint32_t>(batch);
     o.cells = static_cast<std::uint32_t>(a.cells);
     o.keep_file = a.keep_file;
+    o.trace_file = a.trace_file;
     if (a.plain) return o;
 
     o.cache = engine::cache_options_of(a);
@@ -236,6 +244,7 @@ void run(const arguments& a) {
             talk(session, a, texts, report);
         else
             answer_prompts(session, a, prompts, report);
+        session.finish_trace();
         report.stats = session.stats();
     }
     report.policy = a.plain ? "plain" : a.policy;

@@ -154,12 +154,21 @@ kvtl::status session::try_kvtl(const session_options& o, const engine::cache_opt
     context_.reset();
     llama_context_params params = llama_context_default_params();
     params.n_batch = params.n_ubatch = o.batch;
-    auto attached = kvtl_llama::attachment::by_name(params, model_.get(),
-                                                    {.max_tokens = o.max_tokens,
-                                                     .max_sequences = o.sequences,
-                                                     .cells = o.cells != 0 ? o.cells : o.batch,
-                                                     .threads = o.threads},
-                                                    cache);
+    const kvtl_llama::settings with{.max_tokens = o.max_tokens,
+                                    .max_sequences = o.sequences,
+                                    .cells = o.cells != 0 ? o.cells : o.batch,
+                                    .threads = o.threads};
+    auto attached = kvtl_llama::attachment::attach(
+        params, model_.get(), with,
+        [this, cache, with, trace = o.trace_file](
+            const kvtl_llama::model_facts& f) -> kvtl::result<std::unique_ptr<engine::kv_cache>> {
+            auto opened = kvtl_llama::open_by_name(cache, f, with);
+            if (!opened || trace.empty()) return opened;
+            recorded_ = *std::move(opened);
+            auto recording = std::make_unique<engine::recording_cache>(*recorded_, f.shape, trace, 0U);
+            recording_ = recording.get();
+            return std::unique_ptr<engine::kv_cache>(std::move(recording));
+        });
     if (!attached) {
         why_not_ = attached.error().message;
         return kvtl::status::failure(attached.error().code, "%s", why_not_.c_str());
@@ -233,6 +242,10 @@ void session::end(unsigned sequence) {
     }
     llama_memory_seq_rm(llama_get_memory(context_.get()), seq, -1, -1);
     plain_held_[sequence] = 0;
+}
+
+void session::finish_trace() {
+    if (recording_ != nullptr) recording_->finish();
 }
 
 std::size_t session::held(unsigned sequence) const noexcept {

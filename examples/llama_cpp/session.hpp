@@ -11,6 +11,7 @@
 
 #include "ggml_threads.hpp"
 #include "kvtl_llama.hpp"
+#include "recording_cache.hpp"
 #include "sampler.hpp"
 
 #include <llama.h>
@@ -82,6 +83,7 @@ struct session_options {
     std::uint32_t cells = 0;    ///< 0: one batch
     std::size_t max_tokens = 0; ///< of a sequence
     bool keep_file = false;
+    std::string trace_file; ///< q, k and v of the first sequence go there; "": nowhere
     engine::cache_options cache;
 };
 
@@ -96,6 +98,9 @@ class session {
     /// Gives up the tokens from `position` on; false where that cannot be and nothing has changed.
     [[nodiscard]] bool rewind(unsigned sequence, std::size_t position);
     void end(unsigned sequence);
+
+    /// Completes the trace, where there is one. Throws run_failure.
+    void finish_trace();
 
     [[nodiscard]] std::size_t held(unsigned sequence) const noexcept;
     [[nodiscard]] engine::cache_stats stats() const;
@@ -115,7 +120,9 @@ class session {
     };
     const loaded_model& model_;
     std::size_t max_tokens_ = 0;
-    kvtl_llama::detail::ggml_threads workers_; ///< of a plain one
+    kvtl_llama::detail::ggml_threads workers_;     ///< of a plain one
+    std::unique_ptr<engine::kv_cache> recorded_;   ///< below the recording, where there is one
+    engine::recording_cache* recording_ = nullptr; ///< the attachment's
     std::optional<kvtl_llama::attachment> attachment_;
     std::unique_ptr<llama_context, freed> context_; ///< goes first: it computes with both
     std::string why_not_;

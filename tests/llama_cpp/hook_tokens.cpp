@@ -107,7 +107,7 @@ TEST_CASE("architectures that attend otherwise: windows, caps, sinks, scales") {
             s.steps(0, 302, 10);
             // Products with quantised weights round activations to bytes, so that a last bit is amplified: there the
             // measure is how far llama.cpp's two ways of attending differ. (A router of experts may flip: no bound.)
-            if (type == GGML_TYPE_F16) CHECK(s.wrong == 0);
+            if (type == GGML_TYPE_F16) CHECK((s.wrong == 0 || s.widest_difference < s.noise));
             if (type == GGML_TYPE_F16 || architecture != "gpt-oss") CHECK(s.worst < 1.5F * s.noise);
             CHECK(s.widest_difference < std::max(4e-2F, s.noise));
             s.report(run);

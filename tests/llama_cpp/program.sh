@@ -110,6 +110,20 @@ expect 0 "" -m long.gguf -f long.txt -n 2 --policy snapkv_group --io memory --th
 expect 0 "" "${base[@]}" --shards 2
 expect 0 "" "${base[@]}" --shards 1
 
+# A trace: a header of 4096 bytes, then 8 + 2 + 2 heads of 32 as f16, for each token and layer.
+for policy in full snapkv_group; do
+    "$program" "${base[@]}" --policy "$policy" --record-trace recorded.trace --json out >text 2>err || complain "exit status $?"
+    [ "$(stat -c %s recorded.trace)" -eq $((4096 + ($(value prompt_tokens out) + 7) * 4 * 12 * 32 * 2)) ] ||
+        complain "$policy: the trace has $(stat -c %s recorded.trace) bytes"
+    value tokens out >recorded.tokens
+    expect 0 "" "${base[@]}" --policy "$policy" --json -
+    [ "$(value tokens out)" = "$(cat recorded.tokens)" ] || complain "$policy: recorded it has other tokens"
+done
+head -c 6 recorded.trace | grep -q "[a-z]" || complain "the trace was not finished"
+rm -f recorded.* text
+one_line "--record-trace: valid: with one prompt" "${base[@]}" --record-trace x.trace --plain
+one_line "--record-trace: cannot write" "${base[@]}" --record-trace no/such/folder/x.trace
+
 # several at once: as each alone, whichever end early
 printf '%s\n' "the bold banana" "a" "to be read in one go, so that the lengths differ by more than a few" "no" "me, too" >prompts.txt
 each_as_alone() { # MODEL POLICY AT-ONCE
