@@ -72,6 +72,10 @@ nlohmann::ordered_json hook(const options& o, const speed_options& s) {
     for (std::size_t round = 0; round < s.rounds; ++round)
         for (const bool hooked : {false, true}) {
             let_threads_sleep();
+            if (!hooked) // always behind a few tokens: attention is none of the hook
+                alone->end(0);
+            else if (auto ended = attached->end(0); !ended)
+                throw engine::run_failure(ended.what());
             static_cast<void>(step(hooked)); // warm
             for (std::size_t i = 0; i < s.steps; ++i) (hooked ? with : without).push_back(step(hooked));
         }
