@@ -8,6 +8,7 @@
 #pragma once
 
 #include <kvtl/config.hpp>
+#include <kvtl/core/plan/cache_plan.hpp>
 #include <kvtl/core/store/record_rows.hpp>
 #include <kvtl/core/store/row_pool.hpp>
 #include <kvtl/simd/attend.hpp>
