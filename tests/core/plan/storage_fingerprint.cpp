@@ -62,6 +62,8 @@ TEST_CASE("fields that size units count, others do not") {
     CHECK(print_of<dynakv>() == plain);
     CHECK(print_of<dynakv>([](auto& c) { c.clusterer.tokens_per_cluster = 64; }) != plain);
     CHECK(print_of<dynakv>([](auto& c) { c.clusterer.threshold_scale = 3; }) == plain);
+    CHECK(print_of<dynakv>([](auto& c) { c.attention.scale = 3; }) == plain);
+    CHECK(print_of<dynakv>([](auto& c) { c.attention.windows = {20, 0}; }) != plain);
     CHECK(print_of<dynakv>([](auto& c) { c.clusterer.buffer_entries = 9; }) == plain);
     CHECK(print_of<dynakv>([](auto& c) { c.attend_tokens = 100; }) == plain);
     CHECK(print_of<dynakv>([](auto& c) { c.memory_bytes = std::size_t{80} << 20; }) == plain);

@@ -69,6 +69,8 @@ template <class Preset, class Geometry>
     field("weighted", types::weighted);
     field("shards", plan.division.shards);
     field("by_sequence", plan.division.by_sequence);
+    for (const std::uint32_t window : c.attention.windows)
+        field("window", window); // such layers store nothing
     return hash.value();
 }
 
