@@ -9,6 +9,7 @@
 #include <kvtl/statistics.hpp>
 #include <kvtl/status.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -92,7 +93,19 @@ struct config_numbers {
     return {};
 }
 
+[[nodiscard, gnu::cold]] inline status check_attention(const attention_rule& rule) noexcept {
+    const auto wrong = errc::invalid_argument;
+    if (!(rule.scale >= 0) || !std::isfinite(rule.scale))
+        return status::failure(wrong, "attention.scale is %g; valid: 0 (1 / sqrt(head_dim)) or more",
+                               static_cast<double>(rule.scale));
+    if (!(rule.softcap >= 0) || !std::isfinite(rule.softcap))
+        return status::failure(wrong, "attention.softcap is %g; valid: 0 (none) or more",
+                               static_cast<double>(rule.softcap));
+    return {};
+}
+
 template <class Config> [[nodiscard]] status check_config(const Config& c, const config_limits& p) noexcept {
+    if (status s = check_attention(c.attention); !s) return s;
     return check_numbers({c.max_tokens, c.max_sequences, c.memory_bytes, c.attend_tokens, c.keep_tokens,
                           c.window_tokens, c.sink_tokens, c.tail_frames, c.read_through_pages, c.shards,
                           c.divide == division::sequences, c.share, c.adapt_prompt},

@@ -56,7 +56,7 @@ template <class Types> class row_sizes {
     [[nodiscard, gnu::cold]] status settle(const Config& c, const Geometry& g, const cache_plan& cache) {
         retention_plan& p = plan;
         p.layers = cache.model.layers, p.kv_heads = g.kv_heads(), p.group = g.group(), p.dim = g.head_dim();
-        p.logits = cache.model.logits, p.numbers = cache.numbers;
+        p.logits = cache.model.logits;
         p.hands_over = Types::retrieves;
         p.together = cache.division.by_sequence;
         p.lanes_per_head = score::per_query_head ? p.group : 1;

@@ -11,9 +11,9 @@
 #include <kvtl/simd/causal.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace kvtl { inline namespace v0 {
@@ -40,32 +40,26 @@ struct sliding_plan {
     /// Tokens that are appended and attended together in a prompt.
     static constexpr std::uint32_t block = simd::causal_tile;
 
-    /// spare: tokens that may be rewound.
-    [[nodiscard, gnu::cold]] static result<sliding_plan> make(const attention_rule& rule,
+    /// windows: attention_rule's. spare: tokens that may be rewound. calibrated: the preset reads bases per layer.
+    [[nodiscard, gnu::cold]] static result<sliding_plan> make(std::span<const std::uint32_t> windows,
                                                               std::uint32_t layers, std::uint32_t max_tokens,
                                                               std::uint32_t spare, bool calibrated) {
         const auto wrong = errc::invalid_argument;
         sliding_plan p;
-        if (!(rule.scale >= 0) || !std::isfinite(rule.scale))
-            return status::failure(wrong, "attention.scale is %g; valid: 0 (1 / sqrt(head_dim)) or more",
-                                   static_cast<double>(rule.scale));
-        if (!(rule.softcap >= 0) || !std::isfinite(rule.softcap))
-            return status::failure(wrong, "attention.softcap is %g; valid: 0 (none) or more",
-                                   static_cast<double>(rule.softcap));
-        if (rule.windows.empty() ||
-            std::all_of(rule.windows.begin(), rule.windows.end(), [](std::uint32_t w) { return w == 0; }))
+        if (windows.empty() ||
+            std::all_of(windows.begin(), windows.end(), [](std::uint32_t w) { return w == 0; }))
             return p;
-        if (rule.windows.size() != layers)
+        if (windows.size() != layers)
             return status::failure(wrong,
                                    "attention.windows has %zu numbers; valid: one per layer, %u, or none",
-                                   rule.windows.size(), layers);
+                                   windows.size(), layers);
         if (calibrated)
             return status::failure(
                 errc::unsupported,
                 "attention.windows: this preset reads a calibration, whose layers are all of "
                 "the model's; valid: no layer that slides, or a preset without one");
         std::size_t rows = 0;
-        for (const std::uint32_t reach : rule.windows) {
+        for (const std::uint32_t reach : windows) {
             const bool slides = reach != 0 && reach < max_tokens;
             const auto before = static_cast<std::uint32_t>(p.layers.size());
             p.places.push_back(

@@ -1,0 +1,100 @@
+// Which layers slide, what the others are called, and how many rows each of the former keeps.
+// SPDX-License-Identifier: MIT
+#include <kvtl/core/plan/cache_plan.hpp>
+#include <kvtl/core/plan/planner.hpp>
+#include <kvtl/core/plan/sliding_plan.hpp>
+#include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/full.hpp>
+
+#include <doctest/doctest.h>
+
+#include <limits>
+#include <string>
+
+using namespace kvtl;
+
+namespace {
+sliding_plan plan_of(const std::vector<std::uint32_t>& windows, std::uint32_t max_tokens,
+                     std::uint32_t spare) {
+    auto made =
+        sliding_plan::make(windows, static_cast<std::uint32_t>(windows.size()), max_tokens, spare, false);
+    REQUIRE_MESSAGE(made.ok(), (made.ok() ? std::string() : made.error().message));
+    return *std::move(made);
+}
+void refused(const result<sliding_plan>& made, const char* why) {
+    REQUIRE_FALSE(made.ok());
+    CHECK_MESSAGE(made.error().message.find(why) != std::string::npos, made.error().message);
+}
+} // namespace
+
+TEST_CASE("layers are numbered by kind, and the others remember what the model calls them") {
+    const sliding_plan p = plan_of({0, 40, 0, 130, 40}, 1000, 32);
+    REQUIRE(p.places.size() == 5);
+    const bool slides[] = {false, true, false, true, true};
+    const std::uint32_t index[] = {0, 0, 1, 1, 2};
+    for (std::size_t l = 0; l < 5; ++l) {
+        CHECK(p.places[l].slides == slides[l]);
+        CHECK(p.places[l].index == index[l]);
+    }
+    const layer_numbers names{p.others};
+    CHECK(names.of(0) == 0);
+    CHECK(names.of(1) == 2);
+    CHECK(layer_numbers{}.of(7) == 7);
+    CHECK(p.layers[1].number == 3);
+    CHECK(p.layers[2].offset == p.layers[0].capacity + std::size_t{p.layers[1].capacity});
+    CHECK(p.rows() == p.layers[2].offset + p.layers[2].capacity);
+}
+
+TEST_CASE("a lane has room for what is seen, what may be rewound, and a block that arrives anywhere; no more "
+          "than needed") {
+    for (const std::uint32_t reach : {1U, 2U, 63U, 64U, 65U, 200U, 4096U})
+        for (const std::uint32_t spare : {1U, 32U, 500U}) {
+            const auto capacity = plan_of({0, reach}, 1U << 26, spare).layers[0].capacity;
+            CHECK(capacity % sliding_plan::block == 0);
+            // What stays behind whole blocks that leave: up to a block less one beyond what is needed.
+            CHECK(capacity >= reach - 1 + spare + (sliding_plan::block - 1) + sliding_plan::block);
+            CHECK(capacity < reach + spare + 3 * sliding_plan::block);
+        }
+    CHECK(plan_of({0, 90}, 100, 32).layers[0].capacity == 128); // never more than all tokens
+}
+
+TEST_CASE("a window that holds every token is none, and wrong windows are named") {
+    CHECK(plan_of({100, 200}, 100, 32).layers.empty());
+    CHECK(plan_of({100, 200}, 100, 32).places.empty());
+    CHECK(plan_of({0, 0}, 100, 32).rows() == 0);
+    CHECK(plan_of({}, 100, 32).rows() == 0);
+    const std::vector<std::uint32_t> windows{0, 9};
+    refused(sliding_plan::make(windows, 3, 100, 32, false),
+            "attention.windows has 2 numbers; valid: one per layer, 3");
+    refused(sliding_plan::make(windows, 2, 100, 32, true), "this preset reads a calibration");
+    const std::vector<std::uint32_t> all{9, 9};
+    refused(sliding_plan::make(all, 2, 100, 32, false), "all 2 layers slide");
+}
+
+TEST_CASE("the planner refuses windows beside a calibration, and rows beyond what can be counted") {
+    using any_model = geometry<shape{}>;
+    cache_config<presets::dynakv> c;
+    c.shape = {2, 4, 2, 64};
+    c.attention.windows = {0, 40};
+    c.max_tokens = 1000;
+    c.memory_bytes = std::size_t{64} << 20;
+    using plan = planner<presets::dynakv, any_model>;
+    CHECK(plan::plan(c, *any_model::from(c.shape), 4096).ok());
+    const auto beside =
+        plan::plan(c, *any_model::from(c.shape), 4096, 100); // bytes of a calibration that is there
+    REQUIRE_FALSE(beside.ok());
+    CHECK(beside.error().message.find("attention.windows: this preset reads a calibration") !=
+          std::string::npos);
+
+    cache_config<presets::full> huge;
+    huge.shape = {1000, 65536, 65536, 65536};
+    huge.attention.windows.assign(1000, 1U << 25);
+    huge.attention.windows[0] = 0;
+    huge.max_tokens = 1U << 26;
+    huge.max_sequences = 4096;
+    huge.memory_bytes = std::numeric_limits<std::size_t>::max() / 2;
+    const auto counted = planner<presets::full, any_model>::plan(huge, *any_model::from(huge.shape), 4096);
+    REQUIRE_FALSE(counted.ok());
+    CHECK(counted.error().message.find("attention.windows: layers that slide would hold") !=
+          std::string::npos);
+}
