@@ -106,19 +106,19 @@ bool written_rows::read(float* out, staging& room) const {
     return true;
 }
 
-std::span<const float> queries_of(const ggml_tensor* q, std::span<float> scratch, staging& room) {
+std::span<const float> queries_of(const ggml_tensor* q, std::vector<float>& scratch, staging& room) {
     if (q->type != GGML_TYPE_F32 || q->nb[0] != sizeof(float)) return {};
     const auto dim = static_cast<std::size_t>(q->ne[0]), tokens = static_cast<std::size_t>(q->ne[1]),
                heads = static_cast<std::size_t>(q->ne[2]);
     const std::byte* from = bytes_of(q, 0, ggml_nbytes(q), room);
     if (q->nb[2] == dim * sizeof(float) && q->nb[1] == heads * dim * sizeof(float))
         return {reinterpret_cast<const float*>(from), tokens * heads * dim};
-    if (scratch.size() < tokens * heads * dim) return {};
+    if (scratch.size() < tokens * heads * dim) scratch.resize(tokens * heads * dim);
     for (std::size_t t = 0; t < tokens; ++t)
         for (std::size_t h = 0; h < heads; ++h)
             std::memcpy(scratch.data() + (t * heads + h) * dim, from + t * q->nb[1] + h * q->nb[2],
                         dim * sizeof(float));
-    return scratch.first(tokens * heads * dim);
+    return std::span(scratch).first(tokens * heads * dim);
 }
 
 std::int64_t visible_cells(const ggml_tensor* mask, std::int64_t t, staging& room) {

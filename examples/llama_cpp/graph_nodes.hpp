@@ -59,9 +59,9 @@ class written_rows {
     std::vector<std::int64_t> cells_; ///< of each token
 };
 
-/// q (D, T, HQ) of any strides as (T, HQ, D): in place where it lies so, else gathered into `scratch`. Empty for a
-/// tensor that is not f32.
-[[nodiscard]] std::span<const float> queries_of(const ggml_tensor* q, std::span<float> scratch,
+/// q (D, T, HQ) of any strides as (T, HQ, D): in place where it lies so, else gathered into `scratch`, which grows to
+/// that once. Empty for a tensor that is not f32.
+[[nodiscard]] std::span<const float> queries_of(const ggml_tensor* q, std::vector<float>& scratch,
                                                 staging& room);
 
 /// How many cells the t-th token may look at, by an f16 mask (cells, T). -1 where there is no such mask.

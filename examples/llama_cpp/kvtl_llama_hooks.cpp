@@ -78,6 +78,7 @@ status attachment::state::attend_layer(ggml_tensor* node, std::uint32_t layer) {
     kvtl::layer_input in{.q = q, .k = {keys.data(), tokens * key}, .v = {values.data(), tokens * key}};
     if (!sinks.empty()) in.sink_logits = sinks[layer];
     const bool in_place = detail::on_host(node);
+    if (!in_place && attended.size() < tokens * query) attended.resize(tokens * query);
     const std::span<float> out(in_place ? static_cast<float*>(node->data) : attended.data(), tokens * query);
     workers.parallel(per_shard.size(), [&](std::size_t i) noexcept {
         per_shard[i] = cache->forward(parts, layer, in, out, static_cast<unsigned>(i));

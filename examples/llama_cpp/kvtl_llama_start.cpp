@@ -93,8 +93,6 @@ status attachment::state::open_cache() {
     const std::size_t rows = batch, dim = facts.shape.head_dim;
     keys.resize(rows * facts.shape.kv_heads * dim);
     values.resize(keys.size());
-    queries.resize(rows * facts.shape.query_heads * dim);
-    attended.resize(queries.size());
     written_keys.reserve(rows);
     written_values.reserve(rows);
     conversations.assign(s.max_sequences, {});
