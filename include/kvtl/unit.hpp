@@ -18,7 +18,8 @@ namespace kvtl { inline namespace v0 {
 inline constexpr std::uint32_t none =
     std::numeric_limits<std::uint32_t>::max(); ///< "no frame", "no unit", ...
 
-/// Where a unit lies on storage; only its layout knows what the two words mean.
+/// Where a unit lies on storage; only its layout knows what the two words mean. Entry-wise layouts: the unit's
+/// first member and its last, as indices into the lane's chain.
 struct place {
     std::uint32_t first = none;
     std::uint32_t extra = 0;
@@ -27,21 +28,23 @@ struct place {
 /// What a unit is: it moves with its lane, is saved and hashed.
 struct unit_record {
     std::uint32_t entries = 0;  ///< entries in the unit's pages (buffered ones not included)
-    std::uint32_t updated = 0;  ///< lane's token count at the last append or split
-    std::uint32_t buffered = 0; ///< entries of this unit that wait in the lane's buffer
+    std::uint16_t buffered = 0; ///< entries of this unit that wait in the lane's buffer
     bool flagged = false;       ///< waits for a delayed split
     float m2 = 0;               ///< sum of squared distances to the mean; variance = m2 / entries
     place where;
-    std::uint32_t members = none;     ///< entry-wise layouts: first member, as an index into the lane's chain
-    std::uint32_t last_member = none; ///< entry-wise layouts: last member
+
+    [[nodiscard]] std::uint32_t& members() noexcept { return where.first; }
+    [[nodiscard]] std::uint32_t members() const noexcept { return where.first; }
+    [[nodiscard]] std::uint32_t& last_member() noexcept { return where.extra; }
 
     /// Where it is now: nothing of it outlives the process.
     struct residency {
         std::uint32_t frames = none; ///< first of the chain of resident frames; none: not resident
         std::uint32_t tail = none;   ///< frame of the last page while it has entries that storage has not
-        std::uint32_t flight = none; ///< the prefetch or selection that reads this unit, while there is one
     };
 };
+static_assert(sizeof(unit_record) == 20 && sizeof(unit_record::residency) == 8,
+              "there is one of each for every 8 entries or so");
 
 /// What ragged records (slots/compressor.hpp) take of a unit's pages.
 struct unit_extent {

@@ -47,8 +47,8 @@ template <class P> class lane_model {
         table_.assign(std::size_t{count()} * stride + 1, std::numeric_limits<float>::quiet_NaN());
         for (std::uint32_t u = 0; u < count(); ++u)
             std::copy(mean_[u].begin(), mean_[u].end(), table_.data() + std::size_t{u} * stride);
-        return {record_.data(), count(), P::needs_means ? table_.data() : nullptr,
-                dim_,           stride,  state_.max_entries(),
+        const unit_means means(rows_view<float>{table_.data(), count(), dim_, stride});
+        return {record_.data(), count(), P::needs_means ? means : unit_means{}, dim_, state_.max_entries(),
                 tokens_,        may_add};
     }
 

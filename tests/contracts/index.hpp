@@ -37,9 +37,8 @@ struct means {
         units_view u;
         u.unit = unit.data();
         u.count = static_cast<std::uint32_t>(rows.count);
-        u.mean = rows.memory.data();
+        u.mean = unit_means(rows.view());
         u.dim = static_cast<std::uint32_t>(rows.dim);
-        u.stride = static_cast<std::uint32_t>(rows.stride);
         u.max_entries = 8;
         return u;
     }
@@ -92,7 +91,8 @@ template <class P> class lane {
     lane(const state& s, const extents& e, std::uint64_t seed, double key_mean = 0.0)
         : state_(&s), extents_(e), keys_(std::size_t{e.units} * e.shape.max_entries * e.shape.width()),
           units_(e.units), lane_(s.lane_bytes(e.shape) / 64 + 1), tail_(tail_of(s, e.shape)),
-          unit_((e.units * s.unit_bytes(e.shape) + tail_ + guard) / 64 + 1) {
+          unit_((e.units * s.unit_bytes(e.shape) + tail_ + guard) / 64 + 1),
+          running_lines_(running_of(s, e.shape) / 64 + 1), running_(e.units * running_lines_) {
         oracle::generator random(seed);
         std::vector<float> offset(e.shape.width());
         for (float& x : offset) x = static_cast<float>(key_mean * random.normal());
@@ -102,18 +102,21 @@ template <class P> class lane {
             u.entries = e.complete ? e.shape.max_entries
                                    : static_cast<std::uint32_t>(1 + random.below(e.shape.max_entries));
         std::memset(unit_.data(), 0xA5, unit_.size() * 64);
+        std::memset(running_.data(), 0xA5, running_.size() * 64);
     }
 
     [[nodiscard]] const summary_shape& shape() const { return extents_.shape; }
     [[nodiscard]] std::uint32_t units() const { return extents_.units; }
     [[nodiscard]] std::uint32_t entries(std::uint32_t u) const { return units_[u].entries; }
-    [[nodiscard]] summary_view view() {
+    /// With the running bytes of unit u.
+    [[nodiscard]] summary_view view(std::uint32_t u = 0) {
         return {reinterpret_cast<std::byte*>(lane_.data()),
                 reinterpret_cast<std::byte*>(unit_.data()),
                 state_->unit_bytes(extents_.shape),
                 extents_.shape,
                 layer,
-                first_head};
+                first_head,
+                reinterpret_cast<std::byte*>(&running_[u * running_lines_])};
     }
     /// (D): the key of KV head h of the lane.
     [[nodiscard]] const float* key(std::uint32_t u, std::uint32_t i, std::uint32_t h = 0) const {
@@ -124,14 +127,24 @@ template <class P> class lane {
         return {keys_.data(), std::size_t{units()} * shape().max_entries, shape().width(), shape().width()};
     }
     void absorb(std::uint32_t u) {
-        state_->clear(view(), u);
-        for (std::uint32_t i = 0; i < entries(u); ++i) state_->absorb(view(), u, i, key(u, i), key(u, i));
+        state_->clear(view(u), u);
+        for (std::uint32_t i = 0; i < entries(u); ++i) {
+            if (i == entries(u) / 2 && i > 0) resume(u, i);
+            state_->absorb(view(u), u, i, key(u, i), key(u, i));
+        }
     }
     /// What some other unit might have had.
     void absorb_others(std::uint32_t u) {
         state_->clear(view(), u);
         for (std::uint32_t i = 0; i < shape().max_entries; ++i)
-            state_->absorb(view(), u, i, key(0, 0), key(0, 0));
+            state_->absorb(view(u), u, i, key(0, 0), key(0, 0));
+    }
+    /// The running bytes are lost half-way.
+    void resume(std::uint32_t u, std::uint32_t n) {
+        if constexpr (requires { state_->running_bytes(extents_.shape); }) {
+            std::memset(&running_[u * running_lines_], 0x5A, running_lines_ * 64);
+            state_->resume(view(u), u, n);
+        }
     }
     void absorb_all() {
         for (std::uint32_t u = 0; u < units(); ++u) absorb(u);
@@ -181,6 +194,12 @@ template <class P> class lane {
         else
             return 0;
     }
+    static std::size_t running_of(const state& s, const summary_shape& shape) {
+        if constexpr (requires { s.running_bytes(shape); })
+            return s.running_bytes(shape);
+        else
+            return 0;
+    }
     struct alignas(64) line {
         std::byte bytes[64];
     };
@@ -191,6 +210,8 @@ template <class P> class lane {
     std::vector<line> lane_;
     std::size_t tail_;
     std::vector<line> unit_;
+    std::size_t running_lines_; ///< of a unit
+    std::vector<line> running_;
 };
 
 /// Extents that the suite goes through: one KV head and several, complete units and growing ones.

@@ -75,12 +75,16 @@ template <class Policy> struct lane_of_units {
         }
         lane_bytes.resize(policy.lane_bytes(sizes) / sizeof(line) + 1);
         unit_bytes.resize(policy.unit_bytes(sizes) * s.units / sizeof(line) + 1);
+        running_lines = policy.running_bytes(sizes) / sizeof(line) + 1;
+        running.resize(running_lines * s.units);
         // Units grow in turn, as in decode.
-        for (std::uint32_t u = 0; u < s.units; ++u) policy.clear(summary(), u);
+        for (std::uint32_t u = 0; u < s.units; ++u) policy.clear(summary(u), u);
         for (std::uint32_t i = 0; i < 40; ++i)
             for (std::uint32_t u = 0; u < s.units; ++u)
-                if (i < record[u].entries)
-                    policy.absorb(summary(), u, i, key[u][i].data(), value[u][i].data());
+                if (i < record[u].entries) {
+                    if (i > 0 && i == record[u].entries / 2) policy.resume(summary(u), u, i);
+                    policy.absorb(summary(u), u, i, key[u][i].data(), value[u][i].data());
+                }
         mean_key.resize(mean.size()), all_values.resize(width);
         double total = 0;
         for (std::uint32_t u = 0; u < s.units; ++u) total += static_cast<double>(key[u].size());
@@ -93,9 +97,15 @@ template <class Policy> struct lane_of_units {
             }
     }
 
-    [[nodiscard]] summary_view summary() {
+    /// With the running bytes of unit u.
+    [[nodiscard]] summary_view summary(std::uint32_t u = 0) {
         return {reinterpret_cast<std::byte*>(lane_bytes.data()),
-                reinterpret_cast<std::byte*>(unit_bytes.data()), policy.unit_bytes(sizes), sizes};
+                reinterpret_cast<std::byte*>(unit_bytes.data()),
+                policy.unit_bytes(sizes),
+                sizes,
+                0,
+                0,
+                reinterpret_cast<std::byte*>(&running[u * running_lines])};
     }
     /// Query g of `head` attends unit u exactly.
     [[nodiscard]] bool sees(std::uint32_t head, std::uint32_t g, std::uint32_t u) const {
@@ -119,7 +129,8 @@ template <class Policy> struct lane_of_units {
                                   attended[u] >> (head * shape.group));
             }
         if (state_before != nullptr) *state_before = memory;
-        units_view units{record.data(), shape.units, mean.data() + head * shape.dim, shape.dim, width, 40};
+        const rows_view<float> means{mean.data() + head * shape.dim, shape.units, shape.dim, width};
+        units_view units{record.data(), shape.units, unit_means(means), shape.dim, 40};
         units.summary = summary();
         units.head = head;
         std::vector<float> own(policy.scratch_floats(sizes, shape.units) + 8, garbage);
@@ -208,7 +219,8 @@ template <class Policy> struct lane_of_units {
     std::vector<double> mean_key, all_values; ///< (U, width) and (width), by definition
     std::vector<std::uint64_t> attended;
     std::vector<float> q;
-    std::vector<line> lane_bytes, unit_bytes;
+    std::vector<line> lane_bytes, unit_bytes, running;
+    std::size_t running_lines = 1; ///< of a unit
 };
 
 inline double largest_difference(const std::vector<float>& a, const std::vector<double>& b) {

@@ -64,10 +64,11 @@ template <class Cache> snapshot take(Cache& cache, kvtl::sequence_id seq) {
             for (std::uint32_t u = 0; u < state.units; ++u) {
                 const auto& unit = l.unit(u);
                 s.words.insert(s.words.end(),
-                               {unit.entries, unit.updated, unit.buffered, unit.flagged ? 1U : 0U,
-                                unit.where.first, unit.where.extra, unit.members});
+                               {unit.entries, unit.buffered, unit.flagged ? 1U : 0U, unit.where.first,
+                                unit.where.extra});
                 s.numbers.push_back(unit.m2);
-                s.numbers.insert(s.numbers.end(), l.mean(u), l.mean(u) + small.head_dim);
+                s.numbers.resize(s.numbers.size() + small.head_dim);
+                l.means().get(u, &s.numbers[s.numbers.size() - small.head_dim]);
             }
         }
     }

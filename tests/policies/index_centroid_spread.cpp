@@ -64,7 +64,8 @@ TEST_CASE("the root mean square of weights over normal keys is what the score sa
     unit.entries = keys;
     unit.m2 = static_cast<float>(m2);
     units_view u;
-    u.unit = &unit, u.count = 1, u.mean = mean.data(), u.dim = dim, u.stride = dim;
+    u.unit = &unit, u.count = 1, u.dim = dim;
+    u.mean = unit_means(rows_view<float>{mean.data(), 1, dim, dim});
     float score = 0;
     const centroid_spread::state<geometry<shape{}>> s({}, *geometry<shape{}>::from({1, 1, 1, dim}));
     s.score(q.data(), 1, u, {&score, 1});

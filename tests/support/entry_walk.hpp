@@ -133,7 +133,7 @@ lane_content look_at(Cache& cache, io_log& log, const drift& data, std::uint32_t
         const auto& now = l.residency(u);
         token_list members;
         if constexpr (Cache::types::layout::by_entry) {
-            for (std::uint32_t e = unit.members; e != kvtl::none; e = l.next_member(e)) {
+            for (std::uint32_t e = unit.members(); e != kvtl::none; e = l.next_member(e)) {
                 const std::uint32_t i = e / format.rows;
                 const bool in_tail = state.stream_tail != kvtl::none && i == state.stored / format.rows;
                 std::byte* page =

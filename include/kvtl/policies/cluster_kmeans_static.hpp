@@ -128,7 +128,7 @@ struct kmeans_static {
         [[nodiscard]] assignment assign(lane&, const float* key, const units_view& u,
                                         std::span<float> distance) const noexcept {
             if (u.count == 0) return {none, growth::open};
-            simd::l2sq_rows(key, rows_view<float>{u.mean, u.count, u.dim, u.stride}, distance.data());
+            u.mean.distances(key, u.count, distance.data());
             std::uint32_t nearest = 0, with_room = none;
             for (std::uint32_t i = 0; i < u.count; ++i) {
                 if (distance[i] < distance[nearest]) nearest = i;

@@ -162,7 +162,7 @@ template <window_plan Plan = window_plan{}> struct kmeans_windowed {
         [[nodiscard]] assignment assign(lane&, const float* key, const units_view& u,
                                         std::span<float> distance) const noexcept {
             if (u.count == 0 || u.may_add) return {none, growth::open};
-            simd::l2sq_rows(key, rows_view<float>{u.mean, u.count, u.dim, u.stride}, distance.data());
+            u.mean.distances(key, u.count, distance.data());
             std::uint32_t best = none;
             for (std::uint32_t i = 0; i < u.count; ++i)
                 if (u.unit[i].entries + u.unit[i].buffered < u.max_entries &&

@@ -1,13 +1,12 @@
 // Index: a unit is represented by the mean of its post-RoPE keys; its score for a query is their inner
 // product (DynaKV §4.1 Eq. 4; ClusterKV, RetroInfer, PQCache's coarse level).
 //
-// The means are those that the clusterer maintains (one copy per lane, float32, 4 D bytes per unit).
+// The means are those that the clusterer maintains (one copy per lane, config.mean_bits a number).
 // Cost: score() reads every mean once for the whole query group.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/signals.hpp>
-#include <kvtl/simd/dot.hpp>
 #include <kvtl/slots/index.hpp>
 #include <kvtl/unit.hpp>
 #include <kvtl/views.hpp>
@@ -34,8 +33,7 @@ struct centroid {
         /// out[i * u.count + j] = query i . mean of unit j, shape (queries, U). `q`: (queries, u.dim).
         void score(const float* q, std::uint32_t queries, const units_view& u,
                    std::span<float> out) const noexcept {
-            simd::dot_group(q, queries, u.dim, rows_view<float>{u.mean, u.count, u.dim, u.stride}, out.data(),
-                            u.count);
+            u.mean.score(q, queries, u.count, out.data());
         }
     };
 };

@@ -11,7 +11,7 @@
 // hold the one key a query looks for among others. What ranks is the weight per entry, because the budget
 // counts entries.
 //
-// Means and variances are those that the clusterer maintains: 4 D bytes per unit, nothing beyond. Units of a
+// Means and variances are those that the clusterer maintains; nothing beyond. Units of a
 // fixed size have no variance on record and score as with `centroid`.
 // Cost: as `centroid`, and per unit a logarithm and two roots, per unit and query three operations.
 // SPDX-License-Identifier: MIT
@@ -44,8 +44,7 @@ struct centroid_spread {
         /// out: (queries, U). q: (queries, u.dim).
         void score(const float* q, std::uint32_t queries, const units_view& u,
                    std::span<float> out) const noexcept {
-            simd::dot_group(q, queries, u.dim, rows_view<float>{u.mean, u.count, u.dim, u.stride}, out.data(),
-                            u.count);
+            u.mean.score(q, queries, u.count, out.data());
             if (u.unit == nullptr) return;
             constexpr std::uint32_t block = 64;
             float spread

@@ -42,14 +42,25 @@ struct landmark {
             return shape.width() * sizeof(f16);
         }
         [[nodiscard]] std::size_t lane_bytes(const summary_shape& shape) const noexcept {
-            return detail::running_mean::bytes(shape.width());
+            static_cast<void>(shape);
+            return 0;
+        }
+        [[nodiscard]] std::size_t running_bytes(const summary_shape& shape) const noexcept {
+            return detail::running_sum::bytes(shape.width());
         }
         void clear(const summary_view& view, std::uint32_t u) const noexcept {
             std::fill_n(view.of<f16>(u), view.shape.width(), f16{});
         }
         void absorb(const summary_view& view, std::uint32_t u, std::uint32_t i, const float* key,
                     const float*) const noexcept {
-            view.of_lane<detail::running_mean>()->absorb(u, i, key, view.of<f16>(u), view.shape.width());
+            auto* sum = view.of_running<float>();
+            detail::running_sum::add(sum, i, key, view.shape.width());
+            detail::running_sum::store(sum, i + 1, view.of<f16>(u), view.shape.width());
+        }
+        void resume(const summary_view& view, std::uint32_t u, std::uint32_t entries) const noexcept {
+            auto* sum = view.of_running<float>();
+            simd::decode(view.of<f16>(u), sum, view.shape.width());
+            simd::scale(static_cast<float>(entries), sum, view.shape.width());
         }
 
         /// out: (queries, U)

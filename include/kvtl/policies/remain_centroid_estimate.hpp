@@ -16,8 +16,8 @@
 // entries in the end: nothing .222 / .164 / .134 / .070, first order .113 / .074 / .057 / .026, with the
 // spread .096 / .061 / .047 / .022. The best entries by true attention alone: .135 / .102 / .084 / .045.
 //
-// Bytes:  2 D per unit and KV head (f16 mean value), one sum of 4 D per lane and head. Keys: the clusterer's
-//         means.
+// Bytes:  D + 4 per unit and KV head (mean value as codes with a scale; 2 D as f16), one sum of 4 D per unfinished
+//         page. Keys: the clusterer's means.
 // Cost:   O(U D) per KV head and step, times G with the spread (its weights differ by query).
 // Limits: clusterers that keep means. A variance per dimension does not help: bench/DEAD_ENDS.md.
 // SPDX-License-Identifier: MIT
@@ -32,6 +32,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <span>
 #include <string_view>
@@ -56,28 +57,52 @@ template <estimate_options Options> struct unit_estimate {
     struct config {
         float share = static_cast<float>(Options.per_mille) / 1000.0F; ///< of all units: the best that were
                                                                        ///< not attended, by their mean score
-        template <class Visit> void fields(Visit&& visit) { visit("share", share); }
+        std::uint32_t bits = 8; ///< of a number of the mean values: 8 (codes) or 16 (f16)
+        template <class Visit> void fields(Visit&& visit) {
+            visit("share", share);
+            visit("bits", bits);
+        }
     };
 
     template <class Geometry> class state {
       public:
         state() = default;
         state(const config& c, const Geometry&) noexcept
-            : share_(c.share >= 0.0F ? std::min(c.share, 1.0F) : 0.0F) {}
+            : share_(c.share >= 0.0F ? std::min(c.share, 1.0F) : 0.0F), codes_(c.bits <= 8) {}
 
         // ------------------------------------------------------------------------------------- summaries
         [[nodiscard]] std::size_t unit_bytes(const summary_shape& shape) const noexcept {
-            return shape.width() * sizeof(f16);
+            return shape.lane_heads * head_bytes(shape.dim);
         }
-        [[nodiscard]] std::size_t lane_bytes(const summary_shape& shape) const noexcept {
-            return detail::running_mean::bytes(shape.width());
+        [[nodiscard]] std::size_t lane_bytes(const summary_shape&) const noexcept { return 0; }
+        [[nodiscard]] std::size_t running_bytes(const summary_shape& shape) const noexcept {
+            return detail::running_sum::bytes(shape.width());
         }
         void clear(const summary_view& view, std::uint32_t u) const noexcept {
-            std::fill_n(view.of<f16>(u), view.shape.width(), f16{});
+            std::memset(view.of<std::byte>(u), 0, unit_bytes(view.shape));
         }
         void absorb(const summary_view& view, std::uint32_t u, std::uint32_t i, const float*,
                     const float* value) const noexcept {
-            view.of_lane<detail::running_mean>()->absorb(u, i, value, view.of<f16>(u), view.shape.width());
+            const std::uint32_t dim = view.shape.dim;
+            auto* sum = view.of_running<float>();
+            detail::running_sum::add(sum, i, value, view.shape.width());
+            for (std::uint32_t h = 0; h < view.shape.lane_heads; ++h, sum += dim) {
+                std::byte* to = view.of<std::byte>(u) + h * head_bytes(dim);
+                if (codes_) {
+                    const float scale =
+                        detail::running_sum::store(sum, i + 1, reinterpret_cast<std::int8_t*>(to), dim);
+                    std::memcpy(to + scale_at(dim), &scale, sizeof scale);
+                } else {
+                    detail::running_sum::store(sum, i + 1, reinterpret_cast<f16*>(to), dim);
+                }
+            }
+        }
+        void resume(const summary_view& view, std::uint32_t u, std::uint32_t entries) const noexcept {
+            auto* sum = view.of_running<float>();
+            for (std::uint32_t h = 0; h < view.shape.lane_heads; ++h)
+                decode(view.of<std::byte>(u) + h * head_bytes(view.shape.dim), view.shape.dim,
+                       sum + std::size_t{h} * view.shape.dim);
+            simd::scale(static_cast<float>(entries), sum, view.shape.width());
         }
 
         // -------------------------------------------------------------------------------------- estimate
@@ -96,7 +121,7 @@ template <estimate_options Options> struct unit_estimate {
                 const float* q = in.q + std::size_t{g} * dim;
                 x.length[g] = in.logits.scale * std::sqrt(simd::dot(q, q, dim));
             }
-            if constexpr (Options.pooled) pool_values(in, x.pooled);
+            if constexpr (Options.pooled) pool_values(in, x.key, x.pooled);
             const std::span<float> score = rest.subspan(in.group);
             const float bar = share_ < 1.0F ? rank(in, score) : 0.0F;
             auto left = static_cast<std::size_t>(std::lround(share_ * static_cast<float>(in.units.count)));
@@ -124,8 +149,20 @@ template <estimate_options Options> struct unit_estimate {
             std::array<float, block> bend{};      ///< spread_bend() of the unit
         };
 
-        [[nodiscard]] static const f16* value_of(const units_view& u, std::uint32_t i) noexcept {
-            return u.summary.of<f16>(i) + std::size_t{u.head} * u.dim;
+        /// Codes of a head, then their scale; or f16 numbers.
+        [[nodiscard]] std::size_t head_bytes(std::uint32_t dim) const noexcept {
+            return codes_ ? scale_at(dim) + sizeof(float) : dim * sizeof(f16);
+        }
+        [[nodiscard]] static std::size_t scale_at(std::uint32_t dim) noexcept { return (dim + 3) / 4 * 4; }
+        void decode(const std::byte* of_head, std::uint32_t dim, float* out) const noexcept {
+            if (!codes_) return simd::decode(reinterpret_cast<const f16*>(of_head), out, dim);
+            float scale = 0;
+            std::memcpy(&scale, of_head + scale_at(dim), sizeof scale);
+            simd::dequantise(reinterpret_cast<const std::int8_t*>(of_head), scale, out, dim);
+        }
+        /// The mean value of unit i, of the head that is asked for.
+        void value_of(const units_view& u, std::uint32_t i, float* out) const noexcept {
+            decode(u.summary.of<std::byte>(i) + u.head * head_bytes(u.dim), u.dim, out);
         }
         /// True when at least one query has not attended the unit.
         [[nodiscard]] static bool wanted(const remainder_input& in, std::uint32_t u) noexcept {
@@ -144,8 +181,7 @@ template <estimate_options Options> struct unit_estimate {
             float* mean = in.scratch.data(); // the block is not in use yet
             std::copy_n(in.q, dim, mean);
             for (std::uint32_t g = 1; g < in.group; ++g) simd::add(in.q + g * dim, mean, dim);
-            simd::dot_group(mean, 1, dim, rows_view<float>{units.mean, n, dim, units.stride}, score.data(),
-                            n);
+            units.mean.score(mean, 1, units.count, score.data());
             for (std::uint32_t u = 0; u < n; ++u)
                 if (!wanted(in, u)) score[u] = -std::numeric_limits<float>::infinity();
             const std::span<float> sorted = score.subspan(n, n);
@@ -155,26 +191,24 @@ template <estimate_options Options> struct unit_estimate {
             return *last;
         }
 
-        /// The mean value over all entries in units.
-        static void pool_values(const remainder_input& in, float* out) noexcept {
+        /// The mean value over all entries in units. `row`: scratch of D floats.
+        void pool_values(const remainder_input& in, float* row, float* out) const noexcept {
             const units_view& u = in.units;
-            float row[64], entries = 0.0F;
+            float entries = 0.0F;
             for (std::uint32_t i = 0; i < u.count; ++i) entries += static_cast<float>(u.entries(i));
             std::fill_n(out, u.dim, 0.0F);
-            for (std::uint32_t i = 0; i < u.count; ++i)
-                for (std::size_t d = 0; d < u.dim; d += std::size(row)) {
-                    const std::size_t n = std::min<std::size_t>(std::size(row), u.dim - d);
-                    simd::decode(value_of(u, i) + d, row, n);
-                    simd::axpy(static_cast<float>(u.entries(i)) / entries, row, out + d, n);
-                }
+            for (std::uint32_t i = 0; i < u.count; ++i) {
+                value_of(u, i, row);
+                simd::axpy(static_cast<float>(u.entries(i)) / entries, row, out, u.dim);
+            }
         }
 
-        static void take(const remainder_input& in, std::uint32_t u, rows& x) noexcept {
+        void take(const remainder_input& in, std::uint32_t u, rows& x) const noexcept {
             const units_view& units = in.units;
             const std::uint32_t dim = units.dim;
             const auto entries = static_cast<float>(units.entries(u));
-            std::copy_n(units.mean + std::size_t{u} * units.stride, dim, x.key + x.count * dim);
-            if constexpr (!Options.pooled) simd::decode(value_of(units, u), x.value + x.count * dim, dim);
+            units.mean.get(u, x.key + x.count * dim);
+            if constexpr (!Options.pooled) value_of(units, u, x.value + x.count * dim);
             x.unit[x.count] = u;
             x.log_entries[x.count] = std::log(entries);
             if constexpr (Options.spread) {
@@ -216,6 +250,7 @@ template <estimate_options Options> struct unit_estimate {
         }
 
         float share_ = 1.0F;
+        bool codes_ = true;
     };
 };
 

@@ -39,4 +39,12 @@ template <class Arch = default_arch> inline void scale(float a, float* y, std::s
     for (; i < n; ++i) y[i] *= a;
 }
 
+/// y[i] *= x[i]
+template <class Arch = default_arch> inline void multiply(const float* x, float* y, std::size_t n) noexcept {
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
+    std::size_t i = 0;
+    for (; i + lane_count <= n; i += lane_count) store<Arch>(y + i, load<Arch>(x + i) * load<Arch>(y + i));
+    for (; i < n; ++i) y[i] *= x[i];
+}
+
 }}} // namespace kvtl::v0::simd

@@ -37,6 +37,34 @@ inline void l2sq_rows(const float* q, rows_view<E> rows, float* out) noexcept {
     tile_rows<Arch, squared_difference>(q, rows, out);
 }
 
+/// out[i] = ||q - scale[i] rows[i]||^2: rows of codes, each with a scale of its own.
+template <class Arch = default_arch>
+inline void l2sq_codes(const float* q, rows_view<std::int8_t> rows, const float* scale, float* out) noexcept {
+    using F = floats<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>, at_once = 4;
+    const auto sweep = [&](auto count, std::size_t first) __attribute__((always_inline)) {
+        constexpr std::size_t R = decltype(count)::value;
+        F sum[R], negative[R];
+        unrolled<R>([&](auto r) { sum[r] = F(0.0F), negative[r] = F(-scale[first + r]); });
+        const auto add = [&](const F& query, auto load_from, std::size_t d) __attribute__((always_inline)) {
+            unrolled<R>([&](auto r) {
+                const F difference = fma<Arch>(negative[r], load_from(rows.row(first + r) + d), query);
+                sum[r] = fma<Arch>(difference, difference, sum[r]);
+            });
+        };
+        std::size_t d = 0;
+        for (; d + lane_count <= rows.dim; d += lane_count)
+            add(load<Arch>(q + d), [](const std::int8_t* p) { return load<Arch>(p); }, d);
+        if (const std::size_t rest = rows.dim - d; rest != 0)
+            add(load_part<Arch>(q + d, rest),
+                [rest](const std::int8_t* p) { return load_part<Arch>(p, rest); }, d);
+        unrolled<R>([&](auto r) { out[first + r] = reduce_add<Arch>(sum[r]); });
+    };
+    std::size_t i = 0;
+    for (; i + at_once <= rows.count; i += at_once) sweep(constant<at_once>{}, i);
+    for (; i < rows.count; ++i) sweep(constant<1>{}, i);
+}
+
 /// A row and its squared distance.
 struct neighbour {
     std::size_t index = 0;

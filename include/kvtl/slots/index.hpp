@@ -18,11 +18,16 @@
 //
 //   std::size_t unit_bytes(const summary_shape&) const    bytes per unit, the same for all units
 //   std::size_t lane_bytes(const summary_shape&) const    bytes per lane (codebooks, bases)
+//   std::size_t running_bytes(const summary_shape&) const  may be left out, with resume(): bytes of a unit that grows,
+//                                                         which the manager keeps beside its unfinished page
 //   std::size_t tail_bytes(const summary_shape&) const    may be left out: bytes behind the last unit, for
 //                                                         an index that lays entries out in blocks
 //   void clear(const summary_view&, std::uint32_t unit)   the unit has no entries (again)
 //   void absorb(const summary_view&, std::uint32_t unit, std::uint32_t i, const float* key,
 //               const float* value)                       its i-th entry; key and value: (lane heads, D)
+//   void resume(const summary_view&, std::uint32_t unit, std::uint32_t entries)
+//                                                         running bytes were given up: begin them anew from what
+//                                                         is kept of so many entries
 //
 // Summaries lie in the lane's block: no pointers, trivially copyable. A unit is always built entry by entry,
 // so an index has no second code path for prompts, splits or further turns.
@@ -30,6 +35,7 @@
 #pragma once
 
 #include <kvtl/slots/policy.hpp>
+#include <kvtl/slots/unit_means.hpp>
 #include <kvtl/unit.hpp>
 #include <kvtl/views.hpp>
 
@@ -51,17 +57,19 @@ struct summary_shape {
 
 /// One lane's summaries of one policy.
 struct summary_view {
-    std::byte* lane = nullptr; ///< lane_bytes(), aligned to 64
-    std::byte* unit = nullptr; ///< unit_bytes() times units
+    std::byte* lane = nullptr;    ///< lane_bytes(), aligned to 64
+    std::byte* unit = nullptr;    ///< unit_bytes() times units
     std::size_t stride = 0;    ///< bytes from unit to unit
     summary_shape shape{};
     std::uint32_t layer = 0;
     std::uint32_t first_head = 0; ///< KV head of the model that the lane's first head is
+    std::byte* running = nullptr; ///< running_bytes() of the unit that is absorbing, aligned to 64
 
     template <class T> [[nodiscard]] T* of(std::uint32_t u) const noexcept {
         return reinterpret_cast<T*>(unit + u * stride);
     }
     template <class T> [[nodiscard]] T* of_lane() const noexcept { return reinterpret_cast<T*>(lane); }
+    template <class T> [[nodiscard]] T* of_running() const noexcept { return reinterpret_cast<T*>(running); }
 };
 
 /// A lane's units as policies see them: those that place entries (clusterer), score (index), choose
@@ -69,9 +77,8 @@ struct summary_view {
 struct units_view {
     const unit_record* unit = nullptr; ///< null where all units have one size and need no records
     std::uint32_t count = 0;
-    const float* mean = nullptr; ///< (count, dim) float32, `stride` floats from unit to unit
+    unit_means mean{};             ///< (count, dim), where units have means
     std::uint32_t dim = 0;
-    std::uint32_t stride = 0;
     std::uint32_t max_entries = 0; ///< no unit may grow beyond this
     std::uint32_t tokens = 0;      ///< tokens of the lane so far
     bool may_add = true;           ///< table and storage have room for one more unit

@@ -26,9 +26,10 @@ constexpr std::uint32_t page = 64;
 
 class fixture {
   public:
-    explicit fixture(std::uint32_t count, std::uint32_t unit_pages = 2)
-        : bytes_(pool_type::table_bytes(count, unit_pages)), frames_(std::size_t{count} * page),
-          tables_(bytes_), carver_(tables_.memory()), pool({}, frames_, page, unit_pages, 4, carver_) {}
+    explicit fixture(std::uint32_t count, std::uint32_t unit_pages = 2, std::uint32_t tails = 4)
+        : bytes_(pool_type::table_bytes(count, unit_pages, tails, 64)), frames_(std::size_t{count} * page),
+          tables_(bytes_), carver_(tables_.memory()),
+          pool({}, frames_, page, unit_pages, tails, 64, carver_) {}
     [[nodiscard]] bool intact() const { return tables_.intact() && carver_.used() <= bytes_; }
 
   private:
@@ -218,10 +219,32 @@ TEST_CASE("the oldest tail is the one that received no entry for the longest tim
     CHECK(f.pool.tail_count() == 2);
 }
 
+TEST_CASE("the bytes beside a tail stay with it while others come and go") {
+    constexpr std::uint32_t frames = 9;
+    fixture f(frames, 2, frames);
+    std::vector<std::byte> mark(frames);
+    oracle::generator random(3);
+    for (std::uint32_t i = 0; i < frames; ++i) static_cast<void>(f.pool.pop_free());
+    for (int step = 1; step < 2000; ++step) {
+        const auto i = static_cast<std::uint32_t>(random.below(frames));
+        if (random.below(2) == 0) {
+            f.pool.mark_dirty(i);
+            mark[i] = static_cast<std::byte>(step);
+            std::fill_n(f.pool.running(i), 64, mark[i]);
+        } else {
+            f.pool.clear_dirty(i);
+        }
+        for (const tail_record& t : f.pool.tails())
+            REQUIRE(std::all_of(f.pool.running(t.frame), f.pool.running(t.frame) + 64,
+                                [&](std::byte b) { return b == mark[t.frame]; }));
+    }
+    CHECK(f.intact());
+}
+
 TEST_CASE("random lives") {
     for (std::uint64_t seed = 1; seed <= 10; ++seed) {
         constexpr std::uint32_t frames = 12;
-        fixture f(frames);
+        fixture f(frames, 2, frames);
         pool_type& pool = f.pool;
         oracle::generator random(seed);
         std::vector<bool> out(frames, false); // handed out and held by something
@@ -273,7 +296,7 @@ TEST_CASE("random lives") {
             REQUIRE(pool.draining() == draining);
             REQUIRE(pool.tail_count() == tails);
             REQUIRE(pool.unsettled().size() == unsettled);
-            for (const std::uint32_t t : pool.tails()) REQUIRE(pool[t].dirty);
+            for (const tail_record& t : pool.tails()) REQUIRE(pool[t.frame].dirty);
             for (const std::uint32_t u : pool.unsettled()) REQUIRE((pool[u].writing || pool[u].failed));
         }
         CHECK(f.intact());

@@ -30,7 +30,7 @@ constexpr lane_sizes sizes{.width = 24,
                            .ragged = true,
                            .weights = true,
                            .stream_pages = 9,
-                           .means = true,
+                           .mean_bits = 8,
                            .chains = true,
                            .chain_entries = 40};
 
@@ -72,7 +72,8 @@ TEST_CASE("arrays are aligned, apart, and make up the block") {
         {l.buffer_k(0), 6 * row_bytes},
         {l.buffer_v(0), 6 * row_bytes},
         {l.buffer_w(0), 6 * sizeof(float)},
-        {l.mean(0), 11 * sizes.width * sizeof(float)},
+        {f.memory.data() + f.at.means / 8, 11 * sizes.width},
+        {f.memory.data() + f.at.mean_scale / 8, 11 * sizeof(float)},
         {l.sink_k(0), 3 * row_bytes},
         {l.sink_v(0), 3 * row_bytes},
         {l.window_k(0), 6 * row_bytes}, // one row more than the window: the current token
@@ -96,11 +97,12 @@ TEST_CASE("arrays are aligned, apart, and make up the block") {
 
 TEST_CASE("what a preset does not use costs nothing") {
     lane_sizes plain = sizes;
-    plain.means = plain.chains = plain.ragged = plain.weights = false;
+    plain.mean_bits = 0;
+    plain.chains = plain.ragged = plain.weights = false;
     plain.stream_pages = 0;
     const auto all = view::offsets::make(sizes), less = view::offsets::make(plain);
     CHECK(less.index_bytes == 0);
-    CHECK(all.index_bytes >= 11 * 24 * sizeof(float));
+    CHECK(all.index_bytes >= 11 * (24 + sizeof(float)));
     CHECK(all.metadata_bytes - less.metadata_bytes >=
           (40 + 9) * sizeof(std::uint32_t) + 11 * sizeof(unit_extent));
     CHECK(all.buffer_bytes > less.buffer_bytes);
@@ -181,14 +183,17 @@ TEST_CASE("a lane may be copied as bytes") {
     CHECK(a.clusterer().threshold == 2.5F);
     a.state().units = 2;
     a.unit(1).entries = 17;
-    a.mean(1)[23] = 0.25F;
+    const std::vector<float> mean(24, 0.25F);
+    a.means().set(1, mean.data());
     a.push_buffer(1, row(3).data(), row(4).data(), 9);
     std::memcpy(to.memory.data(), from.memory.data(), from.at.bytes);
     a.reset();
     CHECK(a.state().units == 0);
     CHECK(b.units().size() == 2);
     CHECK(b.units()[1].entries == 17);
-    CHECK(b.mean(1)[23] == 0.25F);
+    std::vector<float> copied(24);
+    b.means().get(1, copied.data());
+    CHECK(copied[23] == doctest::Approx(0.25));
     CHECK(b.buffer_unit(0) == 1);
     CHECK(to_float(b.buffer_v(0)[5]) == 4.0F);
 }

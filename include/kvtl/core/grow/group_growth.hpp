@@ -39,10 +39,8 @@ template <class Types> class group_growth {
     [[nodiscard]] units_view view(std::uint32_t lane_id) const noexcept {
         const lane l = store_->at(lane_id);
         const lane_state& s = l.state();
-        units_view u{nullptr,         s.units,         nullptr,  l.sizes().width,
-                     l.sizes().width, store_->group(), s.tokens, true};
-        u.summary = sums_->index_of(lane_id);
-        return u;
+        return {nullptr,         s.units,  {},   l.sizes().width,
+                store_->group(), s.tokens, true, sums_->index_of(lane_id)};
     }
 
     /// True while the window holds a group more than it should.
@@ -73,13 +71,13 @@ template <class Types> class group_growth {
             last = f;
         }
         const std::uint32_t u = s.units;
-        sums_->clear(lane_id, u);
         if constexpr (store::ragged) l.extent(u) = {};
         decltype(auto) codec = store_->codec(lane_id);
         for (std::uint32_t e = first; e < end; e += granule) {
             const std::uint32_t token = s.window_begin + e - first;
             for (std::uint32_t i = 0; i < granule; ++i)
-                sums_->absorb(lane_id, u, e - first + i, l.window_k(token + i), l.window_v(token + i));
+                sums_->absorb(lane_id, u, e - first + i, l.window_k(token + i), l.window_v(token + i),
+                              sums_->building());
             const auto [k, v] = window_rows(l, token);
             store_->put_entry(lane_id, e, frames,
                               record_of<Types>(codec, l.sizes().record, k, v,

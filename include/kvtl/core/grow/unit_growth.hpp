@@ -32,7 +32,8 @@ template <class Types> class unit_growth : private unit_rows<Types> {
                   "[kvtl] layout: a clusterer that places batches needs one that places units");
 
     struct scratch {
-        std::span<float> key;           ///< (width)
+        static constexpr std::uint32_t some_rows = 16; ///< decoded at once
+        std::span<float> key, mean;     ///< (width)
         std::span<float> distance;      ///< (max_units)
         record_rows<Types> entries;     ///< (split_rows) of a split or a batch
         std::span<std::byte> record;    ///< of the entry on its way to its page
@@ -41,6 +42,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         std::span<std::byte> halve;     ///< halve_scratch_bytes(split_rows, width), or for clustering a batch
         std::span<std::uint32_t> label; ///< (spare) units of a batch
         std::span<std::uint32_t> frames; ///< (frames of both children)
+        row_tile<Types> tile;           ///< stored rows on their way to sums
 
         /// Rows of the largest split: a full unit, everything buffered and the new entry, but never more than
         /// two units. Or those of a batch.
@@ -52,6 +54,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             const std::uint32_t n = rows(s, max_entries);
             scratch out;
             out.key = c.take<float>(s.width);
+            out.mean = c.take<float>(clusterer::founds ? s.width : 0);
             out.distance = c.take<float>(s.max_units);
             out.entries = record_rows<Types>::take(c, n, s.width, s.record);
             out.record = c.take<std::byte>(record_scratch<Types>(s.record));
@@ -61,13 +64,14 @@ template <class Types> class unit_growth : private unit_rows<Types> {
                 c.take<std::byte>(clusterer::adapts ? halve_scratch_bytes(n, s.width) : s.batch_scratch);
             out.label = c.take<std::uint32_t>(batches ? s.spare : 0);
             out.frames = c.take<std::uint32_t>(n / page_rows + 2);
+            out.tile = row_tile<Types>::take(c, some_rows, s.width);
             return out;
         }
     };
 
     unit_growth() = default;
     unit_growth(store& s, const clusterer_state& c, const summaries<Types>& sums, const scratch& x) noexcept
-        : base(s, sums), clusterer_(&c), x_(x) {}
+        : base(s, sums, x.tile), clusterer_(&c), x_(x) {}
 
     /// What the clusterer sees of a lane.
     [[nodiscard]] units_view view(std::uint32_t lane_id) const noexcept {
@@ -75,8 +79,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         const lane_state& s = l.state();
         return {s.units > 0 ? &l.unit(0) : nullptr,
                 s.units,
-                Types::means ? l.mean(0) : nullptr,
-                l.sizes().width,
+                l.means(),
                 l.sizes().width,
                 clusterer_->max_entries(),
                 s.tokens,
@@ -302,7 +305,8 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             if constexpr (clusterer::founds) {
                 if (l.state().founded) {
                     simd::decode(e.k, x_.key.data(), l.sizes().width);
-                    const float distance = simd::l2sq(x_.key.data(), l.mean(u), l.sizes().width);
+                    l.means().get(u, x_.mean.data());
+                    const float distance = simd::l2sq(x_.key.data(), x_.mean.data(), l.sizes().width);
                     how = clusterer_->judge(l.clusterer(), unit, distance, view(lane_id));
                 }
             }
@@ -425,7 +429,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             x_.entries.set(codec, n, k, v, facts);
             x_.entry[n++] = entry;
         };
-        std::uint32_t f = l.residency(u).frames, member = l.unit(u).members;
+        std::uint32_t f = l.residency(u).frames, member = l.unit(u).members();
         for (std::uint32_t left = l.unit(u).entries; left > 0; f = frames[f].next) {
             const std::uint32_t rows = format.entries_in(frames.bytes(f), left);
             for (std::uint32_t row = 0; row < rows; ++row) {
@@ -470,7 +474,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             const bool fresh = !store_->last_page_takes(l, u, e.bytes);
             if (fresh) ++begun;
             store_->put(l, u, frames.bytes(with[begun - 1]), e, fresh);
-            note_entry(lane_id, u, x_.entries.key(i), x_.entries.value(i));
+            note_entry(lane_id, u, x_.entries.key(i), x_.entries.value(i), sums_->building());
         }
     }
 
@@ -483,17 +487,17 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         unit_record& unit = l.unit(u);
         unit.entries = 0;
         unit.m2 = 0;
-        unit.members = unit.last_member = none;
+        if constexpr (by_entry) unit.members() = unit.last_member() = none;
         const auto of_side = [&](std::uint32_t i) { return x_.side[i] == side; };
         put_entries(lane_id, u, n, of_side, with);
         for (std::uint32_t i = 0; by_entry && i < n; ++i) {
             if (!of_side(i)) continue;
             l.next_member(x_.entry[i]) = none;
-            if (unit.members == none)
-                unit.members = x_.entry[i];
+            if (unit.members() == none)
+                unit.members() = x_.entry[i];
             else
-                l.next_member(unit.last_member) = x_.entry[i];
-            unit.last_member = x_.entry[i];
+                l.next_member(unit.last_member()) = x_.entry[i];
+            unit.last_member() = x_.entry[i];
         }
         for (std::uint32_t i = 0; i < with.size(); ++i) {
             frames[with[i]].lane = lane_id;
@@ -512,6 +516,8 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             if (store::ragged || unit.entries % format.rows != 0) {
                 l.residency(u).tail = with.back();
                 store_->make_tail(frames, with.back());
+                if (sums_->rounds())
+                    std::memcpy(frames.running(with.back()), sums_->building(), l.sizes().running);
             }
         store_->note_resident(l, u, frames, true);
     }

@@ -22,7 +22,8 @@ template <class Types> class unit_rows {
     static constexpr bool by_entry = store::by_entry;
 
     unit_rows() = default;
-    unit_rows(store& s, const summaries<Types>& sums) noexcept : store_(&s), sums_(&sums) {}
+    unit_rows(store& s, const summaries<Types>& sums, const row_tile<Types>& tile) noexcept
+        : store_(&s), sums_(&sums), tile_(tile) {}
 
     struct new_entry {
         const element_type* k;
@@ -48,7 +49,7 @@ template <class Types> class unit_rows {
             return false;
         }
         if constexpr (Types::means)
-            if (like != none) std::memcpy(l.mean(u), l.mean(like), l.sizes().width * sizeof(float));
+            if (like != none) l.means().copy(like, u);
         return true;
     }
 
@@ -63,12 +64,11 @@ template <class Types> class unit_rows {
         if (was_resident) store_->pin(now, frames);
         bool done = false;
         if constexpr (by_entry)
-            done = append_member(l, u, e, frames);
+            done = append_member(lane_id, u, e, frames);
         else
             done = append_row(lane_id, u, e, frames);
         if (was_resident) release_pin(frames, pinned);
         if (!done) return false;
-        note_entry(lane_id, u, e.k, e.v);
         if (now.frames != none) store_->note_resident(l, u, frames, true);
         return true;
     }
@@ -100,10 +100,14 @@ template <class Types> class unit_rows {
             while (frames[f].next != none) f = frames[f].next;
             if (!store_->writable(frames, f)) return false;
         }
+        const bool goes_on = now.tail == f;
         now.tail = f;
         store_->make_tail(frames, f);
+        std::byte* running = frames.running(f);
+        if (!goes_on) take_up(lane_id, u, frames, running);
         store_->put(l, u, frames.bytes(f), e.record, fresh);
-        if (!store::ragged && (unit.entries + 1) % format.rows == 0) {
+        note_entry(lane_id, u, e.k, e.v, running);
+        if (!store::ragged && unit.entries % format.rows == 0) {
             format.pad(frames.bytes(f), format.rows);
             now.tail = none;
             store_->seal(frames, f);
@@ -111,7 +115,8 @@ template <class Types> class unit_rows {
         return true;
     }
 
-    bool append_member(const lane& l, std::uint32_t u, const new_entry& e, pool& frames) noexcept {
+    bool append_member(std::uint32_t lane_id, std::uint32_t u, const new_entry& e, pool& frames) noexcept {
+        const lane l = store_->at(lane_id);
         unit_record& unit = l.unit(u);
         auto& now = l.residency(u);
         const auto& format = store_->format();
@@ -134,26 +139,50 @@ template <class Types> class unit_rows {
         }
         l.next_member(e.stream) = none;
         if (unit.entries == 0)
-            unit.members = e.stream;
+            unit.members() = e.stream;
         else
-            l.next_member(unit.last_member) = e.stream;
-        unit.last_member = e.stream;
+            l.next_member(unit.last_member()) = e.stream;
+        unit.last_member() = e.stream;
+        if (unit.entries > 0) sums_->resume(lane_id, u, unit.entries, sums_->building());
+        note_entry(lane_id, u, e.k, e.v, sums_->building()); // no page of its own, so nothing beside it
         return true;
     }
 
     /// Statistics after an entry has joined.
-    void note_entry(std::uint32_t lane_id, std::uint32_t u, const element_type* k,
-                    const element_type* v) noexcept {
+    void note_entry(std::uint32_t lane_id, std::uint32_t u, const element_type* k, const element_type* v,
+                    std::byte* running) noexcept {
+        unit_record& unit = store_->at(lane_id).unit(u);
+        sums_->absorb(lane_id, u, unit.entries, k, v, running);
+        if constexpr (Types::means)
+            if (moves_mean(lane_id)) sums_->absorb_mean(lane_id, u, unit.entries, k, unit.m2, running);
+        ++unit.entries;
+    }
+    [[nodiscard]] bool moves_mean(std::uint32_t lane_id) const noexcept {
+        return clusterer::updates_means || !store_->at(lane_id).state().founded;
+    }
+
+    /// A unit begins or takes up again its unfinished page: what is summed exactly beside it begins anew, from the
+    /// unit's entries where they are resident.
+    void take_up(std::uint32_t lane_id, std::uint32_t u, pool& frames, std::byte* running) noexcept {
         const lane l = store_->at(lane_id);
         unit_record& unit = l.unit(u);
-        if (unit.entries == 0) sums_->clear(lane_id, u);
-        sums_->absorb(lane_id, u, unit.entries, k, v);
-        if constexpr (Types::means) {
-            if (clusterer::updates_means || !l.state().founded)
-                simd::absorb(k, l.sizes().width, unit.entries, l.mean(u), unit.m2);
+        if (unit.entries == 0 || !sums_->rounds()) return;
+        if (l.residency(u).frames == none) return sums_->resume(lane_id, u, unit.entries, running);
+        const auto& format = store_->format();
+        decltype(auto) codec = store_->codec(lane_id);
+        const float m2 = unit.m2;
+        const std::uint32_t entries = std::exchange(unit.entries, 0);
+        for (std::uint32_t f = l.residency(u).frames, left = entries; left > 0; f = frames[f].next) {
+            const std::uint32_t rows = format.entries_in(frames.bytes(f), left);
+            const std::size_t width = l.sizes().width;
+            tile_.show(codec, format.keys(frames.bytes(f), 0, rows), format.values(frames.bytes(f), 0, rows),
+                       [&](std::size_t, const element_type* k, const element_type* v, std::size_t n) {
+                           for (std::size_t i = 0; i < n; ++i)
+                               note_entry(lane_id, u, k + i * width, v + i * width, running);
+                       });
+            left -= rows;
         }
-        ++unit.entries;
-        unit.updated = l.state().tokens;
+        unit.m2 = m2;
     }
 
     /// Entry-wise layouts: the entry takes the next row of the lane's stream.
@@ -218,6 +247,7 @@ template <class Types> class unit_rows {
   protected:
     store* store_ = nullptr;
     const summaries<Types>* sums_ = nullptr;
+    row_tile<Types> tile_; ///< stored rows on their way to sums
 };
 
 }} // namespace kvtl::v0

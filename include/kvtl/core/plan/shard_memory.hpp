@@ -74,7 +74,7 @@ template <class Types> struct shard_memory {
             m.growth = unit_growth<Types>::scratch::take(scratch, p.sizes, p.max_entries, format.rows);
         m.choose =
             chooser<Types>::scratch::take(scratch, p.model, p.sizes.max_units, p.max_entries, p.index_floats);
-        m.sums = summaries<Types>::scratch::take(scratch, p.model.width());
+        m.sums = summaries<Types>::scratch::take(scratch, p.sizes);
         m.step = runner::scratch::take(scratch, step_parts(p), p.shard_lanes);
         m.codec_tables = scratch.take<std::byte>(p.codec_shared_bytes);
         m.shown = row_tile<Types>::take(scratch, simd::attend_block, p.sizes.width);

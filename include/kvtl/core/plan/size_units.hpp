@@ -40,7 +40,7 @@ template <class Types> class unit_sizes {
         p.gap_pages = c.read_through_pages;
         p.shard_lanes = p.division.lanes_of(p.model.lanes(), 0);
         if (!p.window_only)
-            if (status fits = size_units(cluster, format, p); !fits) return fits;
+            if (status fits = size_units(cluster, format, c.mean_bits, p); !fits) return fits;
         size_policies(c, g, p);
         const std::uint32_t choosers = chooser<types>::per_query ? p.model.group : 1;
         p.chosen_per_lane = types::selector::takes_everything
@@ -74,9 +74,9 @@ template <class Types> class unit_sizes {
         static_cast<void>(shard_memory<types>::take(p, metadata, scratch));
         const std::size_t pool_tables =
             types::sequential
-                ? types::pool::table_bytes(p.slots, types::slot_frames(p.sizes, p.max_entries)) +
-                      types::pool::table_bytes(p.page_frames, 1) + 64
-                : types::pool::table_bytes(frames, p.unit_pages);
+                ? types::pool::table_bytes(p.slots, types::slot_frames(p.sizes, p.max_entries), 1, 0) +
+                      types::pool::table_bytes(p.page_frames, 1, p.page_frames, 0) + 64
+                : types::pool::table_bytes(frames, p.unit_pages, p.tail_frames, p.sizes.running);
         const std::size_t shards = p.division.shards;
         m.metadata += shards * (metadata.used() + p.pools * (pool_tables + 64));
         // The device allocates its rings itself; as many bytes of the reservation stay untouched for them.
@@ -134,7 +134,8 @@ template <class Types> class unit_sizes {
     }
 
     [[nodiscard, gnu::cold]] static status size_units(const typename types::clusterer_state& cluster,
-                                                      const page_format& format, cache_plan& p) noexcept {
+                                                      const page_format& format, std::uint32_t mean_bits,
+                                                      cache_plan& p) noexcept {
         lane_sizes& s = p.sizes;
         p.max_entries = cluster.max_entries();
         p.unit_pages = format.pages_for(p.max_entries);
@@ -147,7 +148,8 @@ template <class Types> class unit_sizes {
                 s.spare = cluster.batch_entries(p.attend_tokens / 4);
                 s.batch_scratch = cluster.batch_scratch_bytes(s.spare, s.width);
             }
-        s.means = types::means;
+        if constexpr (types::means) // beside no page of its own a unit's mean cannot be more exact than what is kept
+            s.mean_bits = types::layout::by_entry ? 32 : mean_bits;
         s.ragged = types::compressor::ragged;
         s.weights = types::weighted;
         s.positions = types::compressor::domain == key_domain::pre_rope;

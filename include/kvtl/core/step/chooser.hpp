@@ -176,7 +176,7 @@ template <class Types> class chooser {
                 units_view head = u;
                 head.head = h;
                 head.dim = model_.dim;
-                if (head.mean != nullptr) head.mean += std::size_t{h} * model_.dim;
+                head.mean = u.mean.columns(std::size_t{h} * model_.dim, model_.dim);
                 if constexpr (linear) {
                     mean_query(q, h, x_.query.data());
                     ask_index(x_.query.data(), 1, head, rows, stream);

@@ -197,7 +197,7 @@ template <class Types> class prompt_builder {
             x_.rows.encode(codec, t, {position_of(t), Types::weighted ? x_.log_weight[t] : 0.0F});
         bool founded = false;
         const std::uint32_t units = label(keys, founded);
-        make_units(lane_id, sinks, keys, units, total);
+        make_units(lane_id, sinks, keys, units);
         l.state().founded = founded;
         status done;
         if constexpr (by_entry) {
@@ -273,7 +273,7 @@ template <class Types> class prompt_builder {
         const std::uint32_t old_units = s.units;
         std::copy_n(&l.unit(0), old_units, x_.old_unit.begin());
         if constexpr (store::ragged) std::copy_n(&l.extent(0), old_units, x_.old_extent.begin());
-        make_units(lane_id, 0, keys, units, s.tokens);
+        make_units(lane_id, 0, keys, units);
         if constexpr (by_entry) {
             static_cast<void>(stored), static_cast<void>(stored_bytes);
             rechain(l, units, n);
@@ -370,7 +370,7 @@ template <class Types> class prompt_builder {
     /// Unit table, statistics and `order` (rows grouped by unit, ascending within one).
     /// Row i is row first_row + i of the arena.
     void make_units(std::uint32_t lane_id, std::uint32_t first_row, rows_view<element_type> keys,
-                    std::uint32_t units, std::uint32_t tokens) noexcept {
+                    std::uint32_t units) noexcept {
         const lane l = store_->at(lane_id);
         const auto n = static_cast<std::uint32_t>(keys.count);
         std::fill_n(x_.begin.begin(), units + 1, 0U);
@@ -384,14 +384,14 @@ template <class Types> class prompt_builder {
             l.begin_unit(u, {});
             unit_record& unit = l.unit(u);
             unit.entries = x_.begin[u + 1] - x_.begin[u];
-            unit.updated = tokens;
             if constexpr (Types::means)
-                unit.m2 = simd::mean_and_m2(keys, x_.order.subspan(x_.begin[u], unit.entries), l.mean(u));
+                unit.m2 = p_.sums->set_mean(
+                    lane_id, u, keys,
+                    std::span<const std::uint32_t>(x_.order.subspan(x_.begin[u], unit.entries)));
             if constexpr (summaries<Types>::any) {
-                p_.sums->clear(lane_id, u);
                 for (std::uint32_t i = 0; i < unit.entries; ++i) {
                     const std::uint32_t row = first_row + x_.order[x_.begin[u] + i];
-                    p_.sums->absorb(lane_id, u, i, row_k(row), row_v(row));
+                    p_.sums->absorb(lane_id, u, i, row_k(row), row_v(row), p_.sums->building());
                 }
             }
         }
@@ -403,11 +403,10 @@ template <class Types> class prompt_builder {
         for (std::uint32_t u = 0, first = 0; u < l.state().units && first < stored;
              first += l.unit(u++).entries) {
             if constexpr (Types::means)
-                static_cast<void>(simd::mean_and_m2(keys.slice(first, l.unit(u).entries), l.mean(u)));
+                p_.sums->set_mean(lane_id, u, keys.slice(first, l.unit(u).entries));
             if constexpr (summaries<Types>::any) {
-                p_.sums->clear(lane_id, u);
                 for (std::uint32_t i = 0; i < l.unit(u).entries; ++i)
-                    p_.sums->absorb(lane_id, u, i, row_k(first + i), row_v(first + i));
+                    p_.sums->absorb(lane_id, u, i, row_k(first + i), row_v(first + i), p_.sums->building());
             }
         }
     }
@@ -500,11 +499,11 @@ template <class Types> class prompt_builder {
             for (std::uint32_t i = x_.begin[u]; i < x_.begin[u + 1]; ++i) {
                 const std::uint32_t e = x_.entry[x_.order[i]];
                 l.next_member(e) = none;
-                if (unit.members == none)
-                    unit.members = e;
+                if (unit.members() == none)
+                    unit.members() = e;
                 else
-                    l.next_member(unit.last_member) = e;
-                unit.last_member = e;
+                    l.next_member(unit.last_member()) = e;
+                unit.last_member() = e;
             }
         }
     }
@@ -519,7 +518,7 @@ template <class Types> class prompt_builder {
         flight& f = store_->io().at(id);
         std::uint32_t pages = 0, seen = none;
         if constexpr (by_entry) {
-            for (std::uint32_t e = unit.members; e != none; e = l.next_member(e))
+            for (std::uint32_t e = unit.members(); e != none; e = l.next_member(e))
                 if (e / format.rows != seen) {
                     seen = e / format.rows;
                     f.add(store_->stream_page(l, seen), first_page_ + pages++, none);
@@ -541,8 +540,8 @@ template <class Types> class prompt_builder {
         };
         if constexpr (by_entry) {
             std::uint32_t slot = first_page_;
-            seen = unit.members / format.rows;
-            for (std::uint32_t e = unit.members; e != none; e = l.next_member(e)) {
+            seen = unit.members() / format.rows;
+            for (std::uint32_t e = unit.members(); e != none; e = l.next_member(e)) {
                 if (e / format.rows != seen) seen = e / format.rows, ++slot;
                 copy(frames_->bytes(slot), e % format.rows, e);
             }

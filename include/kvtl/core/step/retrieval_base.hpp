@@ -159,12 +159,12 @@ template <class Types> class retrieval_base {
                 const std::uint32_t piece = types::slot_frame_bytes(plan_.sizes, plan_.max_entries);
                 const std::size_t carriers = std::size_t{plan_.page_frames} * format.page_bytes;
                 page_pools_[i] = pool(config.replacement, part.first(carriers), format.page_bytes, 1,
-                                      plan_.page_frames, metadata);
+                                      plan_.page_frames, 0, metadata);
                 pools_[i] = pool(config.replacement, part.subspan(carriers, std::size_t{plan_.slots} * piece),
-                                 piece, types::slot_frames(plan_.sizes, plan_.max_entries), 1, metadata);
+                                 piece, types::slot_frames(plan_.sizes, plan_.max_entries), 1, 0, metadata);
             } else {
                 pools_[i] = pool(config.replacement, part, format.page_bytes, plan_.unit_pages,
-                                 plan_.tail_frames, metadata);
+                                 plan_.tail_frames, plan_.sizes.running, metadata);
             }
         }
     }

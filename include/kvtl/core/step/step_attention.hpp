@@ -233,11 +233,11 @@ template <class Types> class step_attention {
             u.summary = p_.sums->remainder_of(lanes[i].id);
             const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
             for (const chosen_unit& c : chosen) x_.attended[c.unit] = c.mask;
-            const float* mean = u.mean;
+            const unit_means means = u.mean;
             u.dim = p_.model.dim;
             for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) {
                 u.head = h;
-                if (mean != nullptr) u.mean = mean + std::size_t{h} * p_.model.dim;
+                u.mean = means.columns(std::size_t{h} * p_.model.dim, p_.model.dim);
                 p_.rest->add({q + p_.model.query_offset(lanes[i].in_layer) +
                                   std::size_t{h} * p_.model.group * p_.model.dim,
                               p_.model.group, p_.model.logits, u, x_.attended.first(u.count), x_.rest,

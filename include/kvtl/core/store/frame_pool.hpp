@@ -22,7 +22,9 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
+#include <utility>
 
 namespace kvtl { inline namespace v0 {
 
@@ -31,7 +33,7 @@ struct frame_record {
     std::uint32_t page = none; ///< page of the shard's file that this frame holds
     std::uint32_t lane = none; ///< owner, as index into the lanes of the pool's shard
     std::uint32_t unit = none;
-    std::uint32_t stamp = 0; ///< tails: when it last received an entry
+    std::uint32_t tail = none; ///< tails: its number among them
     std::uint16_t pins = 0;
     std::uint16_t run = 1; ///< frames in a row that this one heads
     bool behind = false;   ///< belongs to the run of a head before it
@@ -43,30 +45,43 @@ struct frame_record {
     bool wanted = false;   ///< the same: the step that goes on has chosen the unit and not attended it yet
     bool lent =
         false; ///< entry-wise layouts: linked by a flight because it has a page that is still being written
+    std::uint8_t flight = no_flight; ///< first frame of a chain: the prefetch or selection that reads it
+
+    static constexpr std::uint8_t no_flight = 255;
 
     [[nodiscard]] bool idle() const noexcept { return !linked && !behind && !dirty && !writing && !failed; }
+};
+
+/// A frame with entries that storage has not.
+struct tail_record {
+    std::uint32_t frame = none;
+    std::uint32_t stamp = 0; ///< when it last received an entry
 };
 
 template <class Replacement> class frame_pool {
   public:
     static constexpr std::uint32_t max_run = 32; ///< frames
 
-    [[nodiscard]] static std::size_t table_bytes(std::uint32_t frames, std::uint32_t unit_pages) noexcept {
+    /// `tails`: frames that may be tails at the same time, each with `running_bytes` beside it.
+    [[nodiscard]] static std::size_t table_bytes(std::uint32_t frames, std::uint32_t unit_pages,
+                                                 std::uint32_t tails, std::size_t running_bytes) noexcept {
         carver c;
-        take(c, frames, unit_pages);
+        take(c, frames, unit_pages, tails, running_bytes);
         return c.used();
     }
 
     frame_pool() = default;
     frame_pool(const typename Replacement::config_type& config, std::span<std::byte> frames,
                std::uint32_t page_bytes, std::uint32_t unit_pages, std::uint32_t tail_quota,
-               carver& metadata) noexcept
+               std::size_t running_bytes, carver& metadata) noexcept
         : memory_(frames.data()), page_bytes_(page_bytes),
-          count_(static_cast<std::uint32_t>(frames.size() / page_bytes)), tail_quota_(tail_quota) {
-        const auto t = take(metadata, count_, unit_pages);
+          count_(static_cast<std::uint32_t>(frames.size() / page_bytes)), tail_quota_(tail_quota),
+          running_bytes_(running_bytes) {
+        const auto t = take(metadata, count_, unit_pages, tail_quota, running_bytes);
         frame_ = t.frames;
         unsettled_ = t.unsettled;
         tails_ = t.tails;
+        running_ = t.running;
         replacement_ = typename Replacement::state_type(config, count_, unit_pages, t.replacement);
         for (std::uint32_t i = count_; i-- > 0;) push_free(i);
         longest_run_ = std::min(unit_pages, max_run);
@@ -154,32 +169,41 @@ template <class Replacement> class frame_pool {
     // tails
     [[nodiscard]] std::uint32_t tail_count() const noexcept { return tail_count_; }
     [[nodiscard]] std::uint32_t tail_quota() const noexcept { return tail_quota_; }
+    /// The frame becomes a tail, one of at most tail_quota(), or has received one more entry.
     void mark_dirty(std::uint32_t i) noexcept {
-        frame_[i].stamp = ++clock_;
-        if (frame_[i].dirty) return;
+        if (frame_[i].dirty) {
+            tails_[frame_[i].tail].stamp = ++clock_;
+            return;
+        }
+        assert(tail_count_ < tails_.size());
         note_draining(i, -1);
         frame_[i].dirty = true;
-        tails_[tail_count_++] = i;
+        frame_[i].tail = tail_count_;
+        tails_[tail_count_++] = {i, ++clock_};
     }
     void clear_dirty(std::uint32_t i) noexcept {
         if (!frame_[i].dirty) return;
         frame_[i].dirty = false;
         note_draining(i, +1);
-        for (std::uint32_t t = 0; t < tail_count_; ++t)
-            if (tails_[t] == i) {
-                tails_[t] = tails_[--tail_count_];
-                break;
-            }
+        const std::uint32_t gap = std::exchange(frame_[i].tail, none), last = --tail_count_;
+        if (gap == last) return; // else the last tail moves up
+        tails_[gap] = tails_[last];
+        frame_[tails_[gap].frame].tail = gap;
+        if (running_bytes_ > 0) std::memcpy(running_of(gap), running_of(last), running_bytes_);
     }
     /// The tail that received no entry for the longest time, other than `except`.
     [[nodiscard]] std::uint32_t oldest_tail(std::uint32_t except) const noexcept {
-        std::uint32_t best = none;
-        for (std::uint32_t t = 0; t < tail_count_; ++t)
-            if (tails_[t] != except && (best == none || frame_[tails_[t]].stamp < frame_[best].stamp))
-                best = tails_[t];
-        return best;
+        const tail_record* best = nullptr;
+        for (const tail_record& t : tails())
+            if (t.frame != except && (best == nullptr || t.stamp < best->stamp)) best = &t;
+        return best == nullptr ? none : best->frame;
     }
-    [[nodiscard]] std::span<const std::uint32_t> tails() const noexcept { return tails_.first(tail_count_); }
+    [[nodiscard]] std::span<const tail_record> tails() const noexcept { return tails_.first(tail_count_); }
+    /// running_bytes beside a tail, aligned to 64: what is known exactly of the unit that grows in it.
+    [[nodiscard]] std::byte* running(std::uint32_t tail) noexcept {
+        assert(frame_[tail].dirty);
+        return running_of(frame_[tail].tail);
+    }
 
     // ------------------------------------------------------------------------------------------------
     // pending writes
@@ -261,17 +285,22 @@ template <class Replacement> class frame_pool {
 
     struct tables {
         std::span<frame_record> frames;
-        std::span<std::uint32_t> unsettled, tails;
-        std::span<std::byte> replacement;
+        std::span<std::uint32_t> unsettled;
+        std::span<tail_record> tails;
+        std::span<std::byte> running, replacement;
     };
-    static tables take(carver& c, std::uint32_t frames, std::uint32_t unit_pages) noexcept {
+    static tables take(carver& c, std::uint32_t frames, std::uint32_t unit_pages, std::uint32_t tails,
+                       std::size_t running_bytes) noexcept {
         tables t;
+        tails = std::min(tails, frames);
         t.frames = c.take<frame_record>(frames);
         t.unsettled = c.take<std::uint32_t>(frames);
-        t.tails = c.take<std::uint32_t>(frames);
+        t.tails = c.take<tail_record>(tails);
+        t.running = c.take<std::byte>(tails * running_bytes);
         t.replacement = c.take<std::byte>(Replacement::state_type::bytes(frames, unit_pages));
         return t;
     }
+    [[nodiscard]] std::byte* running_of(std::uint32_t t) noexcept { return &running_[t * running_bytes_]; }
     void push_free(std::uint32_t i) noexcept {
         frame_[i] = frame_record{};
         frame_[i].next = free_;
@@ -298,8 +327,11 @@ template <class Replacement> class frame_pool {
     std::uint32_t tail_quota_ = 0;
     std::uint32_t tail_count_ = 0;
     std::uint32_t unsettled_count_ = 0;
+    std::size_t running_bytes_ = 0; ///< a multiple of 64
     std::span<frame_record> frame_;
-    std::span<std::uint32_t> unsettled_, tails_;
+    std::span<std::uint32_t> unsettled_;
+    std::span<tail_record> tails_;
+    std::span<std::byte> running_; ///< of the tails, in their order
     typename Replacement::state_type replacement_{};
 };
 

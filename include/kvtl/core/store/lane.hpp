@@ -36,7 +36,7 @@ struct lane_sizes {
     std::size_t codec_lane = 0;      ///< bytes that the codec fits to a lane
     std::size_t codec_fit = 0;       ///< bytes that it borrows while it does
     std::uint32_t stream_pages = 0;  ///< runs of ragged records: pages of a lane's stream, at most
-    bool means = false;              ///< units have means
+    std::uint32_t mean_bits = 0;     ///< of a number of the units' means; 0: units have none
     bool chains = false;             ///< entry-wise layout: units are chains of entries
     std::uint32_t chain_entries = 0; ///< rows that a lane's stream may have, gaps included
     std::uint32_t spare = 1;         ///< rows of the window's ring beyond the window
@@ -45,6 +45,8 @@ struct lane_sizes {
     std::size_t index_tail = 0;                         ///< behind its last unit
     std::size_t key_records = 0;                        ///< bytes of keys that live in memory
     std::size_t remainder_unit = 0, remainder_lane = 0; ///< bytes of the remainder's
+    std::size_t running = 0; ///< bytes beside a unit that grows: of its mean, the index and the remainder
+    std::size_t running_index = 0, running_remainder = 0; ///< where in them
 };
 
 /// Offsets of a lane's arrays in its block.
@@ -53,7 +55,7 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
                 chain = 0;
     std::size_t codec = 0;
     std::size_t buffer_unit = 0, buffer_entry = 0, buffer_position = 0;
-    std::size_t means = 0;
+    std::size_t means = 0, mean_scale = 0;
     std::size_t index_lane = 0, index_units = 0, remainder_lane = 0, remainder_units = 0, key_records = 0;
     std::size_t chosen = 0; ///< one bit per unit: the previous step chose it
     std::size_t sink_k = 0, sink_v = 0, window_k = 0, window_v = 0;
@@ -89,7 +91,8 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         o.buffer_v = put(s.buffer * row);
         o.buffer_w = put(s.weights ? s.buffer * sizeof(float) : 0);
         o.buffer_bytes = used - o.metadata_bytes;
-        o.means = put(s.means ? std::size_t{s.max_units} * s.width * sizeof(float) : 0);
+        o.means = put(std::size_t{s.max_units} * s.width * s.mean_bits / 8);
+        o.mean_scale = put(s.mean_bits == 8 ? s.max_units * sizeof(float) : 0);
         o.index_lane = put(s.index_lane);
         o.index_units = put(s.index_unit * s.max_units + s.index_tail);
         o.remainder_lane = put(s.remainder_lane);
@@ -142,9 +145,11 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
     [[nodiscard]] std::uint32_t& page_first(std::uint32_t i) const noexcept {
         return get<std::uint32_t>(at_->page_first)[i];
     }
-    /// (U, width) float32.
-    [[nodiscard]] float* mean(std::uint32_t u) const noexcept {
-        return get<float>(at_->means) + std::size_t{u} * sizes_->width;
+    /// (U, width), where units have means.
+    [[nodiscard]] unit_means means() const noexcept {
+        if (sizes_->mean_bits == 0) return {};
+        return {block_ + at_->means, get<float>(at_->mean_scale), sizes_->mean_bits, sizes_->width,
+                sizes_->width};
     }
     /// What the index keeps of this lane. `in_layer` is the lane's number in its layer.
     [[nodiscard]] summary_view index_summary(const summary_shape& shape, std::uint32_t layer,

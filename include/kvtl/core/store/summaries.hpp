@@ -1,18 +1,29 @@
-// Keeps the summaries of a shard's lanes in step with their units.
+// Keeps what is known of a shard's units in step with their entries: mean keys, and the summaries of index and
+// remainder.
+//
+// What:   what is kept of a unit may be rounded, to 8 bits a number; what the next entry is added to is not: it is
+//         *running*, in bytes that a unit has while it is being built, and beside its unfinished page while it grows
+//         in that page. A unit that takes up a new page, or a page that had been put away, begins them anew from
+//         all its entries where these are resident, else from what was kept. That happens once for a page at most,
+//         since a unit that is not resident cannot go on in a page that was put away. So a mean is never off by more
+//         than half a step of its rounding per page of its unit, however many entries join one by one.
+// Cost:   an entry: one pass over the running bytes and what is kept.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/core/store/lane.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/simd/convert.hpp>
+#include <kvtl/simd/moments.hpp>
 #include <kvtl/slots/index.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 namespace kvtl { inline namespace v0 {
 
-/// The index's and the remainder's summaries; does nothing for policies that keep none.
 template <class Types> class summaries {
   public:
     using element_type = typename Types::element_type;
@@ -21,13 +32,14 @@ template <class Types> class summaries {
     static constexpr bool of_remainder = detail::summarises<typename Types::remainder>();
     static constexpr bool any = of_index || of_remainder;
 
-    /// One entry, decoded: (width) each.
     struct scratch {
-        std::span<float> key, value;
-        static scratch take(carver& c, std::size_t width) noexcept {
+        std::span<float> key, value;  ///< one entry, decoded: (width) each
+        std::span<std::byte> running; ///< of a unit that is built from all its entries at once
+        static scratch take(carver& c, const lane_sizes& s) noexcept {
             scratch x;
-            x.key = c.take<float>(any ? width : 0);
-            x.value = c.take<float>(any ? width : 0);
+            x.key = c.take<float>(any ? s.width : 0);
+            x.value = c.take<float>(any ? s.width : 0);
+            x.running = c.take<std::byte>(std::max(s.running, mean_bytes(s)));
             return x;
         }
     };
@@ -37,11 +49,11 @@ template <class Types> class summaries {
               const lane_table& lanes, const summary_shape& shape, const scratch& x) noexcept
         : index_(&index), remainder_(&remainder), lanes_(&lanes), shape_(shape), x_(x) {}
 
-    /// Bytes per unit and per lane of both policies go into the lane's sizes.
-    template <class Sizes>
+    /// Bytes per unit and per lane of both policies go into the lane's sizes, and those of a unit that grows.
     static void size(const typename Types::index_state& index,
                      const typename Types::remainder_state& remainder, const summary_shape& shape,
-                     Sizes& s) noexcept {
+                     lane_sizes& s) noexcept {
+        s.running = s.mean_bits != 0 && s.mean_bits < 32 ? mean_bytes(s) : 0;
         if constexpr (of_index) {
             s.index_unit = index.unit_bytes(shape);
             s.index_lane = index.lane_bytes(shape);
@@ -51,8 +63,12 @@ template <class Types> class summaries {
             s.remainder_unit = remainder.unit_bytes(shape);
             s.remainder_lane = remainder.lane_bytes(shape);
         }
+        s.running_index = s.running;
+        if constexpr (runs<typename Types::index_state>()) s.running += lines(index.running_bytes(shape));
+        s.running_remainder = s.running;
+        if constexpr (runs<typename Types::remainder_state>())
+            s.running += lines(remainder.running_bytes(shape));
         static_cast<void>(index), static_cast<void>(remainder), static_cast<void>(shape);
-        static_cast<void>(s);
     }
 
     [[nodiscard]] summary_view index_of(std::uint32_t lane) const noexcept {
@@ -62,28 +78,81 @@ template <class Types> class summaries {
         return lanes_->at(lane).remainder_summary(shape_, lanes_->layer_of(lane), lanes_->in_layer(lane));
     }
     [[nodiscard]] const summary_shape& shape() const noexcept { return shape_; }
+    /// Running bytes for a unit that is built from all its entries, one after the other.
+    [[nodiscard]] std::byte* building() const noexcept { return x_.running.data(); }
 
-    void clear(std::uint32_t lane, std::uint32_t u) const noexcept {
-        if constexpr (of_index) index_->clear(index_of(lane), u);
-        if constexpr (of_remainder) remainder_->clear(remainder_of(lane), u);
-        static_cast<void>(lane), static_cast<void>(u);
-    }
-    /// Entry i of unit u: rows of the lane's width.
+    /// Entry i of unit u, which has i entries: rows of the lane's width. The first one clears what was kept.
+    /// `running`: of this unit.
     void absorb(std::uint32_t lane, std::uint32_t u, std::uint32_t i, const element_type* k,
-                const element_type* v) const noexcept {
+                const element_type* v, std::byte* running) const noexcept {
         if constexpr (any) {
             simd::decode(k, x_.key.data(), shape_.width());
             simd::decode(v, x_.value.data(), shape_.width());
-            if constexpr (of_index) index_->absorb(index_of(lane), u, i, x_.key.data(), x_.value.data());
-            if constexpr (of_remainder)
-                remainder_->absorb(remainder_of(lane), u, i, x_.key.data(), x_.value.data());
+            if constexpr (of_index) {
+                const summary_view view = running_view(index_of(lane), running, sizes().running_index);
+                if (i == 0) index_->clear(view, u);
+                index_->absorb(view, u, i, x_.key.data(), x_.value.data());
+            }
+            if constexpr (of_remainder) {
+                const summary_view view = running_view(remainder_of(lane), running, sizes().running_remainder);
+                if (i == 0) remainder_->clear(view, u);
+                remainder_->absorb(view, u, i, x_.key.data(), x_.value.data());
+            }
         } else {
             static_cast<void>(lane), static_cast<void>(u), static_cast<void>(i);
-            static_cast<void>(k), static_cast<void>(v);
+            static_cast<void>(k), static_cast<void>(v), static_cast<void>(running);
         }
     }
+    /// The same for the unit's mean key and its m2.
+    void absorb_mean(std::uint32_t lane, std::uint32_t u, std::uint32_t i, const element_type* k, float& m2,
+                     std::byte* running) const noexcept {
+        const unit_means means = lanes_->at(lane).means();
+        float* exact = means.bits() == 32 ? means.floats(u) : reinterpret_cast<float*>(running);
+        if (i == 0) std::fill_n(exact, means.dim(), 0.0F);
+        simd::absorb(k, means.dim(), i, exact, m2);
+        if (means.bits() != 32) means.set(u, exact);
+    }
+    /// The mean of unit u becomes that of these rows, or of those that `index` names; returns their m2.
+    template <element E, class... Index>
+    float set_mean(std::uint32_t lane, std::uint32_t u, rows_view<E> keys, const Index&... index) const noexcept {
+        auto* exact = reinterpret_cast<float*>(building());
+        const float m2 = simd::mean_and_m2(keys, index..., exact);
+        lanes_->at(lane).means().set(u, exact);
+        return m2;
+    }
+    /// A unit of `entries` entries goes on with new running bytes, from what is kept of it.
+    void resume(std::uint32_t lane, std::uint32_t u, std::uint32_t entries, std::byte* running) const noexcept {
+        if constexpr (Types::means)
+            if (const unit_means means = lanes_->at(lane).means(); means.bits() != 32)
+                means.get(u, reinterpret_cast<float*>(running));
+        if constexpr (runs<typename Types::index_state>())
+            index_->resume(running_view(index_of(lane), running, sizes().running_index), u, entries);
+        if constexpr (runs<typename Types::remainder_state>())
+            remainder_->resume(running_view(remainder_of(lane), running, sizes().running_remainder), u,
+                               entries);
+        static_cast<void>(lane), static_cast<void>(u), static_cast<void>(entries);
+        static_cast<void>(running);
+    }
+    /// Running bytes are more exact than what is kept.
+    [[nodiscard]] bool rounds() const noexcept { return sizes().running > 0; }
 
   private:
+    template <class State> [[nodiscard]] static consteval bool runs() {
+        return requires(const State& s, const summary_shape& shape) { s.running_bytes(shape); };
+    }
+    [[nodiscard]] static constexpr std::size_t lines(std::size_t bytes) noexcept {
+        return (bytes + 63) / 64 * 64;
+    }
+    [[nodiscard]] static std::size_t mean_bytes(const lane_sizes& s) noexcept {
+        return Types::means ? lines(s.width * sizeof(float)) : 0;
+    }
+    [[nodiscard]] const lane_sizes& sizes() const noexcept { return lanes_->sizes; }
+    [[nodiscard]] static summary_view running_view(summary_view view, std::byte* running,
+                                                   std::size_t offset) noexcept {
+        view.running = running + offset;
+        return view;
+    }
+
     const typename Types::index_state* index_ = nullptr;
     const typename Types::remainder_state* remainder_ = nullptr;
     const lane_table* lanes_ = nullptr;

@@ -57,13 +57,20 @@ template <class Types> class unit_store : public page_store<Types> {
     [[nodiscard]] static std::uint32_t entries_of(const lane& l, std::uint32_t u) noexcept {
         return l.unit(u).entries;
     }
-    [[nodiscard]] static std::uint32_t flight_of(const residency& now, const pool&) noexcept {
-        return now.flight;
+    /// The prefetch or selection that reads a resident unit, or none.
+    [[nodiscard]] static std::uint32_t flight_of(const residency& now, const pool& frames) noexcept {
+        const std::uint8_t id =
+            now.frames == none ? frame_record::no_flight : frames[now.frames].flight;
+        return id == frame_record::no_flight ? none : id;
     }
     [[nodiscard]] status submit_reads(std::uint32_t id, pool& frames) noexcept {
         return p_.io->submit_reads(id, frames);
     }
-    static void set_flight(residency& now, pool&, std::uint32_t id) noexcept { now.flight = id; }
+    static void set_flight(const residency& now, pool& frames, std::uint32_t id) noexcept {
+        if (now.frames != none)
+            frames[now.frames].flight =
+                id == none ? frame_record::no_flight : static_cast<std::uint8_t>(id);
+    }
 
     // ---------------------------------------------------------------------------------------------------
     // residency
@@ -151,7 +158,7 @@ template <class Types> class unit_store : public page_store<Types> {
     void finish_load(const lane& l, std::uint32_t u, pool& frames) noexcept {
         if constexpr (by_entry) {
             std::uint32_t frame = l.residency(u).frames, row = 0;
-            for (std::uint32_t e = l.unit(u).members; e != none; e = l.next_member(e)) {
+            for (std::uint32_t e = l.unit(u).members(); e != none; e = l.next_member(e)) {
                 std::byte* from = frames.bytes(stream_frame(l, e / p_.format.rows));
                 p_.format.put(frames.bytes(frame), row, p_.format.entry(from, e % p_.format.rows));
                 if (++row == p_.format.rows) frame = frames[frame].next, row = 0;
@@ -230,7 +237,7 @@ template <class Types> class unit_store : public page_store<Types> {
     /// Drops every resident unit of a pool and writes its tails, so that the pool's memory can be used for
     /// something else. Fails when a write fails.
     [[nodiscard]] status vacate(pool& frames) noexcept {
-        while (!frames.tails().empty()) write_tail(frames, frames.tails().back());
+        while (!frames.tails().empty()) write_tail(frames, frames.tails().back().frame);
         settle_all_writes(frames);
         if (has_failed_writes(frames)) return write_error(frames);
         for (std::uint32_t f = 0; f < frames.size(); ++f)
@@ -345,7 +352,7 @@ template <class Types> class unit_store : public page_store<Types> {
         }
         const auto before = static_cast<std::uint32_t>(f.pages().size());
         std::uint32_t seen = none;
-        for (std::uint32_t e = unit.members; e != none; e = l.next_member(e)) {
+        for (std::uint32_t e = unit.members(); e != none; e = l.next_member(e)) {
             const std::uint32_t i = e / p_.format.rows;
             if (i == seen) continue;
             seen = i;

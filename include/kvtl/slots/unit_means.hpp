@@ -1,0 +1,102 @@
+// The mean keys of a lane's units, in 32, 16 or 8 bits a number.
+//
+// What:   clusterers place entries by them, indices score them, remainders estimate with them. 8 bits: codes with one
+//         scale per unit, its largest magnitude / 127, so a number is off by half a scale at most. 16 bits: f16.
+// Shapes: (U, D) from unit to unit; D: numbers of the lane, or of one head of it.
+// Cost:   score() and distances() read every mean once: D, 2 D or 4 D bytes and, for codes, a scale.
+// Limits: what is stored is rounded; the sum that a growing unit is added to is not (core/store/summaries.hpp).
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/element.hpp>
+#include <kvtl/simd/axpy.hpp>
+#include <kvtl/simd/convert.hpp>
+#include <kvtl/simd/distance.hpp>
+#include <kvtl/simd/dot.hpp>
+#include <kvtl/views.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace kvtl { inline namespace v0 {
+
+/// A view; owns nothing.
+class unit_means {
+  public:
+    unit_means() = default;
+    /// `numbers`: (U, stride) of `bits` each; `scale`: (U), for 8 bits only.
+    unit_means(std::byte* numbers, float* scale, std::uint32_t bits, std::uint32_t dim,
+               std::size_t stride) noexcept
+        : data_(numbers), scale_(scale), stride_(stride), dim_(dim), bits_(bits) {}
+    /// Means that somebody else keeps as floats, to be read.
+    explicit unit_means(rows_view<float> rows) noexcept
+        : data_(const_cast<std::byte*>(reinterpret_cast<const std::byte*>(rows.data))), stride_(rows.stride),
+          dim_(static_cast<std::uint32_t>(rows.dim)) {}
+
+    [[nodiscard]] static constexpr bool valid_bits(std::uint32_t bits) noexcept {
+        return bits == 8 || bits == 16 || bits == 32;
+    }
+    [[nodiscard]] explicit operator bool() const noexcept { return data_ != nullptr; }
+    [[nodiscard]] std::uint32_t dim() const noexcept { return dim_; }
+    [[nodiscard]] std::uint32_t bits() const noexcept { return bits_; }
+    /// Numbers [first, first + n) of every mean: those of a head.
+    [[nodiscard]] unit_means columns(std::size_t first, std::uint32_t n) const noexcept {
+        unit_means some = *this;
+        if (data_ != nullptr) some.data_ += first * bits_ / 8;
+        some.dim_ = n;
+        return some;
+    }
+
+    /// out: (D)
+    void get(std::uint32_t u, float* out) const noexcept {
+        if (bits_ == 32) std::copy_n(row<float>(u), dim_, out);
+        if (bits_ == 16) simd::decode(row<f16>(u), out, dim_);
+        if (bits_ == 8) simd::dequantise(row<std::int8_t>(u), scale_[u], out, dim_);
+    }
+    /// The whole mean of unit u becomes `mean` (D), rounded.
+    void set(std::uint32_t u, const float* mean) const noexcept {
+        if (bits_ == 32) std::copy_n(mean, dim_, row<float>(u));
+        if (bits_ == 16) simd::encode(mean, row<f16>(u), dim_);
+        if (bits_ == 8) scale_[u] = simd::quantise(mean, row<std::int8_t>(u), dim_);
+    }
+    void copy(std::uint32_t from, std::uint32_t to) const noexcept {
+        std::copy_n(row<std::byte>(from), std::size_t{dim_} * bits_ / 8, row<std::byte>(to));
+        if (bits_ == 8) scale_[to] = scale_[from];
+    }
+    /// Where the mean itself lies, where it is kept as floats.
+    [[nodiscard]] float* floats(std::uint32_t u) const noexcept { return row<float>(u); }
+
+    /// out[i * U + j] = query i . mean j, for j < U. q: (queries, D)
+    void score(const float* q, std::uint32_t queries, std::uint32_t units, float* out) const noexcept {
+        if (bits_ == 32) simd::dot_group(q, queries, dim_, rows<float>(units), out, units);
+        if (bits_ == 16) simd::dot_group(q, queries, dim_, rows<f16>(units), out, units);
+        if (bits_ != 8) return;
+        simd::dot_group(q, queries, dim_, rows<std::int8_t>(units), out, units);
+        for (std::uint32_t i = 0; i < queries; ++i)
+            simd::multiply(scale_, out + std::size_t{i} * units, units);
+    }
+    /// out[j] = |key - mean j|^2, for j < U. key: (D)
+    void distances(const float* key, std::uint32_t units, float* out) const noexcept {
+        if (bits_ == 32) simd::l2sq_rows(key, rows<float>(units), out);
+        if (bits_ == 16) simd::l2sq_rows(key, rows<f16>(units), out);
+        if (bits_ == 8) simd::l2sq_codes(key, rows<std::int8_t>(units), scale_, out);
+    }
+
+  private:
+    template <class T> [[nodiscard]] T* row(std::uint32_t u) const noexcept {
+        return reinterpret_cast<T*>(data_ + u * stride_ * bits_ / 8);
+    }
+    template <class T> [[nodiscard]] rows_view<T> rows(std::uint32_t units) const noexcept {
+        return {row<T>(0), units, dim_, stride_};
+    }
+
+    std::byte* data_ = nullptr;
+    float* scale_ = nullptr;
+    std::size_t stride_ = 0; ///< numbers
+    std::uint32_t dim_ = 0;
+    std::uint32_t bits_ = 32;
+};
+
+}} // namespace kvtl::v0

@@ -1,0 +1,2 @@
+// Carries precompiled.hpp for the tests.
+// SPDX-License-Identifier: MIT
