@@ -122,6 +122,10 @@ template <window_plan Plan = window_plan{}> struct kmeans_windowed {
         [[nodiscard]] std::uint32_t batch_units(std::uint32_t n) const noexcept {
             return units_of(n, batch_clusters(n));
         }
+        [[nodiscard]] std::uint32_t segment_entries() const noexcept { return c_.segment; }
+        [[nodiscard]] std::uint32_t least_segment() const noexcept {
+            return std::min(c_.segment, std::max(512U, 2 * c_.tokens_per_cluster));
+        }
         [[nodiscard]] std::size_t scratch_bytes(std::uint32_t entries, std::uint32_t dim) const noexcept {
             const std::uint32_t n = std::min(entries, c_.segment);
             return group_bytes(n, dim, prompt_clusters(n));

@@ -34,12 +34,14 @@ struct variance_split {
         float threshold_scale = 1.0F;      ///< tau_h as a multiple of the head's mean prompt variance
         std::uint32_t buffer_entries = 16; ///< B_max per lane (the paper sweeps up to 16)
         std::uint32_t found_entries = prompt_clusters{}.found_entries;
+        std::uint32_t segment = prompt_clusters{}.segment;
         std::uint64_t seed = prompt_clusters{}.seed;
         template <class Visit> void fields(Visit&& visit) {
             visit("tokens_per_cluster", tokens_per_cluster);
             visit("threshold_scale", threshold_scale);
             visit("buffer_entries", buffer_entries);
             visit("found_entries", found_entries);
+            visit("segment", segment);
             visit("seed", seed);
         }
     };
@@ -56,7 +58,7 @@ struct variance_split {
       public:
         state() = default;
         state(const config& c, const Geometry&) noexcept
-            : prompt_{c.tokens_per_cluster, c.found_entries, c.seed}, scale_(c.threshold_scale),
+            : prompt_{c.tokens_per_cluster, c.found_entries, c.segment, c.seed}, scale_(c.threshold_scale),
               buffer_(c.buffer_entries) {}
 
         [[nodiscard]] static status check(const config& c) noexcept {
@@ -67,11 +69,12 @@ struct variance_split {
             if (c.buffer_entries == 0 || c.buffer_entries > 4096)
                 return status::failure(errc::invalid_argument,
                                        "clusterer.buffer_entries is %u; valid: 1 to 4096", c.buffer_entries);
-            return prompt_clusters::check({c.tokens_per_cluster, c.found_entries, c.seed});
+            return prompt_clusters::check(
+                {c.tokens_per_cluster, c.found_entries, c.segment, c.seed});
         }
         [[nodiscard]] std::uint32_t max_entries() const noexcept { return prompt_.max_entries(); }
         [[nodiscard]] std::uint32_t max_units(std::uint32_t tokens) const noexcept {
-            return prompt_.prompt_units(tokens) + 1;
+            return prompt_.prompt_units(tokens) + 2;
         }
         /// Live clusters a lane of `tokens` tokens may have before splits are refused.
         [[nodiscard]] std::uint32_t unit_limit(std::uint32_t tokens) const noexcept {
@@ -80,6 +83,8 @@ struct variance_split {
         [[nodiscard]] bool ready(std::uint32_t entries) const noexcept {
             return entries >= prompt_.found_entries;
         }
+        [[nodiscard]] std::uint32_t segment_entries() const noexcept { return prompt_.segment; }
+        [[nodiscard]] std::uint32_t least_segment() const noexcept { return prompt_.found_entries; }
         [[nodiscard]] std::size_t scratch_bytes(std::uint32_t entries, std::uint32_t dim) const noexcept {
             return prompt_.scratch_bytes(entries, dim);
         }

@@ -35,6 +35,14 @@ namespace kvtl { inline namespace v0 { namespace simd {
 /// A query sees all that came before it.
 inline constexpr std::size_t no_reach = std::numeric_limits<std::size_t>::max();
 
+/// Keys [begin, end) of those that the queries see, and what the stretches before have left of each query: all of them
+/// together, in order, give the bits of one call. `begin` and `end` are multiples of causal_tile, or the end of all.
+/// What is left besides lies in `out`.
+struct causal_stretch {
+    std::size_t begin = 0, end = no_reach;
+    float *max = nullptr, *sum = nullptr; ///< (T, G); null where there is one stretch
+};
+
 /// Query rows of a tile, and keys of a block.
 inline constexpr std::size_t causal_tile = 64;
 
@@ -185,15 +193,17 @@ void causal_block(const causal_buffers& b, std::size_t rows, std::size_t keys, s
 
 /// out[t][g] = attention of query (t, g) at q + t * q_row_stride + g * D over keys 0 .. first + t, for t <
 /// queries. `first` is the number of keys that precede the chunk; `out` is laid out like q with its own
-/// stride. sink_logits: (G) as add_sink_logits (attention.hpp) takes them, or null.
+/// stride. sink_logits: (G) as add_sink_logits (attention.hpp) takes them, or null. Of a stretch, keys and values are
+/// those from stretch.begin on, and there is no reach.
 template <class Arch = default_arch, element E>
 void attend_causal(const float* q, std::size_t q_row_stride, std::size_t group, const logit_rule& rule,
                    std::size_t queries, rows_view<E> keys, rows_view<E> values, std::size_t first, float* out,
                    std::size_t out_row_stride, std::span<float> scratch, std::size_t reach = no_reach,
-                   const float* sink_logits = nullptr) noexcept {
+                   const float* sink_logits = nullptr, const causal_stretch& stretch = {}) noexcept {
     const std::size_t dim = keys.dim;
     const std::size_t padded = causal_padded(dim);
-    assert(keys.count >= first + queries && values.count >= first + queries && values.dim == dim);
+    assert(stretch.begin + keys.count >= std::min(stretch.end, first + queries) && keys.count == values.count);
+    assert(values.dim == dim && (stretch.begin == 0 || reach == no_reach));
     assert(scratch.size() >= causal_scratch_floats(dim));
     const causal_buffers b(scratch.data(), padded);
     std::fill_n(scratch.data(), causal_scratch_floats(dim), 0.0F); // the padding is never written again
@@ -205,6 +215,8 @@ void attend_causal(const float* q, std::size_t q_row_stride, std::size_t group, 
         const auto offset = [&](std::size_t row, std::size_t stride) {
             return (tile + row) / group * stride + (tile + row) % group * dim;
         };
+        const std::size_t end = first + token(rows) + 1; // keys that the tile's last query sees
+        if (end <= stretch.begin) continue;              // complete
         for (std::size_t row = 0; row < rows; ++row) {
             const float* from = q + offset(row, q_row_stride);
             for (std::size_t d = 0; d < dim; ++d) b.qt[d * causal_tile + row] = from[d] * rule.scale;
@@ -212,18 +224,21 @@ void attend_causal(const float* q, std::size_t q_row_stride, std::size_t group, 
         std::fill_n(b.acc, causal_tile * padded, 0.0F);
         std::fill_n(b.sum, causal_tile, 0.0F);
         std::fill_n(b.max, causal_tile, -std::numeric_limits<float>::infinity());
-
-        const std::size_t end = first + token(rows) + 1; // keys that the tile's last query sees
+        for (std::size_t row = 0; stretch.begin > 0 && row < rows; ++row) {
+            std::copy_n(out + offset(row, out_row_stride), dim, b.acc + row * padded);
+            b.max[row] = stretch.max[tile + row], b.sum[row] = stretch.sum[tile + row];
+        }
+        const std::size_t seen_now = std::min(end, stretch.end);
         const auto hidden_from = [&](std::size_t row) {  // keys before the first that it sees
             const std::size_t seen = first + token(row) + 1;
             return seen > reach ? seen - reach : 0;
         };
-        for (std::size_t block = hidden_from(0) / causal_tile * causal_tile; block < end;
-             block += causal_tile) {
-            const std::size_t n = std::min(causal_tile, end - block);
+        for (std::size_t block = std::max(hidden_from(0) / causal_tile * causal_tile, stretch.begin);
+             block < seen_now; block += causal_tile) {
+            const std::size_t n = std::min(causal_tile, seen_now - block);
             for (std::size_t i = 0; i < n; ++i) {
-                decode<Arch>(keys.row(block + i), b.k + i * padded, dim);
-                decode<Arch>(values.row(block + i), b.v + i * padded, dim);
+                decode<Arch>(keys.row(block - stretch.begin + i), b.k + i * padded, dim);
+                decode<Arch>(values.row(block - stretch.begin + i), b.v + i * padded, dim);
             }
             for (std::size_t row = 0; row < causal_tile; ++row) {
                 const std::size_t seen = first + token(row) + 1;
@@ -232,7 +247,11 @@ void attend_causal(const float* q, std::size_t q_row_stride, std::size_t group, 
             }
             causal_block<Arch>(b, rows, n, padded, rule.cap);
         }
-        for (std::size_t row = 0; row < rows; ++row) {
+        for (std::size_t row = 0; seen_now < end && row < rows; ++row) { // more stretches are to come
+            std::copy_n(b.acc + row * padded, dim, out + offset(row, out_row_stride));
+            stretch.max[tile + row] = b.max[row], stretch.sum[tile + row] = b.sum[row];
+        }
+        for (std::size_t row = 0; seen_now == end && row < rows; ++row) {
             float* to = out + offset(row, out_row_stride);
             float share = 1.0F / b.sum[row];
             if (sink_logits != nullptr) {

@@ -2,7 +2,8 @@
 //
 // A policy declares `unit_of` (who shares a unit), `needs_means` and `updates_means` (the manager keeps the
 // units' mean keys, and moves them with every entry), `adapts` (units may split), `founds` (it groups a
-// prompt at its end; until then units are sequential), a trivially copyable `lane` (what it remembers per
+// prompt at its end, segment_entries() of it at a time, or down to least_segment() where memory is
+// small; until then units are sequential), a trivially copyable `lane` (what it remembers per
 // lane) and, where its units are always runs of a fixed number of consecutive entries, `sequential`.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -74,6 +75,10 @@ concept clusterer_groups = has_state<P, G> &&
              const units_view& units) {
     { s.ready(1U) }
     noexcept->std::same_as<bool>;
+    { s.segment_entries() }
+    noexcept->std::same_as<std::uint32_t>;
+    { s.least_segment() }
+    noexcept->std::same_as<std::uint32_t>;
     { s.group(keys, scratch, label) }
     noexcept->std::same_as<std::uint32_t>;
     { s.founded(lane, units) }
@@ -132,7 +137,8 @@ template <class P, class G> consteval void explain_clusterer() {
         if constexpr (clusterer_declares_units<P>)
             static_assert(holds(!P::founds || clusterer_groups<P, G>),
                           "[kvtl] clusterer: the state of one that founds needs noexcept "
-                          "ready(entries), group(keys, scratch, label), founded(lane, units) and "
+                          "ready(entries), segment_entries(), least_segment(), group(keys, "
+                          "scratch, label), founded(lane, units) and "
                           "judge(lane, unit, distance, units)");
     }
 }

@@ -89,6 +89,15 @@ struct units_view {
     [[nodiscard]] std::uint32_t entries(std::uint32_t u) const noexcept {
         return unit != nullptr ? unit[u].entries : max_entries;
     }
+    /// Those from unit `first` on. Not for an index that lays entries out in blocks (tail_bytes).
+    [[nodiscard]] units_view from(std::uint32_t first) const noexcept {
+        units_view some = *this;
+        if (unit != nullptr) some.unit += first;
+        some.count -= first;
+        some.mean = mean.from(first);
+        if (summary.unit != nullptr) some.summary.unit += first * summary.stride;
+        return some;
+    }
     /// The size that all units have, or 0 where they differ.
     [[nodiscard]] std::uint32_t entries_if_fixed() const noexcept {
         return unit != nullptr ? 0 : max_entries;

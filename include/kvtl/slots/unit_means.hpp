@@ -49,6 +49,14 @@ class unit_means {
         return some;
     }
 
+    /// Those from unit `first` on.
+    [[nodiscard]] unit_means from(std::uint32_t first) const noexcept {
+        unit_means some = *this;
+        if (data_ != nullptr) some.data_ += first * stride_ * bits_ / 8;
+        if (scale_ != nullptr) some.scale_ += first;
+        return some;
+    }
+
     /// out: (D)
     void get(std::uint32_t u, float* out) const noexcept {
         if (bits_ == 32) std::copy_n(row<float>(u), dim_, out);

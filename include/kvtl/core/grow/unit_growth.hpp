@@ -372,10 +372,17 @@ template <class Types> class unit_growth : private unit_rows<Types> {
                                 child_pages = pages_for(n, goes_to(static_cast<std::uint8_t>(1 - stays)));
 
             unit_record child;
-            if constexpr (store::ragged) // pages that break in other places may be one more
-                if (kept_pages > store_->layout().capacity(l.unit(u).where)) return refuse();
-            if constexpr (!by_entry)
-                if (!store_->layout().place_unit(child_pages, child.where)) return refuse();
+            place home = l.unit(u).where;
+            // Entries that waited, or pages that break in other places, may need one page more than there is.
+            bool moves = false;
+            if constexpr (!by_entry) {
+                moves = kept_pages > store_->layout().capacity(home);
+                if (moves && !store_->layout().place_unit(kept_pages, home)) return refuse();
+                if (!store_->layout().place_unit(child_pages, child.where)) {
+                    if (moves) store_->layout().release(home);
+                    return refuse();
+                }
+            }
             std::uint32_t taken = 0;
             while (taken < kept_pages + child_pages) {
                 const std::uint32_t f = store_->acquire(frames);
@@ -384,7 +391,10 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             }
             if (taken < kept_pages + child_pages) {
                 while (taken > 0) frames.settle(x_.frames[--taken]);
-                if constexpr (!by_entry) store_->layout().release(child.where);
+                if constexpr (!by_entry) {
+                    store_->layout().release(child.where);
+                    if (moves) store_->layout().release(home);
+                }
                 return refuse();
             }
 
@@ -402,6 +412,8 @@ template <class Types> class unit_growth : private unit_rows<Types> {
                 frames.clear_dirty(std::exchange(tail, none));
             store_->evict(l, u, frames);
             parent.flagged = parent.buffered > 0; // more were waiting than two units hold
+            if constexpr (!by_entry)
+                if (moves) store_->layout().release(std::exchange(parent.where, home));
             const std::uint32_t c = s.units++;
             l.begin_unit(c, child);
             fill(lane_id, u, stays, n, x_.frames.first(kept_pages));

@@ -126,7 +126,10 @@ template <class Types> class unit_sizes {
                 2 * p.unit_pages + rows / format.rows + 6 +
                 (types::layout::by_entry ? 2 * std::min(p.max_entries, s.max_tokens) : 0);
             const std::size_t arena =
-                prompt_builder<types>::arena_bytes(p.model, s, s.max_tokens, cluster, format.page_bytes);
+                prompt_builder<types>::arena_bytes(p.model, s,
+                                                   prompt_builder<types>::least_segment(
+                                                       cluster, s.spare + s.buffer, s.max_tokens),
+                                                   p.unit_pages, cluster, format.page_bytes);
             p.least_frames =
                 std::max(p.tail_frames + working,
                          static_cast<std::uint32_t>((arena + format.page_bytes - 1) / format.page_bytes));

@@ -1,8 +1,10 @@
-// Prompts: from a lane's rows to units on storage.
+// Prompts: from a lane's rows to units on storage, a segment of them at a time.
 //
 // While a prompt is organised the frames of its pool lend their memory (nothing is resident before the first
-// decode step): the lane's rows, the clusterer's scratch and the pages on their way out all lie there, and
-// count as frames. Chunks before the last are staged on storage in sequence order.
+// decode step): rows of a segment, the clusterer's scratch and the pages on their way out all lie there, and
+// count as frames. A segment is what the clusterer groups together, or less where the pool is smaller; so the pool
+// need not hold a lane. Chunks before the last are staged on storage in sequence order and read back segment by
+// segment; attention goes through them in the same way, and its bits do not depend on where they are cut.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -26,15 +28,19 @@ template <class Types> class prompt_builder {
     static constexpr std::uint32_t staging_limit =
         256; ///< more pages in the air do not make the device faster
 
+    /// Rows that a lane may receive at once while it is not clustered.
+    static constexpr std::uint32_t unfounded_rows = 64;
+
     /// Pages on their way to or from storage at once, at least: a sequential unit must fit.
-    [[nodiscard]] static std::uint32_t least_staging(std::uint32_t sequential_entries) noexcept {
-        return std::max<std::uint32_t>(16, sequential_entries + 1);
+    [[nodiscard]] static std::uint32_t least_staging(std::uint32_t unit_pages,
+                                                     std::uint32_t sequential_entries) noexcept {
+        return std::max<std::uint32_t>(4, by_entry ? sequential_entries + 1 : unit_pages);
     }
 
     struct parts {
         model_extents model;
         lane_sizes sizes;
-        std::uint32_t attend_tokens = 0;
+        std::uint32_t attend_tokens = 0, unit_pages = 1;
         const typename Types::clusterer_state* cluster = nullptr;
         unit_growth<Types>* growth = nullptr;
         chooser<Types>* choose = nullptr;
@@ -44,38 +50,83 @@ template <class Types> class prompt_builder {
     prompt_builder() = default;
     prompt_builder(store& s, const parts& p) noexcept : store_(&s), p_(p) {}
 
-    /// Bytes of arena that a prompt of `rows` tokens needs in a pool.
+    /// Bytes of arena that a segment of `rows` tokens needs in a pool.
     [[nodiscard]] static std::size_t arena_bytes(const model_extents& m, const lane_sizes& s,
-                                                 std::uint32_t rows,
+                                                 std::uint32_t rows, std::uint32_t unit_pages,
                                                  const typename Types::clusterer_state& cluster,
                                                  std::uint32_t page_bytes) noexcept {
         carver c;
         arena::take(c, m, s, rows, cluster);
-        return c.used() + (std::size_t{least_staging(cluster.sequential_entries())} + 1) * page_bytes;
+        return c.used() +
+               (std::size_t{least_staging(unit_pages, cluster.sequential_entries())} + 1) * page_bytes;
+    }
+    /// Rows of the smallest segment, for lanes of up to `max_tokens`, and of one that nothing limits but the clusterer.
+    [[nodiscard]] static std::uint32_t least_segment(const typename Types::clusterer_state& cluster,
+                                                     std::uint32_t spare, std::uint32_t max_tokens) noexcept {
+        if constexpr (detail::codec_fits_lanes<typename Types::compressor>()) return whole(max_tokens);
+        if constexpr (clusterer::founds)
+            return std::min(whole(max_tokens), whole(cluster.least_segment() + spare + unfounded_rows));
+        return std::min(whole(max_tokens), whole(cluster.sequential_entries()));
+    }
+    [[nodiscard]] static std::uint32_t most_segment(const typename Types::clusterer_state& cluster,
+                                                    std::uint32_t max_tokens) noexcept {
+        constexpr std::uint32_t some = 8192; // where nothing is grouped together
+        if constexpr (detail::codec_fits_lanes<typename Types::compressor>()) return whole(max_tokens);
+        if constexpr (clusterer::founds) return std::min(whole(max_tokens), whole(cluster.segment_entries()));
+        return std::min(whole(max_tokens), std::max(whole(cluster.sequential_entries()), some));
     }
 
     /// Takes over the pool's memory for lanes of up to `rows` rows. Fails when tails cannot be written.
     [[nodiscard]] status begin(pool& frames, std::uint32_t rows) noexcept {
         if (status s = store_->vacate(frames); !s) return s;
         frames_ = &frames;
+        const std::uint32_t page = store_->format().page_bytes, max_tokens = p_.sizes.max_tokens;
+        const std::uint32_t least = least_segment(*p_.cluster, p_.sizes.spare + p_.sizes.buffer, max_tokens);
+        segment_ = std::max(least, std::min(most_segment(*p_.cluster, max_tokens), whole(rows)));
+        const auto fits = [&] {
+            return arena_bytes(p_.model, p_.sizes, segment_, p_.unit_pages, *p_.cluster, page) <=
+                   frames.memory().size();
+        };
+        while (segment_ > least && !fits()) segment_ = std::max(least, whole(segment_ / 2));
         carver c(frames.memory());
-        x_ = arena::take(c, p_.model, p_.sizes, rows, *p_.cluster);
-        const std::uint32_t page = store_->format().page_bytes;
+        x_ = arena::take(c, p_.model, p_.sizes, segment_, *p_.cluster);
         first_page_ = static_cast<std::uint32_t>((c.used() + page - 1) / page);
         pages_ = std::min(frames.size() - first_page_, staging_limit);
         frames.note_used(first_page_ + pages_);
+        held_ = {};
         return {};
     }
 
-    /// Encodes a chunk of T tokens behind `before` rows that are (or need not be) there. k, v: (T, H, D).
-    void encode(std::uint32_t lane_in_layer, const layer_input& in, std::uint32_t before,
-                std::uint32_t tokens) noexcept {
+    /// Where the rows of a lane come from: chunks that are staged, up to row `before`, then those of a chunk.
+    struct chunk_source {
+        prompt_builder* b;
+        const layer_input* in;
+        std::uint32_t lane_id, lane_in_layer, before;
+        /// Rows [first, end) to the arena's first rows.
+        [[nodiscard]] status operator()(std::uint32_t first, std::uint32_t end) const noexcept {
+            const std::uint32_t staged = std::clamp(before, first, end);
+            if (status s = b->load_staged(b->store_->at(lane_id), first, staged); !s) return s;
+            b->encode(lane_in_layer, *in, before, staged, end, first);
+            return {};
+        }
+    };
+    /// What the arena holds is of another lane.
+    void next_lane() noexcept { held_ = {}; }
+    [[nodiscard]] chunk_source rows_of(std::uint32_t lane_id, std::uint32_t lane_in_layer, const layer_input& in,
+                                       std::uint32_t before) noexcept {
+        next_lane();
+        return {this, &in, lane_id, lane_in_layer, before};
+    }
+
+    /// Encodes rows [from, to) of a lane, of a chunk that begins with row `before`; `origin` is the arena's first.
+    void encode(std::uint32_t lane_in_layer, const layer_input& in, std::uint32_t before, std::uint32_t from,
+                std::uint32_t to, std::uint32_t origin) noexcept {
         const std::size_t width = p_.model.width(), token = std::size_t{p_.model.kv_heads} * p_.model.dim;
         const std::size_t offset = p_.model.key_offset(lane_in_layer);
-        for (std::uint32_t t = 0; t < tokens; ++t) {
-            simd::encode(in.k.data() + t * token + offset, row_k(before + t), width);
-            simd::encode(in.v.data() + t * token + offset, row_v(before + t), width);
-            if constexpr (Types::weighted) x_.log_weight[before + t] = 0.0F;
+        for (std::uint32_t t = from; t < to; ++t) {
+            simd::encode(in.k.data() + (t - before) * token + offset, row_k(t - origin), width);
+            simd::encode(in.v.data() + (t - before) * token + offset, row_v(t - origin), width);
+            if constexpr (Types::weighted) x_.log_weight[t - origin] = 0.0F;
         }
     }
 
@@ -89,10 +140,10 @@ template <class Types> class prompt_builder {
         std::copy_n(v, p_.model.dim, row_v(row) + std::size_t{head} * p_.model.dim);
     }
 
-    /// Reads staged rows [from, to) back. `from` is a multiple of the rows of a page of plain rows.
+    /// Reads staged rows [from, to) back, to the arena's first rows.
     [[nodiscard]] status load_staged(const lane& l, std::uint32_t from, std::uint32_t to) noexcept {
         const page_format& format = store_->plain_format();
-        const std::uint32_t end = format.pages_for(to);
+        const std::uint32_t end = to > from ? format.pages_for(to) : 0;
         for (std::uint32_t i = from / format.rows; i < end;) {
             const std::uint32_t id = store_->io().free_flight(0, store::step_flights);
             flight& f = store_->io().at(id);
@@ -104,16 +155,18 @@ template <class Types> class prompt_builder {
             if (!f.error().ok()) return f.error();
             for (std::uint32_t j = first; j < i; ++j) {
                 std::byte* page = frames_->bytes(first_page_ + j - first);
-                const std::uint32_t rows = std::min(format.rows, to - j * format.rows);
-                std::memcpy(row_k(j * format.rows), format.key(page, 0), rows * row_bytes());
-                std::memcpy(row_v(j * format.rows), format.value(page, 0), rows * row_bytes());
+                const std::uint32_t first_row = std::max(from, j * format.rows), at = first_row - j * format.rows;
+                const std::uint32_t rows = std::min(format.rows, to - j * format.rows) - at;
+                std::memcpy(row_k(first_row - from), format.key(page, at), rows * row_bytes());
+                std::memcpy(row_v(first_row - from), format.value(page, at), rows * row_bytes());
             }
         }
         return {};
     }
 
     /// Writes rows [from, to) to the lane's stream; `from` is rounded down to a page.
-    [[nodiscard]] status stage(const lane& l, std::uint32_t from, std::uint32_t to) noexcept {
+    template <class Source>
+    [[nodiscard]] status stage(const lane& l, std::uint32_t from, std::uint32_t to, Source&& source) noexcept {
         const page_format& format = store_->plain_format();
         if (to <= from) return {};
         if (!store_->extend_stream(l, format.pages_for(to) - 1)) return no_storage();
@@ -121,18 +174,20 @@ template <class Types> class prompt_builder {
         // The page that earlier rows share is written again. Should that fail, the old page still counts.
         std::uint32_t& shared_page = store_->io().checksum(store_->stream_page(l, from / format.rows));
         const std::uint32_t before = shared_page;
-        const status done = write_rows(l, from, to);
+        const status done = write_rows(l, from / format.rows * format.rows, to, source);
         if (!done) shared_page = before;
         return done;
     }
-    [[nodiscard]] status write_rows(const lane& l, std::uint32_t from, std::uint32_t to) noexcept {
+    template <class Source>
+    [[nodiscard]] status write_rows(const lane& l, std::uint32_t from, std::uint32_t to, Source& source) noexcept {
         const page_format& format = store_->plain_format();
         page_writer out(*this);
         for (std::uint32_t i = from / format.rows; i < format.pages_for(to); ++i) {
-            const std::uint32_t rows = std::min(format.rows, to - i * format.rows);
+            const std::uint32_t first = i * format.rows, rows = std::min(format.rows, to - first);
+            if (status s = hold(first, first + rows, to, source); !s) return s;
             std::byte* page = out.next();
-            std::memcpy(format.key(page, 0), row_k(i * format.rows), rows * row_bytes());
-            std::memcpy(format.value(page, 0), row_v(i * format.rows), rows * row_bytes());
+            std::memcpy(format.key(page, 0), row_k(held_.at(first)), rows * row_bytes());
+            std::memcpy(format.value(page, 0), row_v(held_.at(first)), rows * row_bytes());
             format.pad(page, rows);
             if (status s = out.put(store_->stream_page(l, i)); !s) return s;
         }
@@ -141,7 +196,9 @@ template <class Types> class prompt_builder {
 
     /// Entry-wise layouts whose records are no plain rows: writes the records of entries [0, count) behind
     /// the staged chunks, whose runs commit() gives back.
-    [[nodiscard]] status write_stream(const lane& l, std::uint32_t count) noexcept {
+    template <class Source>
+    [[nodiscard]] status write_stream(std::uint32_t lane_id, std::uint32_t count, Source& source) noexcept {
+        const lane l = store_->at(lane_id);
         const page_format& format = store_->format();
         lane_state& s = l.state();
         s.staged_runs = s.runs;
@@ -152,7 +209,13 @@ template <class Types> class prompt_builder {
         for (std::uint32_t i = 0, e = 0; e < count; ++i) {
             std::byte* page = out.next();
             std::uint32_t row = 0;
-            for (; row < format.rows && e < count; ++row, ++e) format.put(page, row, x_.rows.record(e));
+            for (; row < format.rows && e < count; ++row, ++e) {
+                if (!held_.has(e, e + 1)) {
+                    if (status done = hold(e, e + 1, count, source); !done) return done;
+                    encode_held(lane_id);
+                }
+                format.put(page, row, x_.rows.record(held_.at(e)));
+            }
             format.pad(page, row);
             if (status done = out.put(store_->stream_page(l, base + i)); !done) return done;
         }
@@ -161,58 +224,63 @@ template <class Types> class prompt_builder {
 
     /// Causal attention of the chunk's T queries over rows [0, before + T). out: (T, HQ, D), this lane's
     /// heads only.
-    void attend(std::uint32_t lane_in_layer, const layer_input& in, std::uint32_t before,
-                std::uint32_t tokens, std::span<float> out) const noexcept {
-        attend_prompt(p_.model, lane_in_layer, in, before, tokens, row_k(0), row_v(0), out, x_.causal);
+    template <class Source>
+    [[nodiscard]] status attend(std::uint32_t lane_in_layer, const layer_input& in, std::uint32_t before,
+                                std::uint32_t tokens, std::span<float> out, Source&& source) noexcept {
+        if (before + tokens <= segment_) {
+            if (status s = hold(0, before + tokens, before + tokens, source); !s) return s;
+            attend_prompt(p_.model, lane_in_layer, in, before, tokens, row_k(0), row_v(0), out, x_.causal);
+            return {};
+        }
+        for (std::uint32_t first = 0; first < tokens; first += segment_) { // queries whose sums there is room for
+            const std::uint32_t some = std::min(segment_, tokens - first), seen = before + first + some;
+            const layer_input queries = in.rows(first, some, tokens);
+            const auto to = out.subspan(first * (out.size() / tokens), some * (out.size() / tokens));
+            for (std::uint32_t begin = 0; begin < seen; begin += segment_) {
+                const std::uint32_t end = std::min(begin + segment_, seen);
+                if (status s = hold(begin, end, end, source); !s) return s;
+                attend_prompt(p_.model, lane_in_layer, queries, before + first, some, row_k(held_.at(begin)),
+                              row_v(held_.at(begin)), to, x_.causal,
+                              {begin, end == seen ? simd::no_reach : end, x_.seen_max.data(), x_.seen_sum.data()});
+            }
+        }
+        return {};
     }
 
     /// Turns rows [0, total) into sinks, units and window. The lane must have no units; tokens are set by
-    /// commit().
+    /// commit(). `staged`: rows that the lane's stream has already. `in`: the prompt's last `chunk` queries.
+    template <class Source>
     [[nodiscard]] status organise(std::uint32_t lane_id, std::uint32_t lane_in_layer, const layer_input& in,
-                                  std::uint32_t total, std::uint32_t chunk) noexcept {
+                                  std::uint32_t total, std::uint32_t chunk, Source&& source) noexcept {
         const lane l = store_->at(lane_id);
         const std::uint32_t sinks = std::min(total, p_.sizes.sinks);
-        const std::uint32_t window = std::min(total - sinks, p_.sizes.window);
-        const std::uint32_t n = total - sinks - window;
-        for (std::uint32_t t = 0; t < sinks; ++t) {
-            std::memcpy(l.sink_k(t), row_k(t), row_bytes());
-            std::memcpy(l.sink_v(t), row_v(t), row_bytes());
-            if constexpr (Types::weighted) *l.sink_w(t) = x_.log_weight[t];
-        }
-        for (std::uint32_t t = total - window; t < total; ++t) {
-            std::memcpy(l.window_k(t), row_k(t), row_bytes());
-            std::memcpy(l.window_v(t), row_v(t), row_bytes());
-            if constexpr (Types::weighted) *l.window_w(t) = x_.log_weight[t];
-            l.set_position(t, position_of(t));
-        }
-        if (n == 0) {
+        const std::uint32_t window = std::min(total - sinks, p_.sizes.window), end = total - window;
+        if (status s = keep_in_memory(lane_id, sinks, total, window, source); !s) return s;
+        if (end == sinks) {
             if constexpr (by_entry && !Types::plain_records) // chunks that waited are not the stream
                 l.state().staged_runs = l.state().runs;
             return {};
         }
-        const rows_view<element_type> keys = x_.rows.keys(sinks, n);
-        store_->fit_codec(lane_id, keys, x_.rows.values(sinks, n), x_.cluster);
-        decltype(auto) codec = store_->codec(lane_id);
-        for (std::uint32_t t = by_entry ? 0 : sinks; t < total - window; ++t) // a stream has its sinks too
-            x_.rows.encode(codec, t, {position_of(t), Types::weighted ? x_.log_weight[t] : 0.0F});
         bool founded = false;
-        const std::uint32_t units = label(keys, founded);
-        make_units(lane_id, sinks, keys, units);
-        l.state().founded = founded;
+        if constexpr (clusterer::founds) founded = p_.cluster->ready(end - sinks);
         status done;
+        for (std::uint32_t first = sinks; done.ok() && first < end; first += segment_) {
+            const std::uint32_t n = std::min(segment_, end - first);
+            done = hold(first, first + n, total, source);
+            if (done.ok()) done = organise_segment(lane_id, lane_in_layer, in, {first, n}, founded, chunk);
+        }
         if constexpr (by_entry) {
-            if constexpr (!Types::plain_records)
-                done = write_stream(l, total - window);
-            else if (l.state().staged < total - window)
-                done = stage(l, l.state().staged, total - window);
-            if (done.ok()) chain_members(l, units, n, sinks);
-        } else {
-            done = place_units(lane_id, lane_in_layer, in, units, sinks, chunk);
+            if constexpr (!Types::plain_records) {
+                if (done.ok()) done = write_stream(lane_id, end, source);
+            } else if (done.ok() && l.state().staged < end) {
+                done = stage(l, l.state().staged, end, source);
+            }
         }
         if (!done.ok()) {
             forget_units(l);
             return done;
         }
+        l.state().founded = founded;
         if constexpr (clusterer::founds)
             if (founded) p_.cluster->founded(l.clusterer(), p_.growth->view(lane_id));
         return {};
@@ -250,7 +318,7 @@ template <class Types> class prompt_builder {
     }
 
     /// Clusters a lane that has been sequential so far: reads all its units, groups them anew, and replaces
-    /// them. Only for lanes without resident data (begin() has emptied the pool).
+    /// them. Only for lanes without resident data (begin() has emptied the pool), of no more entries than a segment.
     [[nodiscard]] status found(std::uint32_t lane_id) noexcept {
         const lane l = store_->at(lane_id);
         lane_state& s = l.state();
@@ -267,18 +335,18 @@ template <class Types> class prompt_builder {
             if constexpr (by_entry) x_.entry[n] = l.buffer_entry(i);
         }
         const rows_view<element_type> keys = x_.rows.keys(0, n);
-        bool founded = false;
+        const bool founded = true;
         const std::uint32_t units = label(keys, founded);
         // The old table stays in the arena until the new units are on storage.
         const std::uint32_t old_units = s.units;
         std::copy_n(&l.unit(0), old_units, x_.old_unit.begin());
         if constexpr (store::ragged) std::copy_n(&l.extent(0), old_units, x_.old_extent.begin());
-        make_units(lane_id, 0, keys, units);
+        make_units(lane_id, 0, 0, keys, units);
         if constexpr (by_entry) {
             static_cast<void>(stored), static_cast<void>(stored_bytes);
-            rechain(l, units, n);
+            rechain(l, 0, units);
         } else {
-            if (status done = place_units(lane_id, 0, {}, units, 0, 0); !done) {
+            if (status done = place_units(lane_id, 0, {}, 0, units, 0, 0); !done) {
                 s.units = old_units;
                 std::copy_n(x_.old_unit.begin(), old_units, &l.unit(0));
                 if constexpr (store::ragged) std::copy_n(x_.old_extent.begin(), old_units, &l.extent(0));
@@ -343,34 +411,104 @@ template <class Types> class prompt_builder {
         std::uint32_t id_ = none, flying_ = none;
     };
 
+    /// A range of a lane's rows.
+    struct row_range {
+        std::uint32_t first = 0, count = 0;
+        [[nodiscard]] bool has(std::uint32_t begin, std::uint32_t end) const noexcept {
+            return begin >= first && end <= first + count;
+        }
+        /// Where in the arena.
+        [[nodiscard]] std::uint32_t at(std::uint32_t row) const noexcept { return row - first; }
+    };
+
+    /// Brings rows [begin, end) into the arena, as far as it goes also those behind them that come before `most`.
+    template <class Source>
+    [[nodiscard]] status hold(std::uint32_t begin, std::uint32_t end, std::uint32_t most, Source& source) noexcept {
+        if (held_.has(begin, end)) return {};
+        if (most <= segment_) begin = 0; // all of them
+        const std::uint32_t count = std::min(segment_, most - begin);
+        held_ = {};
+        if (status s = source(begin, begin + count); !s) return s;
+        held_ = {begin, count};
+        return {};
+    }
+    /// Makes the records of the rows in the arena.
+    void encode_held(std::uint32_t lane_id) noexcept {
+        decltype(auto) codec = store_->codec(lane_id);
+        for (std::uint32_t i = 0; i < held_.count; ++i)
+            x_.rows.encode(codec, i, {position_of(held_.first + i), Types::weighted ? x_.log_weight[i] : 0.0F});
+    }
+
+    /// Sinks and window of a prompt go to the lane.
+    template <class Source>
+    [[nodiscard]] status keep_in_memory(std::uint32_t lane_id, std::uint32_t sinks, std::uint32_t total,
+                                        std::uint32_t window, Source& source) noexcept {
+        const lane l = store_->at(lane_id);
+        const auto keep = [&](std::uint32_t begin, std::uint32_t end) -> status {
+            for (std::uint32_t t = begin; t < end; ++t) {
+                if (status s = hold(t, t + 1, total, source); !s) return s;
+                const std::uint32_t row = held_.at(t);
+                std::memcpy(l.arrival_k(t), row_k(row), row_bytes());
+                std::memcpy(l.arrival_v(t), row_v(row), row_bytes());
+                if constexpr (Types::weighted) *l.arrival_w(t) = x_.log_weight[row];
+                if (t >= sinks) l.set_position(t, position_of(t));
+            }
+            return {};
+        };
+        if (status s = keep(0, sinks); !s) return s;
+        return keep(total - window, total);
+    }
+
+    /// Rows [first, first + count), which the arena holds, become units behind those that there are.
+    [[nodiscard]] status organise_segment(std::uint32_t lane_id, std::uint32_t lane_in_layer,
+                                          const layer_input& in, row_range rows, bool founded,
+                                          std::uint32_t chunk) noexcept {
+        const lane l = store_->at(lane_id);
+        const std::uint32_t at = held_.at(rows.first), first_unit = l.state().units;
+        const rows_view<element_type> keys = x_.rows.keys(at, rows.count);
+        store_->fit_codec(lane_id, keys, x_.rows.values(at, rows.count), x_.cluster);
+        if constexpr (!by_entry) encode_held(lane_id);
+        const std::uint32_t units = label(keys, founded);
+        make_units(lane_id, first_unit, at, keys, units);
+        if constexpr (by_entry) {
+            for (std::uint32_t i = 0; i < rows.count; ++i) x_.entry[i] = rows.first + i;
+            rechain(l, first_unit, units);
+            return {};
+        } else {
+            return place_units(lane_id, lane_in_layer, in, first_unit, units, at, chunk);
+        }
+    }
+
     [[nodiscard]] element_type* row_k(std::uint32_t i) const noexcept { return x_.rows.key(i); }
     [[nodiscard]] element_type* row_v(std::uint32_t i) const noexcept { return x_.rows.value(i); }
-    /// The position of row `row`: its number, where nothing was dropped before it.
+    /// The position of a row that the arena holds: its number, where nothing was dropped before it.
     [[nodiscard]] std::uint32_t position_of(std::uint32_t row) const noexcept {
         if constexpr (Types::keeps_positions)
-            return x_.position[row];
+            return x_.position[held_.at(row)];
         else
             return row;
     }
     [[nodiscard]] std::size_t row_bytes() const noexcept { return p_.sizes.width * sizeof(element_type); }
+    /// Segments are cut where attention's blocks of keys are.
+    [[nodiscard]] static constexpr std::uint32_t whole(std::uint32_t rows) noexcept {
+        return (rows + simd::causal_tile - 1) / simd::causal_tile * simd::causal_tile;
+    }
 
     /// Gives every row a unit: the clusterer's groups, or sequential ones while there are too few entries.
-    std::uint32_t label(rows_view<element_type> keys, bool& founded) noexcept {
+    std::uint32_t label(rows_view<element_type> keys, bool founded) noexcept {
         const auto n = static_cast<std::uint32_t>(keys.count);
         if constexpr (clusterer::founds)
-            if (p_.cluster->ready(n)) {
-                founded = true;
-                return p_.cluster->group(keys, x_.cluster, x_.label.data());
-            }
+            if (founded) return p_.cluster->group(keys, x_.cluster, x_.label.data());
+        static_cast<void>(founded);
         const std::uint32_t step = p_.cluster->sequential_entries();
         for (std::uint32_t i = 0; i < n; ++i) x_.label[i] = i / step;
         return (n + step - 1) / step;
     }
 
     /// Unit table, statistics and `order` (rows grouped by unit, ascending within one).
-    /// Row i is row first_row + i of the arena.
-    void make_units(std::uint32_t lane_id, std::uint32_t first_row, rows_view<element_type> keys,
-                    std::uint32_t units) noexcept {
+    /// Row i is row first_row + i of the arena; label 0 is unit first_unit.
+    void make_units(std::uint32_t lane_id, std::uint32_t first_unit, std::uint32_t first_row,
+                    rows_view<element_type> keys, std::uint32_t units) noexcept {
         const lane l = store_->at(lane_id);
         const auto n = static_cast<std::uint32_t>(keys.count);
         std::fill_n(x_.begin.begin(), units + 1, 0U);
@@ -379,19 +517,20 @@ template <class Types> class prompt_builder {
         for (std::uint32_t i = 0; i < n; ++i) x_.order[x_.begin[x_.label[i]]++] = i;
         for (std::uint32_t u = units; u > 0; --u) x_.begin[u] = x_.begin[u - 1];
         x_.begin[0] = 0;
-        l.state().units = units;
-        for (std::uint32_t u = 0; u < units; ++u) {
+        l.state().units = first_unit + units;
+        for (std::uint32_t i = 0; i < units; ++i) {
+            const std::uint32_t u = first_unit + i;
             l.begin_unit(u, {});
             unit_record& unit = l.unit(u);
-            unit.entries = x_.begin[u + 1] - x_.begin[u];
+            unit.entries = x_.begin[i + 1] - x_.begin[i];
             if constexpr (Types::means)
                 unit.m2 = p_.sums->set_mean(
                     lane_id, u, keys,
-                    std::span<const std::uint32_t>(x_.order.subspan(x_.begin[u], unit.entries)));
+                    std::span<const std::uint32_t>(x_.order.subspan(x_.begin[i], unit.entries)));
             if constexpr (summaries<Types>::any) {
-                for (std::uint32_t i = 0; i < unit.entries; ++i) {
-                    const std::uint32_t row = first_row + x_.order[x_.begin[u] + i];
-                    p_.sums->absorb(lane_id, u, i, row_k(row), row_v(row), p_.sums->building());
+                for (std::uint32_t e = 0; e < unit.entries; ++e) {
+                    const std::uint32_t row = first_row + x_.order[x_.begin[i] + e];
+                    p_.sums->absorb(lane_id, u, e, row_k(row), row_v(row), p_.sums->building());
                 }
             }
         }
@@ -411,53 +550,53 @@ template <class Types> class prompt_builder {
         }
     }
 
-    /// Places all units and writes their pages in storage order.
-    [[nodiscard]] status place_units(std::uint32_t lane_id, std::uint32_t lane_in_layer,
-                                     const layer_input& in, std::uint32_t units, std::uint32_t first_row,
+    /// Places units [first_unit, first_unit + units) and writes their pages in storage order.
+    [[nodiscard]] status place_units(std::uint32_t lane_id, std::uint32_t lane_in_layer, const layer_input& in,
+                                     std::uint32_t first_unit, std::uint32_t units, std::uint32_t first_row,
                                      std::uint32_t chunk) noexcept {
         const lane l = store_->at(lane_id);
         const auto& format = store_->format();
-        arrange_order(lane_id, lane_in_layer, in, units, chunk);
-        arrangement a{x_.chain.first(units), x_.strength.first(units), l.units(), format.rows};
+        arrange_order(lane_id, lane_in_layer, in, first_unit, units, chunk);
+        arrangement a{x_.chain.first(units), x_.strength.first(units), l.units().subspan(first_unit), format.rows};
         if constexpr (store::ragged) {
-            for (std::uint32_t u = 0; u < units; ++u) {
+            for (std::uint32_t i = 0; i < units; ++i) {
                 page_format::page_counter count{format.page_bytes};
-                for (std::uint32_t i = x_.begin[u]; i < x_.begin[u + 1]; ++i)
-                    count.add(x_.rows.record(first_row + x_.order[i]).bytes);
-                x_.pages[u] = count.pages;
-                l.extent(u) = {};
+                for (std::uint32_t e = x_.begin[i]; e < x_.begin[i + 1]; ++e)
+                    count.add(x_.rows.record(first_row + x_.order[e]).bytes);
+                x_.pages[i] = count.pages;
+                l.extent(first_unit + i) = {};
             }
             a.page_count = x_.pages.first(units);
         }
         if (!store_->layout().arrange(a)) return no_storage();
-        if (status s = store_->ensure_space(0); !s) return release_all(l, s);
+        if (status s = store_->ensure_space(0); !s) return release_placed(a, s);
         page_writer out(*this);
-        for (const std::uint32_t u : a.order) {
-            const std::uint32_t entries = l.unit(u).entries;
-            for (std::uint32_t i = 0, at = 0; at < entries; ++i) {
+        for (const std::uint32_t i : a.order) {
+            const std::uint32_t u = first_unit + i, entries = l.unit(u).entries;
+            for (std::uint32_t p = 0, at = 0; at < entries; ++p) {
                 std::byte* page = out.next();
                 format.begin(page);
                 std::uint32_t row = 0;
                 for (; at < entries; ++row, ++at) {
-                    const entry_record e = x_.rows.record(first_row + x_.order[x_.begin[u] + at]);
+                    const entry_record e = x_.rows.record(first_row + x_.order[x_.begin[i] + at]);
                     if (!format.takes(page, row, e.bytes)) break;
                     format.put(page, row, e);
                     if constexpr (store::ragged) {
                         unit_extent& x = l.extent(u);
-                        x = {i + 1, format.room(page), x.bytes + e.bytes.entry()};
+                        x = {p + 1, format.room(page), x.bytes + e.bytes.entry()};
                     }
                 }
                 format.pad(page, row);
-                if (status s = out.put(store_->layout().page(l.unit(u).where, i)); !s)
-                    return release_all(l, s);
+                if (status s = out.put(store_->layout().page(l.unit(u).where, p)); !s)
+                    return release_placed(a, s);
             }
         }
-        if (status s = out.finish(); !s) return release_all(l, s);
+        if (status s = out.finish(); !s) return release_placed(a, s);
         return {};
     }
-    status release_all(const lane& l, const status& why) noexcept {
+    status release_placed(const arrangement& a, const status& why) noexcept {
         store_->io().drain(0), store_->io().drain(1);
-        for (unit_record& u : l.units()) {
+        for (unit_record& u : a.unit) {
             store_->layout().release(u.where);
             u.where = {};
         }
@@ -466,9 +605,10 @@ template <class Types> class prompt_builder {
 
     /// Unit order, or chains of units that the prompt's last queries would retrieve together.
     void arrange_order(std::uint32_t lane_id, std::uint32_t lane_in_layer, const layer_input& in,
-                       std::uint32_t units, std::uint32_t chunk) noexcept {
+                       std::uint32_t first_unit, std::uint32_t units, std::uint32_t chunk) noexcept {
         if constexpr (Types::layout::wants_correlation) {
             if (!in.q.empty() && chunk > 0 && units > 2) {
+                const units_view placed = p_.growth->view(lane_id).from(first_unit);
                 const std::uint32_t probes = std::min(chunk, probe_queries);
                 carver c(x_.pairs);
                 co_retrieval pairs(c, probe_queries, units);
@@ -478,7 +618,7 @@ template <class Types> class prompt_builder {
                 for (std::uint32_t t = chunk - probes; t < chunk; ++t) {
                     const float* q = in.q.data() + t * token + p_.model.query_offset(lane_in_layer);
                     pairs.add(
-                        x_.chosen.first(p_.choose->choose(q, p_.growth->view(lane_id), budget, x_.chosen)));
+                        x_.chosen.first(p_.choose->choose(q, placed, budget, x_.chosen)));
                 }
                 pairs.chain(x_.chain.first(units), x_.strength.first(units));
                 return;
@@ -487,15 +627,10 @@ template <class Types> class prompt_builder {
         for (std::uint32_t u = 0; u < units; ++u) x_.chain[u] = u, x_.strength[u] = 0;
     }
 
-    /// Entry-wise layouts: member chains of freshly labelled rows; row i is entry first + i of the stream.
-    void chain_members(const lane& l, std::uint32_t units, std::uint32_t n, std::uint32_t first) noexcept {
-        for (std::uint32_t i = 0; i < n; ++i) x_.entry[i] = first + i;
-        rechain(l, units, n);
-    }
-    void rechain(const lane& l, std::uint32_t units, std::uint32_t n) noexcept {
-        static_cast<void>(n);
+    /// Entry-wise layouts: member chains of freshly labelled rows; row i is entry x_.entry[i] of the stream.
+    void rechain(const lane& l, std::uint32_t first_unit, std::uint32_t units) noexcept {
         for (std::uint32_t u = 0; u < units; ++u) {
-            unit_record& unit = l.unit(u);
+            unit_record& unit = l.unit(first_unit + u);
             for (std::uint32_t i = x_.begin[u]; i < x_.begin[u + 1]; ++i) {
                 const std::uint32_t e = x_.entry[x_.order[i]];
                 l.next_member(e) = none;
@@ -560,6 +695,8 @@ template <class Types> class prompt_builder {
     parts p_{};
     pool* frames_ = nullptr;
     arena x_{};
+    std::uint32_t segment_ = 0; ///< rows that the arena has room for
+    row_range held_;            ///< rows of the current lane that it holds
     std::uint32_t first_page_ = 0; ///< arena pages that carry transfers begin here
     std::uint32_t pages_ = 0;
 };

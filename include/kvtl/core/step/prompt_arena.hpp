@@ -1,6 +1,6 @@
-// What a prompt needs while it is organised, laid out in the memory of a pool's frames.
+// What a segment of a prompt needs while it is organised, laid out in the memory of a pool's frames.
 //
-// Shapes: rows: tokens of the prompt; units: as many as they may fall into.
+// Shapes: rows: tokens of the segment; units: as many as they may fall into.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -33,7 +33,8 @@ template <class Types> struct prompt_arena {
     std::span<std::uint32_t> chain, strength;
     std::span<chosen_unit> chosen;
     std::span<std::byte> pairs;
-    std::span<float> causal;
+    std::span<float> causal;             ///< before all of these: of attention
+    std::span<float> seen_max, seen_sum; ///< (lane heads, rows, G) what queries have seen so far
     std::span<float> log_weight;       ///< (rows) where entries have them
     std::span<std::uint32_t> position; ///< (rows) where they are not the rows' numbers
 
@@ -42,7 +43,8 @@ template <class Types> struct prompt_arena {
         prompt_arena a;
         const std::uint32_t units = std::min(s.max_units, cluster.max_units(rows));
         a.rows = record_rows<Types>::take(c, rows, s.width, s.record);
-        a.causal = c.take<float>(simd::causal_scratch_floats(m.dim));
+        a.seen_max = c.take<float>(std::size_t{rows} * m.lane_heads * m.group);
+        a.seen_sum = c.take<float>(std::size_t{rows} * m.lane_heads * m.group);
         a.log_weight = c.take<float>(Types::weighted ? rows : 0);
         a.position = c.take<std::uint32_t>(Types::keeps_positions ? rows : 0);
         a.label = c.take<std::uint32_t>(rows);
@@ -52,7 +54,10 @@ template <class Types> struct prompt_arena {
         a.old_unit = c.take<unit_record>(units);
         a.old_extent = c.take<unit_extent>(Types::compressor::ragged ? units : 0);
         a.pages = c.take<std::uint32_t>(Types::compressor::ragged ? units : 0);
-        a.cluster = c.take<std::byte>(std::max(cluster.scratch_bytes(rows, s.width), s.codec_fit));
+        const std::size_t causal = simd::causal_scratch_floats(m.dim);
+        a.cluster = c.take<std::byte>(
+            std::max({cluster.scratch_bytes(rows, s.width), s.codec_fit, causal * sizeof(float)}));
+        if (!a.cluster.empty()) a.causal = {reinterpret_cast<float*>(a.cluster.data()), causal};
         a.chain = c.take<std::uint32_t>(units);
         a.strength = c.take<std::uint32_t>(units);
         if constexpr (Types::layout::wants_correlation) {

@@ -77,7 +77,7 @@ template <class Types> class retrieval_base {
             store_ = store_type(store_parts);
             growth_ = growth_of<types>(store_, cluster_, sums_, m.growth);
             prompt_ = prompt_builder<types>(
-                store_, {p.model, p.sizes, p.attend_tokens, &cluster_, &growth_, &choose_, &sums_});
+                store_, {p.model, p.sizes, p.attend_tokens, p.unit_pages, &cluster_, &growth_, &choose_, &sums_});
         }
         store_.set_first_write_flight(runner::store::step_flights + p.prefetches);
         auto parts = memory::step_parts(p);
@@ -196,13 +196,18 @@ template <class Types> class retrieval_base {
         }
         pages = std::min(pages, plan_.file_pages - layout_.top());
         if (status s = store_.ensure_space(pages); !s) return s;
+        return found_ready(lanes);
+    }
+    /// Clusters the lanes that have become long enough for it.
+    status found_ready(std::span<const lane_ref> lanes) noexcept {
         if constexpr (types::clusterer::founds)
             for (const lane_ref& ref : lanes) {
                 if (!should_found(store_.at(ref.id))) continue;
                 release_all_aheads();
-                if (status s = prompt_.begin(pool_for(lanes), plan_.sizes.max_tokens); !s) return s;
+                if (status s = prompt_.begin(pool_for(lanes), 0); !s) return s;
                 if (status s = prompt_.found(ref.id); !s) return s;
             }
+        static_cast<void>(lanes);
         return {};
     }
     [[nodiscard]] bool window_overflows(std::span<const lane_ref> lanes) const noexcept {

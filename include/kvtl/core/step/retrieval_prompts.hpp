@@ -15,7 +15,7 @@ namespace kvtl { inline namespace v0 {
 template <class Types> class retrieval_prompts : public retrieval_base<Types> {
   protected:
     using base = retrieval_base<Types>;
-    using base::accept, base::begin_call, base::forget, base::lanes_of, base::note_storage, base::pool_for,
+    using base::accept, base::begin_call, base::forget, base::found_ready, base::lanes_of, base::note_storage, base::pool_for,
         base::release_all_aheads;
     using base::cluster_, base::growth_, base::index_state_, base::sums_, base::memory_, base::plan_,
         base::prompt_, base::stats_, base::step_, base::store_;
@@ -91,18 +91,14 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         if (store_.has_failed_writes(frames)) return store_.write_error(frames);
         const std::uint32_t before = store_.at(lanes[0].id).state().staged, total = before + tokens;
         if (status s = prompt_.begin(frames, total); !s) return s;
-        const page_format& format = store_.plain_format();
         status done;
         std::uint32_t organised = 0;
         for (const lane_ref& ref : lanes) {
-            const lane l = store_.at(ref.id);
-            const bool all = last || !out.empty();
-            const std::uint32_t from = all ? 0 : before / format.rows * format.rows;
-            if (done = prompt_.load_staged(l, from, before); !done) break;
-            prompt_.encode(ref.in_layer, in, before, tokens);
-            if (!out.empty()) prompt_.attend(ref.in_layer, in, before, tokens, out);
-            done = last ? prompt_.organise(ref.id, ref.in_layer, in, total, tokens)
-                        : prompt_.stage(l, before, total);
+            const auto rows = prompt_.rows_of(ref.id, ref.in_layer, in, before);
+            if (!out.empty()) done = prompt_.attend(ref.in_layer, in, before, tokens, out, rows);
+            if (done.ok())
+                done = last ? prompt_.organise(ref.id, ref.in_layer, in, total, tokens, rows)
+                            : prompt_.stage(store_.at(ref.id), before, total, rows);
             if (!done) break;
             ++organised;
             note_storage();
@@ -132,13 +128,31 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
                     return s;
                 }
         for (const lane_ref& ref : lanes) {
-            status s = step_.append_turn(ref, tokens, plan_.buffer_limit, step_.rows_of(ref, in));
+            status s = append_turn(ref, in, tokens);
             if (s.ok()) continue;
             // Lanes differ now, and attention over what came before cannot be had again: say so from here on.
             for (const lane_ref& other : lanes) store_.at(other.id).state().cut_short = true;
             return s;
         }
         note_storage();
+        return {};
+    }
+
+    /// T further tokens of a lane. One that becomes long enough to be clustered on the way is, before it outgrows
+    /// the memory for that.
+    [[nodiscard]] status append_turn(const lane_ref& ref, const layer_input& in, std::uint32_t tokens) noexcept {
+        const auto rows = step_.rows_of(ref, in);
+        for (std::uint32_t done = 0, some = 0; done < tokens; done += some) {
+            some = tokens - done;
+            if constexpr (types::clusterer::founds) {
+                const std::span<const lane_ref> one(&ref, 1);
+                if (done > 0)
+                    if (status s = found_ready(one); !s) return s;
+                if (!store_.at(ref.id).state().founded) some = std::min(some, prompt_builder<types>::unfounded_rows);
+            }
+            const auto from_here = [&](std::size_t t) { return rows(done + t); };
+            if (status s = step_.append_turn(ref, some, plan_.buffer_limit, from_here); !s) return s;
+        }
         return {};
     }
 
@@ -151,10 +165,14 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         if (status s = prompt_.begin(frames, most); !s) return s;
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const std::uint32_t n = kept.rows(slot, layer, i);
-            kept.visit(slot, layer, i, 0, n,
-                       [&](std::uint32_t row, std::uint32_t head, const auto* k, const auto* v,
-                           const entry_facts& facts) { prompt_.put(row, head, k, v, facts); });
-            if (status s = prompt_.organise(lanes[i].id, lanes[i].in_layer, in, n, chunk); !s) {
+            const auto rows = [&](std::uint32_t first, std::uint32_t end) {
+                kept.visit(slot, layer, i, first, end,
+                           [&](std::uint32_t row, std::uint32_t head, const auto* k, const auto* v,
+                               const entry_facts& facts) { prompt_.put(row, head, k, v, facts); });
+                return status{};
+            };
+            prompt_.next_lane();
+            if (status s = prompt_.organise(lanes[i].id, lanes[i].in_layer, in, n, chunk, rows); !s) {
                 for (std::uint32_t j = 0; j < i; ++j) prompt_.forget_units(store_.at(lanes[j].id));
                 return s;
             }

@@ -75,11 +75,11 @@ struct lloyd_memory {
     std::span<float> distance; ///< (n) to the own centroid; while seeding: of the sample to the nearest seed
     std::span<std::uint32_t> count; ///< (k) points per cluster
     std::span<float> half_norm;     ///< (k) ||centroid||^2 / 2
-    std::span<std::byte> gathered;  ///< (256, D) of E
+    std::span<std::byte> gathered;  ///< (up to 256, D) of E
 
     static lloyd_memory take(carver& c, std::size_t n, std::size_t dim, std::size_t k) noexcept {
         return {c.take<float>(n), c.take<std::uint32_t>(k), c.take<float>(k),
-                c.take<std::byte>(kmeans_gather * dim * sizeof(float))};
+                c.take<std::byte>(std::clamp<std::size_t>(n / 32, 32, kmeans_gather) * dim * sizeof(float))};
     }
 };
 
@@ -129,8 +129,9 @@ void lloyd_assign(const row_set<E>& points, std::uint32_t k, const float* centro
         return simd::kmeans_assign<Arch>(points.rows, centroids, k, memory.half_norm.data(), label,
                                          memory.distance.data());
     E* gathered = reinterpret_cast<E*>(memory.gathered.data());
-    for (std::size_t first = 0; first < n; first += kmeans_gather) {
-        const std::size_t some = std::min(kmeans_gather, n - first);
+    const std::size_t at_once = memory.gathered.size() / (dim * sizeof(float));
+    for (std::size_t first = 0; first < n; first += at_once) {
+        const std::size_t some = std::min(at_once, n - first);
         for (std::size_t i = 0; i < some; ++i) std::copy_n(points.row(first + i), dim, gathered + i * dim);
         simd::kmeans_assign<Arch>(rows_view<E>{gathered, some, dim, dim}, centroids, k,
                                   memory.half_norm.data(), label + first, memory.distance.data() + first);
