@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "row.hpp"
 
+#include "memory_report.hpp"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -19,6 +21,18 @@ std::array<double, 2> wilson95(std::size_t right, std::size_t n) {
     return {std::max(0.0, centre - half), std::min(1.0, centre + half)};
 }
 
+void print_memory(std::FILE* out, const std::vector<row>& rows) {
+    const char* head = "\nMemory, and its share of the raw cache (everything as f16):\n";
+    for (const row& r : rows) {
+        if (r.error || r.raw_cache_bytes == 0) continue;
+        const std::string line = engine::memory_line({r.bytes_by_part, r.raw_cache_bytes});
+        std::fprintf(out, "%s%s, %zu attended: %s\n", head, line_of(r).c_str(), r.attend_tokens,
+                     line.c_str());
+        head = "";
+    }
+    std::fflush(out);
+}
+
 std::string to_json(const std::vector<row>& rows) {
     using json = nlohmann::ordered_json;
     const auto value = [](const auto& optional) { return optional ? json(*optional) : json(); };
@@ -34,6 +48,10 @@ std::string to_json(const std::vector<row>& rows) {
         json retained; // null
         if (!r.retained_by_layer.empty())
             retained = {{"kinds", shares(r.retained_by_kind)}, {"layers", shares(r.retained_by_layer)}};
+        json parts = json::object(), part_shares = json::object();
+        for (const auto& [name, bytes] : r.bytes_by_part) parts[name] = bytes;
+        for (const auto& [name, share] : engine::shares_of({r.bytes_by_part, r.raw_cache_bytes}))
+            part_shares[name] = share;
         json phases = json::object();
         for (const auto& [name, microseconds] : r.phase_us) phases[name] = microseconds;
         all.push_back({{"policy", r.policy},
@@ -56,6 +74,9 @@ std::string to_json(const std::vector<row>& rows) {
                        {"bytes_per_entry", value(r.bytes_per_entry)},
                        {"calibration_bytes", value(r.calibration_bytes)},
                        {"resident_bytes_peak", value(r.resident_bytes_peak)},
+                       {"bytes_by_part", parts},
+                       {"raw_cache_bytes", r.raw_cache_bytes == 0 ? json() : json(r.raw_cache_bytes)},
+                       {"share_by_part", part_shares},
                        {"read_bytes_per_token", value(r.read_bytes_per_token)},
                        {"useful_bytes_per_token", value(r.useful_bytes_per_token)},
                        {"reads_per_token", value(r.reads_per_token)},

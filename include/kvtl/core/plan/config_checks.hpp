@@ -112,16 +112,17 @@ struct config_numbers {
     constexpr double most_lanes = 1U << 28, most_bytes = 1e18;
     const double lanes = static_cast<double>(max_sequences) * s.layers * s.kv_heads;
     if (lanes > most_lanes)
-        return status::failure(errc::invalid_argument,
-                               "max_sequences is %zu with %u layers of %u KV heads, together %.0f; valid: what "
-                               "makes up to %.0f",
-                               max_sequences, s.layers, s.kv_heads, lanes, most_lanes);
+        return status::failure(
+            errc::invalid_argument,
+            "max_sequences is %zu with %u layers of %u KV heads, together %.0f; valid: what "
+            "makes up to %.0f",
+            max_sequences, s.layers, s.kv_heads, lanes, most_lanes);
     if (lanes * s.head_dim * 4 * static_cast<double>(max_tokens) > most_bytes)
-        return status::failure(errc::invalid_argument,
-                               "max_tokens is %zu with max_sequences %zu and this shape, which is %.3g bytes of "
-                               "keys and values; valid: up to 10^18",
-                               max_tokens, max_sequences,
-                               lanes * s.head_dim * 4 * static_cast<double>(max_tokens));
+        return status::failure(
+            errc::invalid_argument,
+            "max_tokens is %zu with max_sequences %zu and this shape, which is %.3g bytes of "
+            "keys and values; valid: up to 10^18",
+            max_tokens, max_sequences, lanes * s.head_dim * 4 * static_cast<double>(max_tokens));
     return {};
 }
 
@@ -156,8 +157,7 @@ largest_part(const memory_parts& m) noexcept {
 /// A line per part; the last one names the largest part and what best_knobs::text() says.
 [[nodiscard, gnu::cold]] inline error bound_too_small(std::string_view preset, std::size_t memory_bytes,
                                                       std::size_t least, const memory_parts& m,
-                                                      const memory_notes& notes,
-                                                      const std::string& knobs) {
+                                                      const memory_notes& notes, const std::string& knobs) {
     std::string text = "memory_bytes is " + std::to_string(memory_bytes) + "; preset " + std::string(preset) +
                        " needs at least " + std::to_string(least) + " with " + notes.with + ":";
     m.each([&](std::string_view name, std::size_t bytes) {

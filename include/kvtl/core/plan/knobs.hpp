@@ -66,7 +66,8 @@ struct knob_numbers {
     const auto half = [](std::size_t of) { return std::max<std::size_t>(1, of / 2); };
     const bool numbered = n.window_tokens != whole_sequence && n.window_tokens != automatic;
     switch (k) {
-    case knob::max_tokens: return set("max_tokens", n.max_tokens, n.max_tokens, half(n.max_tokens));
+    case knob::max_tokens:
+        return set("max_tokens", n.max_tokens, n.max_tokens, half(n.max_tokens));
     case knob::max_sequences:
         return set("max_sequences", n.max_sequences, n.max_sequences, half(n.max_sequences));
     case knob::prefill_tokens: {
@@ -75,7 +76,8 @@ struct knob_numbers {
             n.prefill_tokens == 0 ? n.max_tokens : std::min(n.prefill_tokens, n.max_tokens);
         return set("prefill_tokens", n.prefill_tokens, now, half(now));
     }
-    case knob::keep_tokens: return set("keep_tokens", n.keep_tokens, n.planned_keep, half(n.planned_keep));
+    case knob::keep_tokens:
+        return set("keep_tokens", n.keep_tokens, n.planned_keep, half(n.planned_keep));
     case knob::attend_tokens: {
         if (!n.chooses) return {};
         const std::size_t pinned = numbered ? std::size_t{n.window_tokens} + n.sink_tokens : 0;
@@ -93,11 +95,13 @@ struct knob_numbers {
     }
     case knob::tail_frames:
         return set("tail_frames", n.tail_frames, n.planned_tails, half(n.planned_tails));
-    case knob::shards: return set("shards", n.shards, n.shards, 1);
+    case knob::shards:
+        return set("shards", n.shards, n.shards, 1);
     case knob::buffer_entries:
         if (n.buffer_entries == nullptr) return {};
         return set("clusterer.buffer_entries", *n.buffer_entries, *n.buffer_entries, half(*n.buffer_entries));
-    case knob::size: break;
+    case knob::size:
+        break;
     }
     return {};
 }
