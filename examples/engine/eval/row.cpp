@@ -21,13 +21,31 @@ std::array<double, 2> wilson95(std::size_t right, std::size_t n) {
     return {std::max(0.0, centre - half), std::min(1.0, centre + half)};
 }
 
+namespace {
+
+/// Breaks a line behind commas; what goes on in the next is indented.
+std::string wrapped(const std::string& line, std::size_t width) {
+    std::string out, rest = line;
+    while (rest.size() > width) {
+        const std::size_t comma = rest.rfind(", ", width - 2);
+        if (comma == std::string::npos || comma < 8) break;
+        out += rest.substr(0, comma + 1) + '\n';
+        rest = "    " + rest.substr(comma + 2);
+    }
+    return out + rest;
+}
+
+} // namespace
+
 void print_memory(std::FILE* out, const std::vector<row>& rows) {
-    const char* head = "\nMemory, and its share of the raw cache (everything as f16):\n";
+    constexpr std::size_t width = 100;
+    const char* head = "\nMemory by part, and its share of the raw cache (all keys and values as f16):\n";
     for (const row& r : rows) {
         if (r.error || r.raw_cache_bytes == 0) continue;
-        const std::string line = engine::memory_line({r.bytes_by_part, r.raw_cache_bytes});
-        std::fprintf(out, "%s%s, %zu attended: %s\n", head, line_of(r).c_str(), r.attend_tokens,
-                     line.c_str());
+        std::string line = line_of(r) + ", " + std::to_string(r.attend_tokens) + " attended";
+        if (r.keep_tokens) line += ", " + std::to_string(*r.keep_tokens) + " kept";
+        line += ": " + engine::memory_line({r.bytes_by_part, r.raw_cache_bytes});
+        std::fprintf(out, "%s%s\n", head, wrapped(line, width).c_str());
         head = "";
     }
     std::fflush(out);
