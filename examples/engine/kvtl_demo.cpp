@@ -230,7 +230,7 @@ std::string to_json(const arguments& a, const std::vector<line>& lines) {
     const auto value = [](const auto& optional) { return optional ? json(*optional) : json(); };
     json all = json::array();
     for (const auto& [r, text] : lines) {
-        json parts = json::object(), shares = json::object();
+        json parts, shares; // null where it did not run
         for (const auto& [name, bytes] : r.bytes_by_part) parts[name] = bytes;
         for (const auto& [name, share] : engine::shares_of({r.bytes_by_part, r.raw_cache_bytes}))
             shares[name] = share;

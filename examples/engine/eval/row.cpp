@@ -66,7 +66,7 @@ std::string to_json(const std::vector<row>& rows) {
         json retained; // null
         if (!r.retained_by_layer.empty())
             retained = {{"kinds", shares(r.retained_by_kind)}, {"layers", shares(r.retained_by_layer)}};
-        json parts = json::object(), part_shares = json::object();
+        json parts, part_shares; // null where it did not run
         for (const auto& [name, bytes] : r.bytes_by_part) parts[name] = bytes;
         for (const auto& [name, share] : engine::shares_of({r.bytes_by_part, r.raw_cache_bytes}))
             part_shares[name] = share;
