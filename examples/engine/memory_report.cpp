@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "memory_report.hpp"
 
-#include "error.hpp"
-#include "program.hpp"
-
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
@@ -45,32 +42,27 @@ std::string memory_line(const memory_use& m) {
     return text;
 }
 
-void print_least(const std::vector<least_row>& rows, const std::string& json_file) {
+std::string least_line(const least_row& row) {
+    const std::string name = row.with.empty() ? row.policy : row.policy + ", " + row.with;
+    if (!row.need) return name + ": " + row.need.error().message;
+    return name + ": least memory " + std::to_string(row.need->total()) + " bytes, " + memory_line(*row.need);
+}
+
+std::string to_json(const std::vector<least_row>& rows) {
     using json = nlohmann::ordered_json;
     json all = json::array();
-    bool any = false;
     for (const least_row& r : rows) {
         json& row = all.emplace_back(json{{"policy", r.policy}, {"settings", r.with}});
-        const std::string name = r.with.empty() ? r.policy : r.policy + ", " + r.with;
         if (!r.need) {
             row["error"] = r.need.error().message;
-            if (json_file != "-") std::printf("%s: %s\n", name.c_str(), r.need.error().message.c_str());
             continue;
         }
-        any = true;
-        const memory_use& m = *r.need;
-        row["least_memory_bytes"] = m.total();
-        row["raw_cache_bytes"] = m.raw_cache;
-        json& parts = row["bytes_by_part"] = json::object();
-        for (const auto& [part, bytes] : m.parts) parts[part] = bytes;
-        json& shares = row["share_by_part"] = json::object();
-        for (const auto& [part, share] : shares_of(m)) shares[part] = share;
-        if (json_file != "-")
-            std::printf("%s: least memory %llu bytes, %s\n", name.c_str(),
-                        static_cast<unsigned long long>(m.total()), memory_line(m).c_str());
+        row["least_memory_bytes"] = r.need->total();
+        row["raw_cache_bytes"] = r.need->raw_cache;
+        for (const auto& [part, bytes] : r.need->parts) row["bytes_by_part"][part] = bytes;
+        for (const auto& [part, share] : shares_of(*r.need)) row["share_by_part"][part] = share;
     }
-    if (!any) throw bad_input(rows.empty() ? "no policy" : rows.front().need.error().message);
-    if (!json_file.empty()) write_output(json_file, all.dump(1, ' ', false, json::error_handler_t::replace));
+    return all.dump(1, ' ', false, json::error_handler_t::replace);
 }
 
 } // namespace engine

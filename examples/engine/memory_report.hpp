@@ -19,16 +19,17 @@ namespace engine {
 /// out. Without a line end.
 [[nodiscard]] std::string memory_line(const memory_use& m);
 
-/// What --least-memory prints of a policy, on standard output: the smallest memory bound that it can be opened with.
-/// `with` says the settings: "dynakv, attend-tokens 256".
+/// What --least-memory says of a policy: the smallest memory bound that it can be opened with.
 struct least_row {
     std::string policy;
-    std::string with; ///< settings that tell it from others of its policy; or empty
+    std::string with; ///< settings that tell it from others of its policy: "256 attended"; or empty
     kvtl::result<memory_use> need;
 };
 
-/// A line per row; with a file also an array of objects there ("-": only that, on standard output). Throws bad_input when
-/// there is no row that has a least memory, run_failure when the file cannot be written.
-void print_least(const std::vector<least_row>& rows, const std::string& json_file);
+/// "dynakv, 256 attended: least memory 2420736 bytes, total ...", or why there is none. Without a line end.
+[[nodiscard]] std::string least_line(const least_row& row);
+
+/// An array with an object per row.
+[[nodiscard]] std::string to_json(const std::vector<least_row>& rows);
 
 } // namespace engine
