@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -36,6 +37,15 @@ TEST_CASE("the parts add up") {
                          .frames = 64,
                          .calibration = 128};
     CHECK(p.total() == 255);
+    std::size_t sum = 0, count = 0;
+    p.each([&](std::string_view, std::size_t bytes) { sum += bytes, ++count; });
+    CHECK(sum == p.total());
+    CHECK(count == 8);
+    CHECK(p.share(p.index) == 0.0); // of nothing
+    memory_parts q = p;
+    q.raw_cache = 512;
+    CHECK(q.share(q.calibration) == 0.25);
+    CHECK(q.total() == 255); // it is no part
 }
 
 TEST_CASE("rates") {

@@ -18,6 +18,7 @@
 #include "fingerprint.hpp"
 #include "gguf.hpp"
 #include "lookahead.hpp"
+#include "memory_report.hpp"
 #include "program.hpp"
 #include "report_html.hpp"
 #include "row.hpp"
@@ -55,6 +56,7 @@ struct arguments {
     unsigned threads = 2;
     bool closed_only = false;
     bool no_fit = false;
+    bool least_memory = false;
     bool list_policies = false;
     std::vector<std::string> settings;
     eval::task_options task{.prose_file = KVTL_PROSE_FILE};
@@ -79,6 +81,9 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--memory-mib", a.memory_mib, "memory of the cache in MiB (full is exempt)")
         ->capture_default_str();
     app.add_flag("--no-fit", a.no_fit, "keep the sizes of the papers instead of those that fit the memory");
+    app.add_flag("--least-memory", a.least_memory,
+                 "print the smallest memory that each policy can be opened with (its sizes as they are, not "
+                 "made to fit), and end");
     app.add_option("--calibration", a.calibration,
                    "file of bases for policies that need one (default: MODEL.cal beside the model)");
     app.add_option("--gates", a.gates,
@@ -186,8 +191,8 @@ std::vector<variant> variants_of(const std::string& policy, const std::vector<en
 class line_up {
   public:
     line_up(const engine::cache_options& options, std::vector<std::size_t> attend,
-            std::vector<std::size_t> keep, const std::vector<eval::task>& tasks)
-        : options_(options), attend_(std::move(attend)), keep_(std::move(keep)), tasks_(tasks) {}
+            std::vector<std::size_t> keep, const std::vector<eval::task>& tasks, bool open)
+        : options_(options), attend_(std::move(attend)), keep_(std::move(keep)), tasks_(tasks), open_(open) {}
 
     /// A policy with all its settings at every budget that it has, once. Returns whether it can be opened at all of them.
     bool add(const std::string& policy, bool reference) {
@@ -215,7 +220,8 @@ class line_up {
         else
             for (const std::size_t n : attend_)
                 for (const std::size_t m : keep_) add_budget(n, m);
-        const engine::cache_wants more = eval::try_all(own, options_.io, program, tasks_);
+        const engine::cache_wants more =
+            open_ ? eval::try_all(own, options_.io, program, tasks_) : engine::cache_wants{};
         wants.signals = wants.signals | more.signals;
         wants.prefetch = wants.prefetch || more.prefetch;
         contenders.insert(contenders.end(), own.begin(), own.end());
@@ -229,6 +235,7 @@ class line_up {
     engine::cache_options options_;
     std::vector<std::size_t> attend_, keep_;
     const std::vector<eval::task>& tasks_;
+    bool open_; ///< false: they are only listed
     std::vector<std::string> policies_;
 };
 
@@ -270,6 +277,17 @@ void print_rows(std::FILE* out, const std::vector<eval::row>& rows) {
                      cell(r.hit_rate, "%.2f").c_str(), cell(r.tokens_per_s, "%.0f").c_str());
     }
     std::fflush(out);
+}
+
+void print_least(const std::vector<eval::contender>& all, const std::string& json_file) {
+    std::vector<engine::least_row> rows;
+    for (const eval::contender& c : all) {
+        std::string with = std::to_string(c.options.attend_tokens) + " attended";
+        if (c.options.keep_tokens != 0) with += ", " + std::to_string(c.options.keep_tokens) + " kept";
+        if (!c.variant.empty()) with += ", " + c.variant;
+        rows.push_back({c.options.policy, with, engine::least_memory(c.options)});
+    }
+    engine::print_least(rows, json_file);
 }
 
 std::string report_of(const arguments& a, const std::vector<eval::row>& rows) {
@@ -324,7 +342,12 @@ void run(const arguments& a) {
     options.attend_tokens = attend.front();
 
     require(eval::built_in("full"), "the policy full, which all others are compared with, is not built in");
-    line_up lines(options, attend, keep, tasks);
+    line_up lines(options, attend, keep, tasks, !a.least_memory);
+    if (a.least_memory) {
+        for (const auto& policy : named) lines.add(policy, false);
+        print_least(lines.contenders, a.json_file);
+        return;
+    }
     const auto add_reference = [&](const char* policy) {
         return lines.add(policy, a.policies == "all" || !has(named, policy));
     };
@@ -348,6 +371,7 @@ void run(const arguments& a) {
     for (const eval::task& t : tasks) {
         const auto more = eval::run_task(evaluator, t, lines.contenders, !a.closed_only);
         print_rows(out, more);
+        eval::print_memory(out, more);
         rows.insert(rows.end(), more.begin(), more.end());
     }
     if (!a.json_file.empty()) engine::write_output(a.json_file, eval::to_json(rows));

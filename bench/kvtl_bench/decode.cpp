@@ -132,6 +132,31 @@ struct budgets {
     double memory_mib = 0;
 };
 
+std::vector<budgets> budgets_of(const decode_options& o) {
+    std::vector<budgets> all;
+    for (const std::size_t attend : o.attend_tokens)
+        for (const std::size_t keep : o.keep_tokens)
+            for (const double mib : o.memory_mib) all.push_back({attend, keep, mib});
+    return all;
+}
+
+/// A policy has a row for each value of the budgets that it has, not of the others.
+bool is_repeated(const decode_options& o, const std::string& policy, const budgets& b) {
+    const engine::cache_wants wants = engine::policy_wants(policy);
+    const bool attends = wants.retrieves || b.keep_tokens == 0;
+    return (!wants.evicts && b.keep_tokens != o.keep_tokens.front()) ||
+           (!attends && b.attend_tokens != o.attend_tokens.front());
+}
+
+workload_request request_of(const decode_options& o) {
+    return {.text = o.workload,
+            .shape = o.shape,
+            .prompt_tokens = o.context,
+            .tokens = most_tokens(o, o.devices.size()),
+            .sequences = o.batch,
+            .rope_base = o.rope_base};
+}
+
 /// A policy with its cache, as far as its prompt and steps have come.
 class runner {
   public:
@@ -163,7 +188,8 @@ class runner {
         out_.resize(std::size_t{o.shape.query_heads} * o.shape.head_dim);
     }
 
-    void open(made_up_files& files) {
+    /// Calibration and gates, made up where they are not given.
+    void supply(made_up_files& files) {
         const auto needs = [&](kvtl::signal s) { return contains(wants_.signals, s); };
         if (wants_.trained) {
             if (o_.gates.empty()) {
@@ -179,6 +205,15 @@ class runner {
         if (needs(kvtl::signal::x)) stand_ins_.push_back("queries as x");
         if (needs(kvtl::signal::external)) stand_ins_.push_back("random mask");
         if (needs(kvtl::signal::probe)) stand_ins_.push_back("predicted queries as probes");
+    }
+
+    [[nodiscard]] kvtl::result<engine::memory_use> least(made_up_files& files) {
+        supply(files);
+        return engine::least_memory(options_);
+    }
+
+    void open(made_up_files& files) {
+        supply(files);
         auto opened = engine::open_cache(options_);
         if (!opened && opened.error().code == kvtl::errc::unsupported && options_.io == "uring") {
             std::fprintf(stderr, "kvtl-bench: warning: io_uring cannot be used (%s); using posix\n",
@@ -378,6 +413,8 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
     if (!stand_ins_.empty()) config["stand_ins"] = stand_ins_;
     json parts = json::object();
     for (const auto& [name, bytes] : now.bytes_by_part) parts[name] = bytes;
+    json shares = json::object();
+    for (const auto& [name, share] : engine::shares_of(now.memory())) shares[name] = share;
 
     // Bytes of an entry as the policy stores it, from what it read; then entries per chosen unit.
     const double read_entries = gained(a.read_entries, b.read_entries);
@@ -424,6 +461,8 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
         {"storage_bytes", now.storage_bytes},
         {"resident_bytes_peak", now.resident_bytes_peak},
         {"bytes_by_part", parts},
+        {"raw_cache_bytes", now.raw_cache_bytes},
+        {"share_by_part", shares},
         {"mass_recall",
          recall_count_ > 0 ? json(recall_sum_ / static_cast<double>(recall_count_)) : json(nullptr)},
         {"probe_before", probe_json(before)},
@@ -538,16 +577,26 @@ std::vector<std::vector<std::string>> plan_rounds(const decode_options& o, const
     return rounds;
 }
 
+std::vector<engine::least_row> least_memory(const decode_options& o) {
+    const workload_request request = request_of(o);
+    made_up_files files(o, request);
+    std::vector<engine::least_row> rows;
+    for (const auto& policy : o.policies)
+        for (const budgets& b : budgets_of(o)) {
+            if (is_repeated(o, policy, b) || b.memory_mib != o.memory_mib.front()) continue;
+            std::string with = std::to_string(b.attend_tokens) + " attended";
+            if (b.keep_tokens != 0 && engine::policy_wants(policy).evicts)
+                with += ", " + std::to_string(b.keep_tokens) + " kept";
+            runner one(o, policy, b, true, o.devices.size(), o.kv_path);
+            rows.push_back({policy, with, one.least(files)});
+        }
+    return rows;
+}
+
 json run_decode(const decode_options& o, const std::function<void(const json&)>& row_done) {
     const bool memory_only = o.io == "memory";
     static_cast<void>(plan_rounds(o, free_resources(o, memory_only), memory_only)); // before the probe writes
-    const std::size_t tokens = most_tokens(o, o.devices.size());
-    const workload_request request = {.text = o.workload,
-                                      .shape = o.shape,
-                                      .prompt_tokens = o.context,
-                                      .tokens = tokens,
-                                      .sequences = o.batch,
-                                      .rope_base = o.rope_base};
+    const workload_request request = request_of(o);
     const auto w = make_workload(request);
 
     // The probe tells what the device can do, and by its change whether the machine was busy with other
@@ -566,16 +615,9 @@ json run_decode(const decode_options& o, const std::function<void(const json&)>&
         return std::make_unique<runner>(o, policy, b, group.simulated || memory_only, group.devices.size(),
                                         path);
     };
-    std::vector<budgets> all_budgets;
-    for (const std::size_t attend : o.attend_tokens)
-        for (const std::size_t keep : o.keep_tokens)
-            for (const double mib : o.memory_mib) all_budgets.push_back({attend, keep, mib});
-    // A policy has a row for each value of the budgets that it has, not of the others.
+    const std::vector<budgets> all_budgets = budgets_of(o);
     const auto repeats = [&](const std::string& policy, const budgets& b) {
-        const engine::cache_wants wants = engine::policy_wants(policy);
-        const bool attends = wants.retrieves || b.keep_tokens == 0;
-        return (!wants.evicts && b.keep_tokens != o.keep_tokens.front()) ||
-               (!attends && b.attend_tokens != o.attend_tokens.front());
+        return is_repeated(o, policy, b);
     };
     // A bound that is too small for one policy shall be known before the others have run for an hour.
     for (const device_group& group : groups)

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "kv_cache.hpp"
+#include "memory_report.hpp"
 #include "shapes.hpp"
 
 #include <nlohmann/json.hpp>
@@ -63,6 +64,10 @@ struct resources {
 /// what is free, in their order. Throws engine::bad_input when one does not even fit alone.
 [[nodiscard]] std::vector<std::vector<std::string>> plan_rounds(const decode_options& o,
                                                                 const resources& free, bool in_memory);
+
+/// The smallest memory that each policy can be opened with at each of its budgets; nothing is run, memory_mib and fit do
+/// not matter. Throws engine::bad_input.
+[[nodiscard]] std::vector<engine::least_row> least_memory(const decode_options& o);
 
 /// Runs everything and returns the rows. `row_done` sees each row as soon as there is one. Throws
 /// engine::bad_input or run_failure.

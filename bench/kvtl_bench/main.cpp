@@ -38,6 +38,7 @@ struct decode_arguments {
     std::vector<std::uint32_t> sizes = {0, 0, 0, 0}; ///< L, H, HQ, D given one by one
     std::vector<std::string> settings;
     std::string json_file;
+    bool least_memory = false;
 };
 
 struct io_arguments {
@@ -113,6 +114,10 @@ CLI::App* define_decode(CLI::App& app, decode_arguments& a) {
     d->add_option("--compute-us-per-layer", o.compute_us_per_layer,
                   "spin this long per layer, for the model's other work")
         ->capture_default_str();
+    d->add_flag(
+        "--least-memory", a.least_memory,
+        "print the smallest memory that each policy can be opened with (its sizes as they are, not made "
+        "to fit), and end");
     d->add_flag("--interleave", o.interleave, "policies take turns step by step, on the same data");
     d->add_option("--calibration", o.calibration,
                   "bases for policies that need some (default: fitted to another seed)");
@@ -223,6 +228,11 @@ void print_row(const json& r) {
                 number(r["tokens_per_s"]), number(r["read_bytes_per_step"]) / 1024,
                 number(r["reads_per_step"]), number(r["hit_rate"]),
                 number(r["resident_bytes_peak"]) / (1 << 20));
+    engine::memory_use memory;
+    for (const auto& [part, bytes] : r["bytes_by_part"].items())
+        memory.parts.emplace_back(part, bytes.get<std::uint64_t>());
+    memory.raw_cache = r["raw_cache_bytes"].get<std::uint64_t>();
+    std::printf("%-24s memory: %s\n", "", engine::memory_line(memory).c_str());
     std::fflush(stdout);
 }
 
@@ -237,6 +247,10 @@ void run_reuse(decode_arguments& a) {
 
 void run(decode_arguments& a) {
     complete(a);
+    if (a.least_memory) {
+        engine::print_least(bench::least_memory(a.options), a.json_file);
+        return;
+    }
     const bool table = a.json_file != "-";
     const json rows = bench::run_decode(a.options, [&](const json& row) {
         if (table) print_row(row);

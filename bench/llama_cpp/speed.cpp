@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "compare.hpp"
 #include "error.hpp"
+#include "memory_report.hpp"
 #include "program.hpp"
 #include "stopwatch.hpp"
 
@@ -96,6 +97,8 @@ nlohmann::ordered_json speed(const options& o, const speed_options& s) {
             const double step = median(c.steps), attend = step - rest;
             const engine::cache_stats now = c.engine->stats();
             const auto n = static_cast<double>(measured);
+            nlohmann::ordered_json shares = nlohmann::ordered_json::object(); // of plain: none
+            for (const auto& [name, share] : engine::shares_of(now.memory())) shares[name] = share;
             rows.push_back(
                 {{"policy", c.name},
                  {"context", context},
@@ -109,6 +112,8 @@ nlohmann::ordered_json speed(const options& o, const speed_options& s) {
                  {"attend_ratio", attend > 0 ? base_attend / attend : 0},
                  {"cells", c.engine->cells()},
                  {"resident_bytes_peak", now.resident_bytes_peak},
+                 {"raw_cache_bytes", now.raw_cache_bytes},
+                 {"share_by_part", shares},
                  {"read_bytes_per_step", static_cast<double>(now.read_bytes - before[i].read_bytes) / n}});
         }
     }

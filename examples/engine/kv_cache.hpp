@@ -67,6 +67,22 @@ struct cache_options {
     std::vector<setting> settings;
 };
 
+/// What a cache has reserved, by what it is for.
+struct memory_use {
+    std::vector<std::pair<std::string, std::uint64_t>> parts;
+    std::uint64_t raw_cache = 0; ///< bytes of all keys and values as f16, of max_tokens in max_sequences
+
+    [[nodiscard]] std::uint64_t total() const noexcept {
+        std::uint64_t sum = 0;
+        for (const auto& part : parts) sum += part.second;
+        return sum;
+    }
+    /// Of the raw cache: 1 is all of it.
+    [[nodiscard]] double share(std::uint64_t bytes) const noexcept {
+        return raw_cache == 0 ? 0.0 : static_cast<double>(bytes) / static_cast<double>(raw_cache);
+    }
+};
+
 struct cache_stats {
     std::uint64_t resident_bytes_peak = 0;
     std::uint64_t read_bytes = 0;
@@ -77,10 +93,13 @@ struct cache_stats {
     double mean_read_entries = 0;
     std::uint64_t storage_bytes = 0;
     std::vector<std::pair<std::string, std::uint64_t>> bytes_by_part;
-    std::string io;          ///< what really ran: "uring", "posix" or "memory"
-    bool direct = false;     ///< transfers bypassed the page cache
-    kvtl::statistics detail; ///< everything that the manager counts
+    std::uint64_t raw_cache_bytes = 0; ///< what they are measured against
+    std::string io;                    ///< what really ran: "uring", "posix" or "memory"
+    bool direct = false;               ///< transfers bypassed the page cache
+    kvtl::statistics detail;           ///< everything that the manager counts
     std::vector<std::pair<std::string, std::string>> config; ///< ("slot.field", value) as it runs
+
+    [[nodiscard]] memory_use memory() const { return {bytes_by_part, raw_cache_bytes}; }
 };
 
 /// What the engine must supply beyond q, k and v, and which budgets count. What is not wanted costs the
@@ -174,6 +193,8 @@ class kv_cache {
 
 /// The registry of the presets that were compiled in.
 [[nodiscard]] kvtl::result<std::unique_ptr<kv_cache>> open_cache(const cache_options& options);
+/// The smallest memory_bytes that open_cache() accepts with these options; memory_bytes and fit do not matter.
+[[nodiscard]] kvtl::result<memory_use> least_memory(const cache_options& options);
 [[nodiscard]] std::vector<std::string_view> policy_names();
 [[nodiscard]] cache_wants policy_wants(std::string_view name); ///< nothing for an unknown one
 

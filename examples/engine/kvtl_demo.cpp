@@ -19,6 +19,7 @@
 #include "fingerprint.hpp"
 #include "gguf.hpp"
 #include "kv_cache.hpp"
+#include "memory_report.hpp"
 #include "model.hpp"
 #include "program.hpp"
 #include "report_html.hpp"
@@ -211,8 +212,10 @@ void print_head(std::FILE* out, const arguments& a, const eval::task& questions,
 
 void print_line(std::FILE* out, const line& l) {
     const eval::row& r = l.needle;
-    if (r.error) { // its first line; the rest lists the parts of a bound
-        std::fprintf(out, "%-22s %s\n", r.policy.c_str(), r.error->substr(0, r.error->find('\n')).c_str());
+    if (r.error) { // its first line; the rest lists the parts of a bound, and the last one says what helps
+        const std::size_t first = r.error->find('\n'), last = r.error->rfind('\n');
+        std::fprintf(out, "%-22s %s\n", r.policy.c_str(), r.error->substr(0, first).c_str());
+        if (last != std::string::npos) std::fprintf(out, "%-22s %s\n", "", r.error->substr(last + 1).c_str());
         return;
     }
     std::fprintf(out, "%-22s %8s %10s %6s MiB %10s %11s %8s %8s\n", r.policy.c_str(),
@@ -226,7 +229,11 @@ std::string to_json(const arguments& a, const std::vector<line>& lines) {
     using json = nlohmann::ordered_json;
     const auto value = [](const auto& optional) { return optional ? json(*optional) : json(); };
     json all = json::array();
-    for (const auto& [r, text] : lines)
+    for (const auto& [r, text] : lines) {
+        json parts, shares; // null where it did not run
+        for (const auto& [name, bytes] : r.bytes_by_part) parts[name] = bytes;
+        for (const auto& [name, share] : engine::shares_of({r.bytes_by_part, r.raw_cache_bytes}))
+            shares[name] = share;
         all.push_back({{"policy", r.policy},
                        {"task", "needle"},
                        {"questions", a.questions},
@@ -246,8 +253,12 @@ std::string to_json(const arguments& a, const std::vector<line>& lines) {
                        {"tokens_per_s", value(r.tokens_per_s)},
                        {"prefill_s", value(r.prefill_s)},
                        {"decoded_tokens", r.decoded_tokens},
+                       {"bytes_by_part", parts},
+                       {"raw_cache_bytes", r.raw_cache_bytes == 0 ? json() : json(r.raw_cache_bytes)},
+                       {"share_by_part", shares},
                        {"io", r.io},
                        {"direct", r.direct}});
+    }
     return all.dump(1);
 }
 
@@ -326,6 +337,9 @@ void run(const arguments& a) {
         for (std::size_t i = 0; i < rows.size(); ++i) lines[i].text = std::move(rows[i]);
     }
     for (const line& l : lines) print_line(out, l);
+    std::vector<eval::row> ran;
+    for (const line& l : lines) ran.push_back(l.needle);
+    eval::print_memory(out, ran);
     std::fprintf(out, "\nKiB, reads, hit rate and tokens/s are those of decoding. The cache was %s%s.\n",
                  device_of(lines) == "memory" ? "in " : "a file: ", device_of(lines).c_str());
     if (!a.json_file.empty()) engine::write_output(a.json_file, to_json(a, lines));

@@ -12,6 +12,7 @@
 #include "gguf.hpp"
 #include "kv_cache.hpp"
 #include "lookahead.hpp"
+#include "memory_report.hpp"
 #include "model.hpp"
 #include "program.hpp"
 #include "progress.hpp"
@@ -39,6 +40,7 @@ constexpr const char* program = "kvtl-run";
 struct arguments : engine::run_options {
     std::string trace_file;
     std::string probe{engine::default_probe};
+    bool least_memory = false;
 };
 
 void define_options(CLI::App& app, arguments& a) {
@@ -49,6 +51,8 @@ void define_options(CLI::App& app, arguments& a) {
         ->capture_default_str();
     app.add_option("--record-trace", a.trace_file,
                    "write q, k and v of every token and layer (kvtl-bench replays)");
+    app.add_flag("--least-memory", a.least_memory,
+                 "print the smallest memory that the policy can be opened with for this prompt, and end");
     engine::finish_options(app);
 }
 
@@ -89,6 +93,11 @@ void run(const arguments& a) {
     if (options.shards > options.shape.kv_heads)
         throw bad_input("--shards: the model has " + std::to_string(options.shape.kv_heads) +
                         " KV heads, which is the most");
+
+    if (a.least_memory) {
+        engine::print_least({{a.policy, "", engine::least_memory(options)}}, a.json_file);
+        return;
+    }
 
     // Threads inherit what is held back: only this one takes the ending signals, and so never while it opens
     // a file.

@@ -16,6 +16,13 @@
 
 namespace engine {
 
+[[nodiscard, gnu::cold]] inline memory_use memory_use_of(const kvtl::memory_parts& p) {
+    memory_use out;
+    p.each([&](std::string_view name, std::size_t bytes) { out.parts.emplace_back(name, bytes); });
+    out.raw_cache = p.raw_cache;
+    return out;
+}
+
 /// What a manager counted, as programs report it; `config` stays empty.
 [[nodiscard, gnu::cold]] inline cache_stats stats_of(const kvtl::statistics& s, const kvtl::io_facts& facts) {
     cache_stats out;
@@ -27,10 +34,9 @@ namespace engine {
     out.hit_rate = s.hit_rate();
     out.mean_read_entries = s.mean_read_entries();
     out.storage_bytes = s.storage_bytes;
-    const kvtl::memory_parts& p = s.bytes_by_part;
-    out.bytes_by_part = {
-        {"index", p.index}, {"metadata", p.metadata}, {"window", p.window}, {"buffers", p.buffers},
-        {"tails", p.tails}, {"scratch", p.scratch},   {"frames", p.frames}, {"calibration", p.calibration}};
+    memory_use memory = memory_use_of(s.bytes_by_part);
+    out.bytes_by_part = std::move(memory.parts);
+    out.raw_cache_bytes = memory.raw_cache;
     out.io = facts.name == std::string_view("in_memory")    ? "memory"
              : facts.name == std::string_view("posix_file") ? "posix"
                                                             : "uring";

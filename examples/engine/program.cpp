@@ -100,6 +100,15 @@ std::unique_ptr<kv_cache> open_or_fall_back(cache_options& options, const char* 
     return std::move(*opened);
 }
 
+void print_least(const std::vector<least_row>& rows, const std::string& json_file) {
+    const auto opens = [](const least_row& r) { return r.need.ok(); };
+    if (std::none_of(rows.begin(), rows.end(), opens))
+        throw bad_input(rows.empty() ? "no policy" : rows.front().need.error().message);
+    if (json_file != "-")
+        for (const least_row& r : rows) std::printf("%s\n", least_line(r).c_str());
+    if (!json_file.empty()) write_output(json_file, to_json(rows));
+}
+
 int fail(const char* program, int exit_status, std::string_view message) {
     std::fprintf(stderr, "%s: %.*s\n", program, static_cast<int>(message.size()), message.data());
     return exit_status;

@@ -4,11 +4,13 @@
 #pragma once
 
 #include "kv_cache.hpp"
+#include "memory_report.hpp"
 
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace engine {
 
@@ -41,6 +43,10 @@ void print_policies();
 /// refuses io_uring, and then options.io says so. Throws bad_input. Call forget_file() once the cache is
 /// closed.
 [[nodiscard]] std::unique_ptr<kv_cache> open_or_fall_back(cache_options& options, const char* program);
+
+/// For --least-memory: a line per row on standard output; with a file also, or for "-" only, to_json() of them. Throws
+/// bad_input when no row has a least memory, run_failure when the file cannot be written.
+void print_least(const std::vector<least_row>& rows, const std::string& json_file);
 
 /// One line on standard error; returns the status.
 int fail(const char* program, int exit_status, std::string_view message);

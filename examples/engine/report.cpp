@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "report.hpp"
 
+#include "memory_report.hpp"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -12,6 +14,8 @@ std::string to_json(const run_report& report) {
     using json = nlohmann::ordered_json;
     json parts = json::object();
     for (const auto& [name, bytes] : report.stats.bytes_by_part) parts[name] = bytes;
+    json shares = json::object();
+    for (const auto& [name, share] : shares_of(report.stats.memory())) shares[name] = share;
     json all = {
         {"policy", report.policy},
         {"io", report.stats.io},
@@ -31,7 +35,9 @@ std::string to_json(const run_report& report) {
           {"hit_rate", report.stats.hit_rate},
           {"mean_read_entries", report.stats.mean_read_entries},
           {"storage_bytes", report.stats.storage_bytes},
-          {"bytes_by_part", parts}}},
+          {"bytes_by_part", parts},
+          {"raw_cache_bytes", report.stats.raw_cache_bytes},
+          {"share_by_part", shares}}},
     };
     if (!report.run.logits.empty()) {
         json& steps = all["logits"] = json::array();
@@ -70,6 +76,7 @@ void print_summary(const run_report& r) {
                  static_cast<double>(s.resident_bytes_peak) / (1 << 20),
                  static_cast<double>(r.decode_read_bytes.value_or(s.read_bytes)) / 1024 / steps,
                  static_cast<double>(r.decode_reads.value_or(s.reads)) / steps, s.hit_rate);
+    if (s.raw_cache_bytes != 0) std::fprintf(stderr, "memory: %s\n", memory_line(s.memory()).c_str());
 }
 
 } // namespace engine

@@ -39,7 +39,7 @@ struct run_report {
 /// One object on one line, without a line end. `logits` is there when the run kept any.
 [[nodiscard]] std::string to_json(const run_report& report);
 
-/// What it cost, in a line on standard error.
+/// What it cost, in a line on standard error, and what its memory is for, in another.
 void print_summary(const run_report& report);
 
 } // namespace engine

@@ -70,6 +70,10 @@ struct settings {
 [[nodiscard]] kvtl::result<std::unique_ptr<engine::kv_cache>>
 open_by_name(engine::cache_options o, const model_facts& f, const settings& s);
 
+/// The smallest memory_bytes with which open_by_name() would succeed.
+[[nodiscard]] kvtl::result<engine::memory_use> least_by_name(engine::cache_options o, const model_facts& f,
+                                                             const settings& s);
+
 /// The hook between one llama_context and one kvtl cache. Must outlive the context's last decode.
 class attachment {
   public:

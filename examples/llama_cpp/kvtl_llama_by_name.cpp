@@ -7,8 +7,9 @@
 
 namespace kvtl_llama {
 
-kvtl::result<std::unique_ptr<engine::kv_cache>> open_by_name(engine::cache_options o, const model_facts& f,
-                                                             const settings& s) {
+namespace {
+
+engine::cache_options filled_in(engine::cache_options o, const model_facts& f, const settings& s) {
     o.shape = f.shape;
     o.max_tokens = s.max_tokens != 0 ? s.max_tokens : f.trained_context;
     o.max_sequences = s.max_sequences;
@@ -18,7 +19,19 @@ kvtl::result<std::unique_ptr<engine::kv_cache>> open_by_name(engine::cache_optio
     o.rope_unknown = f.rope_frequencies.empty();
     o.supplied = s.supplied;
     o.attention = {.scale = f.scale, .softcap = f.softcap, .windows = f.windows};
-    return engine::open_cache(o);
+    return o;
+}
+
+} // namespace
+
+kvtl::result<std::unique_ptr<engine::kv_cache>> open_by_name(engine::cache_options o, const model_facts& f,
+                                                             const settings& s) {
+    return engine::open_cache(filled_in(std::move(o), f, s));
+}
+
+kvtl::result<engine::memory_use> least_by_name(engine::cache_options o, const model_facts& f,
+                                               const settings& s) {
+    return engine::least_memory(filled_in(std::move(o), f, s));
 }
 
 kvtl::result<attachment> attachment::by_name(llama_context_params& params, const llama_model* model,

@@ -12,6 +12,7 @@
 #include "error.hpp"
 #include "fingerprint.hpp"
 #include "gguf.hpp"
+#include "memory_report.hpp"
 #include "model.hpp"
 #include "program.hpp"
 #include "progress.hpp"
@@ -39,6 +40,7 @@ struct arguments : engine::run_options {
     bool interactive = false;
     bool plain = false;
     bool keep_file = false;
+    bool least_memory = false;
     std::string trace_file;
     std::size_t context = 0;
     std::size_t cells = 0;
@@ -56,6 +58,8 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--parallel", a.parallel, "answer each line of -f FILE, N at once in one context");
     app.add_flag("--plain", a.plain, "llama.cpp alone, with its own cache: to compare");
     app.add_flag("--keep-kv", a.keep_file, "leave the cache's file behind");
+    app.add_flag("--least-memory", a.least_memory,
+                 "print the smallest memory that the policy can be opened with for this context, and end");
     app.add_option("--record-trace", a.trace_file,
                    "write q, k and v of every token and layer (kvtl-bench replays)");
     engine::finish_options(app, {"--context", "--cells", "--parallel"});
@@ -74,6 +78,7 @@ void check(const CLI::App& app, const arguments& a) {
         require(!a.prompt_file.empty(), "--parallel: the prompts come from a file, one per line: -f FILE");
         require(!a.interactive, "--parallel: a conversation (-i) is one alone");
     }
+    require(!a.least_memory || !a.plain, "--least-memory: valid: without --plain, which has no policy");
     engine::check_run_options(a);
     require(a.trace_file.empty() || (!a.interactive && !a.plain && a.parallel == 0),
             "--record-trace: valid: with one prompt, without -i, --parallel and --plain");
@@ -146,6 +151,7 @@ llama_run::session_options sizes_of(const arguments& a, const llama_run::loaded_
     o.batch = static_cast<std::uint32_t>(batch);
     o.cells = static_cast<std::uint32_t>(a.cells);
     o.keep_file = a.keep_file;
+    o.least_memory = a.least_memory;
     o.trace_file = a.trace_file;
     if (a.plain) return o;
 
@@ -236,6 +242,11 @@ void run(const arguments& a) {
                      "so that its "
                      "reads begin when a layer is attended\n",
                      program, a.policy.c_str());
+    if (a.least_memory) {
+        const llama_run::session session(model, o, program);
+        engine::print_least({{a.policy, "", session.least()}}, a.json_file);
+        return;
+    }
     engine::run_report report;
     {
         llama_run::session session(model, o, program);
@@ -251,7 +262,10 @@ void run(const arguments& a) {
     report.engine = "llama.cpp " KVTL_LLAMA_VERSION;
     report.process_resident_bytes_peak = llama_run::process_resident_bytes_peak();
     if (!a.json_file.empty()) engine::write_output(a.json_file, to_json(report));
-    if (!a.interactive) engine::print_summary(report);
+    if (!a.interactive)
+        engine::print_summary(report);
+    else if (report.stats.raw_cache_bytes != 0)
+        std::fprintf(stderr, "memory: %s\n", engine::memory_line(report.stats.memory()).c_str());
     std::fprintf(stderr, "%s, %zu cells; process %.1f MiB at its peak, of which kvtl %.1f MiB\n",
                  report.engine.c_str(), report.cells,
                  static_cast<double>(report.process_resident_bytes_peak) / (1 << 20),

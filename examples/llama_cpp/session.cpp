@@ -160,8 +160,12 @@ kvtl::status session::try_kvtl(const session_options& o, const engine::cache_opt
                                     .threads = o.threads};
     auto attached = kvtl_llama::attachment::attach(
         params, model_.get(), with,
-        [this, cache, with, trace = o.trace_file](
+        [this, cache, with, trace = o.trace_file, least = o.least_memory](
             const kvtl_llama::model_facts& f) -> kvtl::result<std::unique_ptr<engine::kv_cache>> {
+            if (least) {
+                least_ = kvtl_llama::least_by_name(cache, f, with);
+                return kvtl::error(kvtl::errc::unsupported, "only the least memory is wanted");
+            }
             auto opened = kvtl_llama::open_by_name(cache, f, with);
             if (!opened || trace.empty()) return opened;
             recorded_ = *std::move(opened);
@@ -185,6 +189,10 @@ void session::begin_kvtl(const session_options& o, const char* program) {
     const engine::signal_hold hold; // none falls between the making of the file and its unlinking
     engine::cache_options cache = o.cache;
     kvtl::status started = try_kvtl(o, cache);
+    if (o.least_memory) {
+        if (least_.ok() && least_->parts.empty()) throw engine::bad_input(why_not_); // it did not come so far
+        return;
+    }
     if (!started && started.code() == kvtl::errc::unsupported && cache.io == "uring") {
         const std::string reason = why_not_;
         cache.io = "posix";

@@ -83,7 +83,8 @@ struct session_options {
     std::uint32_t cells = 0;    ///< 0: one batch
     std::size_t max_tokens = 0; ///< of a sequence
     bool keep_file = false;
-    std::string trace_file; ///< q, k and v of the first sequence go there; "": nowhere
+    bool least_memory = false; ///< find out least() and open nothing: no other call of the session works
+    std::string trace_file;    ///< q, k and v of the first sequence go there; "": nowhere
     engine::cache_options cache;
 };
 
@@ -104,6 +105,8 @@ class session {
 
     [[nodiscard]] std::size_t held(unsigned sequence) const noexcept;
     [[nodiscard]] engine::cache_stats stats() const;
+    /// Of a session that was to find it out.
+    [[nodiscard]] const kvtl::result<engine::memory_use>& least() const noexcept { return least_; }
     [[nodiscard]] std::size_t cells() const noexcept { return llama_n_ctx(context_.get()); }
     [[nodiscard]] std::size_t max_tokens() const noexcept { return max_tokens_; }
     [[nodiscard]] std::size_t batch() const noexcept { return llama_n_batch(context_.get()); }
@@ -126,6 +129,7 @@ class session {
     std::optional<kvtl_llama::attachment> attachment_;
     std::unique_ptr<llama_context, freed> context_; ///< goes first: it computes with both
     std::string why_not_;
+    kvtl::result<engine::memory_use> least_ = engine::memory_use{};
     std::vector<std::size_t> plain_held_;
 };
 

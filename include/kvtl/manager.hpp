@@ -38,7 +38,6 @@
 #include <kvtl/slots/sentences.hpp>
 
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <utility>
 
@@ -115,25 +114,32 @@ class kv_manager<Preset, Geometry, Supplied> {
             for (;;) {
                 auto bases = open_calibration<Preset>(c, *g);
                 if (!bases) return bases.error();
-                const auto planned = planner_type::plan(c, *g, 4096, bases->bytes());
-                if (planned.ok() && planned->parts.index + planned->parts.calibration <= c.memory_bytes / 2)
+                const auto least = planner_type::least(c, *g, 4096, bases->bytes());
+                if (!least) return least.error();
+                if (least->least_bytes <= c.memory_bytes &&
+                    least->parts.index + least->parts.calibration <= c.memory_bytes / 2)
                     break;
-                if (!planned.ok() && planned.error().code != errc::bound_too_small) return planned.error();
                 if (!Preset::shrink(c)) break;
             }
         return c;
     }
 
     /// The smallest memory_bytes that open() accepts on a device with pages of 4 KiB.
-    [[nodiscard, gnu::cold]] static result<std::size_t> least_memory(config c) {
+    [[nodiscard, gnu::cold]] static result<std::size_t> least_memory(const config& c) {
+        const auto parts = least_parts(c);
+        if (!parts) return parts.error();
+        return parts->total();
+    }
+    /// What each part takes of it. memory_bytes does not matter.
+    [[nodiscard, gnu::cold]] static result<memory_parts> least_parts(config c) {
         auto g = Geometry::from(c.shape, c.attention.scale);
         if (!g) return g.error();
         auto bases = open_calibration<Preset>(c, *g);
         if (!bases) return bases.error();
-        c.memory_bytes = std::numeric_limits<std::size_t>::max() / 2;
-        const auto planned = planner_type::plan(c, *g, 4096, bases->bytes());
+        c.memory_bytes = 1;
+        const auto planned = planner_type::least(c, *g, 4096, bases->bytes());
         if (!planned) return planned.error();
-        return planned->least_bytes;
+        return planned->parts;
     }
 
     /// A new, empty sequence.

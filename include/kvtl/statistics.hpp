@@ -21,6 +21,10 @@ struct memory_parts {
     std::size_t frames = 0;      ///< frames for resident units; lent to prefill while a prompt is organised
     std::size_t calibration = 0; ///< bases and gates that were fitted to the model
 
+    /// No part, but what the parts are measured against: keys and values of max_tokens in max_sequences as
+    /// f16, were all of them kept. Layers that slide count as if they kept everything.
+    std::size_t raw_cache = 0;
+
     memory_parts& operator+=(const memory_parts& o) noexcept {
         index += o.index, metadata += o.metadata, window += o.window, buffers += o.buffers;
         tails += o.tails, scratch += o.scratch, frames += o.frames, calibration += o.calibration;
@@ -28,6 +32,16 @@ struct memory_parts {
     }
     [[nodiscard]] std::size_t total() const noexcept {
         return index + metadata + window + buffers + tails + scratch + frames + calibration;
+    }
+    /// visit(name, bytes) of every part, in the order in which programs and errors list them.
+    template <class Visit> void each(Visit&& visit) const {
+        visit("index", index), visit("metadata", metadata), visit("window", window);
+        visit("buffers", buffers), visit("tails", tails), visit("scratch", scratch);
+        visit("frames", frames), visit("calibration", calibration);
+    }
+    /// Of the raw cache: share(index). 1 is all of it.
+    [[nodiscard]] double share(std::size_t bytes) const noexcept {
+        return raw_cache == 0 ? 0.0 : static_cast<double>(bytes) / static_cast<double>(raw_cache);
     }
 };
 

@@ -41,6 +41,11 @@ echo "not ours" >foreign.kv
 expect 2 "foreign.kv" "${base[@]}" --kv-path foreign.kv
 grep -qx "not ours" foreign.kv || complain "a foreign file was changed"
 
+# the least memory, of each policy and budget; nothing runs
+expect 0 "" "${base[@]}" --policies dynakv,full --attend-tokens 64,128 --least-memory
+[ "$(grep -c ': least memory [0-9]* bytes, total ' out)" -eq 4 ] || complain "not four lines of least memory"
+grep -q '^dynakv, 64 attended: least memory ' out || complain "no line of dynakv"
+
 # a policy that cannot be opened: alone it is an error, among others its rows say why
 ln -s "$data/tiny-2k.gguf" plain.gguf
 expect 2 "preset dynakv needs at least" "${base[@]}" --memory-mib 1

@@ -53,6 +53,21 @@ TEST_CASE("every policy is in legend, table, bars and plots of every task") {
     CHECK(html.find("read per token, bytes") != std::string::npos);
 }
 
+TEST_CASE("what the memory is for: bytes of each part and their share, of rows that know it") {
+    eval::report r = many_policies();
+    CHECK(eval::to_html(r).find("Memory by part") == std::string::npos);
+    for (eval::row& row : r.rows)
+        if (row.policy == "policy_2") {
+            row.bytes_by_part = {{"index", 1 << 20}, {"frames", 3 << 20}};
+            row.raw_cache_bytes = 16 << 20;
+        }
+    const std::string html = eval::to_html(r);
+    CHECK(count(html, "Memory by part") == 2); // tasks
+    CHECK(count(html, "<th>total</th><th>index</th><th>frames</th>") == 2);
+    CHECK(count(html, ", 25.0 %</td>") == 4); // and budgets
+    CHECK(count(html, ", 6.2 %</td>") == 4);
+}
+
 TEST_CASE("budgets of policies that evict are what they keep; questions hidden and known stand apart") {
     eval::report r;
     for (const char* question : {"hidden", "known"})

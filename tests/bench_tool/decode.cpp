@@ -7,6 +7,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 
@@ -70,6 +71,8 @@ TEST_CASE("rows have every key, for each policy and device") {
                                     "storage_bytes",
                                     "resident_bytes_peak",
                                     "bytes_by_part",
+                                    "raw_cache_bytes",
+                                    "share_by_part",
                                     "mass_recall",
                                     "probe_before",
                                     "probe_after"})
@@ -77,6 +80,20 @@ TEST_CASE("rows have every key, for each policy and device") {
             for (const char* key : {"append", "score", "choose", "fetch_wait", "attend", "maintain", "evict"})
                 CHECK_MESSAGE(row["phase_us"].contains(key), key);
             CHECK(row["steps"] == 16);
+            // A prompt, and the steps of each device that shares it: whether emmc does depends on this machine.
+            // 6 layers, 2 heads and 64 dimensions; K and V in f16.
+            const auto sharing = std::count_if(rows.begin(), rows.end(), [&](const auto& other) {
+                return other["policy"] == row["policy"] && other["simulated"] == row["simulated"];
+            });
+            CHECK(row["raw_cache_bytes"] == (300 + sharing * (8 + 16)) * 6 * 2 * 64 * 4);
+            double parts = 0;
+            for (const auto& [part, bytes] : row["bytes_by_part"].items()) {
+                parts += bytes.get<double>();
+                CHECK(row["share_by_part"][part].get<double>() ==
+                      doctest::Approx(bytes.get<double>() / row["raw_cache_bytes"].get<double>()));
+            }
+            CHECK(row["share_by_part"]["total"].get<double>() ==
+                  doctest::Approx(parts / row["raw_cache_bytes"].get<double>()));
             CHECK(row["shape"] == "tiny-2k");
             CHECK(row["step_ms_median"].get<double>() > 0);
             CHECK(row["tokens_per_s"].get<double>() ==
@@ -222,6 +239,32 @@ TEST_CASE("a bound that is too small for any policy is an error before anything 
                          doctest::Contains("needs at least"), engine::bad_input);
     CHECK(rows == 0);
     CHECK(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_CASE("the least memory of a policy opens it, one KiB less does not") {
+    const scratch_folder folder;
+    auto o = small_run(folder);
+    o.io = "memory";
+    o.fit = false;
+    o.steps = 3;
+    o.keep_tokens = {128, 192};
+    o.attend_tokens = {64, 96};
+    o.policies = {"dynakv"};
+    auto rows = bench::least_memory(o);
+    REQUIRE(rows.size() == 2); // it keeps everything
+    CHECK(rows[0].with == "64 attended");
+    CHECK(rows[1].with == "96 attended");
+    REQUIRE(rows[1].need.ok());
+    CHECK(std::filesystem::is_empty(folder.path()));
+    const std::uint64_t least = rows[1].need->total();
+    o.attend_tokens = {96};
+    o.memory_mib = {static_cast<double>(least) / (1 << 20)};
+    const auto ran = bench::run_decode(o, ignore);
+    REQUIRE(ran.size() == 1);
+    CHECK(ran[0]["raw_cache_bytes"] == rows[1].need->raw_cache);
+    o.memory_mib = {static_cast<double>(least - 1024) / (1 << 20)};
+    CHECK_THROWS_WITH_AS(static_cast<void>(bench::run_decode(o, ignore)),
+                         doctest::Contains("what would help most: "), engine::bad_input);
 }
 
 TEST_CASE("shapes are those of the models") {

@@ -58,6 +58,9 @@ for text in '<td>quest</td>' 'class="why" colspan=' 'running text</h2>' '<h2>que
     grep -qF "$text" report.html || complain "no $text in the report"
 done
 
+grep -q 'what would help most: ' out || complain "no knob for dynakv"
+grep -q '"share_by_part": ' rows.json || complain "no shares in the JSON"
+
 # a policy that needs bases
 ln -s "$data/tiny-2k.gguf" plain.gguf
 if "$program" --list-policies | grep -qx kvswap; then
@@ -74,6 +77,7 @@ grep -Eq '^full +[01]\.00 +1\.000 +[0-9.]+ MiB +0\.0 +0\.0 +1\.00 +[0-9.]+$' out
 grep -Eq '^dynakv +[01]\.00 +[0-9.]+ +[0-9.]+ MiB +[0-9.]+ +[0-9.]+ +[01]\.[0-9]+ +[0-9.]+$' out ||
     complain "no row of dynakv: $(cat out)"
 [ "$(wc -L <out)" -le 100 ] || complain "wider than 100 columns"
+grep -q '^dynakv, .* attended: total .* of the raw cache of ' out || complain "nothing about the memory of dynakv"
 [ ! -s err ] || complain "something on standard error, which is no terminal"
 expect 0 "" "${base[@]}" --policies full --json -
 for key in policy accuracy perplexity_ratio resident_bytes_peak read_bytes_per_token reads_per_token hit_rate \

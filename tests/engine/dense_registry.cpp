@@ -74,6 +74,11 @@ kvtl::result<std::unique_ptr<kv_cache>> open_cache(const cache_options& options)
     return std::unique_ptr<kv_cache>(std::make_unique<dense_cache_with_file>(options, std::move(path)));
 }
 
+kvtl::result<memory_use> least_memory(const cache_options& o) {
+    const std::size_t raw = o.max_tokens * o.shape.layers * o.shape.kv_heads * o.shape.head_dim * 4;
+    return memory_use{{{"window", 4 * raw}}, raw}; // doubles
+}
+
 cache_wants policy_wants(std::string_view) {
     return {};
 }

@@ -3,6 +3,7 @@
 #include "cleanup.hpp"
 #include "dense_cache.hpp"
 #include "generate.hpp"
+#include "memory_report.hpp"
 #include "model.hpp"
 #include "random_model.hpp"
 #include "report.hpp"
@@ -17,6 +18,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 
 using namespace engine;
 
@@ -125,10 +127,43 @@ TEST_CASE("report: every key, and text that ends inside a character") {
     CHECK(json.at("tokens_per_s") == 2.0);
     CHECK(json.at("text") == "caf\xEF\xBF\xBD");
     CHECK(json.at("stats").at("bytes_by_part").at("frames") == 20);
+    CHECK(json.at("stats").at("share_by_part").empty()); // of nothing
+    r.stats.raw_cache_bytes = 40;
+    json = nlohmann::json::parse(to_json(r));
+    CHECK(json.at("stats").at("raw_cache_bytes") == 40);
+    CHECK(json.at("stats").at("share_by_part") ==
+          nlohmann::json{{"index", 0.25}, {"frames", 0.5}, {"total", 0.75}});
     CHECK(!json.contains("logits"));
     r.run.logits = {{{5, 1.5F}}, {{6, 2.5F}}};
     json = nlohmann::json::parse(to_json(r));
     CHECK(json.at("logits")[1][0][1] == 2.5);
+}
+
+TEST_CASE("a line says what the parts take and what share of the raw cache that is") {
+    const memory_use m{{{"index", 3 << 20}, {"metadata", 0}, {"tails", 512}}, std::uint64_t{12} << 20};
+    CHECK(m.total() == (3 << 20) + 512);
+    CHECK(memory_line(m) == "total 3.00 MiB 25.0 % of the raw cache of 12.00 MiB: index 3.00 MiB 25.0 %, "
+                            "tails 0.5 KiB 0.0 %");
+    const auto shares = shares_of(m);
+    REQUIRE(shares.size() == 4);
+    CHECK(shares.front().second == 0.25);
+    CHECK(shares.back().first == "total");
+}
+
+TEST_CASE("--least-memory: bytes, parts and shares of a policy, or why it has none") {
+    const memory_use m{{{"index", 100}}, 400};
+    const least_row a{"a", "64 attended", m}, b{"b", "", kvtl::error(kvtl::errc::unsupported, "no bases")};
+    CHECK(least_line(a) == "a, 64 attended: least memory 100 bytes, " + memory_line(m));
+    CHECK(least_line(b) == "b: no bases");
+    const auto rows = nlohmann::json::parse(to_json(std::vector{a, b}));
+    REQUIRE(rows.size() == 2);
+    CHECK(rows[0].at("policy") == "a");
+    CHECK(rows[0].at("settings") == "64 attended");
+    CHECK(rows[0].at("least_memory_bytes") == 100);
+    CHECK(rows[0].at("raw_cache_bytes") == 400);
+    CHECK(rows[0].at("bytes_by_part").at("index") == 100);
+    CHECK(rows[0].at("share_by_part").at("total") == 0.25);
+    CHECK(rows[1].at("error") == "no bases");
 }
 
 TEST_CASE("a signal removes the file and still ends the program") {

@@ -68,6 +68,11 @@ expect 0 "" "${base[@]}" --json - --logits 2
 for key in policy io direct prompt_tokens tokens text prefill_s decode_s tokens_per_s stats resident_bytes_peak logits; do
     grep -q "\"$key\":" out || complain "no $key in the JSON"
 done
+grep -q '"share_by_part":' out || complain "no shares in the JSON"
+expect 0 "" "${base[@]}" --least-memory
+grep -Eq "^$policy: least memory [0-9]+ bytes, total .* of the raw cache of " out || complain "no least memory"
+expect 0 "" "${base[@]}" --least-memory --json -
+grep -q '"least_memory_bytes":' out || complain "no least memory in the JSON"
 expect 0 "" --help
 grep -q -- "--attend-tokens" out || complain "--help says nothing"
 expect 0 "" --version

@@ -40,6 +40,10 @@ one_line "--parallel: the prompts come from a file" "${base[@]}" --parallel 2
 one_line "POLICY.SLOT.FIELD=VALUE" "${base[@]}" --set nonsense
 expect 2 "preset dynakv needs at least" "${base[@]}" --policy dynakv --memory-mib 0.01
 
+expect 0 "" "${base[@]}" --policy dynakv --least-memory
+grep -Eq "^dynakv: least memory [0-9]+ bytes, total .* of the raw cache of " out || complain "no least memory"
+one_line "--least-memory: valid: without --plain" "${base[@]}" --plain --least-memory
+
 # files
 one_line "No such file" "${base[@]}" -m missing.gguf
 one_line "directory" "${base[@]}" -m .

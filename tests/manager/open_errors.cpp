@@ -65,9 +65,12 @@ TEST_CASE("a bound that is too small is answered with one line per part, and the
     for (const char* part :
          {"index", "metadata", "window", "buffers", "tails", "scratch", "frames", "calibration"})
         sum += bytes_in(text, part);
-    CHECK(std::count(text.begin(), text.end(), '\n') == 8);
+    CHECK(std::count(text.begin(), text.end(), '\n') == 9);
     const std::size_t least = least_memory<cache_t>(c);
     CHECK(sum == least);
+    CHECK(*cache_t::least_memory(c) == least);
+    CHECK(cache_t::least_parts(c)->total() == least);
+    CHECK(cache_t::least_parts(c)->scratch == bytes_in(text, "scratch"));
     CHECK_FALSE(std::filesystem::exists(c.io.path));
     // One byte less is too little, the named number is enough, and the parts of the cache add up to no more.
     c.memory_bytes = least - 1;
@@ -79,6 +82,136 @@ TEST_CASE("a bound that is too small is answered with one line per part, and the
     CHECK(bytes_in(text, "index") == cache.stats().bytes_by_part.index);
     // Entries of (4 sinks, 32 window and 1 arriving row), K and V, f16, for 4 lanes.
     CHECK(cache.stats().bytes_by_part.window == std::size_t{37} * 2 * 64 * 2 * 4);
+}
+
+namespace {
+
+/// The number before "bytes" in the knob sentence, after `phrase`.
+std::size_t promised(const std::string& message, const std::string& phrase) {
+    const std::size_t at = message.find(phrase + " (needs ");
+    REQUIRE_MESSAGE(at != std::string::npos, message);
+    return std::stoull(message.substr(at + phrase.size() + 8));
+}
+
+template <class Cache> std::string last_line(const typename Cache::config& c) {
+    const auto opened = Cache::open(c);
+    REQUIRE_FALSE(opened.ok());
+    CHECK(opened.error().code == kvtl::errc::bound_too_small);
+    const std::string& text = opened.error().message;
+    return text.substr(text.rfind('\n') + 1);
+}
+
+} // namespace
+
+TEST_CASE("the last line names the largest part, and the knob that helps most with what it leads to") {
+    const scratch_folder folder;
+    auto c = good(folder);
+    c.max_tokens = 20000; // an index of centroids is what takes the memory
+    c.memory_bytes = 1000;
+    const std::string text = last_line<cache_t>(c);
+    CAPTURE(text);
+    const auto parts = *cache_t::least_parts(c);
+    std::size_t largest = 0;
+    std::string_view name;
+    parts.each([&](std::string_view part, std::size_t bytes) {
+        if (bytes > largest) largest = bytes, name = part;
+    });
+    CHECK(text.find("  largest: " + std::string(name) + ",") == 0);
+    CHECK(text.find("what would help most: max_tokens 10000 instead of 20000") != std::string::npos);
+    CHECK(text.find("to serve as much: clusterer.tokens_per_cluster ") != std::string::npos);
+
+    // What is promised is what the changed config needs, and no other change of the same kind needs less.
+    auto shorter = c;
+    shorter.max_tokens = 10000;
+    CHECK(promised(text, "max_tokens 10000 instead of 20000") == *cache_t::least_memory(shorter));
+    auto coarser = c;
+    REQUIRE(kvtl::presets::dynakv::shrink(coarser));
+    const std::string turned = "clusterer.tokens_per_cluster " +
+                               std::to_string(coarser.clusterer.tokens_per_cluster) + " instead of " +
+                               std::to_string(c.clusterer.tokens_per_cluster);
+    const std::size_t best = promised(text, turned);
+    CHECK(best == *cache_t::least_memory(coarser));
+    CHECK(best < *cache_t::least_memory(c));
+    using config = cache_t::config;
+    for (const std::function<void(config&)>& change :
+         {std::function<void(config&)>([](config& o) { o.window_tokens = 16; }),
+          std::function<void(config&)>([](config& o) { o.sink_tokens = 2; }),
+          std::function<void(config&)>([](config& o) { o.attend_tokens = 128; }),
+          std::function<void(config&)>([](config& o) { o.tail_frames = 4; }),
+          std::function<void(config&)>([](config& o) { o.clusterer.buffer_entries /= 2; })}) {
+        auto other = c;
+        change(other);
+        CHECK(best <= *cache_t::least_memory(other));
+    }
+    coarser.memory_bytes = best;
+    CHECK(cache_t::open(coarser).ok());
+}
+
+TEST_CASE("another config has another knob") {
+    const scratch_folder folder;
+    auto c = good(folder);
+    c.memory_bytes = 1000;
+    SUBCASE("sequences") {
+        c.max_sequences = 64;
+        const std::string text = last_line<cache_t>(c);
+        auto half = c;
+        half.max_sequences = 32;
+        CHECK(promised(text, "max_sequences 32 instead of 64") == *cache_t::least_memory(half));
+    }
+    SUBCASE("a window") {
+        c.window_tokens = 900, c.attend_tokens = 1000, c.clusterer.tokens_per_cluster = 128;
+        const std::string text = last_line<cache_t>(c);
+        auto half = c;
+        half.window_tokens = 450;
+        CHECK(promised(text, "window_tokens 450 instead of 900") == *cache_t::least_memory(half));
+    }
+    SUBCASE("a buffer") {
+        c.clusterer.buffer_entries = 4096;
+        const std::string text = last_line<cache_t>(c);
+        auto half = c;
+        half.clusterer.buffer_entries = 2048;
+        CHECK(promised(text, "clusterer.buffer_entries 2048 instead of 4096") ==
+              *cache_t::least_memory(half));
+    }
+}
+
+TEST_CASE("what is beyond the numbers that count it is one clear error, for every preset and shape") {
+    const scratch_folder folder;
+    auto c = good(folder);
+    const auto refused = [&](const std::string& word) {
+        refuses<cache_t>(c, kvtl::errc::invalid_argument, {word, "valid: "});
+        CHECK_FALSE(cache_t::least_memory(c).ok());
+        using full_t = kvtl::full<any_model>;
+        full_t::config f;
+        f.shape = c.shape, f.max_tokens = c.max_tokens, f.max_sequences = c.max_sequences;
+        f.memory_bytes = SIZE_MAX / 2;
+        return full_t::open(f);
+    };
+    SUBCASE("tokens") {
+        c.max_tokens = (std::size_t{1} << 26) + 1;
+        CHECK(refused("max_tokens is 67108865").error().message.find("max_tokens") == 0);
+        c.max_tokens = SIZE_MAX;
+        CHECK_FALSE(refused("max_tokens is ").ok());
+    }
+    SUBCASE("pages of storage") { // in memory alone it could be addressed
+        c.max_tokens = 1U << 26, c.max_sequences = 4096;
+        refuses<cache_t>(c, kvtl::errc::invalid_argument, {"max_tokens is 67108864", "pages of storage"});
+    }
+    SUBCASE("lanes") {
+        c.shape = {65536, 65536, 65536, 1};
+        c.max_tokens = 1;
+        const auto full = refused("max_sequences is 1 with 65536 layers of 65536 KV heads");
+        REQUIRE_FALSE(full.ok());
+        CHECK(full.error().code == kvtl::errc::invalid_argument);
+    }
+    SUBCASE("bytes") {
+        c.shape = {4096, 4096, 4096, 65536};
+        c.max_tokens = 1U << 26;
+        const auto full = refused("max_tokens is 67108864 with max_sequences 1 and this shape");
+        REQUIRE_FALSE(full.ok());
+        CHECK(full.error().code == kvtl::errc::invalid_argument);
+        CHECK(full.error().message.find('\n') == std::string::npos);
+    }
 }
 
 TEST_CASE("impossible numbers name the field and what is valid") {

@@ -49,6 +49,8 @@ void check_sums(const kvtl::statistics& s, const cache_t::config& c) {
                                          s.bytes_by_part.tails + s.bytes_by_part.scratch +
                                          s.bytes_by_part.frames);
     CHECK(s.bytes_by_part.total() <= c.memory_bytes);
+    CHECK(s.bytes_by_part.raw_cache ==
+          c.max_tokens * c.max_sequences * c.shape.layers * c.shape.kv_heads * c.shape.head_dim * 4);
     CHECK(s.resident_bytes_peak <= s.bytes_by_part.total());
     CHECK(s.resident_bytes_peak >= s.bytes_by_part.total() - s.bytes_by_part.frames - s.bytes_by_part.tails);
     CHECK(s.resident_chosen_bytes <= s.chosen_bytes);

@@ -335,6 +335,8 @@ row tally::to_row(const engine::cache_options& options, const task& of) const {
         r.prefill_s = mean(prefill_s, examples);
         r.calibration_bytes = static_cast<double>(last.detail.bytes_by_part.calibration);
         r.resident_bytes_peak = static_cast<double>(resident_bytes_peak);
+        r.bytes_by_part = last.bytes_by_part;
+        r.raw_cache_bytes = last.raw_cache_bytes;
     }
     if (steps != 0) {
         const auto per_token = [&](std::uint64_t n) { return mean(static_cast<double>(n), steps); };

@@ -157,6 +157,7 @@ class section {
         out_ += "</div>";
         legend();
         table();
+        memory();
         phases();
         retained();
         all_rows(false);
@@ -293,6 +294,34 @@ class section {
     }
 
     void cell(const std::string& text) { out_ += "<td>" + escaped(text) + "</td>"; }
+
+    /// What the caches' memory is for.
+    void memory() {
+        std::vector<const row*> known;
+        std::copy_if(rows_.begin(), rows_.end(), std::back_inserter(known),
+                     [](const row* r) { return r->raw_cache_bytes != 0; });
+        if (known.empty()) return;
+        out_ +=
+            "<details><summary>Memory by part</summary><p>Bytes, and their share of the raw cache: all keys "
+            "and values as 16-bit numbers.</p><div class=\"scroll\"><table><thead><tr><th>policy</th>"
+            "<th>budget</th><th>total</th>";
+        for (const auto& part : known.front()->bytes_by_part) out_ += "<th>" + escaped(part.first) + "</th>";
+        out_ += "</tr></thead><tbody>";
+        for (const row* r : known) {
+            const auto amount = [&](std::uint64_t size) {
+                const auto n = static_cast<double>(size);
+                cell(bytes(n) + ", " + number(100 * n / static_cast<double>(r->raw_cache_bytes), "%.1f %%"));
+            };
+            out_ += "<tr><td>" + escaped(line_of(*r)) + "</td>";
+            cell(budget_of(*r));
+            std::uint64_t total = 0;
+            for (const auto& part : r->bytes_by_part) total += part.second;
+            amount(total);
+            for (const auto& part : r->bytes_by_part) amount(part.second);
+            out_ += "</tr>";
+        }
+        out_ += "</tbody></table></div></details>";
+    }
 
     void phases() {
         std::vector<const row*> timed;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "row.hpp"
 
+#include "memory_report.hpp"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -19,6 +21,36 @@ std::array<double, 2> wilson95(std::size_t right, std::size_t n) {
     return {std::max(0.0, centre - half), std::min(1.0, centre + half)};
 }
 
+namespace {
+
+/// Breaks a line behind commas; what goes on in the next is indented.
+std::string wrapped(const std::string& line, std::size_t width) {
+    std::string out, rest = line;
+    while (rest.size() > width) {
+        const std::size_t comma = rest.rfind(", ", width - 2);
+        if (comma == std::string::npos || comma < 8) break;
+        out += rest.substr(0, comma + 1) + '\n';
+        rest = "    " + rest.substr(comma + 2);
+    }
+    return out + rest;
+}
+
+} // namespace
+
+void print_memory(std::FILE* out, const std::vector<row>& rows) {
+    constexpr std::size_t width = 100;
+    const char* head = "\nMemory by part, and its share of the raw cache (all keys and values as f16):\n";
+    for (const row& r : rows) {
+        if (r.error || r.raw_cache_bytes == 0) continue;
+        std::string line = line_of(r) + ", " + std::to_string(r.attend_tokens) + " attended";
+        if (r.keep_tokens) line += ", " + std::to_string(*r.keep_tokens) + " kept";
+        line += ": " + engine::memory_line({r.bytes_by_part, r.raw_cache_bytes});
+        std::fprintf(out, "%s%s\n", head, wrapped(line, width).c_str());
+        head = "";
+    }
+    std::fflush(out);
+}
+
 std::string to_json(const std::vector<row>& rows) {
     using json = nlohmann::ordered_json;
     const auto value = [](const auto& optional) { return optional ? json(*optional) : json(); };
@@ -34,6 +66,10 @@ std::string to_json(const std::vector<row>& rows) {
         json retained; // null
         if (!r.retained_by_layer.empty())
             retained = {{"kinds", shares(r.retained_by_kind)}, {"layers", shares(r.retained_by_layer)}};
+        json parts, part_shares; // null where it did not run
+        for (const auto& [name, bytes] : r.bytes_by_part) parts[name] = bytes;
+        for (const auto& [name, share] : engine::shares_of({r.bytes_by_part, r.raw_cache_bytes}))
+            part_shares[name] = share;
         json phases = json::object();
         for (const auto& [name, microseconds] : r.phase_us) phases[name] = microseconds;
         all.push_back({{"policy", r.policy},
@@ -56,6 +92,9 @@ std::string to_json(const std::vector<row>& rows) {
                        {"bytes_per_entry", value(r.bytes_per_entry)},
                        {"calibration_bytes", value(r.calibration_bytes)},
                        {"resident_bytes_peak", value(r.resident_bytes_peak)},
+                       {"bytes_by_part", parts},
+                       {"raw_cache_bytes", r.raw_cache_bytes == 0 ? json() : json(r.raw_cache_bytes)},
+                       {"share_by_part", part_shares},
                        {"read_bytes_per_token", value(r.read_bytes_per_token)},
                        {"useful_bytes_per_token", value(r.useful_bytes_per_token)},
                        {"reads_per_token", value(r.reads_per_token)},

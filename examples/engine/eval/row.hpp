@@ -8,6 +8,8 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <cstdio>
 #include <optional>
 #include <string>
 #include <utility>
@@ -41,6 +43,8 @@ struct row {
         bytes_per_entry; ///< of one KV head; headers and whatever else records hold included
     std::optional<double> calibration_bytes;   ///< DRAM of what was fitted to the model: bases, gates
     std::optional<double> resident_bytes_peak; ///< DRAM of the cache, these included
+    std::vector<std::pair<std::string, std::uint64_t>> bytes_by_part; ///< of what it reserved
+    std::uint64_t raw_cache_bytes = 0; ///< what they are measured against: everything as f16
     std::optional<double> read_bytes_per_token;
     std::optional<double> useful_bytes_per_token;
     std::optional<double> reads_per_token;
@@ -77,6 +81,9 @@ struct row {
     if (!r.nll || !r.nll_full) return {};
     return std::exp(*r.nll - *r.nll_full);
 }
+
+/// A line for each row that ran: what the parts of its cache take, and their shares of the raw cache.
+void print_memory(std::FILE* out, const std::vector<row>& rows);
 
 /// A JSON array with one object per row; what is not there is null.
 [[nodiscard]] std::string to_json(const std::vector<row>& rows);

@@ -69,7 +69,61 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
         : base(std::move(m)), config_(std::move(listing)) {}
 
     [[nodiscard, gnu::cold]] static kvtl::result<std::unique_ptr<kv_cache>> open(const cache_options& o) {
-        typename manager::config c;
+        auto prepared = prepare(o);
+        if (!prepared) return prepared.error();
+        typename manager::config& c = prepared->config;
+        if (o.fit) {
+            auto fitting = manager::fitted(c);
+            if (!fitting) return fitting.error();
+            c = *fitting;
+        }
+        auto opened = manager::open(c);
+        if (!opened) return opened.error();
+        auto cache = std::make_unique<preset_cache>(std::move(*opened), list_settings(fields_of(c)));
+        if constexpr (sizer::possible)
+            cache->sizes_ = [codec = c.compressor, shape = o.shape, n = o.max_tokens, file = c.calibration] {
+                return sizer::open(codec, shape, n, file);
+            };
+        return std::unique_ptr<kv_cache>(std::move(cache));
+    }
+
+    /// The smallest memory_bytes that open() accepts without `fit`, by what it is for.
+    [[nodiscard, gnu::cold]] static kvtl::result<memory_use> least(const cache_options& o) {
+        const auto prepared = prepare(o);
+        if (!prepared) return prepared.error();
+        const auto parts = manager::least_parts(prepared->config);
+        if (!parts) return parts.error();
+        return memory_use_of(*parts);
+    }
+
+    [[nodiscard]] kvtl::result<std::unique_ptr<record_sizes>> sizes() const override {
+        return sizes_ ? sizes_() : base::sizes();
+    }
+    [[nodiscard]] cache_stats stats() const override {
+        cache_stats out = base::stats();
+        out.config = config_;
+        return out;
+    }
+    [[nodiscard]] cache_wants wants() const noexcept override { return needs(); }
+    [[nodiscard]] static cache_wants needs() noexcept {
+        cache_wants w = wants_of<Preset>();
+        w.gates = has_gates;
+        w.trained = trained_kinds != 0;
+        w.entry_bases =
+            trained_kinds == 0 && kvtl::detail::calibrated_kinds<typename Preset::compressor>() != 0;
+        return w;
+    }
+
+  private:
+    /// A config, and what it refers to.
+    struct prepared_config {
+        typename manager::config config;
+        std::vector<std::byte> gates; ///< open() copies them
+    };
+
+    [[nodiscard, gnu::cold]] static kvtl::result<prepared_config> prepare(const cache_options& o) {
+        prepared_config prepared;
+        typename manager::config& c = prepared.config;
         c.shape = o.shape;
         c.attention = o.attention;
         c.max_tokens = o.max_tokens;
@@ -116,7 +170,6 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
                 return kvtl::error(kvtl::errc::unsupported,
                                    "--calibration: policy " + o.policy +
                                        " needs a file of bases (kvtl-calibrate writes one)");
-        std::vector<std::byte> gates;
         if constexpr (has_gates) {
             if (o.gates.empty())
                 return kvtl::error(kvtl::errc::unsupported,
@@ -126,44 +179,13 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
                                        "those of locret)");
             auto read = read_gates(o.gates);
             if (!read) return read.error();
-            gates = std::move(*read);
-            c.retention.weights = gates; // open() copies them
+            prepared.gates = std::move(*read);
+            c.retention.weights = prepared.gates; // moved with it: a vector's bytes stay where they are
         }
         c.supplied = o.supplied;
-        if (o.fit) {
-            auto fitting = manager::fitted(c);
-            if (!fitting) return fitting.error();
-            c = *fitting;
-        }
-        auto opened = manager::open(c);
-        if (!opened) return opened.error();
-        auto cache = std::make_unique<preset_cache>(std::move(*opened), list_settings(fields_of(c)));
-        if constexpr (sizer::possible)
-            cache->sizes_ = [codec = c.compressor, shape = o.shape, n = o.max_tokens, file = c.calibration] {
-                return sizer::open(codec, shape, n, file);
-            };
-        return std::unique_ptr<kv_cache>(std::move(cache));
+        return prepared;
     }
 
-    [[nodiscard]] kvtl::result<std::unique_ptr<record_sizes>> sizes() const override {
-        return sizes_ ? sizes_() : base::sizes();
-    }
-    [[nodiscard]] cache_stats stats() const override {
-        cache_stats out = base::stats();
-        out.config = config_;
-        return out;
-    }
-    [[nodiscard]] cache_wants wants() const noexcept override { return needs(); }
-    [[nodiscard]] static cache_wants needs() noexcept {
-        cache_wants w = wants_of<Preset>();
-        w.gates = has_gates;
-        w.trained = trained_kinds != 0;
-        w.entry_bases =
-            trained_kinds == 0 && kvtl::detail::calibrated_kinds<typename Preset::compressor>() != 0;
-        return w;
-    }
-
-  private:
     /// Of the calibration kinds that the codec reads, those that only training makes.
     static constexpr std::uint32_t trained_kinds = [] {
         using enum kvtl::calibration_kind;

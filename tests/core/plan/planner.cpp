@@ -76,3 +76,32 @@ TEST_CASE("tables of sequences that are divided among shards do not grow with th
     };
     CHECK(metadata(8) < metadata(1) + metadata(1) / 10);
 }
+
+TEST_CASE("a bound that is too small: the knob that is named leads where the error says") {
+    using planner = kvtl::planner<kvtl::presets::snapkv_group, any_model>;
+    kvtl::cache_config<kvtl::presets::snapkv_group> c;
+    c.shape = {28, 12, 2, 128};
+    c.max_tokens = 8192;
+    c.attend_tokens = 256;
+    c.memory_bytes = 1 << 20;
+    const auto g = *any_model::from(c.shape);
+    const auto answer = planner::plan(c, g, 4096);
+    REQUIRE_FALSE(answer.ok());
+    const std::string& text = answer.error().message;
+    CAPTURE(text);
+    const std::string phrase = "what would help most: keep_tokens 128 instead of 256 (needs ";
+    const std::size_t at = text.find(phrase);
+    REQUIRE(at != std::string::npos);
+    auto fewer = c;
+    fewer.keep_tokens = 128;
+    CHECK(std::stoull(text.substr(at + phrase.size())) == planner::least(fewer, g, 4096)->least_bytes);
+    const auto least = planner::least(c, g, 4096);
+    REQUIRE(least.ok());
+    CHECK(text.find("needs at least " + std::to_string(least->least_bytes)) != std::string::npos);
+    CHECK(least->parts.total() == least->least_bytes);
+    CHECK(least->parts.raw_cache == std::size_t{8192} * 28 * 2 * 128 * 4);
+    c.memory_bytes = least->least_bytes;
+    CHECK(planner::plan(c, g, 4096).ok());
+    --c.memory_bytes;
+    CHECK_FALSE(planner::plan(c, g, 4096).ok());
+}

@@ -10,12 +10,14 @@
 #include <kvtl/statistics.hpp>
 #include <kvtl/status.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace kvtl { inline namespace v0 {
 
@@ -107,6 +109,26 @@ struct config_numbers {
     return {};
 }
 
+/// Lanes and bytes that every index and every product of sizes can hold, whatever the policies make of them.
+[[nodiscard, gnu::cold]] inline status check_extents(std::size_t max_tokens, std::size_t max_sequences,
+                                                     const shape& s) noexcept {
+    constexpr double most_lanes = 1U << 28, most_bytes = 1e18;
+    const double lanes = static_cast<double>(max_sequences) * s.layers * s.kv_heads;
+    if (lanes > most_lanes)
+        return status::failure(
+            errc::invalid_argument,
+            "max_sequences is %zu with %u layers of %u KV heads, together %.0f; valid: what "
+            "makes up to %.0f",
+            max_sequences, s.layers, s.kv_heads, lanes, most_lanes);
+    if (lanes * s.head_dim * 4 * static_cast<double>(max_tokens) > most_bytes)
+        return status::failure(
+            errc::invalid_argument,
+            "max_tokens is %zu with max_sequences %zu and this shape, which is %.3g bytes of "
+            "keys and values; valid: up to 10^18",
+            max_tokens, max_sequences, lanes * s.head_dim * 4 * static_cast<double>(max_tokens));
+    return {};
+}
+
 template <class Config> [[nodiscard]] status check_config(const Config& c, const config_limits& p) noexcept {
     if (status s = check_attention(c.attention); !s) return s;
     return check_numbers({c.max_tokens, c.max_sequences, c.memory_bytes, c.attend_tokens, c.keep_tokens,
@@ -126,25 +148,33 @@ struct memory_notes {
     std::string last;
 };
 
+[[nodiscard, gnu::cold]] inline std::pair<std::string_view, std::size_t>
+largest_part(const memory_parts& m) noexcept {
+    std::pair<std::string_view, std::size_t> largest;
+    m.each([&](std::string_view name, std::size_t bytes) {
+        if (bytes > largest.second) largest = {name, bytes};
+    });
+    return largest;
+}
+
+/// A line per part; the last one names the largest part and what best_knobs::text() says.
 [[nodiscard, gnu::cold]] inline error bound_too_small(std::string_view preset, std::size_t memory_bytes,
                                                       std::size_t least, const memory_parts& m,
-                                                      const memory_notes& notes) {
+                                                      const memory_notes& notes, const std::string& knobs) {
     std::string text = "memory_bytes is " + std::to_string(memory_bytes) + "; preset " + std::string(preset) +
                        " needs at least " + std::to_string(least) + " with " + notes.with + ":";
-    const auto line = [&text](const char* name, std::size_t bytes, const char* note) {
-        char row[200];
-        std::snprintf(row, sizeof row, "\n  %-11s %12zu bytes%s", name, bytes, note);
+    m.each([&](std::string_view name, std::size_t bytes) {
+        char row[80];
+        std::snprintf(row, sizeof row, "\n  %-11s %12zu bytes", name.data(), bytes);
         text += row;
-    };
-    line("index", m.index, "");
-    line("metadata", m.metadata, "");
-    line("window", m.window, " (sinks included)");
-    line("buffers", m.buffers, "");
-    line("tails", m.tails, "");
-    line("scratch", m.scratch, "");
-    line("frames", m.frames, notes.frames);
-    line("calibration", m.calibration, "");
-    return {errc::bound_too_small, text + notes.last};
+        if (name == "window") text += " (sinks included)";
+        if (name == "frames") text += notes.frames;
+    });
+    const auto [part, bytes] = largest_part(m);
+    char share[80];
+    std::snprintf(share, sizeof share, "\n  largest: %s, %.0f %% of it; ", part.data(),
+                  100.0 * static_cast<double>(bytes) / static_cast<double>(std::max<std::size_t>(1, least)));
+    return {errc::bound_too_small, text + notes.last + share + knobs};
 }
 
 }} // namespace kvtl::v0

@@ -11,6 +11,7 @@
 #include <kvtl/core/plan/cache_plan.hpp>
 #include <kvtl/core/plan/cache_types.hpp>
 #include <kvtl/core/plan/config_checks.hpp>
+#include <kvtl/core/plan/knobs.hpp>
 #include <kvtl/core/plan/size_rows.hpp>
 #include <kvtl/core/plan/size_units.hpp>
 #include <kvtl/core/plan/sliding_plan.hpp>
@@ -21,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <type_traits>
 
 namespace kvtl { inline namespace v0 {
@@ -52,8 +54,19 @@ template <class Preset, class Geometry> class planner {
         [[nodiscard]] std::size_t bytes() const noexcept { return fixed_bytes + row_bytes() + frame_bytes(); }
     };
 
+    /// As much as memory_bytes allows.
     [[nodiscard, gnu::cold]] static result<answer>
     plan(const config& c, const Geometry& g, std::uint32_t device_page, std::size_t calibration_bytes = 0) {
+        auto a = least(c, g, device_page, calibration_bytes);
+        if (!a) return a.error();
+        if (a->least_bytes > c.memory_bytes) return too_small(c, g, *a, device_page, calibration_bytes);
+        grow(c, *a);
+        return a;
+    }
+
+    /// With the least memory: what memory_bytes is does not matter, as long as it is not 0.
+    [[nodiscard, gnu::cold]] static result<answer>
+    least(const config& c, const Geometry& g, std::uint32_t device_page, std::size_t calibration_bytes = 0) {
         if (status s = check(c, g); !s) return s;
         answer a;
         a.calibration_bytes = (calibration_bytes + 63) / 64 * 64;
@@ -119,7 +132,10 @@ template <class Preset, class Geometry> class planner {
             if constexpr (types::drops) p.moving_rows = rows_that_move(a.rows.plan);
             if (status s = unit_sizes<types>::settle(c, g, p, a.page_bytes); !s) return s;
         }
-        return fit(c, a);
+        std::uint32_t blocks = 0;
+        if constexpr (types::drops) blocks = a.rows.least_blocks;
+        a.least_bytes = measure(c, a, blocks, p.least_frames);
+        return a;
     }
 
   private:
@@ -143,6 +159,7 @@ template <class Preset, class Geometry> class planner {
                                    .by_entry = types::retrieves && types::layout::by_entry,
                                    .window_tokens = Preset::window_tokens};
         if (status s = check_config(c, limits); !s) return s;
+        if (status s = check_extents(c.max_tokens, c.max_sequences, g.extents()); !s) return s;
         if constexpr (types::retrieves) return types::clusterer_state::check(c.clusterer);
         return {};
     }
@@ -166,6 +183,9 @@ template <class Preset, class Geometry> class planner {
         std::size_t lent = m.tails + m.frames;
         a.fixed_bytes = whole_pages(m.total() - lent) + (types::retrieves ? 4096 : 0);
         m.metadata += a.bytes() - m.total();
+        const model_extents& model = a.plan.model;
+        m.raw_cache = c.max_tokens * c.max_sequences * (model.layers + a.sliding.layers.size()) *
+                      model.kv_heads * model.dim * 4;
         static_cast<void>(c), static_cast<void>(blocks), static_cast<void>(frames);
         return a.bytes();
     }
@@ -190,12 +210,10 @@ template <class Preset, class Geometry> class planner {
     }
 
     /// As many blocks and frames as the bound allows.
-    [[gnu::cold]] static result<answer> fit(const config& c, answer& a) {
+    [[gnu::cold]] static void grow(const config& c, answer& a) {
         std::uint32_t blocks = 0, most_blocks = 0;
         if constexpr (types::drops) blocks = a.rows.least_blocks, most_blocks = a.rows.most_blocks;
         std::uint32_t frames = a.plan.least_frames;
-        a.least_bytes = measure(c, a, blocks, frames);
-        if (a.least_bytes > c.memory_bytes) return too_small(c, a);
         const std::size_t for_rows =
             types::retrieves ? std::max(a.least_bytes, c.memory_bytes / 2) : c.memory_bytes;
         blocks = largest(blocks, most_blocks,
@@ -205,7 +223,6 @@ template <class Preset, class Geometry> class planner {
             frames = largest(frames, static_cast<std::uint32_t>(std::min<std::size_t>(most_frames, 1U << 30)),
                              [&](std::uint32_t n) { return measure(c, a, blocks, n) <= c.memory_bytes; });
         static_cast<void>(measure(c, a, blocks, frames));
-        return a;
     }
     /// The largest number from `low`, which fits, to `high` that does.
     template <class Fits>
@@ -220,7 +237,8 @@ template <class Preset, class Geometry> class planner {
         return low;
     }
 
-    [[gnu::cold]] static error too_small(const config& c, const answer& a) {
+    [[gnu::cold]] static error too_small(const config& c, const Geometry& g, const answer& a,
+                                         std::uint32_t device_page, std::size_t calibration_bytes) {
         memory_notes notes;
         notes.with = types::drops ? "this shape, max_tokens, keep_tokens and prefill_tokens"
                                   : "this shape and max_tokens";
@@ -233,7 +251,45 @@ template <class Preset, class Geometry> class planner {
                 notes.last = "\n  prefill_tokens is " + std::to_string(a.rows.plan.prefill_tokens) +
                              " and max_tokens " + std::to_string(c.max_tokens) +
                              ": frames hold the difference for decode in every head";
-        return bound_too_small(preset_name<Preset>(), c.memory_bytes, a.bytes(), a.parts, notes);
+        best_knobs best(a.least_bytes);
+        for (std::uint8_t k = 0; k <= static_cast<std::uint8_t>(knob::size); ++k) {
+            config other = c;
+            const std::string change = turn_one(other, static_cast<knob>(k), a);
+            if (change.empty()) continue;
+            // Bases of a smaller rank would be smaller too: what is said is enough.
+            if (const auto planned = least(other, g, device_page, calibration_bytes); planned)
+                best.tried(static_cast<knob>(k), change, planned->least_bytes);
+        }
+        return bound_too_small(preset_name<Preset>(), c.memory_bytes, a.bytes(), a.parts, notes, best.text());
+    }
+
+    /// Turns one knob of a config whose plan is `a`. Returns what has changed, or nothing.
+    [[nodiscard, gnu::cold]] static std::string turn_one(config& c, knob k, const answer& a) {
+        if (k == knob::size) return turn_size(c);
+        knob_numbers n{c.max_tokens,    c.max_sequences, c.prefill_tokens, c.keep_tokens, c.attend_tokens,
+                       c.window_tokens, c.sink_tokens,   c.tail_frames,    c.shards};
+        if constexpr (requires { c.clusterer.buffer_entries; })
+            n.buffer_entries = &c.clusterer.buffer_entries;
+        if constexpr (types::drops) n.planned_keep = row_sizes<types>::keep_tokens(c);
+        n.planned_tails = a.plan.tail_frames;
+        n.chooses = types::retrieves && !types::selector::takes_everything;
+        return turn(k, n);
+    }
+    [[nodiscard, gnu::cold]] static std::string turn_size(config& c) {
+        const auto listed = [&c] {
+            knob_listing all;
+            all.add("clusterer", c.clusterer);
+            all.add("index", c.index);
+            all.add("compressor", c.compressor);
+            return all;
+        };
+        const knob_listing before = listed();
+        if constexpr (requires { Preset::shrink(c); }) {
+            if (!Preset::shrink(c)) return {};
+        } else if constexpr (requires { c.clusterer.tokens_per_cluster; }) {
+            c.clusterer.tokens_per_cluster *= 2;
+        }
+        return listed().instead_of(before);
     }
 };
 
