@@ -173,9 +173,11 @@ TEST_CASE("decoded entries wait until a batch is full and become units together"
             double mean = 0;
             for (const std::uint32_t t : lane.units[u])
                 mean += static_cast<double>(data.key(0, t, 0)[d]) / static_cast<double>(lane.units[u].size());
-            worst = std::max(worst, std::fabs(mean - static_cast<double>(kept[d])));
+            double step = 0;
+            for (const float x : kept) step = std::max(step, std::fabs(static_cast<double>(x)) / 127);
+            worst = std::max(worst, std::fabs(mean - static_cast<double>(kept[d])) / step);
         }
-    CHECK(worst < 1e-5);
+    CHECK(worst < 0.51); // rounded once
 }
 
 TEST_CASE("no more entries wait than a quarter of what may be attended, or the smallest batch") {

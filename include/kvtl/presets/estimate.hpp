@@ -35,8 +35,7 @@
 //   threshold_scale 0.8                       .083 / .056 / .042 / .019
 //   the best entries by true attention        .135 / .102 / .084 / .045
 //
-// Index: 4 D (mean key, f32) + 2 D (mean value, f16) bytes per unit; here 15 % of the raw cache, with 8
-// tokens per cluster 24 %.
+// Index: 2 D + 8 bytes per unit (mean key and mean value, each as codes with a scale).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -54,16 +53,18 @@ struct early_variance_split : variance_split {
         float threshold_scale = variance_split::config{}.threshold_scale;
         std::uint32_t buffer_entries = 4;
         std::uint32_t found_entries = 128;
+        std::uint32_t segment = variance_split::config{}.segment;
         std::uint64_t seed = variance_split::config{}.seed;
         template <class Visit> void fields(Visit&& visit) {
             visit("tokens_per_cluster", tokens_per_cluster);
             visit("threshold_scale", threshold_scale);
             visit("buffer_entries", buffer_entries);
             visit("found_entries", found_entries);
+            visit("segment", segment);
             visit("seed", seed);
         }
         [[nodiscard]] operator variance_split::config() const noexcept {
-            return {tokens_per_cluster, threshold_scale, buffer_entries, found_entries, seed};
+            return {tokens_per_cluster, threshold_scale, buffer_entries, found_entries, segment, seed};
         }
     };
     template <class Geometry> class state : public variance_split::state<Geometry> {

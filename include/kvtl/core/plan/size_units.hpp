@@ -125,11 +125,12 @@ template <class Types> class unit_sizes {
             const std::uint32_t working =
                 2 * p.unit_pages + rows / format.rows + 6 +
                 (types::layout::by_entry ? 2 * std::min(p.max_entries, s.max_tokens) : 0);
+            using builder = prompt_builder<types>;
+            const std::uint32_t page_rows =
+                builder::page_rows(format, types::plain_format_of(p.device_page, s));
             const std::size_t arena =
-                prompt_builder<types>::arena_bytes(p.model, s,
-                                                   prompt_builder<types>::least_segment(
-                                                       cluster, s.spare + s.buffer, s.max_tokens),
-                                                   p.unit_pages, cluster, format.page_bytes);
+                builder::arena_bytes(p.model, s, builder::least_segment(cluster, s, page_rows), p.unit_pages,
+                                     cluster, format.page_bytes);
             p.least_frames =
                 std::max(p.tail_frames + working,
                          static_cast<std::uint32_t>((arena + format.page_bytes - 1) / format.page_bytes));

@@ -60,13 +60,13 @@ template <class Types> class prompt_builder {
         return c.used() +
                (std::size_t{least_staging(unit_pages, cluster.sequential_entries())} + 1) * page_bytes;
     }
-    /// Rows of the smallest segment, for lanes of up to `max_tokens`, and of one that nothing limits but the clusterer.
+    /// Rows of the smallest segment, and of one that nothing limits but the clusterer. A page of either format fits.
     [[nodiscard]] static std::uint32_t least_segment(const typename Types::clusterer_state& cluster,
-                                                     std::uint32_t spare, std::uint32_t max_tokens) noexcept {
-        if constexpr (detail::codec_fits_lanes<typename Types::compressor>()) return whole(max_tokens);
-        if constexpr (clusterer::founds)
-            return std::min(whole(max_tokens), whole(cluster.least_segment() + spare + unfounded_rows));
-        return std::min(whole(max_tokens), whole(cluster.sequential_entries()));
+                                                     const lane_sizes& s, std::uint32_t page_rows) noexcept {
+        if constexpr (detail::codec_fits_lanes<typename Types::compressor>()) return whole(s.max_tokens);
+        std::uint32_t rows = cluster.sequential_entries();
+        if constexpr (clusterer::founds) rows = cluster.least_segment() + s.spare + s.buffer + unfounded_rows;
+        return whole(std::max(std::min(rows, s.max_tokens), page_rows));
     }
     [[nodiscard]] static std::uint32_t most_segment(const typename Types::clusterer_state& cluster,
                                                     std::uint32_t max_tokens) noexcept {
@@ -76,13 +76,17 @@ template <class Types> class prompt_builder {
         return std::min(whole(max_tokens), std::max(whole(cluster.sequential_entries()), some));
     }
 
+    [[nodiscard]] static std::uint32_t page_rows(const page_format& records, const page_format& plain) noexcept {
+        return std::max(records.rows, plain.rows);
+    }
+
     /// Takes over the pool's memory for lanes of up to `rows` rows. Fails when tails cannot be written.
     [[nodiscard]] status begin(pool& frames, std::uint32_t rows) noexcept {
         if (status s = store_->vacate(frames); !s) return s;
         frames_ = &frames;
-        const std::uint32_t page = store_->format().page_bytes, max_tokens = p_.sizes.max_tokens;
-        const std::uint32_t least = least_segment(*p_.cluster, p_.sizes.spare + p_.sizes.buffer, max_tokens);
-        segment_ = std::max(least, std::min(most_segment(*p_.cluster, max_tokens), whole(rows)));
+        const std::uint32_t page = store_->format().page_bytes;
+        const std::uint32_t least = least_segment(*p_.cluster, p_.sizes, page_rows(store_->format(), store_->plain_format()));
+        segment_ = std::max(least, std::min(most_segment(*p_.cluster, p_.sizes.max_tokens), whole(rows)));
         const auto fits = [&] {
             return arena_bytes(p_.model, p_.sizes, segment_, p_.unit_pages, *p_.cluster, page) <=
                    frames.memory().size();
@@ -184,7 +188,10 @@ template <class Types> class prompt_builder {
         page_writer out(*this);
         for (std::uint32_t i = from / format.rows; i < format.pages_for(to); ++i) {
             const std::uint32_t first = i * format.rows, rows = std::min(format.rows, to - first);
-            if (status s = hold(first, first + rows, to, source); !s) return s;
+            if (!held_.has(first, first + rows)) { // the rows come through the pages that carry writes
+                if (status s = out.finish(); !s) return s;
+                if (status s = hold(first, first + rows, to, source); !s) return s;
+            }
             std::byte* page = out.next();
             std::memcpy(format.key(page, 0), row_k(held_.at(first)), rows * row_bytes());
             std::memcpy(format.value(page, 0), row_v(held_.at(first)), rows * row_bytes());
@@ -206,16 +213,18 @@ template <class Types> class prompt_builder {
         if (!store_->extend_stream(l, base + format.pages_for(count) - 1)) return no_storage();
         if (status space = store_->ensure_space(0); !space) return space;
         page_writer out(*this);
+        bool encoded = false;
         for (std::uint32_t i = 0, e = 0; e < count; ++i) {
+            const std::uint32_t end = std::min(e + format.rows, count);
+            if (!encoded || !held_.has(e, end)) {
+                if (status done = out.finish(); !done) return done;
+                if (status done = hold(e, end, count, source); !done) return done;
+                encode_held(lane_id);
+                encoded = true;
+            }
             std::byte* page = out.next();
             std::uint32_t row = 0;
-            for (; row < format.rows && e < count; ++row, ++e) {
-                if (!held_.has(e, e + 1)) {
-                    if (status done = hold(e, e + 1, count, source); !done) return done;
-                    encode_held(lane_id);
-                }
-                format.put(page, row, x_.rows.record(held_.at(e)));
-            }
+            for (; e < end; ++row, ++e) format.put(page, row, x_.rows.record(held_.at(e)));
             format.pad(page, row);
             if (status done = out.put(store_->stream_page(l, base + i)); !done) return done;
         }
@@ -314,6 +323,7 @@ template <class Types> class prompt_builder {
         }
         l.state().units = 0;
         l.state().founded = false;
+        l.clusterer() = {};
         l.forget_fit();
     }
 
