@@ -29,7 +29,7 @@ template <class Types> class prompt_builder {
         256; ///< more pages in the air do not make the device faster
 
     /// Rows that a lane may receive at once while it is not clustered.
-    static constexpr std::uint32_t unfounded_rows = 64;
+    static constexpr std::uint32_t unfounded_rows = 16;
 
     /// Pages on their way to or from storage at once, at least: a sequential unit must fit.
     [[nodiscard]] static std::uint32_t least_staging(std::uint32_t unit_pages,
@@ -56,9 +56,9 @@ template <class Types> class prompt_builder {
                                                  const typename Types::clusterer_state& cluster,
                                                  std::uint32_t page_bytes) noexcept {
         carver c;
-        arena::take(c, m, s, rows, cluster);
-        return c.used() +
-               (std::size_t{least_staging(unit_pages, cluster.sequential_entries())} + 1) * page_bytes;
+        const arena a = arena::take(c, m, s, rows, cluster);
+        const std::size_t pages = std::size_t{least_staging(unit_pages, cluster.sequential_entries())} + 1;
+        return std::max(c.used(), a.work_begins + pages * page_bytes);
     }
     /// Rows of the smallest segment, and of one that nothing limits but the clusterer. A page of either format fits.
     [[nodiscard]] static std::uint32_t least_segment(const typename Types::clusterer_state& cluster,
@@ -94,9 +94,9 @@ template <class Types> class prompt_builder {
         while (segment_ > least && !fits()) segment_ = std::max(least, whole(segment_ / 2));
         carver c(frames.memory());
         x_ = arena::take(c, p_.model, p_.sizes, segment_, *p_.cluster);
-        first_page_ = static_cast<std::uint32_t>((c.used() + page - 1) / page);
+        first_page_ = static_cast<std::uint32_t>((x_.work_begins + page - 1) / page);
         pages_ = std::min(frames.size() - first_page_, staging_limit);
-        frames.note_used(first_page_ + pages_);
+        frames.note_used(std::max(first_page_ + pages_, static_cast<std::uint32_t>((c.used() + page - 1) / page)));
         held_ = {};
         return {};
     }

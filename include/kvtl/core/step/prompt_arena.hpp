@@ -30,10 +30,11 @@ template <class Types> struct prompt_arena {
     std::span<unit_extent> old_extent;
     std::span<std::uint32_t> pages; ///< (units) ragged records
     std::span<std::byte> cluster;   ///< the clusterer's scratch; before it, the codec's that fits the lane
+    std::size_t work_begins = 0;    ///< bytes before these
     std::span<std::uint32_t> chain, strength;
     std::span<chosen_unit> chosen;
     std::span<std::byte> pairs;
-    std::span<float> causal;             ///< before all of these: of attention
+    std::span<float> causal;             ///< before these: of attention
     std::span<float> seen_max, seen_sum; ///< (lane heads, rows, G) what queries have seen so far
     std::span<float> log_weight;       ///< (rows) where entries have them
     std::span<std::uint32_t> position; ///< (rows) where they are not the rows' numbers
@@ -54,10 +55,6 @@ template <class Types> struct prompt_arena {
         a.old_unit = c.take<unit_record>(units);
         a.old_extent = c.take<unit_extent>(Types::compressor::ragged ? units : 0);
         a.pages = c.take<std::uint32_t>(Types::compressor::ragged ? units : 0);
-        const std::size_t causal = simd::causal_scratch_floats(m.dim);
-        a.cluster = c.take<std::byte>(
-            std::max({cluster.scratch_bytes(rows, s.width), s.codec_fit, causal * sizeof(float)}));
-        if (!a.cluster.empty()) a.causal = {reinterpret_cast<float*>(a.cluster.data()), causal};
         a.chain = c.take<std::uint32_t>(units);
         a.strength = c.take<std::uint32_t>(units);
         if constexpr (Types::layout::wants_correlation) {
@@ -66,6 +63,12 @@ template <class Types> struct prompt_arena {
             co_retrieval(inner, probe_queries, units);
             a.pairs = c.take<std::byte>(inner.used());
         }
+        // Last, because pages on their way to or from storage lie there too.
+        const std::size_t causal = simd::causal_scratch_floats(m.dim);
+        a.work_begins = c.used();
+        a.cluster = c.take<std::byte>(
+            std::max({cluster.scratch_bytes(rows, s.width), s.codec_fit, causal * sizeof(float)}));
+        if (!a.cluster.empty()) a.causal = {reinterpret_cast<float*>(a.cluster.data()), causal};
         return a;
     }
 };
