@@ -154,3 +154,27 @@ TEST_CASE("queries that slide, capped logits, logits without a value") {
         CHECK(std::memcmp(whole.data(), out.data(), out.size() * sizeof(float)) == 0);
     }
 }
+
+TEST_CASE_TEMPLATE("keys may come in stretches, and no bit depends on it", E, float, kvtl::f16) {
+    const std::vector<float> sinks{0.5F, -3.0F, 2.0F};
+    for (const std::size_t first : {0U, 5U, 200U}) {
+        const prompt<E> p(330, 3, 40, 13 + first);
+        const std::size_t queries = 330 - first, stride = 3 * 40 + 1;
+        std::vector<float> scratch(simd::causal_scratch_floats(40), std::numeric_limits<float>::quiet_NaN());
+        std::vector<float> whole(queries * stride, 9.0F);
+        const float* q = p.q.memory.data() + first * p.q.stride;
+        const kvtl::logit_rule rule{0.3F, 2.0F};
+        simd::attend_causal(q, p.q.stride, 3, rule, queries, p.k.view(), p.v.view(), first, whole.data(), stride,
+                            scratch, simd::no_reach, sinks.data());
+        for (const std::size_t step : {64U, 192U}) {
+            std::vector<float> out(whole.size(), 9.0F), max(queries * 3, NAN), sum(queries * 3, NAN);
+            for (std::size_t begin = 0; begin < 330; begin += step) {
+                const std::size_t n = std::min(step, 330 - begin);
+                simd::attend_causal(q, p.q.stride, 3, rule, queries, p.k.view().slice(begin, n),
+                                    p.v.view().slice(begin, n), first, out.data(), stride, scratch, simd::no_reach,
+                                    sinks.data(), {begin, begin + n, max.data(), sum.data()});
+            }
+            CHECK(std::memcmp(out.data(), whole.data(), out.size() * sizeof(float)) == 0);
+        }
+    }
+}

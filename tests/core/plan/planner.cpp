@@ -2,7 +2,9 @@
 // never a plan whose sizes wrapped around.
 // SPDX-License-Identifier: MIT
 #include <kvtl/core/plan/planner.hpp>
+#include <kvtl/manager.hpp>
 #include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/estimate.hpp>
 #include <kvtl/presets/snapkv.hpp>
 #include <kvtl/presets/token_topk.hpp>
 
@@ -104,4 +106,39 @@ TEST_CASE("a bound that is too small: the knob that is named leads where the err
     CHECK(planner::plan(c, g, 4096).ok());
     --c.memory_bytes;
     CHECK_FALSE(planner::plan(c, g, 4096).ok());
+}
+
+namespace {
+/// Index, unit tables, checksums and page tables of 32K tokens in percent of the raw entries.
+template <class Preset> double percent_of_raw(std::uint32_t mean_bits) {
+    using cache_type = kvtl::kv_manager<Preset, any_model>;
+    typename cache_type::config c;
+    c.shape = {16, 32, 8, 64};
+    c.max_tokens = 32768;
+    c.attend_tokens = 512;
+    c.mean_bits = mean_bits;
+    const auto parts = cache_type::least_parts(c);
+    REQUIRE(parts.ok());
+    return 100.0 * static_cast<double>(parts->index + parts->metadata) / (32768.0 * 16 * 8 * 64 * 4);
+}
+} // namespace
+
+TEST_CASE("what is known of units takes a small share of them, at the limit of live clusters") {
+    CHECK(percent_of_raw<kvtl::presets::dynakv>(8) < 6.0);
+    CHECK(percent_of_raw<kvtl::presets::dynakv_estimate>(8) < 10.0);
+    CHECK(percent_of_raw<kvtl::presets::dynakv>(32) > 14.0); // the numbers above come from somewhere
+}
+
+TEST_CASE("a thirteenth and a thirty-fourth of the raw entries are enough to open with") {
+    using cache_type = kvtl::kv_manager<kvtl::presets::dynakv, any_model>;
+    for (const std::size_t tokens : {16384U, 32768U}) {
+        cache_type::config c;
+        c.shape = {16, 32, 8, 64};
+        c.max_tokens = tokens;
+        c.attend_tokens = 512;
+        const std::size_t raw = tokens * 16 * 8 * 64 * 4;
+        CHECK(*cache_type::least_memory(c) < raw / 13);
+        c.clusterer.tokens_per_cluster = 64;
+        CHECK(*cache_type::least_memory(c) < raw / 34);
+    }
 }
