@@ -5,7 +5,7 @@
 //
 // The same score as `centroid`'s, for units whose means no clusterer maintains, and at half the bytes.
 //
-// Bytes:  per unit and KV head 2 D (f16); per lane one sum of 4 D per head.
+// Bytes:  per unit and KV head 2 D (f16); one sum of 4 D per unfinished page and head.
 // Cost:   score() reads every mean once for all queries of its KV head; absorb O(D).
 // SPDX-License-Identifier: MIT
 #pragma once

@@ -44,8 +44,7 @@ struct dynakv : full {
     using io = default_file;
 
     /// Larger clusters, half as many centroids each time, up to 128 tokens and as long as a lane that is
-    /// just clustered has two of the largest. (Centroids are the clusterer's means, float32: there is no
-    /// smaller form to try first.)
+    /// just clustered has two of the largest. (Centroids are as small as they get before: config.mean_bits.)
     template <class Config>
     requires requires(Config& c) { c.clusterer.tokens_per_cluster, c.clusterer.found_entries; }
     static bool shrink(Config& c) noexcept {
