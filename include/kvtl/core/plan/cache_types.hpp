@@ -105,6 +105,8 @@ template <class Preset, class Geometry> struct cache_types : retention_types<Pre
     using remainder_state = typename remainder::template state<Geometry>;
     using layout = typename Preset::layout;
     using layout_state = typename layout::template state<Geometry>;
+    /// Frames have memory while their layer computes or is about to (core/store/layer_arenas.hpp).
+    static constexpr bool virtualised = virtualises<typename Preset::schedule>;
     using io = typename Preset::io;
     using device = typename io::device;
     using queue = std::remove_reference_t<decltype(std::declval<device&>().queue(0U))>;

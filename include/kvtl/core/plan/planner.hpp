@@ -47,7 +47,7 @@ template <class Preset, class Geometry> class planner {
             return 0;
         }
         [[nodiscard]] std::size_t frame_bytes() const noexcept {
-            return std::size_t{plan.division.shards} * plan.pools * plan.frames * page_bytes;
+            return std::size_t{plan.division.shards} * plan.memory_frames() * page_bytes;
         }
         [[nodiscard]] std::size_t bytes() const noexcept { return fixed_bytes + row_bytes() + frame_bytes(); }
     };

@@ -62,7 +62,8 @@ template <class Types> class prompt_builder {
         x_ = arena::take(c, p_.model, p_.sizes, rows, *p_.cluster);
         const std::uint32_t page = store_->format().page_bytes;
         first_page_ = static_cast<std::uint32_t>((c.used() + page - 1) / page);
-        pages_ = std::min(frames.size() - first_page_, staging_limit);
+        const auto all = static_cast<std::uint32_t>(frames.memory().size() / page);
+        pages_ = std::min(all - first_page_, staging_limit);
         frames.note_used(first_page_ + pages_);
         return {};
     }

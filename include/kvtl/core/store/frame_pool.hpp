@@ -61,7 +61,8 @@ template <class Replacement> class frame_pool {
     frame_pool(const typename Replacement::config_type& config, std::span<std::byte> frames,
                std::uint32_t page_bytes, std::uint32_t unit_pages, std::uint32_t tail_quota,
                carver& metadata) noexcept
-        : memory_(frames.data()), page_bytes_(page_bytes),
+        : memory_(frames.data()), memory_bytes_(frames.size() / page_bytes * page_bytes),
+          page_bytes_(page_bytes),
           count_(static_cast<std::uint32_t>(frames.size() / page_bytes)), tail_quota_(tail_quota) {
         const auto t = take(metadata, count_, unit_pages);
         frame_ = t.frames;
@@ -80,8 +81,12 @@ template <class Replacement> class frame_pool {
     [[nodiscard]] const frame_record& operator[](std::uint32_t i) const noexcept { return frame_[i]; }
     [[nodiscard]] std::uint32_t size() const noexcept { return count_; }
     [[nodiscard]] std::uint32_t frame_bytes() const noexcept { return page_bytes_; }
-    [[nodiscard]] std::span<std::byte> memory() const noexcept {
-        return {memory_, std::size_t{count_} * page_bytes_};
+    /// Of the frames; what is lent with bind() may go on behind them.
+    [[nodiscard]] std::span<std::byte> memory() const noexcept { return {memory_, memory_bytes_}; }
+    /// From now on the frames' bytes lie here (layer_arenas.hpp). What they held before does not come along.
+    void bind(std::span<std::byte> memory) noexcept {
+        memory_ = memory.data();
+        memory_bytes_ = memory.size();
     }
     [[nodiscard]] typename Replacement::state_type& replacement() noexcept { return replacement_; }
     [[nodiscard]] std::uint32_t free() const noexcept { return free_count_; }
@@ -285,6 +290,7 @@ template <class Replacement> class frame_pool {
     }
 
     std::byte* memory_ = nullptr;
+    std::size_t memory_bytes_ = 0;
     std::uint32_t page_bytes_ = 0;
     std::uint32_t count_ = 0;
     std::uint32_t longest_run_ = 0;

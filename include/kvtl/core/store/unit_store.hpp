@@ -233,12 +233,16 @@ template <class Types> class unit_store : public page_store<Types> {
         while (!frames.tails().empty()) write_tail(frames, frames.tails().back());
         settle_all_writes(frames);
         if (has_failed_writes(frames)) return write_error(frames);
+        evict_all(frames);
+        return {};
+    }
+    /// No unit of a pool is resident any more. Tails stay.
+    void evict_all(pool& frames) noexcept {
         for (std::uint32_t f = 0; f < frames.size(); ++f)
             if (frames[f].linked && frames[f].unit != none) {
                 const lane l = at(frames[f].lane);
                 if (l.residency(frames[f].unit).frames == f) evict(l, frames[f].unit, frames);
             }
-        return {};
     }
 
     /// Gives back everything a lane holds; its block starts afresh. No write may be in the air.
