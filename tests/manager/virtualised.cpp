@@ -2,13 +2,9 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/io/in_memory.hpp>
-#include <kvtl/io/posix_file.hpp>
-#include <kvtl/io/throttled.hpp>
-#include <kvtl/io/uring_file.hpp>
 #include <kvtl/presets/virtualised.hpp>
 
 #include "support/cache_fixture.hpp"
-#include "support/scratch_folder.hpp"
 
 using namespace kvtl_test;
 
@@ -32,7 +28,7 @@ using clusterkv = kvtl::presets::clusterkv_virtualised;
 
 /// So many heads that a layer's least frames hold a part of its units only.
 constexpr kvtl::shape five{5, 8, 8, 64};
-constexpr std::size_t prompt = 400, steps = 60;
+constexpr std::size_t prompt = 400, steps = 40;
 
 template <class Cache> typename Cache::config config_for(const kvtl::shape& shape, std::size_t attend) {
     typename Cache::config c;
@@ -133,7 +129,7 @@ template <class Preset> void same_bits_as_one_cache_per_layer(std::size_t sequen
     c.memory_bytes = std::size_t{1} << 30;
     const std::uint32_t least = plan_of<alone>(one).frames, roomy = plan_of<together>(c).frames;
     REQUIRE(least < roomy);
-    for (const std::uint32_t frames : {least, (least + roomy) / 2, roomy}) {
+    for (const std::uint32_t frames : {least, roomy}) {
         CAPTURE(frames);
         one.memory_bytes = memory_for<alone>(one, frames);
         c.memory_bytes = memory_for<together>(c, frames);
@@ -175,14 +171,12 @@ template <class Preset> void same_bits_as_one_cache_per_layer(std::size_t sequen
 
 TEST_CASE("a layer's cache is what it would be if its memory had never been lent") {
     SUBCASE("clusterkv: units that do not grow") {
-        same_bits_as_one_cache_per_layer<clusterkv>(1, 1, false);
         same_bits_as_one_cache_per_layer<clusterkv>(2, 2, false);
     }
     SUBCASE("dynakv: units that grow and split where they are resident") {
         same_bits_as_one_cache_per_layer<dynakv>(1, 1, false);
-        same_bits_as_one_cache_per_layer<dynakv>(2, 2, false);
-        same_bits_as_one_cache_per_layer<dynakv>(2, 1, true);
     }
-    SUBCASE("dynakv_estimate") { same_bits_as_one_cache_per_layer<estimate>(2, 2, false); }
+    SUBCASE("sequences that share their frames") { same_bits_as_one_cache_per_layer<dynakv>(2, 1, true); }
+    SUBCASE("dynakv_estimate, shards") { same_bits_as_one_cache_per_layer<estimate>(1, 2, false); }
 }
 } // namespace
