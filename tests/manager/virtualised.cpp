@@ -11,16 +11,16 @@ using namespace kvtl_test;
 namespace {
 using any_model = kvtl::geometry<kvtl::shape{}>;
 
-template <class Preset, class Io> struct testing : Preset {
-    using io = Io;
+/// All that is resident comes back, however long nobody asked for it.
+struct whole_cache : kvtl::layer_virtualised {
+    static constexpr std::uint32_t hot_steps = kvtl::none;
 };
-using device = kvtl::faulty<kvtl::in_memory>;
-template <class Preset, class Io = device> using cache_of = kvtl::kv_manager<testing<Preset, Io>, any_model>;
-
-/// The same policies, read on demand.
-template <class Preset> struct demanded : Preset {
-    using schedule = kvtl::on_demand;
+template <class Preset, class Schedule> struct testing : Preset {
+    using schedule = Schedule;
+    using io = kvtl::faulty<kvtl::in_memory>;
 };
+template <class Preset, class Schedule = whole_cache>
+using cache_of = kvtl::kv_manager<testing<Preset, Schedule>, any_model>;
 
 using dynakv = kvtl::presets::dynakv_virtualised;
 using estimate = kvtl::presets::dynakv_estimate_virtualised;
@@ -115,7 +115,7 @@ std::vector<std::vector<float>> run(Cache& cache, std::span<const drift* const> 
 /// All layers in turn in one virtualised cache against each layer in a cache of its own with as many frames.
 template <class Preset> void same_bits_as_one_cache_per_layer(std::size_t sequences, unsigned shards, bool share) {
     using together = cache_of<Preset>;
-    using alone = cache_of<demanded<Preset>>;
+    using alone = cache_of<Preset, kvtl::on_demand>;
     const drift a(five, prompt + steps + 80, 31), b(five, prompt + steps + 80, 32);
     const std::array<const drift*, 2> both{&a, &b};
     const auto data = std::span(both).first(sequences);

@@ -15,15 +15,18 @@ using namespace kvtl_test;
 namespace {
 using any_model = kvtl::geometry<kvtl::shape{}>;
 
-template <class Preset> struct testing : Preset {
+template <class Schedule> struct testing : kvtl::presets::dynakv_virtualised {
+    using schedule = Schedule;
     using compressor = kvtl::raw<float>;
     using io = kvtl::faulty<kvtl::any_io>;
 };
-struct on_demand : kvtl::presets::dynakv_virtualised {
-    using schedule = kvtl::on_demand;
+/// All that is resident comes back, however long nobody asked for it.
+struct whole_cache : kvtl::layer_virtualised {
+    static constexpr std::uint32_t hot_steps = kvtl::none;
 };
-using turns = kvtl::kv_manager<testing<kvtl::presets::dynakv_virtualised>, any_model>;
-using resident = kvtl::kv_manager<testing<on_demand>, any_model>;
+using turns = kvtl::kv_manager<testing<kvtl::layer_virtualised>, any_model>;
+using whole = kvtl::kv_manager<testing<whole_cache>, any_model>;
+using resident = kvtl::kv_manager<testing<kvtl::on_demand>, any_model>;
 
 constexpr kvtl::shape small{4, 4, 2, 64};
 constexpr std::size_t max_tokens = 420;
@@ -267,11 +270,11 @@ TEST_CASE("guesses, selections, drafts, rewinding: as if layers had memory of th
         CHECK(cache.stats().wasted_bytes < cache.stats().read_bytes);
     }
     // With room for everything a selection shows what it shows of a cache whose layers keep their memory.
-    auto c = config_for<turns>(96, false);
+    auto c = config_for<whole>(96, false);
     auto d = config_for<resident>(96, false);
-    auto here = open_cache<turns>(c);
+    auto here = open_cache<whole>(c);
     auto there = open_cache<resident>(d);
-    reader<turns> one(here, data, 0);
+    reader<whole> one(here, data, 0);
     reader<resident> two(there, data, 0);
     one.prefill(150);
     two.prefill(150);
@@ -296,6 +299,24 @@ TEST_CASE("guesses, selections, drafts, rewinding: as if layers had memory of th
             CHECK(same_bits(rows, expected));
         }
     CHECK(here.stats().hot_set_bytes > 0);
+}
+
+TEST_CASE("what no step of late has asked for is not read back") {
+    const drift data(small, max_tokens, 46);
+    const auto run = [&]<class Cache>(std::size_t attend) {
+        auto cache = open_cache<Cache>(config_for<Cache>(attend, false));
+        reader<Cache> one(cache, data, 5);
+        one.prefill(200);
+        one.decode(150);
+        CHECK((attend < max_tokens || one.error() < exact));
+        return cache.stats();
+    };
+    const auto all = run.operator()<whole>(64), hot = run.operator()<turns>(64);
+    CHECK(hot.hot_set_bytes < all.hot_set_bytes * 3 / 4);
+    CHECK(hot.hit_rate() < all.hit_rate());
+    CHECK(hot.hit_rate() > all.hit_rate() / 2); // most of what is asked for was asked for a moment ago
+    // Where every step asks for everything, everything comes back.
+    CHECK(run.operator()<whole>(max_tokens).hot_set_bytes == run.operator()<turns>(max_tokens).hot_set_bytes);
 }
 
 TEST_CASE("the memory is that of two layers, and a bound below says what is missing") {

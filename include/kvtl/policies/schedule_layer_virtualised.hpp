@@ -14,6 +14,7 @@
 
 #include <kvtl/slots/schedule.hpp>
 
+#include <cstdint>
 #include <string_view>
 
 namespace kvtl { inline namespace v0 {
@@ -21,6 +22,7 @@ namespace kvtl { inline namespace v0 {
 struct layer_virtualised {
     static constexpr std::string_view name = "layer_virtualised";
     static constexpr bool virtualises = true;
+    static constexpr std::uint32_t hot_steps = 4;
 };
 
 }} // namespace kvtl::v0

@@ -51,6 +51,7 @@ struct cache_plan {
     std::uint32_t shard_sequences = 1; ///< sequences that have lanes in one shard
     std::uint32_t pool_layers = 1;     ///< pools of a sequence: one, or one per layer that arenas are lent to
     std::uint32_t arenas = 1;          ///< of a sequence: pools whose frames have memory at the same time
+    std::uint32_t hot_steps = none;    ///< of a pool: what they chose or updated last is read back to an arena
     std::uint32_t pools = 1;           ///< per shard: those of all sequences that it has, or that share
     std::uint32_t max_entries = 1;     ///< of a unit
     std::uint32_t unit_pages = 1;
@@ -90,6 +91,11 @@ struct cache_plan {
     /// Of a shard: pages of memory for frames.
     [[nodiscard]] std::size_t memory_frames() const noexcept {
         return std::size_t{pool_groups()} * arenas * frames + parked_frames();
+    }
+    /// Requests that a device should have at once. More where a layer is read in while nobody calls.
+    static constexpr unsigned usual_depth = 64;
+    [[nodiscard]] unsigned io_depth() const noexcept {
+        return pool_layers > 1 ? 8 * usual_depth : usual_depth;
     }
     /// Flights that bring the units of a layer back in: one for each that has arenas to lend.
     [[nodiscard]] std::uint32_t page_in_flights() const noexcept {

@@ -40,6 +40,10 @@ template <class Types> class unit_sizes {
             p.pool_layers = std::max<std::uint32_t>(1, p.model.layers);
             p.arenas = std::min<std::uint32_t>(2, p.pool_layers);
         }
+        if constexpr (types::virtualised) { // sequences that share a pool take their steps one after the other
+            constexpr std::uint32_t steps = types::hot_steps;
+            p.hot_steps = steps == none ? none : steps * (c.share ? p.shard_sequences : 1);
+        }
         p.pools = (c.share ? 1 : p.shard_sequences) * p.pool_layers;
         p.gap_pages = c.read_through_pages;
         p.shard_lanes = p.division.lanes_of(p.model.lanes(), 0);
@@ -87,6 +91,8 @@ template <class Types> class unit_sizes {
         // The device allocates its rings itself; as many bytes of the reservation stay untouched for them.
         constexpr std::size_t ring_bytes = 112;
         m.metadata += shards * p.max_in_flight * ring_bytes;
+        constexpr std::size_t slot_bytes = 192; // of one more request that the kernel may have at once
+        m.metadata += shards * (p.io_depth() - cache_plan::usual_depth) * slot_bytes;
         m.scratch += shards * (scratch.used() + 4096 + 64);
         const std::size_t tails = p.pool_layers > 1 ? p.parked_frames()
                                                     : p.pools * std::size_t{std::min(frames, p.tail_frames)};

@@ -302,7 +302,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     }
     /// A step begins, for the replacement policy of the pool.
     void tick(std::span<const lane_ref> lanes, std::uint32_t layer) noexcept {
-        if (layer == 0 || plan_.pool_layers > 1) pool_for(lanes).replacement().tick();
+        if (layer == 0 || plan_.pool_layers > 1) pool_for(lanes).tick();
     }
     /// What a lane's entries take: records in units, plain rows elsewhere.
     [[nodiscard]] std::size_t bytes_of(const lane& l) const noexcept {

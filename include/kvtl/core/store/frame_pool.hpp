@@ -32,6 +32,7 @@ struct frame_record {
     std::uint32_t lane = none; ///< owner, as index into the lanes of the pool's shard
     std::uint32_t unit = none;
     std::uint32_t stamp = 0; ///< tails: when it last received an entry
+    std::uint32_t used = 0;  ///< first frame of a chain: the pool's step that last chose or updated the unit
     std::uint16_t pins = 0;
     std::uint16_t run = 1; ///< frames in a row that this one heads
     bool behind = false;   ///< belongs to the run of a head before it
@@ -89,6 +90,12 @@ template <class Replacement> class frame_pool {
         memory_bytes_ = memory.size();
     }
     [[nodiscard]] typename Replacement::state_type& replacement() noexcept { return replacement_; }
+    /// A step of a layer is over.
+    void tick() noexcept {
+        ++steps_;
+        replacement_.tick();
+    }
+    [[nodiscard]] std::uint32_t steps() const noexcept { return steps_; }
     [[nodiscard]] std::uint32_t free() const noexcept { return free_count_; }
     [[nodiscard]] std::uint32_t in_use() const noexcept { return count_ - free_count_; }
     [[nodiscard]] std::uint32_t peak() const noexcept { return peak_; }
@@ -300,7 +307,7 @@ template <class Replacement> class frame_pool {
     std::uint32_t draining_ = 0;
     std::uint32_t search_from_ = 0;                 ///< where pop_run() begins: never inside a run
     std::array<std::uint32_t, max_run + 1> gaps_{}; ///< how many there are of so many free frames, or of more
-    std::uint32_t clock_ = 0;
+    std::uint32_t clock_ = 0, steps_ = 0;
     std::uint32_t tail_quota_ = 0;
     std::uint32_t tail_count_ = 0;
     std::uint32_t unsettled_count_ = 0;

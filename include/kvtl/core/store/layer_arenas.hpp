@@ -73,7 +73,7 @@ template <class Types> class layer_arenas {
     layer_arenas(store& s, const cache_plan& p, const tables& t, std::span<std::byte> memory,
                  std::uint32_t first_flight) noexcept
         : store_(&s), t_(t), layers_(p.pool_layers), count_(p.arenas), tail_frames_(p.tail_frames),
-          page_bytes_(s.format().page_bytes), first_flight_(first_flight) {
+          hot_steps_(p.hot_steps), page_bytes_(s.format().page_bytes), first_flight_(first_flight) {
         const std::size_t arenas = std::size_t{p.pool_groups()} * p.arenas * p.frames * page_bytes_;
         arena_bytes_ = std::size_t{p.frames} * page_bytes_;
         arenas_ = memory.first(arenas);
@@ -234,6 +234,12 @@ template <class Types> class layer_arenas {
         return (std::size_t{pool_number} * tail_frames_ + i) * page_bytes_;
     }
 
+    /// Units that no step of late has chosen or updated are not worth reading again before one asks for them.
+    void give_up_old(pool& frames) noexcept {
+        for (std::uint32_t i = 0; i < frames.size(); ++i)
+            if (frames[i].admitted && frames.steps() - frames[i].used > hot_steps_)
+                store_->evict(store_->at(frames[i].lane), frames[i].unit, frames);
+    }
     /// Gives a vacant arena to a layer and submits the reads of its frames. True when there are any.
     bool read_in(std::uint32_t g, std::uint32_t layer, std::uint32_t a) noexcept {
         group& all = t_.groups[g];
@@ -244,6 +250,7 @@ template <class Types> class layer_arenas {
         all.owner[a] = layer;
         frames.bind(memory_of(g, a));
         unpark(g, layer);
+        give_up_old(frames);
         const std::uint32_t id = first_flight_ + g;
         flight& f = store_->io().at(id);
         f.clear();
@@ -263,7 +270,7 @@ template <class Types> class layer_arenas {
     store* store_ = nullptr;
     tables t_{};
     std::span<std::byte> arenas_, aside_;
-    std::uint32_t layers_ = 1, count_ = 1, tail_frames_ = 0;
+    std::uint32_t layers_ = 1, count_ = 1, tail_frames_ = 0, hot_steps_ = none;
     std::uint32_t page_bytes_ = 0, first_flight_ = 0;
     std::size_t arena_bytes_ = 0;
     std::uint64_t read_bytes_ = 0, reads_ = 0, late_ = 0, untold_ = 0;

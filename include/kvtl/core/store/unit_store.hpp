@@ -99,6 +99,7 @@ template <class Types> class unit_store : public page_store<Types> {
         std::uint32_t pages = 0;
         for (std::uint32_t f = handle; f != none; f = frames[f].next) ++pages;
         frame_record& head = frames[handle];
+        head.used = frames.steps();
         if (!head.admitted) {
             frames.replacement().admit(handle, {pages, updated, head.lane, u});
             head.admitted = true;
@@ -108,6 +109,7 @@ template <class Types> class unit_store : public page_store<Types> {
     }
 
     void touch(const residency& now, pool& frames) noexcept {
+        frames[now.frames].used = frames.steps();
         if (frames[now.frames].admitted) frames.replacement().touch(now.frames);
     }
     /// A resident unit that a step has chosen is used now, and leaves after all others until it is pinned.
