@@ -3,11 +3,14 @@
 // layers; each layer has as many frames as the two arenas hold.
 //
 // What:   nothing is chosen ahead: a layer's cache is what its replacement policy made of it, as if it had never
-//         left. Misses are read on demand, and go to the device before the next layer's hot set does. The bits of
-//         the output are those of `on_demand` with as many frames for each layer.
+//         left, but for units that its last hot_steps steps neither chose nor updated: those are given up, as reading
+//         them at each step costs more than reading them when they are asked for. (With hot_steps = none the bits of
+//         the output are those of `on_demand` with as many frames for each layer.) A layer's own misses are read on
+//         demand; the next layer's hot set goes to the device when they have landed, behind what the engine computes
+//         after attend().
 // Needs:  units of whole pages (a clusterer with a layout that places units). The engine says before_query(layer);
 //         one that does not, and takes layers in order, loses no more than the polling in between.
-// Cost:   reads as many bytes per layer and step as the layer keeps resident, behind compute if the device can.
+// Cost:   reads per layer and step what the last hot_steps steps chose, behind compute if the device can.
 // Memory: 2 x frames of a layer, and the unfinished pages (tail_frames) of each.
 // SPDX-License-Identifier: MIT
 #pragma once

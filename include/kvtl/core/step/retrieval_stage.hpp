@@ -76,7 +76,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         const bool chosen = done.ok();
         if (chosen) {
             step_.force_full_buffers(lanes, plan_.buffer_limit);
-            // What the next layer keeps is read in behind this one's misses, while it attends.
+            // What the next layer keeps is read in once the misses of this one have landed.
             done = step_.attend(lanes, in, out, a != nullptr ? a->flight : none,
                                 [&] { announce_next(slot, layer); });
         }

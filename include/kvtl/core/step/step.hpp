@@ -78,7 +78,8 @@ template <class Types> class step_runner : public step_attention<Types> {
 
     /// Attention of one token per lane over everything it may see. The arriving token's row is in place
     /// already (ring or sink) but not yet counted. out: (HQ, D). `prefetched`: a flight whose reads this step
-    /// may use, or none. `meanwhile` is called once, when the first of this step's own reads are on their way.
+    /// may use, or none. `meanwhile` is called once, when this step waits for reads no more: what it submits would
+    /// only hold them up.
     template <class Meanwhile>
     [[nodiscard]] status attend(std::span<const lane_ref> lanes, const layer_input& in, std::span<float> out,
                                 std::uint32_t prefetched, Meanwhile&& meanwhile) noexcept {
@@ -306,7 +307,8 @@ template <class Types> class step_runner : public step_attention<Types> {
         cursor at;
         std::uint32_t flying = plan(lanes, at, none);
         if (status s = submit(lanes, flying); !s) return abandon(lanes, flying, none, s);
-        meanwhile();
+        const bool waits = flying != none && store_->io().at(flying).requests() > 0;
+        if (!waits) meanwhile();
         timed.enter(&phase_times::attend);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) attend_memory(lanes[i], total_of(i), q);
         timed.enter(&phase_times::fetch_wait);
@@ -326,6 +328,7 @@ template <class Types> class step_runner : public step_attention<Types> {
                 if (status s = submit(lanes, flying); !s) return abandon(lanes, flying, none, s);
         }
         if (at.lane < lanes.size()) return no_frames();
+        if (waits) meanwhile();
         timed.enter(&phase_times::attend);
         if (!in.lse.empty()) tell_lse(lanes, in.lse);
         if constexpr (detail::estimates<remainder>())
