@@ -65,10 +65,12 @@ struct statistics {
     std::uint64_t reused_units = 0; ///< chosen units that the previous step of their lane had chosen too
     std::uint64_t read_entries = 0; ///< live entries of chosen units that were read
     std::uint64_t decode_reads = 0; ///< reads issued for chosen units
-    std::uint64_t hot_set_bytes = 0; ///< where layers have memory in turn: read back for units that were resident
+    std::uint64_t hot_set_bytes =
+        0; ///< where layers have memory in turn: read back for units that were resident
     std::uint64_t hot_set_reads = 0; ///< reads issued for that
     std::uint64_t late_hot_sets = 0; ///< of these sets, begun only when their layer was called (per shard)
-    std::uint64_t unannounced_layers = 0; ///< steps, appends and selections there that no before_query() preceded
+    std::uint64_t unannounced_layers =
+        0; ///< steps, appends and selections there that no before_query() preceded
     std::uint64_t splits = 0;
     std::uint64_t delayed_splits = 0; ///< splits that waited for their unit to be read
     std::uint64_t forced_loads = 0;   ///< units loaded because the buffer was full

@@ -70,8 +70,9 @@ enum class hook { never, before_each, one_ahead, wrong };
 
 /// Feeds sequences through all layers, all shards of a layer one after the other; returns the outputs of each layer.
 template <class Cache>
-std::vector<std::vector<float>> run(Cache& cache, std::span<const drift* const> data, std::span<const std::size_t> layers,
-                                    hook when, std::size_t decode = steps) {
+std::vector<std::vector<float>> run(Cache& cache, std::span<const drift* const> data,
+                                    std::span<const std::size_t> layers, hook when,
+                                    std::size_t decode = steps) {
     std::vector<std::vector<float>> out(layers.size());
     std::vector<kvtl::sequence_id> seqs;
     for (std::size_t s = 0; s < data.size(); ++s) seqs.push_back(*cache.begin());
@@ -113,7 +114,8 @@ std::vector<std::vector<float>> run(Cache& cache, std::span<const drift* const> 
 }
 
 /// All layers in turn in one virtualised cache against each layer in a cache of its own with as many frames.
-template <class Preset> void same_bits_as_one_cache_per_layer(std::size_t sequences, unsigned shards, bool share) {
+template <class Preset>
+void same_bits_as_one_cache_per_layer(std::size_t sequences, unsigned shards, bool share) {
     using together = cache_of<Preset>;
     using alone = cache_of<Preset, kvtl::on_demand>;
     const drift a(five, prompt + steps + 80, 31), b(five, prompt + steps + 80, 32);
@@ -176,7 +178,11 @@ TEST_CASE("a layer's cache is what it would be if its memory had never been lent
     SUBCASE("dynakv: units that grow and split where they are resident") {
         same_bits_as_one_cache_per_layer<dynakv>(1, 1, false);
     }
-    SUBCASE("sequences that share their frames") { same_bits_as_one_cache_per_layer<dynakv>(2, 1, true); }
-    SUBCASE("dynakv_estimate, shards") { same_bits_as_one_cache_per_layer<estimate>(1, 2, false); }
+    SUBCASE("sequences that share their frames") {
+        same_bits_as_one_cache_per_layer<dynakv>(2, 1, true);
+    }
+    SUBCASE("dynakv_estimate, shards") {
+        same_bits_as_one_cache_per_layer<estimate>(1, 2, false);
+    }
 }
 } // namespace

@@ -63,12 +63,33 @@ TEST_CASE("with the budget for everything it is dense attention") {
     for (const bool smallest : {false, true}) {
         CAPTURE(smallest);
         run({.shape = small, .prompt = 60, .decode = 60, .smallest = smallest});
-        run({.shape = small, .prompt = 300, .chunk = 97, .decode = 40, .turn = 50, .turn_decode = 20, .smallest = smallest});
-        run({.shape = {3, 6, 3, 64}, .prompt = 300, .decode = 30, .turn = 20, .shards = 2, .smallest = smallest});
+        run({.shape = small,
+             .prompt = 300,
+             .chunk = 97,
+             .decode = 40,
+             .turn = 50,
+             .turn_decode = 20,
+             .smallest = smallest});
+        run({.shape = {3, 6, 3, 64},
+             .prompt = 300,
+             .decode = 30,
+             .turn = 20,
+             .shards = 2,
+             .smallest = smallest});
         run({.shape = {7, 2, 1, 64}, .decode = 200, .smallest = smallest}); // clustered on the way
     }
-    run({.shape = {2, 4, 2, 64}, .prompt = 200, .decode = 40, .turn = 30, .turn_decode = 10, .smallest = true});
-    run({.shape = {1, 4, 2, 64}, .prompt = 200, .decode = 40, .turn = 30, .turn_decode = 10, .smallest = true});
+    run({.shape = {2, 4, 2, 64},
+         .prompt = 200,
+         .decode = 40,
+         .turn = 30,
+         .turn_decode = 10,
+         .smallest = true});
+    run({.shape = {1, 4, 2, 64},
+         .prompt = 200,
+         .decode = 40,
+         .turn = 30,
+         .turn_decode = 10,
+         .smallest = true});
     run({.shape = small, .prompt = 250, .chunk = 100, .decode = 20, .smallest = true, .adapt_prompt = true});
 }
 
@@ -135,7 +156,8 @@ TEST_CASE("the same bits on every device, in whatever order it completes") {
 
 TEST_CASE("what cannot be read back is read when it is asked for, and nothing is lost") {
     const drift data(small, max_tokens, 42);
-    auto c = config_for<turns>(max_tokens, false); // everything is resident, so all reads of decode are of hot sets
+    auto c = config_for<turns>(max_tokens,
+                               false); // everything is resident, so all reads of decode are of hot sets
     c.read_through_pages = 0;
     auto& f = *c.io.faults;
     auto undisturbed_cache = open_cache<turns>(c);
@@ -234,7 +256,8 @@ TEST_CASE("a write that fails keeps its memory until it is tried again") {
         f.fail_write.first = f.writes.load();
         f.fail_write.count = 1U << 30;
         std::vector<float> out(data.query_floats());
-        for (std::size_t t = one.tokens(), l = 0; t < max_tokens; l = (l + 1) % small.layers, t += l == 0 ? 1 : 0)
+        for (std::size_t t = one.tokens(), l = 0; t < max_tokens;
+             l = (l + 1) % small.layers, t += l == 0 ? 1 : 0)
             if (!cache.attend(one.id(), l, data.input(l, t), out).ok()) break;
         CHECK(failed());
         one.end();
@@ -334,7 +357,8 @@ TEST_CASE("the memory is that of two layers, and a bound below says what is miss
     };
     const auto virtualised = plan_of.operator()<turns>(c);
     d.memory_bytes = std::size_t{1} << 32;
-    std::size_t low = *resident::least_memory(d), high = d.memory_bytes; // as many frames for all layers together
+    std::size_t low = *resident::least_memory(d),
+                high = d.memory_bytes; // as many frames for all layers together
     while (low < high) {
         d.memory_bytes = low + (high - low) / 2;
         if (plan_of.operator()<resident>(d).plan.frames < virtualised.plan.frames * deep.layers)

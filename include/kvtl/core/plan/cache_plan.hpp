@@ -51,9 +51,9 @@ struct cache_plan {
     std::uint32_t shard_sequences = 1; ///< sequences that have lanes in one shard
     std::uint32_t pool_layers = 1;     ///< pools of a sequence: one, or one per layer that arenas are lent to
     std::uint32_t arenas = 1;          ///< of a sequence: pools whose frames have memory at the same time
-    std::uint32_t hot_steps = none;    ///< of a pool: what they chose or updated last is read back to an arena
-    std::uint32_t pools = 1;           ///< per shard: those of all sequences that it has, or that share
-    std::uint32_t max_entries = 1;     ///< of a unit
+    std::uint32_t hot_steps = none; ///< of a pool: what they chose or updated last is read back to an arena
+    std::uint32_t pools = 1;        ///< per shard: those of all sequences that it has, or that share
+    std::uint32_t max_entries = 1;  ///< of a unit
     std::uint32_t unit_pages = 1;
     std::uint32_t file_pages = 0;  ///< per shard, at most
     std::uint32_t grow_pages = 0;  ///< per shard, beyond which decode adds no units

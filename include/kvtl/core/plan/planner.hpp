@@ -230,7 +230,8 @@ template <class Preset, class Geometry> class planner {
             notes.frames = " (kept entries, at the peak before budgets are settled)";
         if (a.plan.pool_layers > 1) {
             notes.frames = " (at least, of two layers; together they also hold one lane's prompt)";
-            notes.last = "\n  frames are what one layer needs and the next one that is read back meanwhile: fewer with "
+            notes.last = "\n  frames are what one layer needs and the next one that is read back meanwhile: "
+                         "fewer with "
                          "lower max_tokens or more shards; tails are tail_frames = " +
                          std::to_string(a.plan.tail_frames) + " of each layer";
         }

@@ -40,7 +40,8 @@ template <class Types> class unit_sizes {
             p.pool_layers = std::max<std::uint32_t>(1, p.model.layers);
             p.arenas = std::min<std::uint32_t>(2, p.pool_layers);
         }
-        if constexpr (types::virtualised) { // sequences that share a pool take their steps one after the other
+        if constexpr (types::
+                          virtualised) { // sequences that share a pool take their steps one after the other
             constexpr std::uint32_t steps = types::hot_steps;
             p.hot_steps = steps == none ? none : steps * (c.share ? p.shard_sequences : 1);
         }
@@ -94,8 +95,8 @@ template <class Types> class unit_sizes {
         constexpr std::size_t slot_bytes = 192; // of one more request that the kernel may have at once
         m.metadata += shards * (p.io_depth() - cache_plan::usual_depth) * slot_bytes;
         m.scratch += shards * (scratch.used() + 4096 + 64);
-        const std::size_t tails = p.pool_layers > 1 ? p.parked_frames()
-                                                    : p.pools * std::size_t{std::min(frames, p.tail_frames)};
+        const std::size_t tails =
+            p.pool_layers > 1 ? p.parked_frames() : p.pools * std::size_t{std::min(frames, p.tail_frames)};
         m.tails += shards * tails * page_bytes;
         m.frames += shards * (p.memory_frames() - tails) * page_bytes;
     }

@@ -63,8 +63,8 @@ template <class Replacement> class frame_pool {
                std::uint32_t page_bytes, std::uint32_t unit_pages, std::uint32_t tail_quota,
                carver& metadata) noexcept
         : memory_(frames.data()), memory_bytes_(frames.size() / page_bytes * page_bytes),
-          page_bytes_(page_bytes),
-          count_(static_cast<std::uint32_t>(frames.size() / page_bytes)), tail_quota_(tail_quota) {
+          page_bytes_(page_bytes), count_(static_cast<std::uint32_t>(frames.size() / page_bytes)),
+          tail_quota_(tail_quota) {
         const auto t = take(metadata, count_, unit_pages);
         frame_ = t.frames;
         unsettled_ = t.unsettled;
