@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/io/backends.hpp>
 #include <kvtl/io/faulty.hpp>
+#include <kvtl/presets/composed.hpp>
 #include <kvtl/presets/virtualised.hpp>
 
 #include "contracts/io.hpp"
@@ -27,6 +28,14 @@ struct whole_cache : kvtl::layer_virtualised {
 using turns = kvtl::kv_manager<testing<kvtl::layer_virtualised>, any_model>;
 using whole = kvtl::kv_manager<testing<whole_cache>, any_model>;
 using resident = kvtl::kv_manager<testing<kvtl::on_demand>, any_model>;
+
+/// What retention kept of all layers moves to units when the last one has come.
+struct thinned : kvtl::presets::snapkv_then_dynakv {
+    using schedule = kvtl::layer_virtualised;
+    using compressor = kvtl::raw<float>;
+    using io = kvtl::faulty<kvtl::any_io>;
+};
+using moved = kvtl::kv_manager<thinned, any_model>;
 
 constexpr kvtl::shape small{4, 4, 2, 64};
 constexpr std::size_t max_tokens = 420;
@@ -91,6 +100,26 @@ TEST_CASE("with the budget for everything it is dense attention") {
          .turn_decode = 10,
          .smallest = true});
     run({.shape = small, .prompt = 250, .chunk = 100, .decode = 20, .smallest = true, .adapt_prompt = true});
+}
+
+TEST_CASE("what is left of a prompt moves into the memory that layers have in turn") {
+    auto c = config_for<moved>(max_tokens, false);
+    c.keep_tokens = max_tokens; // all of it, so that dense attention is the reference
+    c.prefill_tokens = 200;
+    c.memory_bytes = *moved::least_memory(c);
+    auto cache = open_cache<moved>(c);
+    const drift data(small, max_tokens, 47);
+    for (int round = 0; round < 2; ++round) {
+        reader<moved> one(cache, data, 3);
+        one.prefill(200);
+        one.decode(80);
+        one.prefill(30);
+        one.decode(20);
+        one.check_tokens();
+        CHECK(one.error() < exact);
+        one.end();
+    }
+    CHECK(cache.stats().hot_set_bytes > 0);
 }
 
 TEST_CASE("sequences side by side, and one after the other") {
