@@ -294,6 +294,10 @@ class runner {
         const std::size_t sampled = done_ / recall_every % std::min<std::size_t>(recall_every, layers);
         const auto begin = clock::now();
         for (std::uint32_t l = 0; l < layers; ++l) {
+            // What the layer before has computed (below) lies behind; an engine now projects this one's query.
+            if (wants_.announced)
+                for (std::size_t b = 0; b < o_.batch; ++b)
+                    static_cast<void>(cache_->before_query(sequences_[b], l, 0));
             if (wants_.prefetch && l + 1 < layers)
                 for (std::size_t b = 0; b < o_.batch; ++b) // a hint; what is wrong with it attend() will say
                     static_cast<void>(cache_->prefetch(sequences_[b], l + 1, rows.guess(b, l + 1), 0));
@@ -447,6 +451,9 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
         {"read_bytes_per_step", gained(a.read_bytes, b.read_bytes) / steps},
         {"useful_bytes_per_step", gained(a.useful_bytes, b.useful_bytes) / steps},
         {"wasted_bytes", b.wasted_bytes - a.wasted_bytes},
+        {"hot_set_bytes_per_step", gained(a.hot_set_bytes, b.hot_set_bytes) / steps},
+        {"hot_set_reads_per_step", gained(a.hot_set_reads, b.hot_set_reads) / steps},
+        {"late_hot_sets", b.late_hot_sets - a.late_hot_sets},
         {"reads_per_step", gained(a.reads, b.reads) / steps},
         {"mean_read_entries", ratio(read_entries, gained(a.decode_reads, b.decode_reads))},
         {"hit_rate", ratio(gained(a.resident_chosen_bytes, b.resident_chosen_bytes), chosen_bytes)},

@@ -114,6 +114,7 @@ struct cache_wants {
     bool trained =
         false; ///< needs bases trained with gates: cache_options::gates, or what ships with the model
     bool entry_bases = false; ///< needs the bases of keys before RoPE and of values in its calibration
+    bool announced = false;   ///< before_query() ahead of each layer's query
 };
 
 /// What a codec makes of tokens, wherever they would be kept.
@@ -162,6 +163,9 @@ class kv_cache {
         }
         return {};
     }
+
+    /// The engine is about to compute this layer's query. A hint.
+    virtual kvtl::status before_query(kvtl::sequence_id, std::uint32_t, unsigned) noexcept { return {}; }
 
     /// Starts the reads of a layer early; q (HQ,D) may be a guess.
     virtual kvtl::status prefetch(kvtl::sequence_id seq, std::uint32_t layer, std::span<const float> q,

@@ -51,6 +51,7 @@ template <class Preset> [[nodiscard]] cache_wants wants_of() noexcept {
     w.signals = kvtl::needed_signals<Preset>();
     if constexpr (requires { Preset::schedule::wants_prediction; })
         w.prefetch = Preset::schedule::wants_prediction;
+    w.announced = kvtl::virtualises<typename Preset::schedule>;
     w.evicts = kvtl::drops_entries<Preset>;
     w.retrieves = kvtl::retrieves<Preset>;
     return w;
@@ -76,6 +77,9 @@ template <class Manager> class manager_cache : public kv_cache {
     kvtl::status attend(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
                         std::span<float> out, unsigned shard) noexcept override {
         return manager_.attend(seq, layer, in, out, shard);
+    }
+    kvtl::status before_query(kvtl::sequence_id seq, std::uint32_t layer, unsigned shard) noexcept override {
+        return manager_.before_query(seq, layer, shard);
     }
     kvtl::status prefetch(kvtl::sequence_id seq, std::uint32_t layer, std::span<const float> q,
                           unsigned shard) noexcept override {

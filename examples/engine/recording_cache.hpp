@@ -45,6 +45,9 @@ class recording_cache final : public kv_cache {
         if (s) record(seq, layer, in, shard, false);
         return s;
     }
+    kvtl::status before_query(kvtl::sequence_id seq, std::uint32_t layer, unsigned shard) noexcept override {
+        return inner_.before_query(seq, layer, shard);
+    }
     kvtl::status prefetch(kvtl::sequence_id seq, std::uint32_t layer, std::span<const float> q,
                           unsigned shard) noexcept override {
         if (shard == 0 && begun_ && seq == sequence_) predictions_[layer].assign(q.begin(), q.end());
@@ -61,7 +64,9 @@ class recording_cache final : public kv_cache {
     [[nodiscard]] cache_stats stats() const override { return inner_.stats(); }
     [[nodiscard]] unsigned shards() const noexcept override { return inner_.shards(); }
     [[nodiscard]] cache_wants wants() const noexcept override {
-        return {inner_wants_.signals | kvtl::signal::k_pre, true};
+        cache_wants w{inner_wants_.signals | kvtl::signal::k_pre, true};
+        w.announced = inner_wants_.announced;
+        return w;
     }
 
   private:

@@ -133,6 +133,10 @@ void transformer::attention(phase p, std::uint32_t layer, std::size_t tokens, bo
     out_.resize(tokens * q_size);
     sum_.resize(tokens * hyper.width);
 
+    if (wants_.announced && p == phase::decode)
+        pool_.parallel(per_shard_.size(), [&](std::size_t shard) noexcept { // a hint
+            static_cast<void>(cache_.before_query(sequence_, layer, static_cast<unsigned>(shard)));
+        });
     rms_norm_rows(pool_, x_.data(), w.attention_norm, hyper.epsilon, tokens, 1, normed_.data());
     project_queries(w, normed_.data(), tokens, q_.data());
     matmul(pool_, w.k, w.k_bias, normed_.data(), tokens, k_.data());

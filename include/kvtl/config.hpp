@@ -112,8 +112,10 @@ template <class Preset> struct cache_config {
     std::uint32_t sink_tokens = Preset::sink_tokens;     ///< first entries, likewise
     std::uint32_t mean_bits = 8; ///< of a number of the units' mean keys: 8 (codes with a scale per unit), 16 or 32
                                  ///< (with a layout in token order: always 32)
-    std::uint32_t tail_frames = automatic; ///< unfinished pages held per pool (automatic: two per lane)
-    std::uint32_t read_through_pages = 4;  ///< gaps up to this many pages are read rather than skipped
+    std::uint32_t tail_frames =
+        automatic; ///< unfinished pages held per pool: of a sequence, of one of its layers
+                   ///< where they have memory in turn, of all that share (automatic: two per lane)
+    std::uint32_t read_through_pages = 4; ///< gaps up to this many pages are read rather than skipped
     std::size_t keep_tokens = 0; ///< presets that drop entries: mean number of entries per layer and KV head
                                  ///< that survive, sinks and window included (0: attend_tokens,
                                  ///< or four times as many where these are chosen among what was kept)

@@ -233,6 +233,20 @@ class kv_manager<Preset, Geometry, Supplied> {
         });
     }
 
+    /// The engine is about to compute a layer's query, and may call for several sequences. A hint, legal for every preset:
+    /// where layers have the memory of their cache in turn (layer_virtualised) it has what the layer keeps resident
+    /// read back, elsewhere it does nothing.
+    status before_query(sequence_id seq, std::size_t layer) noexcept {
+        return one_by_one("before_query", seq, layer,
+                          [&](unsigned shard) { return before_query(seq, layer, shard); });
+    }
+    status before_query(sequence_id seq, std::size_t layer, unsigned shard) noexcept {
+        return in_one("before_query", seq, layer, shard, [&](shard_type& s, std::uint32_t l) -> status {
+            s.before_query(seq.slot, l);
+            return {};
+        });
+    }
+
     /// Starts the reads of a layer early for a guessed (or the true) query q (HQ, D). A hint: what does not
     /// fit is left to attend(); what was not needed is counted in wasted_bytes. Nothing to do where entries
     /// are in memory.
@@ -379,6 +393,9 @@ class kv_manager<Preset, Geometry, Supplied> {
         [[nodiscard]] status append(sequence_id seq, std::size_t layer,
                                     const layer_input& in) const noexcept {
             return cache_->append(seq, layer, in, index_);
+        }
+        status before_query(sequence_id seq, std::size_t layer) const noexcept {
+            return cache_->before_query(seq, layer, index_);
         }
         status prefetch(sequence_id seq, std::size_t layer, std::span<const float> q) const noexcept {
             return cache_->prefetch(seq, layer, q, index_);

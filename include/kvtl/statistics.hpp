@@ -79,6 +79,12 @@ struct statistics {
     std::uint64_t reused_units = 0; ///< chosen units that the previous step of their lane had chosen too
     std::uint64_t read_entries = 0; ///< live entries of chosen units that were read
     std::uint64_t decode_reads = 0; ///< reads issued for chosen units
+    std::uint64_t hot_set_bytes =
+        0; ///< where layers have memory in turn: read back for units that were resident
+    std::uint64_t hot_set_reads = 0; ///< reads issued for that
+    std::uint64_t late_hot_sets = 0; ///< of these sets, begun only when their layer was called (per shard)
+    std::uint64_t unannounced_layers =
+        0; ///< steps, appends and selections there that no before_query() preceded
     std::uint64_t splits = 0;
     std::uint64_t delayed_splits = 0; ///< splits that waited for their unit to be read
     std::uint64_t forced_loads = 0;   ///< units loaded because the buffer was full
@@ -100,6 +106,8 @@ struct statistics {
         unpredicted_choices += o.unpredicted_choices;
         units += o.units, chosen_units += o.chosen_units, reused_units += o.reused_units,
             read_entries += o.read_entries, decode_reads += o.decode_reads;
+        hot_set_bytes += o.hot_set_bytes, hot_set_reads += o.hot_set_reads;
+        late_hot_sets += o.late_hot_sets, unannounced_layers += o.unannounced_layers;
         splits += o.splits, delayed_splits += o.delayed_splits, forced_loads += o.forced_loads;
         refused_splits += o.refused_splits, tail_rewrites += o.tail_rewrites;
         bytes_moved_by_updates += o.bytes_moved_by_updates, storage_bytes += o.storage_bytes;

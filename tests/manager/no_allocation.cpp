@@ -1,7 +1,7 @@
 // Nothing is allocated after open(): every way to get memory is counted, also while calls fail.
 // SPDX-License-Identifier: MIT
 #include <kvtl/io/backends.hpp>
-#include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/virtualised.hpp>
 
 #include "contracts/io.hpp"
 #include "support/cache_fixture.hpp"
@@ -17,8 +17,8 @@ using any_model = kvtl::geometry<kvtl::shape{}>;
 template <class Preset> struct switched : Preset { using io = kvtl::any_io; };
 
 /// Every call there is, through clustering, splits, eviction and reuse; the test's own memory is made before.
-template <class Cache> void busy(const kvtl::any_io::config& io) {
-    constexpr kvtl::shape small{2, 4, 2, 64};
+template <class Cache> void busy(const kvtl::any_io::config& io, std::uint32_t layers = 2) {
+    const kvtl::shape small{layers, 4, 2, 64};
     typename Cache::config c;
     c.shape = small;
     c.max_tokens = 400;
@@ -56,6 +56,7 @@ template <class Cache> void busy(const kvtl::any_io::config& io) {
             }
         for (std::size_t t = 0; t < 150; ++t)
             for (std::size_t l = 0; l < small.layers; ++l) {
+                fine(cache.before_query(a, l));
                 fine(cache.prefetch(a, l, data.q(l, t % 3 == 0 ? t : 200 + t)));
                 fine(cache.prefetch(b, l, data.q(l, t)));
                 fine(cache.attend(a, l, data.input(l, 200 + t), row));
@@ -104,7 +105,11 @@ TEST_CASE("a manager allocates nothing after open") {
     busy<pages>(kvtl::any_backend({.use = kvtl::backend::memory}));
     busy<pages>(kvtl::any_backend({.use = kvtl::backend::posix, .path = folder.file("a.kv")}));
     busy<in_order>(kvtl::any_backend({.use = kvtl::backend::memory}));
+    using in_turn = kvtl::kv_manager<switched<kvtl::presets::dynakv_virtualised>, any_model>;
+    busy<in_turn>(kvtl::any_backend({.use = kvtl::backend::memory}), 4);
+    busy<in_turn>(kvtl::any_backend({.use = kvtl::backend::posix, .path = folder.file("a.kv")}), 4);
 #if defined(KVTL_HAS_URING) && KVTL_HAS_URING
+    busy<in_turn>(kvtl::any_backend({.use = kvtl::backend::uring, .path = folder.file("a.kv")}), 4);
     busy<pages>(kvtl::any_backend({.use = kvtl::backend::uring, .path = folder.file("a.kv")}));
 #endif
 }

@@ -28,6 +28,7 @@
 #include <kvtl/presets/squeezed.hpp>
 #include <kvtl/presets/streaming.hpp>
 #include <kvtl/presets/token_topk.hpp>
+#include <kvtl/presets/virtualised.hpp>
 
 #include <doctest/doctest.h>
 
@@ -88,6 +89,9 @@ constexpr named typedefs[] = {
     TYPEDEF(retroinfer),
     TYPEDEF(squeezed),
     TYPEDEF(dynakv_estimate),
+    TYPEDEF(dynakv_virtualised),
+    TYPEDEF(dynakv_estimate_virtualised),
+    TYPEDEF(clusterkv_virtualised),
     TYPEDEF(streaming_llm),
     TYPEDEF(sink_and_window),
     TYPEDEF(window_only),

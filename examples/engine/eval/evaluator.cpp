@@ -249,6 +249,7 @@ void evaluator::open_loop(opened& o, tally& to) {
             const bool guesses = wants.prefetch && l + 1 < shape_.layers;
             pool_.parallel(o.cache->shards(), [&](std::size_t shard) noexcept {
                 const auto s = static_cast<unsigned>(shard);
+                if (wants.announced) static_cast<void>(o.cache->before_query(o.sequence, l, s));
                 if (guesses) // a hint, as it is in the transformer
                     static_cast<void>(o.cache->prefetch(
                         o.sequence, l + 1, row_of(recording_.layers[l + 1].guess, i, queries), s));

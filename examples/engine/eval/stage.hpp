@@ -49,6 +49,9 @@ class stage final : public engine::kv_cache {
                          std::span<float> out, unsigned shard) noexcept override;
     kvtl::status attend(kvtl::sequence_id, std::uint32_t layer, const kvtl::layer_input& in,
                         std::span<float> out, unsigned shard) noexcept override;
+    kvtl::status before_query(kvtl::sequence_id, std::uint32_t layer, unsigned shard) noexcept override {
+        return shard < cache_->shards() ? cache_->before_query(sequence_, layer, shard) : kvtl::status{};
+    }
     kvtl::status prefetch(kvtl::sequence_id, std::uint32_t layer, std::span<const float> q,
                           unsigned shard) noexcept override;
     kvtl::status rewind(kvtl::sequence_id, std::size_t) noexcept override { return {}; }

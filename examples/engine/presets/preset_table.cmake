@@ -10,6 +10,10 @@ set(KVTL_PRESET_TABLE
     "dynakv_unit_contiguous dynakv"
     "dynakv_lru dynakv"
     "dynakv_estimate estimate demo"
+    # Layers that have the memory of their cache in turn
+    "dynakv_virtualised virtualised"
+    "dynakv_estimate_virtualised virtualised"
+    "clusterkv_virtualised virtualised"
     # Entries as signed bytes
     "full_int8 int8"
     "snapkv_int8 int8"

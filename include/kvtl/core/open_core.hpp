@@ -120,7 +120,7 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
         const std::uint64_t data = std::uint64_t{a.plan.file_pages} * a.page_bytes * shards;
         auto device =
             types::io::open(c.io, {.queues = shards,
-                                   .depth = 64,
+                                   .depth = a.plan.io_depth(),
                                    .max_in_flight = a.plan.max_in_flight,
                                    .arena = frames,
                                    .superblock = superblock_bytes(block),

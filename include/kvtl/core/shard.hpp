@@ -77,6 +77,11 @@ template <class Types> class alignas(64) shard {
         if (status s = check_moved("append", slot, layer); !s) return s;
         return decoder().append(slot, layer, in);
     }
+    void before_query(std::uint32_t slot, std::uint32_t layer) noexcept {
+        if (slides(layer)) return;
+        if constexpr (types::retrieves) retrieval_.before_query(slot, layer);
+        static_cast<void>(slot);
+    }
     [[nodiscard]] status prefetch(std::uint32_t slot, std::uint32_t layer,
                                   std::span<const float> q) noexcept {
         if (slides(layer)) return {};

@@ -4,7 +4,7 @@
 // prompt k-means with variance-triggered, delayed splits (§4, Algorithm 1), centroids scored by inner
 // product, co-retrieved clusters placed side by side in dual-head pools (§5), cluster-aligned replacement
 // (§6.2). Deviations: f16 instead of FP8 entries; centroids stay in DRAM and layers are read on demand
-// (§6.1's pipelines are schedules of their own); the recent window and the sinks are always attended, which
+// (§6.1's second pipeline is a schedule of its own, presets/virtualised.hpp); the recent window and the sinks are always attended, which
 // the paper does not say.
 //
 // tokens_per_cluster is 16: single needles of 1,024 tokens on the embedded model at 256 attended entries were

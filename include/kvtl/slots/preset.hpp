@@ -181,6 +181,13 @@ concept queries_agree =
 template <class T>
 concept predictions_come =
     !detail::chooses_ahead<typename T::selector>() || asks_for_predictions<typename T::schedule>;
+/// A layer's resident units can be read back from where storage has them: whole pages of their own. And there are such.
+template <class T>
+concept layers_can_take_turns =
+    !virtualises<typename T::schedule> ||
+    (
+        store_of_preset<T>() == store_kind::units && !requires { requires T::layout::by_entry; } &&
+        !requires { requires T::replacement::keeps_nothing; });
 /// Layers share a choice as numbers of units, which say the same about each of them only when units are runs
 /// of consecutive entries.
 template <class T>
@@ -219,8 +226,9 @@ concept codec_has_its_runs = (T::compressor::granule == 1 &&
                              (store_of_preset<T>() == store_kind::groups &&
                               !requires { requires T::retention::merges; });
 template <class T>
-concept retrieval_agrees = selector_has_its_scores<T> && granularity_agrees<T> && queries_agree<T> &&
-    predictions_come<T> && stored_keys_in_order<T> && shared_units_agree<T> && shared_queries_agree<T>;
+concept retrieval_agrees =
+    selector_has_its_scores<T> && granularity_agrees<T> && queries_agree<T> && predictions_come<T> &&
+    layers_can_take_turns<T> && stored_keys_in_order<T> && shared_units_agree<T> && shared_queries_agree<T>;
 
 // ------------------------------------------------------------------------------------- retentions that drop
 template <class T> [[nodiscard]] consteval bool layer_wide() {

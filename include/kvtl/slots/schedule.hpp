@@ -1,8 +1,15 @@
 // The schedule slot: when reads are issued relative to compute.
 //
-// A schedule is a name and what it asks of the engine: with `wants_prediction` the engine hands prefetch()
-// the query of the next layer, as far as it can guess it while a layer computes; without, reads are issued on
-// demand, or when the engine calls prefetch() of its own accord.
+// A schedule is a name and what it declares:
+//
+//   wants_prediction   the engine hands prefetch() the query of the next layer, as far as it can guess it while
+//                      a layer computes; without, reads are issued on demand, or when the engine calls
+//                      prefetch() of its own accord
+//   virtualises        frames have memory while their layer computes or is about to: what one layer keeps
+//                      resident is given up and read back in time for its next turn. Engines say
+//                      before_query(layer).
+//   hot_steps          with it: what the layer's last so many steps chose or updated is read back, other resident
+//                      units are given up; undeclared: all that the replacement policy keeps
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -19,6 +26,11 @@ enum class query : std::uint8_t { current, predicted };
 template <class P>
 concept asks_for_predictions = requires {
     requires P::wants_prediction;
+};
+
+template <class P>
+concept virtualises = requires {
+    requires P::virtualises;
 };
 
 template <class P>

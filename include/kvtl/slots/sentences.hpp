@@ -155,6 +155,11 @@ template <class T> consteval void explain_retrieval() {
     }
     static_assert(holds(predictions_come<T>), "[kvtl] selector: it chooses for predicted queries; use the "
                                               "schedule next_layer, which asks the engine for them");
+    static_assert(
+        holds(layers_can_take_turns<T>),
+        "[kvtl] schedule: layers have their memory in turn, so what is resident must be whole pages of "
+        "units, and stay from step to step; use a clusterer and layout that place units (such as "
+        "unit_contiguous) and a replacement that keeps some, or leave on_demand");
 }
 
 template <class T, class G> consteval void explain_dropping() {

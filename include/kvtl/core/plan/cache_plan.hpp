@@ -49,14 +49,17 @@ struct cache_plan {
     std::uint32_t device_page = 4096;
     std::uint32_t max_sequences = 1;
     std::uint32_t shard_sequences = 1; ///< sequences that have lanes in one shard
-    std::uint32_t pools = 1;           ///< per shard: one, or one per sequence that it has
-    std::uint32_t max_entries = 1;     ///< of a unit
+    std::uint32_t pool_layers = 1;     ///< pools of a sequence: one, or one per layer that arenas are lent to
+    std::uint32_t arenas = 1;          ///< of a sequence: pools whose frames have memory at the same time
+    std::uint32_t hot_steps = none; ///< of a pool: what they chose or updated last is read back to an arena
+    std::uint32_t pools = 1;        ///< per shard: those of all sequences that it has, or that share
+    std::uint32_t max_entries = 1;  ///< of a unit
     std::uint32_t unit_pages = 1;
     std::uint32_t file_pages = 0;  ///< per shard, at most
     std::uint32_t grow_pages = 0;  ///< per shard, beyond which decode adds no units
     std::uint32_t shard_lanes = 1; ///< most lanes of one layer that a shard owns
     std::uint32_t tail_frames = 1; ///< per pool
-    std::uint32_t frames = 0;      ///< per pool, tails included
+    std::uint32_t frames = 0;      ///< per pool (and arena), tails included
     std::uint32_t slots = 0;       ///< fixed groups: per pool, what frames beyond page_frames hold
     std::uint32_t page_frames = 0; ///< fixed groups: per pool, frames that carry pages
     std::uint32_t spare_pages = 1; ///< fixed groups: page frames that reads leave to appends
@@ -78,6 +81,26 @@ struct cache_plan {
     std::uint32_t gap_pages = 0;
     layer_numbers numbers;
     bool window_only = false; ///< every token stays in the window: no units, no storage
+
+    /// Sequences of a shard that have pools of their own: one where all share.
+    [[nodiscard]] std::uint32_t pool_groups() const noexcept { return pools / pool_layers; }
+    /// Of a shard: tails of layers whose frames have no memory wait beside the arenas.
+    [[nodiscard]] std::uint32_t parked_frames() const noexcept {
+        return pool_layers > 1 ? pools * tail_frames : 0;
+    }
+    /// Of a shard: pages of memory for frames.
+    [[nodiscard]] std::size_t memory_frames() const noexcept {
+        return std::size_t{pool_groups()} * arenas * frames + parked_frames();
+    }
+    /// Requests that a device should have at once. More where a layer is read in while nobody calls.
+    static constexpr unsigned usual_depth = 64;
+    [[nodiscard]] unsigned io_depth() const noexcept {
+        return pool_layers > 1 ? 8 * usual_depth : usual_depth;
+    }
+    /// Flights that bring the units of a layer back in: one for each that has arenas to lend.
+    [[nodiscard]] std::uint32_t page_in_flights() const noexcept {
+        return pool_layers > 1 ? pool_groups() : 0;
+    }
 };
 
 }} // namespace kvtl::v0

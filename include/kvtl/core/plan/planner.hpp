@@ -49,7 +49,7 @@ template <class Preset, class Geometry> class planner {
             return 0;
         }
         [[nodiscard]] std::size_t frame_bytes() const noexcept {
-            return std::size_t{plan.division.shards} * plan.pools * plan.frames * page_bytes;
+            return std::size_t{plan.division.shards} * plan.memory_frames() * page_bytes;
         }
         [[nodiscard]] std::size_t bytes() const noexcept { return fixed_bytes + row_bytes() + frame_bytes(); }
     };
@@ -246,6 +246,13 @@ template <class Preset, class Geometry> class planner {
             notes.frames = " (at least; they also hold one lane's prompt while it is organised)";
         else
             notes.frames = " (kept entries, at the peak before budgets are settled)";
+        if (a.plan.pool_layers > 1) {
+            notes.frames = " (at least, of two layers; together they also hold one lane's prompt)";
+            notes.last = "\n  frames are what one layer needs and the next one that is read back meanwhile: "
+                         "fewer with "
+                         "lower max_tokens or more shards; tails are tail_frames = " +
+                         std::to_string(a.plan.tail_frames) + " of each layer";
+        }
         if constexpr (types::drops && !types::retrieves)
             if (!types::score::evicts_in_decode && c.max_tokens > a.rows.plan.prefill_tokens)
                 notes.last = "\n  prefill_tokens is " + std::to_string(a.rows.plan.prefill_tokens) +

@@ -5,6 +5,7 @@
 #include <kvtl/core/plan/cache_plan.hpp>
 #include <kvtl/core/step/prompt.hpp>
 #include <kvtl/core/step/step.hpp>
+#include <kvtl/core/store/layer_arenas.hpp>
 #include <kvtl/slots/layout.hpp>
 
 #include <cstddef>
@@ -37,6 +38,7 @@ template <class Types> struct shard_memory {
     std::span<std::uint32_t> checksum, bounce;
     std::span<std::byte> layout, trash;
     std::span<flight> flights;
+    typename arenas_of<Types>::tables arenas;
     typename growth_of<Types>::scratch growth;
     typename chooser<Types>::scratch choose;
     typename runner::scratch step;
@@ -61,13 +63,18 @@ template <class Types> struct shard_memory {
         m.trash = scratch.take<std::byte>(format.page_bytes, 4096);
         const std::uint32_t flights =
             runner::store::step_flights + p.prefetches + runner::store::write_flights;
-        m.flights = metadata.take<flight>(flights);
+        m.flights = metadata.take<flight>(flights + p.page_in_flights());
         const std::uint32_t pages = p.window_only ? 1 : p.flight_pages;
         for (std::uint32_t i = 0; i < flights; ++i) {
             const bool reads = i < runner::store::step_flights + p.prefetches;
             flight f(scratch, pages, reads ? p.batch_items : 1);
             if (!m.flights.empty()) m.flights[i] = f;
         }
+        for (std::uint32_t i = 0; i < p.page_in_flights(); ++i) {
+            flight f(scratch, p.frames, 0);
+            if (!m.flights.empty()) m.flights[flights + i] = f;
+        }
+        m.arenas = arenas_of<Types>::tables::take(metadata, p);
         if constexpr (Types::sequential)
             m.growth = group_growth<Types>::scratch::take(scratch, p.sizes);
         else

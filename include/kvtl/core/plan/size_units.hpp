@@ -36,7 +36,16 @@ template <class Types> class unit_sizes {
         p.window_only = !types::drops && s.window >= s.max_tokens && s.sinks == 0;
         const auto format = types::page_format_of(p.device_page, s);
         page_bytes = format.page_bytes;
-        p.pools = c.share ? 1 : p.shard_sequences;
+        if (types::virtualised && !p.window_only) {
+            p.pool_layers = std::max<std::uint32_t>(1, p.model.layers);
+            p.arenas = std::min<std::uint32_t>(2, p.pool_layers);
+        }
+        if constexpr (types::
+                          virtualised) { // sequences that share a pool take their steps one after the other
+            constexpr std::uint32_t steps = types::hot_steps;
+            p.hot_steps = steps == none ? none : steps * (c.share ? p.shard_sequences : 1);
+        }
+        p.pools = (c.share ? 1 : p.shard_sequences) * p.pool_layers;
         p.gap_pages = c.read_through_pages;
         p.shard_lanes = p.division.lanes_of(p.model.lanes(), 0);
         if (!p.window_only)
@@ -48,7 +57,8 @@ template <class Types> class unit_sizes {
                                 : std::min(s.max_units, choosers * p.attend_tokens);
         p.chosen_per_lane = std::max<std::uint32_t>(1, p.chosen_per_lane);
         p.prefetches = std::min<std::uint32_t>(16, p.max_sequences + 1);
-        const std::uint32_t pool_lanes = p.shard_lanes * p.model.layers * (c.share ? p.shard_sequences : 1);
+        const std::uint32_t pool_lanes =
+            p.shard_lanes * (p.pool_layers > 1 ? 1 : p.model.layers) * (c.share ? p.shard_sequences : 1);
         const std::uint32_t by_lane = pool_lanes * (types::layout::by_entry ? 1 : 2);
         p.tail_frames = p.window_only ? 0 : c.tail_frames == automatic ? by_lane : c.tail_frames;
         if (types::layout::by_entry && !p.window_only) p.tail_frames = std::max(p.tail_frames, pool_lanes);
@@ -82,9 +92,13 @@ template <class Types> class unit_sizes {
         // The device allocates its rings itself; as many bytes of the reservation stay untouched for them.
         constexpr std::size_t ring_bytes = 112;
         m.metadata += shards * p.max_in_flight * ring_bytes;
+        constexpr std::size_t slot_bytes = 192; // of one more request that the kernel may have at once
+        m.metadata += shards * (p.io_depth() - cache_plan::usual_depth) * slot_bytes;
         m.scratch += shards * (scratch.used() + 4096 + 64);
-        m.tails += shards * p.pools * p.tail_frames * page_bytes;
-        m.frames += shards * p.pools * (frames - std::min(frames, p.tail_frames)) * page_bytes;
+        const std::size_t tails =
+            p.pool_layers > 1 ? p.parked_frames() : p.pools * std::size_t{std::min(frames, p.tail_frames)};
+        m.tails += shards * tails * page_bytes;
+        m.frames += shards * (p.memory_frames() - tails) * page_bytes;
     }
 
   private:
@@ -131,9 +145,9 @@ template <class Types> class unit_sizes {
             const std::size_t arena =
                 builder::arena_bytes(p.model, s, builder::least_segment(cluster, s, page_rows), p.unit_pages,
                                      cluster, format.page_bytes);
+            const std::size_t lent = std::size_t{p.arenas} * format.page_bytes; // of one frame of each arena
             p.least_frames =
-                std::max(p.tail_frames + working,
-                         static_cast<std::uint32_t>((arena + format.page_bytes - 1) / format.page_bytes));
+                std::max(p.tail_frames + working, static_cast<std::uint32_t>((arena + lent - 1) / lent));
         }
     }
 
@@ -218,7 +232,8 @@ template <class Types> class unit_sizes {
         p.flight_pages =
             std::max(unit + 1, std::min<std::uint32_t>(512, types::sequential ? p.page_frames : frames / 2));
         p.max_in_flight =
-            p.flight_pages * (runner::store::step_flights + p.prefetches + runner::store::write_flights);
+            p.flight_pages * (runner::store::step_flights + p.prefetches + runner::store::write_flights) +
+            p.page_in_flights() * frames;
         p.batch_items = std::clamp<std::uint32_t>(p.flight_pages, 16, 128);
     }
 

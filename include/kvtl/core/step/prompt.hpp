@@ -95,7 +95,8 @@ template <class Types> class prompt_builder {
         carver c(frames.memory());
         x_ = arena::take(c, p_.model, p_.sizes, segment_, *p_.cluster);
         first_page_ = static_cast<std::uint32_t>((x_.work_begins + page - 1) / page);
-        pages_ = std::min(frames.size() - first_page_, staging_limit);
+        const auto all = static_cast<std::uint32_t>(frames.memory().size() / page);
+        pages_ = std::min(all - first_page_, staging_limit);
         frames.note_used(std::max(first_page_ + pages_, static_cast<std::uint32_t>((c.used() + page - 1) / page)));
         held_ = {};
         return {};

@@ -65,7 +65,8 @@ template <class Types> class retrieval_base {
                                                             m.bounce,
                                                             &lanes,
                                                             &stats_,
-                                                            p.division.by_sequence ? p.division.shards : 1};
+                                                            p.division.by_sequence ? p.division.shards : 1,
+                                                            p.pool_layers};
         if (p.time_phases) clock_ = phase_clock(stats_.phase_ns);
         sums_ = summaries<types>(index_state_, rest_, lanes, p.model.summaries(p.max_entries), m.sums);
         choose_ = chooser<types>(p.model, index_state_, select_, m.choose);
@@ -80,6 +81,11 @@ template <class Types> class retrieval_base {
                 store_, {p.model, p.sizes, p.attend_tokens, p.unit_pages, &cluster_, &growth_, &choose_, &sums_});
         }
         store_.set_first_write_flight(runner::store::step_flights + p.prefetches);
+        if constexpr (types::virtualised)
+            if (p.pool_layers > 1)
+                arenas_ = layer_arenas<types>(store_, p, m.arenas, frames,
+                                              runner::store::step_flights + p.prefetches +
+                                                  runner::store::write_flights);
         auto parts = memory::step_parts(p);
         parts.growth = &growth_;
         parts.choose = &choose_;
@@ -128,19 +134,69 @@ template <class Types> class retrieval_base {
         }
         return into.first(n);
     }
+    [[nodiscard]] std::uint32_t slot_of(std::uint32_t lane_id) const noexcept {
+        return lane_id / (plan_.model.layers * plan_.model.lanes());
+    }
+    [[nodiscard]] std::uint32_t layer_of(std::uint32_t lane_id) const noexcept {
+        return lane_id / plan_.model.lanes() % plan_.model.layers;
+    }
     [[nodiscard]] pool& pool_for(std::span<const lane_ref> lanes) noexcept {
         return store_.pool_of(lanes[0].id);
     }
-    /// A sequence's pool among those of its kind.
-    [[nodiscard]] pool& pool_of_slot(std::span<pool> pools, std::uint32_t slot) const noexcept {
-        return pools[pools.size() == 1 ? 0 : slot / (plan_.division.by_sequence ? plan_.division.shards : 1)];
+    /// A sequence among those that have pools of their own.
+    [[nodiscard]] std::uint32_t group_of(std::uint32_t slot) const noexcept {
+        if (plan_.pool_groups() == 1) return 0;
+        return slot / (plan_.division.by_sequence ? plan_.division.shards : 1);
     }
-    /// The pool whose frames carry a sequence's writes.
-    [[nodiscard]] pool& write_pool_at(std::uint32_t slot) noexcept {
+    /// The pools whose frames carry a sequence's writes: one, or one per layer.
+    [[nodiscard]] std::span<pool> write_pools_at(std::uint32_t slot) noexcept {
+        const std::size_t first = std::size_t{group_of(slot)} * plan_.pool_layers;
         if constexpr (types::sequential)
-            return pool_of_slot(page_pools_, slot);
+            return page_pools_.subspan(first, plan_.pool_layers);
         else
-            return pool_of_slot(pools_, slot);
+            return pools_.subspan(first, plan_.pool_layers);
+    }
+    /// A failed write of the sequence, whichever layer's.
+    [[nodiscard]] status check_writes(std::uint32_t slot) noexcept {
+        for (const pool& writes : write_pools_at(slot))
+            if (store_.has_failed_writes(writes)) return store_.write_error(writes);
+        return {};
+    }
+
+    // ------------------------------------------------------------------------------------------------
+    // memory that layers have in turn (layer_arenas.hpp)
+    /// Sees to it that a layer's frames have their bytes, before anything of it is touched.
+    [[nodiscard]] status bring(std::uint32_t slot, std::uint32_t layer) noexcept {
+        if constexpr (types::virtualised)
+            if (!arenas_.idle()) return arenas_.bring(group_of(slot), layer, leaver(slot));
+        static_cast<void>(slot), static_cast<void>(layer);
+        return {};
+    }
+    /// Begins to read in what the layer behind this one keeps resident; behind the last comes the first.
+    void announce_next(std::uint32_t slot, std::uint32_t layer) noexcept {
+        if constexpr (types::virtualised)
+            if (!arenas_.idle())
+                arenas_.announce(group_of(slot), (layer + 1) % plan_.model.layers, leaver(slot));
+        static_cast<void>(slot), static_cast<void>(layer);
+    }
+    /// The memory in which a prompt is organised.
+    [[nodiscard]] status lend_to_prompt(std::uint32_t slot, std::uint32_t layer) noexcept {
+        if constexpr (types::virtualised)
+            if (!arenas_.idle()) return arenas_.widen(group_of(slot), layer, leaver(slot));
+        static_cast<void>(slot), static_cast<void>(layer);
+        return {};
+    }
+    /// Gives up what was read ahead for a layer of the sequence, or of those that share its frames.
+    [[nodiscard]] auto leaver(std::uint32_t slot) noexcept {
+        return [this, group = group_of(slot)](std::uint32_t layer) {
+            for (ahead& a : memory_.aheads) {
+                if (a.flight == none || a.layer != layer || group_of(a.slot) != group) continue;
+                if (&a == selection_)
+                    release_selection();
+                else
+                    release(&a, list_lanes(a.slot, a.layer, memory_.other_lanes), runner::fate::dropped);
+            }
+        };
     }
 
     /// Divides the shard's frames among its pools. Lanes of fixed groups have two kinds: page frames, then
@@ -150,11 +206,13 @@ template <class Types> class retrieval_base {
                                   std::span<std::byte> frames, std::span<pool> pools,
                                   carver& metadata) noexcept {
         const std::size_t pool_bytes = std::size_t{plan_.frames} * format.page_bytes;
+        // Pools that take turns are made one size, and get their memory when it is their turn.
+        const bool turns = plan_.pool_layers > 1;
         const std::size_t kinds = types::sequential ? 2 : 1;
         pools_ = pools.first(pools.size() / kinds);
         page_pools_ = pools.subspan(pools_.size());
         for (std::uint32_t i = 0; i < pools_.size(); ++i) {
-            const auto part = frames.subspan(i * pool_bytes, pool_bytes);
+            const auto part = frames.subspan(turns ? 0 : i * pool_bytes, pool_bytes);
             if constexpr (types::sequential) {
                 const std::uint32_t piece = types::slot_frame_bytes(plan_.sizes, plan_.max_entries);
                 const std::size_t carriers = std::size_t{plan_.page_frames} * format.page_bytes;
@@ -180,8 +238,7 @@ template <class Types> class retrieval_base {
     status accept(std::span<const lane_ref> lanes, std::uint32_t tokens) noexcept {
         if (plan_.window_only) return {};
         if (status s = check_complete(lanes); !s) return s;
-        pool& writes = store_.write_pool(lanes[0].id);
-        if (store_.has_failed_writes(writes)) return store_.write_error(writes);
+        if (status s = check_writes(slot_of(lanes[0].id)); !s) return s;
         std::uint32_t pages = 0;
         for (const lane_ref& ref : lanes) {
             const lane l = store_.at(ref.id);
@@ -204,6 +261,7 @@ template <class Types> class retrieval_base {
             for (const lane_ref& ref : lanes) {
                 if (!should_found(store_.at(ref.id))) continue;
                 release_all_aheads();
+                if (status s = lend_to_prompt(slot_of(ref.id), layer_of(ref.id)); !s) return s;
                 if (status s = prompt_.begin(pool_for(lanes), 0); !s) return s;
                 if (status s = prompt_.found(ref.id); !s) return s;
             }
@@ -291,6 +349,7 @@ template <class Types> class retrieval_base {
     summaries<types> sums_;
     phase_clock clock_;
     store_type store_;
+    arenas_of<types> arenas_;
     growth_of<types> growth_;
     chooser<types> choose_;
     prompt_builder<types> prompt_; ///< clusters: groups need none

@@ -15,8 +15,8 @@ namespace kvtl { inline namespace v0 {
 template <class Types> class retrieval_prompts : public retrieval_base<Types> {
   protected:
     using base = retrieval_base<Types>;
-    using base::accept, base::begin_call, base::forget, base::found_ready, base::lanes_of, base::note_storage, base::pool_for,
-        base::release_all_aheads;
+    using base::accept, base::announce_next, base::begin_call, base::bring, base::forget, base::found_ready,
+        base::lanes_of, base::lend_to_prompt, base::note_storage, base::pool_for, base::release_all_aheads;
     using base::cluster_, base::growth_, base::index_state_, base::sums_, base::memory_, base::plan_,
         base::prompt_, base::stats_, base::step_, base::store_;
 
@@ -40,7 +40,12 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
             return prefill_groups(lanes, in, tokens, out);
         } else {
             const lane first = store_.at(lanes[0].id);
-            if (first.state().tokens > 0) return prefill_turn(lanes, in, tokens, out);
+            if (first.state().tokens > 0) {
+                if (status s = bring(slot, layer); !s) return s;
+                announce_next(slot, layer);
+                return prefill_turn(lanes, in, tokens, out);
+            }
+            if (status s = lend_to_prompt(slot, layer); !s) return s;
             return prefill_prompt(lanes, in, tokens, out, last);
         }
     }
@@ -162,6 +167,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
                                          const layer_input& in, std::uint32_t chunk) noexcept {
         pool& frames = pool_for(lanes);
         if (store_.has_failed_writes(frames)) return store_.write_error(frames);
+        if (status s = lend_to_prompt(slot, layer); !s) return s;
         if (status s = prompt_.begin(frames, most); !s) return s;
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const std::uint32_t n = kept.rows(slot, layer, i);

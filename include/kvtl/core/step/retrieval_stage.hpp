@@ -14,12 +14,13 @@ namespace kvtl { inline namespace v0 {
 
 template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     using base = retrieval_prompts<Types>;
-    using base::accept, base::anything_ahead, base::begin_call, base::check_complete, base::find_ahead,
-        base::free_ahead, base::lanes_of, base::list_lanes, base::note_storage, base::pool_for, base::release,
+    using base::accept, base::announce_next, base::anything_ahead, base::begin_call, base::bring,
+        base::check_complete, base::find_ahead, base::free_ahead, base::group_of, base::lanes_of,
+        base::leaver, base::list_lanes, base::note_storage, base::pool_for, base::release,
         base::release_all_aheads, base::release_selection, base::should_found, base::window_overflows,
-        base::write_pool_at;
-    using base::clock_, base::codec_, base::io_, base::memory_, base::page_pools_, base::plan_, base::pools_,
-        base::selection_, base::source_, base::stats_, base::step_, base::store_;
+        base::write_pools_at;
+    using base::arenas_, base::clock_, base::codec_, base::io_, base::memory_, base::page_pools_, base::plan_,
+        base::pools_, base::selection_, base::source_, base::stats_, base::step_, base::store_;
 
   public:
     using types = Types;
@@ -65,6 +66,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         // Entries that found no place last time are placed now, which must not meet units whose reads are in
         // the air.
         if (window_overflows(lanes)) release_all_aheads();
+        if (status s = bring(slot, layer); !s) return s;
         if (status s = accept(lanes, 1); !s) return s;
         const statistics before = stats_;
         const phase_clock::span timed(plan_.time_phases ? &clock_ : nullptr, &phase_times::append);
@@ -74,7 +76,9 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         const bool chosen = done.ok();
         if (chosen) {
             step_.force_full_buffers(lanes, plan_.buffer_limit);
-            done = step_.attend(lanes, in, out, a != nullptr ? a->flight : none);
+            // What the next layer keeps is read in once the misses of this one have landed.
+            done = step_.attend(lanes, in, out, a != nullptr ? a->flight : none,
+                                [&] { announce_next(slot, layer); });
         }
         const bool read_ahead = anything_ahead();
         release(a, lanes, chosen ? runner::fate::attended : runner::fate::dropped);
@@ -82,14 +86,15 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             done.code() == errc::bound_too_small) { // what was read ahead held the frames
             release_all_aheads();
             stats_ = before;
-            done = step_.attend(lanes, in, out, none);
+            done = step_.attend(lanes, in, out, none, [] {});
         }
         if (!done) {
             stats_ = before;
             return done;
         }
         ++stats_.steps;
-        if (layer == 0) pool_for(lanes).replacement().tick();
+        note_call(slot, layer);
+        tick(lanes, layer);
         step_.commit(lanes, plan_.buffer_limit);
         note_storage();
         return {};
@@ -100,13 +105,28 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         if (lanes.empty()) return {};
         begin_call();
         release(find_ahead(slot, layer), lanes, runner::fate::dropped);
+        if (status s = bring(slot, layer); !s) return s;
         if (status s = accept(lanes, 1); !s) return s;
-        if (layer == 0) pool_for(lanes).replacement().tick();
+        tick(lanes, layer);
         for (const lane_ref& ref : lanes)
             if (status s = step_.append_turn(ref, 1, plan_.buffer_limit, step_.rows_of(ref, in)); !s)
                 return s;
+        announce_next(slot, layer);
+        note_call(slot, layer);
         note_storage();
         return {};
+    }
+
+    /// The engine is about to compute this layer's query: what the layer keeps resident is read in, where memory
+    /// is lent to layers in turn. A hint; what does not come is read when it is attended.
+    void before_query(std::uint32_t slot, std::uint32_t layer) noexcept {
+        if constexpr (types::virtualised) {
+            if (arenas_.idle() || lanes_of(slot, layer).empty()) return;
+            io_.poll(false);
+            arenas_.tell(slot, layer);
+            arenas_.announce(group_of(slot), layer, leaver(slot));
+        }
+        static_cast<void>(slot), static_cast<void>(layer);
     }
 
     [[nodiscard]] status prefetch(std::uint32_t slot, std::uint32_t layer,
@@ -121,6 +141,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         if (a == nullptr) return {}; // a hint: nothing is free to carry it
         for (const lane_ref& ref : lanes)
             if (should_found(store_.at(ref.id))) return {}; // attend() will cluster this lane first
+        if (status s = bring(slot, layer); !s) return s;
         if (status s = source_.guess(lanes, q.data(), 1, layer); !s) return s;
         a->slot = slot, a->layer = layer;
         a->flight = runner::store::step_flights + static_cast<std::uint32_t>(a - memory_.aheads.data());
@@ -150,6 +171,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             return status::failure(errc::out_of_range,
                                    "select: %u prefetches are outstanding, no room for one more",
                                    plan_.prefetches);
+        if (status s = bring(slot, layer); !s) return s;
         if (status s = step_.choose(lanes, q.data(), 0); !s) return s;
         a->slot = slot, a->layer = layer, a->complete = false;
         a->flight = runner::store::step_flights + static_cast<std::uint32_t>(a - memory_.aheads.data());
@@ -166,6 +188,8 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             return s;
         }
         selection_ = a;
+        announce_next(slot, layer);
+        note_call(slot, layer);
         return {};
     }
 
@@ -231,13 +255,17 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
 
     [[nodiscard]] status retry_writes(std::uint32_t slot) noexcept {
         release_selection();
-        return store_.retry_writes(write_pool_at(slot));
+        for (pool& writes : write_pools_at(slot))
+            if (status s = store_.retry_writes(writes); !s) return s;
+        return {};
     }
 
     /// Forgets a sequence: its pages, frames and tables.
     void end(std::uint32_t slot) noexcept {
         release_all_aheads();
-        store_.settle_all_writes(write_pool_at(slot));
+        if constexpr (types::virtualised)
+            if (!arenas_.idle()) arenas_.land(group_of(slot));
+        for (pool& writes : write_pools_at(slot)) store_.settle_all_writes(writes);
         for (std::uint32_t layer = 0; layer < plan_.model.layers; ++layer)
             for (const lane_ref& ref : lanes_of(slot, layer)) store_.forget_lane(ref.id);
     }
@@ -255,12 +283,27 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
                     if constexpr (types::drops)
                         s.kept_entries += std::uint64_t{state.tokens} * plan_.model.lane_heads;
                 }
+        if constexpr (types::virtualised)
+            if (!arenas_.idle()) {
+                arenas_.add_to(s);
+                s.resident_bytes_peak += arenas_.peak_bytes();
+                return s;
+            }
         for (const pool& p : pools_) s.resident_bytes_peak += std::size_t{p.peak()} * p.frame_bytes();
         for (const pool& p : page_pools_) s.resident_bytes_peak += std::size_t{p.peak()} * p.frame_bytes();
         return s;
     }
 
   private:
+    void note_call(std::uint32_t slot, std::uint32_t layer) noexcept {
+        if constexpr (types::virtualised)
+            if (!arenas_.idle()) arenas_.note_call(slot, layer);
+        static_cast<void>(slot), static_cast<void>(layer);
+    }
+    /// A step begins, for the replacement policy of the pool.
+    void tick(std::span<const lane_ref> lanes, std::uint32_t layer) noexcept {
+        if (layer == 0 || plan_.pool_layers > 1) pool_for(lanes).tick();
+    }
     /// What a lane's entries take: records in units, plain rows elsewhere.
     [[nodiscard]] std::size_t bytes_of(const lane& l) const noexcept {
         const lane_state& s = l.state();

@@ -78,12 +78,14 @@ template <class Types> class step_runner : public step_attention<Types> {
 
     /// Attention of one token per lane over everything it may see. The arriving token's row is in place
     /// already (ring or sink) but not yet counted. out: (HQ, D). `prefetched`: a flight whose reads this step
-    /// may use, or none.
+    /// may use, or none. `meanwhile` is called once, when this step waits for reads no more: what it submits would
+    /// only hold them up.
+    template <class Meanwhile>
     [[nodiscard]] status attend(std::span<const lane_ref> lanes, const layer_input& in, std::span<float> out,
-                                std::uint32_t prefetched) noexcept {
+                                std::uint32_t prefetched, Meanwhile&& meanwhile) noexcept {
         count_choice(lanes);
         want_resident(lanes);
-        const status done = attend_chosen(lanes, in, out, prefetched);
+        const status done = attend_chosen(lanes, in, out, prefetched, meanwhile);
         if (!done) forget_wanted(lanes);
         return done;
     }
@@ -293,8 +295,10 @@ template <class Types> class step_runner : public step_attention<Types> {
                std::any_of(chosen.begin(), chosen.end(), [u](const chosen_unit& c) { return c.unit == u; });
     }
 
+    template <class Meanwhile>
     [[nodiscard]] status attend_chosen(std::span<const lane_ref> lanes, const layer_input& in,
-                                       std::span<float> out, std::uint32_t prefetched) noexcept {
+                                       std::span<float> out, std::uint32_t prefetched,
+                                       Meanwhile& meanwhile) noexcept {
         const float* q = in.q.data();
         const phase_clock::span timed(p_.clock, &phase_times::fetch_wait);
         if constexpr (by_entry)
@@ -303,6 +307,8 @@ template <class Types> class step_runner : public step_attention<Types> {
         cursor at;
         std::uint32_t flying = plan(lanes, at, none);
         if (status s = submit(lanes, flying); !s) return abandon(lanes, flying, none, s);
+        const bool waits = flying != none && store_->io().at(flying).requests() > 0;
+        if (!waits) meanwhile();
         timed.enter(&phase_times::attend);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) attend_memory(lanes[i], total_of(i), q);
         timed.enter(&phase_times::fetch_wait);
@@ -322,6 +328,7 @@ template <class Types> class step_runner : public step_attention<Types> {
                 if (status s = submit(lanes, flying); !s) return abandon(lanes, flying, none, s);
         }
         if (at.lane < lanes.size()) return no_frames();
+        if (waits) meanwhile();
         timed.enter(&phase_times::attend);
         if (!in.lse.empty()) tell_lse(lanes, in.lse);
         if constexpr (detail::estimates<remainder>())

@@ -34,6 +34,7 @@ struct frame_record {
     std::uint32_t lane = none; ///< owner, as index into the lanes of the pool's shard
     std::uint32_t unit = none;
     std::uint32_t tail = none; ///< tails: its number among them
+    std::uint32_t used = 0;  ///< first frame of a chain: the pool's step that last chose or updated the unit
     std::uint16_t pins = 0;
     std::uint16_t run = 1; ///< frames in a row that this one heads
     bool behind = false;   ///< belongs to the run of a head before it
@@ -74,9 +75,9 @@ template <class Replacement> class frame_pool {
     frame_pool(const typename Replacement::config_type& config, std::span<std::byte> frames,
                std::uint32_t page_bytes, std::uint32_t unit_pages, std::uint32_t tail_quota,
                std::size_t running_bytes, carver& metadata) noexcept
-        : memory_(frames.data()), page_bytes_(page_bytes),
-          count_(static_cast<std::uint32_t>(frames.size() / page_bytes)), tail_quota_(tail_quota),
-          running_bytes_(running_bytes) {
+        : memory_(frames.data()), memory_bytes_(frames.size() / page_bytes * page_bytes),
+          page_bytes_(page_bytes), count_(static_cast<std::uint32_t>(frames.size() / page_bytes)),
+          tail_quota_(tail_quota), running_bytes_(running_bytes) {
         const auto t = take(metadata, count_, unit_pages, tail_quota, running_bytes);
         frame_ = t.frames;
         unsettled_ = t.unsettled;
@@ -95,10 +96,20 @@ template <class Replacement> class frame_pool {
     [[nodiscard]] const frame_record& operator[](std::uint32_t i) const noexcept { return frame_[i]; }
     [[nodiscard]] std::uint32_t size() const noexcept { return count_; }
     [[nodiscard]] std::uint32_t frame_bytes() const noexcept { return page_bytes_; }
-    [[nodiscard]] std::span<std::byte> memory() const noexcept {
-        return {memory_, std::size_t{count_} * page_bytes_};
+    /// Of the frames; what is lent with bind() may go on behind them.
+    [[nodiscard]] std::span<std::byte> memory() const noexcept { return {memory_, memory_bytes_}; }
+    /// From now on the frames' bytes lie here (layer_arenas.hpp). What they held before does not come along.
+    void bind(std::span<std::byte> memory) noexcept {
+        memory_ = memory.data();
+        memory_bytes_ = memory.size();
     }
     [[nodiscard]] typename Replacement::state_type& replacement() noexcept { return replacement_; }
+    /// A step of a layer is over.
+    void tick() noexcept {
+        ++steps_;
+        replacement_.tick();
+    }
+    [[nodiscard]] std::uint32_t steps() const noexcept { return steps_; }
     [[nodiscard]] std::uint32_t free() const noexcept { return free_count_; }
     [[nodiscard]] std::uint32_t in_use() const noexcept { return count_ - free_count_; }
     [[nodiscard]] std::uint32_t peak() const noexcept { return peak_; }
@@ -314,6 +325,7 @@ template <class Replacement> class frame_pool {
     }
 
     std::byte* memory_ = nullptr;
+    std::size_t memory_bytes_ = 0;
     std::uint32_t page_bytes_ = 0;
     std::uint32_t count_ = 0;
     std::uint32_t longest_run_ = 0;
@@ -323,7 +335,7 @@ template <class Replacement> class frame_pool {
     std::uint32_t draining_ = 0;
     std::uint32_t search_from_ = 0;                 ///< where pop_run() begins: never inside a run
     std::array<std::uint32_t, max_run + 1> gaps_{}; ///< how many there are of so many free frames, or of more
-    std::uint32_t clock_ = 0;
+    std::uint32_t clock_ = 0, steps_ = 0;
     std::uint32_t tail_quota_ = 0;
     std::uint32_t tail_count_ = 0;
     std::uint32_t unsettled_count_ = 0;

@@ -37,6 +37,7 @@ template <class Types> class page_store {
         const typename Types::lane_table* lanes = nullptr;
         statistics* stats = nullptr;
         std::uint32_t slots_apart = 1; ///< sequences of this shard are that many slots apart
+        std::uint32_t pool_layers = 1; ///< pools of a sequence: one, or one per layer
         std::uint32_t reserved_pages = 0;
     };
 
@@ -84,7 +85,11 @@ template <class Types> class page_store {
     [[nodiscard]] statistics& stats() const noexcept { return *p_.stats; }
     [[nodiscard]] lane at(std::uint32_t lane_id) const noexcept { return p_.lanes->at(lane_id); }
     [[nodiscard]] pool& pool_of(std::uint32_t lane_id) const noexcept {
-        return p_.pools[p_.pools.size() == 1 ? 0 : p_.lanes->slot_of(lane_id) / p_.slots_apart];
+        const std::size_t of_slot =
+            p_.pools.size() == p_.pool_layers ? 0 : p_.lanes->slot_of(lane_id) / p_.slots_apart;
+        if constexpr (Types::virtualised)
+            if (p_.pool_layers > 1) return p_.pools[of_slot * p_.pool_layers + p_.lanes->layer_of(lane_id)];
+        return p_.pools[of_slot];
     }
     [[nodiscard]] std::span<pool> pools() const noexcept { return p_.pools; }
 

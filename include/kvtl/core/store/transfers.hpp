@@ -160,6 +160,10 @@ template <class Queue, class Pool> class transfers {
     void drain(std::uint32_t id) noexcept {
         while (flights_[id].pending_ > 0) poll(true);
     }
+    /// Whether these are the bytes that a page had when it was written.
+    [[nodiscard]] bool matches(std::uint32_t page, const std::byte* bytes) const noexcept {
+        return simd::page_checksum(bytes, map_.page_bytes) == checksum_[page];
+    }
     [[nodiscard]] bool idle() const noexcept { return queue_->in_flight() == 0; }
 
     /// A flight that is not in the air among [first, first + count); waits when all are.
@@ -259,8 +263,7 @@ template <class Queue, class Pool> class transfers {
         for (const page_transfer& t : pages) {
             if (c.error == 0 && t.page != verified) {
                 verified = t.page;
-                if (simd::page_checksum(pool.bytes(t.frame), map_.page_bytes) != checksum_[t.page] &&
-                    f.error_.ok())
+                if (!matches(t.page, pool.bytes(t.frame)) && f.error_.ok())
                     f.error_ = status::failure(errc::corrupt,
                                                "the page at offset %llu came back with another checksum",
                                                static_cast<unsigned long long>(map_.offset(t.page)));

@@ -106,6 +106,7 @@ template <class Types> class unit_store : public page_store<Types> {
         std::uint32_t pages = 0;
         for (std::uint32_t f = handle; f != none; f = frames[f].next) ++pages;
         frame_record& head = frames[handle];
+        head.used = frames.steps();
         if (!head.admitted) {
             frames.replacement().admit(handle, {pages, updated, head.lane, u});
             head.admitted = true;
@@ -115,6 +116,7 @@ template <class Types> class unit_store : public page_store<Types> {
     }
 
     void touch(const residency& now, pool& frames) noexcept {
+        frames[now.frames].used = frames.steps();
         if (frames[now.frames].admitted) frames.replacement().touch(now.frames);
     }
     /// A resident unit that a step has chosen is used now, and leaves after all others until it is pinned.
@@ -240,12 +242,16 @@ template <class Types> class unit_store : public page_store<Types> {
         while (!frames.tails().empty()) write_tail(frames, frames.tails().back().frame);
         settle_all_writes(frames);
         if (has_failed_writes(frames)) return write_error(frames);
+        evict_all(frames);
+        return {};
+    }
+    /// No unit of a pool is resident any more. Tails stay.
+    void evict_all(pool& frames) noexcept {
         for (std::uint32_t f = 0; f < frames.size(); ++f)
             if (frames[f].linked && frames[f].unit != none) {
                 const lane l = at(frames[f].lane);
                 if (l.residency(frames[f].unit).frames == f) evict(l, frames[f].unit, frames);
             }
-        return {};
     }
 
     /// Gives back everything a lane holds; its block starts afresh. No write may be in the air.

@@ -1,0 +1,40 @@
+// Presets whose layers have the memory of their cache in turn (schedule layer_virtualised): what a step keeps of all
+// layers is bounded by two of them.
+//
+// Paper: "DynaKV: Enabling Accurate and Efficient Long-Sequence LLM Decoding on Smartphones" §6.1, the pipeline of
+// attention and FFN. Deviations: memory is that of two layers, as one is read back while the other computes; cluster
+// representatives stay in memory (the paper streams those too); every clean frame of a layer comes back, however the
+// device and the computation compare, so memory_bytes also says how much is read per step.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/schedule_layer_virtualised.hpp>
+#include <kvtl/presets/clusterkv.hpp>
+#include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/estimate.hpp>
+
+namespace kvtl { inline namespace v0 {
+
+namespace presets {
+
+struct dynakv_virtualised : dynakv {
+    static constexpr std::string_view name = "dynakv_virtualised";
+    using schedule = layer_virtualised;
+};
+struct dynakv_estimate_virtualised : dynakv_estimate {
+    static constexpr std::string_view name = "dynakv_estimate_virtualised";
+    using schedule = layer_virtualised;
+};
+struct clusterkv_virtualised : clusterkv {
+    static constexpr std::string_view name = "clusterkv_virtualised";
+    using schedule = layer_virtualised;
+};
+
+} // namespace presets
+
+template <class Geometry> using dynakv_virtualised = kv_manager<presets::dynakv_virtualised, Geometry>;
+template <class Geometry>
+using dynakv_estimate_virtualised = kv_manager<presets::dynakv_estimate_virtualised, Geometry>;
+template <class Geometry> using clusterkv_virtualised = kv_manager<presets::clusterkv_virtualised, Geometry>;
+
+}} // namespace kvtl::v0
