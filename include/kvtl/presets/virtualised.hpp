@@ -3,8 +3,8 @@
 //
 // Paper: "DynaKV: Enabling Accurate and Efficient Long-Sequence LLM Decoding on Smartphones" §6.1, the pipeline of
 // attention and FFN. Deviations: memory is that of two layers, as one is read back while the other computes; cluster
-// representatives stay in memory (the paper streams those too); every clean frame of a layer comes back, however the
-// device and the computation compare, so memory_bytes also says how much is read per step.
+// representatives stay in memory (the paper streams those too); of what is resident, units that the layer's last four
+// steps neither chose nor updated are given up instead of read back (layer_virtualised::hot_steps).
 // SPDX-License-Identifier: MIT
 #pragma once
 

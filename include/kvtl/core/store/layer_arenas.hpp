@@ -4,7 +4,7 @@
 //         is resident, in which frame, and what the replacement policy thinks of it. The frames' bytes lie in an
 //         arena while the layer computes; meanwhile those of the next layer are read back into the other one
 //         (DynaKV §6.1, pipeline 2). So memory is bounded by two layers, and a layer's cache is what it would be
-//         if its memory had never been lent.
+//         if its memory had never been lent, but for units that its last hot_steps steps did not ask for.
 //
 //           attend(0)   A: layer 0 attends      B: layer 1 is read in
 //           attend(1)   A: layer 2 is read in   B: layer 1 attends
