@@ -45,7 +45,7 @@ template <class Cache> typename Cache::config config_for(const kvtl::shape& shap
     if constexpr (requires { c.clusterer.found_entries; })
         c.clusterer.segment = c.clusterer.found_entries;
     else
-        c.clusterer.segment = 64;
+        c.clusterer.segment = 512;
     return c;
 }
 
