@@ -8,6 +8,7 @@
 #include <kvtl/core/store/layer_arenas.hpp>
 #include <kvtl/slots/layout.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -75,14 +76,17 @@ template <class Types> struct shard_memory {
             if (!m.flights.empty()) m.flights[flights + i] = f;
         }
         m.arenas = arenas_of<Types>::tables::take(metadata, p);
-        if constexpr (Types::sequential)
-            m.growth = group_growth<Types>::scratch::take(scratch, p.sizes);
-        else
-            m.growth = unit_growth<Types>::scratch::take(scratch, p.sizes, p.max_entries, format.rows);
+        // What a step or a turn sums up, and what moves when units grow, are never needed at once.
+        carver of_growth, of_step, unused;
+        static_cast<void>(take_growth(p, format, of_growth));
+        static_cast<void>(runner::scratch::take(unused, of_step, step_parts(p), p.shard_lanes));
+        const auto shared = scratch.take<std::byte>(std::max(of_growth.used(), of_step.used()));
+        carver for_growth(shared), for_step(shared);
+        m.growth = take_growth(p, format, for_growth);
         m.choose =
             chooser<Types>::scratch::take(scratch, p.model, p.sizes.max_units, p.max_entries, p.index_floats);
         m.sums = summaries<Types>::scratch::take(scratch, p.sizes);
-        m.step = runner::scratch::take(scratch, step_parts(p), p.shard_lanes);
+        m.step = runner::scratch::take(scratch, for_step, step_parts(p), p.shard_lanes);
         m.codec_tables = scratch.take<std::byte>(p.codec_shared_bytes);
         m.shown = row_tile<Types>::take(scratch, simd::attend_block, p.sizes.width);
         m.lanes = scratch.take<lane_ref>(p.shard_lanes);
@@ -102,6 +106,14 @@ template <class Types> struct shard_memory {
         return m;
     }
 
+    [[nodiscard]] static typename growth_of<Types>::scratch take_growth(const cache_plan& p,
+                                                                        const page_format& format,
+                                                                        carver& c) noexcept {
+        if constexpr (Types::sequential)
+            return group_growth<Types>::scratch::take(c, p.sizes);
+        else
+            return unit_growth<Types>::scratch::take(c, p.sizes, p.max_entries, format.rows);
+    }
     [[nodiscard]] static typename runner::parts step_parts(const cache_plan& p) noexcept {
         typename runner::parts parts;
         parts.model = p.model;

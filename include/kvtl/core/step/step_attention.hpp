@@ -55,18 +55,19 @@ template <class Types> class step_attention {
         std::span<std::uint64_t> attended;      ///< (U) masks, for the remainder
         std::span<float> rest;                  ///< the remainder's own
 
-        static scratch take(carver& c, const parts& p, std::uint32_t lanes) noexcept {
+        /// `shared`: for what nobody needs between two calls or while units grow.
+        static scratch take(carver& c, carver& shared, const parts& p, std::uint32_t lanes) noexcept {
             scratch x;
             const std::size_t lane_partial = p.model.lane_heads * partial_floats(p.model.group, p.model.dim);
             x.chosen = c.take<chosen_unit>(std::size_t{lanes} * p.chosen_per_lane);
             x.chosen_count = c.take<std::uint32_t>(lanes);
             x.forced = c.take<std::uint32_t>(lanes);
             x.total = c.take<float>(lanes * lane_partial);
-            x.item = c.take<float>(p.batch_items * lane_partial);
+            x.item = shared.take<float>(p.batch_items * lane_partial);
             x.attend = c.take<float>(simd::attend_scratch_floats(p.model.group));
-            x.turn_k = c.take<element_type>(std::size_t{p.turn_tokens} * p.sizes.width);
-            x.turn_v = c.take<element_type>(std::size_t{p.turn_tokens} * p.sizes.width);
-            x.turn = c.take<float>(p.turn_tokens * lane_partial);
+            x.turn_k = shared.take<element_type>(std::size_t{p.turn_tokens} * p.sizes.width);
+            x.turn_v = shared.take<element_type>(std::size_t{p.turn_tokens} * p.sizes.width);
+            x.turn = shared.take<float>(p.turn_tokens * lane_partial);
             x.attended = c.take<std::uint64_t>(detail::estimates<remainder>() ? p.sizes.max_units : 0);
             x.rest = c.take<float>(p.remainder_floats);
             return x;
