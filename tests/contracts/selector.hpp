@@ -72,7 +72,8 @@ template <class Selector> class instance {
     [[nodiscard]] units_view view() const {
         return {.unit = fixed_ != 0 ? nullptr : unit_.data(),
                 .count = static_cast<std::uint32_t>(unit_.size()),
-                .mean = unit_means(rows_view<float>{mean_.data(), unit_.size(), model_.width(), model_.width()}),
+                .mean =
+                    unit_means(rows_view<float>{mean_.data(), unit_.size(), model_.width(), model_.width()}),
                 .dim = model_.width(),
                 .max_entries = fixed_ != 0 ? fixed_ : 32,
                 .tokens = 1000};

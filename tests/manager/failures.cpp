@@ -66,9 +66,8 @@ template <class Cache> snapshot take(Cache& cache, kvtl::sequence_id seq) {
             s.numbers.push_back(l.clusterer().threshold);
             for (std::uint32_t u = 0; u < state.units; ++u) {
                 const auto& unit = l.unit(u);
-                s.words.insert(s.words.end(),
-                               {unit.entries, unit.buffered, unit.flagged ? 1U : 0U, unit.where.first,
-                                unit.where.extra});
+                s.words.insert(s.words.end(), {unit.entries, unit.buffered, unit.flagged ? 1U : 0U,
+                                               unit.where.first, unit.where.extra});
                 s.numbers.push_back(unit.m2);
                 s.numbers.resize(s.numbers.size() + small.head_dim);
                 l.means().get(u, &s.numbers[s.numbers.size() - small.head_dim]);

@@ -32,7 +32,8 @@ using in_order_codes = cache_of<kvtl::presets::dynakv_sequence_order, kvtl::int8
 constexpr kvtl::shape small{2, 4, 2, 64};
 constexpr std::uint32_t segment = 192, prompt = 900, sinks = 4, window = 8;
 
-template <class Cache> typename Cache::config config_for(std::shared_ptr<io_log> log, std::uint32_t of_segment) {
+template <class Cache>
+typename Cache::config config_for(std::shared_ptr<io_log> log, std::uint32_t of_segment) {
     typename Cache::config c;
     c.shape = small;
     c.max_tokens = 1300;
@@ -78,7 +79,8 @@ template <class Cache> void attends_everything(double tolerance) {
             const run cut = of_engine<Cache>(c, data, chunk);
             CHECK(cut.error < tolerance);
             // The prompt is attended with the same bits, however it is cut; what decode sums up lies elsewhere.
-            const std::size_t of_prompt = std::size_t{prompt} * small.layers * small.query_heads * small.head_dim;
+            const std::size_t of_prompt =
+                std::size_t{prompt} * small.layers * small.query_heads * small.head_dim;
             CHECK(std::memcmp(cut.outputs.data(), whole.outputs.data(), of_prompt * sizeof(float)) == 0);
         }
     }
@@ -113,7 +115,8 @@ TEST_CASE("every entry is in one place, and no cluster of the prompt spans two s
                 std::set<std::uint32_t> segments;
                 for (const token_list& u : c.units) {
                     REQUIRE(u.size() <= 16);
-                    for (const std::uint32_t t : u) REQUIRE((t - sinks) / segment == (u[0] - sinks) / segment);
+                    for (const std::uint32_t t : u)
+                        REQUIRE((t - sinks) / segment == (u[0] - sinks) / segment);
                     segments.insert((u[0] - sinks) / segment);
                 }
                 CHECK(segments.size() == (prompt - sinks - window + segment - 1) / segment);

@@ -153,5 +153,6 @@ TEST_CASE("after splits and appends the mean values are those of the units' entr
             const double got = static_cast<double>(scale) * kept.of<std::int8_t>(u)[d];
             worst = std::max(worst, std::fabs(mean - got) / static_cast<double>(scale));
         }
-    CHECK(worst < 1.01); // half a code from rounding, half a code from a page that was begun on the rounded mean
+    CHECK(worst <
+          1.01); // half a code from rounding, half a code from a page that was begun on the rounded mean
 }

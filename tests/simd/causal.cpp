@@ -164,15 +164,15 @@ TEST_CASE_TEMPLATE("keys may come in stretches, and no bit depends on it", E, fl
         std::vector<float> whole(queries * stride, 9.0F);
         const float* q = p.q.memory.data() + first * p.q.stride;
         const kvtl::logit_rule rule{0.3F, 2.0F};
-        simd::attend_causal(q, p.q.stride, 3, rule, queries, p.k.view(), p.v.view(), first, whole.data(), stride,
-                            scratch, simd::no_reach, sinks.data());
+        simd::attend_causal(q, p.q.stride, 3, rule, queries, p.k.view(), p.v.view(), first, whole.data(),
+                            stride, scratch, simd::no_reach, sinks.data());
         for (const std::size_t step : {64U, 192U}) {
             std::vector<float> out(whole.size(), 9.0F), max(queries * 3, NAN), sum(queries * 3, NAN);
             for (std::size_t begin = 0; begin < 330; begin += step) {
                 const std::size_t n = std::min(step, 330 - begin);
                 simd::attend_causal(q, p.q.stride, 3, rule, queries, p.k.view().slice(begin, n),
-                                    p.v.view().slice(begin, n), first, out.data(), stride, scratch, simd::no_reach,
-                                    sinks.data(), {begin, begin + n, max.data(), sum.data()});
+                                    p.v.view().slice(begin, n), first, out.data(), stride, scratch,
+                                    simd::no_reach, sinks.data(), {begin, begin + n, max.data(), sum.data()});
             }
             CHECK(std::memcmp(out.data(), whole.data(), out.size() * sizeof(float)) == 0);
         }

@@ -54,7 +54,8 @@ TEST_CASE("means come back rounded to half a step, scores and distances are thos
                 const unit_means head = t.means.columns(first, some);
                 const std::uint32_t queries = 1 + units % 5;
                 const auto q = oracle::normal_values<float>(std::size_t{queries} * some, ++seed);
-                std::vector<float> score(std::size_t{queries} * units + 1, 4711.0F), distance(units + 1, 4711.0F);
+                std::vector<float> score(std::size_t{queries} * units + 1, 4711.0F),
+                    distance(units + 1, 4711.0F);
                 head.score(q.data(), queries, units, score.data());
                 head.distances(q.data(), units, distance.data());
                 CHECK(score.back() == 4711.0F);
@@ -68,11 +69,11 @@ TEST_CASE("means come back rounded to half a step, scores and distances are thos
                     }
                     of_distances.relative(static_cast<double>(distance[u]), apart, apart + 1e-1);
                     for (std::uint32_t g = 0; g < queries; ++g)
-                        of_scores.relative(static_cast<double>(score[std::size_t{g} * units + u]),
-                                           oracle::dot(&q[std::size_t{g} * some], &back[u][first], some),
-                                           oracle::dot_of_magnitudes(&q[std::size_t{g} * some],
-                                                                     &back[u][first], some) +
-                                               1e-6);
+                        of_scores.relative(
+                            static_cast<double>(score[std::size_t{g} * units + u]),
+                            oracle::dot(&q[std::size_t{g} * some], &back[u][first], some),
+                            oracle::dot_of_magnitudes(&q[std::size_t{g} * some], &back[u][first], some) +
+                                1e-6);
                 }
                 CHECK(of_scores.value() < 1e-6);
                 CHECK(of_distances.value() < 1e-6);

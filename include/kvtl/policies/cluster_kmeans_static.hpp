@@ -20,8 +20,8 @@ namespace kvtl { inline namespace v0 {
 struct prompt_clusters {
     std::uint32_t tokens_per_cluster = 16; ///< mean entries of a prompt cluster; the largest is twice this
     std::uint32_t found_entries = 512;     ///< a lane is clustered once it has this many entries
-    std::uint32_t segment = 8192; ///< entries of a prompt that are clustered together, at most
-    std::uint64_t seed = 1;       ///< of k-means++
+    std::uint32_t segment = 8192;          ///< entries of a prompt that are clustered together, at most
+    std::uint64_t seed = 1;                ///< of k-means++
 
     [[nodiscard]] static status check(const prompt_clusters& c) noexcept {
         if (c.tokens_per_cluster < 4 || c.tokens_per_cluster > 4096)
@@ -32,8 +32,9 @@ struct prompt_clusters {
             return status::failure(errc::invalid_argument, "clusterer.found_entries is %u; valid: %u to %u",
                                    c.found_entries, 2 * c.tokens_per_cluster, 1U << 20);
         if (c.segment < c.found_entries || c.segment > (1U << 20))
-            return status::failure(errc::invalid_argument, "clusterer.segment is %u; valid: %u (found_entries) to %u",
-                                   c.segment, c.found_entries, 1U << 20);
+            return status::failure(errc::invalid_argument,
+                                   "clusterer.segment is %u; valid: %u (found_entries) to %u", c.segment,
+                                   c.found_entries, 1U << 20);
         return {};
     }
     [[nodiscard]] std::uint32_t max_entries() const noexcept { return 2 * tokens_per_cluster; }
@@ -102,8 +103,7 @@ struct kmeans_static {
             if (c.buffer_entries == 0 || c.buffer_entries > 4096)
                 return status::failure(errc::invalid_argument,
                                        "clusterer.buffer_entries is %u; valid: 1 to 4096", c.buffer_entries);
-            return prompt_clusters::check(
-                {c.tokens_per_cluster, c.found_entries, c.segment, c.seed});
+            return prompt_clusters::check({c.tokens_per_cluster, c.found_entries, c.segment, c.seed});
         }
         [[nodiscard]] std::uint32_t max_entries() const noexcept { return prompt_.max_entries(); }
         [[nodiscard]] std::uint32_t max_units(std::uint32_t tokens) const noexcept {

@@ -69,8 +69,7 @@ struct variance_split {
             if (c.buffer_entries == 0 || c.buffer_entries > 4096)
                 return status::failure(errc::invalid_argument,
                                        "clusterer.buffer_entries is %u; valid: 1 to 4096", c.buffer_entries);
-            return prompt_clusters::check(
-                {c.tokens_per_cluster, c.found_entries, c.segment, c.seed});
+            return prompt_clusters::check({c.tokens_per_cluster, c.found_entries, c.segment, c.seed});
         }
         [[nodiscard]] std::uint32_t max_entries() const noexcept { return prompt_.max_entries(); }
         [[nodiscard]] std::uint32_t max_units(std::uint32_t tokens) const noexcept {

@@ -202,7 +202,8 @@ void attend_causal(const float* q, std::size_t q_row_stride, std::size_t group, 
                    const float* sink_logits = nullptr, const causal_stretch& stretch = {}) noexcept {
     const std::size_t dim = keys.dim;
     const std::size_t padded = causal_padded(dim);
-    assert(stretch.begin + keys.count >= std::min(stretch.end, first + queries) && keys.count == values.count);
+    assert(stretch.begin + keys.count >= std::min(stretch.end, first + queries) &&
+           keys.count == values.count);
     assert(values.dim == dim && (stretch.begin == 0 || reach == no_reach));
     assert(scratch.size() >= causal_scratch_floats(dim));
     const causal_buffers b(scratch.data(), padded);
@@ -229,7 +230,7 @@ void attend_causal(const float* q, std::size_t q_row_stride, std::size_t group, 
             b.max[row] = stretch.max[tile + row], b.sum[row] = stretch.sum[tile + row];
         }
         const std::size_t seen_now = std::min(end, stretch.end);
-        const auto hidden_from = [&](std::size_t row) {  // keys before the first that it sees
+        const auto hidden_from = [&](std::size_t row) { // keys before the first that it sees
             const std::size_t seen = first + token(row) + 1;
             return seen > reach ? seen - reach : 0;
         };

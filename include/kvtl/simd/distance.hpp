@@ -54,9 +54,11 @@ inline void l2sq_codes(const float* q, rows_view<std::int8_t> rows, const float*
         };
         std::size_t d = 0;
         for (; d + lane_count <= rows.dim; d += lane_count)
-            add(load<Arch>(q + d), [](const std::int8_t* p) { return load<Arch>(p); }, d);
+            add(
+                load<Arch>(q + d), [](const std::int8_t* p) { return load<Arch>(p); }, d);
         if (const std::size_t rest = rows.dim - d; rest != 0)
-            add(load_part<Arch>(q + d, rest),
+            add(
+                load_part<Arch>(q + d, rest),
                 [rest](const std::int8_t* p) { return load_part<Arch>(p, rest); }, d);
         unrolled<R>([&](auto r) { out[first + r] = reduce_add<Arch>(sum[r]); });
     };

@@ -57,8 +57,8 @@ struct summary_shape {
 
 /// One lane's summaries of one policy.
 struct summary_view {
-    std::byte* lane = nullptr;    ///< lane_bytes(), aligned to 64
-    std::byte* unit = nullptr;    ///< unit_bytes() times units
+    std::byte* lane = nullptr; ///< lane_bytes(), aligned to 64
+    std::byte* unit = nullptr; ///< unit_bytes() times units
     std::size_t stride = 0;    ///< bytes from unit to unit
     summary_shape shape{};
     std::uint32_t layer = 0;
@@ -77,7 +77,7 @@ struct summary_view {
 struct units_view {
     const unit_record* unit = nullptr; ///< null where all units have one size and need no records
     std::uint32_t count = 0;
-    unit_means mean{};             ///< (count, dim), where units have means
+    unit_means mean{}; ///< (count, dim), where units have means
     std::uint32_t dim = 0;
     std::uint32_t max_entries = 0; ///< no unit may grow beyond this
     std::uint32_t tokens = 0;      ///< tokens of the lane so far

@@ -25,7 +25,7 @@ struct remainder_input {
     const float* q = nullptr; ///< (G, D) queries of the KV head
     std::uint32_t group = 1;  ///< G
     logit_rule logits{};
-    units_view units; ///< means and summaries of this head
+    units_view units;                        ///< means and summaries of this head
     std::span<const std::uint64_t> attended; ///< (U) bit of query g of the lane set: attended exactly
     std::span<float> scratch;                ///< scratch_floats()
     std::span<float> attend;                 ///< scratch of simd::attend_rows

@@ -32,8 +32,8 @@ TEST_CASE("the mean is rounded once, however many entries") {
             of_half.see(oracle::value(half[d]) - exact[d] / 300);
             of_codes.see(static_cast<double>(scale) * codes[d] - exact[d] / 300);
         }
-        CHECK(of_half.value() < 0.0011);                                  // half a step of f16 near 3
-        CHECK(of_codes.value() < 0.501 * static_cast<double>(scale));     // half a code
+        CHECK(of_half.value() < 0.0011);                              // half a step of f16 near 3
+        CHECK(of_codes.value() < 0.501 * static_cast<double>(scale)); // half a code
         CHECK(static_cast<double>(scale) == doctest::Approx(3.1 / 127).epsilon(0.1));
     }
 }

@@ -33,16 +33,16 @@ template <class Types> class unit_growth : private unit_rows<Types> {
 
     struct scratch {
         static constexpr std::uint32_t some_rows = 16; ///< decoded at once
-        std::span<float> key, mean;     ///< (width)
-        std::span<float> distance;      ///< (max_units)
-        record_rows<Types> entries;     ///< (split_rows) of a split or a batch
-        std::span<std::byte> record;    ///< of the entry on its way to its page
-        std::span<std::uint8_t> side;   ///< (split_rows)
+        std::span<float> key, mean;                    ///< (width)
+        std::span<float> distance;                     ///< (max_units)
+        record_rows<Types> entries;                    ///< (split_rows) of a split or a batch
+        std::span<std::byte> record;                   ///< of the entry on its way to its page
+        std::span<std::uint8_t> side;                  ///< (split_rows)
         std::span<std::uint32_t> entry; ///< (split_rows) entry-wise layouts: places in the stream
         std::span<std::byte> halve;     ///< halve_scratch_bytes(split_rows, width), or for clustering a batch
         std::span<std::uint32_t> label; ///< (spare) units of a batch
         std::span<std::uint32_t> frames; ///< (frames of both children)
-        row_tile<Types> tile;           ///< stored rows on their way to sums
+        row_tile<Types> tile;            ///< stored rows on their way to sums
 
         /// Rows of the largest split: a full unit, everything buffered and the new entry, but never more than
         /// two units. Or those of a batch.

@@ -132,8 +132,8 @@ struct config_numbers {
 template <class Config> [[nodiscard]] status check_config(const Config& c, const config_limits& p) noexcept {
     if (status s = check_attention(c.attention); !s) return s;
     return check_numbers({c.max_tokens, c.max_sequences, c.memory_bytes, c.attend_tokens, c.keep_tokens,
-                          c.window_tokens, c.sink_tokens, c.tail_frames, c.read_through_pages, c.mean_bits, c.shards,
-                          c.divide == division::sequences, c.share, c.adapt_prompt},
+                          c.window_tokens, c.sink_tokens, c.tail_frames, c.read_through_pages, c.mean_bits,
+                          c.shards, c.divide == division::sequences, c.share, c.adapt_prompt},
                          p);
 }
 

@@ -106,9 +106,8 @@ template <class Types> struct shard_memory {
         return m;
     }
 
-    [[nodiscard]] static typename growth_of<Types>::scratch take_growth(const cache_plan& p,
-                                                                        const page_format& format,
-                                                                        carver& c) noexcept {
+    [[nodiscard]] static typename growth_of<Types>::scratch
+    take_growth(const cache_plan& p, const page_format& format, carver& c) noexcept {
         if constexpr (Types::sequential)
             return group_growth<Types>::scratch::take(c, p.sizes);
         else

@@ -166,7 +166,8 @@ template <class Types> class unit_sizes {
                 s.spare = cluster.batch_entries(p.attend_tokens / 4);
                 s.batch_scratch = cluster.batch_scratch_bytes(s.spare, s.width);
             }
-        if constexpr (types::means) // beside no page of its own a unit's mean cannot be more exact than what is kept
+        if constexpr (
+            types::means) // beside no page of its own a unit's mean cannot be more exact than what is kept
             s.mean_bits = types::layout::by_entry ? 32 : mean_bits;
         s.ragged = types::compressor::ragged;
         s.weights = types::weighted;

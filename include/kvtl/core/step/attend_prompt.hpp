@@ -30,7 +30,8 @@ void attend_prompt(const model_extents& m, std::uint32_t lane_in_layer, const la
         simd::attend_causal(in.q.data() + offset, token, m.group, m.logits, tokens,
                             rows_view<E>{keys + std::size_t{h} * m.dim, rows, m.dim, m.width()},
                             rows_view<E>{values + std::size_t{h} * m.dim, rows, m.dim, m.width()}, before,
-                            out.data() + offset, token, scratch, simd::no_reach, in.sinks_of(offset / m.dim), stretch);
+                            out.data() + offset, token, scratch, simd::no_reach, in.sinks_of(offset / m.dim),
+                            stretch);
         if (stretch.max == nullptr) continue;
         stretch.max += std::size_t{tokens} * m.group;
         stretch.sum += std::size_t{tokens} * m.group;

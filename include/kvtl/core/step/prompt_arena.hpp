@@ -36,8 +36,8 @@ template <class Types> struct prompt_arena {
     std::span<std::byte> pairs;
     std::span<float> causal;             ///< before these: of attention
     std::span<float> seen_max, seen_sum; ///< (lane heads, rows, G) what queries have seen so far
-    std::span<float> log_weight;       ///< (rows) where entries have them
-    std::span<std::uint32_t> position; ///< (rows) where they are not the rows' numbers
+    std::span<float> log_weight;         ///< (rows) where entries have them
+    std::span<std::uint32_t> position;   ///< (rows) where they are not the rows' numbers
 
     static prompt_arena take(carver& c, const model_extents& m, const lane_sizes& s, std::uint32_t rows,
                              const typename Types::clusterer_state& cluster) noexcept {

@@ -145,7 +145,8 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
 
     /// T further tokens of a lane. One that becomes long enough to be clustered on the way is, before it outgrows
     /// the memory for that.
-    [[nodiscard]] status append_turn(const lane_ref& ref, const layer_input& in, std::uint32_t tokens) noexcept {
+    [[nodiscard]] status append_turn(const lane_ref& ref, const layer_input& in,
+                                     std::uint32_t tokens) noexcept {
         const auto rows = step_.rows_of(ref, in);
         for (std::uint32_t done = 0, some = 0; done < tokens; done += some) {
             some = tokens - done;
@@ -153,7 +154,8 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
                 const std::span<const lane_ref> one(&ref, 1);
                 if (done > 0)
                     if (status s = found_ready(one); !s) return s;
-                if (!store_.at(ref.id).state().founded) some = std::min(some, prompt_builder<types>::unfounded_rows);
+                if (!store_.at(ref.id).state().founded)
+                    some = std::min(some, prompt_builder<types>::unfounded_rows);
             }
             const auto from_here = [&](std::size_t t) { return rows(done + t); };
             if (status s = step_.append_turn(ref, some, plan_.buffer_limit, from_here); !s) return s;

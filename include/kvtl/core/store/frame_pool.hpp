@@ -34,7 +34,7 @@ struct frame_record {
     std::uint32_t lane = none; ///< owner, as index into the lanes of the pool's shard
     std::uint32_t unit = none;
     std::uint32_t tail = none; ///< tails: its number among them
-    std::uint32_t used = 0;  ///< first frame of a chain: the pool's step that last chose or updated the unit
+    std::uint32_t used = 0; ///< first frame of a chain: the pool's step that last chose or updated the unit
     std::uint16_t pins = 0;
     std::uint16_t run = 1; ///< frames in a row that this one heads
     bool behind = false;   ///< belongs to the run of a head before it

@@ -94,7 +94,8 @@ template <class Types> class summaries {
                 index_->absorb(view, u, i, x_.key.data(), x_.value.data());
             }
             if constexpr (of_remainder) {
-                const summary_view view = running_view(remainder_of(lane), running, sizes().running_remainder);
+                const summary_view view =
+                    running_view(remainder_of(lane), running, sizes().running_remainder);
                 if (i == 0) remainder_->clear(view, u);
                 remainder_->absorb(view, u, i, x_.key.data(), x_.value.data());
             }
@@ -114,14 +115,16 @@ template <class Types> class summaries {
     }
     /// The mean of unit u becomes that of these rows, or of those that `index` names; returns their m2.
     template <element E, class... Index>
-    float set_mean(std::uint32_t lane, std::uint32_t u, rows_view<E> keys, const Index&... index) const noexcept {
+    float set_mean(std::uint32_t lane, std::uint32_t u, rows_view<E> keys,
+                   const Index&... index) const noexcept {
         auto* exact = reinterpret_cast<float*>(building());
         const float m2 = simd::mean_and_m2(keys, index..., exact);
         lanes_->at(lane).means().set(u, exact);
         return m2;
     }
     /// A unit of `entries` entries goes on with new running bytes, from what is kept of it.
-    void resume(std::uint32_t lane, std::uint32_t u, std::uint32_t entries, std::byte* running) const noexcept {
+    void resume(std::uint32_t lane, std::uint32_t u, std::uint32_t entries,
+                std::byte* running) const noexcept {
         if constexpr (Types::means)
             if (const unit_means means = lanes_->at(lane).means(); means.bits() != 32)
                 means.get(u, reinterpret_cast<float*>(running));
@@ -138,7 +141,9 @@ template <class Types> class summaries {
 
   private:
     template <class State> [[nodiscard]] static consteval bool runs() {
-        return requires(const State& s, const summary_shape& shape) { s.running_bytes(shape); };
+        return requires(const State& s, const summary_shape& shape) {
+            s.running_bytes(shape);
+        };
     }
     [[nodiscard]] static constexpr std::size_t lines(std::size_t bytes) noexcept {
         return (bytes + 63) / 64 * 64;

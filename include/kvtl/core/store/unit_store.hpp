@@ -59,8 +59,7 @@ template <class Types> class unit_store : public page_store<Types> {
     }
     /// The prefetch or selection that reads a resident unit, or none.
     [[nodiscard]] static std::uint32_t flight_of(const residency& now, const pool& frames) noexcept {
-        const std::uint8_t id =
-            now.frames == none ? frame_record::no_flight : frames[now.frames].flight;
+        const std::uint8_t id = now.frames == none ? frame_record::no_flight : frames[now.frames].flight;
         return id == frame_record::no_flight ? none : id;
     }
     [[nodiscard]] status submit_reads(std::uint32_t id, pool& frames) noexcept {
@@ -68,8 +67,7 @@ template <class Types> class unit_store : public page_store<Types> {
     }
     static void set_flight(const residency& now, pool& frames, std::uint32_t id) noexcept {
         if (now.frames != none)
-            frames[now.frames].flight =
-                id == none ? frame_record::no_flight : static_cast<std::uint8_t>(id);
+            frames[now.frames].flight = id == none ? frame_record::no_flight : static_cast<std::uint8_t>(id);
     }
 
     // ---------------------------------------------------------------------------------------------------
