@@ -243,11 +243,11 @@ template <class Preset, class Geometry> class planner {
         notes.with = types::drops ? "this shape, max_tokens, keep_tokens and prefill_tokens"
                                   : "this shape and max_tokens";
         if (types::retrieves)
-            notes.frames = " (at least; they also hold one lane's prompt while it is organised)";
+            notes.frames = " (at least; they also hold a segment of a prompt while it is organised)";
         else
             notes.frames = " (kept entries, at the peak before budgets are settled)";
         if (a.plan.pool_layers > 1) {
-            notes.frames = " (at least, of two layers; together they also hold one lane's prompt)";
+            notes.frames = " (at least, of two layers; together they also hold a segment of a prompt)";
             notes.last = "\n  frames are what one layer needs and the next one that is read back meanwhile: "
                          "fewer with "
                          "lower max_tokens or more shards; tails are tail_frames = " +
