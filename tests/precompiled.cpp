@@ -1,2 +1,0 @@
-// Carries precompiled.hpp for the tests.
-// SPDX-License-Identifier: MIT
