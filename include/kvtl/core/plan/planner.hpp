@@ -76,15 +76,6 @@ template <class Preset, class Geometry> class planner {
                                           calibration_bytes != 0);
         if (!sliding) return sliding.error();
         a.sliding = *std::move(sliding);
-        constexpr double most_bytes = 1e18;
-        if (static_cast<double>(a.sliding.rows()) * static_cast<double>(c.max_sequences) * g.kv_heads() *
-                g.head_dim() * 2 * sizeof(typename types::element_type) >
-            most_bytes)
-            return status::failure(errc::invalid_argument,
-                                   "attention.windows: layers that slide would hold %zu rows of each head in "
-                                   "each of max_sequences = "
-                                   "%zu sequences; valid: less than 10^18 bytes",
-                                   a.sliding.rows(), c.max_sequences);
         p.model = {g.layers() - static_cast<std::uint32_t>(a.sliding.layers.size()),
                    g.kv_heads(),
                    g.group(),
