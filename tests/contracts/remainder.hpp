@@ -49,7 +49,7 @@ template <class Policy> struct lane_of_units {
 
     /// `equal`: all entries of a unit have one key and one value (that f16 can hold).
     lane_of_units(shape_of_test s, bool equal, typename Policy::config config = {})
-        : shape(s), policy(config, *any_geometry::from({1, s.group * s.heads, s.heads, s.dim})),
+        : shape(s), codes(config.bits == 8), policy(config, *any_geometry::from({1, s.group * s.heads, s.heads, s.dim})),
           width(s.heads * s.dim), sizes{s.heads, s.group, s.dim, 40}, record(s.units), key(s.units),
           value(s.units), mean(std::size_t{s.units} * width), attended(s.units, 0) {
         oracle::generator random(s.units * 100 + s.dim + s.group);
@@ -147,9 +147,23 @@ template <class Policy> struct lane_of_units {
 
     /// The mean value as it is kept: other tests say how close that is to the mean.
     [[nodiscard]] double kept_value(std::uint32_t u, std::size_t d) const {
-        const auto* kept = reinterpret_cast<const f16*>(
-            reinterpret_cast<const std::byte*>(unit_bytes.data()) + u * policy.unit_bytes(sizes));
-        return static_cast<double>(to_float(kept[d]));
+        const std::byte* unit =
+            reinterpret_cast<const std::byte*>(unit_bytes.data()) + u * policy.unit_bytes(sizes);
+        if (!codes) return static_cast<double>(to_float(reinterpret_cast<const f16*>(unit)[d]));
+        const std::byte* of_head = unit + d / shape.dim * (policy.unit_bytes(sizes) / shape.heads);
+        return code_scale(of_head) * reinterpret_cast<const std::int8_t*>(of_head)[d % shape.dim];
+    }
+    /// Codes of a head, then their scale.
+    [[nodiscard]] double code_scale(const std::byte* of_head) const {
+        float scale = 0;
+        std::memcpy(&scale, of_head + (shape.dim + 3) / 4 * 4, sizeof scale);
+        return static_cast<double>(scale);
+    }
+    /// The largest that rounding may make of a mean value: half a step.
+    [[nodiscard]] double half_step(std::uint32_t u, std::uint32_t head) const {
+        const std::byte* unit =
+            reinterpret_cast<const std::byte*>(unit_bytes.data()) + u * policy.unit_bytes(sizes);
+        return code_scale(unit + head * (policy.unit_bytes(sizes) / shape.heads)) / 2;
     }
     [[nodiscard]] double dot(const float* a, const float* b) const { return oracle::dot(a, b, shape.dim); }
 
@@ -210,6 +224,7 @@ template <class Policy> struct lane_of_units {
         std::byte bytes[64];
     };
     shape_of_test shape;
+    bool codes; ///< mean values are
     state policy;
     std::uint32_t width;
     summary_shape sizes;

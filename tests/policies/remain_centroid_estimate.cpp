@@ -49,7 +49,7 @@ TEST_CASE("centroid_estimate_spread") {
 TEST_CASE_TEMPLATE("units of equal entries are estimated exactly", P, centroid_estimate,
                    centroid_estimate_spread) {
     for (const shape_of_test s : {shape_of_test{}, shape_of_test{4, 80, 7}, shape_of_test{1, 128, 64}}) {
-        lane_of_units<P> x(s, true);
+        lane_of_units<P> x(s, true, {.bits = 16});
         std::vector<double> read;
         for (const bool some : {false, true}) {
             if (some) attend_some(x);
@@ -69,9 +69,9 @@ TEST_CASE("a unit that grows between others keeps its mean value") {
             double mean = 0;
             for (const auto& v : x.value[u])
                 mean += static_cast<double>(v[d]) / static_cast<double>(x.value[u].size());
-            worst = std::max(worst, std::fabs(mean - x.kept_value(u, d)));
+            worst = std::max(worst, std::fabs(mean - x.kept_value(u, d)) / x.half_step(u, d / 64));
         }
-    CHECK(worst < 6e-3); // f16, rounded at each of up to 40 appends
+    CHECK(worst < 2.01); // rounded, and half-way gone on with what was rounded
     CHECK(worst > 0);
 }
 
