@@ -1,5 +1,5 @@
 // A clusterer that groups a prompt has to be able to.
-// expect-error: \[kvtl\] clusterer: the state of one that founds needs noexcept ready\(entries\), group\(keys, scratch, label\)
+// expect-error: \[kvtl\] clusterer: the state of one that founds needs noexcept ready\(entries\), segment_entries\(\), least_segment\(\), group\(keys, scratch, label\)
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/dynakv.hpp>
 
