@@ -48,16 +48,16 @@ grep -q '^dynakv, 64 attended: least memory ' out || complain "no line of dynakv
 
 # a policy that cannot be opened: alone it is an error, among others its rows say why
 ln -s "$data/tiny-2k.gguf" plain.gguf
-expect 2 "preset dynakv needs at least" "${base[@]}" --memory-mib 1
+expect 2 "preset dynakv needs at least" "${base[@]}" --memory-mib .75
 [ ! -s out ] || complain "a policy ran although no other could"
 : >rows.json
 : >report.html
-expect 0 "" "${base[@]}" -m plain.gguf --policies dynakv,quest --memory-mib 1 --limit 1 --closed-only --json rows.json \
+expect 0 "" "${base[@]}" -m plain.gguf --policies dynakv,quest --memory-mib .75 --limit 1 --closed-only --json rows.json \
     --html report.html
-grep -Eq '^dynakv +256 +- memory_bytes is 1048576; preset dynakv needs at least' out || complain "no reason of dynakv"
-grep -q '"error": "memory_bytes is 1048576; preset dynakv' rows.json || complain "no reason in the JSON"
+grep -Eq '^dynakv +256 +- memory_bytes is 786432; preset dynakv needs at least' out || complain "no reason of dynakv"
+grep -q '"error": "memory_bytes is 786432; preset dynakv' rows.json || complain "no reason in the JSON"
 [ "$(grep -c '"error": null' rows.json)" -eq $(($(grep -c '"policy":' rows.json) - 1)) ] || complain "others have errors"
-grep -qF 'class="why" colspan="9">memory_bytes is 1048576' report.html || complain "no reason in the report"
+grep -qF 'class="why" colspan="9">memory_bytes is 786432' report.html || complain "no reason in the report"
 for reference in full streaming_llm random_units oracle; do
     "$program" --list-policies | grep -qx "$reference" || continue
     grep -A4 "\"policy\": \"$reference\"" rows.json | grep -q '"attend_tokens": 256' || complain "no line of $reference"
