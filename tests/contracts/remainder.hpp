@@ -49,7 +49,8 @@ template <class Policy> struct lane_of_units {
 
     /// `equal`: all entries of a unit have one key and one value (that f16 can hold).
     lane_of_units(shape_of_test s, bool equal, typename Policy::config config = {})
-        : shape(s), codes(config.bits == 8), policy(config, *any_geometry::from({1, s.group * s.heads, s.heads, s.dim})),
+        : shape(s), codes(config.bits == 8),
+          policy(config, *any_geometry::from({1, s.group * s.heads, s.heads, s.dim})),
           width(s.heads * s.dim), sizes{s.heads, s.group, s.dim, 40}, record(s.units), key(s.units),
           value(s.units), mean(std::size_t{s.units} * width), attended(s.units, 0) {
         oracle::generator random(s.units * 100 + s.dim + s.group);
