@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds everything with gcc and -O2 into build/test, and runs every test. May be called from
+# Installs what is missing, builds everything with gcc and -O1 into build/test, and runs every test. May be called from
 # any folder and repeatedly; a second run builds only what changed.
 #   scripts/test.sh [ARGUMENTS OF CTEST...]        e.g. scripts/test.sh -R io/   or   scripts/test.sh -L package
 # SPDX-License-Identifier: MIT

@@ -21,7 +21,8 @@
 //          units and statistics as they were, and may be repeated. (Of attend() with several tokens the tokens are as
 //          they were; what left the window for those before the one that failed stays in its unit.) A call
 //          without a shard that failed in one of them may be repeated with the same `out`: shards that had
-//          completed it are left alone. Two exceptions: a further turn (prefill after decode) whose writes fail
+//          completed it are left alone. Who is resident is not part of "as they were": where frames are few, a repeated
+//          call, or one after a prefetch, may let waiting entries join their units at another step. Two exceptions: a further turn (prefill after decode) whose writes fail
 //          half-way cannot be undone, every later call on that sequence says that it must be ended; and a prompt
 //          of which retention has dropped entries stays dropped when what it keeps could not be written: the
 //          repeated call only writes.
