@@ -61,6 +61,23 @@ TEST_CASE_TEMPLATE("units of equal entries are estimated exactly", P, centroid_e
     }
 }
 
+TEST_CASE("a share or a number of bits that cannot be is refused") {
+    const auto opened = [](centroid_estimate_spread::config remainder) {
+        kv_manager<presets::dynakv_estimate, any_model>::config c;
+        c.shape = {1, 2, 1, 64};
+        c.max_tokens = 400;
+        c.memory_bytes = std::size_t{4} << 20;
+        c.remainder = remainder;
+        const auto least = kv_manager<presets::dynakv_estimate, any_model>::least_memory(c);
+        return least.ok() ? std::string() : least.error().message;
+    };
+    CHECK(opened({}).empty());
+    CHECK(opened({.share = 0.0F, .bits = 16}).empty());
+    CHECK(opened({.share = 1.5F}) == "remainder.share is 1.5; valid: 0 to 1");
+    CHECK(opened({.share = std::nanf("")}).find("; valid: 0 to 1") != std::string::npos);
+    CHECK(opened({.bits = 4}) == "remainder.bits is 4; valid: 8 and 16");
+}
+
 TEST_CASE("a unit that grows between others keeps its mean value") {
     lane_of_units<centroid_estimate> x({2, 64, 50, 2}, false);
     double worst = 0;

@@ -28,6 +28,7 @@
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/slots/remainder.hpp>
+#include <kvtl/status.hpp>
 
 #include <algorithm>
 #include <array>
@@ -68,7 +69,15 @@ template <estimate_options Options> struct unit_estimate {
       public:
         state() = default;
         state(const config& c, const Geometry&) noexcept
-            : share_(c.share >= 0.0F ? std::min(c.share, 1.0F) : 0.0F), codes_(c.bits <= 8) {}
+            : share_(c.share), codes_(c.bits == 8) {}
+        [[nodiscard]] static status check(const config& c) noexcept {
+            if (!(c.share >= 0.0F && c.share <= 1.0F))
+                return status::failure(errc::invalid_argument, "remainder.share is %g; valid: 0 to 1",
+                                       static_cast<double>(c.share));
+            if (c.bits != 8 && c.bits != 16)
+                return status::failure(errc::invalid_argument, "remainder.bits is %u; valid: 8 and 16", c.bits);
+            return {};
+        }
 
         // ------------------------------------------------------------------------------------- summaries
         [[nodiscard]] std::size_t unit_bytes(const summary_shape& shape) const noexcept {

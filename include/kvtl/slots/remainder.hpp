@@ -4,6 +4,7 @@
 //
 //   std::size_t scratch_floats(const summary_shape&, std::uint32_t max_units) const
 //   void add(const remainder_input&, const partial& into) const noexcept
+//   static status check(const config&) noexcept            may be left out: what open() says of a config
 //
 // add() merges its estimate of what the other units would have contributed into the softmax state. An
 // estimated unit of n entries counts as n (a log-count bias), so that equal keys estimated equal keys read.
