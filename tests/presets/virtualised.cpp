@@ -20,6 +20,43 @@ template <class Preset> void equals_dense_in_turns() {
 }
 } // namespace
 
+TEST_CASE("each layer counts its own steps, and gives up what its last ones neither chose nor updated") {
+    using cache_type = cache_of<kvtl::presets::dynakv_virtualised>;
+    constexpr kvtl::shape deep{4, 8, 4, 64};
+    constexpr std::uint32_t prompt = 600, steps = 40, hot = kvtl::layer_virtualised::hot_steps;
+    typename cache_type::config c;
+    c.shape = deep;
+    c.max_tokens = prompt + steps;
+    c.attend_tokens = 96;
+    c.memory_bytes = std::size_t{8} << 20; // nothing has to leave for want of frames
+    auto cache = open_cache<cache_type>(c);
+    const drift data(deep, c.max_tokens, 41);
+    reader<cache_type> one(cache, data, 0);
+    one.prefill(prompt);
+    one.decode(steps);
+    require_ok(cache.before_query(one.id(), 0)); // layer 0 is on its way back
+    auto& store = cache.inspect(0).store();
+    std::uint32_t given_up = 0;
+    for (std::uint32_t layer = 0; layer < deep.layers; ++layer) {
+        CAPTURE(layer);
+        const auto& frames = store.pools()[layer];
+        CHECK(frames.steps() == steps);
+        std::uint32_t resident = 0, stale = 0;
+        for (std::uint32_t f = 0; f < frames.size(); ++f) {
+            if (!frames[f].admitted) continue;
+            ++resident;
+            // A layer read back now looks at its last steps; others did so before their last step.
+            stale += frames.steps() - frames[f].used > hot + 1 ? 1U : 0U;
+        }
+        CHECK(resident > 0);
+        CHECK(stale == 0);
+        for (std::uint32_t head = 0; head < deep.kv_heads; ++head)
+            given_up += store.at(layer * deep.kv_heads + head).state().units;
+        given_up -= resident;
+    }
+    CHECK(given_up > 0);
+}
+
 TEST_CASE("dynakv_virtualised with the budget for everything is dense attention over f16 entries") {
     equals_dense_in_turns<kvtl::presets::dynakv_virtualised>();
 }

@@ -33,5 +33,11 @@ TEST_CASE_TEMPLATE("axpy, add and scale", E, float, kvtl::f16, kvtl::bf16) {
         simd::scale(-1.75F, y.data(), n);
         for (std::size_t i = 0; i < n; ++i) CHECK(y[i] == -1.75F * start[i]);
         CHECK(y[n] == 42.0F);
+
+        y = start;
+        const auto factors = oracle::normal_values(n, n + 3);
+        simd::multiply(factors.data(), y.data(), n);
+        for (std::size_t i = 0; i < n; ++i) CHECK(y[i] == factors[i] * start[i]);
+        CHECK(y[n] == 42.0F);
     }
 }

@@ -39,6 +39,35 @@ TEST_CASE_TEMPLATE("l2sq_rows: any count, dim and stride", E, float, kvtl::f16, 
     CHECK(worst.value() < 2e-6);
 }
 
+TEST_CASE("l2sq_codes: rows of codes with scales of their own, any count, dim and stride") {
+    oracle::largest_error worst;
+    oracle::generator random(11);
+    for (const unsigned dim : {1U, 5U, 16U, 31U, 64U, 80U, 96U, 128U, 129U})
+        for (const unsigned count : {0U, 1U, 3U, 4U, 5U, 8U, 17U}) {
+            const std::size_t stride = dim + 9;
+            std::vector<std::int8_t> codes(count * stride + 1, 99); // what lies between rows does not count
+            std::vector<float> scale(count + 1, 77.0F), out(count + 1, -5.0F);
+            const auto q = oracle::normal_values(dim, dim + count);
+            for (std::size_t i = 0; i < count; ++i) {
+                scale[i] = static_cast<float>(0.001 + 0.02 * std::fabs(random.normal()));
+                for (std::size_t d = 0; d < dim; ++d)
+                    codes[i * stride + d] = static_cast<std::int8_t>(static_cast<int>(random.below(255)) - 127);
+            }
+            simd::l2sq_codes(q.data(), {codes.data(), count, dim, stride}, scale.data(), out.data());
+            for (std::size_t i = 0; i < count; ++i) {
+                double exact = 0;
+                for (std::size_t d = 0; d < dim; ++d) {
+                    const double apart = static_cast<double>(q[d]) -
+                                         static_cast<double>(scale[i]) * codes[i * stride + d];
+                    exact += apart * apart;
+                }
+                worst.relative(static_cast<double>(out[i]), exact, exact + 1e-3);
+            }
+            CHECK(out[count] == -5.0F);
+        }
+    CHECK(worst.value() < 2e-6);
+}
+
 TEST_CASE("small distances between large vectors keep their digits") {
     std::vector<float> a(128, 1000.0F), b(128, 1000.0F);
     b[77] = 1000.125F;
