@@ -51,14 +51,15 @@ TEST_CASE("l2sq_codes: rows of codes with scales of their own, any count, dim an
             for (std::size_t i = 0; i < count; ++i) {
                 scale[i] = static_cast<float>(0.001 + 0.02 * std::fabs(random.normal()));
                 for (std::size_t d = 0; d < dim; ++d)
-                    codes[i * stride + d] = static_cast<std::int8_t>(static_cast<int>(random.below(255)) - 127);
+                    codes[i * stride + d] =
+                        static_cast<std::int8_t>(static_cast<int>(random.below(255)) - 127);
             }
             simd::l2sq_codes(q.data(), {codes.data(), count, dim, stride}, scale.data(), out.data());
             for (std::size_t i = 0; i < count; ++i) {
                 double exact = 0;
                 for (std::size_t d = 0; d < dim; ++d) {
-                    const double apart = static_cast<double>(q[d]) -
-                                         static_cast<double>(scale[i]) * codes[i * stride + d];
+                    const double apart =
+                        static_cast<double>(q[d]) - static_cast<double>(scale[i]) * codes[i * stride + d];
                     exact += apart * apart;
                 }
                 worst.relative(static_cast<double>(out[i]), exact, exact + 1e-3);

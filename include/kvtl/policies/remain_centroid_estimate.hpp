@@ -68,14 +68,14 @@ template <estimate_options Options> struct unit_estimate {
     template <class Geometry> class state {
       public:
         state() = default;
-        state(const config& c, const Geometry&) noexcept
-            : share_(c.share), codes_(c.bits == 8) {}
+        state(const config& c, const Geometry&) noexcept : share_(c.share), codes_(c.bits == 8) {}
         [[nodiscard]] static status check(const config& c) noexcept {
             if (!(c.share >= 0.0F && c.share <= 1.0F))
                 return status::failure(errc::invalid_argument, "remainder.share is %g; valid: 0 to 1",
                                        static_cast<double>(c.share));
             if (c.bits != 8 && c.bits != 16)
-                return status::failure(errc::invalid_argument, "remainder.bits is %u; valid: 8 and 16", c.bits);
+                return status::failure(errc::invalid_argument, "remainder.bits is %u; valid: 8 and 16",
+                                       c.bits);
             return {};
         }
 

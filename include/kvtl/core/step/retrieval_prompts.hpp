@@ -1,9 +1,8 @@
 // How entries come to a shard's units other than token by token: prompts, further turns, and what retention
 // kept of a prompt.
 //
-// What:   clusters take a prompt as a whole, one lane at a time in the memory of the pool's frames; chunks
-// before
-//         the last are staged. Fixed groups take a prompt as many tokens. A preset whose window holds
+// What:   clusters take a prompt at its end, lane by lane and segment by segment in the memory of the pool's frames;
+//         chunks before the last are staged. Fixed groups take a prompt as many tokens. A preset whose window holds
 //         everything has nothing else.
 // SPDX-License-Identifier: MIT
 #pragma once
