@@ -218,4 +218,17 @@ void attend_rows(const float* q, std::size_t q_stride, const logit_rule& rule, r
         });
 }
 
+#ifdef KVTL_KERNEL
+#define KVTL_SUMS(Q, E)                                                                                      \
+    KVTL_KERNEL void weighted_sums<default_arch, Q, E>(const float*, rows_view<E>, float*,                   \
+                                                       std::size_t) noexcept;
+#define KVTL_SUMS_OF(E) KVTL_SUMS(1, E) KVTL_SUMS(2, E) KVTL_SUMS(3, E) KVTL_SUMS(4, E)
+KVTL_SUMS_OF(float)
+KVTL_SUMS_OF(f16)
+KVTL_SUMS_OF(bf16)
+KVTL_SUMS_OF(std::int8_t)
+#undef KVTL_SUMS_OF
+#undef KVTL_SUMS
+#endif
+
 }}} // namespace kvtl::v0::simd

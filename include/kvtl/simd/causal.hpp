@@ -267,4 +267,16 @@ void attend_causal(const float* q, std::size_t q_row_stride, std::size_t group, 
     }
 }
 
+#ifdef KVTL_KERNEL
+#define KVTL_CAUSAL(E)                                                                                       \
+    KVTL_KERNEL void attend_causal<default_arch, E>(                                                         \
+        const float*, std::size_t, std::size_t, const logit_rule&, std::size_t, rows_view<E>, rows_view<E>,  \
+        std::size_t, float*, std::size_t, std::span<float>, std::size_t, const float*,                       \
+        const causal_stretch&) noexcept;
+KVTL_CAUSAL(float)
+KVTL_CAUSAL(f16)
+KVTL_CAUSAL(bf16)
+#undef KVTL_CAUSAL
+#endif
+
 }}} // namespace kvtl::v0::simd

@@ -12,6 +12,7 @@
 
 #include <kvtl/simd/arch.hpp>
 #include <kvtl/simd/codes.hpp>
+#include <kvtl/simd/compiled.hpp>
 #include <kvtl/simd/unroll.hpp>
 #include <kvtl/views.hpp>
 
@@ -95,7 +96,7 @@ template <std::size_t R, class F>
 /// out[i] for one query and all rows i. Attention comes four rows at a time, scores come many: both are worth a constant
 /// dimension.
 template <class Arch, class Op, number E>
-inline void tile_rows(const float* q, rows_view<E> rows, float* out) noexcept {
+KVTL_INLINE_KERNEL void tile_rows(const float* q, rows_view<E> rows, float* out) noexcept {
     const auto sweep = [&](auto block, auto dim) {
         constexpr std::size_t R = decltype(block)::value;
         for_row_blocks<R>(rows.count, [&](std::size_t i) {
@@ -114,8 +115,8 @@ inline void tile_rows(const float* q, rows_view<E> rows, float* out) noexcept {
 /// out[g * out_stride + i] for all queries g and rows i: a block of rows meets four queries at a time. The
 /// dimension is no constant here: it would gain a few per cent and multiply the code by five.
 template <class Arch, class Op, number E>
-inline void tile_group(const float* q, std::size_t group, std::size_t q_stride, rows_view<E> rows, float* out,
-                       std::size_t out_stride) noexcept {
+KVTL_INLINE_KERNEL void tile_group(const float* q, std::size_t group, std::size_t q_stride, rows_view<E> rows,
+                                   float* out, std::size_t out_stride) noexcept {
     constexpr std::size_t R = tile_pairs<Arch> / 4;
     if (group == 1 || rows.count < R) {
         for (std::size_t g = 0; g < group; ++g)
@@ -134,5 +135,20 @@ inline void tile_group(const float* q, std::size_t group, std::size_t q_stride, 
         if (group - g == 1) against(constant<1>{}, g);
     });
 }
+
+#ifdef KVTL_KERNEL
+#define KVTL_TILES(Op, E)                                                                                    \
+    KVTL_KERNEL void tile_rows<default_arch, Op, E>(const float*, rows_view<E>, float*) noexcept;            \
+    KVTL_KERNEL void tile_group<default_arch, Op, E>(const float*, std::size_t, std::size_t, rows_view<E>,   \
+                                                     float*, std::size_t) noexcept;
+KVTL_TILES(product, float)
+KVTL_TILES(product, f16)
+KVTL_TILES(product, bf16)
+KVTL_TILES(product, std::int8_t)
+KVTL_TILES(squared_difference, float)
+KVTL_TILES(squared_difference, f16)
+KVTL_TILES(squared_difference, bf16)
+#undef KVTL_TILES
+#endif
 
 }}} // namespace kvtl::v0::simd
