@@ -3,8 +3,8 @@
 // Nothing of a lane's tokens or units changes before commit(), which cannot fail, so a failed step may be
 // tried again. Work is a list of (lane, unit) items in unit order. It is cut into batches of as many units as
 // there are frames; while one batch is attended the next one's reads are in the air. Every item's partial
-// result is computed by itself and merged in unit order: the result's bits do not depend on the device, on
-// threads or on the order of completions.
+// result is computed by itself and merged in unit order, or small units are gathered in that order: the result's
+// bits do not depend on the device, on threads or on the order of completions.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -14,9 +14,9 @@ namespace kvtl { inline namespace v0 {
 
 template <class Types> class step_runner : public step_attention<Types> {
     using base = step_attention<Types>;
-    using base::attend_memory, base::attend_records, base::attend_rows, base::attend_unit, base::count_choice,
-        base::estimate_rest, base::finish_lane, base::head_partial, base::item_of, base::remember_choice,
-        base::tell_lse, base::total_of, base::turn_of;
+    using base::attend_memory, base::attend_records, base::attend_rows, base::attend_tile, base::attend_unit,
+        base::count_choice, base::estimate_rest, base::finish_lane, base::gather_unit, base::head_partial,
+        base::item_of, base::remember_choice, base::tell_lse, base::total_of, base::turn_of;
     using base::p_, base::store_, base::x_;
 
   public:
@@ -304,6 +304,7 @@ template <class Types> class step_runner : public step_attention<Types> {
         if constexpr (by_entry)
             if (status s = land_prefetch(lanes, prefetched); !s) return s;
         q_ = q;
+        x_.tile.clear();
         cursor at;
         std::uint32_t flying = plan(lanes, at, none);
         if (status s = submit(lanes, flying); !s) return abandon(lanes, flying, none, s);
@@ -320,8 +321,8 @@ template <class Types> class step_runner : public step_attention<Types> {
                 next = plan(lanes, at, flying);
                 if (status s = submit(lanes, next); !s) return abandon(lanes, flying, next, s);
             }
-            if (status s = attend_batch(lanes, flying); !s) return abandon(lanes, flying, next, s);
-            for (const work_item& w : store_->io().at(flying).items()) merge_item(lanes, w, flying);
+            if (status s = x_.tile.in_use() ? gather_batch(lanes, flying) : attend_batch(lanes, flying); !s)
+                return abandon(lanes, flying, next, s);
             finish_batch(lanes, flying);
             flying = next != none ? next : plan(lanes, at, none);
             if (next == none)
@@ -330,6 +331,7 @@ template <class Types> class step_runner : public step_attention<Types> {
         if (at.lane < lanes.size()) return no_frames();
         if (waits) meanwhile();
         timed.enter(&phase_times::attend);
+        attend_tile(lanes, q);
         if (!in.lse.empty()) tell_lse(lanes, in.lse);
         if constexpr (detail::estimates<remainder>())
             for (std::uint32_t i = 0; i < lanes.size(); ++i) estimate_rest(lanes, i, q);
@@ -413,6 +415,26 @@ template <class Types> class step_runner : public step_attention<Types> {
             }
             if (left == 0) break;
             store_->io().poll(true);
+        }
+        if (!f.error().ok()) return f.error();
+        for (const work_item& w : f.items()) merge_item(lanes, w, id);
+        return {};
+    }
+    /// The same for small units: one after the other they join the tile of their lane.
+    [[nodiscard]] status gather_batch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
+        flight& f = store_->io().at(id);
+        const phase_clock::span timed(p_.clock, &phase_times::attend);
+        for (work_item& w : f.items()) {
+            if (w.pending > 0) {
+                timed.enter(&phase_times::fetch_wait);
+                while (w.pending > 0) store_->io().poll(true);
+                timed.enter(&phase_times::attend);
+            }
+            if (!f.error().ok()) return f.error();
+            w.done = true;
+            const lane_ref& ref = lanes[w.lane];
+            if (w.loads) store_->finish_load(store_->at(ref.id), w.unit, store_->pool_of(ref.id));
+            gather_unit(lanes, w, q_);
         }
         return f.error();
     }

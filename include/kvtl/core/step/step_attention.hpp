@@ -6,6 +6,7 @@
 #include <kvtl/core/grow/unit_growth.hpp>
 #include <kvtl/core/step/attend_records.hpp>
 #include <kvtl/core/step/chooser.hpp>
+#include <kvtl/core/step/entry_tile.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/simd/attention.hpp>
 #include <kvtl/slots/remainder.hpp>
@@ -48,7 +49,8 @@ template <class Types> class step_attention {
         std::span<chosen_unit> chosen;                 ///< (lanes, chosen_per_lane)
         std::span<std::uint32_t> chosen_count, forced; ///< (lanes)
         std::span<float> total;                        ///< (lanes, lane heads) partials
-        std::span<float> item;                         ///< (batch_items, lane heads) partials
+        std::span<float> item;                         ///< (batch_items, lane heads) partials; gathered: none
+        entry_tile<Types> tile;
         std::span<float> attend;
         std::span<element_type> turn_k, turn_v; ///< (turn_tokens, width)
         std::span<float> turn;                  ///< (turn_tokens, lane heads) partials
@@ -63,7 +65,9 @@ template <class Types> class step_attention {
             x.chosen_count = c.take<std::uint32_t>(lanes);
             x.forced = c.take<std::uint32_t>(lanes);
             x.total = c.take<float>(lanes * lane_partial);
-            x.item = shared.take<float>(p.batch_items * lane_partial);
+            const bool gathered = entry_tile<Types>::gathers(p.max_entries);
+            x.item = shared.take<float>(gathered ? 0 : p.batch_items * lane_partial);
+            x.tile = entry_tile<Types>::take(shared, p.sizes, p.max_entries);
             x.attend = c.take<float>(simd::attend_scratch_floats(p.model.group));
             x.turn_k = shared.take<element_type>(std::size_t{p.turn_tokens} * p.sizes.width);
             x.turn_v = shared.take<element_type>(std::size_t{p.turn_tokens} * p.sizes.width);
@@ -160,9 +164,10 @@ template <class Types> class step_attention {
     }
 
     /// The same for stored entries; bit g of `mask` stands for query g of the lane.
+    /// `bias`: a number per record that joins its logit, or null.
     void attend_records(const float* q, const lane_ref& ref, const records_view& keys,
-                        const records_view& values, float* into,
-                        std::uint64_t mask = ~std::uint64_t{0}) noexcept {
+                        const records_view& values, float* into, std::uint64_t mask = ~std::uint64_t{0},
+                        const float* bias = nullptr) noexcept {
         const model_extents& m = p_.model;
         decltype(auto) codec = store_->unit_codec(ref.id);
         for (std::uint32_t h = 0; h < m.lane_heads; ++h) {
@@ -171,7 +176,7 @@ template <class Types> class step_attention {
             const head_queries of_head{queries_of(q, ref, h), m.dim, m.logits, h};
             if constexpr (!Types::weighted) {
                 record_attention(codec, of_head, keys, values)
-                    .attend(nullptr, head_partial(into, h), x_.attend, queries);
+                    .attend(bias, head_partial(into, h), x_.attend, queries);
             } else {
                 for (std::size_t first = 0; first < keys.count; first += simd::attend_block) {
                     const std::size_t n = std::min(simd::attend_block, keys.count - first);
@@ -179,7 +184,8 @@ template <class Types> class step_attention {
                     float log_weight[simd::attend_block];
                     for (std::size_t i = 0; i < n; ++i)
                         log_weight[i] =
-                            weight_behind(block.record(i), static_cast<std::uint32_t>(keys.stride));
+                            weight_behind(block.record(i), static_cast<std::uint32_t>(keys.stride)) +
+                            (bias == nullptr ? 0.0F : bias[first + i]);
                     record_attention(codec, of_head, block, values.slice(first, n))
                         .attend(log_weight, head_partial(into, h), x_.attend, queries);
                 }
@@ -201,6 +207,35 @@ template <class Types> class step_attention {
             attend_records(q, ref, format.keys(page, 0, rows), format.values(page, 0, rows), into, mask);
             left -= rows;
         }
+    }
+
+    /// A small unit joins the tile that its lane's total attends as a whole; one that is full is attended.
+    void gather_unit(std::span<const lane_ref> lanes, const work_item& w, const float* q) noexcept {
+        if (x_.tile.lane() != w.lane) attend_tile(lanes, q);
+        const lane_ref& ref = lanes[w.lane];
+        const std::byte* slot = store_->pool_of(ref.id).bytes(store_->at(ref.id).residency(w.unit).frames);
+        const std::uint32_t entries = store_->entries_of(store_->at(ref.id), w.unit);
+        for (std::uint32_t row = 0; row < entries; ++row) {
+            x_.tile.put(w.lane, store_->unit_format().entry(slot, row), w.mask);
+            if (x_.tile.full()) attend_tile(lanes, q);
+        }
+    }
+    void attend_tile(std::span<const lane_ref> lanes, const float* q) noexcept {
+        auto& tile = x_.tile;
+        if (tile.rows() == 0) return;
+        const lane_ref& ref = lanes[tile.lane()];
+        float* total = total_of(tile.lane());
+        if (tile.one_mask()) {
+            attend_records(q, ref, tile.keys(), tile.values(), total, tile.any_mask());
+        } else { // what one query has not chosen is absent for it
+            float bias[simd::attend_block];
+            for (std::uint64_t left = tile.any_mask(); left != 0; left &= left - 1) {
+                const std::uint64_t query = left & (~left + 1);
+                tile.absence(query, bias);
+                attend_records(q, ref, tile.keys(), tile.values(), total, query, bias);
+            }
+        }
+        tile.clear();
     }
 
     /// log of the sum of exp(logit) over what was attended exactly. lse: (HQ).

@@ -1,0 +1,78 @@
+// entry_tile: entries come out as they went in, with the queries that attend them; long units are not gathered.
+// SPDX-License-Identifier: MIT
+#include <kvtl/core/plan/cache_types.hpp>
+#include <kvtl/core/step/entry_tile.hpp>
+#include <kvtl/presets/infinigen.hpp>
+#include <kvtl/presets/pqcache.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <vector>
+
+using namespace kvtl;
+
+namespace {
+using any_model = geometry<shape{}>;
+using types = cache_types<presets::pqcache, any_model>;
+using tile_t = entry_tile<types>;
+
+lane_sizes sizes_of(std::uint32_t width) {
+    lane_sizes s;
+    s.width = width;
+    s.record = {width * 2, width * 2};
+    return s;
+}
+} // namespace
+
+TEST_CASE("units below half a block are gathered") {
+    CHECK(tile_t::gathers(1));
+    CHECK(tile_t::gathers(15));
+    CHECK_FALSE(tile_t::gathers(16));
+    carver none_needed;
+    CHECK_FALSE(tile_t::take(none_needed, sizes_of(64), 16).in_use());
+    CHECK(none_needed.used() == 0);
+}
+
+TEST_CASE("entries lie in the order of their coming, a block of them, each with its queries") {
+    for (const std::uint32_t width : {2U, 64U, 80U, 1024U}) {
+        CAPTURE(width);
+        const lane_sizes s = sizes_of(width);
+        carver count;
+        static_cast<void>(tile_t::take(count, s, 1));
+        std::vector<std::byte> memory(count.used() + 64);
+        carver c(memory);
+        tile_t tile = tile_t::take(c, s, 1);
+        REQUIRE(tile.in_use());
+        for (int round = 0; round < 2; ++round) {
+            tile.clear();
+            CHECK(tile.rows() == 0);
+            std::vector<f16> row(width);
+            for (std::uint32_t i = 0; i < simd::attend_block; ++i) {
+                CHECK_FALSE(tile.full());
+                for (f16& x : row) x = from_float<f16>(static_cast<float>(100 * round + static_cast<int>(i)));
+                const auto* bytes = reinterpret_cast<const std::byte*>(row.data());
+                tile.put(7, {bytes, bytes, s.record}, i % 3 == 0 ? 5U : 4U);
+                CHECK(tile.one_mask() == (i == 0));
+            }
+            CHECK(tile.full());
+            CHECK(tile.lane() == 7);
+            CHECK(tile.any_mask() == 5);
+            CHECK(tile.keys().count == simd::attend_block);
+            CHECK(tile.values().count == simd::attend_block);
+            float bias[simd::attend_block];
+            tile.absence(1, bias);
+            for (std::uint32_t i = 0; i < simd::attend_block; ++i) {
+                const auto expected = static_cast<float>(100 * round + static_cast<int>(i));
+                for (const auto& view : {tile.keys(), tile.values()}) {
+                    const auto* stored = reinterpret_cast<const f16*>(view.record(i));
+                    CHECK(to_float(stored[0]) == expected);
+                    CHECK(to_float(stored[width - 1]) == expected);
+                }
+                CHECK((i % 3 == 0 ? bias[i] == 0.0F : std::isinf(bias[i])));
+            }
+            tile.absence(4, bias);
+            for (const float b : bias) CHECK(b == 0.0F);
+        }
+    }
+}
