@@ -1,6 +1,9 @@
 // Selector: the units with the highest scores, whole units in score order until the budget of entries is used
 // up; a unit that would overshoot is skipped (DynaKV §4.1: top-k clusters by query-centroid similarity).
 //
+// Cost:   two sweeps over U scores and sizes, unless units of the last ranks are very small; nothing is sorted but what
+//         may be chosen.
+//
 // The reduction says how the scores of the queries that share KV heads become one score per unit. Published
 // systems differ in nothing but this, so it is a template argument:
 //
@@ -111,24 +114,45 @@ template <class Reduce, query Source = query::current> struct topk {
         [[nodiscard]] std::uint32_t choose(const choice_input& in,
                                            std::span<chosen_unit> out) const noexcept {
             const auto units = static_cast<std::uint32_t>(in.score.size());
+            const std::uint32_t fixed = in.fixed_entries();
             std::uint32_t left = in.budget, chosen = 0;
-            // A first look at as many units as are likely to fit (exactly so many where all have one size);
-            // only skipped ones make a second look necessary.
-            std::uint32_t ranked =
-                std::min(units, in.fixed_entries() != 0 ? std::max(1U, in.budget / in.fixed_entries())
-                                                        : std::max<std::uint32_t>(16, in.budget / 8));
-            for (std::uint32_t seen = 0; left > 0 && seen < units;) {
-                static_cast<void>(simd::top_k(in.score.data(), units, ranked, in.order.data(), in.scratch));
-                for (; seen < ranked && left > 0; ++seen) {
-                    const std::uint32_t u = in.order[seen];
-                    const std::uint32_t entries = in.entries(u);
-                    if (entries == 0 || entries > left) continue;
-                    out[chosen++] = {u, ~std::uint64_t{0}};
-                    left -= entries;
+            // A first look at as many units as are likely to fit (exactly so many where all have one size).
+            const std::uint32_t first =
+                std::min(units, fixed != 0 ? in.budget / fixed : std::max(16U, in.budget / 8));
+            if (first == 0) return 0;
+            static_cast<void>(simd::top_k(in.score.data(), units, first, in.order.data(), in.scratch));
+            for (std::uint32_t i = 0; i < first && left > 0; ++i) take(in, in.order[i], left, out, chosen);
+            if (fixed != 0) return chosen;
+            // Then only at those that still fit: a few, as what is left is less than most units have.
+            std::uint64_t seen =
+                simd::top_k_key<simd::default_arch>(in.score[in.order[first - 1]], in.order[first - 1]);
+            for (std::uint32_t most = 16; left > 0; most *= 4) {
+                std::uint64_t* const keys = in.scratch.data();
+                std::uint32_t candidates = 0;
+                for (std::uint32_t u = 0; u < units; ++u) {
+                    if (in.entries(u) == 0 || in.entries(u) > left) continue;
+                    keys[candidates] = simd::top_k_key<simd::default_arch>(in.score[u], u);
+                    candidates += keys[candidates] < seen ? 1 : 0;
                 }
-                ranked = std::min(units, ranked * 4);
+                if (candidates == 0) break;
+                const std::uint32_t ranked = std::min(candidates, most);
+                simd::select_best<simd::default_arch>(keys, candidates, ranked);
+                std::sort(keys, keys + ranked, simd::better_key<simd::default_arch>{});
+                for (std::uint32_t i = 0; i < ranked && left > 0; ++i)
+                    take(in, simd::top_k_index(keys[i]), left, out, chosen);
+                seen = keys[ranked - 1];
             }
             return chosen;
+        }
+
+      private:
+        /// Chooses unit u if it fits.
+        static void take(const choice_input& in, std::uint32_t u, std::uint32_t& left,
+                         std::span<chosen_unit> out, std::uint32_t& chosen) noexcept {
+            const std::uint32_t entries = in.entries(u);
+            if (entries == 0 || entries > left) return;
+            out[chosen++] = {u, ~std::uint64_t{0}};
+            left -= entries;
         }
     };
 };

@@ -32,6 +32,11 @@ template <class Arch> [[nodiscard]] inline std::uint64_t top_k_key(float score, 
     return (upper << 32) | (0xFFFFFFFFU - static_cast<std::uint32_t>(index));
 }
 
+/// The index that a key was made of.
+[[nodiscard]] constexpr std::uint32_t top_k_index(std::uint64_t key) noexcept {
+    return 0xFFFFFFFFU - static_cast<std::uint32_t>(key);
+}
+
 /// Sorts keys best first. One type per Arch keeps std::sort's code apart between translation units.
 template <class Arch> struct better_key {
     bool operator()(std::uint64_t a, std::uint64_t b) const noexcept { return a > b; }
@@ -78,7 +83,7 @@ inline std::size_t top_k(const float* score, std::size_t n, std::size_t k, std::
         // The k-th best so far sets the bar. What comes later loses ties, so only a greater score matters.
         filled = k;
         const std::uint64_t kth = keys[k - 1];
-        const float reached = score[0xFFFFFFFFU - static_cast<std::uint32_t>(kth)];
+        const float reached = score[top_k_index(kth)];
         const float lowest = -std::numeric_limits<float>::infinity();
         const float bar = std::isnan(reached) ? lowest : std::nextafter(reached, -lowest);
         const F bars(bar);
@@ -102,7 +107,7 @@ inline std::size_t top_k(const float* score, std::size_t n, std::size_t k, std::
         select_best<Arch>(keys, filled, k);
     }
     std::sort(keys, keys + k, better_key<Arch>{});
-    for (std::size_t j = 0; j < k; ++j) out[j] = 0xFFFFFFFFU - static_cast<std::uint32_t>(keys[j]);
+    for (std::size_t j = 0; j < k; ++j) out[j] = top_k_index(keys[j]);
     return k;
 }
 
