@@ -82,3 +82,24 @@ TEST_CASE("a calibration of lower rank than configured is used as far as it goes
             CHECK(static_cast<double>(got[u * 4 + i]) ==
                   doctest::Approx(equation_1(few.view().adapter(1), x, q.data(), 1, u, i)).epsilon(1e-4));
 }
+
+TEST_CASE("a query of the whole lane scores as much as all heads together") {
+    const shape model{2, 6, 3, 16};
+    const kvtl_test::calibrated bases(model, 20, 1);
+    low_rank_keys_as<float>::state<any_geometry> s({20}, {});
+    s.bind(bases.view());
+    kvtl_test::index_suite::lane<low_rank_keys_as<float>> x(s, {{3, 2, 16, 4}, 10, true}, 3);
+    x.absorb_all();
+    const auto q = oracle::normal_values<float>(3 * 16, 9);
+    units_view all = x.table(0);
+    all.dim = 3 * 16;
+    std::vector<float> got(40), scratch(2 * 20);
+    s.score(q.data(), 1, all, got, scratch);
+    for (std::uint32_t u = 0; u < 10; ++u)
+        for (std::uint32_t i = 0; i < 4; ++i) {
+            double sum = 0;
+            for (std::uint32_t h = 0; h < 3; ++h)
+                sum += equation_1(bases.view().adapter(1), x, &q[h * std::size_t{16}], h, u, i);
+            CHECK(static_cast<double>(got[u * 4 + i]) == doctest::Approx(sum).epsilon(1e-4));
+        }
+}

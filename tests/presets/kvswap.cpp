@@ -33,6 +33,7 @@ template <class Preset> void with_any_basis(typename calibrated_cache<Preset>::c
 
 TEST_CASE("kvswap with the budget for everything is dense attention, whatever the basis") {
     with_any_basis<kvtl::presets::kvswap>();
+    with_any_basis<kvtl::presets::kvswap_softmax>();
 }
 
 TEST_CASE("kvswap without a basis is refused, and says what it needs") {

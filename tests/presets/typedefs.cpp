@@ -74,6 +74,7 @@ constexpr named typedefs[] = {
     TYPEDEF(dynakv_unit_contiguous),
     TYPEDEF(dynakv_lru),
     TYPEDEF(kvswap),
+    TYPEDEF(kvswap_softmax),
     TYPEDEF(flexgen),
     TYPEDEF(infinigen),
     TYPEDEF(infinigen_star),

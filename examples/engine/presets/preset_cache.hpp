@@ -93,7 +93,11 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
         if (!prepared) return prepared.error();
         const auto parts = manager::least_parts(prepared->config);
         if (!parts) return parts.error();
-        return memory_use_of(*parts);
+        const auto storage = manager::storage_bytes(prepared->config);
+        if (!storage) return storage.error();
+        memory_use use = memory_use_of(*parts);
+        use.storage = *storage;
+        return use;
     }
 
     [[nodiscard]] kvtl::result<std::unique_ptr<record_sizes>> sizes() const override {

@@ -36,6 +36,7 @@ set(KVTL_PRESET_TABLE
     "squeezed squeezed"
     # KVSwap and what it compares with
     "kvswap kvswap demo"
+    "kvswap_softmax kvswap"
     "flexgen flexgen"
     "infinigen infinigen"
     "infinigen_star infinigen"

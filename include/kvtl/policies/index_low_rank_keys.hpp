@@ -5,7 +5,8 @@
 //
 // A (H D, r) are the top right singular vectors of keys recorded offline (calibration kind joint_adapter):
 // the paper's compression ratio is sigma = H D / r. One k_lr serves all heads, whose queries are brought
-// into its dimensions instead. With r = H D the scores are exact. Open in the paper and decided by the
+// into its dimensions instead. The sum of all heads' scores is (sum of A_h q_h) . k_lr: where queries are averaged before
+// they are scored, one product of r numbers per token does for all heads. With r = H D the scores are exact. Open in the paper and decided by the
 // calibration: whether A was fitted before or after RoPE; what is projected here are keys after RoPE.
 //
 // Bytes:  per entry and layer r sizeof(E).
@@ -36,6 +37,7 @@ template <element E> struct low_rank_keys_as {
     static constexpr bool summarises = true;
     static constexpr bool per_entry = true;
     static constexpr bool layer_wide_only = true;
+    static constexpr bool scores_lanes = true;
     struct config {
         std::uint32_t rank = 32; ///< r; sigma = 32, the paper's strongest, for H D = 1024
         template <class Visit> void fields(Visit&& visit) { visit("rank", rank); }
@@ -66,12 +68,11 @@ template <element E> struct low_rank_keys_as {
             rows(view.shape).set_products(view, u, i, 0, key, adapter(view, 0, view.shape.width()));
         }
 
-        /// out: (queries, U, max_entries)
+        /// out: (queries, U, max_entries). q: (queries, u.dim), of one head or of all.
         void score(const float* q, std::uint32_t queries, const units_view& u, std::span<float> out,
                    std::span<float> scratch) const noexcept {
-            const std::size_t dim = u.summary.shape.dim;
-            const rows_view<float> a = adapter(u.summary, u.head * dim, dim);
-            simd::dot_group(q, queries, dim, a, scratch.data(), a.count);
+            const rows_view<float> a = adapter(u.summary, std::size_t{u.head} * u.summary.shape.dim, u.dim);
+            simd::dot_group(q, queries, u.dim, a, scratch.data(), a.count);
             rows(u.summary.shape).score(scratch.data(), queries, a.count, u, 0, a.count, out.data());
         }
 

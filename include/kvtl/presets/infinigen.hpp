@@ -10,7 +10,7 @@
 #pragma once
 
 #include <kvtl/policies/index_rotated_channels.hpp>
-#include <kvtl/policies/replace_fifo.hpp>
+#include <kvtl/policies/replace_fifo_by_lane.hpp>
 #include <kvtl/policies/select_max_minus_alpha.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
@@ -44,7 +44,7 @@ struct infinigen_star : infinigen {
 /// And with KVSwap's buffer of tokens used before.
 struct infinigen_star_reuse : infinigen_star {
     static constexpr std::string_view name = "infinigen_star_reuse";
-    using replacement = fifo;
+    using replacement = fifo_by_lane;
 };
 
 } // namespace presets

@@ -2,16 +2,21 @@
 // one layer ahead.
 //
 // Paper: "KVSwap: Disk-aware KV Cache Offloading for Long-Context On-device Inference". Composed here:
-// joint-head low-rank keys K A with A from an offline SVD (§3.1), scores of every query head soft-maxed and
-// summed over heads, the best token of a group scores it (§3.3), top-M groups with M G = attend_tokens, the
-// query predicted from the previous layer's input (§3.4), a reuse buffer with FIFO (§3.5), the rolling buffer
-// = the window of an incomplete group. Open in the paper and decided here: A is fitted to post-RoPE keys;
-// scores are soft-maxed before the sum (both are template or calibration choices).
+// joint-head low-rank keys K A with A from an offline SVD (§3.1), one score for all query heads, the best token of a
+// group scores it (§3.3), top-M groups with M G = attend_tokens, the query predicted from the previous layer's input
+// (§3.4), a reuse buffer per layer in which a miss takes the oldest group that the step did not hit (§3.5; the authors'
+// code overwrites any such slot), the rolling buffer = the window of an incomplete group.
+//
+// Open in the paper and decided here: A is fitted to post-RoPE keys; the score is that of the mean query, one product of
+// r numbers per token, as the authors' code has it.
+//
+//   kvswap_softmax  every query head's scores are soft-maxed before they are summed: heads that are sure of a token
+//                   are heard above those that are not, for H G times the products and an exponential each.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/index_low_rank_keys.hpp>
-#include <kvtl/policies/replace_fifo.hpp>
+#include <kvtl/policies/replace_fifo_by_lane.hpp>
 #include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
@@ -25,8 +30,8 @@ struct kvswap : offloaded {
     static constexpr std::uint32_t sink_tokens = 0;
     using clusterer = layer_groups<4>;
     using index = low_rank_keys;
-    using selector = topk<reduce::softmax_sum, query::predicted>;
-    using replacement = fifo;
+    using selector = topk<reduce::group_mean, query::predicted>;
+    using replacement = fifo_by_lane;
     using schedule = next_layer;
 
     /// Smaller rank first (sigma from memory, Appendix A), never below 8.
@@ -37,9 +42,16 @@ struct kvswap : offloaded {
     }
 };
 
+struct kvswap_softmax : kvswap {
+    static constexpr std::string_view name = "kvswap_softmax";
+    using selector = topk<reduce::softmax_sum, query::predicted>;
+};
+
 } // namespace presets
 
 template <class Geometry, class Supplied = supplied_for<presets::kvswap>>
 using kvswap = kv_manager<presets::kvswap, Geometry, Supplied>;
+template <class Geometry, class Supplied = supplied_for<presets::kvswap_softmax>>
+using kvswap_softmax = kv_manager<presets::kvswap_softmax, Geometry, Supplied>;
 
 }} // namespace kvtl::v0

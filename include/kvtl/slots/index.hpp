@@ -13,6 +13,8 @@
 //   fits               its state fits something to a lane's first keys, (T, D of the lane): fit(view, keys,
 //                      scratch)
 //   linear             a score of the mean query is the mean of the scores (default: true)
+//   scores_lanes       keeps bytes of its own, and still scores a query of the whole lane (u.dim numbers, u.head 0)
+//                      in one pass: what its heads' scores would sum up to
 //
 // and the state of one that summarises offers
 //
@@ -135,6 +137,13 @@ template <class Index> [[nodiscard]] consteval bool linear_in_query() {
         return Index::linear;
     else
         return true;
+}
+
+template <class Index> [[nodiscard]] consteval bool scores_whole_lanes() {
+    if constexpr (requires { Index::scores_lanes; })
+        return Index::scores_lanes;
+    else
+        return !summarises<Index>(); // means are of a lane's width
 }
 
 } // namespace detail

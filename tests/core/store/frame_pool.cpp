@@ -140,15 +140,15 @@ TEST_CASE("wanted units leave after all others, pinned ones never") {
         f.pool.link(u);
         f.pool.replacement().admit(u, {});
     }
-    CHECK(f.pool.victim() == unit[0]); // the least recent
+    CHECK(f.pool.victim(0) == unit[0]); // the least recent
     f.pool[unit[0]].wanted = true;
-    CHECK(f.pool.victim() == unit[1]);
+    CHECK(f.pool.victim(0) == unit[1]);
     f.pool[unit[1]].pins = 1;
-    CHECK(f.pool.victim() == unit[2]);
+    CHECK(f.pool.victim(0) == unit[2]);
     f.pool[unit[2]].wanted = true;
-    CHECK(f.pool.victim() == unit[0]); // nothing else is left
+    CHECK(f.pool.victim(0) == unit[0]); // nothing else is left
     f.pool[unit[0]].pins = f.pool[unit[2]].pins = 1;
-    CHECK(f.pool.victim() == none);
+    CHECK(f.pool.victim(0) == none);
     SUBCASE("a unit that has left is not wanted any more, even when it left a tail behind") {
         f.pool.mark_dirty(unit[0]);
         f.pool.unlink(unit[0]);

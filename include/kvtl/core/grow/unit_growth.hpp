@@ -248,7 +248,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         if (s.units >= l.sizes().max_units || !store_->layout().place_unit(pages, fresh.where)) return false;
         std::uint32_t taken = 0;
         for (; taken < pages; ++taken)
-            if ((x_.frames[taken] = store_->acquire(frames)) == none) break;
+            if ((x_.frames[taken] = store_->acquire(frames, lane_id)) == none) break;
         if (taken < pages) {
             while (taken > 0) frames.settle(x_.frames[--taken]);
             store_->layout().release(fresh.where);
@@ -385,7 +385,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             }
             std::uint32_t taken = 0;
             while (taken < kept_pages + child_pages) {
-                const std::uint32_t f = store_->acquire(frames);
+                const std::uint32_t f = store_->acquire(frames, lane_id);
                 if (f == none) break;
                 x_.frames[taken++] = f;
             }

@@ -88,7 +88,7 @@ template <class Types> class unit_rows {
             const std::uint32_t page = store_->pages_of(l, u);
             if (page + 1 > store_->layout().capacity(unit.where) && !relocate(lane_id, u, page + 1))
                 return false;
-            f = store_->acquire(frames);
+            f = store_->acquire(frames, lane_id);
             if (f == none) return false;
             frames[f].page = store_->layout().page(unit.where, page);
             frames[f].lane = lane_id;
@@ -123,7 +123,7 @@ template <class Types> class unit_rows {
         if (now.frames != none) { // keep the resident copy complete, or give it up
             std::uint32_t f = none;
             if (unit.entries % format.rows == 0) {
-                f = store_->acquire(frames);
+                f = store_->acquire(frames, lane_id);
                 if (f != none) {
                     frames[f].lane = frames[now.frames].lane;
                     frames[f].unit = u;
@@ -195,7 +195,7 @@ template <class Types> class unit_rows {
         if (s.stream_tail == none) {
             const std::uint32_t i = s.stored / format.rows;
             if (s.stored >= l.sizes().chain_entries || !store_->extend_stream(l, i)) return false;
-            const std::uint32_t f = store_->acquire(frames);
+            const std::uint32_t f = store_->acquire(frames, lane_id);
             if (f == none) return false;
             frames[f].page = store_->stream_page(l, i);
             frames[f].lane = lane_id;

@@ -117,8 +117,8 @@ template <class Types> class chooser {
             return true;
     }();
     static constexpr bool by_codec = detail::scores_stored_keys<index>();
-    /// One product of a lane-wide mean query with lane-wide means does it all.
-    static constexpr bool one_row = linear && !detail::summarises<index>();
+    /// One product of a lane-wide mean query with what is kept of all heads together does it all.
+    static constexpr bool one_row = linear && detail::scores_whole_lanes<index>();
 
     [[nodiscard]] choice_input input(const units_view& u, std::span<const float> score,
                                      std::uint32_t budget) const noexcept {

@@ -166,10 +166,11 @@ template <class Replacement> class frame_pool {
         if (frame_[i].idle()) push_free(i);
     }
 
-    /// The unit that has to leave: by the replacement policy's order the first that may and is not wanted,
-    /// else the first that may, else `none`. A wanted unit that left would have to be read again in the same
+    /// The unit that has to leave for one of `lane`: by the replacement policy's order the first that may and is not
+    /// wanted, else the first that may, else `none`. A wanted unit that left would have to be read again in the same
     /// step.
-    [[nodiscard]] std::uint32_t victim() noexcept {
+    [[nodiscard]] std::uint32_t victim(std::uint32_t lane) noexcept {
+        if constexpr (requires { replacement_.serve(lane); }) replacement_.serve(lane);
         const std::uint32_t unwanted =
             replacement_.victim([this](std::uint32_t h) { return !may_leave(h) || frame_[h].wanted; });
         if (unwanted != none) return unwanted;

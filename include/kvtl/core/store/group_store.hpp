@@ -78,20 +78,20 @@ template <class Types> class group_store : public page_store<Types> {
     // ---------------------------------------------------------------------------------------------------
     // residency
     /// A free slot for a group; evicts others if it must. `none` when everything is pinned.
-    [[nodiscard]] std::uint32_t acquire(const lane& l, std::uint32_t u, pool& slots) noexcept {
+    [[nodiscard]] std::uint32_t acquire(std::uint32_t lane_id, std::uint32_t u, pool& slots) noexcept {
         if constexpr (ragged) {
-            const std::uint32_t n = frames_of(l, u, slots);
+            const std::uint32_t n = frames_of(at(lane_id), u, slots);
             std::uint32_t slot = slots.pop_run(n);
             if (slot == none && !slots.may_make_room(n)) return none; // what is pinned lies in the way
             for (; slot == none; slot = slots.pop_run(n)) {
-                const std::uint32_t victim = slots.victim();
+                const std::uint32_t victim = slots.victim(lane_id);
                 if (victim == none) return none;
                 evict(at(slots[victim].lane), slots[victim].unit, slots);
             }
             return slot;
         }
         if (const std::uint32_t f = slots.pop_free(); f != none) return f;
-        const std::uint32_t victim = slots.victim();
+        const std::uint32_t victim = slots.victim(lane_id);
         if (victim == none) return none;
         evict(at(slots[victim].lane), slots[victim].unit, slots);
         return slots.pop_free();
@@ -153,7 +153,7 @@ template <class Types> class group_store : public page_store<Types> {
         flight& f = p_.io->at(id);
         const std::uint32_t first = find(l, u * group()).page, last = find(l, (u + 1) * group() - 1).page;
         if (!f.room(fields * (last - first + 1))) return false;
-        const std::uint32_t slot = acquire(l, u, slots);
+        const std::uint32_t slot = acquire(lane_id, u, slots);
         if (slot == none) return false;
         slots[slot].lane = lane_id, slots[slot].unit = u;
         if constexpr (!ragged) slots.link(slot);

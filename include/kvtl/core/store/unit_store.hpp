@@ -72,8 +72,8 @@ template <class Types> class unit_store : public page_store<Types> {
 
     // ---------------------------------------------------------------------------------------------------
     // residency
-    /// A frame that nothing holds; evicts units as needed. `none` when everything is pinned.
-    [[nodiscard]] std::uint32_t acquire(pool& frames) noexcept {
+    /// A frame that nothing holds, for a lane's unit; evicts others as needed. `none` when everything is pinned.
+    [[nodiscard]] std::uint32_t acquire(pool& frames, std::uint32_t lane_id) noexcept {
         for (;;) {
             if (const std::uint32_t f = frames.pop_free(); f != none) return f;
             if (frames.draining() > 0) { // free as soon as it is written
@@ -81,7 +81,7 @@ template <class Types> class unit_store : public page_store<Types> {
                 p_.io->poll(true);
                 continue;
             }
-            const std::uint32_t victim = frames.victim();
+            const std::uint32_t victim = frames.victim(lane_id);
             if (victim == none) return none;
             evict(at(frames[victim].lane), frames[victim].unit, frames);
         }
@@ -305,7 +305,7 @@ template <class Types> class unit_store : public page_store<Types> {
             const std::uint32_t page = p_.layout->page(unit.where, i);
             std::uint32_t frame = unsettled_frame(frames, page); // still being written: DRAM has it
             if (frame == none) {
-                frame = acquire(frames);
+                frame = acquire(frames, lane_id);
                 if (frame == none) {
                     f.truncate(before);
                     give_back(frames, chain);
@@ -341,7 +341,7 @@ template <class Types> class unit_store : public page_store<Types> {
         if (!f.room(unit.entries)) return false;
         std::uint32_t chain = none, last = none;
         for (std::uint32_t i = 0; i < p_.format.pages_for(unit.entries); ++i) {
-            const std::uint32_t frame = acquire(frames);
+            const std::uint32_t frame = acquire(frames, lane_id);
             if (frame == none) {
                 give_back(frames, chain);
                 return false;
@@ -367,7 +367,7 @@ template <class Types> class unit_store : public page_store<Types> {
                 std::uint32_t frame =
                     unsettled_frame(frames, page); // still being written: it must not go before
                 const bool lent = frame != none;   // its rows are copied
-                if (!lent) frame = acquire(frames);
+                if (!lent) frame = acquire(frames, lane_id);
                 if (frame == none) {
                     drop_entries(f, before, frames);
                     give_back(frames, chain);

@@ -1,0 +1,109 @@
+// Replacement: every lane has an equal share of the frames and gives up its own oldest unit for a new one; a lane that
+// has less than its share takes the oldest of the lane that has most.
+//
+// One queue for all layers forgets a layer's units while the other layers take their steps: what a layer finds
+// again is then nothing, until memory holds the choices of all layers. With shares each layer keeps what it chose
+// last, minus what it has to overwrite (KVSwap's own code: slots per layer, a miss takes one that this step did not
+// hit). Lanes are those that have something resident: shares follow when sequences come and go.
+//
+// Cost: O(1); a lane below its share looks through all lanes. Memory: 12 bytes per frame and per list. Beyond max_lists
+// lanes some share a list.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/support/resident_lists.hpp>
+#include <kvtl/slots/replacement.hpp>
+
+#include <algorithm>
+#include <string_view>
+
+namespace kvtl { inline namespace v0 {
+
+struct fifo_by_lane {
+    static constexpr std::string_view name = "fifo_by_lane";
+    static constexpr std::uint32_t max_lists = 256;
+    struct config {
+        template <class Visit> void fields(Visit&&) {}
+    };
+
+    template <class Geometry> class state {
+      public:
+        state() = default;
+        state(const config&, std::uint32_t handles, std::uint32_t /*unit_pages*/,
+              std::span<std::byte> memory) noexcept
+            : lists_(handles, lists_for(handles), memory), handles_(handles),
+              list_count_(lists_for(handles)) {
+            auto* behind =
+                reinterpret_cast<std::uint32_t*>(memory.data() + resident_lists::bytes(handles, list_count_));
+            held_ = behind;
+            resident_ = reinterpret_cast<resident*>(behind + list_count_);
+            std::fill_n(held_, list_count_, 0U);
+        }
+        [[nodiscard]] static std::size_t bytes(std::uint32_t handles, std::uint32_t /*unit_pages*/) noexcept {
+            const std::uint32_t lists = lists_for(handles);
+            return resident_lists::bytes(handles, lists) + lists * sizeof(std::uint32_t) +
+                   handles * sizeof(resident);
+        }
+
+        void tick() noexcept {}
+        void serve(std::uint32_t lane) noexcept { serving_ = lane == none ? none : lane % list_count_; }
+        void admit(std::uint32_t h, resident_facts facts) noexcept {
+            const std::uint32_t list = facts.lane % list_count_;
+            resident_[h] = {static_cast<std::uint16_t>(list), 0};
+            lists_.push_front(list, h);
+            hold(h, facts.pages);
+        }
+        void touch(std::uint32_t) noexcept {}
+        void refresh(std::uint32_t h, resident_facts facts) noexcept { hold(h, facts.pages); }
+        void remove(std::uint32_t h) noexcept {
+            lists_.remove(h);
+            hold(h, 0);
+        }
+
+        template <class Pinned> [[nodiscard]] std::uint32_t victim(Pinned&& pinned) const noexcept {
+            if (serving_ != none && held_[serving_] >= share())
+                if (const std::uint32_t h = oldest(serving_, pinned); h != none) return h;
+            std::uint32_t best = none, most = 0;
+            for (std::uint32_t list = 0; list < list_count_; ++list) {
+                if (held_[list] <= most) continue;
+                const std::uint32_t h = oldest(list, pinned);
+                if (h != none) best = h, most = held_[list];
+            }
+            return best;
+        }
+
+      private:
+        struct resident {
+            std::uint16_t list, pages;
+        };
+        [[nodiscard]] static std::uint32_t lists_for(std::uint32_t handles) noexcept {
+            return std::clamp(handles, 1U, max_lists);
+        }
+        /// Frames that each lane with something resident, and the one that is served, may have.
+        [[nodiscard]] std::uint32_t share() const noexcept {
+            return handles_ / std::max(1U, active_ + (held_[serving_] == 0 ? 1 : 0));
+        }
+        void hold(std::uint32_t h, std::uint32_t pages) noexcept {
+            std::uint32_t& held = held_[resident_[h].list];
+            const bool had = held > 0;
+            held += pages - resident_[h].pages;
+            resident_[h].pages = static_cast<std::uint16_t>(pages);
+            if (had != (held > 0)) active_ += held > 0 ? 1U : ~0U;
+        }
+        template <class Pinned>
+        [[nodiscard]] std::uint32_t oldest(std::uint32_t list, Pinned& pinned) const noexcept {
+            for (std::uint32_t h = lists_.back(list); h != none; h = lists_.towards_front(list, h))
+                if (!pinned(h)) return h;
+            return none;
+        }
+
+        resident_lists lists_;
+        std::uint32_t* held_ = nullptr; ///< (lists) frames of each list's units
+        resident* resident_ = nullptr;  ///< (handles)
+        std::uint32_t handles_ = 0, list_count_ = 1;
+        std::uint32_t active_ = 0; ///< lists that hold something
+        std::uint32_t serving_ = none;
+    };
+};
+
+}} // namespace kvtl::v0
