@@ -12,6 +12,7 @@
 #include "random_reads.hpp"
 #include "scratch_files.hpp"
 #include "stand_ins.hpp"
+#include "thread_pool.hpp"
 #include "workload.hpp"
 
 #include <algorithm>
@@ -148,6 +149,31 @@ bool is_repeated(const decode_options& o, const std::string& policy, const budge
            (!attends && b.attend_tokens != o.attend_tokens.front());
 }
 
+/// All of a row's options but where its file lies.
+engine::cache_options options_of(const decode_options& o, const std::string& policy, const budgets& b,
+                                 std::size_t runs) {
+    engine::cache_options c;
+    c.policy = policy;
+    c.shape = o.shape;
+    c.max_tokens = most_tokens(o, runs);
+    c.max_sequences = o.batch;
+    c.memory_bytes = static_cast<std::size_t>(b.memory_mib * (1 << 20));
+    c.attend_tokens = b.attend_tokens;
+    if (engine::policy_wants(policy).evicts) c.keep_tokens = b.keep_tokens;
+    c.prefill_tokens = o.context;
+    c.supplied = engine::engine_signals | kvtl::signal::external;
+    rotation turned = rope(o.shape.head_dim, o.rope_base, o.rope_neighbours);
+    c.rope_frequencies = std::move(turned.frequencies);
+    c.rope_neighbours = turned.neighbours;
+    c.calibration = o.calibration;
+    c.gates = o.gates;
+    c.shards = o.threads;
+    c.time_phases = true;
+    c.settings = o.settings;
+    c.fit = o.fit;
+    return c;
+}
+
 workload_request request_of(const decode_options& o) {
     return {.text = o.workload,
             .shape = o.shape,
@@ -163,29 +189,14 @@ class runner {
     runner(const decode_options& o, std::string policy, const budgets& b, bool in_memory, std::size_t runs,
            const std::string& path)
         : o_(o), policy_(std::move(policy)), in_memory_(in_memory), file_(path),
-          limit_(std::make_shared<kvtl::throttle>()), wants_(engine::policy_wants(policy_)) {
-        options_.policy = policy_;
-        options_.shape = o.shape;
-        options_.max_tokens = most_tokens(o, runs);
-        options_.max_sequences = o.batch;
-        options_.memory_bytes = static_cast<std::size_t>(b.memory_mib * (1 << 20));
-        options_.attend_tokens = b.attend_tokens;
-        if (wants_.evicts) options_.keep_tokens = b.keep_tokens;
-        options_.prefill_tokens = o.context;
-        options_.supplied = engine::engine_signals | kvtl::signal::external;
+          limit_(std::make_shared<kvtl::throttle>()), wants_(engine::policy_wants(policy_)),
+          threads_(o.threads) {
+        options_ = options_of(o, policy_, b, runs);
         options_.io = in_memory ? "memory" : o.io;
         options_.path = path;
         options_.limit = limit_;
-        rotation turned = rope(o.shape.head_dim, o.rope_base, o.rope_neighbours);
-        options_.rope_frequencies = std::move(turned.frequencies);
-        options_.rope_neighbours = turned.neighbours;
-        options_.calibration = o.calibration;
-        options_.gates = o.gates;
-        options_.time_phases = true;
-        options_.settings = o.settings;
-        options_.fit = o.fit;
         lse_.resize(std::size_t{o.shape.layers} * o.shape.query_heads);
-        out_.resize(std::size_t{o.shape.query_heads} * o.shape.head_dim);
+        out_.resize(o.batch * o.shape.query_heads * o.shape.head_dim);
     }
 
     /// Calibration and gates, made up where they are not given.
@@ -261,7 +272,8 @@ class runner {
                         in.probe = probe;
                     }
                     const auto begin = clock::now();
-                    require(cache_->prefill(*seq, l, in, {}, 0));
+                    on_shards(
+                        [&](unsigned shard) noexcept { return cache_->prefill(*seq, l, in, {}, shard); });
                     seconds += seconds_since(begin);
                 }
                 bar.update(b * o_.context + first + n);
@@ -294,19 +306,9 @@ class runner {
         const std::size_t sampled = done_ / recall_every % std::min<std::size_t>(recall_every, layers);
         const auto begin = clock::now();
         for (std::uint32_t l = 0; l < layers; ++l) {
-            // What the layer before has computed (below) lies behind; an engine now projects this one's query.
-            if (wants_.announced)
-                for (std::size_t b = 0; b < o_.batch; ++b)
-                    static_cast<void>(cache_->before_query(sequences_[b], l, 0));
-            if (wants_.prefetch && l + 1 < layers)
-                for (std::size_t b = 0; b < o_.batch; ++b) // a hint; what is wrong with it attend() will say
-                    static_cast<void>(cache_->prefetch(sequences_[b], l + 1, rows.guess(b, l + 1), 0));
-            for (std::size_t b = 0; b < o_.batch; ++b) {
-                kvtl::layer_input in = rows.input(b, l);
-                if (recall && b == 0 && l % recall_every == sampled)
-                    in.lse = std::span(lse_).subspan(l * o_.shape.query_heads, o_.shape.query_heads);
-                require(cache_->attend(sequences_[b], l, in, out_, 0));
-            }
+            on_shards([&](unsigned shard) noexcept {
+                return layer(rows, l, recall && l % recall_every == sampled, shard);
+            });
             if (o_.compute_us_per_layer > 0) {
                 const auto until =
                     clock::now() +
@@ -320,6 +322,34 @@ class runner {
         note_reuse(cache_->stats().detail);
         ++done_;
         ++position_;
+    }
+
+    /// The shard's part of a layer, of all sequences.
+    [[nodiscard]] kvtl::status layer(step_rows& rows, std::uint32_t l, bool recall, unsigned shard) noexcept {
+        // What the layer before has computed lies behind; an engine now projects this one's query.
+        if (wants_.announced)
+            for (const auto seq : sequences_) static_cast<void>(cache_->before_query(seq, l, shard));
+        if (wants_.prefetch && l + 1 < o_.shape.layers)
+            for (std::size_t b = 0; b < o_.batch; ++b) // a hint; what is wrong with it attend() will say
+                static_cast<void>(cache_->prefetch(sequences_[b], l + 1, rows.guess(b, l + 1), shard));
+        const std::size_t floats = out_.size() / o_.batch;
+        for (std::size_t b = 0; b < o_.batch; ++b) {
+            kvtl::layer_input in = rows.input(b, l);
+            if (recall && b == 0)
+                in.lse = std::span(lse_).subspan(l * o_.shape.query_heads, o_.shape.query_heads);
+            if (kvtl::status s =
+                    cache_->attend(sequences_[b], l, in, std::span(out_).subspan(b * floats, floats), shard);
+                !s)
+                return s;
+        }
+        return {};
+    }
+    /// call(shard) for every shard of the cache, each on a thread.
+    template <class Call> void on_shards(const Call& call) {
+        said_.resize(cache_->shards());
+        threads_.parallel(said_.size(),
+                          [&](std::size_t i) noexcept { said_[i] = call(static_cast<unsigned>(i)); });
+        for (const kvtl::status& s : said_) require(s);
     }
 
     /// How many of the last step's units the step before had chosen too.
@@ -368,7 +398,9 @@ class runner {
     engine::cache_wants wants_;
     std::vector<std::string> stand_ins_;
     std::vector<kvtl::sequence_id> sequences_;
-    std::vector<float> out_, lse_; ///< (HQ, D) and (L, HQ)
+    std::vector<float> out_, lse_; ///< (batch, HQ, D) and (L, HQ)
+    engine::thread_pool threads_;
+    std::vector<kvtl::status> said_; ///< (shards)
     kvtl::device_profile device_;
     engine::cache_stats before_;
     kvtl::statistics last_; ///< after the last step
@@ -430,6 +462,7 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
         {"shape", o_.shape_name},
         {"context", o_.context},
         {"batch", o_.batch},
+        {"threads", cache_->shards()},
         {"steps", sorted.size()},
         {"device", std::string(device_.name)},
         {"simulated", in_memory_ && device_.limited()},
@@ -551,8 +584,13 @@ resources needs(const decode_options& o, const std::vector<std::string>& policie
                            sizeof(float);
             if (!wants.retrieves) continue; // it has no file
         }
-        // The file may grow to 2.5 times the raw cache; in memory, pages that nobody wrote cost nothing.
-        (in_memory ? need.memory : need.disk) += (in_memory ? 1.5 : 2.5) * raw;
+        // What is stored may be smaller than what is said of 16-bit entries; not every policy can say without its files.
+        engine::cache_options one = options_of(o, policy, budgets_of(o).front(), o.devices.size());
+        one.io = "memory";
+        const auto known = engine::least_memory(one);
+        const double file = known ? static_cast<double>(known->storage) : 2.5 * raw;
+        // In memory, pages that nobody wrote cost nothing.
+        (in_memory ? need.memory : need.disk) += in_memory ? .6 * file : file;
     }
     return need;
 }

@@ -41,6 +41,7 @@ struct decode_options {
     std::string kv_path;
     std::string workload = "drift:1";
     double compute_us_per_layer = 0;
+    unsigned threads = 1; ///< shards of each cache, a thread for each
     bool interleave = false;
     bool fit = true;         ///< the largest index that takes at most half of the memory
     std::string calibration; ///< "": fitted to another text

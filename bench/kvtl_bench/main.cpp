@@ -114,6 +114,9 @@ CLI::App* define_decode(CLI::App& app, decode_arguments& a) {
     d->add_option("--compute-us-per-layer", o.compute_us_per_layer,
                   "spin this long per layer, for the model's other work")
         ->capture_default_str();
+    d->add_option("--threads", o.threads, "threads, each with a shard of every cache")
+        ->check(engine::whole_number)
+        ->capture_default_str();
     d->add_flag(
         "--least-memory", a.least_memory,
         "print the smallest memory that each policy can be opened with (its sizes as they are, not made "
@@ -196,6 +199,8 @@ void complete(decode_arguments& a) {
     require(o.shape.head_dim % 2 == 0, "--head-dim: valid: an even number, for RoPE");
     require(o.context >= 1 && o.context <= 1U << 24, "--context: valid: 1 to 16777216");
     require(o.batch >= 1 && o.batch <= 4096, "--batch: valid: 1 to 4096");
+    require(o.threads >= 1 && o.threads <= o.shape.kv_heads,
+            "--threads: valid: 1 to the model's KV heads, " + std::to_string(o.shape.kv_heads));
     require(o.steps >= 3 && o.steps <= 1U << 20, "--steps: valid: 3 to 1048576");
     require(o.max_seconds > 0 && o.max_seconds <= 1e6, "--max-seconds: valid: more than 0, up to 1000000");
     require(o.compute_us_per_layer >= 0 && o.compute_us_per_layer <= 1e6,

@@ -71,6 +71,7 @@ struct cache_options {
 struct memory_use {
     std::vector<std::pair<std::string, std::uint64_t>> parts;
     std::uint64_t raw_cache = 0; ///< bytes of all keys and values as f16, of max_tokens in max_sequences
+    std::uint64_t storage = 0;   ///< bytes that the file may grow to (manager.hpp, storage_bytes)
 
     [[nodiscard]] std::uint64_t total() const noexcept {
         std::uint64_t sum = 0;

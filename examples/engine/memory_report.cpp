@@ -45,7 +45,10 @@ std::string memory_line(const memory_use& m) {
 std::string least_line(const least_row& row) {
     const std::string name = row.with.empty() ? row.policy : row.policy + ", " + row.with;
     if (!row.need) return name + ": " + row.need.error().message;
-    return name + ": least memory " + std::to_string(row.need->total()) + " bytes, " + memory_line(*row.need);
+    const std::string storage =
+        row.need->storage == 0 ? "" : amount("; file", row.need->storage, row.need->share(row.need->storage));
+    return name + ": least memory " + std::to_string(row.need->total()) + " bytes, " +
+           memory_line(*row.need) + storage;
 }
 
 std::string to_json(const std::vector<least_row>& rows) {
@@ -59,6 +62,7 @@ std::string to_json(const std::vector<least_row>& rows) {
         }
         row["least_memory_bytes"] = r.need->total();
         row["raw_cache_bytes"] = r.need->raw_cache;
+        row["storage_bytes"] = r.need->storage;
         for (const auto& [part, bytes] : r.need->parts) row["bytes_by_part"][part] = bytes;
         for (const auto& [part, share] : shares_of(*r.need)) row["share_by_part"][part] = share;
     }

@@ -132,15 +132,17 @@ class kv_manager<Preset, Geometry, Supplied> {
         return parts->total();
     }
     /// What each part takes of it. memory_bytes does not matter.
-    [[nodiscard, gnu::cold]] static result<memory_parts> least_parts(config c) {
-        auto g = Geometry::from(c.shape, c.attention.scale);
-        if (!g) return g.error();
-        auto bases = open_calibration<Preset>(c, *g);
-        if (!bases) return bases.error();
-        c.memory_bytes = 1;
-        const auto planned = planner_type::least(c, *g, 4096, bases->bytes());
+    [[nodiscard, gnu::cold]] static result<memory_parts> least_parts(const config& c) {
+        auto planned = least_plan(c);
         if (!planned) return planned.error();
         return planned->parts;
+    }
+    /// Bytes of the file, beyond which decode adds no units: 2.5 times the records of max_tokens of every sequence. A
+    /// prompt of uneven clusters may take more. 0 for presets that keep everything in memory.
+    [[nodiscard, gnu::cold]] static result<std::uint64_t> storage_bytes(const config& c) {
+        auto planned = least_plan(c);
+        if (!planned) return planned.error();
+        return std::uint64_t{planned->plan.division.shards} * planned->plan.grow_pages * planned->page_bytes;
     }
 
     /// A new, empty sequence.
@@ -428,6 +430,15 @@ class kv_manager<Preset, Geometry, Supplied> {
     using shard_type = kvtl::shard<types>;
 
     explicit kv_manager(std::unique_ptr<core_type> c) noexcept : core_(std::move(c)) {}
+
+    [[nodiscard, gnu::cold]] static result<typename planner_type::answer> least_plan(config c) {
+        auto g = Geometry::from(c.shape, c.attention.scale);
+        if (!g) return g.error();
+        auto bases = open_calibration<Preset>(c, *g);
+        if (!bases) return bases.error();
+        c.memory_bytes = 1;
+        return planner_type::least(c, *g, 4096, bases->bytes());
+    }
 
     static constexpr bool needs_mass = [] {
         if constexpr (types::drops && !types::retrieves)

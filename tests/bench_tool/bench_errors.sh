@@ -23,7 +23,7 @@ expect 2 "no/such/folder" decode --kv-path no/such/folder/x.kv
 expect 2 "cannot write no/such/folder/out.json" decode --json no/such/folder/out.json
 expect 2 "query_heads" decode --query-heads 3
 expect 2 "--head-dim" decode --head-dim 63
-for value in "--context 0" "--context -1" "--batch 0" "--batch x" "--steps 2" "--steps -1" "--max-seconds 0" "--memory-mib 0" \
+for value in "--context 0" "--context -1" "--batch 0" "--batch x" "--threads 0" "--threads 1000" "--threads x" "--steps 2" "--steps -1" "--max-seconds 0" "--memory-mib 0" \
     "--memory-mib -3" "--attend-tokens 0" "--keep-tokens x" "--keep-tokens 64,0" "--compute-us-per-layer -1" "--layers x"; do
     # shellcheck disable=SC2086
     expect 2 "${value%% *}" decode $value

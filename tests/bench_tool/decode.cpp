@@ -120,6 +120,25 @@ TEST_CASE("rows have every key, for each policy and device") {
     }
 }
 
+TEST_CASE("threads share the work and change no choice") {
+    const scratch_folder folder;
+    auto o = small_run(folder);
+    o.policies = {"dynakv", "kvswap"}; // heads are divided; kvswap's lie together
+    const auto alone = bench::run_decode(o, ignore);
+    o.threads = 2;
+    o.memory_mib = {8};
+    const auto both = bench::run_decode(o, ignore);
+    REQUIRE(both.size() == alone.size());
+    for (std::size_t i = 0; i < both.size(); ++i) {
+        CAPTURE(both[i]["policy"]);
+        CHECK(alone[i]["threads"] == 1);
+        CHECK(both[i]["threads"] == (both[i]["policy"] == "dynakv" ? 2 : 1));
+        CHECK(both[i]["mass_recall"] == alone[i]["mass_recall"]);
+        CHECK(both[i]["units"] == alone[i]["units"]);
+        CHECK(both[i]["mean_unit_entries"] == alone[i]["mean_unit_entries"]);
+    }
+}
+
 TEST_CASE("policies that evict: prompt in one chunk, a row per --keep-tokens, what is made up is named") {
     const scratch_folder folder;
     auto o = small_run(folder);

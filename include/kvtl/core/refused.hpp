@@ -40,6 +40,7 @@ template <class Preset, class Manager> class refused_cache {
     static result<config> fitted(config);
     static result<std::size_t> least_memory(const config&);
     static result<memory_parts> least_parts(const config&);
+    static result<std::uint64_t> storage_bytes(const config&);
 
     result<sequence_id> begin();
     status end(sequence_id) noexcept;
