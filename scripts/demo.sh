@@ -15,7 +15,7 @@ report.html.
   --questions N       how many (20), each about its own document of --tokens N (1500) tokens
   --policies A,B      some of the policies only; --list-policies prints their names
   --facts N           in each document (1), one of which is asked for
-  --attend-tokens N   entries each head may attend per step (128)
+  --attend-tokens N,M entries each head may attend per step: one or several (64,128)
   --memory-mib X      memory for the cache (3.25)
   --nll-tokens N      running text whose perplexity is measured (800); 0: none
   --io NAME           uring, posix or memory
@@ -57,4 +57,4 @@ report=report.html
 [[ -w . ]] || report=$build/report.html
 # The cache belongs on a disk; a temporary folder may be memory.
 exec "$build/bin/kvtl-demo" --model "$data/tiny-2k.gguf" --data "$data/prose.txt" --calibration "$calibration" \
-    --html "$report" --kv-path "$build/kvtl-demo-$$.kv" "$@"
+    --attend-tokens 64,128 --html "$report" --kv-path "$build/kvtl-demo-$$.kv" "$@"

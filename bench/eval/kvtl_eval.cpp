@@ -22,6 +22,7 @@
 #include "program.hpp"
 #include "report_html.hpp"
 #include "row.hpp"
+#include "run_facts.hpp"
 #include "tasks.hpp"
 
 #include <CLI/CLI.hpp>
@@ -30,7 +31,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <sstream>
 #include <utility>
 
 namespace {
@@ -60,6 +60,7 @@ struct arguments {
     bool list_policies = false;
     std::vector<std::string> settings;
     eval::task_options task{.prose_file = KVTL_PROSE_FILE};
+    std::vector<std::pair<std::string, std::string>> facts; ///< of this run
 };
 
 void define_options(CLI::App& app, arguments& a) {
@@ -124,24 +125,6 @@ void define_options(CLI::App& app, arguments& a) {
         "named get the memory they need.");
 }
 
-std::vector<std::string> parts_of(const std::string& list) {
-    std::vector<std::string> parts;
-    std::istringstream text(list + ',');
-    for (std::string part; std::getline(text, part, ',');) parts.push_back(part);
-    return parts;
-}
-
-std::vector<std::size_t> numbers(const std::string& list, const char* option) {
-    std::vector<std::size_t> all;
-    for (const std::string& part : parts_of(list)) {
-        const bool good = part.size() <= 9 && engine::whole_number(part).empty() && std::stoul(part) > 0;
-        require(good, std::string(option) + ": '" + part + "'; valid: 1 or more, separated by commas");
-        const std::size_t n = std::stoul(part);
-        if (std::find(all.begin(), all.end(), n) == all.end()) all.push_back(n);
-    }
-    return all;
-}
-
 void check(const arguments& a) {
     require(!a.model.empty(), "no model: give one with -m FILE");
     require(a.memory_mib > 0 && a.memory_mib <= 1 << 24, "--memory-mib: valid: more than 0, up to 16777216");
@@ -173,7 +156,7 @@ std::vector<variant> variants_of(const std::string& policy, const std::vector<en
             return later.policy == s.policy && later.slot == s.slot && later.field == s.field;
         });
         if (s.policy != policy || changed_later) continue;
-        const auto values = parts_of(s.value);
+        const auto values = engine::parts_of(s.value);
         std::vector<variant> longer;
         for (const variant& v : all)
             for (const auto& value : values) {
@@ -302,6 +285,7 @@ std::string report_of(const arguments& a, const std::vector<eval::row>& rows) {
     report.facts.emplace_back("device", on_file == rows.end() ? "memory"
                                         : on_file->direct     ? on_file->io + ", O_DIRECT"
                                                               : on_file->io);
+    report.facts.insert(report.facts.end(), a.facts.begin(), a.facts.end());
     report.rows = rows;
     return eval::to_html(report);
 }
@@ -311,13 +295,13 @@ void run(const arguments& a) {
     engine::cache_options options;
     for (const auto& text : a.settings) {
         options.settings.push_back(engine::parse_setting(text));
-        for (const auto& value : parts_of(options.settings.back().value))
+        for (const auto& value : engine::parts_of(options.settings.back().value))
             require(!value.empty(), "--set " + text + ": a value is empty");
     }
     const auto named = eval::parse_policies(a.policies);
-    const auto attend = numbers(a.attend_tokens, "--attend-tokens");
-    const auto keep =
-        a.keep_tokens.empty() ? std::vector<std::size_t>{} : numbers(a.keep_tokens, "--keep-tokens");
+    const auto attend = engine::whole_numbers(a.attend_tokens, "--attend-tokens");
+    const auto keep = a.keep_tokens.empty() ? std::vector<std::size_t>{}
+                                            : engine::whole_numbers(a.keep_tokens, "--keep-tokens");
     const engine::gguf_file file(a.model);
     const engine::model model(file);
     const engine::tokenizer words(file);
@@ -384,6 +368,7 @@ void run(const arguments& a) {
 int main(int argc, char** argv) {
     return engine::run_program(program, [&] {
         arguments a;
+        a.facts = engine::run_facts(argc, argv);
         CLI::App app("Measures how much of a model's quality KV cache policies keep, and what it costs.",
                      program);
         define_options(app, a);

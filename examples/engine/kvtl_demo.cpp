@@ -13,6 +13,7 @@
 #include <kvtl/version.hpp>
 
 #include "cleanup.hpp"
+#include "conclusion.hpp"
 #include "contenders.hpp"
 #include "demo_document.hpp"
 #include "evaluator.hpp"
@@ -24,6 +25,7 @@
 #include "program.hpp"
 #include "report_html.hpp"
 #include "row.hpp"
+#include "run_facts.hpp"
 #include "tasks.hpp"
 #include "thread_pool.hpp"
 #include "tokenizer.hpp"
@@ -61,7 +63,7 @@ struct arguments {
     std::string json_file;
     std::string html_file;
     std::size_t questions = 20;
-    std::size_t attend_tokens = 128;
+    std::string attend_tokens = "128";
     std::size_t nll_tokens = 800;
     std::size_t nll_prefill = 256;
     double memory_mib = 3.25;
@@ -69,6 +71,7 @@ struct arguments {
     bool list_policies = false;
     std::vector<std::string> settings;
     engine::document_plan document;
+    std::vector<std::pair<std::string, std::string>> facts; ///< of this run
 };
 
 void define_options(CLI::App& app, arguments& a) {
@@ -84,7 +87,7 @@ void define_options(CLI::App& app, arguments& a) {
         ->capture_default_str();
     app.add_option("--seed", a.document.seed, "of the documents")->capture_default_str();
     app.add_option("--set", a.settings, "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable)");
-    app.add_option("--attend-tokens", a.attend_tokens, "entries each head attends per step")
+    app.add_option("--attend-tokens", a.attend_tokens, "entries each head attends per step: one or several")
         ->capture_default_str();
     app.add_option("--memory-mib", a.memory_mib, "memory of the cache in MiB (full is exempt)")
         ->capture_default_str();
@@ -97,8 +100,8 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--threads", a.threads, "threads of the engine")->capture_default_str();
     app.add_option("--json", a.json_file, "write the rows as JSON; - for standard output");
     app.add_option("--html", a.html_file, "write a report with plots");
-    for (const char* name : {"--questions", "--tokens", "--facts", "--seed", "--attend-tokens",
-                             "--nll-tokens", "--nll-prefill", "--threads"})
+    for (const char* name :
+         {"--questions", "--tokens", "--facts", "--seed", "--nll-tokens", "--nll-prefill", "--threads"})
         app.get_option(name)->check(engine::whole_number);
     for (auto* option : app.get_options()) // the last one counts, so that scripts can have defaults
         if (option->get_name() != "--set") option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -109,7 +112,6 @@ void check(const arguments& a) {
     require(!a.data.empty(), "no prose: give it with --data FILE");
     require(a.questions >= 1 && a.questions <= 100000, "--questions: valid: 1 to 100000");
     require(a.memory_mib > 0 && a.memory_mib <= 1 << 24, "--memory-mib: valid: more than 0, up to 16777216");
-    require(a.attend_tokens > 0, "--attend-tokens: valid: 1 or more");
     require(a.threads >= 1 && a.threads <= 256, "--threads: valid: 1 to 256");
     require(!a.kv_path.empty() || a.io == "memory", "--kv-path: the path is empty");
     engine::require_io(a.io);
@@ -184,7 +186,16 @@ std::string cell(const std::optional<double>& value, const char* format, double 
     return text;
 }
 
-void print_head(std::FILE* out, const arguments& a, const eval::task& questions, const kvtl::shape& shape) {
+/// "64, 96 or 128"
+std::string either(const std::vector<std::size_t>& numbers) {
+    std::string text;
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+        text += (i == 0 ? "" : i + 1 == numbers.size() ? " or " : ", ") + std::to_string(numbers[i]);
+    return text;
+}
+
+void print_head(std::FILE* out, const arguments& a, const std::vector<std::size_t>& budgets,
+                const eval::task& questions, const kvtl::shape& shape) {
     std::size_t tokens = 0, decoded = 0;
     for (const eval::example& e : questions.examples) {
         tokens += e.prefill;
@@ -197,11 +208,11 @@ void print_head(std::FILE* out, const arguments& a, const eval::task& questions,
         "%zu question%s, each about its own document of %.0f tokens (%zu fact%s in it), asked in %.0f "
         "tokens.\n"
         "A document's cache is %.2f MiB in f16; policies other than full may use %.2f MiB of memory\n"
-        "and attend %zu entries per head and layer.\n",
+        "and attend %s entries per head and layer.\n",
         questions.examples.size(), questions.examples.size() == 1 ? "" : "s",
         static_cast<double>(tokens) / count, a.document.facts, a.document.facts == 1 ? "" : "s",
         static_cast<double>(decoded) / count, mib(entry_bytes * static_cast<double>(tokens) / count),
-        a.memory_mib, a.attend_tokens);
+        a.memory_mib, either(budgets).c_str());
     if (a.nll_tokens != 0)
         std::fprintf(out, "Perplexity: of %zu tokens of prose, %zu of them read beforehand; full is 1.\n",
                      a.nll_tokens, a.nll_prefill);
@@ -237,7 +248,7 @@ std::string to_json(const arguments& a, const std::vector<line>& lines) {
         all.push_back({{"policy", r.policy},
                        {"task", "needle"},
                        {"questions", a.questions},
-                       {"attend_tokens", a.attend_tokens},
+                       {"attend_tokens", r.attend_tokens},
                        {"memory_mib", a.memory_mib},
                        {"error", value(r.error)},
                        {"accuracy", value(r.accuracy)},
@@ -271,10 +282,14 @@ std::string device_of(const std::vector<line>& lines) {
 std::string report_of(const arguments& a, const std::vector<line>& lines) {
     eval::report report;
     report.title = "KV cache policies under one bound";
-    report.facts = {{"model", std::filesystem::path(a.model).filename().string()},
-                    {"memory of a cache", cell(a.memory_mib, "%g MiB (full is exempt)")},
-                    {"program", std::string(program) + " " + KVTL_VERSION_STRING},
-                    {"device", device_of(lines)}};
+    report.facts = a.facts;
+    for (auto& fact : std::vector<std::pair<std::string, std::string>>{
+             {"model", std::filesystem::path(a.model).filename().string()},
+             {"memory of a cache", cell(a.memory_mib, "%g MiB (full is exempt)")},
+             {"seed", std::to_string(a.document.seed)},
+             {"program", std::string(program) + " " + KVTL_VERSION_STRING},
+             {"device", device_of(lines)}})
+        report.facts.push_back(std::move(fact));
     for (const line& l : lines) report.rows.push_back(l.needle);
     if (a.nll_tokens != 0)
         for (const line& l : lines) report.rows.push_back(l.text);
@@ -287,6 +302,7 @@ void run(const arguments& a) {
     options.settings = proportions();
     for (const auto& text : a.settings) options.settings.push_back(engine::parse_setting(text)); // these win
     const auto policies = eval::parse_policies(a.policies);
+    const auto budgets = engine::whole_numbers(a.attend_tokens, "--attend-tokens");
     const engine::gguf_file file(a.model);
     const engine::model model(file);
     const engine::tokenizer words(file);
@@ -299,7 +315,7 @@ void run(const arguments& a) {
     options.rope_neighbours = model.hyper().pairing == engine::rope_pairing::neighbours;
     options.max_tokens = std::max(questions.most_tokens(), text ? text->most_tokens() : 0);
     options.memory_bytes = static_cast<std::size_t>(a.memory_mib * (1 << 20));
-    options.attend_tokens = a.attend_tokens;
+    options.attend_tokens = budgets.front();
     options.shards = std::min(2U, options.shape.kv_heads);
     options.io = a.io;
     options.path = a.kv_path;
@@ -311,16 +327,18 @@ void run(const arguments& a) {
     if (text) tasks.push_back(*text);
     options.prefill_tokens = eval::longest_prompt(tasks);
     std::vector<eval::contender> contenders;
-    for (const auto& policy : policies) {
-        contenders.push_back({.options = options, .error = {}});
-        contenders.back().options.policy = policy;
-        if (policy == "full") contenders.back().options.io = "memory"; // it has no file
-    }
+    for (const std::size_t budget : budgets)
+        for (const auto& policy : policies) {
+            contenders.push_back({.options = options, .error = {}});
+            contenders.back().options.policy = policy;
+            contenders.back().options.attend_tokens = budget;
+            if (policy == "full") contenders.back().options.io = "memory"; // it has no file
+        }
     const auto wants = eval::try_all(contenders, options.io, program, tasks);
     eval::require_any(contenders, policies);
 
     std::FILE* const out = a.json_file == "-" ? stderr : stdout;
-    print_head(out, a, questions, options.shape);
+    print_head(out, a, budgets, questions, options.shape);
 
     // Threads inherit what is held back: only this one takes the ending signals, and so never while it opens
     // a file.
@@ -336,10 +354,23 @@ void run(const arguments& a) {
         auto rows = eval::run_task(evaluator, *text, contenders, false);
         for (std::size_t i = 0; i < rows.size(); ++i) lines[i].text = std::move(rows[i]);
     }
-    for (const line& l : lines) print_line(out, l);
-    std::vector<eval::row> ran;
-    for (const line& l : lines) ran.push_back(l.needle);
-    eval::print_memory(out, ran);
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+        if (budgets.size() > 1 && i % policies.size() == 0)
+            std::fprintf(out, "%sattending %zu entries:\n", i == 0 ? "" : "\n",
+                         lines[i].needle.attend_tokens);
+        print_line(out, lines[i]);
+    }
+    std::vector<const eval::row*> answers, texts;
+    std::vector<eval::row> last; // what the memory is for hardly depends on the budget
+    for (const line& l : lines) {
+        answers.push_back(&l.needle);
+        texts.push_back(&l.text);
+        if (l.needle.attend_tokens == budgets.back()) last.push_back(l.needle);
+    }
+    std::vector<std::string> says = eval::conclusions(answers);
+    for (std::string& sentence : eval::conclusions(texts)) says.push_back(std::move(sentence));
+    eval::print_sentences(out, "What this shows:", says);
+    eval::print_memory(out, last);
     std::fprintf(out, "\nKiB, reads, hit rate and tokens/s are those of decoding. The cache was %s%s.\n",
                  device_of(lines) == "memory" ? "in " : "a file: ", device_of(lines).c_str());
     if (!a.json_file.empty()) engine::write_output(a.json_file, to_json(a, lines));
@@ -355,6 +386,7 @@ void run(const arguments& a) {
 int main(int argc, char** argv) {
     return engine::run_program(program, [&] {
         arguments a;
+        a.facts = engine::run_facts(argc, argv);
         CLI::App app(
             "Asks questions about documents that are longer than the cache's memory, once per policy.",
             program);

@@ -12,6 +12,7 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <utility>
 
 namespace engine {
@@ -23,6 +24,24 @@ void require(bool good, const std::string& message) {
 std::string whole_number(const std::string& text) {
     const bool good = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
     return good ? "" : "'" + text + "' is not a whole number";
+}
+
+std::vector<std::string> parts_of(const std::string& list) {
+    std::vector<std::string> parts;
+    std::istringstream text(list + ',');
+    for (std::string part; std::getline(text, part, ',');) parts.push_back(part);
+    return parts;
+}
+
+std::vector<std::size_t> whole_numbers(const std::string& list, const char* option) {
+    std::vector<std::size_t> all;
+    for (const std::string& part : parts_of(list)) {
+        const bool good = part.size() <= 9 && whole_number(part).empty() && std::stoul(part) > 0;
+        require(good, std::string(option) + ": '" + part + "'; valid: 1 or more, separated by commas");
+        const std::size_t n = std::stoul(part);
+        if (std::find(all.begin(), all.end(), n) == all.end()) all.push_back(n);
+    }
+    return all;
 }
 
 setting parse_setting(const std::string& text) {

@@ -6,6 +6,7 @@
 #include "kv_cache.hpp"
 #include "memory_report.hpp"
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -19,6 +20,12 @@ void require(bool good, const std::string& message);
 
 /// For CLI11, which would take -1 for the largest unsigned number: empty, or what is wrong with the text.
 [[nodiscard]] std::string whole_number(const std::string& text);
+
+/// What stands between the commas of a list.
+[[nodiscard]] std::vector<std::string> parts_of(const std::string& list);
+
+/// Numbers of 1 or more between commas, each once. Throws bad_input.
+[[nodiscard]] std::vector<std::size_t> whole_numbers(const std::string& list, const char* option);
 
 /// POLICY.SLOT.FIELD=VALUE of a policy that is built in. Throws bad_input.
 [[nodiscard]] setting parse_setting(const std::string& text);

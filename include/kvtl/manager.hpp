@@ -104,23 +104,17 @@ class kv_manager<Preset, Geometry, Supplied> {
         }
     }
 
-    /// The config with the largest index that takes at most half of memory_bytes, calibration included: the
-    /// preset's size knobs are turned down in its published order (`Preset::shrink`) until it does. Without
-    /// knobs, or when even the smallest is too large, the config comes back as far as it got and open()
-    /// decides.
+    /// The config with the largest index that takes at most half of memory_bytes, calibration included: the preset's size
+    /// knobs are turned down in its published order (`Preset::shrink`) until it does. Without knobs, or when even the
+    /// smallest is too large, the config comes back as far as it got and open() decides.
     [[nodiscard, gnu::cold]] static result<config> fitted(config c) {
-        auto g = Geometry::from(c.shape, c.attention.scale);
-        if (!g) return g.error();
         if constexpr (requires { Preset::shrink(c); })
-            for (;;) {
-                auto bases = open_calibration<Preset>(c, *g);
-                if (!bases) return bases.error();
-                const auto least = planner_type::least(c, *g, 4096, bases->bytes());
+            for (bool smaller = true; smaller;) {
+                const auto least = least_plan(c);
                 if (!least) return least.error();
-                if (least->least_bytes <= c.memory_bytes &&
-                    least->parts.index + least->parts.calibration <= c.memory_bytes / 2)
-                    break;
-                if (!Preset::shrink(c)) break;
+                const bool fits = least->least_bytes <= c.memory_bytes &&
+                                  least->parts.index + least->parts.calibration <= c.memory_bytes / 2;
+                smaller = !fits && Preset::shrink(c);
             }
         return c;
     }
@@ -137,8 +131,7 @@ class kv_manager<Preset, Geometry, Supplied> {
         if (!planned) return planned.error();
         return planned->parts;
     }
-    /// Bytes of the file, beyond which decode adds no units: 2.5 times the records of max_tokens of every sequence. A
-    /// prompt of uneven clusters may take more. 0 for presets that keep everything in memory.
+    /// Bytes of the file beyond which decode adds no units; 0 where all is in memory. Uneven clusters of a prompt take more.
     [[nodiscard, gnu::cold]] static result<std::uint64_t> storage_bytes(const config& c) {
         auto planned = least_plan(c);
         if (!planned) return planned.error();

@@ -54,9 +54,13 @@ grep -Eq '^quest +[01]\.[0-9]+ +[0-9.]+ +' out || complain "no row of quest: $(c
 grep -q '"error": "memory_bytes is ' rows.json || complain "no reason in the JSON"
 [ "$(grep -c '"error": null' rows.json)" -eq 2 ] || complain "full and quest have errors in the JSON"
 [ "$(grep -c '"perplexity_ratio": 1.0' rows.json)" -eq 1 ] || complain "the perplexity ratio of full alone is 1"
-for text in '<td>quest</td>' 'class="why" colspan=' 'running text</h2>' '<h2>questions about documents'; do
-    grep -qF "$text" report.html || complain "no $text in the report"
+for text in '<td>quest</td>' 'class="why" colspan=' 'running text</h2>' '<h2>questions about documents' 'class="says"' \
+    'date: <b>20' 'machine: <b>' '--policies full,dynakv,quest --memory-mib 1' 'The first question' ', right</td>'; do
+    grep -qF -- "$text" report.html || complain "no $text in the report"
 done
+
+grep -q '^What this shows:$' out || complain "nothing about what it shows"
+grep -q 'answers are right; that cache takes' out || complain "nothing about the full cache"
 
 grep -q 'what would help most: ' out || complain "no knob for dynakv"
 grep -q '"share_by_part": ' rows.json || complain "no shares in the JSON"
@@ -79,6 +83,10 @@ grep -Eq '^dynakv +[01]\.00 +[0-9.]+ +[0-9.]+ MiB +[0-9.]+ +[0-9.]+ +[01]\.[0-9]
 [ "$(wc -L <out)" -le 100 ] || complain "wider than 100 columns"
 grep -q '^dynakv, .* attended: total .* of the raw cache of ' out || complain "nothing about the memory of dynakv"
 [ ! -s err ] || complain "something on standard error, which is no terminal"
+grep -q '^attending ' out && complain "a heading although there is one budget"
+expect 0 "" "${base[@]}" --policies full,quest --attend-tokens 128,96 --nll-tokens 0 --json rows.json
+[ "$(grep -c '^attending ' out)" -eq 2 ] || complain "no heading for each budget: $(cat out)"
+[ "$(grep -c '"policy": "quest"' rows.json)" -eq 2 ] || complain "no row for each budget"
 expect 0 "" "${base[@]}" --policies full --json -
 for key in policy accuracy perplexity_ratio resident_bytes_peak read_bytes_per_token reads_per_token hit_rate \
     tokens_per_s io direct error; do

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <set>
-#include <sstream>
 #include <stdexcept>
 #include <utility>
 
@@ -77,8 +76,7 @@ std::vector<std::string> parse_policies(const std::string& list) {
         for (const auto name : engine::policy_names()) names.emplace_back(name);
         return names;
     }
-    std::istringstream parts(list + ',');
-    for (std::string name; std::getline(parts, name, ',');) {
+    for (const std::string& name : engine::parts_of(list)) {
         engine::require_policy(name, "--policies");
         if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     }
@@ -122,6 +120,8 @@ void require_any(const std::vector<contender>& all, const std::vector<std::strin
 
 std::vector<row> run_task(evaluator& measuring, const task& t, std::vector<contender>& all, bool open_loop) {
     std::vector<tally> tallies(all.size());
+    const auto is_full = [](const contender& c) { return c.options.policy == "full"; };
+    const auto full = static_cast<std::size_t>(std::find_if(all.begin(), all.end(), is_full) - all.begin());
     engine::progress_bar progress(t.name, t.examples.size() * all.size());
     std::size_t done = 0;
     for (const example& e : t.examples) {
@@ -129,9 +129,9 @@ std::vector<row> run_task(evaluator& measuring, const task& t, std::vector<conte
         for (std::size_t i = 0; i < all.size(); ++i) {
             contender& c = all[i];
             // Whatever its budget, full attends everything: measured once, shown in every line.
-            const bool same = i > 0 && c.options.policy == "full" && all[i - 1].options.policy == "full";
-            if (same) {
-                tallies[i] = tallies[i - 1];
+            if (i > full && is_full(c)) {
+                tallies[i] = tallies[full];
+                c.error = all[full].error;
             } else if (c.error.empty()) {
                 try {
                     measuring.measure(t, e, c.options, open_loop, tallies[i]);

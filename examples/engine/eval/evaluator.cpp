@@ -64,6 +64,14 @@ kvtl::statistics difference(const kvtl::statistics& after, const kvtl::statistic
     return d;
 }
 
+/// What follows the document.
+std::string question_of(const example& e, const engine::tokenizer& words) {
+    std::string text;
+    for (std::size_t i = engine::question_begin(words, e.tokens); i < e.tokens.size(); ++i)
+        text += words.piece(e.tokens[i]);
+    return text;
+}
+
 std::span<const float> row_of(const std::vector<float>& all, std::size_t i, std::size_t floats) {
     return all.empty() ? std::span<const float>{} : std::span(all).subspan(i * floats, floats);
 }
@@ -201,7 +209,9 @@ void evaluator::answer(const example& e, std::span<const float> logits, tally& t
         if (engine::without_spaces(text).size() >= e.answer.size() || n >= e.most_answer_tokens) break;
         logits = timed_step(token, to);
     }
-    to.right += engine::without_spaces(text).starts_with(e.answer) ? 1 : 0;
+    const bool right = engine::without_spaces(text).starts_with(e.answer);
+    to.right += right ? 1 : 0;
+    if (!to.first) to.first = {question_of(e, words_), e.answer, std::move(text), right};
 }
 
 void evaluator::closed_loop(const task& of, const example& e, opened& o, tally& to) {
@@ -304,6 +314,8 @@ row tally::to_row(const engine::cache_options& options, const task& of) const {
     r.question = of.question();
     r.attend_tokens = options.attend_tokens;
     if (options.keep_tokens != 0) r.keep_tokens = options.keep_tokens;
+    r.evicts = engine::policy_wants(options.policy).evicts;
+    r.first = first;
     r.config = last.config;
     r.config.emplace_back("memory_bytes", std::to_string(options.memory_bytes));
     r.config.emplace_back("shards", std::to_string(std::max(1U, options.shards)));

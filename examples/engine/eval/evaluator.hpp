@@ -26,6 +26,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,6 +52,7 @@ struct tally {
     kvtl::statistics decode; ///< counted while decoding
     std::uint64_t resident_bytes_peak = 0;
     retained kept_of_rows; ///< of all tokens that were recorded
+    std::optional<row::first_answer> first;
     engine::cache_stats last;
 
     [[nodiscard]] row to_row(const engine::cache_options& options, const task& of) const;

@@ -169,6 +169,7 @@ std::string plot(const axis& x, const axis& y, const std::vector<plot_series>& a
         bool on_strip = false;
         for (const auto& p : all[i].points) {
             ys.push_back(p.y);
+            if (p.likely) ys.insert(ys.end(), p.likely->begin(), p.likely->end());
             if (std::isinf(p.x))
                 on_strip = true;
             else
@@ -225,6 +226,13 @@ std::string plot(const axis& x, const axis& y, const std::vector<plot_series>& a
             svg += "<polyline points=\"" + path + "\" stroke=\"" + colours[all[i].style % colours.size()] +
                    "\"/>";
     }
+    for (std::size_t i = 0; i < all.size(); ++i)
+        for (const auto& p : all[i].points)
+            if (p.likely)
+                svg += format(
+                    "<line class=\"likely\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"%s\"/>",
+                    column(i, p), up.at((*p.likely)[0]), column(i, p), up.at((*p.likely)[1]),
+                    colours[all[i].style % colours.size()]);
     for (std::size_t i = 0; i < all.size(); ++i)
         for (const auto& p : all[i].points)
             svg += "<g>" + marker(all[i].style, column(i, p), up.at(p.y)) + "<title>" + escaped(p.tip) +

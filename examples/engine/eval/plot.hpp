@@ -6,6 +6,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -29,7 +30,8 @@ struct axis {
 
 struct plot_point {
     double x = 0, y = 0;
-    std::string tip; ///< shown when pointed at
+    std::string tip;                               ///< shown when pointed at
+    std::optional<std::array<double, 2>> likely{}; ///< interval of y, drawn as a bar
 };
 
 struct plot_series {

@@ -27,6 +27,14 @@ struct row {
     std::vector<std::pair<std::string, std::string>> config; ///< ("slot.field", value) as it ran
     std::optional<std::string> error;                        ///< why the policy could not run
 
+    /// What was asked first, what is right, and what the policy said: the same question for all rows of a task.
+    struct first_answer {
+        std::string question, expected, given;
+        bool right = false;
+    };
+    std::optional<first_answer> first;
+    bool evicts = false; ///< what the policy gave up is gone, whatever is asked later
+
     // Quality. What a task cannot give stays empty.
     std::optional<double> accuracy;
     std::optional<std::array<double, 2>> accuracy_ci95; ///< Wilson's interval: low, high

@@ -1,0 +1,19 @@
+// Bars of the report: where a cache spends its time, and what a token takes where tokens differ. HTML, empty where no row
+// has such figures.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "row.hpp"
+
+#include <string>
+#include <vector>
+
+namespace eval {
+
+/// Microseconds per decoded token by phase, a bar per row, budget by budget.
+[[nodiscard]] std::string phase_bars(const std::vector<const row*>& rows);
+
+/// Of policies whose records have sizes of their own: what they make of each kind of token, and in each layer.
+[[nodiscard]] std::string retained_bars(const std::vector<const row*>& rows);
+
+} // namespace eval
