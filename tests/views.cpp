@@ -24,7 +24,7 @@ TEST_CASE("a slice shows the same rows") {
 TEST_CASE("a prompt is whole unless the engine says otherwise, and signals are empty unless supplied") {
     const layer_input in{};
     CHECK(in.last_chunk);
-    for (const auto& signal : {in.q, in.k, in.v, in.k_pre, in.x, in.probe, in.external})
+    for (const auto& signal : {in.q, in.k.floats(), in.v.floats(), in.k_pre, in.x, in.probe, in.external})
         CHECK(signal.empty());
 }
 
@@ -32,4 +32,27 @@ TEST_CASE("an ended sequence's id differs from its successor's") {
     CHECK(sequence_id{1, 2} == sequence_id{1, 2});
     CHECK(sequence_id{1, 2} != sequence_id{1, 3});
     CHECK(sequence_id{0, 2} != sequence_id{1, 2});
+}
+
+TEST_CASE_TEMPLATE("numbers of any stored type are seen as they are, and parts of them", E, float, f16,
+                   bf16) {
+    std::vector<E> data;
+    for (int i = 0; i < 12; ++i) data.push_back(from_float<E>(static_cast<float>(i)));
+    const numbers_view all = data, none{};
+    CHECK(all.size() == 12);
+    CHECK(all.template holds<E>());
+    CHECK(all.template holds<float>() == std::same_as<E, float>);
+    CHECK(all.floats().size() == (std::same_as<E, float> ? 12 : 0));
+    CHECK(none.empty());
+    CHECK((none.template holds<f16>() && none.template holds<float>()));
+    CHECK(none.subspan(0, 0).empty());
+    const numbers_view part = all.subspan(5, 3);
+    CHECK(part.size() == 3);
+    CHECK(part.visit([](const auto* p) { return to_float(p[1]); }) == 6.0F);
+    CHECK(all.first(2).size() == 2);
+    const layer_input in{.k = all, .v = {data.data() + 6, 6}};
+    const layer_input rows = in.rows(1, 2, 3); // of three tokens the last two
+    CHECK(rows.k.size() == 8);
+    CHECK(rows.k.visit([](const auto* p) { return to_float(p[0]); }) == 4.0F);
+    CHECK(rows.v.visit([](const auto* p) { return to_float(p[0]); }) == 8.0F);
 }

@@ -83,7 +83,8 @@ class recording_cache final : public kv_cache {
         for (std::size_t t = 0; t < tokens; ++t) {
             const bool predicted = !prompt && layer > 0;
             out_.write(tokens_[layer]++, layer,
-                       {row(in.q, t, query), row(in.k, t, key), row(in.v, t, key), row(in.k_pre, t, key),
+                       {row(in.q, t, query), row(in.k.floats(), t, key), row(in.v.floats(), t, key),
+                        row(in.k_pre, t, key),
                         predicted ? std::span<const float>(predictions_[layer]) : std::span<const float>{}});
         }
         if (prompt && layer + 1 == shape_.layers) prompt_tokens_ = tokens_[layer];

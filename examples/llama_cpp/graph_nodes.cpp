@@ -2,7 +2,6 @@
 #include "graph_nodes.hpp"
 
 #include <kvtl/element.hpp>
-#include <kvtl/simd/convert.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -78,32 +77,35 @@ std::size_t written_rows::width() const noexcept {
     return node_ == nullptr ? 0 : static_cast<std::size_t>(node_->ne[0]);
 }
 
-bool written_rows::read(float* out, staging& room) const {
-    const auto convert = [&](const std::byte* from, float* to, std::size_t n) {
-        switch (node_->type) {
-        case GGML_TYPE_F16:
-            kvtl::simd::decode(reinterpret_cast<const kvtl::f16*>(from), to, n);
-            return true;
-        case GGML_TYPE_BF16:
-            kvtl::simd::decode(reinterpret_cast<const kvtl::bf16*>(from), to, n);
-            return true;
-        case GGML_TYPE_F32:
-            std::memcpy(to, from, n * sizeof(float));
-            return true;
-        default:
-            return false;
-        }
-    };
-    // Emptied cells are filled from the first on, so that a batch's rows nearly always are neighbours.
-    const std::size_t stride = node_->nb[1];
-    for (std::size_t first = 0, n = 0; first < cells_.size(); first += n) {
-        n = 1;
+kvtl::numbers_view written_rows::rows(staging& room) const {
+    const std::size_t stride = node_->nb[1], row = width() * ggml_type_size(node_->type);
+    const auto run_from = [&](std::size_t first) {
+        std::size_t n = 1;
         while (first + n < cells_.size() && cells_[first + n] == cells_[first + n - 1] + 1) ++n;
-        const auto offset = static_cast<std::size_t>(cells_[first]) * stride;
-        if (!convert(bytes_of(node_, offset, n * stride, room), out + first * width(), n * width()))
-            return false;
+        return n;
+    };
+    const auto offset = [&](std::size_t i) { return static_cast<std::size_t>(cells_[i]) * stride; };
+    const std::byte* at = nullptr;
+    // Emptied cells are filled from the first on, so that a batch's rows nearly always are neighbours.
+    if (on_host(node_) && stride == row && !cells_.empty() && run_from(0) == cells_.size()) {
+        at = static_cast<const std::byte*>(node_->data) + offset(0);
+    } else {
+        if (room.size() < cells_.size() * row) room.resize(cells_.size() * row);
+        for (std::size_t i = 0; i < cells_.size(); ++i)
+            ggml_backend_tensor_get(node_, room.data() + i * row, offset(i), row);
+        at = room.data();
     }
-    return true;
+    const std::size_t n = cells_.size() * width();
+    switch (node_->type) {
+    case GGML_TYPE_F16:
+        return {reinterpret_cast<const kvtl::f16*>(at), n};
+    case GGML_TYPE_BF16:
+        return {reinterpret_cast<const kvtl::bf16*>(at), n};
+    case GGML_TYPE_F32:
+        return {reinterpret_cast<const float*>(at), n};
+    default:
+        return {};
+    }
 }
 
 std::span<const float> queries_of(const ggml_tensor* q, std::vector<float>& scratch, staging& room) {

@@ -2,9 +2,11 @@
 //
 // Shapes:  ggml counts from the innermost extent: a query tensor is (D, T, HQ) there, and (T, HQ, D) here.
 // Buffers: memory of the host is read in place, any other through ggml_backend_tensor_get.
-// Cost:    one pass over the rows; nothing allocates once the scratch has the size of the largest batch.
+// Cost:    at most one pass over the rows; nothing allocates once the scratch has the size of the largest batch.
 // SPDX-License-Identifier: MIT
 #pragma once
+
+#include <kvtl/views.hpp>
 
 #include <ggml-backend.h>
 #include <ggml.h>
@@ -50,8 +52,9 @@ class written_rows {
     [[nodiscard]] std::size_t tokens() const noexcept { return cells_.size(); }
     [[nodiscard]] std::size_t width() const noexcept; ///< numbers in a row
 
-    /// The rows in the batch's order as (tokens(), width()) floats. False for a type that is not f16, bf16 or f32.
-    [[nodiscard]] bool read(float* out, staging& room) const;
+    /// The rows in the batch's order, (tokens(), width()), as what they are: in place where the host has them as
+    /// neighbours, else in `room`. Empty for a type that is not f16, bf16 or f32.
+    [[nodiscard]] kvtl::numbers_view rows(staging& room) const;
 
   private:
     const ggml_tensor* node_ = nullptr; ///< it looks into the cells; of the graph that is being computed

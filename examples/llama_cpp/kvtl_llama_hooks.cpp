@@ -71,11 +71,11 @@ status attachment::state::attend_layer(ggml_tensor* node, std::uint32_t layer) {
     const std::size_t key = std::size_t{facts.shape.kv_heads} * facts.shape.head_dim,
                       query = std::size_t{facts.shape.query_heads} * facts.shape.head_dim;
     const std::span<const float> q = detail::queries_of(node->src[0], queries, query_room);
-    if (q.size() != tokens * query || written_keys.width() != key || written_values.width() != key ||
-        !written_keys.read(keys.data(), room) || !written_values.read(values.data(), room))
+    const kvtl::numbers_view k = written_keys.rows(keys), v = written_values.rows(values);
+    if (q.size() != tokens * query || k.size() != tokens * key || v.size() != tokens * key)
         return status::failure(errc::unsupported, "layer %d has other tensors than start() saw",
                                facts.layers[layer]);
-    kvtl::layer_input in{.q = q, .k = {keys.data(), tokens * key}, .v = {values.data(), tokens * key}};
+    kvtl::layer_input in{.q = q, .k = k, .v = v};
     if (!sinks.empty()) in.sink_logits = sinks[layer];
     const bool in_place = detail::on_host(node);
     if (!in_place && attended.size() < tokens * query) attended.resize(tokens * query);

@@ -90,11 +90,8 @@ status attachment::state::open_cache() {
     cache = *std::move(opened);
     const unsigned n = std::max(1U, cache->shards());
     per_shard.resize(n);
-    const std::size_t rows = batch, dim = facts.shape.head_dim;
-    keys.resize(rows * facts.shape.kv_heads * dim);
-    values.resize(keys.size());
-    written_keys.reserve(rows);
-    written_values.reserve(rows);
+    written_keys.reserve(batch);
+    written_values.reserve(batch);
     conversations.assign(s.max_sequences, {});
     parts.reserve(s.max_sequences);
     plan.emplace(s.max_sequences);

@@ -53,9 +53,9 @@ struct attachment::state {
     status failure;
     std::vector<status> per_shard;
     detail::written_rows written_keys, written_values;
-    std::vector<float> keys, values; ///< a batch's rows of a layer
-    std::vector<float> queries,
-        attended; ///< likewise, where llama.cpp's own lie otherwise or elsewhere; else empty
+    // Of a layer, where llama.cpp's own lie otherwise or elsewhere; else empty:
+    detail::staging keys, values;
+    std::vector<float> queries, attended;
     detail::staging room, query_room;
 
     [[nodiscard]] status dry_run();

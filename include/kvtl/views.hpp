@@ -2,10 +2,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/element.hpp>
 #include <kvtl/version.hpp>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <ranges>
 #include <span>
 
 namespace kvtl { inline namespace v0 {
@@ -23,12 +26,59 @@ template <class Element> struct rows_view {
     }
 };
 
+/// Numbers as the engine has them: float, f16 or bf16. They are converted where they are stored, and copied where the
+/// cache stores the same type. Comes of whatever is a span of one of these.
+class numbers_view {
+  public:
+    constexpr numbers_view() noexcept = default;
+    template <element E>
+    constexpr numbers_view(const E* data, std::size_t size) noexcept
+        : data_(data), size_(size), kind_(kind_of<E>()) {}
+    template <std::ranges::contiguous_range R>
+    requires std::ranges::sized_range<R> && element<std::ranges::range_value_t<R>>
+    constexpr numbers_view(R&& r) noexcept : numbers_view(std::ranges::data(r), std::ranges::size(r)) {}
+
+    [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
+    [[nodiscard]] constexpr bool empty() const noexcept { return size_ == 0; }
+    /// call(p) with p the first number, a pointer to what they are.
+    template <class Call> constexpr decltype(auto) visit(Call&& call) const {
+        if (kind_ == kind_of<f16>()) return call(static_cast<const f16*>(data_));
+        if (kind_ == kind_of<bf16>()) return call(static_cast<const bf16*>(data_));
+        return call(static_cast<const float*>(data_));
+    }
+    template <element E> [[nodiscard]] constexpr bool holds() const noexcept {
+        return empty() || kind_ == kind_of<E>();
+    }
+    /// The first of them, null where they are something else.
+    template <element E> [[nodiscard]] constexpr const E* as() const noexcept {
+        return kind_ == kind_of<E>() ? static_cast<const E*>(data_) : nullptr;
+    }
+    /// Those that are floats; none where they are something else.
+    [[nodiscard]] constexpr std::span<const float> floats() const noexcept {
+        return kind_ == kind_of<float>() ? std::span(static_cast<const float*>(data_), size_)
+                                         : std::span<const float>();
+    }
+    [[nodiscard]] constexpr numbers_view subspan(std::size_t first, std::size_t n) const noexcept {
+        return visit([&](const auto* p) { return numbers_view(p + first, n); });
+    }
+    [[nodiscard]] constexpr numbers_view first(std::size_t n) const noexcept { return subspan(0, n); }
+
+  private:
+    template <element E> [[nodiscard]] static constexpr std::uint8_t kind_of() noexcept {
+        return std::same_as<E, float> ? 0 : std::same_as<E, f16> ? 1 : 2;
+    }
+
+    const void* data_ = nullptr;
+    std::size_t size_ = 0;
+    std::uint8_t kind_ = 0;
+};
+
 /// What the engine hands over for one layer. Row-major, T tokens. What the preset does not declare as a signal may stay
 /// empty.
 struct layer_input {
     std::span<const float> q{};        ///< (T, HQ, D) post-RoPE queries
-    std::span<const float> k{};        ///< (T, H, D)  post-RoPE keys
-    std::span<const float> v{};        ///< (T, H, D)
+    numbers_view k{};                  ///< (T, H, D)  post-RoPE keys: float, f16 or bf16
+    numbers_view v{};                  ///< (T, H, D)  float, f16 or bf16
     std::span<const float> k_pre{};    ///< (T, H, D)  keys before RoPE
     std::span<const float> x{};        ///< (T, M)     input of the layer
     std::span<const float> probe{};    ///< (P, HQ, D) queries that stand for the future

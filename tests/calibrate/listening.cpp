@@ -46,7 +46,7 @@ TEST_CASE("logits, keys and queries are those of the exact forward pass") {
 
     std::map<std::uint32_t, std::vector<float>> keys, before_rope, queries;
     listening_cache listening(shape, true, [&](std::uint32_t layer, const kvtl::layer_input& in) {
-        keys[layer].assign(in.k.begin(), in.k.end());
+        keys[layer].assign(in.k.floats().begin(), in.k.floats().end());
         before_rope[layer].assign(in.k_pre.begin(), in.k_pre.end());
         queries[layer].assign(in.q.begin(), in.q.end());
     });

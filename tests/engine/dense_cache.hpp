@@ -131,8 +131,8 @@ class dense_cache final : public kv_cache {
                                              before + tokens);
             for (std::size_t t = 0; t < tokens; ++t)
                 for (std::size_t d = 0; d < dim; ++d) {
-                    kept.k.push_back(static_cast<double>(in.k[t * kv_row + h * dim + d]));
-                    kept.v.push_back(static_cast<double>(in.v[t * kv_row + h * dim + d]));
+                    kept.k.push_back(static_cast<double>(in.k.floats()[t * kv_row + h * dim + d]));
+                    kept.v.push_back(static_cast<double>(in.v.floats()[t * kv_row + h * dim + d]));
                 }
             const std::size_t group = g.query_heads / g.kv_heads;
             for (std::size_t t = 0; t < tokens; ++t)

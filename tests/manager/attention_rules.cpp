@@ -216,8 +216,8 @@ TEST_CASE_TEMPLATE("a batch is its parts", Preset, kvtl::presets::dynakv, kvtl::
                     parts.push_back({one[i].id(), static_cast<std::uint32_t>(n), kind});
                     auto in = one[i].input(l, one[i].tokens(), n);
                     q.insert(q.end(), in.q.begin(), in.q.end());
-                    k.insert(k.end(), in.k.begin(), in.k.end());
-                    v.insert(v.end(), in.v.begin(), in.v.end());
+                    k.insert(k.end(), in.k.floats().begin(), in.k.floats().end());
+                    v.insert(v.end(), in.v.floats().begin(), in.v.floats().end());
                     in.last_chunk = kind != kvtl::part_kind::prompt;
                     std::vector<float> out(in.q.size());
                     require_ok(kind == kvtl::part_kind::decode ? alone.attend(other[i].id(), l, in, out)

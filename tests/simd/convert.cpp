@@ -45,3 +45,30 @@ TEST_CASE("all_finite finds one bad number anywhere") {
     const std::vector<float> tiny(1000, std::numeric_limits<float>::denorm_min());
     CHECK(simd::all_finite(tiny.data(), 1000));
 }
+
+TEST_CASE_TEMPLATE("encode from 16 bits: each number rounded once, the same type copied", From, kvtl::f16,
+                   kvtl::bf16) {
+    for (std::size_t n = 0; n <= 70; ++n) {
+        const auto x = oracle::normal_values(n + 1, n, 100.0);
+        std::vector<From> in(n + 1);
+        simd::encode(x.data(), in.data(), n);
+        std::vector<kvtl::f16> half(n + 1);
+        std::vector<kvtl::bf16> brain(n + 1);
+        std::vector<float> wide(n + 1);
+        simd::encode(kvtl::numbers_view(in), 0, half.data(), n);
+        simd::encode(in.data(), brain.data(), n);
+        simd::encode(in.data(), wide.data(), n);
+        for (std::size_t i = 0; i < n; ++i) {
+            CHECK(wide[i] == kvtl::to_float(in[i]));
+            CHECK(half[i] == kvtl::from_float<kvtl::f16>(wide[i]));
+            CHECK(brain[i] == kvtl::from_float<kvtl::bf16>(wide[i]));
+        }
+        CHECK(simd::all_finite(in.data(), n));
+        if (n > 3) {
+            in[n - 2] = kvtl::from_float<From>(std::numeric_limits<float>::infinity());
+            CHECK_FALSE(simd::all_finite(in.data(), n));
+            simd::encode(kvtl::numbers_view(in), 3, half.data(), n - 3);
+            CHECK(half[0] == kvtl::from_float<kvtl::f16>(kvtl::to_float(in[3])));
+        }
+    }
+}

@@ -34,8 +34,8 @@ received attention_received(const kvtl::shape& s, const gate_fit_options& o, con
         for (std::size_t g = 0; g < group; ++g) {
             const float* q = in.q.data() + (i * s.query_heads + h * group + g) * dim;
             for (std::size_t t = 0; t <= i; ++t)
-                p[t] = scale *
-                       static_cast<double>(kvtl::simd::dot(q, in.k.data() + (t * s.kv_heads + h) * dim, dim));
+                p[t] = scale * static_cast<double>(kvtl::simd::dot(
+                                   q, in.k.floats().data() + (t * s.kv_heads + h) * dim, dim));
             const double top = *std::max_element(p.begin(), p.begin() + static_cast<std::ptrdiff_t>(i + 1));
             double sum = 0;
             for (std::size_t t = 0; t <= i; ++t) sum += p[t] = std::exp(p[t] - top);
@@ -84,7 +84,8 @@ void gate_fit::add(std::uint32_t layer, const kvtl::layer_input& in) {
     for (Eigen::Index t = 0; t < n; ++t) {
         const auto at = static_cast<std::size_t>(t);
         Eigen::Index column = 0;
-        for (const auto row : {in.q.subspan(at * q, q), in.k.subspan(at * kv, kv), in.v.subspan(at * kv, kv)})
+        for (const auto row : {in.q.subspan(at * q, q), in.k.floats().subspan(at * kv, kv),
+                               in.v.floats().subspan(at * kv, kv)})
             for (const float number : row) x(t, column++) = static_cast<double>(number);
         x(t, column) = 1;
         for (std::size_t h = 0; h < heads.size(); ++h)

@@ -173,8 +173,8 @@ void run(arguments a) {
     std::vector<float> queries_before; // of the previous layer, for the query map
     engine::listening_cache cache(hyper.shape, true, [&](std::uint32_t layer, const kvtl::layer_input& in) {
         if (gates) gates->add(layer, in);
-        fit.add(layer, a.fit.pre_rope ? in.k_pre : in.k, in.q, queries_before);
-        if (!a.no_entries) fit.add_entries(layer, in.k_pre, in.v);
+        fit.add(layer, a.fit.pre_rope ? in.k_pre : in.k.floats(), in.q, queries_before);
+        if (!a.no_entries) fit.add_entries(layer, in.k_pre, in.v.floats());
         queries_before.assign(in.q.begin(), in.q.end());
     });
     const std::size_t used = std::min(tokens.size(), a.max_tokens);

@@ -34,8 +34,8 @@ class listening_cache final : public kv_cache {
             return kvtl::status::failure(kvtl::errc::unsupported, "the prompt does not come in one chunk");
         const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
         for (std::size_t h = 0; h < shape_.kv_heads; ++h) {
-            const kvtl::rows_view<float> keys{in.k.data() + h * dim, tokens, dim, kv_row};
-            const kvtl::rows_view<float> values{in.v.data() + h * dim, tokens, dim, kv_row};
+            const kvtl::rows_view<float> keys{in.k.floats().data() + h * dim, tokens, dim, kv_row};
+            const kvtl::rows_view<float> values{in.v.floats().data() + h * dim, tokens, dim, kv_row};
             kvtl::simd::attend_causal(in.q.data() + h * group * dim, q_row, group, scale, tokens, keys,
                                       values, 0, out.data() + h * group * dim, q_row, scratch_);
         }

@@ -23,8 +23,8 @@ void stage::set(engine::kv_cache& cache, kvtl::sequence_id sequence, recording* 
 
 void stage::record_input(layer_recording& to, const kvtl::layer_input& in) {
     append(to.q, in.q);
-    append(to.k, in.k);
-    append(to.v, in.v);
+    append(to.k, in.k.floats());
+    append(to.v, in.v.floats());
     append(to.k_pre, in.k_pre);
     append(to.x, in.x);
     append(to.probe, in.probe);

@@ -80,12 +80,12 @@ template <element E> struct call_checks {
 
     /// Range: what the numbers must fit into besides being finite.
     template <class Range = float>
-    [[nodiscard]] static status floats(const char* call, const char* name, std::span<const float> x,
+    [[nodiscard]] static status floats(const char* call, const char* name, const numbers_view& x,
                                        std::size_t want) noexcept {
         if (x.size() != want)
             return status::failure(errc::invalid_argument, "%s: %s has %zu floats; valid: %zu", call, name,
                                    x.size(), want);
-        if (!simd::all_finite<Range>(x.data(), x.size()))
+        if (!x.visit([&](const auto* p) { return simd::all_finite<Range>(p, x.size()); }))
             return status::failure(
                 errc::invalid_argument,
                 "%s: %s holds a NaN, an infinity or a number beyond %s; valid: finite numbers", call, name,

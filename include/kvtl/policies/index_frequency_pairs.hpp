@@ -69,8 +69,8 @@ struct frequency_pairs {
         }
 
         /// keys: (T, lane heads * D), the lane's first
-        void fit(const summary_view& view, rows_view<float> keys,
-                 std::span<std::byte> scratch) const noexcept {
+        template <element E>
+        void fit(const summary_view& view, rows_view<E> keys, std::span<std::byte> scratch) const noexcept {
             if (keys.count == 0 || is_calibrated()) return;
             const std::uint32_t dim = view.shape.dim, n = pairs(view.shape);
             float* mean = reinterpret_cast<float*>(scratch.data());
@@ -78,13 +78,14 @@ struct frequency_pairs {
             float* of_pair = energy + dim;
             auto* order = reinterpret_cast<std::uint32_t*>(of_pair + dim);
             for (std::uint32_t h = 0; h < view.shape.lane_heads; ++h) {
-                const rows_view<float> k{keys.data + std::size_t{h} * dim, keys.count, dim, keys.stride};
+                const rows_view<E> k{keys.data + std::size_t{h} * dim, keys.count, dim, keys.stride};
                 std::fill_n(mean, 2 * dim, 0.0F);
-                for (std::size_t t = 0; t < k.count; ++t) simd::add(k.row(t), mean, dim);
+                for (std::size_t t = 0; t < k.count; ++t)
+                    for (std::uint32_t c = 0; c < dim; ++c) mean[c] += to_float(k.row(t)[c]);
                 simd::scale(1.0F / static_cast<float>(k.count), mean, dim);
                 for (std::size_t t = 0; t < k.count; ++t)
                     for (std::uint32_t c = 0; c < dim; ++c) {
-                        const float off = k.row(t)[c] - mean[c];
+                        const float off = to_float(k.row(t)[c]) - mean[c];
                         energy[c] += off * off;
                     }
                 for (std::uint32_t p = 0; p < dim / 2; ++p) {

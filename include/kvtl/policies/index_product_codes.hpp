@@ -80,8 +80,8 @@ struct product_codes {
         }
 
         /// keys: (T, lane heads * D), the lane's first
-        void fit(const summary_view& view, rows_view<float> keys,
-                 std::span<std::byte> scratch) const noexcept {
+        template <element E>
+        void fit(const summary_view& view, rows_view<E> keys, std::span<std::byte> scratch) const noexcept {
             if (keys.count == 0) return;
             const std::size_t step = (keys.count + config_.sample - 1) / config_.sample;
             const std::size_t n = (keys.count + step - 1) / step;
@@ -92,12 +92,11 @@ struct product_codes {
             kmeans_config how;
             how.seed = config_.seed;
             how.max_iterations = std::max(config_.iterations, 1U);
-            for_each_part(view.shape,
-                          [&](std::uint32_t h, std::uint32_t s, std::size_t first, std::size_t d) {
-                              const rows_view<float> sample{keys.data + h * view.shape.dim + first, n, d,
-                                                            step * keys.stride};
-                              kmeans(sample, k, how, rest, codebook(view, h, s), label);
-                          });
+            for_each_part(view.shape, [&](std::uint32_t h, std::uint32_t s, std::size_t first,
+                                          std::size_t d) {
+                const rows_view<E> sample{keys.data + h * view.shape.dim + first, n, d, step * keys.stride};
+                kmeans(sample, k, how, rest, codebook(view, h, s), label);
+            });
             view.of_lane<header>()->filled = k;
         }
 

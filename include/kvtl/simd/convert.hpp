@@ -1,4 +1,4 @@
-// Bulk conversion between f32 and the stored element types.
+// Bulk conversion between f32, f16 and bf16.
 //
 // Shapes: flat runs of n elements, any alignment, in and out apart.
 // Cost:   one pass at memory speed with F16C, AVX-512 or NEON.
@@ -8,16 +8,30 @@
 
 #include <kvtl/simd/arch.hpp>
 #include <kvtl/simd/unroll.hpp>
+#include <kvtl/views.hpp>
+
+#include <algorithm>
+#include <concepts>
 
 namespace kvtl { inline namespace v0 { namespace simd {
 
 /// out[i] = in[i], rounded to E
-template <class Arch = default_arch, element E>
-inline void encode(const float* in, E* out, std::size_t n) noexcept {
+template <class Arch = default_arch, element From, element E>
+inline void encode(const From* in, E* out, std::size_t n) noexcept {
+    if constexpr (std::same_as<From, E>) {
+        std::copy_n(in, n, out);
+        return;
+    }
     constexpr std::size_t lane_count = floats_per_register<Arch>;
     std::size_t i = 0;
     for (; i + lane_count <= n; i += lane_count) store<Arch>(out + i, load<Arch>(in + i));
     if (i != n) store_part<Arch>(out + i, load_part<Arch>(in + i, n - i), n - i);
+}
+
+/// out[i] = in[first + i], rounded to E
+template <class Arch = default_arch, element E>
+inline void encode(const numbers_view& in, std::size_t first, E* out, std::size_t n) noexcept {
+    in.visit([&](const auto* p) { encode<Arch>(p + first, out, n); });
 }
 
 /// out[i] = in[i], exactly
@@ -30,8 +44,8 @@ inline void decode(const E* in, float* out, std::size_t n) noexcept {
 }
 
 /// No NaN, no infinity and nothing that rounds to one when it is stored as E among the n numbers.
-template <class E = float, class Arch = default_arch>
-[[nodiscard]] inline bool all_finite(const float* x, std::size_t n) noexcept {
+template <class E = float, class Arch = default_arch, element From = float>
+[[nodiscard]] inline bool all_finite(const From* x, std::size_t n) noexcept {
     using F = floats<Arch>;
     constexpr std::size_t lane_count = floats_per_register<Arch>;
     // A number beyond E's range overflows when scaled; 0 * y is 0 for every finite y and NaN for the others,

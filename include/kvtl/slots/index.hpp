@@ -11,7 +11,7 @@
 //                      there, else read from storage at every step, run by run; with per_entry, and
 //                      without score()
 //   fits               its state fits something to a lane's first keys, (T, D of the lane): fit(view, keys,
-//                      scratch)
+//                      scratch), keys a rows_view of floats, f16 or bf16
 //   linear             a score of the mean query is the mean of the scores (default: true)
 //   scores_lanes       keeps bytes of its own, and still scores a query of the whole lane (u.dim numbers, u.head 0)
 //                      in one pass: what its heads' scores would sum up to

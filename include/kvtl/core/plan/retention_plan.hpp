@@ -100,6 +100,7 @@ template <class Types> struct retention_memory {
     std::span<std::uint32_t> order, table; ///< (prefill); blocks of one lane
     std::span<std::uint64_t> ranking;
     std::span<float> partial, attend, turned, mass, worth, arrival;
+    std::span<float> arrived;  ///< (2, H, D) keys and values of a token that did not come as floats
     std::span<token_run> runs; ///< (rows) where positions move
 
     [[gnu::cold]] static retention_memory take(const retention_plan& p,
@@ -148,6 +149,7 @@ template <class Types> struct retention_memory {
         m.mass = scratch.take<float>(Types::reads_mass ? std::size_t{p.shard_lanes} * p.most_rows : 0);
         m.worth = scratch.take<float>(score::evicts_in_decode ? p.most_rows : 0);
         m.arrival = scratch.take<float>(p.shard_lanes);
+        m.arrived = scratch.take<float>(score::source == score_source::arrival ? 2 * p.key_floats() : 0);
         m.runs = scratch.take<token_run>(Types::position::moves ? p.most_rows : 0);
         return m;
     }

@@ -36,8 +36,8 @@ template <class Types> class decode_eviction {
             const rows held = book_->open(lane);
             const std::uint32_t row = held.push(token);
             const std::size_t at = t * book_->plan.key_floats() + book_->key_offset(i);
-            simd::encode(&in.k[at], book_->memory.row_k.data(), book_->plan.dim);
-            simd::encode(&in.v[at], book_->memory.row_v.data(), book_->plan.dim);
+            simd::encode(in.k, at, book_->memory.row_k.data(), book_->plan.dim);
+            simd::encode(in.v, at, book_->memory.row_v.data(), book_->plan.dim);
             book_->store(held, row, book_->memory.row_k.data(), book_->memory.row_v.data());
             if constexpr (score::source == score_source::arrival) held.score(row) = book_->memory.arrival[i];
             if constexpr (requires { record::arrived(token); }) held.record(row) = record::arrived(token);

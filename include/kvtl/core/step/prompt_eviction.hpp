@@ -146,8 +146,8 @@ template <class Types> class prompt_eviction {
                         book_->codec.decode_values(v, &book_->memory.work_v[first * dim]);
                     });
         for (std::uint32_t t = 0; t < tokens; ++t) {
-            simd::encode(&in.k[t * token + offset], &book_->memory.work_k[(before + t) * dim], dim);
-            simd::encode(&in.v[t * token + offset], &book_->memory.work_v[(before + t) * dim], dim);
+            simd::encode(in.k, t * token + offset, &book_->memory.work_k[(before + t) * dim], dim);
+            simd::encode(in.v, t * token + offset, &book_->memory.work_v[(before + t) * dim], dim);
         }
     }
     [[nodiscard]] rows_view<E> work_keys(std::uint32_t n) const noexcept {

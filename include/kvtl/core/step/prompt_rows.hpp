@@ -140,8 +140,8 @@ template <class Types> class prompt_rows {
         const std::size_t width = p_.model.width(), token = std::size_t{p_.model.kv_heads} * p_.model.dim;
         const std::size_t offset = p_.model.key_offset(lane_in_layer);
         for (std::uint32_t t = from; t < to; ++t) {
-            simd::encode(in.k.data() + (t - before) * token + offset, row_k(t - origin), width);
-            simd::encode(in.v.data() + (t - before) * token + offset, row_v(t - origin), width);
+            simd::encode(in.k, (t - before) * token + offset, row_k(t - origin), width);
+            simd::encode(in.v, (t - before) * token + offset, row_v(t - origin), width);
             if constexpr (Types::weighted) x_.log_weight[t - origin] = 0.0F;
         }
     }

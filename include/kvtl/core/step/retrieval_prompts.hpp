@@ -195,7 +195,8 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         if (status s = accept(lanes, most); !s) return s;
         const std::size_t width = plan_.model.width(), dim = plan_.model.dim;
         const auto row = [&](std::size_t t) -> typename runner::entry_source {
-            return {&memory_.moving_k[t * width], &memory_.moving_v[t * width], memory_.moving_facts[t]};
+            const numbers_view k = memory_.moving_k, v = memory_.moving_v;
+            return {k.subspan(t * width, width), v.subspan(t * width, width), memory_.moving_facts[t]};
         };
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const std::uint32_t n = kept.rows(slot, layer, i);
@@ -209,8 +210,8 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
                                simd::decode(v, &memory_.moving_v[t * width + head * dim], dim);
                            });
                 if (done == 0)
-                    fit_lane(lanes[i], {memory_.moving_k.data(), some, width, width},
-                             {memory_.moving_v.data(), some, width, width});
+                    fit_lane<float>(lanes[i], {memory_.moving_k.data(), some, width, width},
+                                    {memory_.moving_v.data(), some, width, width});
                 if (status s = step_.append_turn(lanes[i], some, plan_.buffer_limit, row); !s) {
                     forget(lanes);
                     return s;
@@ -224,21 +225,35 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
     status prefill_groups(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
                           std::span<float> out) noexcept {
         const bool first = store_.at(lanes[0].id).state().tokens == 0;
-        if (first)
-            for (const lane_ref& ref : lanes) {
-                const std::size_t at = plan_.model.key_offset(ref.in_layer), width = plan_.model.width(),
-                                  token = std::size_t{plan_.model.kv_heads} * plan_.model.dim;
-                fit_lane(ref, {in.k.data() + at, tokens, width, token},
-                         {in.v.data() + at, tokens, width, token});
-            }
+        if (first && types::fits_first_rows)
+            if (status s = in.k.visit([&](const auto* k) { return fit_lanes(lanes, in, k, tokens); }); !s)
+                return s;
         status done = prefill_turn(lanes, in, tokens, out);
         if (!done.ok() && first) forget(lanes);
         return done;
     }
 
+    /// k: those of the input, as what they are.
+    template <element E>
+    status fit_lanes(std::span<const lane_ref> lanes, const layer_input& in, const E* k,
+                     std::uint32_t tokens) noexcept {
+        const E* const v = in.v.template as<E>();
+        if (v == nullptr)
+            return status::failure(errc::invalid_argument,
+                                   "prefill: k and v are of different types; valid: both float, both f16 or "
+                                   "both bf16");
+        const std::size_t width = plan_.model.width(),
+                          token = std::size_t{plan_.model.kv_heads} * plan_.model.dim;
+        for (const lane_ref& ref : lanes) {
+            const std::size_t at = plan_.model.key_offset(ref.in_layer);
+            fit_lane<E>(ref, {k + at, tokens, width, token}, {v + at, tokens, width, token});
+        }
+        return {};
+    }
+
     /// Index and codec fit their codebook or basis to a lane's first entries; the slots, empty now, lend them
     /// their memory.
-    void fit_lane(const lane_ref& ref, rows_view<float> keys, rows_view<float> values) noexcept {
+    template <element E> void fit_lane(const lane_ref& ref, rows_view<E> keys, rows_view<E> values) noexcept {
         if constexpr (types::fits_first_rows) {
             pool& slots = store_.pool_of(ref.id);
             store_.vacate(slots);

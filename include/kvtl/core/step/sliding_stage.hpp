@@ -198,8 +198,8 @@ template <class Types> class sliding_stage {
         if (l.tokens - l.base + n > s.capacity) make_room(s, l, keys, values);
         for (std::uint32_t i = 0; i < n; ++i) {
             const std::size_t from = (t + i) * token + head * dim, to = (l.tokens - l.base + i) * dim;
-            simd::encode(in.k.data() + from, keys + to, dim);
-            simd::encode(in.v.data() + from, values + to, dim);
+            simd::encode(in.k, from, keys + to, dim);
+            simd::encode(in.v, from, values + to, dim);
         }
         l.tokens += n;
     }

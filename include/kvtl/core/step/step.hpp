@@ -157,18 +157,17 @@ template <class Types> class step_runner : public step_attention<Types> {
         return {};
     }
 
-    /// One entry as it arrives: (width) floats each.
+    /// One entry as it arrives: (width) numbers each.
     struct entry_source {
-        const float *k, *v;
+        numbers_view k, v;
         entry_facts facts{none, 0}; ///< position none: the next of the sequence
     };
     /// The entries of a lane in k, v: (T, H, D).
     [[nodiscard]] auto rows_of(const lane_ref& ref, const layer_input& in) const noexcept {
-        return
-            [this, at = p_.model.key_offset(ref.in_layer), k = in.k.data(), v = in.v.data()](std::size_t t) {
-                const std::size_t from = t * p_.model.kv_heads * p_.model.dim + at;
-                return entry_source{k + from, v + from};
-            };
+        return [this, at = p_.model.key_offset(ref.in_layer), k = in.k, v = in.v](std::size_t t) {
+            const std::size_t from = t * p_.model.kv_heads * p_.model.dim + at;
+            return entry_source{k.subspan(from, p_.sizes.width), v.subspan(from, p_.sizes.width)};
+        };
     }
 
     /// Appends T tokens to a lane as decode would; rows(t) is the entry of the t-th. An error leaves the lane
@@ -191,8 +190,8 @@ template <class Types> class step_runner : public step_attention<Types> {
     /// Puts an entry where the lane's next token belongs.
     void encode_arrival(const lane_ref& ref, const entry_source& e) noexcept {
         const lane l = store_->at(ref.id);
-        simd::encode(e.k, l.arrival_k(l.state().tokens), p_.sizes.width);
-        simd::encode(e.v, l.arrival_v(l.state().tokens), p_.sizes.width);
+        simd::encode(e.k, 0, l.arrival_k(l.state().tokens), p_.sizes.width);
+        simd::encode(e.v, 0, l.arrival_v(l.state().tokens), p_.sizes.width);
         if constexpr (Types::weighted) *l.arrival_w(l.state().tokens) = e.facts.log_weight;
         if constexpr (Types::keeps_positions) {
             const lane_state& s = l.state();
@@ -528,8 +527,8 @@ template <class Types> class step_runner : public step_attention<Types> {
         const std::size_t token = std::size_t{p_.model.kv_heads} * p_.model.dim;
         for (std::uint32_t t = 0; t < rows; ++t) {
             const std::size_t from = (first + t) * token + p_.model.key_offset(ref.in_layer);
-            simd::encode(in.k.data() + from, &x_.turn_k[std::size_t{t} * p_.sizes.width], p_.sizes.width);
-            simd::encode(in.v.data() + from, &x_.turn_v[std::size_t{t} * p_.sizes.width], p_.sizes.width);
+            simd::encode(in.k, from, &x_.turn_k[std::size_t{t} * p_.sizes.width], p_.sizes.width);
+            simd::encode(in.v, from, &x_.turn_v[std::size_t{t} * p_.sizes.width], p_.sizes.width);
         }
     }
 

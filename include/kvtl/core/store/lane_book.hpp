@@ -150,13 +150,18 @@ template <class Types> struct lane_book {
             const auto row = [t](std::span<const float> all, std::size_t n) {
                 return all.empty() ? all : all.subspan(t * n, n);
             };
+            const auto widened = [&](const numbers_view& all, std::size_t at) -> std::span<const float> {
+                if (all.holds<float>()) return row(all.floats(), k);
+                simd::encode(all, t * k, &memory.arrived[at], k);
+                return memory.arrived.subspan(at, k);
+            };
             const arriving a{.layer = layer,
                              .token = token,
                              .first_head = head_of(0),
                              .head_step = plan.together ? 1 : plan.shards,
                              .q = row(in.q, q),
-                             .k = row(in.k, k),
-                             .v = row(in.v, k),
+                             .k = widened(in.k, 0),
+                             .v = widened(in.v, k),
                              .x = row(in.x, in.x.size() / tokens),
                              .external = row(in.external, plan.kv_heads)};
             score.arrive(a, memory.arrival.first(lane_count()));
