@@ -1,6 +1,6 @@
 // kvtl-eval: how much of a model's quality each policy keeps, and what that costs.
 //
-//   kvtl-eval -m tiny-2k.gguf --policies dynakv,quest --attend-tokens 64,128,256
+//   kvtl-eval tiny-2k.gguf --policies dynakv,quest --attend-tokens 64,128,256
 //             --task needle:gen --task nll:builtin --html report.html
 //
 // Every example passes through the full model once; its prompt is then replayed to every policy at every
@@ -12,6 +12,7 @@
 #include <kvtl/version.hpp>
 
 #include "cleanup.hpp"
+#include "command_line.hpp"
 #include "contenders.hpp"
 #include "error.hpp"
 #include "evaluator.hpp"
@@ -19,6 +20,7 @@
 #include "gguf.hpp"
 #include "lookahead.hpp"
 #include "memory_report.hpp"
+#include "model_choice.hpp"
 #include "program.hpp"
 #include "report_html.hpp"
 #include "row.hpp"
@@ -65,11 +67,12 @@ struct arguments {
 
 void define_options(CLI::App& app, arguments& a) {
     app.set_version_flag("--version", std::string(program) + " " + KVTL_VERSION_STRING);
-    app.add_option("-m,--model", a.model, "GGUF file");
+    engine::define_model(app, a.model, "GGUF file");
     app.add_option("--task", a.tasks,
                    "what to measure on (repeatable): needle:FILE.jsonl (lines {\"prompt\", \"answer\"}), "
                    "needle:gen[,tokens=2000,keys=1,queries=1,count=50,seed=1], nll:FILE.txt, nll:builtin "
-                   "(default: needle:gen and nll:builtin)");
+                   "(default: needle:gen and nll:builtin)")
+        ->allow_extra_args(false);
     app.add_option("--policies", a.policies, "names separated by commas, or all; reference lines are added")
         ->capture_default_str();
     app.add_flag("--list-policies", a.list_policies, "print the presets that are built in");
@@ -92,9 +95,10 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--probe", a.probe, "text that stands for a prompt's future where policies look ahead")
         ->capture_default_str();
     app.add_option(
-        "--set", a.settings,
-        "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable); several values, separated by "
-        "commas: a line for each");
+           "--set", a.settings,
+           "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable); several values, separated by "
+           "commas: a line for each")
+        ->allow_extra_args(false);
     app.add_option("--limit", a.task.limit, "most examples of a task; 0: all")->capture_default_str();
     app.add_option("--nll-prefill", a.task.nll_prefill, "tokens of a piece of text that are prefilled")
         ->capture_default_str();
@@ -126,7 +130,7 @@ void define_options(CLI::App& app, arguments& a) {
 }
 
 void check(const arguments& a) {
-    require(!a.model.empty(), "no model: give one with -m FILE");
+    require(!a.model.empty(), engine::no_model_message());
     require(a.memory_mib > 0 && a.memory_mib <= 1 << 24, "--memory-mib: valid: more than 0, up to 16777216");
     require(a.threads >= 1 && a.threads <= 256, "--threads: valid: 1 to 256");
     require(!a.probe.empty(), "--probe: the text is empty");
@@ -372,13 +376,7 @@ int main(int argc, char** argv) {
         CLI::App app("Measures how much of a model's quality KV cache policies keep, and what it costs.",
                      program);
         define_options(app, a);
-        try {
-            app.parse(argc, argv);
-        } catch (const CLI::Success& e) { // --help, --version
-            return app.exit(e);
-        } catch (const CLI::ParseError& e) {
-            return engine::fail(program, 2, e.what());
-        }
+        if (const auto status = engine::parse_command_line(app, argc, argv)) return *status;
         if (a.list_policies)
             engine::print_policies();
         else

@@ -10,6 +10,7 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/version.hpp>
 
+#include "command_line.hpp"
 #include "decode.hpp"
 #include "error.hpp"
 #include "program.hpp"
@@ -17,6 +18,7 @@
 #include "random_reads.hpp"
 #include "reuse.hpp"
 #include "shapes.hpp"
+#include "suggestion.hpp"
 #include "workload_report.hpp"
 
 #include <CLI/CLI.hpp>
@@ -65,7 +67,7 @@ void take_last(CLI::App& app) {
 /// What the data are like: decode and reuse.
 void define_model(CLI::App* d, decode_arguments& a) {
     auto& o = a.options;
-    d->add_option("--shape", o.shape_name, "one of " + bench::shape_names())->capture_default_str();
+    d->add_option("--shape", o.shape_name, "one of " + bench::list_shapes())->capture_default_str();
     d->add_option("--layers", a.sizes[0], "layers, instead of those of --shape")->check(engine::whole_number);
     d->add_option("--kv-heads", a.sizes[1], "KV heads, likewise")->check(engine::whole_number);
     d->add_option("--query-heads", a.sizes[2], "query heads, likewise")->check(engine::whole_number);
@@ -93,7 +95,8 @@ void define_model(CLI::App* d, decode_arguments& a) {
                   "files of the caches begin with this (default ./kvtl-bench-PID.kv)");
     d->add_flag("!--no-fit", o.fit,
                 "keep the size knobs of the papers, also when an index takes over half of the memory");
-    d->add_option("--set", a.settings, "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable)");
+    d->add_option("--set", a.settings, "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable)")
+        ->allow_extra_args(false);
     d->add_option("--json", a.json_file, "write the rows as JSON; - for standard output");
 }
 
@@ -174,17 +177,11 @@ CLI::App* define_workload(CLI::App& app, workload_arguments& a) {
     return w;
 }
 
-void check_device(const std::string& name) {
-    std::string list;
-    for (const auto& d : kvtl::device_profiles) list += (list.empty() ? "" : ", ") + std::string(d.name);
-    require(kvtl::find_device(name) != nullptr, "--device: unknown device '" + name + "'; valid: " + list);
-}
-
 void complete(decode_arguments& a) {
     auto& o = a.options;
     const bench::model_shape* model = bench::find_shape(o.shape_name);
-    require(model != nullptr,
-            "--shape: unknown shape '" + o.shape_name + "'; valid: " + bench::shape_names());
+    require(model != nullptr, "--shape: unknown shape '" + o.shape_name + "'; " +
+                                  engine::valid_names(o.shape_name, bench::shape_names));
     o.shape = model->shape;
     o.rope_base = model->rope_base;
     std::uint32_t* const fields[] = {&o.shape.layers, &o.shape.kv_heads, &o.shape.query_heads,
@@ -215,7 +212,7 @@ void complete(decode_arguments& a) {
         for (const auto name : engine::policy_names()) o.policies.emplace_back(name);
     }
     for (const auto& p : o.policies) engine::require_policy(p, "--policies");
-    for (const auto& d : o.devices) check_device(d);
+    for (const auto& d : o.devices) engine::require_device(d);
     engine::require_io(o.io);
     for (const auto& text : a.settings) o.settings.push_back(engine::parse_setting(text));
     if (o.kv_path.empty()) o.kv_path = "./kvtl-bench-" + std::to_string(::getpid()) + ".kv";
@@ -265,7 +262,7 @@ void run(decode_arguments& a) {
 
 void run(io_arguments& a) {
     engine::require_io(a.file.io);
-    check_device(a.device);
+    engine::require_device(a.device);
     require(a.block >= 4096 && a.block % 4096 == 0 && a.block <= 1U << 26,
             "--block: valid: multiples of 4096 up to 67108864");
     require(a.depth >= 1 && a.depth <= 1024, "--depth: valid: 1 to 1024");
@@ -327,13 +324,7 @@ int main(int argc, char** argv) {
         const auto* r = define_reuse(app, reuse);
         const auto* i = define_io(app, io);
         const auto* w = define_workload(app, workload);
-        try {
-            app.parse(argc, argv);
-        } catch (const CLI::Success& e) { // --help, --version
-            return app.exit(e);
-        } catch (const CLI::ParseError& e) {
-            return engine::fail(program, 2, e.what());
-        }
+        if (const auto status = engine::parse_command_line(app, argc, argv)) return *status;
         if (list_policies)
             engine::print_policies();
         else if (d->parsed())

@@ -48,9 +48,16 @@ struct rotation {
     return nullptr;
 }
 
-[[nodiscard]] inline std::string shape_names() {
+inline constexpr auto shape_names = [] {
+    std::array<std::string_view, model_shapes.size()> names;
+    for (std::size_t i = 0; i < names.size(); ++i) names[i] = model_shapes[i].name;
+    return names;
+}();
+
+/// "llama3-8b, llama3.2-1b, ..."
+[[nodiscard]] inline std::string list_shapes() {
     std::string list;
-    for (const model_shape& m : model_shapes) list += (list.empty() ? "" : ", ") + std::string(m.name);
+    for (const std::string_view name : shape_names) list += (list.empty() ? "" : ", ") + std::string(name);
     return list;
 }
 

@@ -8,6 +8,7 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/version.hpp>
 
+#include "command_line.hpp"
 #include "compare.hpp"
 #include "error.hpp"
 #include "program.hpp"
@@ -81,13 +82,7 @@ int main(int argc, char** argv) {
                 ->check(engine::whole_number)
                 ->capture_default_str();
         }
-        try {
-            app.parse(argc, argv);
-        } catch (const CLI::Success& e) { // --help, --version
-            return app.exit(e);
-        } catch (const CLI::ParseError& e) {
-            return engine::fail(program, 2, e.what());
-        }
+        if (const auto status = engine::parse_command_line(app, argc, argv)) return *status;
         engine::require(o.threads >= 1 && o.threads <= 256, "--threads: valid: 1 to 256");
         engine::require(o.batch >= 1 && o.batch <= 1U << 20, "--batch: valid: 1 to 1048576");
         engine::require(o.memory_mib > 0 && o.memory_mib <= 1 << 24,

@@ -1,11 +1,29 @@
 // SPDX-License-Identifier: MIT
 #include "generate.hpp"
 
+#include "error.hpp"
 #include "sampler.hpp"
 
+#include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <string>
 
 namespace engine {
+
+std::size_t room_for(std::size_t predict, std::size_t prompt, std::size_t context, const char* program) {
+    const std::size_t room = context - std::min(prompt, context);
+    if (prompt > context || (room == 0 && predict > 0))
+        throw bad_input("prompt of " + std::to_string(prompt) + " tokens " +
+                        (prompt > context ? "is longer than" : "fills") + " the context of " +
+                        std::to_string(context));
+    if (predict <= room) return predict;
+    std::fprintf(
+        stderr,
+        "%s: note: --predict %zu becomes %zu: the context of %zu has room for no more behind the prompt\n",
+        program, predict, room, context);
+    return room;
+}
 
 generation generate(transformer& t, const tokenizer& words, std::span<const token_id> prompt,
                     const generate_options& options, const generate_events& events) {

@@ -40,6 +40,11 @@ struct generation {
     }
 };
 
+/// How many of `predict` tokens the context has room for behind the prompt; says so where it is fewer. Throws bad_input
+/// where it is none.
+[[nodiscard]] std::size_t room_for(std::size_t predict, std::size_t prompt, std::size_t context,
+                                   const char* program);
+
 /// Begins a sequence and runs it. The last token generated is not fed back. Throws run_failure.
 [[nodiscard]] generation generate(transformer& t, const tokenizer& words, std::span<const token_id> prompt,
                                   const generate_options& options, const generate_events& events = {});

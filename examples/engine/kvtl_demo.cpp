@@ -13,6 +13,7 @@
 #include <kvtl/version.hpp>
 
 #include "cleanup.hpp"
+#include "command_line.hpp"
 #include "conclusion.hpp"
 #include "contenders.hpp"
 #include "demo_document.hpp"
@@ -22,6 +23,7 @@
 #include "kv_cache.hpp"
 #include "memory_report.hpp"
 #include "model.hpp"
+#include "model_choice.hpp"
 #include "program.hpp"
 #include "report_html.hpp"
 #include "row.hpp"
@@ -76,7 +78,7 @@ struct arguments {
 
 void define_options(CLI::App& app, arguments& a) {
     app.set_version_flag("--version", std::string(program) + " " + KVTL_VERSION_STRING);
-    app.add_option("-m,--model", a.model, "GGUF file of a model that knows the questions (tiny-2k)");
+    engine::define_model(app, a.model, "GGUF file of a model that knows the questions (tiny-2k)");
     app.add_option("--data", a.data, "prose that the documents are made of");
     app.add_option("--policies", a.policies, "names separated by commas, or all")->capture_default_str();
     app.add_flag("--list-policies", a.list_policies, "print the presets that are built in");
@@ -108,7 +110,7 @@ void define_options(CLI::App& app, arguments& a) {
 }
 
 void check(const arguments& a) {
-    require(!a.model.empty(), "no model: give one with -m FILE");
+    require(!a.model.empty(), engine::no_model_message());
     require(!a.data.empty(), "no prose: give it with --data FILE");
     require(a.questions >= 1 && a.questions <= 100000, "--questions: valid: 1 to 100000");
     require(a.memory_mib > 0 && a.memory_mib <= 1 << 24, "--memory-mib: valid: more than 0, up to 16777216");
@@ -391,13 +393,7 @@ int main(int argc, char** argv) {
             "Asks questions about documents that are longer than the cache's memory, once per policy.",
             program);
         define_options(app, a);
-        try {
-            app.parse(argc, argv);
-        } catch (const CLI::Success& e) { // --help, --version
-            return app.exit(e);
-        } catch (const CLI::ParseError& e) {
-            return engine::fail(program, 2, e.what());
-        }
+        if (const auto status = engine::parse_command_line(app, argc, argv)) return *status;
         if (a.list_policies)
             engine::print_policies();
         else

@@ -1,11 +1,12 @@
 // kvtl-run: generates text with a GGUF model whose KV cache is kept by kvtl.
 //
-//   kvtl-run -m model.gguf -p "The kernel is started by" --policy dynakv --memory-mib 4 --json -
+//   kvtl-run model.gguf -p "The kernel is started by" --policy dynakv --memory-mib 4 --json -
 //
 // Exit status: 0, 2 for what can never work (bad usage, unreadable file, impossible value), 1 for a run that
 // fails midway.
 // SPDX-License-Identifier: MIT
 #include "cleanup.hpp"
+#include "command_line.hpp"
 #include "error.hpp"
 #include "fingerprint.hpp"
 #include "generate.hpp"
@@ -14,6 +15,7 @@
 #include "lookahead.hpp"
 #include "memory_report.hpp"
 #include "model.hpp"
+#include "model_choice.hpp"
 #include "program.hpp"
 #include "progress.hpp"
 #include "recording_cache.hpp"
@@ -57,7 +59,7 @@ void define_options(CLI::App& app, arguments& a) {
 }
 
 void check(const arguments& a) {
-    require(!a.model.empty(), "no model: give one with -m FILE");
+    require(!a.model.empty(), engine::no_model_message());
     require(a.prompt.has_value() || !a.prompt_file.empty(), "no prompt: give one with -p TEXT or -f FILE");
     require(!a.probe.empty(), "--probe: the text is empty");
     engine::check_run_options(a);
@@ -76,16 +78,14 @@ void run(const arguments& a) {
     const auto tokens = words.encode(prompt, true);
     const std::size_t context = model.hyper().context;
     if (tokens.empty()) throw bad_input("the prompt is empty");
-    if (tokens.size() > context || a.generate.predict > context - tokens.size())
-        throw bad_input("prompt of " + std::to_string(tokens.size()) + " tokens + --predict " +
-                        std::to_string(a.generate.predict) + " is longer than the model's context of " +
-                        std::to_string(context));
+    engine::generate_options generate = a.generate;
+    generate.predict = engine::room_for(a.generate.predict, tokens.size(), context, program);
 
     engine::cache_options options = engine::cache_options_of(a);
     options.shape = model.hyper().shape;
     options.rope_frequencies.assign(model.rope_frequencies().begin(), model.rope_frequencies().end());
     options.rope_neighbours = model.hyper().pairing == engine::rope_pairing::neighbours;
-    options.max_tokens = tokens.size() + a.generate.predict;
+    options.max_tokens = tokens.size() + generate.predict;
     options.fingerprint = engine::fingerprint_of(model);
     options.prefill_tokens = tokens.size();
     const engine::cache_wants budgets = engine::policy_wants(a.policy);
@@ -117,7 +117,7 @@ void run(const arguments& a) {
         transformer.look_ahead(engine::continuation(words, a.probe));
         const bool stream = a.json_file != "-";
         engine::progress_bar reading("prompt", tokens.size());
-        engine::progress_bar writing("tokens", a.generate.predict, !stream || ::isatty(STDOUT_FILENO) == 0);
+        engine::progress_bar writing("tokens", generate.predict, !stream || ::isatty(STDOUT_FILENO) == 0);
         engine::generate_events events;
         events.prefilled = [&](std::size_t done) {
             reading.update(done);
@@ -130,7 +130,7 @@ void run(const arguments& a) {
             std::fwrite(piece.data(), 1, piece.size(), stdout);
             std::fflush(stdout);
         };
-        report.run = generate(transformer, words, tokens, a.generate, events);
+        report.run = engine::generate(transformer, words, tokens, generate, events);
         if (stream) std::printf("\n");
         if (recording) recording->finish();
         report.stats = cache->stats();
@@ -151,13 +151,7 @@ int main(int argc, char** argv) {
         CLI::App app("Generates text with a GGUF model; the KV cache lives on flash and is kept by kvtl.",
                      program);
         define_options(app, a);
-        try {
-            app.parse(argc, argv);
-        } catch (const CLI::Success& e) { // --help, --version
-            return app.exit(e);
-        } catch (const CLI::ParseError& e) {
-            return engine::fail(program, 2, e.what());
-        }
+        if (const auto status = engine::parse_command_line(app, argc, argv)) return *status;
         if (a.list_policies)
             engine::print_policies();
         else

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "program.hpp"
 
+#include <kvtl/io/throttled.hpp>
+
 #include "cleanup.hpp"
 #include "error.hpp"
+#include "policy_list.hpp"
+#include "suggestion.hpp"
 
 #include <unistd.h>
 
@@ -22,8 +26,9 @@ void require(bool good, const std::string& message) {
 }
 
 std::string whole_number(const std::string& text) {
-    const bool good = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-    return good ? "" : "'" + text + "' is not a whole number";
+    if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos)
+        return "'" + text + "' is not a whole number";
+    return text.size() > 19 ? "'" + text + "' is too large" : ""; // 20 digits may be more than 64 bits
 }
 
 std::vector<std::string> parts_of(const std::string& list) {
@@ -61,14 +66,23 @@ setting parse_setting(const std::string& text) {
 void require_policy(const std::string& name, const char* option) {
     const auto names = policy_names();
     if (std::find(names.begin(), names.end(), name) != names.end()) return;
-    std::string list;
-    for (const auto valid : names) list += (list.empty() ? "" : ", ") + std::string(valid);
-    throw bad_input(std::string(option) + ": unknown policy '" + name + "'; valid: " + list);
+    throw bad_input(std::string(option) + ": unknown policy '" + name + "'; " + valid_names(name, names));
 }
 
 void require_io(const std::string& name) {
-    require(name == "uring" || name == "posix" || name == "memory",
-            "--io: unknown device '" + name + "'; valid: uring, posix, memory");
+    require(std::find(io_names.begin(), io_names.end(), name) != io_names.end(),
+            "--io: unknown device '" + name + "'; " + valid_names(name, io_names));
+}
+
+std::vector<std::string_view> device_names() {
+    std::vector<std::string_view> names;
+    for (const kvtl::device_profile& d : kvtl::device_profiles) names.push_back(d.name);
+    return names;
+}
+
+void require_device(const std::string& name) {
+    require(kvtl::find_device(name) != nullptr,
+            "--device: unknown device '" + name + "'; " + valid_names(name, device_names()));
 }
 
 std::string calibration_beside(const std::string& model_file) {
@@ -100,7 +114,11 @@ void write_output(const std::string& file, const std::string& text) {
 }
 
 void print_policies() {
-    for (const auto name : policy_names()) std::printf("%.*s\n", static_cast<int>(name.size()), name.data());
+    if (::isatty(STDOUT_FILENO) == 1)
+        std::fputs(grouped_list(listed_policies()).c_str(), stdout);
+    else
+        for (const auto name : policy_names())
+            std::printf("%.*s\n", static_cast<int>(name.size()), name.data());
 }
 
 std::unique_ptr<kv_cache> open_or_fall_back(cache_options& options, const char* program) {

@@ -6,6 +6,7 @@
 #include "kv_cache.hpp"
 #include "memory_report.hpp"
 
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -30,9 +31,13 @@ void require(bool good, const std::string& message);
 /// POLICY.SLOT.FIELD=VALUE of a policy that is built in. Throws bad_input.
 [[nodiscard]] setting parse_setting(const std::string& text);
 
-/// Throws bad_input that lists the valid names.
+inline constexpr std::array<std::string_view, 3> io_names = {"uring", "posix", "memory"};
+[[nodiscard]] std::vector<std::string_view> device_names(); ///< profiles that --device takes
+
+/// Throws bad_input that lists the valid names, first the one that was probably meant.
 void require_policy(const std::string& name, const char* option);
 void require_io(const std::string& name);
+void require_device(const std::string& name);
 
 /// MODEL.cal beside MODEL.gguf, or "" when there is none.
 [[nodiscard]] std::string calibration_beside(const std::string& model_file);
@@ -43,7 +48,7 @@ void require_writable(const std::string& file, const char* option);
 /// Text and a line end into a file, or for "-" to standard output. Throws run_failure.
 void write_output(const std::string& file, const std::string& text);
 
-/// One name per line, on standard output.
+/// For --list-policies, on standard output: names alone, or grouped_list() on a terminal.
 void print_policies();
 
 /// Opens the cache and sees to it that its file never stays behind; on posix, with a warning, when the kernel

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 #include "registry.hpp"
 
+#include "policy_list.hpp"
+
 #include <array>
 
 namespace engine {
 
-// One line per preset that was compiled in, made from presets/preset_table.cmake.
-#define KVTL_PRESET(name)                                                                                    \
+// The families, and one line per preset that was compiled in, made from presets/preset_table.cmake.
+#define KVTL_PRESET(name, family, about)                                                                     \
     cache_opener open_##name;                                                                                \
     cache_measurer least_of_##name;                                                                          \
     cache_wanter wants_of_##name;
@@ -15,15 +17,20 @@ namespace engine {
 
 namespace {
 
+constexpr auto families = std::to_array<std::string_view>({KVTL_FAMILIES});
+
 struct entry {
     std::string_view name;
+    std::size_t family;
+    std::string_view about;
     cache_opener* open;
     cache_measurer* least;
     cache_wanter* wants;
 };
 
 constexpr std::array table = {
-#define KVTL_PRESET(name) entry{#name, open_##name, least_of_##name, wants_of_##name},
+#define KVTL_PRESET(name, family, about)                                                                     \
+    entry{#name, family, about, open_##name, least_of_##name, wants_of_##name},
 #include "preset_table.inc"
 #undef KVTL_PRESET
 };
@@ -65,6 +72,14 @@ std::vector<std::string_view> policy_names() {
     std::vector<std::string_view> names;
     for (const entry& e : table) names.push_back(e.name);
     return names;
+}
+
+std::vector<policy_entry> listed_policies() {
+    std::vector<policy_entry> all;
+    for (std::size_t f = 0; f < families.size(); ++f)
+        for (const entry& e : table)
+            if (e.family == f) all.push_back({e.name, families[f], e.about});
+    return all;
 }
 
 } // namespace engine

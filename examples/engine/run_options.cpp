@@ -4,6 +4,7 @@
 #include <kvtl/version.hpp>
 
 #include "error.hpp"
+#include "model_choice.hpp"
 #include "program.hpp"
 
 #include <CLI/CLI.hpp>
@@ -12,6 +13,7 @@
 
 #include <cerrno>
 #include <fstream>
+#include <iostream>
 #include <iterator>
 #include <system_error>
 
@@ -21,10 +23,13 @@ run_options::run_options() : kv_path("./kvtl-" + std::to_string(::getpid()) + ".
 
 void define_run_options(CLI::App& app, run_options& o, const char* program, const char* models) {
     app.set_version_flag("--version", std::string(program) + " " + KVTL_VERSION_STRING);
-    app.add_option("-m,--model", o.model, models);
+    define_model(app, o.model, models);
     auto* prompt = app.add_option("-p,--prompt", o.prompt, "the prompt");
-    app.add_option("-f,--file", o.prompt_file, "read the prompt from a file")->excludes(prompt);
-    app.add_option("-n,--predict", o.generate.predict, "most tokens to generate")->capture_default_str();
+    app.add_option("-f,--file", o.prompt_file, "read the prompt from a file; - for standard input")
+        ->excludes(prompt);
+    app.add_option("-n,--predict", o.generate.predict,
+                   "most tokens to generate; as many as the context has room for")
+        ->capture_default_str();
     app.add_option("--temp", o.generate.temperature, "temperature; 0 takes the best token")
         ->capture_default_str();
     app.add_option("--seed", o.generate.seed, "of the sampling")->capture_default_str();
@@ -32,7 +37,8 @@ void define_run_options(CLI::App& app, run_options& o, const char* program, cons
     app.add_option("--logits", o.generate.top_logits, "put the N highest logits of each step into the JSON");
     app.add_option("--policy", o.policy, "preset that keeps the cache")->capture_default_str();
     app.add_flag("--list-policies", o.list_policies, "print the presets that are built in");
-    app.add_option("--set", o.settings, "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable)");
+    app.add_option("--set", o.settings, "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable)")
+        ->allow_extra_args(false);
     app.add_option("--attend-tokens", o.attend_tokens, "entries each head attends per step")
         ->capture_default_str();
     app.add_option("--keep-tokens", o.keep_tokens,
@@ -75,6 +81,7 @@ void check_run_options(const run_options& o) {
 }
 
 std::string read_prompt_file(const std::string& path) {
+    if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
     struct stat info = {};
     std::ifstream in(path, std::ios::binary);
     if (!in || ::stat(path.c_str(), &info) != 0 || S_ISDIR(info.st_mode))

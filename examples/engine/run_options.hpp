@@ -48,7 +48,7 @@ void finish_options(CLI::App& app, const std::vector<const char*>& whole_numbers
 /// All but the prompt. Throws bad_input.
 void check_run_options(const run_options& o);
 
-/// The whole of it. Throws bad_input.
+/// The whole of it, or of standard input for "-". Throws bad_input.
 [[nodiscard]] std::string read_prompt_file(const std::string& path);
 
 /// What does not depend on the model. Throws bad_input.

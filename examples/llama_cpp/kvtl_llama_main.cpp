@@ -9,11 +9,13 @@
 // SPDX-License-Identifier: MIT
 #include "answering.hpp"
 #include "cleanup.hpp"
+#include "command_line.hpp"
 #include "error.hpp"
 #include "fingerprint.hpp"
 #include "gguf.hpp"
 #include "memory_report.hpp"
 #include "model.hpp"
+#include "model_choice.hpp"
 #include "program.hpp"
 #include "progress.hpp"
 #include "report.hpp"
@@ -66,7 +68,7 @@ void define_options(CLI::App& app, arguments& a) {
 }
 
 void check(const CLI::App& app, const arguments& a) {
-    require(!a.model.empty(), "no model: give one with -m FILE");
+    require(!a.model.empty(), engine::no_model_message());
     require(a.interactive || a.prompt.has_value() || !a.prompt_file.empty(),
             "no prompt: give one with -p TEXT or -f FILE, or begin a conversation with -i");
     require(app.count("--context") == 0 || a.context > 0, "--context: valid: 1 or more");
@@ -79,6 +81,8 @@ void check(const CLI::App& app, const arguments& a) {
         require(!a.interactive, "--parallel: a conversation (-i) is one alone");
     }
     require(!a.least_memory || !a.plain, "--least-memory: valid: without --plain, which has no policy");
+    require(!a.interactive || a.prompt_file != "-",
+            "--file: - is standard input, which a conversation (-i) is typed into");
     engine::check_run_options(a);
     require(a.trace_file.empty() || (!a.interactive && !a.plain && a.parallel == 0),
             "--record-trace: valid: with one prompt, without -i, --parallel and --plain");
@@ -111,20 +115,25 @@ std::uint64_t fingerprint(const std::string& file) {
     }
 }
 
-/// Sizes that depend on the model and the prompts.
-llama_run::session_options sizes_of(const arguments& a, const llama_run::loaded_model& model,
-                                    std::span<const std::vector<token_id>> prompts) {
+std::size_t longest_of(std::span<const std::vector<token_id>> prompts) {
     std::size_t longest = 0;
     for (const auto& p : prompts) longest = std::max(longest, p.size());
+    return longest;
+}
+
+/// Tokens that a sequence may have.
+std::size_t context_of(const arguments& a, const llama_run::loaded_model& model) {
     const std::size_t allowed = model.trained_context();
     if (a.context > allowed)
         throw bad_input("--context: valid: 1 to " + std::to_string(allowed) +
                         ", which the model was trained for");
-    const std::size_t most = a.context != 0 ? a.context : allowed;
-    if (!a.interactive && (longest > most || a.generate.predict > most - longest))
-        throw bad_input("prompt of " + std::to_string(longest) + " tokens + --predict " +
-                        std::to_string(a.generate.predict) + " is longer than the context of " +
-                        std::to_string(most));
+    return a.context != 0 ? a.context : allowed;
+}
+
+/// Sizes that depend on the model and the prompts.
+llama_run::session_options sizes_of(const arguments& a, const llama_run::loaded_model& model,
+                                    std::span<const std::vector<token_id>> prompts) {
+    const std::size_t longest = longest_of(prompts), most = context_of(a, model);
     llama_run::session_options o;
     o.plain = a.plain;
     o.threads = a.threads;
@@ -224,7 +233,7 @@ void talk(llama_run::session& session, const arguments& a, const std::vector<std
     }
 }
 
-void run(const arguments& a) {
+void run(arguments a) {
     const auto texts = texts_of(a);
     const llama_run::loaded_model model(a.model);
     std::vector<std::vector<token_id>> prompts;
@@ -234,6 +243,8 @@ void run(const arguments& a) {
             if (prompts.back().empty()) throw bad_input("the prompt is empty");
         }
         if (prompts.empty() || texts.front().empty()) throw bad_input("the prompt is empty");
+        a.generate.predict =
+            engine::room_for(a.generate.predict, longest_of(prompts), context_of(a, model), program);
     }
     const llama_run::session_options o = sizes_of(a, model, prompts);
     if (!a.plain && engine::policy_wants(a.policy).prefetch)
@@ -281,13 +292,7 @@ int main(int argc, char** argv) {
                      "kept by kvtl.",
                      program);
         define_options(app, a);
-        try {
-            app.parse(argc, argv);
-        } catch (const CLI::Success& e) { // --help, --version
-            return app.exit(e);
-        } catch (const CLI::ParseError& e) {
-            return engine::fail(program, 2, e.what());
-        }
+        if (const auto status = engine::parse_command_line(app, argc, argv)) return *status;
         if (a.list_policies) {
             engine::print_policies();
         } else {

@@ -13,7 +13,10 @@ small="needle:gen,tokens=400,count=2"
 base=(-m "$data/tiny-2k.gguf" --policies dynakv --io posix --memory-mib 16 --task "$small")
 
 # bad usage
-one_line "no model" --task "$small"
+one_line "two models: missing.gguf and -m " "${base[@]}" missing.gguf
+one_line "No such file" missing.gguf --task "$small"
+one_line "--atend-tokens; did you mean '--attend-tokens'?" "${base[@]}" --atend-tokens 64
+one_line "unknown policy 'dynakw'; did you mean 'dynakv'? valid: full, " "${base[@]}" --policies full,dynakw
 one_line "--nonsense" "${base[@]}" --nonsense
 one_line "unknown policy 'magic'; valid: full, " "${base[@]}" --policies full,magic
 one_line "unknown policy ''" "${base[@]}" --policies ""
@@ -22,7 +25,12 @@ one_line "POLICY.SLOT.FIELD=VALUE" "${base[@]}" --set nonsense
 one_line "window_tokens=8,: a value is empty" "${base[@]}" --set dynakv.cache.window_tokens=8,
 one_line "--probe: the text is empty" "${base[@]}" --probe ""
 one_line "unknown task 'haystack'" "${base[@]}" --task haystack
+one_line "unknown task 'nedle:gen'; did you mean 'needle:gen'? valid: " "${base[@]}" --task nedle:gen
+one_line "unknown task 'nll'; did you mean 'nll:builtin'? valid: " "${base[@]}" --task nll
 one_line "'depth=1' is unknown" "${base[@]}" --task needle:gen,depth=1
+one_line "'token=1' is unknown; did you mean 'tokens'? valid: tokens, " "${base[@]}" --task needle:gen,token=1
+one_line "no such slot; did you mean 'cache'? valid: " "${base[@]}" --set dynakv.cahce.window_tokens=8
+one_line "no such field; did you mean 'window_tokens'? valid: " "${base[@]}" --set dynakv.cache.window_token=8
 for value in "--attend-tokens 0" "--attend-tokens 64,x" "--attend-tokens 64,,128" "--keep-tokens -1" "--memory-mib 0" \
     "--memory-mib nan" "--threads 0" "--limit -1" "--nll-prefill x"; do
     # shellcheck disable=SC2086

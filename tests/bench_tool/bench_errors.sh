@@ -13,6 +13,10 @@ expect 2 "no command; valid: decode, reuse, io, workload"
 expect 2 "magic" magic
 expect 2 "--nonsense" decode --nonsense
 expect 2 "unknown shape 'gpt'; valid: llama3-8b" decode --shape gpt
+expect 2 "decod; did you mean 'decode'?" decod
+expect 2 "--contxt; did you mean '--context'?" decode --contxt 100
+expect 2 "unknown shape 'llama3-8'; did you mean 'llama3-8b'? valid: " decode --shape llama3-8
+expect 2 "unknown device 'ufs41'; did you mean 'ufs31'? valid: " decode --device ufs41
 expect 2 "unknown policy 'magic'; valid: " decode --policies dynakv,magic
 expect 2 "unknown device 'tape'; valid: native, emmc" decode --device emmc,tape
 expect 2 "unknown device 'tape'; valid: uring" decode --io tape

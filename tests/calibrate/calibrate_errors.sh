@@ -13,8 +13,11 @@ head -c 3000 "$data/prose.txt" >text.txt
 printf 'x' >foreign.gguf
 base=(-m "$data/tiny-2k.gguf" -f text.txt -o a.cal)
 
-one_line "no model: give one with -m FILE" -f text.txt -o a.cal
+one_line "two models: foreign.gguf and -m " "${base[@]}" foreign.gguf
+one_line "not a GGUF file" foreign.gguf -f text.txt -o a.cal
 one_line "no text: give one with -f FILE" -m x.gguf -o a.cal
+one_line "no text" -o a.cal # the model is the embedded one
+one_line "--piece-token; did you mean '--piece-tokens'?" "${base[@]}" --piece-token 5
 one_line "no output: give a file with -o FILE" -m x.gguf -f text.txt
 one_line "no output" -m x.gguf -f text.txt -o -
 one_line "--nonsense" "${base[@]}" --nonsense

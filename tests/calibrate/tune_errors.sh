@@ -14,6 +14,9 @@ base=(--shape tiny-2k --memory-mib 8 --max-context 4096 --attend-tokens 64 --io 
 one_line "no single shape: give one of -m FILE, --shape NAME" --memory-mib 8
 one_line "no single shape" "${base[@]}" --layers 2
 one_line "unknown shape 'huge'; valid: " "${base[@]}" --shape huge
+one_line "unknown shape 'tiny2k'; did you mean 'tiny-2k'? valid: " "${base[@]}" --shape tiny2k
+one_line "--sgima-max; did you mean '--sigma-max'?" "${base[@]}" --sgima-max 4
+one_line "unknown device 'emcc'; did you mean 'emmc'? valid: native, emmc, nvme, ufs31, ufs40" "${base[@]}" --device emcc
 one_line "shape.head_dim is 0; valid: 1 to 65536" --memory-mib 8 --layers 2 --query-heads 4 --kv-heads 2
 one_line "foreign.gguf" --memory-mib 8 -m foreign.gguf
 one_line "--memory-mib: valid: more than 0" "${base[@]}" --memory-mib 0

@@ -12,8 +12,8 @@ program=$(realpath "$1") calibrate=$(realpath "$2") data=$(realpath "$3")
 base=(-m "$data/tiny-2k.gguf" --data "$data/prose.txt" --questions 1 --tokens 800 --nll-tokens 300 --io posix)
 
 # bad usage
-one_line "no model" --data "$data/prose.txt"
-one_line "no prose" -m "$data/tiny-2k.gguf"
+one_line "two models: missing.gguf and -m " "${base[@]}" missing.gguf
+one_line "no prose"
 one_line "--nonsense" "${base[@]}" --nonsense
 one_line "unknown policy 'magic'; valid: full, " "${base[@]}" --policies full,magic
 one_line "unknown policy ''" "${base[@]}" --policies ""
@@ -96,7 +96,7 @@ grep -q "^policy " err || complain "the table is lost when the JSON takes standa
 
 # As scripts/demo.sh runs it: at the default bound, which is smaller than the cache, every policy marked for it opens.
 table=$data/../engine/presets/preset_table.cmake
-names=$(sed -n 's/^ *"\([a-z0-9_]*\) .*demo"$/\1/p' "$table")
+names=$(sed -n "s/^ *\"\([a-z0-9_]*\) .* demo '.*/\1/p" "$table")
 count=$(wc -w <<<"$names")
 ((count >= 1 && count <= 10)) || complain "$count policies are marked for the demo"
 "$calibrate" -m "$data/tiny-2k.gguf" -f "$data/prose.txt" -o tiny.cal --max-tokens 2048 2>err || complain "no bases"

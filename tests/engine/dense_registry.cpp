@@ -2,6 +2,7 @@
 // Its file holds nothing; it is made and removed as kvtl's would be.
 // SPDX-License-Identifier: MIT
 #include "dense_cache.hpp"
+#include "policy_list.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -85,6 +86,10 @@ cache_wants policy_wants(std::string_view) {
 
 std::vector<std::string_view> policy_names() {
     return {"dense"};
+}
+
+std::vector<policy_entry> listed_policies() {
+    return {{"dense", "exact: everything is attended", "all entries, in double precision"}};
 }
 
 } // namespace engine

@@ -7,6 +7,7 @@
 #include "kv_cache.hpp"
 #include "lookahead.hpp"
 #include "model.hpp"
+#include "policy_list.hpp"
 #include "sampler.hpp"
 #include "support/calibrated.hpp"
 #include "support/gates_file.hpp"
@@ -129,6 +130,23 @@ needle hide(std::size_t characters, std::size_t depth, int i) {
 }
 
 } // namespace
+
+TEST_CASE("the family that a policy is listed in is what it does") {
+    const auto all = listed_policies();
+    CHECK(all.size() == policy_names().size());
+    for (const policy_entry& p : all) {
+        CAPTURE(p.name);
+        const cache_wants wants = policy_wants(p.name);
+        const auto family = p.family.substr(0, p.family.find(':'));
+        if (family == "eviction")
+            CHECK((wants.evicts && !wants.retrieves));
+        else if (family == "composition")
+            CHECK((wants.evicts || wants.retrieves));
+        else if (family != "reference")
+            CHECK_FALSE(wants.evicts);
+        CHECK(p.about.size() <= 80);
+    }
+}
 
 TEST_CASE("with everything attended every preset gives the reference's logits and tokens") {
     tiny t;

@@ -17,11 +17,17 @@ sed 's/blk\.1\.attn_q\.weight/blk.1.attn_z.weight/' good.gguf >tensor.gguf
 base=(-m good.gguf -p "the thing" -n 4 --policy "$policy" --io posix)
 
 # bad usage
-one_line "no model" -p x --policy "$policy"
+one_line "two models: cut.gguf and -m good.gguf" "${base[@]}" cut.gguf
+one_line "not expected: cut.gguf" good.gguf cut.gguf -p x
 one_line "no prompt" -m good.gguf --policy "$policy"
+one_line "no prompt" --policy "$policy" # the model is the embedded one
 one_line "--nonsense" "${base[@]}" --nonsense
+one_line "--memory-mb; did you mean '--memory-mib'?" "${base[@]}" --memory-mb 4
+one_line "--polcy=full; did you mean '--policy'?" "${base[@]}" --polcy=full
 one_line "--file" "${base[@]}" -f empty.txt
 one_line "unknown policy 'magic'; valid: " "${base[@]}" --policy magic
+one_line "unknown policy '${policy}x'; did you mean '$policy'? valid: " "${base[@]}" --policy "${policy}x"
+one_line "unknown device 'urnig'; did you mean 'uring'? valid: uring, posix, memory" "${base[@]}" --io urnig
 one_line "valid: " "${base[@]}" --policy ""
 one_line "unknown device 'tape'; valid: uring, posix, memory" "${base[@]}" --io tape
 for value in "--predict -1" "--predict x" "--temp -1" "--temp nan" "--memory-mib 0" "--memory-mib -3" "--memory-mib inf" \
@@ -52,9 +58,9 @@ one_line "cannot write no/such/folder/out.json" "${base[@]}" --json no/such/fold
 # prompts
 one_line "the prompt is empty" "${base[@]}" -p ""
 one_line "the prompt is empty" -m good.gguf -f empty.txt --policy "$policy"
-one_line "longer than the model's context of 512" "${base[@]}" -n 600
+one_line "the prompt is empty" -m good.gguf -f - --policy "$policy"
 head -c 3000 /dev/zero | tr '\0' 'x' >long.txt
-one_line "longer than the model's context of 512" -m good.gguf -f long.txt --policy "$policy"
+one_line "longer than the context of 512" -m good.gguf -f long.txt --policy "$policy"
 
 # a cache file that is not ours is not touched
 echo "precious" >precious.kv
@@ -79,6 +85,20 @@ expect 0 "" --version
 grep -q "kvtl-run [0-9]" out || complain "--version says nothing"
 expect 0 "" --list-policies
 grep -qx "$policy" out || complain "--list-policies does not list $policy"
+expect 0 "note: --predict 600 becomes " "${base[@]}" -n 600 --ignore-eos --json -
+[ "$(grep -o '"tokens":\[[^]]*' out | tr ',' '\n' | wc -l)" -eq $((512 - $(grep -o '"prompt_tokens":[0-9]*' out | cut -d: -f2))) ] ||
+    complain "--predict is not what the context has room for"
+"$program" "${base[@]}" >by_option 2>err
+for arguments in "good.gguf -f -" "good.gguf -m good.gguf -f -" "-m ./good.gguf good.gguf -f -"; do
+    # shellcheck disable=SC2086
+    printf 'the thing' | "$program" -n 4 --policy "$policy" --io posix $arguments >by_argument 2>err ||
+        complain "exit status $?: $arguments"
+    cmp -s by_option by_argument || complain "another text: $arguments"
+done
+"$program" -p "The king" -n 8 --policy "$policy" --io memory >embedded 2>err || complain "no model by default"
+"$program" -m "$model" -p "The king" -n 8 --policy "$policy" --io memory 2>err | cmp -s - embedded ||
+    complain "the model by default is another one"
+rm by_option by_argument embedded
 first=$("$program" -m "$model" -p "The king" -n 24 --policy "$policy" --io memory --threads 1 --temp 0.8 --seed 5 2>err)
 second=$("$program" -m "$model" -p "The king" -n 24 --policy "$policy" --io memory --threads 3 --temp 0.8 --seed 5 2>err)
 [ "$first" = "$second" ] || complain "the text depends on the number of threads"

@@ -25,7 +25,8 @@ echo "this is no model" >foreign.gguf
 base=(-m llama.gguf -p "the bold banana" -n 8 --io posix --threads 1)
 
 # bad usage
-one_line "no model" -p x
+one_line "two models: cut.gguf and -m llama.gguf" "${base[@]}" cut.gguf
+one_line "no prompt" # the model is the embedded one
 one_line "no prompt" -m llama.gguf
 one_line "--nonsense" "${base[@]}" --nonsense
 one_line "--file" "${base[@]}" -f empty.txt
@@ -54,8 +55,8 @@ one_line "no/such/folder" "${base[@]}" --kv-path no/such/folder/x.kv
 one_line "cannot write no/such/folder/out.json" "${base[@]}" --json no/such/folder/out.json
 one_line "the prompt is empty" -m llama.gguf -f empty.txt
 one_line "the prompt is empty" -m llama.gguf -f empty.txt --parallel 2
-one_line "longer than the context of 2048" "${base[@]}" -n 3000
-one_line "longer than the context of 10" "${base[@]}" -c 10
+one_line "prompt of 3 tokens is longer than the context of 2" "${base[@]}" -c 2
+one_line "- is standard input" -m llama.gguf -i -f -
 echo "precious" >precious.kv
 one_line "precious.kv" "${base[@]}" --kv-path precious.kv
 [ "$(cat precious.kv)" = precious ] || complain "a foreign file was changed"

@@ -1,6 +1,6 @@
 // kvtl-calibrate: fits the bases that some policies need to a GGUF model, on a text of the user's choice.
 //
-//   kvtl-calibrate -m model.gguf -f text.txt -o model.cal --rank 32 --json -
+//   kvtl-calibrate model.gguf -f text.txt -o model.cal --rank 32 --json -
 //
 // The text is run through the model in pieces; every layer's keys and queries are looked at and not kept.
 // Exit status: 0, 2 for what can never work (bad usage, unreadable file, impossible value), 1 for a run that
@@ -8,6 +8,7 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/version.hpp>
 
+#include "command_line.hpp"
 #include "error.hpp"
 #include "fingerprint.hpp"
 #include "fit.hpp"
@@ -16,6 +17,7 @@
 #include "gguf.hpp"
 #include "listening_cache.hpp"
 #include "model.hpp"
+#include "model_choice.hpp"
 #include "program.hpp"
 #include "progress.hpp"
 #include "thread_pool.hpp"
@@ -57,7 +59,7 @@ struct arguments {
 
 void define_options(CLI::App& app, arguments& a) {
     app.set_version_flag("--version", std::string(program) + " " + KVTL_VERSION_STRING);
-    app.add_option("-m,--model", a.model, "GGUF file (llama, qwen2, qwen3; F32, F16, BF16, Q8_0, Q4_0)");
+    engine::define_model(app, a.model, "GGUF file (llama, qwen2, qwen3; F32, F16, BF16, Q8_0, Q4_0)");
     app.add_option("-f,--file", a.text, "text that the bases are fitted to");
     app.add_option("-o,--output", a.output, "calibration file to write");
     app.add_option("--gates", a.gates, "also fit linear gates for the policy locret, into this file");
@@ -81,7 +83,7 @@ void define_options(CLI::App& app, arguments& a) {
 }
 
 void check(const arguments& a) {
-    require(!a.model.empty(), "no model: give one with -m FILE");
+    require(!a.model.empty(), engine::no_model_message());
     require(!a.text.empty(), "no text: give one with -f FILE");
     require(!a.output.empty() && a.output != "-", "no output: give a file with -o FILE");
     require(a.max_tokens > 0, "--max-tokens is 0; valid: 1 or more");
@@ -215,13 +217,7 @@ int main(int argc, char** argv) {
         arguments a;
         CLI::App app("Fits the bases that some policies need to a GGUF model and a text.", program);
         define_options(app, a);
-        try {
-            app.parse(argc, argv);
-        } catch (const CLI::Success& e) { // --help, --version
-            return app.exit(e);
-        } catch (const CLI::ParseError& e) {
-            return engine::fail(program, 2, e.what());
-        }
+        if (const auto status = engine::parse_command_line(app, argc, argv)) return *status;
         run(std::move(a));
         return 0;
     });

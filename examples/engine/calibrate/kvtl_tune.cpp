@@ -12,6 +12,7 @@
 #include <kvtl/unit.hpp>
 #include <kvtl/version.hpp>
 
+#include "command_line.hpp"
 #include "error.hpp"
 #include "gguf.hpp"
 #include "measure.hpp"
@@ -20,6 +21,7 @@
 #include "progress.hpp"
 #include "reuse.hpp"
 #include "shapes.hpp"
+#include "suggestion.hpp"
 #include "tuner.hpp"
 
 #include <CLI/CLI.hpp>
@@ -60,7 +62,7 @@ struct arguments {
 void define_options(CLI::App& app, arguments& a) {
     app.set_version_flag("--version", std::string(program) + " " + KVTL_VERSION_STRING);
     app.add_option("-m,--model", a.model, "GGUF file whose shape is meant");
-    app.add_option("--shape", a.shape_name, "one of " + bench::shape_names());
+    app.add_option("--shape", a.shape_name, "one of " + bench::list_shapes());
     app.add_option("--layers", a.shape.layers, "shape by hand");
     app.add_option("--query-heads", a.shape.query_heads);
     app.add_option("--kv-heads", a.shape.kv_heads);
@@ -128,8 +130,8 @@ kvtl::shape shape_of(const arguments& a) {
         return a.shape;
     }
     const auto* known = bench::find_shape(a.shape_name);
-    require(known != nullptr,
-            "--shape: unknown shape '" + a.shape_name + "'; valid: " + bench::shape_names());
+    require(known != nullptr, "--shape: unknown shape '" + a.shape_name + "'; " +
+                                  engine::valid_names(a.shape_name, bench::shape_names));
     return known->shape;
 }
 
@@ -149,8 +151,7 @@ void check(const arguments& a) {
     within("--file-mib", static_cast<double>(a.file_mib), 16, 1 << 20);
     engine::require_io(a.io);
     require(!a.path.empty() || a.io == "memory", "--path: the path is empty");
-    require(kvtl::find_device(a.device) != nullptr,
-            "--device: unknown device '" + a.device + "'; valid: native, emmc, nvme, ufs31, ufs40");
+    engine::require_device(a.device);
     engine::require_writable(a.json_file, "--json");
 }
 
@@ -341,13 +342,7 @@ int main(int argc, char** argv) {
         arguments a;
         CLI::App app("Measures this machine and searches KVSwap's parameters for it.", program);
         define_options(app, a);
-        try {
-            app.parse(argc, argv);
-        } catch (const CLI::Success& e) { // --help, --version
-            return app.exit(e);
-        } catch (const CLI::ParseError& e) {
-            return engine::fail(program, 2, e.what());
-        }
+        if (const auto status = engine::parse_command_line(app, argc, argv)) return *status;
         run(std::move(a));
         return 0;
     });

@@ -4,6 +4,7 @@
 #include "demo_document.hpp"
 #include "error.hpp"
 #include "program.hpp"
+#include "suggestion.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -56,10 +57,14 @@ generator parse_generator(const std::string& task, std::string_view rest) {
         const std::string_view value = part.substr(std::min(part.size(), key.size() + 1));
         const auto field =
             std::find_if(fields.begin(), fields.end(), [&](const auto& f) { return f.first == key; });
-        const auto bad = [&](const char* why) {
+        const auto bad = [&](const std::string& why) {
             return bad_input("--task " + task + ": '" + std::string(part) + "' " + why);
         };
-        if (field == fields.end()) throw bad("is unknown; valid: tokens, keys, queries, count, seed");
+        if (field == fields.end()) {
+            std::vector<std::string_view> names;
+            for (const auto& [valid, number] : fields) names.push_back(valid);
+            throw bad("is unknown; " + engine::valid_names(key, names));
+        }
         const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), *field->second);
         if (error != std::errc{} || end != value.data() + value.size()) throw bad("needs a whole number");
     }
@@ -208,6 +213,16 @@ std::size_t question_split(const engine::tokenizer& words, const std::vector<eng
     return std::max<std::size_t>(token, 1);
 }
 
+/// "did you mean 'needle:gen'? ", or nothing.
+std::string meant_by(const std::string& task) {
+    constexpr std::array<std::string_view, 2> kinds = {"needle", "nll"};
+    const std::size_t colon = std::min(task.find(':'), task.size());
+    const std::string kind(engine::nearest(std::string_view(task).substr(0, colon), kinds));
+    if (kind.empty()) return "";
+    const std::string rest = colon < task.size() ? task.substr(colon) : kind == "nll" ? ":builtin" : ":gen";
+    return "did you mean '" + kind + rest + "'? ";
+}
+
 task make_task(const std::string& name, const engine::tokenizer& words, std::size_t context,
                const task_options& options) {
     task out;
@@ -230,8 +245,8 @@ task make_task(const std::string& name, const engine::tokenizer& words, std::siz
         const std::string text = read_file(own ? options.prose_file : rest, "--task " + name);
         cut_text(own ? without_titles(text) : text, words, context, options, out);
     } else {
-        throw bad_input("--task: unknown task '" + name +
-                        "'; valid: needle:FILE.jsonl, needle:gen[,tokens=,keys=,queries=,count=,seed=], "
+        throw bad_input("--task: unknown task '" + name + "'; " + meant_by(name) +
+                        "valid: needle:FILE.jsonl, needle:gen[,tokens=,keys=,queries=,count=,seed=], "
                         "nll:FILE.txt, nll:builtin");
     }
     return out;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "presets/settings.hpp"
 
+#include "suggestion.hpp"
+
+#include <algorithm>
 #include <charconv>
 #include <sstream>
 #include <string_view>
@@ -32,23 +35,18 @@ void config_fields::add(const char* slot, const char* name, decltype(config_fiel
 }
 
 kvtl::result<int> apply_setting(const config_fields& fields, const setting& s) {
-    std::string slots;
-    bool slot_found = false;
-    for (const char* slot : fields.slots) {
-        slots += std::string(slots.empty() ? "" : ", ") + slot;
-        slot_found = slot_found || s.slot == slot;
-    }
-    if (!slot_found) return bad_setting(s, "no such slot; valid: " + slots);
-    std::string names;
+    if (std::find(fields.slots.begin(), fields.slots.end(), s.slot) == fields.slots.end())
+        return bad_setting(s, "no such slot; " + valid_names(s.slot, fields.slots));
+    std::vector<std::string_view> names;
     for (const config_field& f : fields.all) {
         if (s.slot != f.slot) continue;
-        names += std::string(names.empty() ? "" : ", ") + f.name;
+        names.push_back(f.name);
         if (s.field != f.name) continue;
         if (!std::visit([&](auto* value) { return parse_value(s.value, *value); }, f.value))
             return bad_setting(s, "not a value of this field");
         return 0;
     }
-    return bad_setting(s, "no such field; valid: " + (names.empty() ? "none" : names));
+    return bad_setting(s, "no such field; " + (names.empty() ? "valid: none" : valid_names(s.field, names)));
 }
 
 std::vector<std::pair<std::string, std::string>> list_settings(const config_fields& fields) {
