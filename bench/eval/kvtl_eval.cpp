@@ -14,6 +14,7 @@
 #include "cleanup.hpp"
 #include "command_line.hpp"
 #include "contenders.hpp"
+#include "csv.hpp"
 #include "error.hpp"
 #include "evaluator.hpp"
 #include "fingerprint.hpp"
@@ -25,6 +26,7 @@
 #include "report_html.hpp"
 #include "row.hpp"
 #include "run_facts.hpp"
+#include "run_header.hpp"
 #include "tasks.hpp"
 
 #include <CLI/CLI.hpp>
@@ -53,6 +55,7 @@ struct arguments {
     std::string gates;
     std::string probe{engine::default_probe};
     std::string json_file;
+    std::string csv_file;
     std::string html_file;
     double memory_mib = 64;
     unsigned threads = 2;
@@ -115,6 +118,7 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--io", a.io, "uring, posix or memory")->capture_default_str();
     app.add_option("--threads", a.threads, "threads of the engine")->capture_default_str();
     app.add_option("--json", a.json_file, "write the rows as JSON; - for standard output");
+    app.add_option("--csv", a.csv_file, "write the rows as comma-separated values; - for standard output");
     app.add_option("--html", a.html_file, "write a report with plots");
     for (const char* name : {"--limit", "--nll-prefill", "--nll-tokens", "--needle-prefill", "--threads"})
         app.get_option(name)->check(engine::whole_number);
@@ -137,6 +141,9 @@ void check(const arguments& a) {
     require(!a.kv_path.empty() || a.io == "memory", "--kv-path: the path is empty");
     engine::require_io(a.io);
     engine::require_writable(a.json_file, "--json");
+    engine::require_writable(a.csv_file, "--csv");
+    require(a.csv_file != "-" || a.json_file != "-", "--csv: - is standard output, which --json has already");
+    require(a.csv_file.empty() || !a.least_memory, "--csv: valid: without --least-memory");
     engine::require_writable(a.html_file, "--html");
     require(a.html_file != "-", "--html: a report needs a file");
 }
@@ -277,6 +284,19 @@ void print_least(const std::vector<eval::contender>& all, const std::string& jso
     engine::print_least(rows, json_file);
 }
 
+void print_header(const arguments& a, const kvtl::shape& shape, const std::vector<std::string>& named,
+                  const std::vector<eval::contender>& all) {
+    const auto on_file = std::find_if(all.begin(), all.end(), [](const eval::contender& c) {
+        return c.error.empty() && c.options.io != "memory";
+    });
+    engine::print_header(program, {.model = a.model,
+                                   .shape = shape,
+                                   .policies = named,
+                                   .memory_mib = {a.memory_mib},
+                                   .device = on_file == all.end() ? "memory" : on_file->options.io,
+                                   .threads = a.threads});
+}
+
 std::string report_of(const arguments& a, const std::vector<eval::row>& rows) {
     eval::report report;
     report.title = "Quality and cost of KV cache policies";
@@ -354,7 +374,8 @@ void run(const arguments& a) {
     }();
     eval::evaluator evaluator(model, words, pool, options, lines.wants, program);
     evaluator.look_ahead(a.probe);
-    std::FILE* const out = a.json_file == "-" ? stderr : stdout;
+    print_header(a, options.shape, named, lines.contenders);
+    std::FILE* const out = a.json_file == "-" || a.csv_file == "-" ? stderr : stdout;
     std::vector<eval::row> rows;
     for (const eval::task& t : tasks) {
         const auto more = eval::run_task(evaluator, t, lines.contenders, !a.closed_only);
@@ -363,6 +384,7 @@ void run(const arguments& a) {
         rows.insert(rows.end(), more.begin(), more.end());
     }
     if (!a.json_file.empty()) engine::write_output(a.json_file, eval::to_json(rows));
+    if (!a.csv_file.empty()) engine::write_output(a.csv_file, engine::to_csv(eval::to_json(rows)));
     if (!a.html_file.empty()) engine::write_output(a.html_file, report_of(a, rows));
     eval::require_finished(lines.contenders);
 }

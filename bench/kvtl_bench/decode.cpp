@@ -7,6 +7,7 @@
 
 #include "error.hpp"
 #include "made_up_files.hpp"
+#include "median_interval.hpp"
 #include "program.hpp"
 #include "progress.hpp"
 #include "random_reads.hpp"
@@ -432,6 +433,7 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
     std::sort(sorted.begin(), sorted.end());
     const auto steps = static_cast<double>(sorted.size());
     const double median = sorted[sorted.size() / 2];
+    const auto known = median_interval95(sorted);
     const double p99 = sorted[std::min(sorted.size() - 1, sorted.size() * 99 / 100)];
     const auto gained = [](std::uint64_t from, std::uint64_t to) { return static_cast<double>(to - from); };
     const auto ratio = [](double x, double y) { return y > 0 ? json(x / y) : json(nullptr); };
@@ -471,6 +473,8 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
         {"direct", now.direct},
         {"prefill_s", prefill_s_},
         {"step_ms_median", median * 1e3},
+        {"step_ms_low", known ? json(known->low * 1e3) : json(nullptr)}, // of the median, 95 %
+        {"step_ms_high", known ? json(known->high * 1e3) : json(nullptr)},
         {"step_ms_p99", p99 * 1e3},
         {"tokens_per_s", static_cast<double>(o_.batch) / median},
         {"phase_us",
@@ -638,7 +642,8 @@ std::vector<engine::least_row> least_memory(const decode_options& o) {
     return rows;
 }
 
-json run_decode(const decode_options& o, const std::function<void(const json&)>& row_done) {
+json run_decode(const decode_options& o, const std::function<void(const json&)>& row_done,
+                const std::function<void()>& begun) {
     const bool memory_only = o.io == "memory";
     static_cast<void>(plan_rounds(o, free_resources(o, memory_only), memory_only)); // before the probe writes
     const workload_request request = request_of(o);
@@ -669,6 +674,7 @@ json run_decode(const decode_options& o, const std::function<void(const json&)>&
         for (const budgets& b : all_budgets)
             for (const auto& policy : o.policies)
                 if (!repeats(policy, b)) make_runner(group, policy, b, 0)->open(files);
+    if (begun) begun();
 
     json rows = json::array();
     step_rows data(*w, o.batch, seed_of(o.workload));

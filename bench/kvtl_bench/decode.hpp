@@ -70,9 +70,10 @@ struct resources {
 /// not matter. Throws engine::bad_input.
 [[nodiscard]] std::vector<engine::least_row> least_memory(const decode_options& o);
 
-/// Runs everything and returns the rows. `row_done` sees each row as soon as there is one. Throws
-/// engine::bad_input or run_failure.
+/// Runs everything and returns the rows. `begun` is called once when every policy could be opened, `row_done` sees each row
+/// as soon as there is one. Throws engine::bad_input or run_failure.
 [[nodiscard]] nlohmann::ordered_json
-run_decode(const decode_options& o, const std::function<void(const nlohmann::ordered_json&)>& row_done);
+run_decode(const decode_options& o, const std::function<void(const nlohmann::ordered_json&)>& row_done,
+           const std::function<void()>& begun = {});
 
 } // namespace bench

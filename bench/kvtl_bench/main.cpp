@@ -4,6 +4,7 @@
 //   kvtl-bench io --path ./io.bin --block 4096 --depth 32 --io uring
 //   kvtl-bench reuse --shape llama3.2-1b --context 4096 --memory-mib 32
 //   kvtl-bench workload --trace run.trc
+//   kvtl-bench compare before.json after.json
 //
 // Exit status: 0, 2 for what can never work (bad usage, unreadable file, too large for this machine), 1 for a
 // run that fails midway.
@@ -11,12 +12,15 @@
 #include <kvtl/version.hpp>
 
 #include "command_line.hpp"
+#include "compare.hpp"
+#include "csv.hpp"
 #include "decode.hpp"
 #include "error.hpp"
 #include "program.hpp"
 #include "progress.hpp"
 #include "random_reads.hpp"
 #include "reuse.hpp"
+#include "run_header.hpp"
 #include "shapes.hpp"
 #include "suggestion.hpp"
 #include "workload_report.hpp"
@@ -39,7 +43,7 @@ struct decode_arguments {
     bench::decode_options options;
     std::vector<std::uint32_t> sizes = {0, 0, 0, 0}; ///< L, H, HQ, D given one by one
     std::vector<std::string> settings;
-    std::string json_file;
+    std::string json_file, csv_file;
     bool least_memory = false;
 };
 
@@ -55,6 +59,11 @@ struct io_arguments {
 
 struct workload_arguments {
     bench::report_options options;
+    std::string json_file;
+};
+
+struct compare_arguments {
+    std::string first, second;
     std::string json_file;
 };
 
@@ -124,6 +133,7 @@ CLI::App* define_decode(CLI::App& app, decode_arguments& a) {
         "--least-memory", a.least_memory,
         "print the smallest memory that each policy can be opened with (its sizes as they are, not made "
         "to fit), and end");
+    d->add_option("--csv", a.csv_file, "write the rows as comma-separated values; - for standard output");
     d->add_flag("--interleave", o.interleave, "policies take turns step by step, on the same data");
     d->add_option("--calibration", o.calibration,
                   "bases for policies that need some (default: fitted to another seed)");
@@ -177,6 +187,15 @@ CLI::App* define_workload(CLI::App& app, workload_arguments& a) {
     return w;
 }
 
+CLI::App* define_compare(CLI::App& app, compare_arguments& a) {
+    auto* c = app.add_subcommand("compare", "rows of two files of decode or of kvtl-eval, as ratios");
+    c->add_option("A.json", a.first, "what --json wrote first");
+    c->add_option("B.json", a.second, "what it wrote then");
+    c->add_option("--json", a.json_file, "write the comparison as JSON; - for standard output");
+    take_last(*c);
+    return c;
+}
+
 void complete(decode_arguments& a) {
     auto& o = a.options;
     const bench::model_shape* model = bench::find_shape(o.shape_name);
@@ -217,6 +236,9 @@ void complete(decode_arguments& a) {
     for (const auto& text : a.settings) o.settings.push_back(engine::parse_setting(text));
     if (o.kv_path.empty()) o.kv_path = "./kvtl-bench-" + std::to_string(::getpid()) + ".kv";
     engine::require_writable(a.json_file, "--json");
+    engine::require_writable(a.csv_file, "--csv");
+    require(a.csv_file != "-" || a.json_file != "-", "--csv: - is standard output, which --json has already");
+    require(a.csv_file.empty() || !a.least_memory, "--csv: valid: without --least-memory");
 }
 
 double number(const json& value) {
@@ -238,6 +260,17 @@ void print_row(const json& r) {
     std::fflush(stdout);
 }
 
+void print_header(const bench::decode_options& o) {
+    std::string devices;
+    for (const std::string& name : o.devices) devices += (devices.empty() ? "" : " and ") + name;
+    engine::print_header(program, {.model = o.shape_name,
+                                   .shape = o.shape,
+                                   .policies = o.policies,
+                                   .memory_mib = o.memory_mib,
+                                   .device = devices + " device by " + o.io,
+                                   .threads = o.threads});
+}
+
 void run_reuse(decode_arguments& a) {
     complete(a);
     const bool table = a.json_file != "-";
@@ -253,11 +286,15 @@ void run(decode_arguments& a) {
         engine::print_least(bench::least_memory(a.options), a.json_file);
         return;
     }
-    const bool table = a.json_file != "-";
-    const json rows = bench::run_decode(a.options, [&](const json& row) {
-        if (table) print_row(row);
-    });
+    const bool table = a.json_file != "-" && a.csv_file != "-";
+    const json rows = bench::run_decode(
+        a.options,
+        [&](const json& row) {
+            if (table) print_row(row);
+        },
+        [&] { print_header(a.options); });
     if (!a.json_file.empty()) engine::write_output(a.json_file, rows.dump(1));
+    if (!a.csv_file.empty()) engine::write_output(a.csv_file, engine::to_csv(rows.dump()));
 }
 
 void run(io_arguments& a) {
@@ -308,6 +345,15 @@ void run(workload_arguments& a) {
     if (!a.json_file.empty()) engine::write_output(a.json_file, result.dump(1));
 }
 
+void run(const compare_arguments& a) {
+    require(!a.first.empty() && !a.second.empty(),
+            "compare: two files are needed: kvtl-bench compare A.json B.json");
+    engine::require_writable(a.json_file, "--json");
+    const json result = bench::compare_rows(bench::read_rows(a.first), bench::read_rows(a.second));
+    if (a.json_file != "-") bench::print_comparison(result);
+    if (!a.json_file.empty()) engine::write_output(a.json_file, result.dump(1));
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
@@ -315,6 +361,7 @@ int main(int argc, char** argv) {
         decode_arguments decode, reuse;
         io_arguments io;
         workload_arguments workload;
+        compare_arguments compare;
         bool list_policies = false;
         CLI::App app("Measures kvtl's cache policies and storage backends.", program);
         app.set_version_flag("--version", std::string(program) + " " + KVTL_VERSION_STRING);
@@ -324,6 +371,7 @@ int main(int argc, char** argv) {
         const auto* r = define_reuse(app, reuse);
         const auto* i = define_io(app, io);
         const auto* w = define_workload(app, workload);
+        const auto* c = define_compare(app, compare);
         if (const auto status = engine::parse_command_line(app, argc, argv)) return *status;
         if (list_policies)
             engine::print_policies();
@@ -335,8 +383,10 @@ int main(int argc, char** argv) {
             run(io);
         else if (w->parsed())
             run(workload);
+        else if (c->parsed())
+            run(compare);
         else
-            return engine::fail(program, 2, "no command; valid: decode, reuse, io, workload");
+            return engine::fail(program, 2, "no command; valid: decode, reuse, io, workload, compare");
         return 0;
     });
 }

@@ -20,6 +20,7 @@
 #include "progress.hpp"
 #include "recording_cache.hpp"
 #include "report.hpp"
+#include "run_header.hpp"
 #include "run_options.hpp"
 #include "thread_pool.hpp"
 #include "tokenizer.hpp"
@@ -108,6 +109,13 @@ void run(const arguments& a) {
     engine::run_report report;
     {
         const auto cache = engine::open_or_fall_back(options, program);
+        const engine::cache_stats opened = cache->stats();
+        engine::print_header(program, {.model = a.model,
+                                       .shape = options.shape,
+                                       .policies = {a.policy},
+                                       .memory_mib = {a.memory_mib},
+                                       .device = engine::device_words(opened.io, opened.direct),
+                                       .threads = a.threads});
         std::optional<engine::recording_cache> recording;
         if (!a.trace_file.empty()) recording.emplace(*cache, options.shape, a.trace_file);
         engine::kv_cache& used = recording ? static_cast<engine::kv_cache&>(*recording) : *cache;

@@ -132,6 +132,16 @@ for n in 8 16; do
     grep -q "^dynakv, window_tokens=$n  *256" out || complain "no line of the setting $n"
     [ "$(grep -c "\"cache.window_tokens\": \"$n\"" rows.json)" -eq 1 ] || complain "no row of the setting $n"
 done
+one_line "--csv: - is standard output, which --json has already" "${base[@]}" --csv - --json -
+one_line "--csv: cannot write missing/a.csv" "${base[@]}" --csv missing/a.csv
+one_line "--csv: valid: without --least-memory" "${base[@]}" --csv - --least-memory
+expect 0 "tiny-2k.gguf (6 layers, 4 query heads, 2 KV heads of 64), dynakv, 16 MiB, posix, 2 threads" "${base[@]}" --limit 1 \
+    --closed-only --csv - --json rows.json
+[ "$(wc -l <out)" -eq $(($(grep -c '"policy":' rows.json) + 1)) ] || complain "--csv: not a line per row"
+head -n 1 out | grep -q '^policy,task,question,attend_tokens,keep_tokens,.*,accuracy_ci95.0,accuracy_ci95.1,' ||
+    complain "--csv: no column names"
+grep -q '^dynakv,' out || complain "--csv: no line of dynakv"
+grep -q "accuracy" err || complain "--csv - drops the table"
 expect 0 "" "${base[@]}" --limit 1 --closed-only --json -
 [ "$(head -c 1 out)" = "[" ] || complain "--json - mixes the table into standard output"
 grep -q "accuracy" err || complain "--json - drops the table"

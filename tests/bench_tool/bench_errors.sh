@@ -9,7 +9,7 @@ program=$(realpath "$1") run=$(realpath "$2") model=$(realpath "$3")
 . "$here/../support/expect.sh"
 
 # bad usage
-expect 2 "no command; valid: decode, reuse, io, workload"
+expect 2 "no command; valid: decode, reuse, io, workload, compare"
 expect 2 "magic" magic
 expect 2 "--nonsense" decode --nonsense
 expect 2 "unknown shape 'gpt'; valid: llama3-8b" decode --shape gpt
@@ -64,6 +64,28 @@ expect 0 "" --list-policies
 grep -qx "dynakv" out || complain "--list-policies does not list dynakv"
 expect 0 "" decode --policies dynakv --context 200 --steps 4 --memory-mib 4 --io posix --json -
 python3 -c 'import json,sys; assert json.load(open("out"))[0]["policy"] == "dynakv"' || complain "no JSON rows on standard output"
+expect 2 "--csv: - is standard output" decode --csv - --json -
+: >a.json
+: >b.json
+expect 0 "kvtl-bench: tiny-2k (6 layers, 4 query heads, 2 KV heads of 64), dynakv, full, 4 MiB, native device by memory, 1 thread" \
+    decode --policies dynakv,full --context 200 --steps 8 --memory-mib 4 --io memory --json a.json --csv -
+head -n 1 out | grep -q '^policy,shape,context,batch,.*,step_ms_median,step_ms_low,step_ms_high,.*,phase_us.append,' ||
+    complain "--csv: no column names"
+[ "$(wc -l <out)" -eq 3 ] || complain "--csv: not a line per row"
+expect 0 "" decode --policies dynakv --context 200 --steps 8 --memory-mib 4 --io memory --json b.json
+expect 0 "" compare a.json b.json
+grep -q '^dynakv, tiny-2k, context 200, batch 1, native, 256 attended, 4.0 MiB$' out || complain "compare: no row"
+grep -Eq '^  step_ms_median .* x [0-9.]+ \([0-9.]+ to [0-9.]+\)$' out || complain "compare: no interval"
+grep -Eq '^  read_bytes_per_step .* (x [0-9.]+|no ratio)$' out || complain "compare: no bytes"
+grep -q '^only in the first: full, ' out || complain "compare: a row without its like is lost"
+expect 0 "" compare a.json b.json --json -
+python3 -c 'import json; assert json.load(open("out"))["rows"][0]["key"]["context"] == 200' || complain "compare: no JSON"
+echo "no JSON" >foreign.json
+one_line "two files are needed" compare a.json
+one_line "cannot read missing.json" compare a.json missing.json
+one_line "foreign.json is no file of rows" compare foreign.json b.json
+one_line "--json: cannot write missing/c.json" compare a.json b.json --json missing/c.json
+rm a.json b.json foreign.json
 expect 0 "" io --size 4 --block 8192 --depth 4 --reads 64 --io posix --json -
 for key in io block depth mb_per_s iops cpu_us_per_io; do
     grep -q "\"$key\":" out || complain "no $key in the JSON of io"

@@ -42,11 +42,17 @@ one_line "trace foreign.gguf: not a trace" "${base[@]}" --trace foreign.gguf
 one_line "--json: cannot write nowhere/a.json" "${base[@]}" --json nowhere/a.json
 expect 0 "" --help
 expect 0 "" --version
-expect 0 "batch 2, context 4096: sigma " "${base[@]}" --batch 1,2
+expect 0 "kvtl-tune: tiny-2k (6 layers, 4 query heads, 2 KV heads of 64), kvswap, 8 MiB, native device by memory" "${base[@]}" --batch 1,2
+[ "$(grep -Ec '^ +[12] +4096( +[0-9]+){5} +[0-9.]+ +[0-9]+ +(hidden|wait)$' out)" -eq 2 ] || complain "not a line for each batch"
+read -r _ _ _ rank group groups _ < <(grep -E '^ +2 +4096' out)
+grep -qx -- "--attend-tokens $(((groups + 1) * group)) --memory-mib 8 --set kvswap.clusterer.group_tokens=$group \
+--set kvswap.cache.window_tokens=$group --set kvswap.index.rank=$rank" out || complain "no options for batch 2"
+grep -q -- "^--attend-tokens [0-9]* --memory-mib 4 --set " out || complain "no options for batch 1"
+expect 0 "--set kvswap.index.rank=" "${base[@]}" --batch 1,2 --json -
 for key in '"device":"native"' '"alpha":0.1' '"delta":1' '"entries":[{"batch":1,"context":4096,' '"sigma"' '"rank"' \
     '"group_tokens"' '"groups"' '"reuse_slots"' '"memory_bytes":{"adapter"' '"predicted_us"'; do
     grep -qF "$key" out || complain "no $key in the JSON"
 done
-expect 0 "batch 1, context 2048: sigma " "${base[@]}" -m "$data/tiny-2k.gguf" --shape "" --max-context 2048
+expect 0 "kvtl-tune: tiny-2k.gguf (6 layers" "${base[@]}" -m "$data/tiny-2k.gguf" --shape "" --max-context 2048
 
 finish

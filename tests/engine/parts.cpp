@@ -1,19 +1,13 @@
-// The engine's small parts: thread pool, sampler, generation loop, report, what names were meant to be, which model is
-// taken, removal of the file on a signal.
+// The engine's small parts: thread pool, sampler, generation loop, report, removal of the file on a signal.
 // SPDX-License-Identifier: MIT
 #include "cleanup.hpp"
 #include "dense_cache.hpp"
-#include "error.hpp"
 #include "generate.hpp"
 #include "memory_report.hpp"
 #include "model.hpp"
-#include "model_choice.hpp"
-#include "policy_list.hpp"
 #include "random_model.hpp"
 #include "report.hpp"
 #include "sampler.hpp"
-#include "suggestion.hpp"
-#include "support/scratch_folder.hpp"
 #include "thread_pool.hpp"
 
 #include <doctest/doctest.h>
@@ -24,7 +18,6 @@
 #include <atomic>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 
 using namespace engine;
@@ -171,61 +164,6 @@ TEST_CASE("--least-memory: bytes, parts and shares of a policy, or why it has no
     CHECK(rows[0].at("bytes_by_part").at("index") == 100);
     CHECK(rows[0].at("share_by_part").at("total") == 0.25);
     CHECK(rows[1].at("error") == "no bases");
-}
-
-TEST_CASE("edit distance: insertions, deletions, replacements, neighbours exchanged") {
-    CHECK(edit_distance("", "") == 0);
-    CHECK(edit_distance("", "abc") == 3);
-    CHECK(edit_distance("abc", "") == 3);
-    CHECK(edit_distance("kvswap", "kvswap") == 0);
-    CHECK(edit_distance("kitten", "sitting") == 3);
-    CHECK(edit_distance("dynkav", "dynakv") == 1); // one exchange
-    CHECK(edit_distance("ca", "abc") == 3);        // a place is edited once
-    CHECK(edit_distance(std::string(1000, 'a'), std::string(1000, 'b')) == 64);
-}
-
-TEST_CASE("the name that was meant is near, and the first of those") {
-    const std::vector<std::string> names = {"full", "dynakv", "dynakv_lru", "quest"};
-    CHECK(nearest("dynkv", names) == "dynakv");
-    CHECK(nearest("dynakv_lur", names) == "dynakv_lru");
-    CHECK(nearest("ful", names) == "full");
-    CHECK(nearest("magic", names).empty());
-    CHECK(nearest("", names).empty());
-    CHECK(nearest("q", names).empty());
-    CHECK(nearest("ab", std::vector<std::string>{"ac", "bb"}) == "ac");
-    CHECK(valid_names("qest", names) == "did you mean 'quest'? valid: full, dynakv, dynakv_lru, quest");
-    CHECK(valid_names("magic", names) == "valid: full, dynakv, dynakv_lru, quest");
-}
-
-TEST_CASE("policies are listed below the heading of their family") {
-    const std::vector<policy_entry> all = {{"full", "exact: all", "in memory"},
-                                           {"h2o", "eviction: dropped", "H2O"},
-                                           {"tova", "eviction: dropped", "TOVA"}};
-    CHECK(grouped_list(all) ==
-          "# exact: all\nfull  in memory\n\n# eviction: dropped\nh2o   H2O\ntova  TOVA\n");
-    CHECK(grouped_list({}).empty());
-}
-
-TEST_CASE("a file is taken from the first folder that has one") {
-    const kvtl_test::scratch_folder empty, first, second;
-    for (const auto* folder : {&first, &second}) std::ofstream(folder->file("model.gguf")) << "x";
-    std::filesystem::create_directory(empty.file("model.gguf")); // no file
-    const std::string no = empty.file(""), one = first.file(""), two = second.file("");
-    CHECK(find_file("model.gguf", std::vector{std::string(), no, one, two}) == first.file("model.gguf"));
-    CHECK(find_file("model.gguf", std::vector{two, one}) == second.file("model.gguf"));
-    CHECK(find_file("model.gguf", std::vector{no}) == "");
-    CHECK(find_file("other.gguf", std::vector{one, two}) == "");
-}
-
-TEST_CASE("as many tokens are generated as the context has room for") {
-    CHECK(room_for(8, 500, 512, "test") == 8);
-    CHECK(room_for(12, 500, 512, "test") == 12);
-    CHECK(room_for(13, 500, 512, "test") == 12);
-    CHECK(room_for(0, 512, 512, "test") == 0);
-    CHECK_THROWS_WITH_AS(static_cast<void>(room_for(1, 512, 512, "test")),
-                         "prompt of 512 tokens fills the context of 512", bad_input);
-    CHECK_THROWS_WITH_AS(static_cast<void>(room_for(0, 513, 512, "test")),
-                         "prompt of 513 tokens is longer than the context of 512", bad_input);
 }
 
 TEST_CASE("a signal removes the file and still ends the program") {

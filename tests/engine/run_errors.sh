@@ -70,6 +70,7 @@ one_line "precious.kv" "${base[@]}" --kv-path precious.kv
 # what works
 expect 0 "" "${base[@]}"
 [ -s out ] || complain "no text"
+grep -Eq "^kvtl-run: good.gguf \([0-9]+ layers, .* of [0-9]+\), $policy, 64 MiB, posix( \(direct\))?, 2 threads$" err || complain "no header"
 expect 0 "" "${base[@]}" --json - --logits 2
 for key in policy io direct prompt_tokens tokens text prefill_s decode_s tokens_per_s stats resident_bytes_peak logits; do
     grep -q "\"$key\":" out || complain "no $key in the JSON"

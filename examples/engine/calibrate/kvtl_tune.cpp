@@ -3,6 +3,7 @@
 //
 //   kvtl-tune --shape llama3.2-1b --memory-mib 64 --max-context 16384 --batch 1,4 --json kvswap.json
 //
+// A table, and for every line of it the options that kvtl-run, kvtl-eval and kvtl-bench decode take for that.
 // JSON: {"device","io","direct","shape","alpha","delta","attend_tokens","reuse_source","read_us":[...],
 // "entries":[{"batch","context","sigma","rank","group_tokens","groups","reuse_slots","memory_bytes":{parts},
 // "io_us","model_us","predicted_us","hidden"}]}; times are those of one layer and step.
@@ -20,6 +21,7 @@
 #include "program.hpp"
 #include "progress.hpp"
 #include "reuse.hpp"
+#include "run_header.hpp"
 #include "shapes.hpp"
 #include "suggestion.hpp"
 #include "tuner.hpp"
@@ -56,7 +58,7 @@ struct arguments {
     std::string path = "./kvtl-tune-" + std::to_string(::getpid()) + ".kv";
     std::string device = "native";
     std::uint64_t file_mib = 256;
-    std::string json_file = "-";
+    std::string json_file;
 };
 
 void define_options(CLI::App& app, arguments& a) {
@@ -89,8 +91,7 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--device", a.device, "native, or a profile that the device is slowed down to")
         ->capture_default_str();
     app.add_option("--file-mib", a.file_mib, "size of that file")->capture_default_str();
-    app.add_option("--json", a.json_file, "write the result as JSON; - for standard output")
-        ->capture_default_str();
+    app.add_option("--json", a.json_file, "write the result as JSON; - for standard output");
     for (const char* name : {"--layers", "--query-heads", "--kv-heads", "--head-dim", "--attend-tokens",
                              "--sigma-max", "--group-max", "--delta", "--file-mib"})
         app.get_option(name)->check(engine::whole_number);
@@ -267,6 +268,35 @@ nlohmann::json to_json(const engine::tuned_entry& e) {
             {"hidden", e.hidden}};
 }
 
+void print_table(std::FILE* out, const std::vector<engine::tuned_entry>& entries) {
+    std::fprintf(out, "%5s %8s %6s %5s %4s %5s %5s %9s %9s %9s\n", "batch", "context", "sigma", "rank", "G",
+                 "M", "C", "MiB", "us/layer", "reads");
+    for (const engine::tuned_entry& e : entries)
+        std::fprintf(out, "%5u %8llu %6u %5u %4u %5u %5u %9.2f %9.0f %9s\n", e.batch,
+                     static_cast<unsigned long long>(e.context), e.sigma, e.rank, e.group_tokens, e.groups,
+                     e.reuse_slots, static_cast<double>(e.memory.total()) / (1 << 20), e.predicted_us,
+                     e.hidden ? "hidden" : "wait");
+    std::fprintf(out, "sigma: compression of the index, to rank directions. G: tokens of a group. M: groups "
+                      "read per step. C: "
+                      "groups that\nare kept for later steps, per sequence and layer; the cache makes of its "
+                      "memory as many "
+                      "as fit.\n");
+}
+
+/// What other programs take for a line of the table. Budgets there count the rolling buffer, which is a group.
+void print_options(std::FILE* out, const arguments& a, const std::vector<engine::tuned_entry>& entries) {
+    for (const engine::tuned_entry& e : entries) {
+        const std::uint32_t attended = (e.groups + 1) * e.group_tokens;
+        const double share = a.memory_mib * e.batch / a.limits.largest_batch;
+        std::fprintf(out,
+                     "\n# batch %u, context %llu, with bases of kvtl-calibrate --rank %u\n"
+                     "--attend-tokens %u --memory-mib %g --set kvswap.clusterer.group_tokens=%u "
+                     "--set kvswap.cache.window_tokens=%u --set kvswap.index.rank=%u\n",
+                     e.batch, static_cast<unsigned long long>(e.context), e.rank, attended, share,
+                     e.group_tokens, e.group_tokens, e.rank);
+    }
+}
+
 void run(arguments a) {
     check(a);
     const kvtl::shape shape = shape_of(a);
@@ -291,6 +321,14 @@ void run(arguments a) {
 
     nlohmann::json facts;
     const read_table reads = measure_reads(a, shape, a.limits.largest_batch, facts);
+    engine::print_header(
+        program, {.model = a.model.empty() ? a.shape_name : a.model,
+                  .shape = shape,
+                  .policies = {"kvswap"},
+                  .memory_mib = {a.memory_mib},
+                  .device = a.device + " device by " +
+                            engine::device_words(facts["io"].get<std::string>(), facts["direct"].get<bool>()),
+                  .threads = 1});
     delays.read = [&](std::uint32_t group, double n) { return reads.us(group, n); };
     const double attend = engine::attend_us(shape, a.limits.attend_tokens);
     delays.attend = [=](std::uint32_t) { return attend; };
@@ -322,17 +360,17 @@ void run(arguments a) {
                           {"attend_us", attend},
                           {"read_us", reads.rows},
                           {"entries", nlohmann::json::array()}};
+    std::vector<engine::tuned_entry> entries;
     for (const std::uint64_t b : batches)
         for (const std::uint64_t c : contexts) {
             const auto e = engine::tune(shape, a.limits, delays, static_cast<std::uint32_t>(b), c);
-            std::fprintf(
-                stderr, "batch %u, context %llu: sigma %u, G %u, M %u, C %u, %.2f MiB, %.0f us per layer%s\n",
-                e.batch, static_cast<unsigned long long>(e.context), e.sigma, e.group_tokens, e.groups,
-                e.reuse_slots, static_cast<double>(e.memory.total()) / (1 << 20), e.predicted_us,
-                e.hidden ? "" : " (reads are not hidden)");
+            entries.push_back(e);
             out["entries"].push_back(to_json(e));
         }
-    engine::write_output(a.json_file, out.dump());
+    std::FILE* const table = a.json_file == "-" ? stderr : stdout;
+    print_table(table, entries);
+    print_options(table, a, entries);
+    if (!a.json_file.empty()) engine::write_output(a.json_file, out.dump());
 }
 
 } // namespace
