@@ -1,6 +1,7 @@
 // kvtl-run: generates text with a GGUF model whose KV cache is kept by kvtl.
 //
 //   kvtl-run model.gguf -p "The kernel is started by" --policy dynakv --memory-mib 4 --json -
+//   kvtl-run model.gguf -i                                                   a conversation
 //
 // Exit status: 0, 2 for what can never work (bad usage, unreadable file, impossible value), 1 for a run that
 // fails midway.
@@ -22,9 +23,11 @@
 #include "report.hpp"
 #include "run_header.hpp"
 #include "run_options.hpp"
+#include "terminal.hpp"
 #include "thread_pool.hpp"
 #include "tokenizer.hpp"
 #include "transformer.hpp"
+#include "transformer_chat.hpp"
 
 #include <CLI/CLI.hpp>
 #include <unistd.h>
@@ -32,10 +35,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace {
 
-using engine::bad_input;
 using engine::require;
 
 constexpr const char* program = "kvtl-run";
@@ -43,12 +47,19 @@ constexpr const char* program = "kvtl-run";
 struct arguments : engine::run_options {
     std::string trace_file;
     std::string probe{engine::default_probe};
+    std::size_t context = 0;
+    bool interactive = false;
     bool least_memory = false;
 };
 
 void define_options(CLI::App& app, arguments& a) {
     engine::define_run_options(app, a, program,
                                "GGUF file (llama, qwen2, qwen3; F32, F16, BF16, Q8_0, Q4_0)");
+    app.add_flag("-i,--interactive", a.interactive,
+                 "a conversation in the terminal; -p or -f say the first thing");
+    app.add_option(
+        "-c,--context", a.context,
+        "longest context in tokens (default: what the model allows; without -i no more than needed)");
     app.add_option("--probe", a.probe,
                    "text that stands for the prompt's future where the policy looks ahead")
         ->capture_default_str();
@@ -56,45 +67,97 @@ void define_options(CLI::App& app, arguments& a) {
                    "write q, k and v of every token and layer (kvtl-bench replays)");
     app.add_flag("--least-memory", a.least_memory,
                  "print the smallest memory that the policy can be opened with for this prompt, and end");
-    engine::finish_options(app);
+    engine::finish_options(app, {"--context"});
 }
 
-void check(const arguments& a) {
+void check(const CLI::App& app, const arguments& a) {
     require(!a.model.empty(), engine::no_model_message());
-    require(a.prompt.has_value() || !a.prompt_file.empty(), "no prompt: give one with -p TEXT or -f FILE");
+    require(a.interactive || a.prompt.has_value() || !a.prompt_file.empty(),
+            "no prompt: give one with -p TEXT or -f FILE, or begin a conversation with -i");
+    require(!a.interactive || a.prompt_file != "-",
+            "--file: - is standard input, which a conversation (-i) is typed into");
+    require(app.count("--context") == 0 || a.context > 0, "--context: valid: 1 or more");
     require(!a.probe.empty(), "--probe: the text is empty");
     engine::check_run_options(a);
     require(a.trace_file != "-", "--record-trace: a trace needs a file");
+    require(a.trace_file.empty() || !a.interactive,
+            "--record-trace: valid: without -i, which takes tokens back");
     engine::require_writable(a.trace_file, "--record-trace");
 }
 
-void run(const arguments& a) {
-    check(a);
-    const std::string prompt = a.prompt ? *a.prompt : engine::read_prompt_file(a.prompt_file);
-    if (prompt.empty()) throw bad_input("the prompt is empty");
+/// What -p or -f say; nothing for a conversation that begins with neither.
+std::optional<std::string> prompt_of(const arguments& a) {
+    if (a.prompt || a.prompt_file.empty()) return a.prompt;
+    return engine::read_prompt_file(a.prompt_file);
+}
 
+/// What is run: a prompt with what is generated behind it, or a conversation.
+struct job {
+    std::optional<std::string> prompt;
+    std::vector<engine::token_id> tokens; ///< of the prompt; none in a conversation, which reads turn by turn
+    engine::generate_options generate;
+    std::size_t most_tokens = 0; ///< that the cache may have to hold
+};
+
+job make_job(const arguments& a, const engine::model& model, const engine::tokenizer& words) {
+    job j{.prompt = prompt_of(a), .tokens = {}, .generate = a.generate};
+    const std::size_t allowed = model.hyper().context;
+    require(a.context <= allowed,
+            "--context: valid: 1 to " + std::to_string(allowed) + ", which the model was trained for");
+    const std::size_t context = a.context != 0 ? a.context : allowed;
+    if (!a.interactive) {
+        if (!j.prompt->empty()) j.tokens = words.encode(*j.prompt, true);
+        require(!j.tokens.empty(), "the prompt is empty");
+        j.generate.predict = engine::room_for(a.generate.predict, j.tokens.size(), context, program);
+    }
+    const bool whole = a.interactive || a.context != 0;
+    j.most_tokens = whole ? context : j.tokens.size() + j.generate.predict;
+    return j;
+}
+
+engine::cache_options options_of(const arguments& a, const engine::model& model, const job& j) {
+    engine::cache_options o = engine::cache_options_of(a);
+    o.shape = model.hyper().shape;
+    o.rope_frequencies.assign(model.rope_frequencies().begin(), model.rope_frequencies().end());
+    o.rope_neighbours = model.hyper().pairing == engine::rope_pairing::neighbours;
+    o.max_tokens = j.most_tokens;
+    o.fingerprint = engine::fingerprint_of(model);
+    o.prefill_tokens = j.tokens.size();
+    o.shards = a.shards != 0 ? a.shards : std::min(2U, o.shape.kv_heads);
+    require(o.shards <= o.shape.kv_heads,
+            "--shards: the model has " + std::to_string(o.shape.kv_heads) + " KV heads, which is the most");
+    return o;
+}
+
+/// Standard output hears the tokens as they come, unless the JSON has it.
+engine::generation answer(const arguments& a, const job& j, engine::transformer& transformer,
+                          const engine::tokenizer& words) {
+    const bool stream = a.json_file != "-";
+    engine::progress_bar reading("prompt", j.tokens.size());
+    engine::progress_bar writing("tokens", j.generate.predict, !stream || ::isatty(STDOUT_FILENO) == 0);
+    engine::generate_events events;
+    events.prefilled = [&](std::size_t done) {
+        reading.update(done);
+        if (done == j.tokens.size()) reading.clear();
+    };
+    events.generated = [&, count = std::size_t{0}](engine::token_id id) mutable {
+        writing.update(++count);
+        if (!stream) return;
+        const auto piece = words.piece(id);
+        std::fwrite(piece.data(), 1, piece.size(), stdout);
+        std::fflush(stdout);
+    };
+    engine::generation run = generate(transformer, words, j.tokens, j.generate, events);
+    if (stream) std::printf("\n");
+    return run;
+}
+
+void run(const arguments& a) {
     const engine::gguf_file file(a.model);
     const engine::model model(file);
     const engine::tokenizer words(file);
-    const auto tokens = words.encode(prompt, true);
-    const std::size_t context = model.hyper().context;
-    if (tokens.empty()) throw bad_input("the prompt is empty");
-    engine::generate_options generate = a.generate;
-    generate.predict = engine::room_for(a.generate.predict, tokens.size(), context, program);
-
-    engine::cache_options options = engine::cache_options_of(a);
-    options.shape = model.hyper().shape;
-    options.rope_frequencies.assign(model.rope_frequencies().begin(), model.rope_frequencies().end());
-    options.rope_neighbours = model.hyper().pairing == engine::rope_pairing::neighbours;
-    options.max_tokens = tokens.size() + generate.predict;
-    options.fingerprint = engine::fingerprint_of(model);
-    options.prefill_tokens = tokens.size();
-    const engine::cache_wants budgets = engine::policy_wants(a.policy);
-    options.shards = a.shards != 0 ? a.shards : std::min(2U, options.shape.kv_heads);
-    if (options.shards > options.shape.kv_heads)
-        throw bad_input("--shards: the model has " + std::to_string(options.shape.kv_heads) +
-                        " KV heads, which is the most");
-
+    const job j = make_job(a, model, words);
+    engine::cache_options options = options_of(a, model, j);
     if (a.least_memory) {
         engine::print_least({{a.policy, "", engine::least_memory(options)}}, a.json_file);
         return;
@@ -120,35 +183,34 @@ void run(const arguments& a) {
         if (!a.trace_file.empty()) recording.emplace(*cache, options.shape, a.trace_file);
         engine::kv_cache& used = recording ? static_cast<engine::kv_cache&>(*recording) : *cache;
         // Memory for what survives is promised when the whole prompt is seen at once.
-        const std::size_t pass = budgets.evicts ? tokens.size() : std::size_t{512};
-        engine::transformer transformer(model, used, pool, a.prefill_chunk.value_or(pass));
+        const std::size_t pass = a.prefill_chunk.value_or(
+            engine::policy_wants(a.policy).evicts ? options.max_tokens : std::size_t{512});
+        engine::transformer transformer(model, used, pool, pass);
         transformer.look_ahead(engine::continuation(words, a.probe));
-        const bool stream = a.json_file != "-";
-        engine::progress_bar reading("prompt", tokens.size());
-        engine::progress_bar writing("tokens", generate.predict, !stream || ::isatty(STDOUT_FILENO) == 0);
-        engine::generate_events events;
-        events.prefilled = [&](std::size_t done) {
-            reading.update(done);
-            if (done == tokens.size()) reading.clear();
-        };
-        events.generated = [&, count = std::size_t{0}](engine::token_id id) mutable {
-            writing.update(++count);
-            if (!stream) return;
-            const auto piece = words.piece(id);
-            std::fwrite(piece.data(), 1, piece.size(), stdout);
-            std::fflush(stdout);
-        };
-        report.run = engine::generate(transformer, words, tokens, generate, events);
-        if (stream) std::printf("\n");
+        if (a.interactive) {
+            const auto name = "tokenizer.chat_template";
+            engine::transformer_chat chat(transformer, words, used,
+                                          file.has(name) ? std::string(file.string(name)) : "",
+                                          options.max_tokens, pass);
+            engine::take_answers(
+                report, engine::converse(
+                            chat, {.generate = a.generate, .first = j.prompt, .stream = a.json_file != "-"},
+                            program));
+        } else {
+            report.run = answer(a, j, transformer, words);
+            report.prompt_tokens = j.tokens.size();
+            report.text = words.decode(report.run.tokens);
+        }
         if (recording) recording->finish();
         report.stats = cache->stats();
     }
     engine::forget_file();
     report.policy = a.policy;
-    report.prompt_tokens = tokens.size();
-    report.text = words.decode(report.run.tokens);
     if (!a.json_file.empty()) engine::write_output(a.json_file, to_json(report));
-    engine::print_summary(report);
+    if (a.interactive)
+        engine::print_memory(report.stats);
+    else
+        engine::print_summary(report);
 }
 
 } // namespace
@@ -160,10 +222,12 @@ int main(int argc, char** argv) {
                      program);
         define_options(app, a);
         if (const auto status = engine::parse_command_line(app, argc, argv)) return *status;
-        if (a.list_policies)
+        if (a.list_policies) {
             engine::print_policies();
-        else
+        } else {
+            check(app, a);
             run(a);
+        }
         return 0;
     });
 }

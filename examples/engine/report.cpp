@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 namespace engine {
 
@@ -60,6 +61,19 @@ std::string to_json(const run_report& report) {
     return all.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+void take_answers(run_report& report, std::vector<answer> answers) {
+    for (const answer& each : answers) {
+        report.prompt_tokens += each.prompt_tokens;
+        report.run.tokens.insert(report.run.tokens.end(), each.tokens.begin(), each.tokens.end());
+        report.text += each.text + "\n";
+    }
+    report.answers = std::move(answers);
+}
+
+void print_memory(const cache_stats& stats) {
+    if (stats.raw_cache_bytes != 0) std::fprintf(stderr, "memory: %s\n", memory_line(stats.memory()).c_str());
+}
+
 void print_summary(const run_report& r) {
     const auto& s = r.stats;
     const double steps = static_cast<double>(std::max<std::size_t>(r.run.steps, 1));
@@ -76,7 +90,7 @@ void print_summary(const run_report& r) {
                  static_cast<double>(s.resident_bytes_peak) / (1 << 20),
                  static_cast<double>(r.decode_read_bytes.value_or(s.read_bytes)) / 1024 / steps,
                  static_cast<double>(r.decode_reads.value_or(s.reads)) / steps, s.hit_rate);
-    if (s.raw_cache_bytes != 0) std::fprintf(stderr, "memory: %s\n", memory_line(s.memory()).c_str());
+    print_memory(s);
 }
 
 } // namespace engine

@@ -39,7 +39,13 @@ struct run_report {
 /// One object on one line, without a line end. `logits` is there when the run kept any.
 [[nodiscard]] std::string to_json(const run_report& report);
 
-/// What it cost, in a line on standard error, and what its memory is for, in another.
+/// Of a conversation: what all its turns had, and the turns.
+void take_answers(run_report& report, std::vector<answer> answers);
+
+/// What the memory is for, in a line on standard error; nothing where there is no cache of kvtl's.
+void print_memory(const cache_stats& stats);
+
+/// What it cost, in a line on standard error, and print_memory().
 void print_summary(const run_report& report);
 
 } // namespace engine

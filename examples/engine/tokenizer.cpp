@@ -171,10 +171,10 @@ void tokenizer::read_special(const gguf_file& file) {
             if (tokens_[special] == name) ends_.push_back(special);
 }
 
-std::vector<token_id> tokenizer::encode(std::string_view text, bool parse_control) const {
+std::vector<token_id> tokenizer::encode(std::string_view text, bool parse_control, bool begin) const {
     std::vector<token_id> out;
-    if (bos_ >= 0) out.push_back(static_cast<token_id>(bos_));
-    std::size_t begin = 0; // of the ordinary text that has not been encoded yet
+    if (begin && bos_ >= 0) out.push_back(static_cast<token_id>(bos_));
+    std::size_t first = 0; // of the ordinary text that has not been encoded yet
     for (std::size_t i = 0; i < text.size(); ++i) {
         const auto here = [&](token_id id) {
             return (parse_control || kinds_[id] == kind::user_defined) &&
@@ -182,12 +182,12 @@ std::vector<token_id> tokenizer::encode(std::string_view text, bool parse_contro
         };
         const auto found = std::find_if(special_.begin(), special_.end(), here);
         if (found == special_.end()) continue;
-        encode_fragment(text.substr(begin, i - begin), out);
+        encode_fragment(text.substr(first, i - first), out);
         out.push_back(*found);
-        begin = i + tokens_[*found].size();
-        i = begin - 1;
+        first = i + tokens_[*found].size();
+        i = first - 1;
     }
-    encode_fragment(text.substr(begin), out);
+    encode_fragment(text.substr(first), out);
     return out;
 }
 

@@ -28,9 +28,11 @@ class tokenizer {
     /// Keeps views into the file, which must outlive it.
     explicit tokenizer(const gguf_file& file);
 
-    /// Begins with BOS where the model wants it. Control tokens written out in the text (`<|im_end|>`) become
-    /// their ids with `parse_control`, and are ordinary text without.
-    [[nodiscard]] std::vector<token_id> encode(std::string_view text, bool parse_control = false) const;
+    /// Begins with BOS where the model wants it, unless the text goes on from another (`begin` false). Control
+    /// tokens written out in the text (`<|im_end|>`) become their ids with `parse_control`, and are ordinary text
+    /// without.
+    [[nodiscard]] std::vector<token_id> encode(std::string_view text, bool parse_control = false,
+                                               bool begin = true) const;
 
     /// The bytes a token stands for; a control token has none. One character may span several tokens.
     [[nodiscard]] std::string piece(token_id id) const;

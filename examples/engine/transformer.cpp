@@ -77,7 +77,7 @@ void transformer::rewind(std::size_t n) {
 }
 
 std::span<const float> transformer::prefill(std::span<const token_id> tokens,
-                                            const std::function<void(std::size_t)>& progress) {
+                                            const std::function<void(std::size_t)>& progress, bool ends) {
     std::size_t done = 0;
     std::size_t n = 0;
     if (position_ == 0 && !probe_.empty() && contains(wants_.signals, kvtl::signal::probe))
@@ -85,7 +85,7 @@ std::span<const float> transformer::prefill(std::span<const token_id> tokens,
     while (done < tokens.size()) {
         n = std::min(chunk_, tokens.size() - done);
         embed(tokens.subspan(done, n));
-        run_layers(phase::prompt, n, done + n == tokens.size());
+        run_layers(phase::prompt, n, ends && done + n == tokens.size());
         done += n;
         if (progress) progress(done);
     }

@@ -32,10 +32,11 @@ class transformer {
     /// Begins a sequence in the cache; the previous one is ended. Throws run_failure.
     void begin();
 
-    /// Appends a prompt of at least one token. `progress` hears how many tokens are done.
-    /// Returns the logits behind the last token, valid until the next call. Throws run_failure.
+    /// Appends a prompt of at least one token, or with `ends` false a part of one. `progress` hears how many tokens
+    /// are done. Returns the logits behind the last token, valid until the next call. Throws run_failure.
     std::span<const float> prefill(std::span<const token_id> tokens,
-                                   const std::function<void(std::size_t)>& progress = nullptr);
+                                   const std::function<void(std::size_t)>& progress = nullptr,
+                                   bool ends = true);
 
     /// From now on the cache is told, where it wants that, what these tokens would look for behind a prompt
     /// that begins a sequence (lookahead.hpp).

@@ -21,6 +21,7 @@
 #include "report.hpp"
 #include "run_options.hpp"
 #include "session.hpp"
+#include "session_chat.hpp"
 #include "terminal.hpp"
 
 #include <CLI/CLI.hpp>
@@ -221,16 +222,12 @@ void answer_prompts(llama_run::session& session, const arguments& a,
 
 void talk(llama_run::session& session, const arguments& a, const std::vector<std::string>& texts,
           engine::run_report& report) {
-    llama_run::terminal_options o;
+    engine::terminal_options o;
     o.generate = a.generate;
     o.stream = a.json_file != "-";
     if (!texts.empty()) o.first = texts.front();
-    report.answers = converse(session, o, program);
-    for (const engine::answer& each : report.answers) {
-        report.prompt_tokens += each.prompt_tokens;
-        report.run.tokens.insert(report.run.tokens.end(), each.tokens.begin(), each.tokens.end());
-        report.text += each.text + "\n";
-    }
+    llama_run::session_chat chat(session);
+    engine::take_answers(report, engine::converse(chat, o, program));
 }
 
 void run(arguments a) {
@@ -275,8 +272,8 @@ void run(arguments a) {
     if (!a.json_file.empty()) engine::write_output(a.json_file, to_json(report));
     if (!a.interactive)
         engine::print_summary(report);
-    else if (report.stats.raw_cache_bytes != 0)
-        std::fprintf(stderr, "memory: %s\n", engine::memory_line(report.stats.memory()).c_str());
+    else
+        engine::print_memory(report.stats);
     std::fprintf(stderr, "%s, %zu cells; process %.1f MiB at its peak, of which kvtl %.1f MiB\n",
                  report.engine.c_str(), report.cells,
                  static_cast<double>(report.process_resident_bytes_peak) / (1 << 20),

@@ -21,6 +21,11 @@ one_line "two models: cut.gguf and -m good.gguf" "${base[@]}" cut.gguf
 one_line "not expected: cut.gguf" good.gguf cut.gguf -p x
 one_line "no prompt" -m good.gguf --policy "$policy"
 one_line "no prompt" --policy "$policy" # the model is the embedded one
+one_line "--file: - is standard input" -m good.gguf -i -f -
+one_line "--record-trace: valid: without -i" "${base[@]}" -i --record-trace x.trace
+one_line "--context: valid: 1 or more" "${base[@]}" -c 0
+one_line "--context: valid: 1 to 512" "${base[@]}" -c 513
+one_line "prompt of 5 tokens is longer than the context of 4" "${base[@]}" -c 4
 one_line "--nonsense" "${base[@]}" --nonsense
 one_line "--memory-mb; did you mean '--memory-mib'?" "${base[@]}" --memory-mb 4
 one_line "--polcy=full; did you mean '--policy'?" "${base[@]}" --polcy=full
@@ -100,6 +105,22 @@ done
 "$program" -m "$model" -p "The king" -n 8 --policy "$policy" --io memory 2>err | cmp -s - embedded ||
     complain "the model by default is another one"
 rm by_option by_argument embedded
+# a conversation: a turn costs its own tokens, the embedded model has no template, and what was said is in the JSON
+printf 'The king went\nand the\n/rewind\n/exit\nnever read\n' | "$program" -m "$model" -i -n 6 --ignore-eos --policy "$policy" \
+    --io memory --json turns.json >out 2>err || complain "exit status $? of a conversation"
+[ "$(grep -c '^\[[0-9]* tokens read in .*KiB read per step.*MiB resident' err)" -eq 2 ] || complain "not two costs"
+read -r first second < <(sed -n 's/^\[\([0-9]*\) tokens read.*/\1/p' err | paste -sd ' ')
+((second <= 5 && first <= 8)) || complain "turns of $first and $second tokens"
+grep -q "no chat template" err || complain "no note that there is no template"
+grep -q "took the last turn back" err || complain "nothing was taken back"
+[ "$(grep -o '"prompt_tokens"' turns.json | wc -l)" -eq 2 ] || complain "not the total and one turn in the JSON"
+printf 'and the\n' | "$program" -m "$model" -i -p "The king went" -n 6 --ignore-eos --policy "$policy" --io memory >out 2>err ||
+    complain "exit status $? of a conversation that -p begins"
+[ "$(grep -c '^\[[0-9]* tokens read in ' err)" -eq 2 ] || complain "-p does not say the first thing"
+printf '%s\n' "a message that is longer than the context of this conversation" | "$program" -m "$model" -i -c 8 --policy "$policy" \
+    --io memory >out 2>err || complain "exit status $? of a full conversation"
+grep -q "no room" err || complain "no word about a full context"
+rm turns.json
 first=$("$program" -m "$model" -p "The king" -n 24 --policy "$policy" --io memory --threads 1 --temp 0.8 --seed 5 2>err)
 second=$("$program" -m "$model" -p "The king" -n 24 --policy "$policy" --io memory --threads 3 --temp 0.8 --seed 5 2>err)
 [ "$first" = "$second" ] || complain "the text depends on the number of threads"

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "conversation.hpp"
 
+#include "session_chat.hpp"
 #include "support/scratch_folder.hpp"
 #include "tiny_models.hpp"
 
@@ -26,18 +27,20 @@ struct set_up {
         o.cache.attend_tokens = tokens;
         o.cache.io = "memory";
         session.emplace(*model, o, "test");
+        chat.emplace(*session);
     }
 
     kvtl_test::scratch_folder folder;
     std::optional<llama_run::loaded_model> model;
     std::optional<llama_run::session> session;
+    std::optional<llama_run::session_chat> chat;
     std::size_t until_stop = 1000; ///< times that it is asked
-    llama_run::turn_cost cost;
+    engine::turn_cost cost;
 
-    [[nodiscard]] llama_run::conversation talk() {
-        return {*session, {.predict = 6, .ignore_end = true}, [this] { return until_stop-- == 0; }};
+    [[nodiscard]] engine::conversation talk() {
+        return {*chat, {.predict = 6, .ignore_end = true}, [this] { return until_stop-- == 0; }};
     }
-    [[nodiscard]] llama_run::turn_end say(llama_run::conversation& c, const char* text) {
+    [[nodiscard]] engine::turn_end say(engine::conversation& c, const char* text) {
         return c.say(text, cost, [](const std::string&) {});
     }
 };
@@ -46,7 +49,7 @@ constexpr const char* chatml = "{% for m in messages %}<|im_start|>{% endfor %}"
 
 } // namespace
 
-using llama_run::turn_end;
+using engine::turn_end;
 
 TEST_CASE("what is read turn by turn is what the template makes of the whole") {
     set_up s(chatml);

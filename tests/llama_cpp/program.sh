@@ -55,7 +55,7 @@ one_line "no/such/folder" "${base[@]}" --kv-path no/such/folder/x.kv
 one_line "cannot write no/such/folder/out.json" "${base[@]}" --json no/such/folder/out.json
 one_line "the prompt is empty" -m llama.gguf -f empty.txt
 one_line "the prompt is empty" -m llama.gguf -f empty.txt --parallel 2
-one_line "prompt of 3 tokens is longer than the context of 2" "${base[@]}" -c 2
+one_line "prompt of 10 tokens is longer than the context of 2" "${base[@]}" -c 2
 one_line "- is standard input" -m llama.gguf -i -f -
 echo "precious" >precious.kv
 one_line "precious.kv" "${base[@]}" --kv-path precious.kv

@@ -1,4 +1,4 @@
-// kvtl-llama -i: a conversation in the terminal, or through a pipe.
+// -i of kvtl-run and kvtl-llama: a conversation in the terminal, or through a pipe.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -7,16 +7,15 @@
 #include <optional>
 #include <string>
 
-namespace llama_run {
+namespace engine {
 
 struct terminal_options {
-    engine::generate_options generate;
+    generate_options generate;
     std::optional<std::string> first; ///< what the user says first, before anything is typed
     bool stream = true;               ///< answers go to standard output
 };
 
 /// Until the input ends. Ctrl-C stops an answer, and at the prompt ends the program. Throws run_failure.
-[[nodiscard]] std::vector<engine::answer> converse(session& s, const terminal_options& o,
-                                                   const char* program);
+[[nodiscard]] std::vector<answer> converse(chat_engine& e, const terminal_options& o, const char* program);
 
-} // namespace llama_run
+} // namespace engine

@@ -3,9 +3,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <span>
 #include <utility>
 
-namespace llama_run {
+namespace engine {
 
 namespace {
 
@@ -15,37 +16,9 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 } // namespace
 
-conversation::conversation(session& s, const engine::generate_options& o, std::function<bool()> stop)
-    : session_(s), options_(o), stop_(std::move(stop)), choice_(o.temperature, o.seed),
-      template_(s.model().chat_template()), batch_(s.batch()) {
-    // llama.cpp knows the templates of many models, not all.
-    messages_ = {{"user", "x"}};
-    std::string out;
-    if (!template_.empty() && !render(true, out)) template_.clear();
-    messages_.clear();
-}
-
-bool conversation::render(bool for_answer, std::string& out) const {
-    std::vector<llama_chat_message> chat;
-    std::size_t length = 256;
-    for (const message& m : messages_) {
-        chat.push_back({m.role.c_str(), m.text.c_str()});
-        length += 2 * m.text.size() + 64;
-    }
-    for (int attempt = 0; attempt < 2; ++attempt) {
-        out.assign(length, '\0');
-        const std::int32_t n =
-            llama_chat_apply_template(template_.c_str(), chat.data(), chat.size(), for_answer, out.data(),
-                                      static_cast<std::int32_t>(out.size()));
-        if (n < 0) return false;
-        if (static_cast<std::size_t>(n) <= length) {
-            out.resize(static_cast<std::size_t>(n));
-            return true;
-        }
-        length = static_cast<std::size_t>(n);
-    }
-    return false;
-}
+conversation::conversation(chat_engine& e, const generate_options& o, std::function<bool()> stop)
+    : engine_(e), options_(o), stop_(std::move(stop)), choice_(o.temperature, o.seed),
+      templated_(e.render(std::vector<message>{{"user", "x"}}, true).has_value()) {}
 
 /// What the user's message adds to the text. The end of the answer before it belongs to that: the model ended it with a
 /// token that was not decoded any more.
@@ -55,11 +28,9 @@ std::string conversation::addition(const std::string& text) {
         shown_ += added;
         return added;
     }
-    std::string before;
-    if (!messages_.empty() && !render(false, before)) before.clear();
+    const std::string before = messages_.empty() ? "" : engine_.render(messages_, false).value_or("");
     messages_.push_back({"user", text});
-    std::string now;
-    if (!render(true, now)) now = text;
+    const std::string now = engine_.render(messages_, true).value_or(text);
     // Templates that change an answer's text (trim it) leave no common beginning; then the answer stays as it was read.
     std::string added = now.starts_with(shown_)   ? now.substr(shown_.size())
                         : now.starts_with(before) ? now.substr(before.size())
@@ -71,11 +42,8 @@ std::string conversation::addition(const std::string& text) {
 bool conversation::read(const std::vector<token_id>& tokens) {
     for (std::size_t done = 0; done < tokens.size();) {
         if (done > 0 && stop_()) return false;
-        batch_.clear();
-        const std::size_t n = std::min(tokens.size() - done, session_.batch());
-        for (std::size_t t = 0; t < n; ++t)
-            batch_.add(tokens[done + t], fed_.size() + t, 0, done + t + 1 == tokens.size());
-        session_.decode(batch_);
+        const std::size_t n = std::min(tokens.size() - done, engine_.chunk());
+        engine_.read(std::span(tokens).subspan(done, n), done + n == tokens.size());
         fed_.insert(fed_.end(), tokens.begin() + static_cast<std::ptrdiff_t>(done),
                     tokens.begin() + static_cast<std::ptrdiff_t>(done + n));
         done += n;
@@ -87,10 +55,10 @@ turn_end conversation::say(const std::string& text, turn_cost& cost,
                            const std::function<void(const std::string& piece)>& heard) {
     const mark before{messages_.size(), fed_.size(), shown_, unread_};
     std::vector<token_id> tokens = unread_;
-    const auto added = session_.model().encode(addition(text), fed_.empty(), templated());
+    const auto added = engine_.encode(addition(text), fed_.empty(), templated());
     tokens.insert(tokens.end(), added.begin(), added.end());
     cost = {};
-    if (tokens.empty() || fed_.size() + tokens.size() >= session_.max_tokens()) {
+    if (tokens.empty() || fed_.size() + tokens.size() >= engine_.max_tokens()) {
         messages_.resize(before.messages);
         shown_ = before.shown;
         return turn_end::withdrawn;
@@ -107,30 +75,28 @@ turn_end conversation::say(const std::string& text, turn_cost& cost,
     marks_.push_back(before);
 
     turn_end end = turn_end::length;
-    engine::answer a{.prompt_tokens = tokens.size(), .tokens = {}, .text = {}};
-    const std::uint64_t bytes = session_.stats().read_bytes;
-    std::size_t asked = (tokens.size() - 1) % session_.batch();
+    answer a{.prompt_tokens = tokens.size(), .tokens = {}, .text = {}};
+    const std::uint64_t bytes = engine_.stats().read_bytes;
     while (a.tokens.size() < options_.predict) {
-        const token_id id = choice_.choose(session_.logits(asked));
-        if (!options_.ignore_end && session_.model().is_end(id)) {
+        const token_id id = choice_.choose(engine_.logits());
+        if (!options_.ignore_end && engine_.is_end(id)) {
             end = turn_end::finished;
             break;
         }
-        const std::string piece = session_.model().piece(id);
+        const std::string piece = engine_.piece(id);
         a.tokens.push_back(id);
         a.text += piece;
         heard(piece);
         unread_.assign(1, id);
         if (stop_()) end = turn_end::stopped;
-        if (fed_.size() + 1 >= session_.max_tokens()) end = turn_end::full;
+        if (fed_.size() + 1 >= engine_.max_tokens()) end = turn_end::full;
         if (end != turn_end::length || a.tokens.size() == options_.predict) break;
         start = std::chrono::steady_clock::now();
         static_cast<void>(read(std::exchange(unread_, {})));
         cost.generate_s += seconds_since(start);
         ++cost.steps;
-        asked = 0;
     }
-    const engine::cache_stats stats = session_.stats();
+    const cache_stats stats = engine_.stats();
     cost.read_bytes = stats.read_bytes - bytes;
     cost.resident_bytes = stats.resident_bytes_peak;
     if (templated()) messages_.push_back({"assistant", a.text});
@@ -144,11 +110,11 @@ std::size_t conversation::go_back_to(const mark& m) {
     shown_ = m.shown;
     unread_ = m.unread;
     if (m.fed == fed_.size()) return 0;
-    if (m.fed > 0 && session_.rewind(0, m.fed)) {
+    if (m.fed > 0 && engine_.rewind(m.fed)) {
         fed_.resize(m.fed);
         return 0;
     }
-    session_.end(0);
+    engine_.end();
     std::vector<token_id> again(fed_.begin(), fed_.begin() + static_cast<std::ptrdiff_t>(m.fed));
     fed_.clear();
     const auto stop = std::exchange(stop_, [] { return false; });
@@ -166,4 +132,4 @@ bool conversation::take_back(std::size_t& read_again) {
     return true;
 }
 
-} // namespace llama_run
+} // namespace engine

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <iostream>
 
-namespace llama_run {
+namespace engine {
 
 namespace {
 
@@ -56,15 +56,15 @@ void print_cost(turn_end end, const turn_cost& c, std::size_t held, std::size_t 
 
 } // namespace
 
-std::vector<engine::answer> converse(session& s, const terminal_options& o, const char* program) {
+std::vector<answer> converse(chat_engine& e, const terminal_options& o, const char* program) {
     const interrupts while_it_lasts;
-    conversation talk(s, o.generate, [] { return interrupted != 0; });
+    conversation talk(e, o.generate, [] { return interrupted != 0; });
     if (!talk.templated())
-        std::fprintf(
-            stderr,
-            "%s: the model has no chat template that llama.cpp knows: what you type is a text, and the model "
-            "goes on with it\n",
-            program);
+        std::fprintf(stderr,
+                     "%s: the model has no chat template that is known here: what you type is a text, and "
+                     "the model goes on "
+                     "with it\n",
+                     program);
     const bool typed = ::isatty(STDIN_FILENO) == 1;
     if (typed) print_help();
     std::optional<std::string> line = o.first;
@@ -87,7 +87,7 @@ std::vector<engine::answer> converse(session& s, const terminal_options& o, cons
                 std::fputs("[there is nothing to take back]\n", stderr);
             else
                 std::fprintf(stderr, "[took the last turn back, %zu tokens read again; %zu of %zu tokens]\n",
-                             again, talk.tokens(), s.max_tokens());
+                             again, talk.tokens(), e.max_tokens());
         } else if (text.front() == '/' && text.find(' ') == std::string::npos && typed) {
             std::fprintf(stderr, "[unknown command %s]\n", text.c_str());
             print_help();
@@ -104,15 +104,15 @@ std::vector<engine::answer> converse(session& s, const terminal_options& o, cons
                              cost.read == 0 ? "[no room: the conversation holds %zu of %zu tokens; /rewind "
                                               "gives some back, -c N makes more]\n"
                                             : "[stopped before the answer; %zu of %zu tokens]\n",
-                             talk.tokens(), s.max_tokens());
+                             talk.tokens(), e.max_tokens());
                 continue;
             }
             if (o.stream) std::printf("\n"), std::fflush(stdout);
-            print_cost(end, cost, talk.tokens(), s.max_tokens());
+            print_cost(end, cost, talk.tokens(), e.max_tokens());
         }
     }
     if (typed) std::fputs("\n", stderr);
     return talk.answers();
 }
 
-} // namespace llama_run
+} // namespace engine

@@ -1,20 +1,21 @@
-// A conversation in one sequence of a session: what was said, as text in the model's template and as tokens that the
-// cache holds.
+// A conversation in one sequence of an engine: what was said, as text in the model's template and as tokens that the cache
+// holds.
 //
 // Only what is new is read in each turn. Going back uses the cache's rewind, which a preset may bound; what is further
 // back is read again from the beginning.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "chat_engine.hpp"
 #include "generate.hpp"
 #include "report.hpp"
-#include "session.hpp"
+#include "sampler.hpp"
 
 #include <functional>
 #include <string>
 #include <vector>
 
-namespace llama_run {
+namespace engine {
 
 /// What a turn cost.
 struct turn_cost {
@@ -23,7 +24,7 @@ struct turn_cost {
     std::size_t steps = 0; ///< of decoding
     double generate_s = 0;
     std::uint64_t read_bytes = 0;     ///< from the cache's file, while generating
-    std::uint64_t resident_bytes = 0; ///< of kvtl
+    std::uint64_t resident_bytes = 0; ///< of the cache
 };
 
 enum class turn_end { finished, length, stopped, full, withdrawn };
@@ -31,10 +32,10 @@ enum class turn_end { finished, length, stopped, full, withdrawn };
 class conversation {
   public:
     /// `stop` is asked between batches.
-    conversation(session& s, const engine::generate_options& o, std::function<bool()> stop);
+    conversation(chat_engine& e, const generate_options& o, std::function<bool()> stop);
 
     /// Whether the model's template is used; else the text goes on as it was typed.
-    [[nodiscard]] bool templated() const noexcept { return !template_.empty(); }
+    [[nodiscard]] bool templated() const noexcept { return templated_; }
 
     /// Reads what the user says and generates an answer. withdrawn: stopped before the answer began, or no room for it
     /// (then `cost.read` is 0); the conversation is as it was before. Throws run_failure.
@@ -48,12 +49,9 @@ class conversation {
 
     /// All that was said, as the model reads it.
     [[nodiscard]] const std::string& text() const noexcept { return shown_; }
-    [[nodiscard]] const std::vector<engine::answer>& answers() const noexcept { return answers_; }
+    [[nodiscard]] const std::vector<answer>& answers() const noexcept { return answers_; }
 
   private:
-    struct message {
-        std::string role, text;
-    };
     /// Where a turn began.
     struct mark {
         std::size_t messages, fed;
@@ -61,23 +59,21 @@ class conversation {
         std::vector<token_id> unread;
     };
 
-    [[nodiscard]] bool render(bool for_answer, std::string& out) const;
     [[nodiscard]] std::string addition(const std::string& text);
     [[nodiscard]] bool read(const std::vector<token_id>& tokens); ///< false: stopped
     std::size_t go_back_to(const mark& m);
 
-    session& session_;
-    engine::generate_options options_;
+    chat_engine& engine_;
+    generate_options options_;
     std::function<bool()> stop_;
-    engine::sampler choice_;
-    std::string template_;
-    token_batch batch_;
+    sampler choice_;
+    bool templated_;
     std::vector<message> messages_;
     std::string shown_;            ///< all that was said, as the template renders it
     std::vector<token_id> fed_;    ///< tokens that the cache holds
     std::vector<token_id> unread_; ///< generated, but not decoded any more
     std::vector<mark> marks_;
-    std::vector<engine::answer> answers_;
+    std::vector<answer> answers_;
 };
 
-} // namespace llama_run
+} // namespace engine

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT
+#include "transformer_chat.hpp"
+
+#include "chat_template.hpp"
+#include "error.hpp"
+
+#include <utility>
+
+namespace engine {
+
+transformer_chat::transformer_chat(transformer& t, const tokenizer& words, const kv_cache& cache,
+                                   std::string chat_template, std::size_t max_tokens, std::size_t chunk)
+    : transformer_(t), words_(words), cache_(cache), template_(std::move(chat_template)),
+      max_tokens_(max_tokens), chunk_(chunk) {}
+
+std::vector<token_id> transformer_chat::encode(std::string_view text, bool begin, bool control) const {
+    return words_.encode(text, control, begin);
+}
+
+std::optional<std::string> transformer_chat::render(std::span<const message> messages,
+                                                    bool for_answer) const {
+    return render_chat(template_, messages, for_answer);
+}
+
+void transformer_chat::read(std::span<const token_id> tokens, bool last) {
+    if (!std::exchange(begun_, true)) transformer_.begin();
+    const bool decodes = tokens.size() == 1 && last && transformer_.position() > 0;
+    logits_ = decodes ? transformer_.step(tokens.front()) : transformer_.prefill(tokens, nullptr, last);
+}
+
+bool transformer_chat::rewind(std::size_t position) {
+    try {
+        transformer_.rewind(transformer_.position() - position);
+        return true;
+    } catch (const run_failure&) {
+        return false;
+    }
+}
+
+} // namespace engine

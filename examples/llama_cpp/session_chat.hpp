@@ -1,0 +1,39 @@
+// A conversation's engine over llama.cpp: the first sequence of a session.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "chat_engine.hpp"
+#include "session.hpp"
+
+#include <string>
+
+namespace llama_run {
+
+class session_chat final : public engine::chat_engine {
+  public:
+    /// The session must outlive it.
+    explicit session_chat(session& s);
+
+    [[nodiscard]] std::vector<token_id> encode(std::string_view text, bool begin,
+                                               bool control) const override;
+    [[nodiscard]] std::string piece(token_id id) const override { return session_.model().piece(id); }
+    [[nodiscard]] bool is_end(token_id id) const override { return session_.model().is_end(id); }
+    /// By llama.cpp, which knows the templates of many models, not all.
+    [[nodiscard]] std::optional<std::string> render(std::span<const engine::message> messages,
+                                                    bool for_answer) const override;
+
+    [[nodiscard]] std::size_t max_tokens() const override { return session_.max_tokens(); }
+    [[nodiscard]] std::size_t chunk() const override { return session_.batch(); }
+    void read(std::span<const token_id> tokens, bool last) override;
+    [[nodiscard]] std::span<const float> logits() override { return session_.logits(batch_.size() - 1); }
+    [[nodiscard]] bool rewind(std::size_t position) override { return session_.rewind(0, position); }
+    void end() override { session_.end(0); }
+    [[nodiscard]] engine::cache_stats stats() const override { return session_.stats(); }
+
+  private:
+    session& session_;
+    std::string template_;
+    token_batch batch_;
+};
+
+} // namespace llama_run
