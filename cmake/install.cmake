@@ -1,5 +1,6 @@
 # Install rules: the headers, a CMake package and a pkg-config file. Nothing depends on the architecture, so all of it
-# lives below include/ and share/. Everything is in component `kvtl`, apart from programs that others may install.
+# lies below include/ and share/. Everything is in component `kvtl`, apart from what bash completes in component
+# `kvtl_completions` (completion.cmake) and programs that others may install.
 #
 # kvtl::uring has an export set of its own: where liburing is missing on the user's machine the package still loads and
 # offers kvtl::kvtl alone.

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "command_line.hpp"
 
+#include "completion.hpp"
 #include "program.hpp"
 #include "suggestion.hpp"
 
 #include <CLI/CLI.hpp>
 
+#include <cstdio>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace engine {
@@ -42,6 +45,14 @@ std::string suggestion_for(const CLI::App& app) {
 } // namespace
 
 std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const* argv) {
+    if (argc == 3 &&
+        std::string_view(argv[1]) == "--completion") { // before what an app requires of its arguments
+        if (std::string_view(argv[2]) != "bash")
+            return fail(app.get_name().c_str(), 2,
+                        "--completion: unknown shell '" + std::string(argv[2]) + "'; valid: bash");
+        std::fputs(bash_completion(app).c_str(), stdout);
+        return 0;
+    }
     try {
         app.parse(argc, argv);
     } catch (const CLI::Success& e) { // --help, --version

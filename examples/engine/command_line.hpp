@@ -1,5 +1,5 @@
-// How every program reads its arguments: what --help and --version do, and one line about what is wrong, with the option or
-// command that was probably meant.
+// How every program reads its arguments: what --help, --version and --completion do, and one line about what is wrong, with
+// the option or command that was probably meant.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -11,7 +11,7 @@ class App;
 
 namespace engine {
 
-/// The exit status where the program ends here: 0 behind --help and --version, 2 behind bad usage. Else nothing, and the
+/// The exit status where the program ends here: 0 behind --help, --version and --completion bash, 2 behind bad usage. Else nothing, and the
 /// options have their values. Callbacks of the options may throw bad_input.
 [[nodiscard]] std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const* argv);
 
