@@ -23,9 +23,9 @@
 #include "memory_report.hpp"
 #include "model_choice.hpp"
 #include "program.hpp"
+#include "report_facts.hpp"
 #include "report_html.hpp"
 #include "row.hpp"
-#include "run_facts.hpp"
 #include "run_header.hpp"
 #include "tasks.hpp"
 
@@ -394,7 +394,7 @@ void run(const arguments& a) {
 int main(int argc, char** argv) {
     return engine::run_program(program, [&] {
         arguments a;
-        a.facts = engine::run_facts(argc, argv);
+        a.facts = engine::report_facts(argc, argv);
         CLI::App app("Measures how much of a model's quality KV cache policies keep, and what it costs.",
                      program);
         define_options(app, a);

@@ -25,9 +25,9 @@
 #include "model.hpp"
 #include "model_choice.hpp"
 #include "program.hpp"
+#include "report_facts.hpp"
 #include "report_html.hpp"
 #include "row.hpp"
-#include "run_facts.hpp"
 #include "tasks.hpp"
 #include "thread_pool.hpp"
 #include "tokenizer.hpp"
@@ -388,7 +388,7 @@ void run(const arguments& a) {
 int main(int argc, char** argv) {
     return engine::run_program(program, [&] {
         arguments a;
-        a.facts = engine::run_facts(argc, argv);
+        a.facts = engine::report_facts(argc, argv);
         CLI::App app(
             "Asks questions about documents that are longer than the cache's memory, once per policy.",
             program);

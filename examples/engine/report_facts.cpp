@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "run_facts.hpp"
+#include "report_facts.hpp"
 
 #include <sched.h>
 #include <sys/utsname.h>
@@ -61,7 +61,7 @@ std::string shell_word(std::string_view word) {
 
 } // namespace
 
-std::vector<std::pair<std::string, std::string>> run_facts(int argc, const char* const* argv) {
+std::vector<std::pair<std::string, std::string>> report_facts(int argc, const char* const* argv) {
     std::string command;
     for (int i = 0; i < argc; ++i)
         command += (i == 0 ? "" : " ") +
