@@ -66,8 +66,7 @@ struct options : engine::cache_options {
         memory_bytes = std::size_t{96} << 20;
         io = "memory";
         supplied = engine::engine_signals | kvtl::signal::external;
-        for (const char* p : {"infinigen", "infinigen_star", "infinigen_star_reuse"})
-            settings.push_back({p, "selector", "alpha", "1e9"});
+        settings.push_back({"infinigen", "selector", "alpha", "1e9"});
         settings.push_back({"squeezed", "selector", "share", "0"});
         settings.push_back({"shadowkv", "compressor", "rank", "100000"}); // no approximation: all directions
         for (const char* p : low_rank) {
