@@ -56,6 +56,16 @@ TEST_CASE("rates") {
     s.resident_chosen_bytes = 100;
     s.decode_reads = 8;
     s.read_entries = 100;
+    CHECK(s.mean_selectable_entries() == 0.0);
+    s.choices = 4;
+    s.selectable_entries = 90;
+    CHECK(s.mean_selectable_entries() == 22.5);
+    s += s;
+    CHECK(s.choices == 8);
+    CHECK(s.mean_selectable_entries() == 22.5);
+    s.empty_choices = 1;
+    s += s;
+    CHECK(s.empty_choices == 2);
     CHECK(s.hit_rate() == 0.25);
     CHECK(s.mean_read_entries() == 12.5);
 }

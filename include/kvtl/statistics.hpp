@@ -74,6 +74,10 @@ struct statistics {
     std::uint64_t resident_chosen_bytes = 0; ///< of these, resident before any read of the step was issued
     std::uint64_t units = 0;                 ///< units that there are now
     std::uint64_t chosen_units = 0;
+    std::uint64_t choices = 0; ///< made among a lane's units by selectors that choose (per step and lane)
+    std::uint64_t selectable_entries =
+        0; ///< that attend_tokens left to these, once all that is always attended is taken off
+    std::uint64_t empty_choices = 0;       ///< of these, such that no unit was chosen
     std::uint64_t unpredicted_choices = 0; ///< of predicted-query presets, made by the true query for want of
                                            ///< a prediction (per layer and shard)
     std::uint64_t reused_units = 0; ///< chosen units that the previous step of their lane had chosen too
@@ -104,6 +108,7 @@ struct statistics {
         useful_bytes += o.useful_bytes, wasted_bytes += o.wasted_bytes;
         chosen_bytes += o.chosen_bytes, resident_chosen_bytes += o.resident_chosen_bytes;
         unpredicted_choices += o.unpredicted_choices;
+        choices += o.choices, selectable_entries += o.selectable_entries, empty_choices += o.empty_choices;
         units += o.units, chosen_units += o.chosen_units, reused_units += o.reused_units,
             read_entries += o.read_entries, decode_reads += o.decode_reads;
         hot_set_bytes += o.hot_set_bytes, hot_set_reads += o.hot_set_reads;
@@ -125,6 +130,10 @@ struct statistics {
     [[nodiscard]] double reuse_rate() const noexcept {
         return chosen_units == 0 ? 0.0
                                  : static_cast<double>(reused_units) / static_cast<double>(chosen_units);
+    }
+    /// What a budget leaves to choose, per choice.
+    [[nodiscard]] double mean_selectable_entries() const noexcept {
+        return choices == 0 ? 0.0 : static_cast<double>(selectable_entries) / static_cast<double>(choices);
     }
     [[nodiscard]] double mean_read_entries() const noexcept {
         return decode_reads == 0 ? 0.0

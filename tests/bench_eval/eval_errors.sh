@@ -106,7 +106,7 @@ expect 0 "" "${base[@]}" --task nll:builtin --nll-tokens 300 --nll-prefill 200 -
     --json rows.json --html report.html
 for key in policy task attend_tokens keep_tokens config error accuracy accuracy_ci95 nll nll_full kl top1_agreement output_error \
     mass_recall kept_bytes resident_bytes_peak read_bytes_per_token useful_bytes_per_token reads_per_token read_entries \
-    mean_read_entries hit_rate tokens_per_s; do
+    mean_read_entries hit_rate selectable_entries empty_choices tokens_per_s; do
     rows=$(grep -c '"policy":' rows.json)
     [ "$(grep -c "\"$key\":" rows.json)" -ge "$rows" ] || complain "no $key in some of the $rows rows"
 done

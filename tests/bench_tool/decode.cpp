@@ -64,6 +64,8 @@ TEST_CASE("rows have every key, for each policy and device") {
                                     "mean_read_entries",
                                     "hit_rate",
                                     "reuse_rate",
+                                    "selectable_entries",
+                                    "empty_choices",
                                     "units",
                                     "mean_unit_entries",
                                     "bytes_written",

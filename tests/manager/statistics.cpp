@@ -90,6 +90,11 @@ TEST_CASE("counters agree with each other and with what was done") {
     CHECK(s.mean_read_entries() > 1);
     CHECK(s.chosen_bytes <=
           std::uint64_t{200} * model.layers * model.kv_heads * (c.attend_tokens - 36) * entry_bytes);
+    CHECK(s.choices == std::uint64_t{200} * model.layers * model.kv_heads);
+    CHECK(s.chosen_bytes <= s.selectable_entries * entry_bytes);
+    CHECK(s.mean_selectable_entries() <= static_cast<double>(c.attend_tokens - 36));
+    CHECK(s.mean_selectable_entries() >= static_cast<double>(c.attend_tokens - 36 - 16)); // those that wait
+    CHECK(s.empty_choices == 0);
     CHECK(s.splits > 0);
     CHECK(s.bytes_moved_by_updates > 0);
     CHECK(s.bytes_moved_by_updates <= s.written_bytes);
@@ -108,6 +113,21 @@ TEST_CASE("counters agree with each other and with what was done") {
     CHECK(cache.stats().steps == s.steps);
     CHECK(cache.stats().written_bytes > s.written_bytes);
     CHECK(cache.stats().resident_bytes_peak <= c.memory_bytes);
+}
+
+TEST_CASE("a budget that leaves nothing to choose is counted") {
+    const drift data(model, 1000, 54);
+    auto c = config_for(1000, {.use = backend::memory});
+    c.attend_tokens = 4 + 32 + 1; // sinks, window, and no room for a cluster unless it has one entry
+    auto cache = open_cache<cache_t>(c);
+    reader<cache_t> one(cache, data, 0);
+    one.prefill(900);
+    one.decode(50);
+    const kvtl::statistics s = cache.stats();
+    CHECK(s.choices == std::uint64_t{50} * model.layers * model.kv_heads);
+    CHECK(s.mean_selectable_entries() <= 1.0);
+    CHECK(s.empty_choices > s.choices * 9 / 10);
+    CHECK(s.chosen_units == s.choices - s.empty_choices);
 }
 
 TEST_CASE("more memory means more hits, and all of it when everything fits") {

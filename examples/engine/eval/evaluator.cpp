@@ -54,6 +54,9 @@ kvtl::statistics difference(const kvtl::statistics& after, const kvtl::statistic
     d.resident_chosen_bytes = after.resident_chosen_bytes - before.resident_chosen_bytes;
     d.read_entries = after.read_entries - before.read_entries;
     d.decode_reads = after.decode_reads - before.decode_reads;
+    d.choices = after.choices - before.choices;
+    d.selectable_entries = after.selectable_entries - before.selectable_entries;
+    d.empty_choices = after.empty_choices - before.empty_choices;
     d.phase_ns.append = after.phase_ns.append - before.phase_ns.append;
     d.phase_ns.score = after.phase_ns.score - before.phase_ns.score;
     d.phase_ns.choose = after.phase_ns.choose - before.phase_ns.choose;
@@ -360,6 +363,10 @@ row tally::to_row(const engine::cache_options& options, const task& of) const {
                          (static_cast<double>(options.shape.layers) * options.shape.kv_heads);
         r.mean_read_entries = decode.mean_read_entries();
         r.hit_rate = decode.hit_rate();
+        if (decode.choices != 0) {
+            r.selectable_entries = decode.mean_selectable_entries();
+            r.empty_choices = static_cast<double>(decode.empty_choices) / static_cast<double>(decode.choices);
+        }
         if (decode_s > 0) r.tokens_per_s = static_cast<double>(steps) / decode_s;
         const auto& t = decode.phase_ns;
         for (const auto& [name, ns] :

@@ -51,6 +51,17 @@ void print_memory(std::FILE* out, const std::vector<row>& rows) {
     std::fflush(out);
 }
 
+void print_starved(std::FILE* out, const std::vector<row>& rows) {
+    for (const row& r : rows)
+        if (r.empty_choices && *r.empty_choices > 0)
+            std::fprintf(
+                out,
+                "%s, %zu attended: no unit fits into the %.0f entries that are left to choose in %.0f %% of "
+                "the choices\n",
+                line_of(r).c_str(), r.attend_tokens, *r.selectable_entries, 100 * *r.empty_choices);
+    std::fflush(out);
+}
+
 std::string to_json(const std::vector<row>& rows) {
     using json = nlohmann::ordered_json;
     const auto value = [](const auto& optional) { return optional ? json(*optional) : json(); };
@@ -101,6 +112,8 @@ std::string to_json(const std::vector<row>& rows) {
                        {"read_entries", value(r.read_entries)},
                        {"mean_read_entries", value(r.mean_read_entries)},
                        {"hit_rate", value(r.hit_rate)},
+                       {"selectable_entries", value(r.selectable_entries)},
+                       {"empty_choices", value(r.empty_choices)},
                        {"tokens_per_s", value(r.tokens_per_s)},
                        {"prefill_s", value(r.prefill_s)},
                        {"phase_us", phases},

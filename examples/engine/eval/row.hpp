@@ -59,8 +59,11 @@ struct row {
     std::optional<double> read_entries;      ///< read per KV head, layer and token
     std::optional<double> mean_read_entries; ///< chosen entries per read
     std::optional<double> hit_rate;
-    std::optional<double> tokens_per_s;                   ///< of the whole engine
-    std::optional<double> prefill_s;                      ///< taking a prompt in, without the model
+    std::optional<double> selectable_entries; ///< mean of what the budget left to choose after all that is
+                                              ///< always attended; empty: nothing chooses
+    std::optional<double> empty_choices;      ///< share of the choices that could not take a single unit
+    std::optional<double> tokens_per_s;       ///< of the whole engine
+    std::optional<double> prefill_s;          ///< taking a prompt in, without the model
     std::vector<std::pair<std::string, double>> phase_us; ///< per decoded token
 
     /// Mean share of a row's 16-bit numbers that records take, sinks and window encoded too; empty where all take the same.
@@ -89,6 +92,9 @@ struct row {
     if (!r.nll || !r.nll_full) return {};
     return std::exp(*r.nll - *r.nll_full);
 }
+
+/// A line for each row whose budget left its selector without a unit to choose in some of the steps.
+void print_starved(std::FILE* out, const std::vector<row>& rows);
 
 /// A line for each row that ran: what the parts of its cache take, and their shares of the raw cache.
 void print_memory(std::FILE* out, const std::vector<row>& rows);

@@ -11,6 +11,7 @@
 #include <kvtl/simd/attention.hpp>
 #include <kvtl/slots/remainder.hpp>
 
+#include <algorithm>
 #include <cmath>
 
 namespace kvtl { inline namespace v0 {
@@ -113,6 +114,12 @@ template <class Types> class step_attention {
         statistics& stats = store_->stats();
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const lane l = store_->at(lanes[i].id);
+            if (!Types::selector::takes_everything && l.state().units > 0) {
+                const std::uint32_t in_memory = l.entries_in_memory() + 1; // the arriving token
+                ++stats.choices;
+                stats.selectable_entries += p_.attend_tokens - std::min(p_.attend_tokens, in_memory);
+                stats.empty_choices += x_.chosen_count[i] == 0;
+            }
             for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i])) {
                 const auto& now = l.residency(c.unit);
                 const std::uint32_t entries = store_->entries_of(l, c.unit);
