@@ -72,6 +72,14 @@ template <class Preset> [[nodiscard]] constexpr settings_of<typename Preset::rem
     else
         return config{};
 }
+template <class Preset>
+[[nodiscard]] constexpr settings_of<typename Preset::compressor> compressor_defaults() {
+    using config = settings_of<typename Preset::compressor>;
+    if constexpr (requires { Preset::compressor_config; })
+        return default_config<config>(Preset::compressor_config);
+    else
+        return config{};
+}
 } // namespace detail
 
 /// What the engine's threads divide among them: each has its KV heads of every sequence, or its sequences.
@@ -131,7 +139,7 @@ template <class Preset> struct cache_config {
     settings_of<typename Preset::index> index = detail::index_defaults<Preset>();
     settings_of<typename Preset::selector> selector = detail::selector_defaults<Preset>();
     settings_of<typename Preset::remainder> remainder = detail::remainder_defaults<Preset>();
-    settings_of<typename Preset::compressor> compressor{};
+    settings_of<typename Preset::compressor> compressor = detail::compressor_defaults<Preset>();
     settings_of<typename Preset::layout> layout{};
     settings_of<typename Preset::replacement> replacement{};
     settings_of<typename Preset::io> io{};

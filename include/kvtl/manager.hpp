@@ -53,7 +53,7 @@ template <class Types> [[nodiscard]] consteval const char* why_no_views() {
         if (Types::score::per_query_head) return "every query head keeps entries of its own";
     } else {
         if (Types::weighted) return "its entries carry weights";
-        if (chooser<Types>::per_query) return "every query head attends units of its own";
+        if (chooser<Types>::unites) return "every head attends units of its own";
         if (detail::estimates<typename Types::remainder>())
             return "estimates stand in for what it does not read";
     }

@@ -50,7 +50,8 @@ template <class Selector> class instance {
                             : static_cast<std::uint32_t>(random.below(20)); // 0: none is in its pages yet
     }
 
-    [[nodiscard]] std::vector<std::uint32_t> choose(std::uint32_t budget) {
+    /// The choice as it is, masks and cuts included.
+    [[nodiscard]] std::vector<chosen_unit> choice(std::uint32_t budget) {
         const auto units = static_cast<std::uint32_t>(unit_.size());
         const std::uint32_t capacity = units + 3; // the table has room for more
         std::vector<std::byte> memory(1 << 18);
@@ -58,13 +59,19 @@ template <class Selector> class instance {
         chooser<types<Selector>> choose(model_, index_, selector_,
                                         chooser<types<Selector>>::scratch::take(c, model_, capacity, 32, 0));
         REQUIRE(c.used() <= memory.size());
-        std::vector<chosen_unit> out(capacity, chosen_unit{12345, 0});
+        std::vector<chosen_unit> out(capacity, chosen_unit{.unit = 12345, .mask = 0});
         const std::uint32_t n = choose.choose(query_.data(), view(), budget, out);
         REQUIRE(n <= units);
+        out.resize(n);
+        return out;
+    }
+    /// The units of one that is for all queries.
+    [[nodiscard]] std::vector<std::uint32_t> choose(std::uint32_t budget) {
         std::vector<std::uint32_t> chosen;
-        for (std::uint32_t i = 0; i < n; ++i) {
-            CHECK(out[i].mask == ~std::uint64_t{0});
-            chosen.push_back(out[i].unit);
+        for (const chosen_unit& c : choice(budget)) {
+            CHECK(c.mask == ~std::uint64_t{0});
+            CHECK(c.cut == 0);
+            chosen.push_back(c.unit);
         }
         return chosen;
     }

@@ -67,6 +67,15 @@ using ahead_cache =
 using query_cache =
     kvtl::kv_manager<grouped<kvtl::fixed_groups, kvtl::query::current, kvtl::reduce::none>, any_model>;
 
+/// Every query for itself, what overshoots cut off; every head of a layer-wide lane for itself.
+struct cut : grouped<kvtl::fixed_groups, kvtl::query::current, kvtl::reduce::none> {
+    using selector = kvtl::topk<kvtl::reduce::none, kvtl::query::current, kvtl::overshoot::cut_off>;
+};
+using cut_cache = kvtl::kv_manager<cut, any_model>;
+using head_cache = kvtl::kv_manager<
+    grouped<kvtl::fixed_layer_groups, kvtl::query::current, kvtl::reduce::by_head<kvtl::reduce::softmax_sum>>,
+    any_model>;
+
 template <class Cache> typename Cache::config config_for(std::size_t attend_tokens, std::uint32_t group) {
     typename Cache::config c;
     c.shape = model;
@@ -81,7 +90,7 @@ template <class Cache> typename Cache::config config_for(std::size_t attend_toke
 struct naive {
     std::uint32_t group = 1, lane_heads = 1, window = 8, sinks = 3;
     std::size_t attend_tokens = 0;
-    bool soft = false, per_query = false;
+    bool soft = false, per_query = false, per_head = false, truncates = false;
 
     void operator()(const drift& data, std::size_t layer, std::size_t t, const float* guess,
                     std::vector<double>& out, std::vector<double>& lse) const {
@@ -110,7 +119,11 @@ struct naive {
                 }
             for (std::size_t h = lane * lane_heads; h < (lane + 1) * lane_heads; ++h)
                 for (std::size_t g = 0; g < 2; ++g) {
-                    const auto& score = per_query ? of_query[(h - lane * lane_heads) * 2 + g] : entry;
+                    const std::size_t first_query = (h - lane * lane_heads) * 2;
+                    auto score = per_query ? of_query[first_query + g] : entry;
+                    if (per_head)
+                        for (std::size_t e = 0; e < score.size(); ++e)
+                            score[e] = of_query[first_query][e] + of_query[first_query + 1][e];
                     std::vector<std::size_t> order(units);
                     std::iota(order.begin(), order.end(), 0U);
                     const auto best = [&](std::size_t u) {
@@ -125,6 +138,9 @@ struct naive {
                     const std::size_t left = attend_tokens > seen.size() ? attend_tokens - seen.size() : 0;
                     for (std::size_t i = 0; i < std::min(units, left / group); ++i)
                         for (std::size_t e = 0; e < group; ++e) seen.push_back(sinks + order[i] * group + e);
+                    if (truncates && left / group < units)
+                        for (std::size_t e = 0; e < left % group; ++e)
+                            seen.push_back(sinks + order[left / group] * group + e);
                     double sum = 0;
                     const float* q = data.q(layer, t).data() + (h * 2 + g) * dim;
                     for (const std::size_t i : seen) {
@@ -211,6 +227,36 @@ TEST_CASE("a predicted query decides, whatever the true one is") {
 TEST_CASE("every query chooses for itself") {
     compare<query_cache>(config_for<query_cache>(60, 4), {.group = 4, .attend_tokens = 60, .per_query = true},
                          true_query);
+}
+
+TEST_CASE("what would overshoot is cut off, for every query where its own budget ends") {
+    for (const std::uint32_t group : {4U, 40U}) { // gathered, and attended page by page
+        CAPTURE(group);
+        auto c = config_for<cut_cache>(group == 4 ? 54 : 100, group);
+        for (const bool smallest : {false, true}) {
+            if (smallest) c.memory_bytes = least_memory<cut_cache>(c);
+            compare<cut_cache>(
+                c, {.group = group, .attend_tokens = c.attend_tokens, .per_query = true, .truncates = true},
+                true_query);
+        }
+    }
+}
+
+TEST_CASE("every head of a lane of several chooses for itself") {
+    for (const std::uint32_t group : {4U, 40U}) {
+        CAPTURE(group);
+        auto c = config_for<head_cache>(group == 4 ? 54 : 100, group);
+        for (const bool smallest : {false, true}) {
+            if (smallest) c.memory_bytes = least_memory<head_cache>(c);
+            compare<head_cache>(c,
+                                {.group = group,
+                                 .lane_heads = 2,
+                                 .attend_tokens = c.attend_tokens,
+                                 .soft = true,
+                                 .per_head = true},
+                                true_query);
+        }
+    }
 }
 
 TEST_CASE("without a prediction the true query decides, read on demand and counted") {

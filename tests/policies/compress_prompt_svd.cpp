@@ -182,6 +182,51 @@ TEST_CASE("a lane that was never fitted keeps evenly spaced channels") {
     for (std::size_t i = 0; i < 32; ++i) CHECK(back[i] == (i % 4 == 0 ? key[i] : 0.0F));
 }
 
+TEST_CASE("outlier chunks come back as they were, all others by their code") {
+    const kvtl::record_shape s{2, 32};
+    constexpr std::size_t tokens = 150, chunk = 6, skip = 5, outliers = 4;
+    const auto keys = low_rank_keys(s, tokens, 40, {}, 21);
+    exact::config c = config_for<exact>(3, {}, 32);
+    c.outliers = outliers, c.chunk = chunk, c.skip = skip;
+    const fitted<exact> x(s, c, keys, tokens);
+    // The chunks that agree least: the smallest cosine of a key with the chunk's mean, in either head.
+    std::vector<std::pair<double, std::size_t>> agreement;
+    for (std::size_t first = skip; first + chunk <= tokens; first += chunk) {
+        double least = 2;
+        for (std::size_t h = 0; h < 2; ++h) {
+            std::vector<float> sum(32, 0.0F);
+            for (std::size_t t = first; t < first + chunk; ++t)
+                for (std::size_t i = 0; i < 32; ++i) sum[i] += keys[t * 64 + h * 32 + i];
+            for (std::size_t t = first; t < first + chunk; ++t) {
+                const float* k = &keys[t * 64 + h * 32];
+                least = std::min(
+                    least, oracle::dot(k, sum.data(), 32) /
+                               std::sqrt(oracle::dot(k, k, 32) * oracle::dot(sum.data(), sum.data(), 32)));
+            }
+        }
+        agreement.emplace_back(least, first);
+    }
+    std::sort(agreement.begin(), agreement.end());
+    std::vector<bool> kept(tokens, false);
+    for (std::size_t i = 0; i < outliers; ++i)
+        for (std::size_t t = 0; t < chunk; ++t) kept[agreement[i].second + t] = true;
+    std::size_t same = 0;
+    for (std::size_t t = 0; t < tokens; ++t) {
+        std::vector<std::byte> record(x.codec.bytes().key);
+        static_cast<void>(x.codec.encode_key(&keys[t * 64], static_cast<std::uint32_t>(t), record.data()));
+        std::vector<float> back(64);
+        x.codec.decode_keys({record.data(), 1, record.size()}, back.data());
+        const bool exactly = std::equal(back.begin(), back.end(), &keys[t * 64]);
+        CHECK(exactly == kept[t]);
+        same += exactly ? 1 : 0;
+        std::vector<float> score(1);
+        x.codec.score(&keys[32], 32, 1, {record.data(), 1, record.size()}, 1, score.data(), 1);
+        CHECK(static_cast<double>(score[0]) ==
+              doctest::Approx(oracle::dot(&keys[32], &back[32], 32)).epsilon(1e-4));
+    }
+    CHECK(same == outliers * chunk);
+}
+
 TEST_CASE("what cannot be is said") {
     const kvtl::record_shape s{2, 64};
     const auto says = [&](const exact::config& c, const kvtl::record_shape& shape, const char* what) {
@@ -191,6 +236,8 @@ TEST_CASE("what cannot be is said") {
     };
     says({.rank = 0}, s, "compressor.rank is 0; valid: 1 or more");
     says({}, {72, 128}, "compressor: rows of 9216 numbers; valid: up to 8192");
+    says({.outliers = 5000}, s, "compressor.outliers is 5000; valid: 0 to 4096");
+    says({.chunk = 0}, s, "compressor.chunk is 0; valid: 1 to 1024");
     says({.dims = 66}, s, "compressor.dims is 66; valid: even, to head_dim (64)");
     says({.frequencies = {1.0}}, s, "compressor.frequencies has 1 numbers; valid: none, or 32");
 }

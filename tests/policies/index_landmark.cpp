@@ -56,3 +56,59 @@ TEST_CASE("units may grow in turns") {
     for (std::uint32_t u = 0; u < 5; ++u)
         CHECK(static_cast<double>(got[u]) == doctest::Approx(mean_product(x, q.data(), 1, u)).epsilon(1e-3));
 }
+
+TEST_CASE("outliers: the units whose keys agree least with their mean are pinned, as far as the budget's "
+          "part goes") {
+    const state s({.outliers = 5, .pinned = 0.25F}, {});
+    constexpr std::uint32_t units = 40, entries = 6;
+    for (const std::uint32_t heads : {1U, 3U}) {
+        lane x(s, {{heads, 2, 32, entries}, units, true}, 11, 0.5);
+        for (std::uint32_t u = 0; u < units; ++u) { // in one go, as groups are built
+            s.clear(x.view(u), u);
+            for (std::uint32_t i = 0; i < entries; ++i) s.absorb(x.view(u), u, i, x.key(u, i), x.key(u, i));
+        }
+        for (std::uint32_t h = 0; h < heads; ++h) {
+            std::vector<std::pair<double, std::uint32_t>> agreement;
+            for (std::uint32_t u = 0; u < units; ++u) {
+                const auto mean =
+                    oracle::moments_of(rows_view<float>{x.key(u, 0, h), entries, 32, heads * 32}).mean;
+                double least = 2, length = 0;
+                for (const double m : mean) length += m * m;
+                for (std::uint32_t i = 0; i < entries; ++i) {
+                    double product = 0;
+                    for (std::size_t c = 0; c < 32; ++c)
+                        product += mean[c] * static_cast<double>(x.key(u, i, h)[c]);
+                    const double own = oracle::dot(x.key(u, i, h), x.key(u, i, h), 32);
+                    least = std::min(least, product / std::sqrt(own * length));
+                }
+                agreement.emplace_back(least, u);
+            }
+            std::sort(agreement.begin(), agreement.end());
+            for (const std::uint32_t budget : {0U, 23U, 24U, 100U, 1000U}) {
+                std::vector<std::uint32_t> got, expected;
+                s.pinned(x.table(h), h, budget, [&](std::uint32_t u) { got.push_back(u); });
+                for (std::uint32_t i = 0; i < std::min(5U, budget / 4 / entries); ++i)
+                    expected.push_back(agreement[i].second);
+                CHECK(got == expected);
+            }
+        }
+    }
+}
+
+TEST_CASE("a new lane forgets the outliers of the one before") {
+    const state s({.outliers = 3, .pinned = 1.0F}, {});
+    lane x(s, {{1, 1, 16, 4}, 9, true}, 12, 0.5);
+    const auto pinned = [&] {
+        std::vector<std::uint32_t> all;
+        s.pinned(x.table(0), 0, 100, [&](std::uint32_t u) { all.push_back(u); });
+        return all;
+    };
+    const auto build = [&](std::uint32_t u) {
+        s.clear(x.view(u), u);
+        for (std::uint32_t i = 0; i < 4; ++i) s.absorb(x.view(u), u, i, x.key(u, i), x.key(u, i));
+    };
+    for (std::uint32_t u = 0; u < 9; ++u) build(u);
+    CHECK(pinned().size() == 3);
+    build(0);
+    CHECK(pinned() == std::vector<std::uint32_t>{0});
+}

@@ -28,7 +28,7 @@ TEST_CASE("no_units: no choice, whatever the budget") {
     static_assert(kvtl::selector_for<kvtl::no_units, any_model>);
     static_assert(!kvtl::no_units::takes_everything && !kvtl::no_units::uses_scores);
     const kvtl::no_units::state<any_model> s;
-    std::vector<kvtl::chosen_unit> out(8, kvtl::chosen_unit{77, 0});
+    std::vector<kvtl::chosen_unit> out(8, kvtl::chosen_unit{.unit = 77, .mask = 0});
     CHECK(s.choose({{}, {.count = 8, .max_entries = 1}, 1000}, out) == 0);
     CHECK(out[0].unit == 77);
 }

@@ -110,3 +110,91 @@ TEST_CASE("small units far down the ranking are found when all before them are t
     }
     CHECK(choose(score, unit, 20) == std::vector<std::uint32_t>{997});
 }
+
+namespace {
+
+/// How many entries of a unit a query attends.
+struct part {
+    std::uint32_t unit, entries;
+};
+/// Units in the order of one query's scores, the last one as far as the budget goes.
+std::vector<part> filled(const std::vector<double>& score, const std::vector<unit_record>& unit,
+                         std::uint32_t budget) {
+    std::vector<std::uint32_t> order(score.size());
+    std::iota(order.begin(), order.end(), 0U);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::uint32_t a, std::uint32_t b) { return score[a] > score[b]; });
+    std::vector<part> parts;
+    for (const std::uint32_t u : order)
+        if (const std::uint32_t n = std::min(unit[u].entries, budget); n > 0) {
+            parts.push_back({u, n});
+            budget -= n;
+        }
+    return parts;
+}
+
+} // namespace
+
+TEST_CASE(
+    "cut_off: every query fills its budget to the last entry; of two that cut a unit off the lesser counts") {
+    using selector = topk<reduce::none, query::current, overshoot::cut_off>;
+    kvtl_test::selector_suite::each_case<selector>([](auto& x, std::uint32_t budget) {
+        if (x.model().lane_heads > 1) return; // reduce::none: lanes of one head
+        std::vector<std::uint64_t> mask(x.unit().size()), cut(x.unit().size());
+        std::vector<std::uint32_t> first(x.unit().size());
+        for (std::uint32_t g = 0; g < x.model().group; ++g) {
+            std::vector<double> score;
+            for (std::uint32_t u = 0; u < x.unit().size(); ++u) score.push_back(x.score(0, g, u));
+            std::uint32_t attended = 0, all = 0;
+            for (const part& p : filled(score, x.unit(), budget)) {
+                attended += p.entries;
+                mask[p.unit] |= std::uint64_t{1} << g;
+                if (p.entries == x.unit()[p.unit].entries) continue;
+                first[p.unit] = cut[p.unit] == 0 ? p.entries : std::min(first[p.unit], p.entries);
+                cut[p.unit] |= std::uint64_t{1} << g;
+            }
+            for (const unit_record& u : x.unit()) all += u.entries;
+            REQUIRE(attended == std::min(budget, all));
+        }
+        const auto choice = x.choice(budget);
+        std::size_t i = 0;
+        for (std::uint32_t u = 0; u < x.unit().size(); ++u) {
+            if (mask[u] == 0) continue;
+            REQUIRE(i < choice.size());
+            CHECK(choice[i].unit == u);
+            CHECK(choice[i].mask == mask[u]);
+            CHECK(choice[i].cut == cut[u]);
+            CHECK(choice[i].first == first[u]);
+            ++i;
+        }
+        CHECK(i == choice.size());
+    });
+}
+
+TEST_CASE("by_head: every head of a lane has the whole budget for its own best units") {
+    kvtl_test::selector_suite::each_case<topk<reduce::by_head<reduce::group_max>>>(
+        [](auto& x, std::uint32_t budget) {
+            if (x.model().lane_heads == 1) {
+                CHECK(x.choose(budget) == naive(x, budget, largest));
+                return;
+            }
+            std::vector<std::uint64_t> mask(x.unit().size());
+            for (std::uint32_t h = 0; h < x.model().lane_heads; ++h) {
+                std::vector<double> score;
+                for (std::uint32_t u = 0; u < x.unit().size(); ++u) {
+                    std::vector<double> of_query;
+                    for (std::uint32_t g = 0; g < x.model().group; ++g) of_query.push_back(x.score(h, g, u));
+                    score.push_back(largest(of_query));
+                }
+                for (const std::uint32_t u : take_in_order(score, x.unit(), budget))
+                    for (std::uint32_t g = 0; g < x.model().group; ++g)
+                        mask[u] |= std::uint64_t{1} << (h * x.model().group + g);
+            }
+            std::vector<std::uint64_t> got(x.unit().size());
+            for (const chosen_unit& c : x.choice(budget)) {
+                CHECK(c.cut == 0);
+                got[c.unit] = c.mask;
+            }
+            CHECK(got == mask);
+        });
+}

@@ -35,9 +35,18 @@ TEST_CASE("shadowkv with everything attended is dense attention as far as its ke
     CHECK(least > 2 * half);
 }
 
-TEST_CASE("shadowkv: the size knob, a smaller rank") {
+TEST_CASE(
+    "shadowkv: the size knob turns at what takes most, to longer chunks, fewer outliers and a smaller rank") {
     const auto all = every_setting<kvtl::presets::shadowkv>();
-    CHECK(all.size() > 3);
+    CHECK(all.size() > 8);
+    CHECK(all.front().clusterer.group_tokens == 4);
+    CHECK(all.front().compressor.outliers == 48);
+    CHECK(all.back().clusterer.group_tokens == 64);
     CHECK(all.back().compressor.rank >= 6);
     CHECK(all.back().compressor.rank <= 10);
+    CHECK(all.back().compressor.outliers == 0);
+    for (const auto& c : all) {
+        CHECK(c.index.outliers == c.compressor.outliers);
+        CHECK(c.compressor.chunk == c.clusterer.group_tokens);
+    }
 }

@@ -9,19 +9,22 @@
 //         subspace iteration on the Gram matrix of an even sample, in float; the paper runs an SVD per sequence, too.
 //         With r = lane heads * D keys come back exactly, but for rounding. A lane that was never fitted keeps r of
 //         its channels, evenly spaced.
+//         Outlier chunks, those whose keys agree least with their mean (support/outliers.hpp; of the lane's heads the
+//         one that agrees least counts), keep their exact keys beside the basis. Chunks are counted from token
+//         `skip` on, so that they are the units of a clusterer with groups of `chunk` behind so many sinks.
 // Record: of a key its position (4 bytes) and r coefficients in 16 bits; of a value the plain row.
-// Bytes:  per lane 2 r lane heads D for B, and 64.
+// Bytes:  per lane 2 r lane heads D for B, and 64; of an outlier chunk 4, and its keys as plain rows.
 // Cost:   encode and decode: r lane heads D multiply-adds and D sines from a table. fit: W^2 (sample + iterations r)
 //         multiply-adds with W = lane heads D, and W^2 + 2 W r floats of borrowed memory.
 // Limits: the numbers of a row, all heads of a lane together, are at most max_width. The rows that fit() gets are
 //         tokens 0, 1, ... of a sequence.
-// Source: "ShadowKV", §4. Not here: its outlier chunks, whose exact keys it keeps, and its decoded tokens, which it
-//         keeps whole: ours are coded with the prompt's basis.
+// Source: "ShadowKV", §4. Not here: its decoded tokens, which it keeps whole: ours are coded with the prompt's basis.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/support/entry_rows.hpp>
 #include <kvtl/policies/support/kmeans.hpp>
+#include <kvtl/policies/support/outliers.hpp>
 #include <kvtl/policies/support/plain_rows.hpp>
 #include <kvtl/policies/support/position_table.hpp>
 #include <kvtl/reservation.hpp>
@@ -81,12 +84,15 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
         std::numeric_limits<double>::infinity(); // what the rank gives up
     static constexpr bool shares = true;
     static constexpr bool fits_lanes = true;
-    static constexpr std::uint32_t max_width = 8192;
+    static constexpr std::uint32_t max_width = 8192, most_outliers = 4096;
 
     struct config {
         std::uint32_t rank = 160;     ///< r, at most lane heads * D
         std::uint32_t sample = 1024;  ///< keys that fit() looks at
         std::uint32_t iterations = 8; ///< of the subspace
+        std::uint32_t outliers = 0;   ///< chunks whose keys stay exact
+        std::uint32_t chunk = 8;      ///< tokens of these
+        std::uint32_t skip = 4;       ///< tokens ahead of the first chunk
         std::vector<double>
             frequencies{};       ///< radians per position of each pair that RoPE turns; empty: base 10,000
         std::uint32_t dims = 0;  ///< channels of a head that turn, from the first (0: all)
@@ -95,6 +101,9 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
             visit("rank", rank);
             visit("sample", sample);
             visit("iterations", iterations);
+            visit("outliers", outliers);
+            visit("chunk", chunk);
+            visit("skip", skip);
         }
     };
 
@@ -103,7 +112,8 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
         state() = default;
         state(const config& c, const record_shape& shape) noexcept
             : shape_(shape), rank_(std::min(c.rank, shape.width())), sample_(std::max(c.sample, 1U)),
-              iterations_(std::max(c.iterations, 1U)), pairs_(rope_pairs(c, shape.dim)), values_(shape) {}
+              iterations_(std::max(c.iterations, 1U)), outliers_(c.outliers), chunk_(std::max(c.chunk, 1U)),
+              skip_(c.skip), pairs_(rope_pairs(c, shape.dim)), values_(shape) {}
 
         /// What a cache with these numbers cannot do.
         [[nodiscard]] static status check(const config& c, const record_shape& shape) noexcept {
@@ -113,6 +123,12 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
                 return status::failure(errc::invalid_argument,
                                        "compressor: rows of %u numbers; valid: up to %u", shape.width(),
                                        max_width);
+            if (c.outliers > most_outliers)
+                return status::failure(errc::invalid_argument, "compressor.outliers is %u; valid: 0 to %u",
+                                       c.outliers, most_outliers);
+            if (c.chunk == 0 || c.chunk > 1024)
+                return status::failure(errc::invalid_argument, "compressor.chunk is %u; valid: 1 to 1024",
+                                       c.chunk);
             return check_rope(c, shape.dim);
         }
 
@@ -128,11 +144,12 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
             turns_ = rope_table(c, shape_.dim, max_tokens, memory);
         }
         [[nodiscard]] std::size_t lane_bytes() const noexcept {
-            return sizeof(header) + std::size_t{rank_} * shape_.width() * sizeof(E);
+            return outliers_at() + outlier_rows_at() +
+                   std::size_t{outliers_} * chunk_ * shape_.width() * sizeof(Plain);
         }
         [[nodiscard]] std::size_t fit_scratch_bytes(std::size_t) const noexcept {
             carver c;
-            static_cast<void>(fit_memory::take(c, shape_.width(), rank_));
+            static_cast<void>(take_fit(c));
             return c.used();
         }
 
@@ -142,7 +159,7 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
                  std::span<std::byte> scratch) const noexcept {
             const std::size_t width = shape_.width(), r = rank_;
             carver c(scratch);
-            fit_memory m = fit_memory::take(c, width, r);
+            fit_memory m = take_fit(c);
             std::fill(m.gram.begin(), m.gram.end(), 0.0F);
             const std::size_t step = (keys.count + sample_ - 1) / sample_;
             for (std::size_t t = 0; t < keys.count; t += step) {
@@ -164,12 +181,15 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
             detail::orthonormalise(m.basis.data(), r, width);
             simd::encode(m.basis.data(), reinterpret_cast<E*>(lane + sizeof(header)), r * width);
             reinterpret_cast<header*>(lane)->fitted = 1;
+            if (outliers_ != 0) keep_outliers(lane, keys, m);
         }
         [[nodiscard]] state at(const codec_lane& lane) const noexcept {
             state s = *this;
             s.basis_ = reinterpret_cast<const header*>(lane.fitted)->fitted == 0
                            ? nullptr
                            : reinterpret_cast<const E*>(lane.fitted + sizeof(header));
+            s.exact_ = lane.fitted + outliers_at();
+            s.exact_chunks_ = reinterpret_cast<const header*>(lane.fitted)->outliers;
             return s;
         }
 
@@ -214,16 +234,72 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
       private:
         struct alignas(64) header {
             std::uint32_t fitted = 0;
+            std::uint32_t outliers = 0;
         };
         struct fit_memory {
-            std::span<float> gram;        ///< (width, width)
-            std::span<float> basis, next; ///< (r, width)
-            std::span<float> key;         ///< (width)
-            [[nodiscard]] static fit_memory take(carver& c, std::size_t width, std::size_t r) noexcept {
-                return {c.take<float>(width * width), c.take<float>(r * width), c.take<float>(r * width),
-                        c.take<float>(width)};
-            }
+            std::span<float> gram;            ///< (width, width)
+            std::span<float> basis, next;     ///< (r, width)
+            std::span<float> key;             ///< (width)
+            std::span<detail::outlier> worst; ///< (outliers + 1)
+            std::span<float> chunk;           ///< (chunk, D)
         };
+        [[nodiscard]] fit_memory take_fit(carver& c) const noexcept {
+            const std::size_t width = shape_.width(), r = rank_;
+            return {c.take<float>(width * width),
+                    c.take<float>(r * width),
+                    c.take<float>(r * width),
+                    c.take<float>(width),
+                    c.take<detail::outlier>(outliers_ + std::size_t{1}),
+                    c.take<float>(outliers_ == 0 ? 0 : std::size_t{chunk_} * shape_.dim)};
+        };
+
+        // Behind the basis: the numbers of the outlier chunks, ascending, and their keys (outliers, chunk, width).
+        [[nodiscard]] std::size_t outliers_at() const noexcept {
+            return (sizeof(header) + std::size_t{rank_} * shape_.width() * sizeof(E) + 63) / 64 * 64;
+        }
+        [[nodiscard]] std::size_t outlier_rows_at() const noexcept {
+            return (outliers_ * sizeof(std::uint32_t) + 63) / 64 * 64;
+        }
+        template <element Row>
+        void keep_outliers(std::byte* lane, rows_view<Row> keys, fit_memory& m) const noexcept {
+            const std::size_t width = shape_.width(), dim = shape_.dim;
+            const std::size_t chunks = keys.count > skip_ ? (keys.count - skip_) / chunk_ : 0;
+            m.worst[0].unit = 0;
+            for (std::uint32_t c = 0; c < chunks; ++c) {
+                float least = std::numeric_limits<float>::infinity();
+                for (std::size_t h = 0; h < width; h += dim) {
+                    float *rows = m.chunk.data(), *sum = m.key.data();
+                    std::fill_n(sum, dim, 0.0F);
+                    for (std::size_t t = 0; t < chunk_; ++t) {
+                        simd::decode(keys.row(skip_ + c * chunk_ + t) + h, rows + t * dim, dim);
+                        simd::add(rows + t * dim, sum, dim);
+                    }
+                    least = std::min(least, detail::agreement(rows, chunk_, dim, sum, dim));
+                }
+                detail::enlist(m.worst, {least, c});
+            }
+            const std::size_t n = m.worst[0].unit;
+            auto* number = reinterpret_cast<std::uint32_t*>(lane + outliers_at());
+            for (std::size_t i = 0; i < n; ++i) number[i] = m.worst[1 + i].unit;
+            std::sort(number, number + n);
+            auto* rows = reinterpret_cast<Plain*>(lane + outliers_at() + outlier_rows_at());
+            for (std::size_t i = 0; i < n; ++i)
+                for (std::size_t t = 0; t < chunk_; ++t, rows += width) {
+                    simd::decode(keys.row(skip_ + number[i] * chunk_ + t), m.key.data(), width);
+                    simd::encode(m.key.data(), rows, width);
+                }
+            reinterpret_cast<header*>(lane)->outliers = static_cast<std::uint32_t>(n);
+        }
+        /// The exact key of a token, (width), or null.
+        [[nodiscard]] const Plain* exact(std::uint32_t position) const noexcept {
+            if (exact_chunks_ == 0 || position < skip_) return nullptr;
+            const std::uint32_t chunk = (position - skip_) / chunk_;
+            const auto* first = reinterpret_cast<const std::uint32_t*>(exact_);
+            const auto* at = std::lower_bound(first, first + exact_chunks_, chunk);
+            if (at == first + exact_chunks_ || *at != chunk) return nullptr;
+            const auto row = static_cast<std::size_t>(at - first) * chunk_ + (position - skip_) % chunk_;
+            return reinterpret_cast<const Plain*>(exact_ + outlier_rows_at()) + row * shape_.width();
+        }
 
         [[nodiscard]] rows_view<E> basis() const noexcept {
             return {basis_, rank_, shape_.width(), shape_.width()};
@@ -259,7 +335,10 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
                 for (std::size_t i = 0; i < n; ++i) {
                     std::uint32_t position = 0;
                     std::memcpy(&position, records.record(first + i), sizeof position);
-                    turns_.turn(&x[i * dim], position);
+                    if (const Plain* key = exact(position))
+                        simd::decode(key + from, &x[i * dim], dim);
+                    else
+                        turns_.turn(&x[i * dim], position);
                     visit(first + i, &x[i * dim]);
                 }
             }
@@ -272,9 +351,12 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
         }
 
         record_shape shape_{};
-        std::uint32_t rank_ = 0, sample_ = 1, iterations_ = 1, pairs_ = 0;
+        std::uint32_t rank_ = 0, sample_ = 1, iterations_ = 1, outliers_ = 0, chunk_ = 1, skip_ = 0,
+                      pairs_ = 0;
         position_table turns_{};
-        const E* basis_ = nullptr; ///< (r, width); null where nothing was fitted
+        const E* basis_ = nullptr;         ///< (r, width); null where nothing was fitted
+        const std::byte* exact_ = nullptr; ///< outlier chunks of the lane
+        std::uint32_t exact_chunks_ = 0;
         plain_rows<Plain> values_{};
     };
 };

@@ -40,7 +40,7 @@ struct random_units {
                 if (u >= in.units()) continue;
                 const std::uint32_t entries = in.entries(u);
                 if (entries == 0 || entries > left) continue;
-                out[chosen++] = {u, ~std::uint64_t{0}};
+                out[chosen++] = {.unit = u};
                 left -= entries;
             }
             return chosen;

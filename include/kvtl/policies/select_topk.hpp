@@ -13,6 +13,10 @@
 //   reduce::softmax_sum  logits are soft-maxed over all units first (KVSwap; ShadowKV takes their maximum)
 //   reduce::softmax_max
 //   reduce::none         every query chooses for itself (Quest, ClusterKV); the step reads the union
+//   reduce::by_head<..>  every KV head of a lane of several chooses for itself, by one of the above (ShadowKV)
+//
+// overshoot::cut_off takes as many of the first entries of the unit that would overshoot as there is room for
+// (ClusterKV), for reduce::none and up to 16 queries a head; those beyond skip as the others do.
 //
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -91,14 +95,27 @@ struct none {
     static constexpr bool per_query = true;
 };
 
+/// The heads of a lane choose each for themselves. With more than 64 queries a lane they choose together.
+template <class Reduce> struct by_head : Reduce {
+    static constexpr bool linear = false;
+    static constexpr bool per_head = true;
+};
+
 } // namespace reduce
 
-template <class Reduce, query Source = query::current> struct topk {
+/// What becomes of the unit that is more than what is left of the budget.
+enum class overshoot : bool { skipped, cut_off };
+
+template <class Reduce, query Source = query::current, overshoot Last = overshoot::skipped> struct topk {
     static constexpr std::string_view name = "topk";
     static constexpr signal needs = signal::q;
     static constexpr bool takes_everything = false;
     static constexpr bool uses_scores = true;
     static constexpr query source = Source;
+    static constexpr bool truncates = Last == overshoot::cut_off;
+    static_assert(
+        !truncates || requires { requires Reduce::per_query; },
+        "[kvtl] selector: topk cuts units off where every query chooses for itself (reduce::none)");
     using reduction = Reduce;
     struct config {
         template <class Visit> void fields(Visit&&) {}
@@ -118,7 +135,8 @@ template <class Reduce, query Source = query::current> struct topk {
             std::uint32_t left = in.budget, chosen = 0;
             // A first look at as many units as are likely to fit (exactly so many where all have one size).
             const std::uint32_t first =
-                std::min(units, fixed != 0 ? in.budget / fixed : std::max(16U, in.budget / 8));
+                std::min(units, fixed != 0 ? (in.budget + (truncates ? fixed - 1 : 0)) / fixed
+                                           : std::max(16U, in.budget / 8));
             if (first == 0) return 0;
             static_cast<void>(simd::top_k(in.score.data(), units, first, in.order.data(), in.scratch));
             for (std::uint32_t i = 0; i < first && left > 0; ++i) take(in, in.order[i], left, out, chosen);
@@ -130,7 +148,7 @@ template <class Reduce, query Source = query::current> struct topk {
                 std::uint64_t* const keys = in.scratch.data();
                 std::uint32_t candidates = 0;
                 for (std::uint32_t u = 0; u < units; ++u) {
-                    if (in.entries(u) == 0 || in.entries(u) > left) continue;
+                    if (in.entries(u) == 0 || (!truncates && in.entries(u) > left)) continue;
                     keys[candidates] = simd::top_k_key<simd::default_arch>(in.score[u], u);
                     candidates += keys[candidates] < seen ? 1 : 0;
                 }
@@ -146,13 +164,16 @@ template <class Reduce, query Source = query::current> struct topk {
         }
 
       private:
-        /// Chooses unit u if it fits.
+        /// Chooses unit u if it fits, or what fits of it.
         static void take(const choice_input& in, std::uint32_t u, std::uint32_t& left,
                          std::span<chosen_unit> out, std::uint32_t& chosen) noexcept {
             const std::uint32_t entries = in.entries(u);
-            if (entries == 0 || entries > left) return;
-            out[chosen++] = {u, ~std::uint64_t{0}};
-            left -= entries;
+            if (entries == 0 || (!truncates && entries > left)) return;
+            const std::uint32_t taken = std::min(entries, left);
+            out[chosen] = {.unit = u};
+            if (taken < entries) out[chosen].first = static_cast<std::uint16_t>(taken);
+            ++chosen;
+            left -= taken;
         }
     };
 };

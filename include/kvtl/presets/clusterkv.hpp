@@ -3,7 +3,7 @@
 // Paper: "ClusterKV: Manipulating LLM KV Cache in Semantic Space for Recallable Compression". Keys after RoPE
 // without the first 16 tokens are clustered into N / 80 clusters; during decode each full window of 320
 // entries becomes 8 new clusters. Clusters are scored by q . mean and taken in order as long as whole ones
-// fit. Deviations: a cluster that would overshoot is skipped instead of truncated; clusters beyond 160
+// fit. Deviations: clusters beyond 160
 // entries are split, as storage bounds them; waiting entries are attended, so no more wait than a quarter of
 // attend_tokens, and 32 recent ones never leave the window; the first two layers are treated like all others.
 // SPDX-License-Identifier: MIT
@@ -30,7 +30,7 @@ struct clusterkv : full {
                                                   .window_clusters = 8,
                                                   .centred = false}>;
     using index = centroid;
-    using selector = topk<reduce::none>;
+    using selector = topk<reduce::none, query::current, overshoot::cut_off>;
     using layout = unit_contiguous;
     using io = default_file;
 

@@ -13,6 +13,8 @@
 //   fits               its state fits something to a lane's first keys, (T, D of the lane): fit(view, keys,
 //                      scratch), keys a rows_view of floats, f16 or bf16
 //   linear             a score of the mean query is the mean of the scores (default: true)
+//   pins               names units that are chosen whatever their score: pinned(units_view, head, budget,
+//                      visit(unit)), for a head that may choose `budget` entries
 //   scores_lanes       keeps bytes of its own, and still scores a query of the whole lane (u.dim numbers, u.head 0)
 //                      in one pass: what its heads' scores would sum up to
 //
@@ -139,6 +141,13 @@ template <class Index> [[nodiscard]] consteval bool linear_in_query() {
         return true;
 }
 
+/// The index names units that are chosen whatever their score: pinned(units_view, head, budget, visit(unit)).
+template <class Index> [[nodiscard]] consteval bool pins_units() {
+    if constexpr (requires { Index::pins; })
+        return Index::pins;
+    else
+        return false;
+}
 template <class Index> [[nodiscard]] consteval bool scores_whole_lanes() {
     if constexpr (requires { Index::scores_lanes; })
         return Index::scores_lanes;

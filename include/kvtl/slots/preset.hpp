@@ -200,7 +200,12 @@ concept stored_keys_in_order =
 /// A choice travels to other layers without saying which query made it.
 template <class T>
 concept shared_queries_agree =
-    !shares_choices<typename T::selector> || !chooses_per_query<typename T::selector>;
+    !shares_choices<typename T::selector> ||
+    (!chooses_per_query<typename T::selector> && !chooses_per_head<typename T::selector>);
+/// What stands in for unread units is told of whole units.
+template <class T>
+concept remainder_sees_choice =
+    !truncates_units<typename T::selector> || std::same_as<typename T::remainder, nothing>;
 /// A retention that merges works on the rows that are kept, and gives them weights, which lie behind records of
 /// one size.
 template <class T>
@@ -226,9 +231,9 @@ concept codec_has_its_runs = (T::compressor::granule == 1 &&
                              (store_of_preset<T>() == store_kind::groups &&
                               !requires { requires T::retention::merges; });
 template <class T>
-concept retrieval_agrees =
-    selector_has_its_scores<T> && granularity_agrees<T> && queries_agree<T> && predictions_come<T> &&
-    layers_can_take_turns<T> && stored_keys_in_order<T> && shared_units_agree<T> && shared_queries_agree<T>;
+concept retrieval_agrees = selector_has_its_scores<T> && granularity_agrees<T> && queries_agree<T> &&
+    predictions_come<T> && layers_can_take_turns<T> && stored_keys_in_order<T> && shared_units_agree<T> &&
+    shared_queries_agree<T> && remainder_sees_choice<T>;
 
 // ------------------------------------------------------------------------------------- retentions that drop
 template <class T> [[nodiscard]] consteval bool layer_wide() {

@@ -4,7 +4,9 @@
 // `uses_scores`; with scores it names its `reduction`, which makes one score per unit of those of all queries
 // that share the lane (policies/select_topk.hpp has them), and may name the `source` of the query and
 // `layers_that_share` one choice. The choice is one for all queries of a lane, unless the reduction is
-// `per_query`: then every query chooses for itself and the step reads the union.
+// `per_query` (every query chooses for itself) or `per_head` (every KV head of a lane of several does): then the step
+// reads the union, and each attends what it chose. A selector that `truncates` may take the first entries only of
+// what would overshoot its budget.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -17,10 +19,17 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// One chosen unit: `mask` bit g is set when query g of the lane attends it.
+/// One chosen unit: `mask` bit g is set when query g of the lane attends it. Queries whose bit is set in `cut`, too,
+/// attend its first `first` entries alone.
 struct chosen_unit {
     std::uint32_t unit = none;
+    std::uint16_t first = 0, cut = 0;
     std::uint64_t mask = ~std::uint64_t{0};
+
+    /// The queries that attend entry i of the unit.
+    [[nodiscard]] std::uint64_t queries_of(std::uint32_t i) const noexcept {
+        return i < first ? mask : mask & ~std::uint64_t{cut};
+    }
 };
 
 /// What a selector sees of a lane. `score` and the scratch are empty for a selector that uses no scores.
@@ -94,6 +103,16 @@ concept selector_has_reduction = requires {
 template <class P>
 concept chooses_per_query = requires {
     requires P::reduction::per_query;
+};
+/// Every KV head of a lane chooses for itself.
+template <class P>
+concept chooses_per_head = requires {
+    requires P::reduction::per_head;
+};
+/// The last unit may be taken in part.
+template <class P>
+concept truncates_units = requires {
+    requires P::truncates;
 };
 template <class P>
 concept shares_choices = (detail::layers_that_share<P>() > 1);

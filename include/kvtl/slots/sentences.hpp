@@ -151,7 +151,11 @@ template <class T> consteval void explain_retrieval() {
                       "consecutive entries; use a clusterer such as fixed_groups");
         static_assert(holds(shared_queries_agree<T>),
                       "[kvtl] selector: layers share its choice, which is then one for all queries; use "
-                      "a reduction other than reduce::none");
+                      "a reduction other than reduce::none and reduce::by_head");
+        static_assert(
+            holds(remainder_sees_choice<T>),
+            "[kvtl] remainder: the selector cuts units off, which what stands in for the others would not "
+            "know; use nothing, or overshoot::skipped");
     }
     static_assert(holds(predictions_come<T>), "[kvtl] selector: it chooses for predicted queries; use the "
                                               "schedule next_layer, which asks the engine for them");

@@ -51,7 +51,7 @@ template <class Types> class unit_sizes {
         if (!p.window_only)
             if (status fits = size_units(cluster, format, c.mean_bits, p); !fits) return fits;
         size_policies(c, g, p);
-        const std::uint32_t choosers = chooser<types>::per_query ? p.model.group : 1;
+        const std::uint32_t choosers = chooser<types>::choosers(p.model);
         p.chosen_per_lane = types::selector::takes_everything
                                 ? s.max_units
                                 : std::min(s.max_units, choosers * p.attend_tokens);

@@ -81,7 +81,7 @@ template <class Types> class choice_source {
                     const std::uint32_t u = word * 64 + static_cast<std::uint32_t>(std::countr_zero(rest));
                     const std::uint32_t entries = u < units ? store_->entries_of(mine, u) : none;
                     if (entries > left || n == out.size()) continue;
-                    out[n++] = {u, ~std::uint64_t{0}};
+                    out[n++] = {.unit = u};
                     left -= entries;
                 }
             set_count(i, n);

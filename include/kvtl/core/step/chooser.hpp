@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <utility>
 
 namespace kvtl { inline namespace v0 {
@@ -46,16 +47,27 @@ template <class Types> class chooser {
     using index = typename Types::index;
     using selector = typename Types::selector;
 
-    /// Every query chooses for itself (reduce::none): the choice is a union with masks.
+    /// Every query, or every KV head of a lane, chooses for itself: the choice is a union with masks.
     static constexpr bool per_query = selector::uses_scores && chooses_per_query<selector>;
+    static constexpr bool per_head = selector::uses_scores && chooses_per_head<selector>;
+    static constexpr bool unites = per_query || per_head;
+    /// How many choose in a lane, each with the whole budget.
+    [[nodiscard]] static constexpr std::uint32_t choosers(const model_extents& m) noexcept {
+        return per_query ? m.group : per_head && m.lane_queries() <= 64 ? m.lane_heads : 1;
+    }
 
+    /// Queries that attend the first entries of a unit alone.
+    struct cut {
+        std::uint16_t first = 0, queries = 0;
+    };
     struct scratch {
         std::span<float> query;   ///< (width)
         std::span<float> score;   ///< (rows, U or entries)
         std::span<float> project; ///< for the index: projected queries, tables
         std::span<std::uint32_t> order;
         std::span<std::uint64_t> keys;
-        std::span<std::uint64_t> mask; ///< (U) queries that chose a unit, when each chooses for itself
+        std::span<std::uint64_t> mask; ///< (U) queries that chose a unit, when not all choose together
+        std::span<cut> cuts;           ///< (U) of these, those that chose a part of it
 
         static scratch take(carver& c, const model_extents& m, std::uint32_t max_units,
                             std::uint32_t max_entries, std::size_t index_floats) noexcept {
@@ -68,7 +80,8 @@ template <class Types> class chooser {
                 x.project = c.take<float>(index_floats);
                 x.order = c.take<std::uint32_t>(max_units);
                 x.keys = c.take<std::uint64_t>(max_units);
-                x.mask = c.take<std::uint64_t>(per_query ? max_units : 0);
+                x.mask = c.take<std::uint64_t>(unites ? max_units : 0);
+                x.cuts = c.take<cut>(truncates_units<selector> ? max_units : 0);
             }
             return x;
         }
@@ -90,7 +103,7 @@ template <class Types> class chooser {
         if constexpr (selector::takes_everything) {
             static_cast<void>(q), static_cast<void>(budget), static_cast<void>(clock);
             static_cast<void>(stream);
-            for (std::uint32_t i = 0; i < u.count; ++i) out[i] = {i, ~std::uint64_t{0}};
+            for (std::uint32_t i = 0; i < u.count; ++i) out[i] = {.unit = i};
             return u.count;
         } else {
             if (u.count == 0 || budget == 0) return 0;
@@ -100,10 +113,14 @@ template <class Types> class chooser {
                 timed.enter(&phase_times::choose);
                 return selector_->choose({{}, u, budget}, out);
             } else {
+                if constexpr (per_head)
+                    if (choosers(model_) > 1) return choose_by_head(q, u, budget, out, stream);
                 score(q, u, stream);
                 timed.enter(&phase_times::choose);
                 if constexpr (per_query) return choose_by_query(u, budget, out);
                 fold_entries(u, x_.score.data());
+                for (std::uint32_t h = 0; h < model_.lane_heads; ++h)
+                    pin(u, h, budget / model_.lane_heads, x_.score.data());
                 return selector_->choose(input(u, x_.score.first(u.count), budget), out);
             }
         }
@@ -172,18 +189,7 @@ template <class Types> class chooser {
         } else {
             const std::span<float> total = x_.score.first(n), rows = x_.score.subspan(n);
             for (std::uint32_t h = 0; h < model_.lane_heads; ++h) {
-                const float* first = q + std::size_t{h} * model_.group * model_.dim;
-                units_view head = u;
-                head.head = h;
-                head.dim = model_.dim;
-                head.mean = u.mean.columns(std::size_t{h} * model_.dim, model_.dim);
-                if constexpr (linear) {
-                    mean_query(q, h, x_.query.data());
-                    ask_index(x_.query.data(), 1, head, rows, stream);
-                } else {
-                    ask_index(first, model_.group, head, rows, stream);
-                    reduce_queries(rows, n);
-                }
+                score_head(q, u, h, rows, stream);
                 if constexpr (per_query) {
                     static_cast<void>(total);
                 } else if (h == 0) {
@@ -192,6 +198,23 @@ template <class Types> class chooser {
                     simd::add(rows.data(), total.data(), n);
                 }
             }
+        }
+    }
+
+    /// Scores of KV head h of a lane: one row, or one for each query where every query chooses.
+    template <class Stream>
+    void score_head(const float* q, const units_view& u, std::uint32_t h, std::span<float> rows,
+                    Stream& stream) noexcept {
+        units_view head = u;
+        head.head = h;
+        head.dim = model_.dim;
+        head.mean = u.mean.columns(std::size_t{h} * model_.dim, model_.dim);
+        if constexpr (linear) {
+            mean_query(q, h, x_.query.data());
+            ask_index(x_.query.data(), 1, head, rows, stream);
+        } else {
+            ask_index(q + std::size_t{h} * model_.group * model_.dim, model_.group, head, rows, stream);
+            reduce_queries(rows, row_length(u));
         }
     }
 
@@ -226,6 +249,16 @@ template <class Types> class chooser {
         }
     }
 
+    /// Units that the index wants chosen in any case, as far as its part of the budget goes, score best.
+    void pin(const units_view& u, std::uint32_t head, std::uint32_t budget, float* score) const noexcept {
+        if constexpr (detail::pins_units<index>())
+            index_->pinned(u, head, budget,
+                           [score](std::uint32_t unit) { score[unit] = std::numeric_limits<float>::max(); });
+        else
+            static_cast<void>(u), static_cast<void>(head), static_cast<void>(budget),
+                static_cast<void>(score);
+    }
+
     /// Head-wise lanes only: the union of what each query chooses, in unit order.
     [[nodiscard]] std::uint32_t choose_by_query(const units_view& u, std::uint32_t budget,
                                                 std::span<chosen_unit> out) noexcept {
@@ -233,12 +266,55 @@ template <class Types> class chooser {
         for (std::uint32_t g = 0; g < model_.group; ++g) {
             float* row = &x_.score[std::size_t{g + 1} * n];
             fold_entries(u, row);
+            pin(u, 0, budget, row);
+            // Cuts have a bit for 16 queries: what others would cut off they go without.
             const std::uint32_t count = selector_->choose(input(u, {row, u.count}, budget), out);
-            for (std::uint32_t i = 0; i < count; ++i) x_.mask[out[i].unit] |= std::uint64_t{1} << g;
+            for (std::uint32_t i = 0; i < count; ++i) {
+                if constexpr (truncates_units<selector>) {
+                    if (out[i].first != 0 && g >= 16) continue;
+                    if (out[i].first != 0) cut_off(out[i], g);
+                }
+                x_.mask[out[i].unit] |= std::uint64_t{1} << g;
+            }
         }
+        return unite(u, out);
+    }
+    /// Where several queries cut a unit off, the least of them is what all of these attend.
+    void cut_off(const chosen_unit& c, std::uint32_t g) noexcept {
+        cut& at = x_.cuts[c.unit];
+        at.first = at.queries == 0 ? c.first : std::min(at.first, c.first);
+        at.queries = static_cast<std::uint16_t>(at.queries | 1U << g);
+    }
+
+    /// Lanes of several heads: the union of what each head chooses, in unit order.
+    template <class Stream>
+    [[nodiscard]] std::uint32_t choose_by_head(const float* q, const units_view& u, std::uint32_t budget,
+                                               std::span<chosen_unit> out, Stream& stream) noexcept {
+        const std::span<float> rows = x_.score.subspan(row_length(u));
+        const std::uint64_t group = simd::all_queries >> (64 - model_.group);
+        for (std::uint32_t h = 0; h < model_.lane_heads; ++h) {
+            score_head(q, u, h, rows, stream);
+            fold_entries(u, rows.data());
+            pin(u, h, budget, rows.data());
+            const std::uint32_t count = selector_->choose(input(u, rows.first(u.count), budget), out);
+            for (std::uint32_t i = 0; i < count; ++i) x_.mask[out[i].unit] |= group << (h * model_.group);
+        }
+        return unite(u, out);
+    }
+
+    /// What has been noted of the units becomes the choice, in unit order, and is forgotten.
+    [[nodiscard]] std::uint32_t unite(const units_view& u, std::span<chosen_unit> out) noexcept {
         std::uint32_t chosen = 0;
-        for (std::uint32_t i = 0; i < u.count; ++i)
-            if (x_.mask[i] != 0) out[chosen++] = {i, std::exchange(x_.mask[i], 0)};
+        for (std::uint32_t i = 0; i < u.count; ++i) {
+            if (x_.mask[i] == 0) continue;
+            out[chosen] = {.unit = i, .mask = std::exchange(x_.mask[i], 0)};
+            if constexpr (truncates_units<selector>) {
+                const cut at = std::exchange(x_.cuts[i], {});
+                out[chosen].first = at.first;
+                out[chosen].cut = at.queries;
+            }
+            ++chosen;
+        }
         return chosen;
     }
 

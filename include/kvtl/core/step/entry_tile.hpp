@@ -68,6 +68,12 @@ template <class Types> class entry_tile {
         for (std::uint32_t i = 0; i < rows_; ++i) any |= mask_[i];
         return any;
     }
+    /// The queries that attend the same entries as `query` (one bit).
+    [[nodiscard]] std::uint64_t alike(std::uint64_t query) const noexcept {
+        std::uint64_t same = any_mask();
+        for (std::uint32_t i = 0; i < rows_; ++i) same &= (mask_[i] & query) != 0 ? mask_[i] : ~mask_[i];
+        return same;
+    }
     /// bias[i] = 0 where `query` (one bit) attends entry i, -inf where it does not.
     void absence(std::uint64_t query, float* bias) const noexcept {
         for (std::uint32_t i = 0; i < rows_; ++i)

@@ -372,8 +372,9 @@ template <class Types> class step_runner : public step_attention<Types> {
             for (; at.i < x_.chosen_count[at.lane] + forced; ++at.i) {
                 if (!f.item_room()) return;
                 const bool chosen = at.i < x_.chosen_count[at.lane];
-                const chosen_unit c = chosen ? chosen_of(at.lane)[at.i] : chosen_unit{x_.forced[at.lane], 0};
-                const std::uint32_t item = f.add_item({at.lane, c.unit, c.mask, 0, false});
+                const chosen_unit c =
+                    chosen ? chosen_of(at.lane)[at.i] : chosen_unit{.unit = x_.forced[at.lane], .mask = 0};
+                const std::uint32_t item = f.add_item({c, at.lane});
                 const auto& now = l.residency(c.unit);
                 if (now.frames == none) {
                     if (!store_->plan_load(lanes[at.lane].id, c.unit, id, item)) {
@@ -410,7 +411,7 @@ template <class Types> class step_runner : public step_attention<Types> {
                 if (w.loads) store_->finish_load(store_->at(ref.id), w.unit, store_->pool_of(ref.id));
                 if (w.mask == 0) continue;
                 const phase_clock::span timed(p_.clock, &phase_times::attend);
-                attend_unit(ref, w.unit, q_, item_of(i), w.mask, true);
+                attend_unit(ref, w, q_, item_of(i), true);
             }
             if (left == 0) break;
             store_->io().poll(true);
@@ -497,7 +498,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             flight& f = store_->io().at(0);
             f.clear();
             for (; u < l.state().units && f.item_room(); ++u) {
-                const std::uint32_t item = f.add_item({0, u, ~std::uint64_t{0}, 0, false});
+                const std::uint32_t item = f.add_item({{.unit = u}});
                 const auto& now = l.residency(u);
                 if (now.frames != none)
                     store_->touch(now, store_->pool_of(ref.id));
@@ -515,7 +516,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             for (const work_item& w : f.items()) {
                 if (w.loads) store_->finish_load(l, w.unit, store_->pool_of(ref.id));
                 for (std::uint32_t t = 0; t < queries; ++t)
-                    attend_unit(ref, w.unit, q + t * token, turn_of(t), w.mask, false);
+                    attend_unit(ref, w, q + t * token, turn_of(t), false);
             }
             finish_batch(one, 0);
         }
@@ -544,7 +545,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             const std::span<const lane_ref> one(&ref, 1);
             flight& f = store_->io().at(0);
             f.clear();
-            const std::uint32_t item = f.add_item({0, u, 0, 0, false});
+            const std::uint32_t item = f.add_item({{.unit = u, .mask = 0}});
             if (!store_->plan_load(lane_id, u, 0, item)) return no_frames();
             f.items()[item].loads = true;
             store_->pin(l.residency(u), frames);

@@ -200,19 +200,30 @@ template <class Types> class step_attention {
         }
     }
 
-    void attend_unit(const lane_ref& ref, std::uint32_t u, const float* q, float* into, std::uint64_t mask,
+    void attend_unit(const lane_ref& ref, const chosen_unit& c, const float* q, float* into,
                      bool fresh) noexcept {
         const lane l = store_->at(ref.id);
+        const std::uint32_t u = c.unit;
         const pool& frames = store_->pool_of(ref.id);
         const auto& format = store_->unit_format();
         if (fresh)
             for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) reset(head_partial(into, h));
-        std::uint32_t left = store_->entries_of(l, u);
-        for (std::uint32_t f = l.residency(u).frames; left > 0; f = frames[f].next) {
+        const std::uint32_t entries = store_->entries_of(l, u);
+        std::uint32_t seen = 0;
+        for (std::uint32_t f = l.residency(u).frames; seen < entries; f = frames[f].next) {
             const std::byte* page = frames.bytes(f);
-            const std::uint32_t rows = format.entries_in(page, left);
-            attend_records(q, ref, format.keys(page, 0, rows), format.values(page, 0, rows), into, mask);
-            left -= rows;
+            const std::uint32_t rows = format.entries_in(page, entries - seen);
+            // Queries that attend a part of the unit, and those that attend all of it.
+            const std::uint64_t in_part = c.mask & c.cut;
+            if (in_part != 0 && seen < c.first) {
+                const std::uint32_t some = std::min(rows, c.first - seen);
+                attend_records(q, ref, format.keys(page, 0, some), format.values(page, 0, some), into,
+                               in_part);
+            }
+            if (c.mask != in_part)
+                attend_records(q, ref, format.keys(page, 0, rows), format.values(page, 0, rows), into,
+                               c.mask & ~in_part);
+            seen += rows;
         }
     }
 
@@ -223,7 +234,8 @@ template <class Types> class step_attention {
         const std::byte* slot = store_->pool_of(ref.id).bytes(store_->at(ref.id).residency(w.unit).frames);
         const std::uint32_t entries = store_->entries_of(store_->at(ref.id), w.unit);
         for (std::uint32_t row = 0; row < entries; ++row) {
-            x_.tile.put(w.lane, store_->unit_format().entry(slot, row), w.mask);
+            if (w.queries_of(row) == 0) break;
+            x_.tile.put(w.lane, store_->unit_format().entry(slot, row), w.queries_of(row));
             if (x_.tile.full()) attend_tile(lanes, q);
         }
     }
@@ -236,10 +248,11 @@ template <class Types> class step_attention {
             attend_records(q, ref, tile.keys(), tile.values(), total, tile.any_mask());
         } else { // what one query has not chosen is absent for it
             float bias[simd::attend_block];
-            for (std::uint64_t left = tile.any_mask(); left != 0; left &= left - 1) {
-                const std::uint64_t query = left & (~left + 1);
+            for (std::uint64_t left = tile.any_mask(); left != 0;) {
+                const std::uint64_t query = left & (~left + 1), same = tile.alike(query);
                 tile.absence(query, bias);
-                attend_records(q, ref, tile.keys(), tile.values(), total, query, bias);
+                attend_records(q, ref, tile.keys(), tile.values(), total, same, bias);
+                left &= ~same;
             }
         }
         tile.clear();

@@ -14,6 +14,7 @@
 #include <kvtl/core/thread_sanitizer.hpp>
 #include <kvtl/simd/checksum.hpp>
 #include <kvtl/slots/io.hpp>
+#include <kvtl/slots/selector.hpp>
 
 #include <algorithm>
 #include <array>
@@ -22,11 +23,9 @@
 namespace kvtl { inline namespace v0 {
 
 /// One unit that a step works on.
-struct work_item {
-    std::uint32_t lane = 0; ///< index among the lanes of this layer and shard
-    std::uint32_t unit = none;
-    std::uint64_t mask = 0;    ///< queries of the lane that attend it; 0: only brought in
-    std::uint32_t pending = 0; ///< pages that have not landed
+struct work_item : chosen_unit { ///< mask 0: only brought in
+    std::uint32_t lane = 0;      ///< index among the lanes of this layer and shard
+    std::uint32_t pending = 0;   ///< pages that have not landed
     bool done = false;
     bool loads = false; ///< some of its pages come from storage
 };
