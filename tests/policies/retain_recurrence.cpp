@@ -44,8 +44,12 @@ TEST_CASE("recurrence: after a rewind the last activity may lie ahead, and count
 
 TEST_CASE("recurrence: eviction waits for a period, and settings that can never work are named") {
     using state = state_of<recurrence>;
-    CHECK(state({.period = 175}, {}, {}).slack() == 174);
-    CHECK(state({.period = 1}, {}, {}).slack() == 0);
+    const score_limits large{.sinks = 4, .window = 8, .keep = 1000},
+        small{.sinks = 4, .window = 8, .keep = 64};
+    CHECK(state::slack() == 0); // never over the limit
+    CHECK(state({.period = 175}, large, {}).headroom() == 174);
+    CHECK(state({.period = 1}, large, {}).headroom() == 0);
+    CHECK(state({.period = 175}, small, {}).headroom() == 26); // half of what competes
     CHECK(state::check({}, {}).ok());
     check_refusal(state::check({.activity = 0.0F}, {}), "retention.activity is 0");
     check_refusal(state::check({.activity = 1.0F}, {}), "retention.activity is 1");

@@ -22,6 +22,7 @@ numbers definition(const auto& lane, const std::vector<std::uint8_t>& votes, std
             for (std::size_t t = 0; t < p.size(); ++t) sum[t] += p[t];
         }
     }
+    std::fill(sum.begin() + lane.end(), sum.end(), 0.0); // the window's own
     return pooled(sum, width);
 }
 } // namespace

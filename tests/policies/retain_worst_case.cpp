@@ -42,8 +42,10 @@ ranked definition(const auto& lane, std::uint32_t width, double sure, std::size_
     std::vector<std::uint32_t> order(n);
     std::iota(order.begin(), order.end(), 0U);
     std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return mean[a] > mean[b]; });
+    // Every query pays 1; what the prefix does not get is the pinned entries'.
+    const double paid = lane.observed() * lane.size().group, needed = sure * paid - (paid - total(mean));
     double sum = 0;
-    for (std::size_t i = 0; i < std::min<std::size_t>(most, n) && sum < sure * total(mean); ++i) {
+    for (std::size_t i = 0; i < std::min<std::size_t>(most, n) && sum < needed; ++i) {
         sum += mean[order[i]];
         r.first[begin + order[i]] = true;
     }

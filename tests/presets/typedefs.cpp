@@ -101,6 +101,7 @@ constexpr named typedefs[] = {
     TYPEDEF(snapkv_layer),
     TYPEDEF(pyramidkv),
     TYPEDEF(dynamickv),
+    TYPEDEF(dynamickv_qhead),
     TYPEDEF(cake),
     TYPEDEF(adakv),
     TYPEDEF(compress_kv),

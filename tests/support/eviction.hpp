@@ -142,6 +142,7 @@ class naive {
             const scores_t p = attention(layer, hq, t);
             for (std::size_t i = 0; i < p.size(); ++i) sum[i] += p[i];
         }
+        std::fill(sum.end() - static_cast<std::ptrdiff_t>(std::min(n, window_)), sum.end(), 0.0); // its own
         return sum;
     }
     [[nodiscard]] scores_t group_mean(std::size_t head,

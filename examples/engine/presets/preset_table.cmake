@@ -75,6 +75,7 @@ set(KVTL_PRESET_TABLE
     "snapkv_layer snapkv eviction 'SnapKV with one choice per layer'"
     "pyramidkv dynamickv eviction 'PyramidKV: less with every layer'"
     "dynamickv dynamickv eviction 'DynamicKV: layers compete as they come in'"
+    "dynamickv_qhead dynamickv eviction 'DynamicKV with a choice per query head'"
     "cake dynamickv eviction 'CAKE: each layer takes a share by its preference'"
     "compress_kv dynamickv eviction 'CompressKV: heads that retrieve vote, importance of layers found offline'"
     "adakv dynamickv eviction 'Ada-KV: the heads of a layer compete'"

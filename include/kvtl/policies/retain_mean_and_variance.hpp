@@ -71,6 +71,7 @@ struct mean_and_variance : score_defaults {
                 }
                 note(lane, mean, square, share);
                 for (std::uint32_t t = 0; t < n; ++t) mean[t] += this->config_.gamma * square[t];
+                strip_window(lane, mean);
                 pool_scores<pooling::average>(mean, this->config_.pool_width, pooled);
                 simd::axpy(share, pooled.data(), out.data(), n);
             }

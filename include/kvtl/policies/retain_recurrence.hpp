@@ -3,11 +3,13 @@
 //
 // What:   an entry is active in a step where it receives at least `activity` of the attention. Remembered
 //         are its last active step and the longest silence that ended (its recurrence interval). Worth
-//         falls with the present silence, measured in recurrence intervals. Eviction waits until a lane is
-//         `period` entries over its limit, so that one unlucky step drops nothing.
+//         falls with the present silence, measured in recurrence intervals. Eviction waits for `period` steps, so
+//         that one unlucky step drops nothing: a lane that is full gives up so many entries at once, but not more
+//         than half of those that compete, and never holds more than its limit.
 //         A prompt is watched and evicted from in the same way, so that what recurs in it is known as such.
 // Source: LazyEviction names the two quantities and the lag; period 175 and activity 1e-4 are reported,
-//         the exact score is not, so this one is ours.
+//         the exact score is not, so this one is ours. Its caches are of thousands of entries and may run over by a
+//         period; where they are as small as a period that would more than double them.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -57,8 +59,12 @@ struct recurrence : score_defaults {
         [[nodiscard]] float worth(const held_entry& e, const record& r) const noexcept {
             return -static_cast<float>(silence(e, r)) / static_cast<float>(std::max(r.interval, 1U));
         }
-        /// Steps between two evictions of a lane that is full.
-        [[nodiscard]] std::uint32_t slack() const noexcept { return this->config_.period - 1; }
+        [[nodiscard]] static std::uint32_t slack() noexcept { return 0; }
+        /// Entries below its limit that an eviction leaves a lane with: steps until the next one.
+        [[nodiscard]] std::uint32_t headroom() const noexcept {
+            const score_limits& l = this->limits_;
+            return std::min(this->config_.period - 1, (l.keep - std::min(l.keep, l.sinks + l.window)) / 2);
+        }
 
       private:
         /// After a rewind the last active step may lie ahead.

@@ -60,6 +60,7 @@ struct voting_heads : score_defaults {
             for_each_observed(lane, [&](std::uint32_t, std::uint32_t g, std::span<const float> p) {
                 if (votes_[first + g] != 0) simd::add(p.data(), sum.data(), p.size());
             });
+            strip_window(lane, sum);
             pool_scores<pooling::average>(sum, width_, out);
         }
 

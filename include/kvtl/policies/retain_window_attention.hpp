@@ -1,7 +1,7 @@
 // Score: how much attention the last queries of the prompt pay to an entry (SnapKV).
 //
 // What:   softmax of each observed query over what it sees, summed over the window, reduced over the query
-//         group, pooled over neighbouring tokens so that whole phrases survive. Published variants differ
+//         group, without what the window pays to itself, pooled over neighbouring tokens so that whole phrases survive. Published variants differ
 //         in the parameters only, so these are template arguments; with `PerQueryHead` nothing is reduced
 //         and every query head keeps entries of its own (and four times the memory at G = 4).
 // Source: SnapKV (per query head, average of 5), DynamicKV (group mean, average of 7), Ada-KV (maximum of
@@ -43,6 +43,7 @@ struct window_attention : score_defaults {
             } else {
                 sum_of_maxima(lane, sum, out);
             }
+            strip_window(lane, sum);
             pool_scores<Pool>(sum, this->config_.pool_width, out);
         }
 

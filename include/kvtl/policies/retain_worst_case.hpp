@@ -3,12 +3,12 @@
 // What:   what each observed query pays to the entries that compete, pooled so that its sum stays; the
 //         largest over the group and the window, at least the mean over the entries; times the entry's share
 //         of the values' size among the layer's heads, token by token. The entries that attention on average
-//         needs first, until they make up `sure` of it, come before all others, as many as a head keeps on
-//         average.
+//         needs first, until they and what is pinned anyway (sinks and window) make up `sure` of it, come before
+//         all others, as many as a head keeps on average.
 // Source: DefensiveKV; window 32, average of 5, 90 %. Deviations: the size of a value is |v|, not |W_o v|,
-//         as a cache has no projection; from the 90 % its code takes off the attention of the window, but
-//         reads that from the wrong columns, so nothing is taken off here. Entries that come first keep the
-//         order of their scores, where its code makes them equal.
+//         as a cache has no projection; its code reads the attention of the window, which it takes off the 90 %,
+//         from the wrong columns. Entries that come first keep the order of their scores, where its code makes
+//         them equal.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -69,7 +69,10 @@ struct worst_case : score_defaults {
                 const float all = lane.value_l1[begin + i];
                 worst[i] = std::max(worst[i], least) * (all > 0.0F ? size / all : 0.0F);
             }
-            const float bar = covering(mean, this->config_.sure);
+            // Every query pays 1 in all: what the prefix does not get, the pinned entries have.
+            const float paid = static_cast<float>(lane.observed * lane.group), prefix = total(mean);
+            const float needed = this->config_.sure * paid - (paid - prefix);
+            const float bar = covering(mean, prefix > 0.0F ? needed / prefix : 0.0F);
             score_threshold most =
                 rank_threshold(this->limits_.keep - lane.sinks - lane.window, [&](auto&& f) {
                     for (const float x : mean) f(x);

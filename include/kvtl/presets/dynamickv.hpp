@@ -5,6 +5,8 @@
 //   dynamickv          DynamicKV: layers compete as they arrive. Window 8, average of 7, r_max 10, every 4
 //                      layers, group mean: what its published scripts run (class and command-line defaults
 //                      differ).
+//   dynamickv_qhead    what its authors' code keeps: keys are repeated before they are cached, so that every query
+//                      head keeps entries of its own, and `keep_tokens` of them are G times the bytes.
 //   cake               CAKE: every layer takes its share by entropy and variance. Window 32, average of 5.
 //   adakv              Ada-KV: the heads of a layer compete, floor 0.2. Window 32, maximum of 7.
 //   defensivekv        DefensiveKV: worst case instead of mean, heads compete. Window 32.
@@ -46,6 +48,11 @@ struct dynamickv : full {
     using budget = progressive;
 };
 
+struct dynamickv_qhead : dynamickv {
+    static constexpr std::string_view name = "dynamickv_qhead";
+    using retention = drop<window_attention<over::mean, pooling::average, 7, true>>;
+};
+
 struct cake : full {
     static constexpr std::string_view name = "cake";
     static constexpr std::uint32_t window_tokens = 32;
@@ -84,6 +91,7 @@ struct compress_kv : full {
 template <class Geometry> using pyramidkv = kv_manager<presets::pyramidkv, Geometry>;
 template <class Geometry> using pyramidkv_kvpress = kv_manager<presets::pyramidkv_kvpress, Geometry>;
 template <class Geometry> using dynamickv = kv_manager<presets::dynamickv, Geometry>;
+template <class Geometry> using dynamickv_qhead = kv_manager<presets::dynamickv_qhead, Geometry>;
 template <class Geometry> using cake = kv_manager<presets::cake, Geometry>;
 template <class Geometry> using adakv = kv_manager<presets::adakv, Geometry>;
 template <class Geometry> using defensivekv = kv_manager<presets::defensivekv, Geometry>;

@@ -135,6 +135,10 @@ void pool_scores(std::span<const float> in, std::uint32_t width, std::span<float
         }
     }
 }
+/// What the window's own entries, which are pinned, received: it shall not raise their neighbours when it is pooled.
+template <element E> void strip_window(const prompt_lane<E>& lane, std::span<float> received) noexcept {
+    std::fill_n(received.end() - lane.window, lane.window, 0.0F);
+}
 [[nodiscard]] inline status check_pool_width(std::uint32_t width) noexcept {
     if (width % 2 == 0 || width > 1023)
         return status::failure(errc::invalid_argument,

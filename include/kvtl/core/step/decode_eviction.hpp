@@ -150,11 +150,14 @@ template <class Types> class decode_eviction {
                                   remembered);
             }
     }
-    /// Gives up the entries that are worth least until the lane is at its limit; among equals the latest
-    /// goes.
+    /// Gives up the entries that are worth least until the lane is at its limit, or as far below it as the score
+    /// wants; among equals the latest goes.
     void evict(kept_lane& lane, const rows& held, std::uint32_t token) noexcept {
         if constexpr (score::evicts_in_decode) {
             const std::span<float> worth = book_->memory.worth;
+            std::uint32_t most = lane.limit;
+            if constexpr (requires { book_->score.headroom(); })
+                most -= std::min(most, book_->score.headroom());
             for (std::uint32_t i = 0; i < held.size(); ++i) {
                 const std::uint32_t t = held.token(i);
                 const bool pinned = t < book_->plan.sinks || t + std::uint64_t{book_->plan.window} > token;
@@ -167,7 +170,7 @@ template <class Types> class decode_eviction {
                     if (worth[i] < worth[least] ||
                         (!(worth[least] < worth[i]) && held.token(i) > held.token(least)))
                         least = i;
-                bool leaves = held.size() > lane.limit;
+                bool leaves = held.size() > most;
                 if constexpr (drops_unwanted) leaves = leaves || !book_->score.wanted(worth[least]);
                 if (!leaves) break;
                 const std::uint32_t last = held.size() - 1;
