@@ -4,14 +4,14 @@
 // prompt k-means with variance-triggered, delayed splits (§4, Algorithm 1), centroids scored by inner
 // product, co-retrieved clusters placed side by side in dual-head pools (§5), cluster-aligned replacement
 // (§6.2). Deviations: f16 instead of FP8 entries; centroids stay in DRAM and layers are read on demand
-// (§6.1's second pipeline is a schedule of its own, presets/virtualised.hpp); the recent window and the sinks are always attended, which
-// the paper does not say.
+// (§6.1's second pipeline is a schedule of its own, presets/virtualised.hpp); the recent window and the sinks
+// are always attended, which the paper does not say.
 //
 // tokens_per_cluster is 16: single needles of 1,024 tokens on the embedded model at 256 attended entries were
 // found 45, 48 and 50 times of 50 with 32, 16 and 8 tokens per cluster (`kvtl-run --policy dynakv
-// --attend-tokens 256 -n 6
-// --set dynakv.clusterer.tokens_per_cluster=N` over the 50 prompts), and 16 entries of 64 f16 numbers fill a
-// page. Scores reduced over the query group by maximum instead of mean found 40 (at 32).
+// --attend-tokens 256 -n 6 --set dynakv.clusterer.tokens_per_cluster=N` over the 50 prompts), and 16 entries
+// of 64 f16 numbers fill a page. Scores reduced over the query group by maximum instead of mean found 40 (at
+// 32).
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,10 +1,9 @@
 // Presets to which the engine says what will matter.
 //
 //   lookahead_probe  queries that stand for the future look at the prompt instead of its own last ones:
-//   pseudo
-//                    tokens at later positions (DapQ), a trained lookahead (LookaheadKV), a patched prompt
-//                    per episode (EpiCache). Window and score as snapkv_group, so that the two differ in the
-//                    source of the queries and in nothing else. Needs signal::probe.
+//                    pseudo tokens at later positions (DapQ), a trained lookahead (LookaheadKV), a patched
+//                    prompt per episode (EpiCache). Window and score as snapkv_group, so that the two differ
+//                    in the source of the queries and in nothing else. Needs signal::probe.
 //   external_scores  a number per token and KV head, the greater, the better. Window 8. Needs
 //                    signal::external.
 //   external_mask    as well, but what has none above 0 leaves even where there is room (Attention-Gate,

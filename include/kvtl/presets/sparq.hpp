@@ -1,15 +1,12 @@
 // SparQ Attention and FASA: single tokens scored in a part of the key channels.
 //
-// sparq  "SparQ Attention: Bandwidth-Efficient LLM Inference" (§3): every query reads the r channels where it
-// is
-//        largest, takes its own best tokens. r = 32 of 64 to 128. Deviation: the paper gives the mass of the
-//        tokens that are not read to the mean value, which takes their scores beyond the choice; here nothing
-//        stands in for them
-//        (`mean_value` does with units that have means).
+// sparq  "SparQ Attention: Bandwidth-Efficient LLM Inference" (§3): every query reads the r channels where
+//        it is largest, takes its own best tokens. r = 32 of 64 to 128. Deviation: the paper gives the mass
+//        of the tokens that are not read to the mean value, which takes their scores beyond the choice; here
+//        nothing stands in for them (`mean_value` does with units that have means).
 // fasa   "FASA" (abstract only): per head a few dominant frequency pairs of RoPE order the keys as all of
-// them do;
-//        the chosen tokens are attended in full. The pairs come from calibration, or from the prompt's first
-//        keys.
+//        them do; the chosen tokens are attended in full. The pairs come from calibration, or from the
+//        prompt's first keys.
 //
 // Both are extended to storage: the channels that score stay in memory, whole entries are read.
 // SPDX-License-Identifier: MIT
