@@ -2,12 +2,13 @@
 # What the pages name is there. One line per thing that is not; exit status 1 if there is any. Checked are
 #   links      of all pages and of README.md, CONTRIBUTING.md: the file, and the heading behind a #
 #   fences     of docs/: cpp, cmake, sh or text, so that no C++ escapes being compiled
-#   `names`    of docs/: words, --options, KVTL_OPTIONS and paths between backticks occur in the sources
+#   `names`    of docs/: words, --options, KVTL_OPTIONS and paths between backticks occur in the sources, or in the page's C++
 #   the index  docs/README.md links every page
 #   check_pages.sh ROOT
 # SPDX-License-Identifier: MIT
 set -euo pipefail
 export LC_ALL=C
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cd "$1"
 wrong=0
 
@@ -58,16 +59,17 @@ sources=()
 for place in include examples bench tests cmake scripts CMakeLists.txt CMakePresets.json; do
     [[ ! -e $place ]] || sources+=("$place")
 done
-# Words of the sources; tests/docs itself is none.
-words=$(grep -rhoE --exclude-dir=docs --include='*.[hc]pp' --include='*.txt' --include='*.cmake' --include='*.json' --include='*.sh' \
-    -e '--[a-z][a-z0-9-]+|kvtl-[a-z-]+|[A-Za-z_][A-Za-z0-9_]*' "${sources[@]}" | sort -u)
+# Words of the sources, and of the blocks of the page itself.
+word='--[a-z][a-z0-9-]+|kvtl-[a-z-]+|[A-Za-z_][A-Za-z0-9_]*'
+words=$(grep -rhoE --include='*.[hc]pp' --include='*.txt' --include='*.cmake' --include='*.json' --include='*.sh' --exclude=check_pages_test.sh \
+    -e "$word" "${sources[@]}" | sort -u)
 for page in "${pages[@]}"; do
     [[ $page != docs/presets.md ]] || continue # made of the headers
     while read -r name; do
         say "$page: names $name, which no source has"
     done < <(spans "$page" |
         grep -oE -e '(^|[^a-z0-9_./-])(--[a-z][a-z0-9-]+|kvtl-[a-z-]+|KVTL_[A-Z_]+|[a-z][a-z0-9]*(_[a-z0-9]+)+)|^[a-z][a-z0-9_]*$' |
-        sed -E 's/^[^a-zK-]//' | sort -u | comm -23 - <(cat <<<"$words"))
+        sed -E 's/^[^a-zK-]//' | sort -u | comm -23 - <(bash "$here/extract.sh" "$page" | grep -oE -e "$word" | cat - <(cat <<<"$words") | sort -u))
     while read -r path; do
         [[ -e $path || -e docs/$path || -e include/kvtl/$path || -e include/$path ]] || say "$page: names $path, which is not there"
     done < <(spans "$page" |

@@ -17,7 +17,7 @@ fresh() {
     echo 'See [pages](docs/README.md#the-pages-1-2).' >README.md
     printf '# The pages: 1, 2\n[one](one.md)\n' >docs/README.md
     # shellcheck disable=SC2016 # backticks are those of the document
-    printf '# One\n[up](../README.md) `some_policy` `x = some_policy{}` `--some-option` `KVTL_SOME` `a.hpp` `kvtl/a.hpp`\n%s\n' \
+    printf '```cpp\nint of_the_page;\n```\n# One\n`of_the_page` [up](../README.md) `some_policy` `x = some_policy{}` `--some-option` `KVTL_SOME` `a.hpp` `kvtl/a.hpp`\n%s\n' \
         '`kvtl-tool --some-option 2`' >docs/one.md
 }
 
@@ -41,7 +41,7 @@ bash "$root/tests/docs/check_pages.sh" "$work" >/dev/null
     fresh; echo '[gone](gone.md)' >>docs/one.md;        expect 'docs/one.md: links to gone.md, which is not there'
     fresh; echo '[gone](docs/gone.md)' >>README.md;     expect 'README.md: links to docs/gone.md, which is not there'
     fresh; sed -i 's/1, 2/1/' docs/README.md;           expect 'links to docs/README.md#the-pages-1-2, but there is no such heading'
-    fresh; printf '```c++\n```\n' >>docs/one.md;        expect "docs/one.md:4: a block of 'c++'"
+    fresh; printf '```c++\n```\n' >>docs/one.md;        expect "docs/one.md:7: a block of 'c++'"
     fresh; echo '# Two' >docs/two.md;                   expect 'docs/README.md: no link to docs/two.md'
     fresh; echo 'A `missing_policy`.' >>docs/one.md;    expect 'docs/one.md: names missing_policy, which no source has'
     fresh; echo 'A `missing`.' >>docs/one.md;           expect 'docs/one.md: names missing, which no source has'
