@@ -128,7 +128,8 @@ template <class Preset> struct cache_config {
     std::size_t keep_tokens = 0; ///< presets that drop entries: mean number of entries per layer and KV head
                                  ///< that survive, sinks and window included (0: attend_tokens,
                                  ///< or four times as many where these are chosen among what was kept)
-    std::size_t prefill_tokens = 0; ///< presets that drop entries: longest prompt (0: max_tokens)
+    std::size_t prefill_tokens = 0; ///< presets that drop entries: longest prompt (0: max_tokens). The rest
+                                    ///< of max_tokens is promised to decode, where entries stay in memory
     bool time_phases = false;       ///< measure statistics::phase_ns (two clock readings per phase)
     std::string calibration{};      ///< file of bases, for presets that need signal::calibration
     std::uint64_t calibration_model =

@@ -35,6 +35,7 @@
 #include <kvtl/core/plan/planner.hpp>
 #include <kvtl/core/refused.hpp>
 #include <kvtl/core/shard.hpp>
+#include <kvtl/core/step/no_views.hpp>
 #include <kvtl/slots/preset.hpp>
 #include <kvtl/slots/sentences.hpp>
 
@@ -43,22 +44,6 @@
 #include <utility>
 
 namespace kvtl { inline namespace v0 {
-
-/// Why select() has nothing to show of a preset, or null.
-template <class Types> [[nodiscard]] consteval const char* why_no_views() {
-    if constexpr (Types::drops && !Types::retrieves) {
-        if (Types::reads_mass) return "it evicts by attention mass, which only attend() sees";
-        if (Types::position::moves) return "its keys change their positions";
-        if (Types::retention::merges) return "its entries carry weights";
-        if (Types::score::per_query_head) return "every query head keeps entries of its own";
-    } else {
-        if (Types::weighted) return "its entries carry weights";
-        if (chooser<Types>::unites) return "every head attends units of its own";
-        if (detail::estimates<typename Types::remainder>())
-            return "estimates stand in for what it does not read";
-    }
-    return nullptr;
-}
 
 /// Reached only by presets that miss a requirement: prints one sentence for each (slots/sentences.hpp).
 template <class Preset, class Geometry, class Supplied = supplied_by_default>
@@ -243,9 +228,9 @@ class kv_manager<Preset, Geometry, Supplied> {
         });
     }
 
-    /// Starts the reads of a layer early for a guessed (or the true) query q (HQ, D). A hint: what does not
-    /// fit is left to attend(); what was not needed is counted in wasted_bytes. Nothing to do where entries
-    /// are in memory.
+    /// Starts the reads of a layer early for a guessed (or the true) query q (HQ, D). A hint: what does not fit is
+    /// left to attend(), as are prefetches beyond those that a shard carries at once, one more than its sequences and
+    /// 16 at most; what was not needed is counted in wasted_bytes. Nothing to do where entries are in memory.
     status prefetch(sequence_id seq, std::size_t layer, std::span<const float> q) noexcept {
         return one_by_one("prefetch", seq, layer,
                           [&](unsigned shard) { return prefetch(seq, layer, q, shard); });

@@ -1,0 +1,26 @@
+// Which presets cannot show an engine keys and values to attend by itself, and why.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/step/chooser.hpp>
+#include <kvtl/slots/remainder.hpp>
+
+namespace kvtl { inline namespace v0 {
+
+/// Why select() has nothing to show of a preset, or null.
+template <class Types> [[nodiscard]] consteval const char* why_no_views() {
+    if constexpr (Types::drops && !Types::retrieves) {
+        if (Types::reads_mass) return "it evicts by attention mass, which only attend() sees";
+        if (Types::position::moves) return "its keys change their positions";
+        if (Types::retention::merges) return "its entries carry weights";
+        if (Types::score::per_query_head) return "every query head keeps entries of its own";
+    } else {
+        if (Types::weighted) return "its entries carry weights";
+        if (chooser<Types>::unites) return "every head attends units of its own";
+        if (detail::estimates<typename Types::remainder>())
+            return "estimates stand in for what it does not read";
+    }
+    return nullptr;
+}
+
+}} // namespace kvtl::v0
