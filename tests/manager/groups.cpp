@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/policies/cluster_fixed_groups.hpp>
+#include <kvtl/policies/remain_scored_mean.hpp>
 #include <kvtl/policies/schedule_next_layer.hpp>
 #include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/full.hpp>
@@ -72,6 +73,11 @@ struct cut : grouped<kvtl::fixed_groups, kvtl::query::current, kvtl::reduce::non
     using selector = kvtl::topk<kvtl::reduce::none, kvtl::query::current, kvtl::overshoot::cut_off>;
 };
 using cut_cache = kvtl::kv_manager<cut, any_model>;
+/// And what nobody reads goes to the mean value, by scores that are exact.
+struct with_mean : grouped<kvtl::fixed_groups, kvtl::query::current, kvtl::reduce::none> {
+    using remainder = kvtl::scored_mean;
+};
+using mean_cache = kvtl::kv_manager<with_mean, any_model>;
 using head_cache = kvtl::kv_manager<
     grouped<kvtl::fixed_layer_groups, kvtl::query::current, kvtl::reduce::by_head<kvtl::reduce::softmax_sum>>,
     any_model>;
@@ -90,7 +96,7 @@ template <class Cache> typename Cache::config config_for(std::size_t attend_toke
 struct naive {
     std::uint32_t group = 1, lane_heads = 1, window = 8, sinks = 3;
     std::size_t attend_tokens = 0;
-    bool soft = false, per_query = false, per_head = false, truncates = false;
+    bool soft = false, per_query = false, per_head = false, truncates = false, mean_rest = false;
 
     void operator()(const drift& data, std::size_t layer, std::size_t t, const float* guess,
                     std::vector<double>& out, std::vector<double>& lse) const {
@@ -98,6 +104,12 @@ struct naive {
         const std::size_t begin = sinks + units * group; // the window begins here
         out.assign(model.query_heads * dim, 0);
         lse.assign(model.query_heads, 0);
+        std::vector<std::vector<double>> mean_value(model.kv_heads, std::vector<double>(dim, 0)); // of units
+        for (std::size_t h = 0; h < model.kv_heads; ++h)
+            for (std::size_t e = sinks; e < begin; ++e)
+                for (std::size_t d = 0; d < dim; ++d)
+                    mean_value[h][d] +=
+                        static_cast<double>(data.value(layer, e, h)[d]) / static_cast<double>(begin - sinks);
         for (std::size_t lane = 0; lane < model.kv_heads / lane_heads; ++lane) {
             // Scores per entry, then the best entry of each unit.
             std::vector<std::vector<double>> of_query;
@@ -149,8 +161,15 @@ struct naive {
                         for (std::size_t d = 0; d < dim; ++d)
                             out[(h * 2 + g) * dim + d] += w * static_cast<double>(data.value(layer, i, h)[d]);
                     }
-                    for (std::size_t d = 0; d < dim; ++d) out[(h * 2 + g) * dim + d] /= sum;
                     lse[h * 2 + g] = std::log(sum);
+                    for (std::size_t i = sinks; mean_rest && i < begin; ++i) {
+                        if (std::find(seen.begin(), seen.end(), i) != seen.end()) continue;
+                        const double w = std::exp(oracle::dot(q, data.key(layer, i, h), dim) / 8);
+                        sum += w;
+                        for (std::size_t d = 0; d < dim; ++d)
+                            out[(h * 2 + g) * dim + d] += w * mean_value[h][d];
+                    }
+                    for (std::size_t d = 0; d < dim; ++d) out[(h * 2 + g) * dim + d] /= sum;
                 }
         }
     }
@@ -238,6 +257,18 @@ TEST_CASE("what would overshoot is cut off, for every query where its own budget
             compare<cut_cache>(
                 c, {.group = group, .attend_tokens = c.attend_tokens, .per_query = true, .truncates = true},
                 true_query);
+        }
+    }
+}
+
+TEST_CASE("what is not read goes to the mean value of all entries in units") {
+    for (const std::uint32_t group : {1U, 7U}) {
+        CAPTURE(group);
+        auto c = config_for<mean_cache>(60, group);
+        for (const bool smallest : {false, true}) {
+            if (smallest) c.memory_bytes = least_memory<mean_cache>(c);
+            compare<mean_cache>(
+                c, {.group = group, .attend_tokens = 60, .per_query = true, .mean_rest = true}, true_query);
         }
     }
 }

@@ -19,10 +19,14 @@ double product(const float* q, const float* k, std::uint32_t dim, std::uint32_t 
     std::iota(order.begin(), order.end(), 0U);
     std::sort(order.begin(), order.end(),
               [q](std::uint32_t a, std::uint32_t b) { return std::fabs(q[a]) > std::fabs(q[b]); });
-    double sum = 0;
-    for (std::uint32_t j = 0; j < std::min(read, dim); ++j)
+    double sum = 0, read_size = 0, size = 0;
+    for (std::uint32_t j = 0; j < dim; ++j) {
+        size += std::fabs(static_cast<double>(q[order[j]]));
+        if (j >= read) continue;
         sum += static_cast<double>(q[order[j]]) * static_cast<double>(k[order[j]]);
-    return sum;
+        read_size += std::fabs(static_cast<double>(q[order[j]]));
+    }
+    return sum * std::sqrt(size / read_size);
 }
 
 void check(const channel_subset::config& c, double tolerance, const auto& bytes) {

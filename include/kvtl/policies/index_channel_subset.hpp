@@ -1,12 +1,17 @@
 // Index: keys in memory, scored in the r channels where the query is largest (SparQ).
 //
-//   score(q, entry) = sum over c in R(q) of q_c k_c        R(q): the r channels with the largest |q_c|
+//   score(q, entry) = f(q) sum over c in R(q) of q_c k_c   R(q): the r channels with the largest |q_c|
+//   f(q) = sqrt(sum |q_c| / sum over R(q) of |q_c|)
+//
+// f, the paper's temperature, is one for all entries: it orders nothing, but makes of the scores logits that a softmax
+// can be taken of.
 //
 // The paper keeps a second copy of the keys, ordered by channel, in the memory where the cache itself is,
 // and saves what it does not transfer: r of D channels. Here the cache is on storage and the second copy in
 // DRAM, as f16 or, for half the memory, in 8 bits with one scale per key: what is saved is every read of a
 // key that is not chosen. It is ordered by entry, because a unit's entries come together; channels outside
-// R(q) meet zeros. SparQ's other half, the mean value for what is not read, is a remainder's work.
+// R(q) meet zeros. SparQ's other half, the mean value for what is not read, is
+// `scored_mean`'s work.
 //
 // Bytes:  per entry and KV head 2 D, or D (rounded up to a multiple of 4) + 4.
 // Cost:   a partial sort of D numbers per query, D multiply-adds per entry and query.
@@ -17,11 +22,13 @@
 #include <kvtl/policies/support/entry_rows.hpp>
 #include <kvtl/policies/support/largest_magnitudes.hpp>
 #include <kvtl/signals.hpp>
+#include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/slots/index.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <span>
 #include <string_view>
 
@@ -82,9 +89,13 @@ struct channel_subset {
             const summary_shape& shape = u.summary.shape;
             const std::size_t dim = shape.dim, entries = std::size_t{u.count} * u.max_entries;
             std::copy_n(q, queries * dim, scratch.data());
-            for (std::uint32_t g = 0; g < queries; ++g)
-                detail::keep_largest_magnitudes(scratch.subspan(g * dim, dim), read_,
-                                                scratch.subspan(queries * dim, dim));
+            for (std::uint32_t g = 0; g < queries; ++g) {
+                const std::span<float> some = scratch.subspan(g * dim, dim);
+                const float all = sum_of_magnitudes(some);
+                detail::keep_largest_magnitudes(some, read_, scratch.subspan(queries * dim, dim));
+                if (const float left = sum_of_magnitudes(some); left > 0.0F)
+                    simd::scale(std::sqrt(all / left), some.data(), dim);
+            }
             if (!codes_) {
                 simd::dot_group(scratch.data(), queries, dim, rows(shape).all(u, u.head * dim, dim),
                                 out.data(), entries);
@@ -101,6 +112,10 @@ struct channel_subset {
         }
 
       private:
+        [[nodiscard]] static float sum_of_magnitudes(std::span<const float> x) noexcept {
+            return std::accumulate(x.begin(), x.end(), 0.0F,
+                                   [](float sum, float y) { return sum + std::fabs(y); });
+        }
         [[nodiscard]] static detail::entry_rows<f16> rows(const summary_shape& shape) noexcept {
             return {shape.width()};
         }

@@ -1,9 +1,8 @@
 // SparQ Attention and FASA: single tokens scored in a part of the key channels.
 //
-// sparq  "SparQ Attention: Bandwidth-Efficient LLM Inference" (§3): every query reads the r channels where
-//        it is largest, takes its own best tokens. r = 32 of 64 to 128. Deviation: the paper gives the mass
-//        of the tokens that are not read to the mean value, which takes their scores beyond the choice; here
-//        nothing stands in for them (`mean_value` does with units that have means).
+// sparq  "SparQ Attention: Bandwidth-Efficient LLM Inference" (§3): every query reads the r channels where it is
+//        largest, takes its own best tokens, and gives the mass of the others, as its scores have it, to the mean value.
+//        r = 32 of 64 to 128. Deviation: sinks and window, which are always attended, are no part of the mean.
 // fasa   "FASA" (abstract only): per head a few dominant frequency pairs of RoPE order the keys as all of
 //        them do; the chosen tokens are attended in full. The pairs come from calibration, or from the
 //        prompt's first keys.
@@ -14,6 +13,7 @@
 
 #include <kvtl/policies/index_channel_subset.hpp>
 #include <kvtl/policies/index_frequency_pairs.hpp>
+#include <kvtl/policies/remain_scored_mean.hpp>
 #include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
@@ -25,6 +25,7 @@ struct sparq : offloaded {
     static constexpr std::string_view name = "sparq";
     using index = channel_subset;
     using selector = topk<reduce::none>;
+    using remainder = scored_mean;
 
     /// Half the memory: the copy of the keys in 8 bits.
     template <class Config> static bool shrink(Config& c) noexcept {

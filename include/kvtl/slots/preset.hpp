@@ -206,6 +206,11 @@ concept shared_queries_agree =
 template <class T>
 concept remainder_sees_choice =
     !truncates_units<typename T::selector> || std::same_as<typename T::remainder, nothing>;
+/// Scores of every query are there where every query chooses by them, from memory.
+template <class T>
+concept remainder_has_its_scores =
+    !reads_scores<typename T::remainder> ||
+    (chooses_per_query<typename T::selector> && !detail::scores_stored_keys<typename T::index>());
 /// A retention that merges works on the rows that are kept, and gives them weights, which lie behind records of
 /// one size.
 template <class T>
@@ -233,7 +238,7 @@ concept codec_has_its_runs = (T::compressor::granule == 1 &&
 template <class T>
 concept retrieval_agrees = selector_has_its_scores<T> && granularity_agrees<T> && queries_agree<T> &&
     predictions_come<T> && layers_can_take_turns<T> && stored_keys_in_order<T> && shared_units_agree<T> &&
-    shared_queries_agree<T> && remainder_sees_choice<T>;
+    shared_queries_agree<T> && remainder_sees_choice<T> && remainder_has_its_scores<T>;
 
 // ------------------------------------------------------------------------------------- retentions that drop
 template <class T> [[nodiscard]] consteval bool layer_wide() {

@@ -6,6 +6,7 @@
 //   void add(const remainder_input&, const partial& into) const noexcept
 //   static status check(const config&) noexcept            may be left out: what open() says of a config
 //
+// and with `reads_scores = true` it is told the index's scores of every query, which then choose for themselves.
 // add() merges its estimate of what the other units would have contributed into the softmax state. An
 // estimated unit of n entries counts as n (a log-count bias), so that equal keys estimated equal keys read.
 // SPDX-License-Identifier: MIT
@@ -30,6 +31,7 @@ struct remainder_input {
     std::span<const std::uint64_t> attended; ///< (U) bit of query g of the lane set: attended exactly
     std::span<float> scratch;                ///< scratch_floats()
     std::span<float> attend;                 ///< scratch of simd::attend_rows
+    std::span<const float> score{};          ///< (G, U) of the index, or (G, U, max_entries), where asked for
 
     /// True when query g of this head did not attend unit u.
     [[nodiscard]] bool missing(std::uint32_t u, std::uint32_t g) const noexcept {
@@ -46,6 +48,12 @@ template <class Remainder> [[nodiscard]] consteval bool estimates() {
         return false;
 }
 } // namespace detail
+
+/// It goes by the index's scores.
+template <class P>
+concept reads_scores = requires {
+    requires P::reads_scores;
+};
 
 template <class P, class G>
 concept remainder_estimates = has_state<P, G> &&

@@ -156,6 +156,10 @@ template <class T> consteval void explain_retrieval() {
             holds(remainder_sees_choice<T>),
             "[kvtl] remainder: the selector cuts units off, which what stands in for the others would not "
             "know; use nothing, or overshoot::skipped");
+        static_assert(
+            holds(remainder_has_its_scores<T>),
+            "[kvtl] remainder: it goes by the index's scores of every query, which needs a selector with "
+            "reduce::none and an index that keeps in memory what it scores");
     }
     static_assert(holds(predictions_come<T>), "[kvtl] selector: it chooses for predicted queries; use the "
                                               "schedule next_layer, which asks the engine for them");

@@ -126,6 +126,17 @@ template <class Types> class chooser {
         }
     }
 
+    /// (group, U) scores of every query of a lane of one head, or (group, U, max_entries): the index is asked again, for
+    /// a remainder that goes by them.
+    [[nodiscard]] std::span<const float> scores(const float* q, const units_view& u) noexcept {
+        static_assert(per_query);
+        const std::span<float> rows =
+            x_.score.subspan(row_length(u), std::size_t{model_.group} * row_length(u));
+        std::nullptr_t no_stream = nullptr;
+        score_head(q, u, 0, rows, no_stream);
+        return rows;
+    }
+
   private:
     static constexpr bool linear = [] {
         if constexpr (selector::uses_scores)

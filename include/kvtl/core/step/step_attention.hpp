@@ -288,6 +288,10 @@ template <class Types> class step_attention {
             if (u.count == 0) return;
             u.summary = p_.sums->remainder_of(lanes[i].id);
             const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
+            std::span<const float> score;
+            if constexpr (reads_scores<remainder>)
+                score = p_.choose->scores(q + p_.model.query_offset(lanes[i].in_layer),
+                                          p_.growth->view(lanes[i].id));
             for (const chosen_unit& c : chosen) x_.attended[c.unit] = c.mask;
             const unit_means means = u.mean;
             u.dim = p_.model.dim;
@@ -297,7 +301,7 @@ template <class Types> class step_attention {
                 p_.rest->add({q + p_.model.query_offset(lanes[i].in_layer) +
                                   std::size_t{h} * p_.model.group * p_.model.dim,
                               p_.model.group, p_.model.logits, u, x_.attended.first(u.count), x_.rest,
-                              x_.attend},
+                              x_.attend, score},
                              head_partial(total_of(i), h));
             }
             for (const chosen_unit& c : chosen) x_.attended[c.unit] = 0;
