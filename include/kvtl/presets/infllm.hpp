@@ -2,9 +2,10 @@
 //
 // Paper: "InfLLM: Training-Free Long-Context Extrapolation for LLMs with an Efficient Context Memory" (§3.2):
 // blocks of 128, four representative tokens each, the best blocks join the initial tokens (128) and the local
-// window (4096), an LRU cache of blocks. Deviations: blocks of 32; representatives are chosen by their
-// spread, not by local attention that an index does not see (index_representatives.hpp compares); distant
-// blocks keep their positions (the paper gives them one position, for models beyond their context); sinks and
+// window (4096), an LRU cache of blocks. Decided by measurement (bench/RESULTS.md): blocks of 8, and the best
+// representative counts, where the paper sums over them (`using index = representatives`). Deviations: representatives
+// are chosen by their spread, not by local attention that an index does not see (index_representatives.hpp compares);
+// distant blocks keep their positions (the paper gives them one position, for models beyond their context); sinks and
 // window follow the comparison's 4 and 32.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -17,10 +18,10 @@ namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
-/// Blocks of 32, so that several fit into a few hundred attended tokens; 128 is clusterer.group_tokens away.
+/// Blocks of 8, so that several fit into a few dozen attended tokens; 128 is clusterer.group_tokens away.
 struct infllm : offloaded {
     static constexpr std::string_view name = "infllm";
-    using clusterer = head_groups<32>;
+    using clusterer = head_groups<8>;
     using index = best_representative;
     using selector = topk<reduce::group_mean>;
 

@@ -2,8 +2,9 @@
 // than a fixed share of the attention.
 //
 // Paper: "Squeezed Attention: Accelerating Long Context Length LLM Inference". Deviations: one level of
-// clusters instead of a hierarchy; the threshold is given, not calibrated on the prefix's last queries, and
-// attend_tokens bounds what passes; decoded entries join the nearest cluster as DynaKV's "static update"
+// clusters instead of a hierarchy; the threshold is given, not calibrated on the prefix's last queries so that a wanted
+// number of keys passes on average, as attend_tokens bounds what passes for every query: under that bound a threshold
+// that lets fewer pass can only lose; decoded entries join the nearest cluster as DynaKV's "static update"
 // does, where the paper attends all of them.
 // SPDX-License-Identifier: MIT
 #pragma once
