@@ -28,6 +28,7 @@
 #include "row.hpp"
 #include "run_header.hpp"
 #include "tasks.hpp"
+#include "tuned_file.hpp"
 
 #include <CLI/CLI.hpp>
 #include <unistd.h>
@@ -64,6 +65,7 @@ struct arguments {
     bool least_memory = false;
     bool list_policies = false;
     std::vector<std::string> settings;
+    std::string tuned;
     eval::task_options task{.prose_file = KVTL_PROSE_FILE};
     std::vector<std::pair<std::string, std::string>> facts; ///< of this run
 };
@@ -102,6 +104,7 @@ void define_options(CLI::App& app, arguments& a) {
            "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable); several values, separated by "
            "commas: a line for each")
         ->allow_extra_args(false);
+    app.add_option("--tuned", a.tuned, "what kvtl-tune --json wrote: settings of kvswap; --set changes them");
     app.add_option("--limit", a.task.limit, "most examples of a task; 0: all")->capture_default_str();
     app.add_option("--nll-prefill", a.task.nll_prefill, "tokens of a piece of text that are prefilled")
         ->capture_default_str();
@@ -339,6 +342,8 @@ void run(const arguments& a) {
     options.rope_neighbours = model.hyper().pairing == engine::rope_pairing::neighbours;
     for (const auto& t : tasks) options.max_tokens = std::max(options.max_tokens, t.most_tokens());
     options.prefill_tokens = eval::longest_prompt(tasks);
+    const auto tuned = engine::tuned_settings(a.tuned, named, options.shape, 1, options.max_tokens);
+    options.settings.insert(options.settings.begin(), tuned.begin(), tuned.end());
     options.memory_bytes = static_cast<std::size_t>(a.memory_mib * (1 << 20));
     options.shards = std::min(a.threads, options.shape.kv_heads);
     options.io = a.io;

@@ -23,6 +23,7 @@
 #include "run_header.hpp"
 #include "shapes.hpp"
 #include "suggestion.hpp"
+#include "tuned_file.hpp"
 #include "workload_report.hpp"
 
 #include <CLI/CLI.hpp>
@@ -43,6 +44,7 @@ struct decode_arguments {
     bench::decode_options options;
     std::vector<std::uint32_t> sizes = {0, 0, 0, 0}; ///< L, H, HQ, D given one by one
     std::vector<std::string> settings;
+    std::string tuned;
     std::string json_file, csv_file;
     bool least_memory = false;
 };
@@ -133,6 +135,7 @@ CLI::App* define_decode(CLI::App& app, decode_arguments& a) {
         "--least-memory", a.least_memory,
         "print the smallest memory that each policy can be opened with (its sizes as they are, not made "
         "to fit), and end");
+    d->add_option("--tuned", a.tuned, "what kvtl-tune --json wrote: settings of kvswap; --set changes them");
     d->add_option("--csv", a.csv_file, "write the rows as comma-separated values; - for standard output");
     d->add_flag("--interleave", o.interleave, "policies take turns step by step, on the same data");
     d->add_option("--calibration", o.calibration,
@@ -233,6 +236,7 @@ void complete(decode_arguments& a) {
     for (const auto& p : o.policies) engine::require_policy(p, "--policies");
     for (const auto& d : o.devices) engine::require_device(d);
     engine::require_io(o.io);
+    o.settings = engine::tuned_settings(a.tuned, o.policies, o.shape, o.batch, o.context + o.steps);
     for (const auto& text : a.settings) o.settings.push_back(engine::parse_setting(text));
     if (o.kv_path.empty()) o.kv_path = "./kvtl-bench-" + std::to_string(::getpid()) + ".kv";
     engine::require_writable(a.json_file, "--json");

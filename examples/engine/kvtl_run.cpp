@@ -28,6 +28,7 @@
 #include "tokenizer.hpp"
 #include "transformer.hpp"
 #include "transformer_chat.hpp"
+#include "tuned_file.hpp"
 
 #include <CLI/CLI.hpp>
 #include <unistd.h>
@@ -35,6 +36,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,6 +48,7 @@ constexpr const char* program = "kvtl-run";
 
 struct arguments : engine::run_options {
     std::string trace_file;
+    std::string tuned;
     std::string probe{engine::default_probe};
     std::size_t context = 0;
     bool interactive = false;
@@ -60,6 +63,7 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option(
         "-c,--context", a.context,
         "longest context in tokens (default: what the model allows; without -i no more than needed)");
+    app.add_option("--tuned", a.tuned, "what kvtl-tune --json wrote: settings of kvswap; --set changes them");
     app.add_option("--probe", a.probe,
                    "text that stands for the prompt's future where the policy looks ahead")
         ->capture_default_str();
@@ -123,6 +127,8 @@ engine::cache_options options_of(const arguments& a, const engine::model& model,
     o.max_tokens = j.most_tokens;
     o.fingerprint = engine::fingerprint_of(model);
     o.prefill_tokens = j.tokens.size();
+    const auto tuned = engine::tuned_settings(a.tuned, std::span(&a.policy, 1), o.shape, 1, o.max_tokens);
+    o.settings.insert(o.settings.begin(), tuned.begin(), tuned.end());
     o.shards = a.shards != 0 ? a.shards : std::min(2U, o.shape.kv_heads);
     require(o.shards <= o.shape.kv_heads,
             "--shards: the model has " + std::to_string(o.shape.kv_heads) + " KV heads, which is the most");

@@ -81,6 +81,18 @@ grep -q '^only in the first: full, ' out || complain "compare: a row without its
 expect 0 "" compare a.json b.json --json -
 python3 -c 'import json; assert json.load(open("out"))["rows"][0]["key"]["context"] == 200' || complain "compare: no JSON"
 echo "no JSON" >foreign.json
+if "$program" --list-policies | grep -qx kvswap; then
+    echo '{"shape":{"layers":6,"query_heads":4,"kv_heads":2,"head_dim":64},
+        "entries":[{"batch":1,"context":4096,"group_tokens":8,"rank":16}]}' >tuned.json
+    tuned=(decode --policies kvswap --context 200 --steps 8 --memory-mib 4 --io memory)
+    expect 0 "" "${tuned[@]}" --tuned tuned.json --set kvswap.index.rank=32 --csv -
+    python3 -c 'import csv; row = next(csv.DictReader(open("out"))); config = [row["config." + n] for n in
+        ("clusterer.group_tokens", "cache.window_tokens", "index.rank")]; assert config == ["8", "8", "32"], config' ||
+        complain "--tuned does not set what kvtl-tune found"
+    one_line "foreign.json: not what kvtl-tune --json writes" "${tuned[@]}" --tuned foreign.json
+    one_line "tuned.json is for another shape" "${tuned[@]}" --tuned tuned.json --layers 5
+    rm tuned.json
+fi
 one_line "two files are needed" compare a.json
 one_line "cannot read missing.json" compare a.json missing.json
 one_line "foreign.json is no file of rows" compare foreign.json b.json

@@ -1,5 +1,5 @@
 // What the programs share: what a mistyped name was meant to be, which model is taken, how policies are listed, how many
-// tokens are generated, the header, rows as comma-separated values.
+// tokens are generated, the header, rows as comma-separated values, settings from a file of kvtl-tune.
 // SPDX-License-Identifier: MIT
 #include "csv.hpp"
 #include "error.hpp"
@@ -9,6 +9,7 @@
 #include "run_header.hpp"
 #include "suggestion.hpp"
 #include "support/scratch_folder.hpp"
+#include "tuned_file.hpp"
 
 #include <doctest/doctest.h>
 
@@ -89,6 +90,53 @@ TEST_CASE("the header says what a program runs on") {
     facts.threads = 2;
     CHECK(header_line(facts) == "tiny.gguf (6 layers, 4 query heads, 1 KV head of 64), 5 policies, 64 and "
                                 "0.5 MiB, memory, 2 threads");
+}
+
+TEST_CASE("settings of kvtl-tune: the entry that is large enough, else the largest") {
+    const kvtl_test::scratch_folder folder;
+    const std::string file = folder.file("tuned.json");
+    const kvtl::shape shape{.layers = 6, .query_heads = 4, .kv_heads = 2, .head_dim = 64};
+    const std::vector<std::string> policies = {"dynakv", "kvswap"};
+    const auto write = [&](const std::string& text) { std::ofstream(file, std::ios::trunc) << text; };
+    const auto entry = [](int batch, int context, int group) {
+        return R"({"batch":)" + std::to_string(batch) + R"(,"context":)" + std::to_string(context) +
+               R"(,"group_tokens":)" + std::to_string(group) + R"(,"rank":)" + std::to_string(10 * group) +
+               "}";
+    };
+    const std::string head =
+        R"({"shape":{"layers":6,"query_heads":4,"kv_heads":2,"head_dim":64},"entries":[)";
+    write(head + entry(1, 4096, 1) + "," + entry(1, 8192, 2) + "," + entry(4, 8192, 3) + "," +
+          entry(4, 4096, 4) + "]}");
+    const auto group = [&](std::size_t batch, std::size_t tokens) {
+        return tuned_settings(file, policies, shape, batch, tokens).front().value;
+    };
+    CHECK(group(1, 100) == "1");
+    CHECK(group(1, 4096) == "1");
+    CHECK(group(1, 4097) == "2");
+    CHECK(group(1, 99999) == "2");
+    CHECK(group(2, 4096) == "4");
+    CHECK(group(9, 5000) == "3");
+    const auto all = tuned_settings(file, policies, shape, 4, 4096);
+    REQUIRE(all.size() == 3);
+    for (const setting& s : all) CHECK(s.policy == "kvswap");
+    CHECK(all[1].slot + "." + all[1].field + "=" + all[1].value == "cache.window_tokens=4");
+    CHECK(all[2].slot + "." + all[2].field + "=" + all[2].value == "index.rank=40");
+
+    CHECK(tuned_settings("", {}, shape, 1, 1).empty());
+    const auto refused = [&](const std::string& name, const kvtl::shape& s, std::span<const std::string> p) {
+        CHECK_THROWS_AS(static_cast<void>(tuned_settings(name, p, s, 1, 1)), bad_input);
+    };
+    refused(file, shape, std::span(policies).first(1));
+    refused(file, {.layers = 5, .query_heads = 4, .kv_heads = 2, .head_dim = 64}, policies);
+    refused(folder.file("missing.json"), shape, policies);
+    for (const std::string& text :
+         {std::string(), head + "]}", std::string("[]"), head + R"({"batch":1}]})", head + "1]}",
+          head + R"({"batch":1,"context":-1,"group_tokens":1,"rank":1}]})"}) {
+        write(text);
+        refused(file, shape, policies);
+    }
+    write(R"({"entries":[)" + entry(1, 4096, 1) + "]}");
+    refused(file, shape, policies);
 }
 
 TEST_CASE("rows become lines, and what lies deeper columns of its own") {

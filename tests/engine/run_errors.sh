@@ -45,6 +45,7 @@ for setting in nonsense a.b=1 .b.c=1 a.b.c a.b.c=; do
     one_line "POLICY.SLOT.FIELD=VALUE" "${base[@]}" --set "$setting"
 done
 one_line "--keep-tokens: valid: 0, as policy $policy keeps every entry" "${base[@]}" --keep-tokens 64
+one_line "--tuned: valid: with policy kvswap" "${base[@]}" --tuned missing.json
 one_line "--probe: the text is empty" "${base[@]}" --probe ""
 one_line "unknown policy 'magic'" "${base[@]}" --set magic.index.x=1
 
