@@ -10,6 +10,7 @@ namespace engine {
 
 /// ("date", "2026-05-04 13:20"), ("machine", processor, processors that this process may use, memory) and ("command", as a
 /// shell would take it). What the system does not tell is left out.
-[[nodiscard]] std::vector<std::pair<std::string, std::string>> report_facts(int argc, const char* const* argv);
+[[nodiscard]] std::vector<std::pair<std::string, std::string>> report_facts(int argc,
+                                                                            const char* const* argv);
 
 } // namespace engine

@@ -60,7 +60,8 @@ TEST_CASE("without calibration the pairs that vary most are chosen, constant one
             keys[t * 2 * dim + pair_elements(5, distance).first] += 100.0F;
         lane x(s, {{2, 1, dim, 1}, 4, true}, 1);
         std::vector<float> scratch(s.fit_scratch_bytes(x.shape(), tokens) / sizeof(float));
-        s.fit(x.view(), kvtl::rows_view<float>{keys.data(), tokens, 2 * dim, 2 * dim}, std::as_writable_bytes(std::span(scratch)));
+        s.fit(x.view(), kvtl::rows_view<float>{keys.data(), tokens, 2 * dim, 2 * dim},
+              std::as_writable_bytes(std::span(scratch)));
         const auto of = [&](std::uint32_t h) {
             const auto p = s.pairs_of(x.view(), h);
             return std::vector<std::uint32_t>(p.begin(), p.end());

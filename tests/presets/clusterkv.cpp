@@ -9,7 +9,8 @@ TEST_CASE("clusterkv with the budget for everything is dense attention over f16 
     equals_dense_in_short<cache_of<kvtl::presets::clusterkv>>();
 }
 
-TEST_CASE("clusterkv: every query head takes clusters for itself, the last one in part; a batch makes several") {
+TEST_CASE(
+    "clusterkv: every query head takes clusters for itself, the last one in part; a batch makes several") {
     using preset = kvtl::presets::clusterkv;
     CHECK(preset::selector::reduction::per_query);
     CHECK(preset::selector::truncates);

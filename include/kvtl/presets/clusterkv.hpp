@@ -32,11 +32,8 @@ struct clusterkv : full {
     static constexpr std::string_view name = "clusterkv";
     static constexpr std::uint32_t window_tokens = 32;
     static constexpr std::uint32_t sink_tokens = 4;
-    using clusterer = kmeans_windowed<window_plan{.tokens_per_cluster = 16,
-                                                  .segment = 8192,
-                                                  .window = 320,
-                                                  .window_clusters = 40,
-                                                  .centred = false}>;
+    using clusterer = kmeans_windowed<window_plan{
+        .tokens_per_cluster = 16, .segment = 8192, .window = 320, .window_clusters = 40, .centred = false}>;
     using index = centroid;
     using selector = topk<reduce::none, query::current, overshoot::cut_off>;
     using layout = unit_contiguous;
