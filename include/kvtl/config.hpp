@@ -80,6 +80,13 @@ template <class Preset>
     else
         return config{};
 }
+template <class Preset> [[nodiscard]] constexpr settings_of<typename Preset::retention> retention_defaults() {
+    using config = settings_of<typename Preset::retention>;
+    if constexpr (requires { Preset::retention_config; })
+        return default_config<config>(Preset::retention_config);
+    else
+        return config{};
+}
 } // namespace detail
 
 /// What the engine's threads divide among them: each has its KV heads of every sequence, or its sequences.
@@ -145,7 +152,7 @@ template <class Preset> struct cache_config {
     settings_of<typename Preset::replacement> replacement{};
     settings_of<typename Preset::io> io{};
     settings_of<typename Preset::budget> budget{};
-    settings_of<typename Preset::retention> retention{};
+    settings_of<typename Preset::retention> retention = detail::retention_defaults<Preset>();
     settings_of<typename Preset::position> position{};
 };
 

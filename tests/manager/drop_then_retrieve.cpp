@@ -147,12 +147,8 @@ TEST_CASE_TEMPLATE("storage gets what the definition keeps, however the prompt i
                 CHECK(cache.tokens(seq, l) == 150);
                 const auto held = attended(cache, seq, l);
                 for (std::size_t h = 0; h < small.kv_heads; ++h) {
-                    const auto sum = [&](std::size_t hq) { return truth.window_sum(l, hq, 150); };
-                    scores_t raw = truth.group_mean(h, sum);
-                    if (Preset::retention::score::decides_together) { // one choice for all heads of the layer
-                        const scores_t others = truth.group_mean(1 - h, sum);
-                        for (std::size_t t = 0; t < raw.size(); ++t) raw[t] += others[t];
-                    }
+                    const scores_t raw =
+                        truth.group_mean(h, [&](std::size_t hq) { return truth.window_sum(l, hq, 150); });
                     CHECK(held[h] == truth.best(naive::average_pool(raw, 5), 12));
                 }
             }

@@ -265,7 +265,8 @@ TEST_CASE("defensivekv and layer_defensivekv: the worst case ranks, heads or lay
     for (const bool some_are_sure : {true, false}) { // without them the worst case alone ranks
         using cache_t = precise<kvtl::presets::defensivekv>;
         auto c = sized<cache_t>(56, 32);
-        if (!some_are_sure) c.retention.sure = 0.0F;
+        CHECK(c.retention.sure == 0.0F);
+        if (some_are_sure) c.retention.sure = 0.9F;
         const all_scores expected = some_are_sure ? scores : defensive_scores(data, 32, 0);
         numbers by_lane;
         for (std::size_t l = 0; l < model.layers; ++l) {
@@ -281,6 +282,7 @@ TEST_CASE("defensivekv and layer_defensivekv: the worst case ranks, heads or lay
         using cache_t = precise<kvtl::presets::layer_defensivekv>;
         auto c = sized<cache_t>(56, 32);
         c.budget.interval = 6; // one division, at the last layer
+        c.retention.sure = 0.9F;
         std::vector<scores_t> held;
         for (const scores_t& s : scores) held.push_back(ranked(s, 32, 128));
         const numbers by_lane = split(counts(held, 24 * 12), numbers(12, 128), 24 * 12);

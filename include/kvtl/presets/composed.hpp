@@ -3,18 +3,17 @@
 //
 //   snapkv_then_dynakv  SnapKV (one choice per KV head) thins the prompt out to keep_tokens; DynaKV clusters
 //                       what is left, and attends attend_tokens of it.
-//   mpcache             MPCache: look-once static eviction, one choice for all heads of a layer, then a query-aware
-//                       choice of small groups of consecutive kept tokens, scored by the box around their keys and
-//                       shared by two adjacent layers.
+//   mpcache             MPCache: look-once static eviction, then a query-aware choice of small groups of
+//                       consecutive kept tokens, scored by the box around their keys and shared by two
+//                       adjacent layers.
 //
 // Paper: "MPCache: MPC-Friendly KV Cache Eviction for Efficient Private LLM Inference". It runs the cache on
 // secret shares, where comparisons and communication rounds are what costs; nothing of that is here, and no
 // cost of it is measured. Kept are its three ideas. Deviations: groups have one size (the paper goes from
-// boxes of 32 to boxes of 8 in the best of these, which saves products and finds no more than boxes of 8 do); the
-// maxima of the box score are exact, which secret shares make expensive; every layer keeps tokens of its own after the
-// eviction, so that group u of two layers is the u-th run of what each kept, which need not be the same tokens: what
-// is shared is a place in the kept prompt. It is the same tokens for everything after the prompt, and when nothing was
-// dropped.
+// coarse clusters to fine ones); the maxima of the box score are exact, which secret shares make expensive;
+// every head keeps tokens of its own after the eviction, so that group u of two layers is the u-th run of
+// what each kept, which need not be the same tokens: what is shared is a place in the kept prompt. It is the
+// same tokens for everything after the prompt, and when nothing was dropped.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -50,7 +49,7 @@ struct shared_boxes : offloaded {
 
 struct mpcache : shared_boxes {
     static constexpr std::string_view name = "mpcache";
-    using retention = snapkv_layer::retention;
+    using retention = snapkv_group::retention;
 };
 
 } // namespace presets
