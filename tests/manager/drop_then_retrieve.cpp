@@ -26,7 +26,7 @@ template <class Preset> struct exactly : in_f32<Preset> { using io = kvtl::in_me
 template <class Preset> struct failing : in_f32<Preset> { using io = kvtl::faulty<kvtl::in_memory>; };
 template <class Preset> using cache_of = kvtl::kv_manager<exactly<Preset>, any_model>;
 
-using kvtl::presets::mpcache;
+using kvtl::presets::mpcache_shared;
 using kvtl::presets::snapkv_then_dynakv;
 struct pyramid_then_quantised : kvtl::presets::pqcache {
     static constexpr std::string_view name = "pyramid_then_quantised";
@@ -110,7 +110,7 @@ template <class Cache> std::size_t blocks_in_use(Cache& cache) {
 } // namespace
 
 TEST_CASE_TEMPLATE("with everything kept and attended it is dense attention", Preset, snapkv_then_dynakv,
-                   mpcache, pyramid_then_quantised, voted_then_streamed) {
+                   mpcache_shared, pyramid_then_quantised, voted_then_streamed) {
     using cache_t = kvtl::kv_manager<in_memory<Preset>, any_model>;
     for (const std::size_t prompt : {0U, 1U, 3U, 60U})
         run_scenario<cache_t>({.prompt = prompt, .decode = 60});
@@ -128,7 +128,7 @@ TEST_CASE_TEMPLATE("with everything kept and attended it is dense attention", Pr
 }
 
 TEST_CASE_TEMPLATE("storage gets what the definition keeps, however the prompt is cut", Preset,
-                   snapkv_then_dynakv, mpcache) {
+                   snapkv_then_dynakv, mpcache_shared) {
     using cache_t = cache_of<Preset>;
     const drift data = numbered(400, 3);
     const naive truth(data, 4, 32);
@@ -412,7 +412,7 @@ TEST_CASE("heads that decide together hand over to units of all heads") {
     }
 }
 
-TEST_CASE_TEMPLATE("decode reads from storage within the bound", Preset, snapkv_then_dynakv, mpcache) {
+TEST_CASE_TEMPLATE("decode reads from storage within the bound", Preset, snapkv_then_dynakv, mpcache_shared) {
     using cache_t = cache_of<Preset>;
     const drift data = numbered(800, 7);
     auto c = sized<cache_t>(200);
@@ -525,7 +525,7 @@ TEST_CASE("rewind goes back over the window, decoded tokens and those of the pro
 }
 
 TEST_CASE("sequences in turn and side by side are strangers to each other") {
-    using cache_t = cache_of<mpcache>;
+    using cache_t = cache_of<mpcache_shared>;
     const drift first = numbered(400, 1), second = numbered(400, 2);
     auto c = sized<cache_t>(48, 2);
     c.max_sequences = 2;
@@ -689,7 +689,7 @@ TEST_CASE("a device error while kept entries move: the same call again moves the
 }
 
 TEST_CASE_TEMPLATE("a full disk while kept entries move: they wait, and move when there is room", Preset,
-                   snapkv_then_dynakv, mpcache) {
+                   snapkv_then_dynakv, mpcache_shared) {
     using cache_t = kvtl::kv_manager<failing<Preset>, any_model>;
     const drift data = numbered(400, 13);
     auto c = sized<cache_t>(128);
@@ -762,7 +762,7 @@ TEST_CASE("a window that holds everything, and prompts shorter than window and s
 }
 
 TEST_CASE("size knobs are those of retrieval") {
-    using cache_t = cache_of<mpcache>;
+    using cache_t = cache_of<mpcache_shared>;
     auto c = sized<cache_t>(200);
     c.memory_bytes = 120000;
     const auto fitted = cache_t::fitted(c);

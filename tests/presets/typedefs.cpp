@@ -123,6 +123,7 @@ constexpr named typedefs[] = {
     TYPEDEF(kv_merger),
     TYPEDEF(snapkv_then_dynakv),
     TYPEDEF(mpcache),
+    TYPEDEF(mpcache_shared),
     TYPEDEF(full_int8),
     TYPEDEF(snapkv_int8),
     TYPEDEF(dynakv_int8),

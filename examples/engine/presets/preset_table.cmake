@@ -92,7 +92,8 @@ set(KVTL_PRESET_TABLE
     "kv_merger merging eviction 'KVMerger: similar neighbours are merged'"
     # Evicted from when the prompt ends, then retrieved from storage
     "snapkv_then_dynakv composed composition 'the prompt thinned out by SnapKV, the rest in DynaKV on storage'"
-    "mpcache composed composition 'MPCache: thinned out, then boxes of 8 chosen for two layers at once'"
+    "mpcache composed composition 'MPCache: thinned out, then boxes of 8 chosen by their bounds'"
+    "mpcache_shared composed composition 'MPCache whose boxes are chosen for two layers at once'"
     # What to keep is learned, or said by the engine
     "trim_kv learned eviction 'TRIM-KV: a learned gate that decays with age'"
     "locret learned eviction 'Locret: a learned gate per entry'"
