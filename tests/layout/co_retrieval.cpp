@@ -88,7 +88,7 @@ TEST_CASE("chains equal those of a naive matrix") {
             std::vector<chosen_unit> set; // units near a common centre, each at most once
             const std::size_t centre = random.below(units);
             for (std::uint32_t u = 0; u < units; ++u)
-                if (random.below(4) == 0 || (u + 3 > centre && u < centre + 3)) set.push_back({u, 1});
+                if (random.below(4) == 0 || (u + 3 > centre && u < centre + 3)) set.push_back({.unit = u});
             for (std::size_t i = set.size(); i > 1; --i) std::swap(set[i - 1], set[random.below(i)]);
             pairs->add(set);
             count(together, set);
@@ -123,7 +123,7 @@ TEST_CASE("chains equal those of a naive matrix") {
 TEST_CASE("a set counts its first 24 units only, and as many sets as were announced") {
     instance pairs(1, 64);
     std::vector<chosen_unit> set;
-    for (std::uint32_t u = 0; u < 64; ++u) set.push_back({63 - u, 1});
+    for (std::uint32_t u = 0; u < 64; ++u) set.push_back({.unit = 63 - u});
     pairs->add(set);
     pairs->add(set); // one more than there is room for
     pairs.chain();

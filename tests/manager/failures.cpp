@@ -76,9 +76,10 @@ template <class Cache> snapshot take(Cache& cache, kvtl::sequence_id seq) {
     }
     const kvtl::statistics t = cache.stats();
     s.counters = {
-        t.steps,        t.useful_bytes,   t.wasted_bytes,          t.chosen_bytes, t.resident_chosen_bytes,
-        t.chosen_units, t.read_entries,   t.decode_reads,          t.splits,       t.delayed_splits,
-        t.forced_loads, t.refused_splits, t.bytes_moved_by_updates};
+        t.steps,        t.useful_bytes,   t.wasted_bytes,           t.chosen_bytes, t.resident_chosen_bytes,
+        t.chosen_units, t.read_entries,   t.decode_reads,           t.splits,       t.delayed_splits,
+        t.forced_loads, t.refused_splits, t.bytes_moved_by_updates, t.choices,      t.selectable_entries,
+        t.empty_choices};
     return s;
 }
 

@@ -49,7 +49,7 @@ TEST_CASE("recurrence: eviction waits for a period, and settings that can never 
     CHECK(state::slack() == 0); // never over the limit
     CHECK(state({.period = 175}, large, {}).headroom() == 174);
     CHECK(state({.period = 1}, large, {}).headroom() == 0);
-    CHECK(state({.period = 175}, small, {}).headroom() == 26); // half of what competes
+    CHECK(state({.period = 175}, small, {}).headroom() == 13); // a quarter of what competes
     CHECK(state::check({}, {}).ok());
     check_refusal(state::check({.activity = 0.0F}, {}), "retention.activity is 0");
     check_refusal(state::check({.activity = 1.0F}, {}), "retention.activity is 1");

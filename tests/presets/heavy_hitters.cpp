@@ -205,7 +205,7 @@ TEST_CASE("lazy_eviction: recurrence intervals, evicted every period, never more
                     s.last = t;
                 }
                 if (lane.held.size() > 40)
-                    lane.evict(31, t, 8, [&](const auto& s) {
+                    lane.evict(32, t, 8, [&](const auto& s) {
                         return -static_cast<double>(t - s.last) / std::max(s.interval, 1U);
                     });
                 CHECK(kept(cache, seq, l, h) == lane.tokens());

@@ -50,3 +50,18 @@ TEST_CASE(
         CHECK(c.compressor.chunk == c.clusterer.group_tokens);
     }
 }
+
+TEST_CASE("shadowkv fits into a thirty-fourth of the cache of an 8B model, by longer chunks and a smaller rank") {
+    cache_type::config c;
+    c.shape = {32, 32, 8, 128};
+    c.max_tokens = 16384;
+    c.attend_tokens = 400;
+    c.memory_bytes = c.max_tokens * 32 * 8 * 128 * 4 / 34;
+    const auto fitted = cache_type::fitted(c);
+    REQUIRE(fitted.ok());
+    CHECK(fitted->clusterer.group_tokens == 64);
+    CHECK(fitted->compressor.rank == 8);
+    const auto least = cache_type::least_memory(*fitted);
+    REQUIRE(least.ok());
+    CHECK(*least <= c.memory_bytes);
+}

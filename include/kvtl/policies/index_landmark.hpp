@@ -51,7 +51,8 @@ struct landmark {
     template <class Geometry> class state {
       public:
         state() = default;
-        state(const config& c, const Geometry&) noexcept : c_(c) {}
+        state(const config& c, const Geometry&) noexcept
+            : c_{c.outliers, c.pinned >= 0.0F ? std::min(c.pinned, 1.0F) : 0.0F} {}
 
         [[nodiscard]] std::size_t unit_bytes(const summary_shape& shape) const noexcept {
             return shape.width() * sizeof(f16);

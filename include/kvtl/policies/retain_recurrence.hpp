@@ -5,7 +5,7 @@
 //         are its last active step and the longest silence that ended (its recurrence interval). Worth
 //         falls with the present silence, measured in recurrence intervals. Eviction waits for `period` steps, so
 //         that one unlucky step drops nothing: a lane that is full gives up so many entries at once, but not more
-//         than half of those that compete, and never holds more than its limit.
+//         than a quarter of those that compete, and never holds more than its limit.
 //         A prompt is watched and evicted from in the same way, so that what recurs in it is known as such.
 // Source: LazyEviction names the two quantities and the lag; period 175 and activity 1e-4 are reported,
 //         the exact score is not, so this one is ours. Its caches are of thousands of entries and may run over by a
@@ -63,7 +63,7 @@ struct recurrence : score_defaults {
         /// Entries below its limit that an eviction leaves a lane with: steps until the next one.
         [[nodiscard]] std::uint32_t headroom() const noexcept {
             const score_limits& l = this->limits_;
-            return std::min(this->config_.period - 1, (l.keep - std::min(l.keep, l.sinks + l.window)) / 2);
+            return std::min(this->config_.period - 1, (l.keep - std::min(l.keep, l.sinks + l.window)) / 4);
         }
 
       private:

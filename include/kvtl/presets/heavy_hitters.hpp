@@ -8,7 +8,9 @@
 //   tova              TOVA: the latest query alone decides, for all heads of a layer together. The current
 //                     token itself always stays.
 //   lazy_eviction     LazyEviction: entries whose attention recurs survive; evicts every `period` steps, of
-//                     the prompt as well, which comes in chunks as for h2o.
+//                     the prompt as well, which comes in chunks as for h2o. Decided by measurement
+//                     (bench/RESULTS.md): 1e-3 of the attention makes an entry active, where 1e-4 is reported
+//                     for caches of thousands of entries.
 //
 // Deviations are beside the scores (policies/retain_*.hpp).
 // SPDX-License-Identifier: MIT
@@ -46,6 +48,7 @@ struct lazy_eviction : full {
     static constexpr std::string_view name = "lazy_eviction";
     static constexpr std::uint32_t window_tokens = 8;
     using retention = drop<recurrence>;
+    static constexpr recurrence::config retention_config{.activity = 1e-3F};
 };
 
 } // namespace presets
