@@ -51,7 +51,8 @@ TEST_CASE(
     }
 }
 
-TEST_CASE("shadowkv fits into a thirty-fourth of the cache of an 8B model, by longer chunks and a smaller rank") {
+TEST_CASE(
+    "shadowkv fits into a thirty-fourth of the cache of an 8B model, by longer chunks and a smaller rank") {
     cache_type::config c;
     c.shape = {32, 32, 8, 128};
     c.max_tokens = 16384;

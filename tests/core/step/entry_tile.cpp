@@ -52,12 +52,15 @@ TEST_CASE("entries lie in the order of their coming, a block of them, each with 
                 CHECK_FALSE(tile.full());
                 for (f16& x : row) x = from_float<f16>(static_cast<float>(100 * round + static_cast<int>(i)));
                 const auto* bytes = reinterpret_cast<const std::byte*>(row.data());
-                tile.put(7, {bytes, bytes, s.record}, i % 3 == 0 ? 5U : 4U);
+                tile.put(7, {bytes, bytes, s.record}, i % 3 == 0 ? 21U : 4U);
                 CHECK(tile.one_mask() == (i == 0));
             }
             CHECK(tile.full());
             CHECK(tile.lane() == 7);
-            CHECK(tile.any_mask() == 5);
+            CHECK(tile.any_mask() == 21);
+            CHECK(tile.alike(1) == 17); // queries 0 and 4 attend the same entries
+            CHECK(tile.alike(16) == 17);
+            CHECK(tile.alike(4) == 4);
             CHECK(tile.keys().count == simd::attend_block);
             CHECK(tile.values().count == simd::attend_block);
             float bias[simd::attend_block];
