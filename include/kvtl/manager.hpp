@@ -47,7 +47,7 @@ namespace kvtl { inline namespace v0 {
 
 /// Reached only by presets that miss a requirement: prints one sentence for each (slots/sentences.hpp).
 template <class Preset, class Geometry, class Supplied = supplied_by_default>
-class kv_manager : public refused_cache<Preset, kv_manager<Preset, Geometry, Supplied>> {
+class kv_manager : public refused_cache<Preset, Geometry, kv_manager<Preset, Geometry, Supplied>> {
     static_assert(explain_preset<Preset, Geometry, Supplied>(),
                   "[kvtl] the sentences above say what to mend");
 };

@@ -32,6 +32,11 @@ int main() {
     const kvtl::batch_part part{.seq = *seq};
     if (auto s = cache.forward({&part, 1}, 0, {.q = q, .k = k, .v = v}, out); !s)
         return std::puts(s.what()), 1;
+    if (auto s = cache.before_query(*seq, 0); !s) return std::puts(s.what()), 1;
+    const cache_t::shard_handle shard = cache.shard(cache.shard_of(*seq));
+    if (auto s = shard.before_query(*seq, 0); !s) return std::puts(s.what()), 1;
+    if (auto s = shard.attend(*seq, 0, {.q = q, .k = k, .v = v}, out); !s) return std::puts(s.what()), 1;
+    std::printf("%u of %u layers\n", shard.index(), cache_t::geometry::static_shape.layers);
     std::printf("%f\n", cache.stats().hit_rate());
     return cache.end(*seq).ok() ? 0 : 1;
 }

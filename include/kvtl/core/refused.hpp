@@ -15,26 +15,59 @@
 #include <kvtl/views.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
+#include <string>
 #include <type_traits>
 
 namespace kvtl { inline namespace v0 {
 
 namespace detail {
-/// The config of a preset that lacks a slot: it converts from any braces without names.
-struct no_cache_config {};
-template <class Preset> struct refused_config { using type = no_cache_config; };
+
+/// A device that takes what files take, in place of one that is none.
+struct no_device {
+    struct config {
+        std::string path{};
+        bool keep_file = false, direct = true, register_arena = true;
+        unsigned threads = 0;
+    };
+};
+/// A preset that lacks a slot, as far as configs go: nobody has settings.
+struct no_policies {
+    static constexpr std::uint32_t window_tokens = 1, sink_tokens = 0;
+    using clusterer = void;
+    using index = void;
+    using selector = void;
+    using remainder = void;
+    using budget = void;
+    using retention = void;
+    using compressor = void;
+    using position = void;
+    using layout = void;
+    using replacement = void;
+    using schedule = void;
+    using io = no_device;
+};
+template <class Preset> struct without_device : Preset { using io = no_device; };
+
+template <class Preset> struct refused_config { using type = cache_config<no_policies>; };
 template <class Preset>
 requires has_all_slots<Preset> && says_window<Preset>
 struct refused_config<Preset> {
-    using type = cache_config<Preset>;
+    using type =
+        cache_config<std::conditional_t<io_policy<typename Preset::io>, Preset, without_device<Preset>>>;
 };
+
 } // namespace detail
 
-template <class Preset, class Manager> class refused_cache {
+/// All of it const: handles of shards are, and nobody is misled by what never runs.
+template <class Preset, class Geometry, class Manager> class refused_cache {
   public:
     using preset = Preset;
+    using geometry = Geometry;
     using config = typename detail::refused_config<Preset>::type;
+    using element_type = float;
+    using shard_handle = refused_cache;
 
     static result<Manager> open(const config&);
     static result<config> fitted(config);
@@ -42,27 +75,31 @@ template <class Preset, class Manager> class refused_cache {
     static result<memory_parts> least_parts(const config&);
     static result<std::uint64_t> storage_bytes(const config&);
 
-    result<sequence_id> begin();
-    status end(sequence_id) noexcept;
-    status prefill(sequence_id, std::size_t, const layer_input&, std::span<float>, unsigned = 0) noexcept;
-    status attend(sequence_id, std::size_t, const layer_input&, std::span<float>, unsigned = 0) noexcept;
+    result<sequence_id> begin() const;
+    status end(sequence_id) const noexcept;
+    status prefill(sequence_id, std::size_t, const layer_input&, std::span<float>,
+                   unsigned = 0) const noexcept;
+    status attend(sequence_id, std::size_t, const layer_input&, std::span<float>,
+                  unsigned = 0) const noexcept;
     status forward(std::span<const batch_part>, std::size_t, const layer_input&, std::span<float>,
-                   unsigned = 0) noexcept;
-    status append(sequence_id, std::size_t, const layer_input&, unsigned = 0) noexcept;
-    status prefetch(sequence_id, std::size_t, std::span<const float>, unsigned = 0) noexcept;
+                   unsigned = 0) const noexcept;
+    status append(sequence_id, std::size_t, const layer_input&, unsigned = 0) const noexcept;
+    status before_query(sequence_id, std::size_t, unsigned = 0) const noexcept;
+    status prefetch(sequence_id, std::size_t, std::span<const float>, unsigned = 0) const noexcept;
     template <class Visit>
-    status select(sequence_id, std::size_t, std::span<const float>, Visit&&, unsigned = 0) noexcept {
+    status select(sequence_id, std::size_t, std::span<const float>, Visit&&, unsigned = 0) const noexcept {
         return {}; // a body, as a visitor may be of a local type
     }
-    status rewind(sequence_id, std::size_t) noexcept;
-    status rewind_to(sequence_id, std::size_t) noexcept;
-    status retry_writes(sequence_id) noexcept;
+    status rewind(sequence_id, std::size_t) const noexcept;
+    status rewind_to(sequence_id, std::size_t) const noexcept;
+    status retry_writes(sequence_id) const noexcept;
     [[nodiscard]] statistics stats() const noexcept;
     [[nodiscard]] unsigned shards() const noexcept;
-    [[nodiscard]] refused_cache& shard(unsigned) noexcept;
+    [[nodiscard]] shard_handle shard(unsigned) const noexcept;
     [[nodiscard]] unsigned shard_of(sequence_id) const noexcept;
+    [[nodiscard]] unsigned index() const noexcept; ///< of a shard_handle
     [[nodiscard]] io_facts facts() const noexcept;
-    std::size_t tokens(sequence_id, std::size_t) noexcept;
+    std::size_t tokens(sequence_id, std::size_t) const noexcept;
 };
 
 }} // namespace kvtl::v0
