@@ -20,7 +20,7 @@
 
 constexpr kvtl::shape model{.layers = 4, .query_heads = 8, .kv_heads = 4, .head_dim = 64};
 using cache_t = kvtl::dynakv<kvtl::geometry<model>>; // the whole shape is known when this is compiled
-constexpr std::size_t q_row = 8 * 64, k_row = 4 * 64, group = 2;
+constexpr std::size_t q_row = std::size_t{8} * 64, k_row = std::size_t{4} * 64, group = 2;
 constexpr std::size_t conversations = 2;
 constexpr unsigned threads = 2;
 
@@ -97,10 +97,12 @@ struct made_up_text {
     }
 };
 
+[[noreturn]] void fail(const char* why) {
+    std::fprintf(stderr, "%s\n", why);
+    std::quick_exit(1); // whatever the other threads are doing
+}
 void require(const kvtl::status& s) {
-    if (s.ok()) return;
-    std::fprintf(stderr, "%s\n", s.what());
-    std::exit(1);
+    if (!s) fail(s.what());
 }
 
 using outputs = std::array<std::array<std::vector<float>, model.layers>, conversations>; // (T, HQ, D) each
@@ -198,10 +200,10 @@ outputs run(const std::vector<made_up_text>& text, std::size_t attend_tokens, kv
                       .divide = divide,
                       .io = {.path = "03_engine_loop.kv"}};
     const auto least = cache_t::least_memory(c);
-    if (!least) std::fprintf(stderr, "%s\n", least.error().message.c_str()), std::exit(1);
+    if (!least) fail(least.error().message.c_str());
     c.memory_bytes = *least + *least / 4; // what it needs, and some to keep what is asked for again
     auto opened = cache_t::open(c);
-    if (!opened) std::fprintf(stderr, "%s\n", opened.error().message.c_str()), std::exit(1);
+    if (!opened) fail(opened.error().message.c_str());
     outputs result;
     divide == kvtl::division::heads ? by_heads(*opened, text, result) : by_sequences(*opened, text, result);
     const auto s = opened->stats();

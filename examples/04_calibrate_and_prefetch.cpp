@@ -21,7 +21,7 @@
 
 constexpr kvtl::shape model{.layers = 4, .query_heads = 4, .kv_heads = 2, .head_dim = 64};
 using cache_t = kvtl::kvswap<kvtl::geometry<model>>;
-constexpr std::size_t q_row = 4 * 64, k_row = 2 * 64, group = 2, topics = 24;
+constexpr std::size_t q_row = std::size_t{4} * 64, k_row = std::size_t{2} * 64, group = 2, topics = 24;
 constexpr std::size_t prompt = 800, steps = 40;
 constexpr std::uint32_t rank = 32; // of 128: all heads of a token in 32 numbers
 
@@ -101,10 +101,12 @@ double calibrate(const made_up_text& recorded, const char* path) {
     return least;
 }
 
+[[noreturn]] void fail(const char* why) {
+    std::fprintf(stderr, "%s\n", why);
+    std::quick_exit(1);
+}
 void require(const kvtl::status& s) {
-    if (s.ok()) return;
-    std::fprintf(stderr, "%s\n", s.what());
-    std::exit(1);
+    if (!s) fail(s.what());
 }
 
 /// Reads a prompt, decodes; returns what the decode counted, and its mean error.
@@ -118,12 +120,12 @@ std::pair<kvtl::statistics, double> run(const made_up_text& text, bool ahead) {
                       .index = {.rank = rank},
                       .io = {.path = "04_calibrate_and_prefetch.kv"}};
     const auto least = cache_t::least_memory(c);
-    if (!least) std::fprintf(stderr, "%s\n", least.error().message.c_str()), std::exit(1);
+    if (!least) fail(least.error().message.c_str());
     // What one layer has chosen and what the next one will are there together: with less, reads ahead drive out what
     // would have been asked for again.
     c.memory_bytes = *least + (std::size_t{512} << 10);
     auto opened = cache_t::open(c);
-    if (!opened) std::fprintf(stderr, "%s\n", opened.error().message.c_str()), std::exit(1);
+    if (!opened) fail(opened.error().message.c_str());
     cache_t& cache = *opened;
     const auto seq = cache.begin();
     for (std::size_t l = 0; l < model.layers; ++l)
