@@ -23,13 +23,13 @@ struct interval {
 /// 95 % or a little more, from samples in increasing order; nothing below 6 of them. Cost: O(n).
 [[nodiscard]] inline std::optional<interval> median_interval95(std::span<const double> sorted) {
     const std::size_t n = sorted.size();
-    const double all = std::lgamma(static_cast<double>(n) + 1) - static_cast<double>(n) * std::log(2.0);
-    double below = 0; // probability that at most k - 1 samples lie below the median
+    // Logarithm of the probability that k of n lie below the median: 2^-n alone would be 0 for long runs.
+    double log_p = -static_cast<double>(n) * std::log(2.0), below = 0;
     std::size_t k = 0;
     for (; k < n / 2; ++k) {
-        below += std::exp(all - std::lgamma(static_cast<double>(k) + 1) -
-                          std::lgamma(static_cast<double>(n - k) + 1));
+        below += std::exp(log_p);
         if (below > 0.025) break;
+        log_p += std::log(static_cast<double>(n - k) / static_cast<double>(k + 1));
     }
     if (k == 0) return std::nullopt;
     return interval{sorted[k - 1], sorted[n - k]};

@@ -33,7 +33,7 @@ template <class Names> std::string joined(const Names& names) {
 } // namespace
 
 std::string bash_completion(const CLI::App& app) {
-    const std::string program = app.get_name();
+    const std::string& program = app.get_name();
     std::string function = "_" + program;
     std::replace(function.begin(), function.end(), '-', '_');
     std::string text =

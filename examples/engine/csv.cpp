@@ -28,10 +28,10 @@ class table {
                 line[at->second] = value.is_string() ? value.get<std::string>() : value.dump();
             return;
         }
-        std::size_t i = 0;
-        for (const auto& [key, inner] : value.items()) {
-            const std::string own = value.is_array() ? std::to_string(i++) : key;
-            add(name.empty() ? own : name + "." + own, inner);
+        for (const auto& [key, inner] : value.items()) { // of an array: "0", "1", ...
+            std::string inner_name = name;
+            if (!name.empty()) inner_name += '.';
+            add(inner_name += key, inner);
         }
     }
 

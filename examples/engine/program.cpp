@@ -76,6 +76,7 @@ void require_io(const std::string& name) {
 
 std::vector<std::string_view> device_names() {
     std::vector<std::string_view> names;
+    names.reserve(kvtl::device_profiles.size());
     for (const kvtl::device_profile& d : kvtl::device_profiles) names.push_back(d.name);
     return names;
 }

@@ -28,7 +28,9 @@ std::string header_line(const run_facts& f) {
         std::snprintf(number, sizeof number, "%s%g", i == 0 ? "" : " and ", f.memory_mib[i]);
         text += number;
     }
-    return text + " MiB, " + f.device + ", " + counted(f.threads, "thread");
+    if (!f.memory_mib.empty()) text += " MiB, ";
+    if (!f.device.empty()) text += f.device + ", ";
+    return text + counted(f.threads, "thread");
 }
 
 std::string device_words(const std::string& io, bool direct) {

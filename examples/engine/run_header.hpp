@@ -19,7 +19,7 @@ struct run_facts {
 };
 
 /// "tiny-2k.gguf (6 layers, 4 query heads, 2 KV heads of 64), dynakv, 64 MiB, uring (direct), 2 threads". Of more than
-/// four policies only the number is said.
+/// four policies only the number is said; what there is none of is left out.
 [[nodiscard]] std::string header_line(const run_facts& facts);
 
 /// "uring (direct)", of what really ran.

@@ -44,6 +44,7 @@ expect 0 "" --version
 # header and table, adapter 16 x 128, four bases 2 x 64 x 64, two 128 x 128, 2 x 8 pairs, five maps 256 x 256; 6 layers
 bytes=$((10 * 64 + 6 * 16 * 128 * 4 + 4 * 6 * 2 * 64 * 64 * 4 + 2 * 6 * 128 * 128 * 4 + 6 * 2 * 8 * 4 + 5 * 256 * 256 * 4))
 [ "$(wc -c <a.cal)" -eq "$bytes" ] || complain "a.cal has $(wc -c <a.cal) bytes instead of $bytes"
+grep -qx "kvtl-calibrate: tiny-2k.gguf (6 layers, 4 query heads, 2 KV heads of 64), 2 threads" err || complain "no header"
 for key in '"tokens":600' '"rank":16' '"adapter_energy"' '"pca_energy_quarter"' '"pre_rope":false'; do
     grep -qF "$key" a.json || complain "no $key in the JSON"
 done

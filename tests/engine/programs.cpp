@@ -85,6 +85,12 @@ TEST_CASE("the header says what a program runs on") {
     CHECK(header_line(facts) ==
           "tiny.gguf (6 layers, 4 query heads, 1 KV head of 64), full, dynakv, 64 and 0.5 MiB, "
           "uring (direct), 1 thread");
+    CHECK(header_line({.model = "a",
+                       .shape = {1, 2, 1, 8},
+                       .policies = {},
+                       .memory_mib = {},
+                       .device = "",
+                       .threads = 3}) == "a (1 layer, 2 query heads, 1 KV head of 8), 3 threads");
     facts.policies = {"a", "b", "c", "d", "e"};
     facts.device = device_words("memory", false);
     facts.threads = 2;

@@ -20,6 +20,7 @@
 #include "model_choice.hpp"
 #include "program.hpp"
 #include "progress.hpp"
+#include "run_header.hpp"
 #include "thread_pool.hpp"
 #include "tokenizer.hpp"
 #include "transformer.hpp"
@@ -192,8 +193,13 @@ void run(arguments a) {
     bar.clear();
 
     const engine::fitted result = fit.finish();
-    if (gates) {
-        const engine::fitted_gates g = gates->finish();
+    std::optional<engine::fitted_gates> fitted;
+    if (gates) fitted = gates->finish(); // the last that may refuse the text
+    engine::run_facts facts;
+    facts.model = a.model, facts.shape = hyper.shape, facts.threads = a.threads;
+    engine::print_header(program, facts);
+    if (fitted) {
+        const engine::fitted_gates& g = *fitted;
         if (const auto s = engine::write_gates(a.gates, g.header, g.weights); !s)
             throw engine::run_failure(s.what());
         std::fprintf(stderr,

@@ -57,13 +57,14 @@ generator parse_generator(const std::string& task, std::string_view rest) {
         const std::string_view value = part.substr(std::min(part.size(), key.size() + 1));
         const auto field =
             std::find_if(fields.begin(), fields.end(), [&](const auto& f) { return f.first == key; });
-        const auto bad = [&](const std::string& why) {
+        const auto bad = [&](const char* why) {
             return bad_input("--task " + task + ": '" + std::string(part) + "' " + why);
         };
         if (field == fields.end()) {
             std::vector<std::string_view> names;
+            names.reserve(fields.size());
             for (const auto& [valid, number] : fields) names.push_back(valid);
-            throw bad("is unknown; " + engine::valid_names(key, names));
+            throw bad(("is unknown; " + engine::valid_names(key, names)).c_str());
         }
         const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), *field->second);
         if (error != std::errc{} || end != value.data() + value.size()) throw bad("needs a whole number");
