@@ -49,6 +49,20 @@ struct own_keys {
     };
 };
 
+/// The same, and units 2 and 5 are chosen in any case.
+struct own_keys_pinned : own_keys {
+    static constexpr std::string_view name = "own_keys_pinned";
+    static constexpr bool pins = true;
+    template <class Geometry> struct state : own_keys::state<Geometry> {
+        using own_keys::state<Geometry>::state;
+        template <class Visit>
+        static void pinned(const kvtl::units_view& u, std::uint32_t, std::uint32_t, Visit&& visit) noexcept {
+            for (const std::uint32_t i : {2U, 5U})
+                if (i < u.count) visit(i);
+        }
+    };
+};
+
 template <class Clusterer, kvtl::query Source = kvtl::query::current, class Reduce = kvtl::reduce::group_mean>
 struct grouped : kvtl::presets::full {
     static constexpr std::string_view name = "grouped";
@@ -82,6 +96,12 @@ using head_cache = kvtl::kv_manager<
     grouped<kvtl::fixed_layer_groups, kvtl::query::current, kvtl::reduce::by_head<kvtl::reduce::softmax_sum>>,
     any_model>;
 
+struct pinning : grouped<kvtl::fixed_layer_groups, kvtl::query::current,
+                         kvtl::reduce::by_head<kvtl::reduce::softmax_sum>> {
+    using index = own_keys_pinned;
+};
+using pinning_cache = kvtl::kv_manager<pinning, any_model>;
+
 template <class Cache> typename Cache::config config_for(std::size_t attend_tokens, std::uint32_t group) {
     typename Cache::config c;
     c.shape = model;
@@ -97,6 +117,7 @@ struct naive {
     std::uint32_t group = 1, lane_heads = 1, window = 8, sinks = 3;
     std::size_t attend_tokens = 0;
     bool soft = false, per_query = false, per_head = false, truncates = false, mean_rest = false;
+    bool pins = false;
 
     void operator()(const drift& data, std::size_t layer, std::size_t t, const float* guess,
                     std::vector<double>& out, std::vector<double>& lse) const {
@@ -139,6 +160,7 @@ struct naive {
                     std::vector<std::size_t> order(units);
                     std::iota(order.begin(), order.end(), 0U);
                     const auto best = [&](std::size_t u) {
+                        if (pins && (u == 2 || u == 5)) return 1e30;
                         const auto first = score.begin() + static_cast<std::ptrdiff_t>(u * group);
                         return *std::max_element(first, first + group);
                     };
@@ -259,6 +281,18 @@ TEST_CASE("what would overshoot is cut off, for every query where its own budget
                 true_query);
         }
     }
+}
+
+TEST_CASE("what the index pins is chosen before what scores best") {
+    const auto c = config_for<pinning_cache>(54, 4);
+    compare<pinning_cache>(c,
+                           {.group = 4,
+                            .lane_heads = 2,
+                            .attend_tokens = c.attend_tokens,
+                            .soft = true,
+                            .per_head = true,
+                            .pins = true},
+                           true_query);
 }
 
 TEST_CASE("what is not read goes to the mean value of all entries in units") {
