@@ -132,6 +132,14 @@ std::vector<double> full_lse(workload& w, std::uint32_t layer, std::size_t token
 struct budgets {
     std::size_t attend_tokens = 0, keep_tokens = 0;
     double memory_mib = 0;
+    bool operator==(const budgets&) const = default;
+};
+
+/// A policy at a budget.
+struct entry {
+    std::string policy;
+    budgets at;
+    bool operator==(const entry&) const = default;
 };
 
 std::vector<budgets> budgets_of(const decode_options& o) {
@@ -514,7 +522,25 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
          recall_count_ > 0 ? json(recall_sum_ / static_cast<double>(recall_count_)) : json(nullptr)},
         {"probe_before", probe_json(before)},
         {"probe_after", probe_json(after)},
+        {"error", nullptr},
     };
+}
+
+/// Of a policy that takes no part.
+json failed_row(const decode_options& o, const std::string& policy, const budgets& b,
+                const kvtl::device_profile& device, bool simulated, const std::string& why) {
+    return {{"policy", policy},
+            {"shape", o.shape_name},
+            {"context", o.context},
+            {"batch", o.batch},
+            {"device", std::string(device.name)},
+            {"simulated", simulated && device.limited()},
+            {"config",
+             {{"attend_tokens", b.attend_tokens},
+              {"keep_tokens", b.keep_tokens},
+              {"memory_mib", b.memory_mib},
+              {"workload", o.workload}}},
+            {"error", why}};
 }
 
 /// Devices that one opened cache can stand for: those slower than the real one, or those imitated in memory.
@@ -602,24 +628,25 @@ resources needs(const decode_options& o, const std::vector<std::string>& policie
     return need;
 }
 
+std::string too_large(const decode_options& o, const std::string& policy, const resources& free,
+                      bool in_memory) {
+    const resources need = needs(o, {policy}, in_memory);
+    if (need.memory <= 0.8 * free.memory && need.disk <= 0.8 * free.disk) return {};
+    return policy + " takes up to " + gib(need.memory) + " of memory and " + gib(need.disk) +
+           " of disk; 80 % of what is free is " + gib(0.8 * free.memory) + " and " + gib(0.8 * free.disk);
+}
+
 std::vector<std::vector<std::string>> plan_rounds(const decode_options& o, const resources& free,
                                                   bool in_memory) {
-    const auto fits = [&](const std::vector<std::string>& policies) {
-        const resources need = needs(o, policies, in_memory);
-        return need.memory <= 0.8 * free.memory && need.disk <= 0.8 * free.disk;
-    };
     std::vector<std::vector<std::string>> rounds;
     for (const auto& policy : o.policies) {
-        if (!fits({policy})) {
-            const resources need = needs(o, {policy}, in_memory);
-            throw engine::bad_input(policy + " takes up to " + gib(need.memory) + " of memory and " +
-                                    gib(need.disk) + " of disk; 80 % of what is free is " +
-                                    gib(0.8 * free.memory) + " and " + gib(0.8 * free.disk));
-        }
+        if (const std::string why = too_large(o, policy, free, in_memory); !why.empty())
+            throw engine::bad_input(why);
         if (o.interleave && !rounds.empty()) {
             auto together = rounds.back();
             together.push_back(policy);
-            if (fits(together)) {
+            const resources need = needs(o, together, in_memory);
+            if (need.memory <= 0.8 * free.memory && need.disk <= 0.8 * free.disk) {
                 rounds.back() = together;
                 continue;
             }
@@ -648,7 +675,12 @@ std::vector<engine::least_row> least_memory(const decode_options& o) {
 json run_decode(const decode_options& o, const std::function<void(const json&)>& row_done,
                 const std::function<void()>& begun) {
     const bool memory_only = o.io == "memory";
-    static_cast<void>(plan_rounds(o, free_resources(o, memory_only), memory_only)); // before the probe writes
+    // Before the probe writes: whether any policy fits the machine.
+    const auto fits = [&](const std::string& policy) {
+        return too_large(o, policy, free_resources(o, memory_only), memory_only).empty();
+    };
+    if (std::none_of(o.policies.begin(), o.policies.end(), fits))
+        static_cast<void>(plan_rounds(o, free_resources(o, memory_only), memory_only)); // says why
     const workload_request request = request_of(o);
     const auto w = make_workload(request);
 
@@ -672,24 +704,47 @@ json run_decode(const decode_options& o, const std::function<void(const json&)>&
     const auto repeats = [&](const std::string& policy, const budgets& b) {
         return is_repeated(o, policy, b);
     };
-    // A bound that is too small for one policy shall be known before the others have run for an hour.
-    for (const device_group& group : groups)
-        for (const budgets& b : all_budgets)
-            for (const auto& policy : o.policies)
-                if (!repeats(policy, b)) make_runner(group, policy, b, 0)->open(files);
-    if (begun) begun();
-
+    // What cannot be opened, or is too large for the machine, is known before the others run for an hour: rows that say why.
     json rows = json::array();
-    step_rows data(*w, o.batch, seed_of(o.workload));
-    for (const device_group& group : groups) {
-        const bool in_memory = group.simulated || memory_only;
-        const auto rounds = plan_rounds(o, free_resources(o, in_memory), in_memory);
+    const auto refuse = [&](const device_group& group, const std::string& policy, const budgets& b,
+                            const std::string& why) {
+        for (const auto& device : group.devices)
+            rows.push_back(failed_row(o, policy, b, device, group.simulated, why));
+    };
+    std::vector<std::vector<entry>> able(groups.size()); // what each group of devices runs
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+        const bool in_memory = groups[g].simulated || memory_only;
         for (const budgets& b : all_budgets)
-            for (const auto& round : rounds) {
-                std::vector<std::string> policies;
-                for (const auto& policy : round)
-                    if (!repeats(policy, b)) policies.push_back(policy);
-                if (policies.empty()) continue;
+            for (const auto& policy : o.policies) {
+                if (repeats(policy, b)) continue;
+                std::string why = too_large(o, policy, free_resources(o, in_memory), in_memory);
+                try {
+                    if (why.empty()) make_runner(groups[g], policy, b, 0)->open(files);
+                } catch (const engine::bad_input& e) {
+                    why = e.what();
+                }
+                if (why.empty())
+                    able[g].push_back({policy, b});
+                else
+                    refuse(groups[g], policy, b, why);
+            }
+    }
+    if (std::all_of(able.begin(), able.end(), [](const auto& some) { return some.empty(); }))
+        throw engine::bad_input(rows.at(0)["error"].get<std::string>());
+    if (begun) begun();
+    for (const json& row : rows)
+        if (row_done) row_done(row);
+
+    step_rows data(*w, o.batch, seed_of(o.workload));
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+        const device_group& group = groups[g];
+        const bool in_memory = group.simulated || memory_only;
+        for (const budgets& b : all_budgets) {
+            decode_options at = o;
+            std::erase_if(at.policies, [&](const std::string& policy) {
+                return std::find(able[g].begin(), able[g].end(), entry{policy, b}) == able[g].end();
+            });
+            for (const auto& policies : plan_rounds(at, free_resources(o, in_memory), in_memory)) {
                 std::vector<std::unique_ptr<runner>> all;
                 for (std::size_t i = 0; i < policies.size(); ++i) {
                     all.push_back(make_runner(group, policies[i], b, i));
@@ -715,6 +770,7 @@ json run_decode(const decode_options& o, const std::function<void(const json&)>&
                     }
                 }
             }
+        }
     }
     return rows;
 }

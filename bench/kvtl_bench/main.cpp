@@ -250,6 +250,14 @@ double number(const json& value) {
 }
 
 void print_row(const json& r) {
+    if (!r["error"].is_null()) { // the first line of the reason, and the last, which says what helps
+        const auto why = r["error"].get<std::string>();
+        const std::size_t first = why.find('\n'), last = why.rfind('\n');
+        std::printf("%-24s %-7s  %s\n", r["policy"].get<std::string>().c_str(),
+                    r["device"].get<std::string>().c_str(), why.substr(0, first).c_str());
+        if (last != std::string::npos) std::printf("%-24s %s\n", "", why.substr(last + 1).c_str());
+        return;
+    }
     std::printf("%-24s %-7s%s %9.3f ms %9.1f tok/s %9.1f KiB in %7.1f reads/step  hit %.2f  %7.1f MiB\n",
                 r["policy"].get<std::string>().c_str(), r["device"].get<std::string>().c_str(),
                 r["simulated"].get<bool>() ? "*" : " ", number(r["step_ms_median"]),

@@ -44,8 +44,10 @@ class table {
   private:
     [[nodiscard]] std::string line_of(const std::vector<std::string>& cells) const {
         std::string out;
-        for (std::size_t i = 0; i < names_.size(); ++i)
-            out += (i == 0 ? "" : ",") + (i < cells.size() ? quoted(cells[i]) : "");
+        for (std::size_t i = 0; i < names_.size(); ++i) {
+            if (i != 0) out += ',';
+            if (i < cells.size()) out += quoted(cells[i]);
+        }
         return out;
     }
 

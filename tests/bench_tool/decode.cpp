@@ -253,12 +253,31 @@ TEST_CASE("policies take turns as far as they fit together") {
 TEST_CASE("a bound that is too small for any policy is an error before anything runs") {
     const scratch_folder folder;
     auto o = small_run(folder);
-    o.policies = {"full", "dynakv"};
+    o.policies = {"dynakv_lru", "dynakv"};
     o.memory_mib = {0.05};
     std::size_t rows = 0;
     CHECK_THROWS_WITH_AS(static_cast<void>(bench::run_decode(o, [&](const auto&) { ++rows; })),
                          doctest::Contains("needs at least"), engine::bad_input);
     CHECK(rows == 0);
+    CHECK(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_CASE("a bound that is too small for one policy is a row that says so, and the others run") {
+    const scratch_folder folder;
+    auto o = small_run(folder);
+    o.policies = {"dynakv", "full"};
+    o.memory_mib = {0.05, 8};
+    std::vector<std::string> seen;
+    const auto rows = bench::run_decode(
+        o, [&](const auto& row) { seen.push_back(row["error"].is_null() ? "ran" : "refused"); });
+    CHECK(seen == std::vector<std::string>{"refused", "ran", "ran"}); // full has one bound
+    REQUIRE(rows.size() == 3);
+    CHECK(rows[0]["policy"] == "dynakv");
+    CHECK(rows[0]["config"]["memory_mib"] == 0.05);
+    CHECK(rows[0]["error"].get<std::string>().find("needs at least") != std::string::npos);
+    CHECK(rows[1]["policy"] == "full");
+    CHECK(rows[2]["policy"] == "dynakv");
+    CHECK(rows[2]["config"]["memory_mib"] == 8.0);
     CHECK(std::filesystem::is_empty(folder.path()));
 }
 
