@@ -75,7 +75,7 @@ template <class Preset, class Geometry, class Manager> class refused_cache {
     static result<memory_parts> least_parts(const config&);
     static result<std::uint64_t> storage_bytes(const config&);
 
-    result<sequence_id> begin() const;
+    [[nodiscard]] result<sequence_id> begin() const;
     status end(sequence_id) const noexcept;
     status prefill(sequence_id, std::size_t, const layer_input&, std::span<float>,
                    unsigned = 0) const noexcept;
@@ -99,7 +99,7 @@ template <class Preset, class Geometry, class Manager> class refused_cache {
     [[nodiscard]] unsigned shard_of(sequence_id) const noexcept;
     [[nodiscard]] unsigned index() const noexcept; ///< of a shard_handle
     [[nodiscard]] io_facts facts() const noexcept;
-    std::size_t tokens(sequence_id, std::size_t) const noexcept;
+    [[nodiscard]] std::size_t tokens(sequence_id, std::size_t) const noexcept;
 };
 
 }} // namespace kvtl::v0
