@@ -360,8 +360,10 @@ TEST_CASE("wrong input is refused, named, and changes nothing") {
     for (const float bad :
          {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
         for (const char* which : {"q", "k", "v"}) {
-            std::vector<float> q(good.q.begin(), good.q.end()), k(good.k.begin(), good.k.end()),
-                v(good.v.begin(), good.v.end());
+            const auto copied = [](std::span<const float> all) {
+                return std::vector<float>(all.begin(), all.end());
+            };
+            std::vector<float> q = copied(good.q), k = copied(good.k.floats()), v = copied(good.v.floats());
             (*which == 'q' ? q : *which == 'k' ? k : v).back() = bad;
             kvtl::layer_input in;
             in.q = q, in.k = k, in.v = v;
