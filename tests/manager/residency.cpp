@@ -2,6 +2,8 @@
 // policy would rather evict, the step's own loads take other frames.
 // SPDX-License-Identifier: MIT
 #include <kvtl/policies/index_exact_keys.hpp>
+#include <kvtl/policies/replace_fifo.hpp>
+#include <kvtl/policies/replace_fifo_by_lane.hpp>
 #include <kvtl/policies/replace_lfu.hpp>
 #include <kvtl/policies/replace_s3_fifo.hpp>
 #include <kvtl/policies/replace_sieve.hpp>
@@ -120,6 +122,7 @@ template <class Cache> void reads_only_what_is_missing(std::size_t frames_more) 
 TEST_CASE("groups that are resident and chosen are not evicted by the loads of their step") {
     // 8 groups of each of 2 heads are 32 frames; not all that three layers choose fits.
     reads_only_what_is_missing<cache_of<grouped<kvtl::fifo>>>(112);
+    reads_only_what_is_missing<cache_of<grouped<kvtl::fifo_by_lane>>>(112);
     reads_only_what_is_missing<cache_of<grouped<kvtl::lru>>>(112);
     reads_only_what_is_missing<cache_of<grouped<kvtl::lfu>>>(112);
     reads_only_what_is_missing<cache_of<grouped<kvtl::slru>>>(112);
