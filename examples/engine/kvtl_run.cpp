@@ -154,7 +154,10 @@ engine::generation answer(const arguments& a, const job& j, engine::transformer&
         std::fflush(stdout);
     };
     engine::generation run = generate(transformer, words, j.tokens, j.generate, events);
-    if (stream) std::printf("\n");
+    if (stream) {
+        std::printf("\n");
+        std::fflush(stdout); // what follows goes to standard error
+    }
     return run;
 }
 

@@ -15,7 +15,7 @@ set(KVTL_PRESET_FAMILIES
 set(KVTL_PRESET_TABLE
     "full full exact demo 'attention over all entries, in memory'"
     # DynaKV, its ablations and its estimate
-    "dynakv dynakv retrieval demo 'DynaKV: clusters that split as they grow, two to a pool on storage'"
+    "dynakv dynakv retrieval demo 'DynaKV: clusters that split as they spread, chosen by their mean keys'"
     "dynakv_static dynakv retrieval demo 'DynaKV with clusters that never split'"
     "dynakv_sequence_order dynakv retrieval 'DynaKV with entries on storage in token order'"
     "dynakv_unit_contiguous dynakv retrieval 'DynaKV with a run of pages for each cluster'"
@@ -59,7 +59,7 @@ set(KVTL_PRESET_TABLE
     "loki loki retrieval 'Loki: tokens by the leading principal components of keys'"
     "fasa sparq retrieval 'FASA: tokens by a few frequency pairs of RoPE'"
     "sparq sparq retrieval 'SparQ: tokens by the channels in which the query is largest'"
-    "infllm infllm retrieval 'InfLLM: blocks of 32 by their most representative keys'"
+    "infllm infllm retrieval 'InfLLM: blocks of 8 by their most representative keys'"
     # Reference lines
     "no_cluster token_topk reference 'the best tokens by their exact scores, keys in memory'"
     "no_cluster_streamed token_topk reference 'the same, all keys read at every step'"
