@@ -256,23 +256,23 @@ void print_rows(std::FILE* out, const std::vector<eval::row>& rows) {
     const std::string& question = rows.front().question;
     std::fprintf(out, "\n%s: %zu example%s%s%s\n", rows.front().task.c_str(), examples,
                  examples == 1 ? "" : "s", question.empty() ? "" : ", question ", question.c_str());
-    std::fprintf(out, "%s %6s %6s %6s %8s %9s %8s %6s %8s %7s %9s %8s %8s\n", name("policy").c_str(),
-                 "attend", "choose", "keep", "accuracy", "nll", "kl", "top-1", "o error", "mass", "KiB/token",
-                 "hit rate", "tokens/s");
+    std::fprintf(out, "%s %6s %6s %8s %9s %8s %6s %8s %7s %9s %8s %8s %6s\n", name("policy").c_str(),
+                 "attend", "keep", "accuracy", "nll", "kl", "top-1", "o error", "mass", "KiB/token",
+                 "hit rate", "tokens/s", "choose");
     for (const eval::row& r : rows) {
         const std::string keep = r.keep_tokens ? std::to_string(*r.keep_tokens) : "-";
         if (r.error) {
-            std::fprintf(out, "%s %6zu %6s %6s %s\n", name(eval::line_of(r)).c_str(), r.attend_tokens, "-",
+            std::fprintf(out, "%s %6zu %6s %s\n", name(eval::line_of(r)).c_str(), r.attend_tokens,
                          keep.c_str(), r.error->c_str());
             continue;
         }
-        std::fprintf(
-            out, "%s %6zu %6s %6s %8s %9s %8s %6s %8s %7s %9s %8s %8s\n", name(eval::line_of(r)).c_str(),
-            r.attend_tokens, cell(r.selectable_entries, "%.0f").c_str(), keep.c_str(),
-            cell(r.accuracy, "%.2f").c_str(), cell(r.nll, "%.4f").c_str(), cell(r.kl, "%.4f").c_str(),
-            cell(r.top1_agreement, "%.3f").c_str(), cell(r.output_error, "%.4f").c_str(),
-            cell(r.mass_recall, "%.4f").c_str(), cell(r.read_bytes_per_token, "%.1f", 1024).c_str(),
-            cell(r.hit_rate, "%.2f").c_str(), cell(r.tokens_per_s, "%.0f").c_str());
+        std::fprintf(out, "%s %6zu %6s %8s %9s %8s %6s %8s %7s %9s %8s %8s %6s\n",
+                     name(eval::line_of(r)).c_str(), r.attend_tokens, keep.c_str(),
+                     cell(r.accuracy, "%.2f").c_str(), cell(r.nll, "%.4f").c_str(),
+                     cell(r.kl, "%.4f").c_str(), cell(r.top1_agreement, "%.3f").c_str(),
+                     cell(r.output_error, "%.4f").c_str(), cell(r.mass_recall, "%.4f").c_str(),
+                     cell(r.read_bytes_per_token, "%.1f", 1024).c_str(), cell(r.hit_rate, "%.2f").c_str(),
+                     cell(r.tokens_per_s, "%.0f").c_str(), cell(r.selectable_entries, "%.0f").c_str());
     }
     std::fflush(out);
 }

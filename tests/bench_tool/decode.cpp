@@ -214,8 +214,10 @@ TEST_CASE("a run says what it needs and is refused when that is not there") {
     auto o = small_run(folder);
     const std::vector<std::string> one = {"dynakv"}, two = {"dynakv", "dynakv_lru"};
     const double raw = (300.0 + 8 + 16) * 6 * 2 * 64 * 4; // K and V in f16
-    CHECK(bench::needs(o, one, false).disk == doctest::Approx(2.5 * raw));
-    CHECK(bench::needs(o, two, false).disk == doctest::Approx(5 * raw));
+    const double disk = bench::needs(o, one, false).disk; // whole pages of 2.5 times the records
+    CHECK(disk > 2.5 * raw);
+    CHECK(disk < 3.5 * raw);
+    CHECK(bench::needs(o, two, false).disk == 2 * disk);
     CHECK(bench::needs(o, one, false).memory > 4 << 20);
     CHECK(bench::needs(o, one, true).disk == 0);
     CHECK(bench::needs(o, one, true).memory > bench::needs(o, one, false).memory + raw);
@@ -270,8 +272,8 @@ TEST_CASE("a bound that is too small for one policy is a row that says so, and t
     std::vector<std::string> seen;
     const auto rows = bench::run_decode(
         o, [&](const auto& row) { seen.push_back(row["error"].is_null() ? "ran" : "refused"); });
-    CHECK(seen == std::vector<std::string>{"refused", "ran", "ran"}); // full has one bound
-    REQUIRE(rows.size() == 3);
+    CHECK(seen == std::vector<std::string>{"refused", "ran", "ran", "ran"});
+    REQUIRE(rows.size() == 4);
     CHECK(rows[0]["policy"] == "dynakv");
     CHECK(rows[0]["config"]["memory_mib"] == 0.05);
     CHECK(rows[0]["error"].get<std::string>().find("needs at least") != std::string::npos);
