@@ -17,15 +17,18 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-/// What identifies a row: in the row itself or in its config; and how it is said, the value in place of %.
+/// What identifies a row: in the row itself or in its config; and how it is said, the value in place of %. What is as usual is
+/// as good as not there.
 struct key_field {
     const char* name;
     std::string_view words;
+    int usual = -1;
 };
 constexpr std::array key_fields = {key_field{"policy", "%"},
                                    key_field{"shape", "%"},
                                    key_field{"context", "context %"},
                                    key_field{"batch", "batch %"},
+                                   key_field{"threads", "threads %", 1},
                                    key_field{"device", "%"},
                                    key_field{"task", "%"},
                                    key_field{"question", "question %"},
@@ -52,6 +55,7 @@ json key_of(const json& row) {
         } else if (const auto config = row.find("config"); config != row.end() && config->contains(f.name)) {
             key[f.name] = config->at(f.name);
         }
+        if (key.contains(f.name) && key[f.name] == f.usual) key.erase(f.name);
     }
     return key;
 }

@@ -110,6 +110,16 @@ TEST_CASE("several rows of one kind: the first with the first") {
     CHECK(out["only_b"].size() == 1);
 }
 
+TEST_CASE("one thread is what a row without a number of threads had; others are rows of their own") {
+    json one = row("dynakv", 64, 2), two = row("dynakv", 64, 1);
+    one["threads"] = 1, two["threads"] = 2;
+    const json out = bench::compare_rows(json::array({row("dynakv", 64, 4)}), json::array({two, one}));
+    REQUIRE(out["rows"].size() == 1);
+    CHECK(out["rows"][0]["metrics"]["step_ms_median"]["b"] == 2);
+    CHECK(out["only_b"] ==
+          json{"dynakv, tiny-2k, context 1024, batch 1, threads 2, native, 64 attended, 4.0 MiB"});
+}
+
 TEST_CASE("times without an interval have a ratio without one") {
     json short_run = row("dynakv", 64, 1);
     short_run["step_ms_low"] = nullptr;
