@@ -128,6 +128,8 @@ constexpr named typedefs[] = {
     TYPEDEF(snapkv_int8),
     TYPEDEF(dynakv_int8),
     TYPEDEF(kvswap_int8),
+    TYPEDEF(dynakv_two_level),
+    TYPEDEF(dynakv_two_level_int8),
     TYPEDEF(no_cluster),
     TYPEDEF(no_cluster_streamed),
     TYPEDEF(oracle),

@@ -21,6 +21,9 @@ set(KVTL_PRESET_TABLE
     "dynakv_unit_contiguous dynakv retrieval 'DynaKV with a run of pages for each cluster'"
     "dynakv_lru dynakv retrieval 'DynaKV with the least recently used cluster leaving memory first'"
     "dynakv_estimate estimate retrieval demo 'DynaKV with an estimate for every cluster that is not read'"
+    # A coarse level above the clusters
+    "dynakv_two_level two_level retrieval 'DynaKV that looks at the clusters of the best blocks alone'"
+    "dynakv_two_level_int8 two_level composition 'the same over signed bytes'"
     # Layers that have the memory of their cache in turn
     "dynakv_virtualised virtualised retrieval 'DynaKV whose layers have the memory of the cache in turn'"
     "dynakv_estimate_virtualised virtualised retrieval 'dynakv_estimate whose layers have the memory in turn'"

@@ -64,6 +64,7 @@ struct prompt_clusters {
         c.seed = seed;
         const std::uint32_t k = clusters(keys.count);
         static_cast<void>(kmeans(keys, k, c, rest, centroids, label));
+        order_alike(rows_view<float>{centroids, k, keys.dim, keys.dim}, keys.count, rest, label);
         return limit_size(keys, k, max_entries(), rest, label);
     }
 };
@@ -76,6 +77,7 @@ struct kmeans_static {
     static constexpr bool updates_means = false; ///< centroids are frozen once the lane is clustered
     static constexpr bool founds = true;         ///< groups a lane once it has enough entries
     static constexpr bool adapts = false;
+    static constexpr bool among_some = true;
 
     struct config {
         std::uint32_t tokens_per_cluster = prompt_clusters{}.tokens_per_cluster;
@@ -137,11 +139,11 @@ struct kmeans_static {
         [[nodiscard]] assignment assign(lane&, const float* key, const units_view& u,
                                         std::span<float> distance) const noexcept {
             if (u.count == 0) return {none, growth::open};
-            u.mean.distances(key, u.count, distance.data());
+            u.mean_distances(key, distance.data());
             std::uint32_t nearest = 0, with_room = none;
             for (std::uint32_t i = 0; i < u.count; ++i) {
                 if (distance[i] < distance[nearest]) nearest = i;
-                if (u.unit[i].entries + u.unit[i].buffered < u.max_entries &&
+                if (u.record(i).entries + u.record(i).buffered < u.max_entries &&
                     (with_room == none || distance[i] < distance[with_room]))
                     with_room = i;
             }

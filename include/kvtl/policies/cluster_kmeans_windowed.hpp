@@ -224,6 +224,7 @@ template <window_plan Plan = window_plan{}> struct kmeans_windowed {
             kmeans_config how;
             how.seed = c_.seed;
             static_cast<void>(kmeans(rows, k, how, rest, centroids.data(), label));
+            order_alike(rows_view<float>{centroids.data(), k, dim, dim}, n, rest, label);
             return limit_size(rows, k, max_entries(), rest, label);
         }
 

@@ -28,6 +28,7 @@ struct variance_split {
     static constexpr bool updates_means = true;
     static constexpr bool founds = true; ///< groups a lane once it has enough entries
     static constexpr bool adapts = true;
+    static constexpr bool among_some = true;
 
     struct config {
         std::uint32_t tokens_per_cluster = prompt_clusters{}.tokens_per_cluster;
@@ -116,7 +117,7 @@ struct variance_split {
             const float n = static_cast<float>(c.entries);
             const float variance = (c.m2 + n / (n + 1.0F) * distance) / (n + 1.0F);
             if (!full && (variance <= l.threshold || c.entries + 1 < smallest_split)) return growth::append;
-            if (u.may_add && u.count < unit_limit(u.tokens)) return growth::split;
+            if (u.may_add && u.count + u.hidden < unit_limit(u.tokens)) return growth::split;
             l.threshold *= refusal_growth;
             ++l.refused;
             return full ? growth::open : growth::append;
@@ -125,11 +126,11 @@ struct variance_split {
         [[nodiscard]] assignment assign(lane& l, const float* key, const units_view& u,
                                         std::span<float> distance) const noexcept {
             if (u.count == 0) return {none, growth::open};
-            u.mean.distances(key, u.count, distance.data());
+            u.mean_distances(key, distance.data());
             std::uint32_t nearest = 0;
             for (std::uint32_t i = 1; i < u.count; ++i)
                 if (distance[i] < distance[nearest]) nearest = i;
-            const growth how = judge(l, u.unit[nearest], distance[nearest], u);
+            const growth how = judge(l, u.record(nearest), distance[nearest], u);
             if (how != growth::open) return {nearest, how};
             const std::uint32_t room = nearest_with_room(u, distance);
             if (room == none) return {nearest, growth::open}; // nothing has room: it waits for its cluster
@@ -141,7 +142,7 @@ struct variance_split {
                                                              std::span<const float> distance) noexcept {
             std::uint32_t best = none;
             for (std::uint32_t i = 0; i < u.count; ++i)
-                if (u.unit[i].entries + u.unit[i].buffered < u.max_entries &&
+                if (u.record(i).entries + u.record(i).buffered < u.max_entries &&
                     (best == none || distance[i] < distance[best]))
                     best = i;
             return best;

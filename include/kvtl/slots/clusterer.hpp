@@ -4,7 +4,8 @@
 // units' mean keys, and moves them with every entry), `adapts` (units may split), `founds` (it groups a
 // prompt at its end, segment_entries() of it at a time, or down to least_segment() where memory is
 // small; until then units are sequential), a trivially copyable `lane` (what it remembers per
-// lane) and, where its units are always runs of a fixed number of consecutive entries, `sequential`.
+// lane) and, where its units are always runs of a fixed number of consecutive entries, `sequential`. With `among_some`
+// its assign() may be shown some of the lane's units only (units_view::some), and answers in their numbers.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -34,6 +35,13 @@ namespace detail {
 template <class Clusterer> [[nodiscard]] consteval bool sequential_units() {
     if constexpr (requires { Clusterer::sequential; })
         return Clusterer::sequential;
+    else
+        return false;
+}
+/// assign() may be shown some of the units.
+template <class Clusterer> [[nodiscard]] consteval bool assigns_among_some() {
+    if constexpr (requires { Clusterer::among_some; })
+        return Clusterer::among_some;
     else
         return false;
 }

@@ -15,6 +15,10 @@
 //   linear             a score of the mean query is the mean of the scores (default: true)
 //   pins               names units that are chosen whatever their score: pinned(units_view, head, budget,
 //                      visit(unit)), for a head that may choose `budget` entries
+//   narrows            has a coarse level above the units: before they are scored, narrow(q, queries, units_view,
+//                      budget, narrowing) names those that are worth it, ascending, and near(key, units_view,
+//                      narrowing) those that an entry may belong to; both return their number, 0 for all. Scores, and
+//                      the selector, then see these alone (units_view::some)
 //   scores_lanes       keeps bytes of its own, and still scores a query of the whole lane (u.dim numbers, u.head 0)
 //                      in one pass: what its heads' scores would sum up to
 //
@@ -38,6 +42,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/reservation.hpp>
 #include <kvtl/slots/policy.hpp>
 #include <kvtl/slots/unit_means.hpp>
 #include <kvtl/unit.hpp>
@@ -88,23 +93,66 @@ struct units_view {
     bool may_add = true;           ///< table and storage have room for one more unit
     summary_view summary{};        ///< what the index keeps (null for an index without summaries)
     std::uint32_t head = 0;        ///< KV head of the lane that an index is asked to score for
+    const std::uint32_t* some =
+        nullptr;              ///< where an index has narrowed them down: the `count` units seen, ascending
+    std::uint32_t hidden = 0; ///< units of the lane that are not seen
 
-    /// Entries of unit u, whichever form units have.
-    [[nodiscard]] std::uint32_t entries(std::uint32_t u) const noexcept {
-        return unit != nullptr ? unit[u].entries : max_entries;
+    /// Unit i of those seen, as the lane numbers it.
+    [[nodiscard]] std::uint32_t id(std::uint32_t i) const noexcept { return some != nullptr ? some[i] : i; }
+    [[nodiscard]] const unit_record& record(std::uint32_t i) const noexcept { return unit[id(i)]; }
+    /// Entries of unit i, whichever form units have.
+    [[nodiscard]] std::uint32_t entries(std::uint32_t i) const noexcept {
+        return unit != nullptr ? record(i).entries : max_entries;
     }
     /// Those from unit `first` on. Not for an index that lays entries out in blocks (tail_bytes).
     [[nodiscard]] units_view from(std::uint32_t first) const noexcept {
-        units_view some = *this;
-        if (unit != nullptr) some.unit += first;
-        some.count -= first;
-        some.mean = mean.from(first);
-        if (summary.unit != nullptr) some.summary.unit += first * summary.stride;
-        return some;
+        units_view rest = *this;
+        if (unit != nullptr) rest.unit += first;
+        rest.count -= first;
+        rest.hidden += first;
+        rest.mean = mean.from(first);
+        if (summary.unit != nullptr) rest.summary.unit += first * summary.stride;
+        return rest;
+    }
+    /// Of a lane that shows all its units, those that `ids` names; all of them when it names none.
+    [[nodiscard]] units_view only(std::span<const std::uint32_t> ids) const noexcept {
+        units_view few = *this;
+        if (ids.empty()) return few;
+        few.some = ids.data();
+        few.count = static_cast<std::uint32_t>(ids.size());
+        few.hidden = count - few.count;
+        return few;
+    }
+    /// out[i * count + j] = query i . mean of unit j; out[j] = |key - mean of unit j|^2.
+    void mean_scores(const float* q, std::uint32_t queries, float* out) const noexcept {
+        if (some != nullptr)
+            mean.score(q, queries, std::span(some, count), out);
+        else
+            mean.score(q, queries, count, out);
+    }
+    void mean_distances(const float* key, float* out) const noexcept {
+        if (some != nullptr)
+            mean.distances(key, std::span(some, count), out);
+        else
+            mean.distances(key, count, out);
     }
     /// The size that all units have, or 0 where they differ.
     [[nodiscard]] std::uint32_t entries_if_fixed() const noexcept {
         return unit != nullptr ? 0 : max_entries;
+    }
+};
+
+/// Memory in which an index narrows units down.
+struct narrowing {
+    std::span<float> score;         ///< (max_units) of what stands for several units
+    std::span<std::uint32_t> order; ///< (max_units)
+    std::span<std::uint64_t> keys;  ///< (max_units)
+    std::span<float> mean;          ///< (2 lane widths)
+    std::span<std::uint32_t> unit;  ///< (max_units) the answer
+
+    static narrowing take(carver& c, std::size_t max_units, std::size_t width) noexcept {
+        return {c.take<float>(max_units), c.take<std::uint32_t>(max_units), c.take<std::uint64_t>(max_units),
+                c.take<float>(2 * width), c.take<std::uint32_t>(max_units)};
     }
 };
 
@@ -131,6 +179,12 @@ template <class Index> [[nodiscard]] consteval bool scores_stored_keys() {
 template <class Index> [[nodiscard]] consteval bool fits_lane() {
     if constexpr (requires { Index::fits; })
         return Index::fits;
+    else
+        return false;
+}
+template <class Index> [[nodiscard]] consteval bool narrows_units() {
+    if constexpr (requires { Index::narrows; })
+        return Index::narrows;
     else
         return false;
 }
@@ -197,13 +251,24 @@ concept keeps_summaries = has_state<P, G> &&
     { s.absorb(view, 0U, 0U, row, row) }
     noexcept;
 };
+template <class P, class G>
+concept index_narrows = !detail::narrows_units<P>() ||
+                        (!detail::scores_entries<P>() && !detail::pins_units<P>() && has_state<P, G> &&
+                         requires(const typename P::template state<G>& s, const float* x, const units_view& u,
+                                  const narrowing& memory) {
+                             { s.narrow(x, 1U, u, 1U, memory) }
+                             noexcept->std::same_as<std::uint32_t>;
+                             { s.near(x, u, memory) }
+                             noexcept->std::same_as<std::uint32_t>;
+                         });
 /// Of an index and of a remainder.
 template <class P, class G>
 concept summaries_agree = !detail::summarises<P>() || keeps_summaries<P, G>;
 
 template <class P, class G>
 concept index_for = policy_for<P, G, const G&> && index_declares_scores<P> &&
-    (!P::scores || index_scores<P, G>)&&index_score_is_noexcept<P, G>&& summaries_agree<P, G>;
+    (!P::scores ||
+     index_scores<P, G>)&&index_score_is_noexcept<P, G>&& summaries_agree<P, G>&& index_narrows<P, G>;
 
 template <class P, class G> consteval void explain_index() {
     if constexpr (!has_name<P>) {
@@ -225,6 +290,11 @@ template <class P, class G> consteval void explain_index() {
                           "const units_view&, std::span<float> out) const noexcept`");
         static_assert(holds(index_score_is_noexcept<P, G>),
                       "[kvtl] index::state: score() must be noexcept, it runs inside the decode loop");
+        static_assert(
+            holds(index_narrows<P, G>),
+            "[kvtl] index::state: it declares narrows, so add noexcept narrow(q, queries, units, budget, "
+            "narrowing) and near(key, units, narrowing) returning std::uint32_t; scores come one per "
+            "unit, and none is pinned");
         static_assert(
             holds(summaries_agree<P, G>),
             "[kvtl] index::state: it declares summarises, so add unit_bytes(shape), lane_bytes(shape) "

@@ -40,7 +40,7 @@ class choice_input {
     choice_input(std::span<const float> scores, const units_view& lane, std::uint32_t entries_left,
                  std::span<std::uint32_t> orders = {}, std::span<std::uint64_t> spare = {}) noexcept
         : score(scores), budget(entries_left), order(orders), scratch(spare), unit_(lane.unit),
-          units_(lane.count), fixed_(lane.entries_if_fixed()) {}
+          some_(lane.some), units_(lane.count), fixed_(lane.entries_if_fixed()) {}
 
     std::span<const float> score;     ///< (U) the greater, the better
     std::uint32_t budget = 0;         ///< entries that may be chosen
@@ -50,13 +50,14 @@ class choice_input {
     [[nodiscard]] std::uint32_t units() const noexcept { return units_; } ///< U
     /// Entries of unit u; 0 when none of them is in its pages yet.
     [[nodiscard]] std::uint32_t entries(std::uint32_t u) const noexcept {
-        return unit_ != nullptr ? unit_[u].entries : fixed_;
+        return unit_ != nullptr ? unit_[some_ != nullptr ? some_[u] : u].entries : fixed_;
     }
     /// The size that all units have, or 0 where they differ.
     [[nodiscard]] std::uint32_t fixed_entries() const noexcept { return fixed_; }
 
   private:
     const unit_record* unit_ = nullptr;
+    const std::uint32_t* some_ = nullptr; ///< where not all units of the lane are seen
     std::uint32_t units_ = 0;
     std::uint32_t fixed_ = 0;
 };

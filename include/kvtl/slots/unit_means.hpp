@@ -73,17 +73,23 @@ class unit_means {
         std::copy_n(row<std::byte>(from), std::size_t{dim_} * bits_ / 8, row<std::byte>(to));
         if (bits_ == 8) scale_[to] = scale_[from];
     }
+    /// What is kept of units [u, u + n), scales apart.
+    [[nodiscard]] std::span<const std::byte> bytes_of(std::uint32_t u, std::uint32_t n) const noexcept {
+        return {row<std::byte>(u), n * stride_ * bits_ / 8};
+    }
     /// Where the mean itself lies, where it is kept as floats.
     [[nodiscard]] float* floats(std::uint32_t u) const noexcept { return row<float>(u); }
 
     /// out[i * U + j] = query i . mean j, for j < U. q: (queries, D)
     void score(const float* q, std::uint32_t queries, std::uint32_t units, float* out) const noexcept {
-        if (bits_ == 32) simd::dot_group(q, queries, dim_, rows<float>(units), out, units);
-        if (bits_ == 16) simd::dot_group(q, queries, dim_, rows<f16>(units), out, units);
-        if (bits_ != 8) return;
-        simd::dot_group(q, queries, dim_, rows<std::int8_t>(units), out, units);
-        for (std::uint32_t i = 0; i < queries; ++i)
-            simd::multiply(scale_, out + std::size_t{i} * units, units);
+        score_run(q, queries, units, out, units);
+    }
+    /// out[i * n + j] = query i . mean some[j], for the n ascending units of `some`.
+    void score(const float* q, std::uint32_t queries, std::span<const std::uint32_t> some,
+               float* out) const noexcept {
+        for_runs(some, [&](std::size_t at, std::uint32_t first, std::uint32_t n) {
+            from(first).score_run(q, queries, n, out + at, some.size());
+        });
     }
     /// out[j] = |key - mean j|^2, for j < U. key: (D)
     void distances(const float* key, std::uint32_t units, float* out) const noexcept {
@@ -91,8 +97,31 @@ class unit_means {
         if (bits_ == 16) simd::l2sq_rows(key, rows<f16>(units), out);
         if (bits_ == 8) simd::l2sq_codes(key, rows<std::int8_t>(units), scale_, out);
     }
+    /// out[j] = |key - mean some[j]|^2, for the ascending units of `some`.
+    void distances(const float* key, std::span<const std::uint32_t> some, float* out) const noexcept {
+        for_runs(some, [&](std::size_t at, std::uint32_t first, std::uint32_t n) {
+            from(first).distances(key, n, out + at);
+        });
+    }
 
   private:
+    void score_run(const float* q, std::uint32_t queries, std::uint32_t units, float* out,
+                   std::size_t out_stride) const noexcept {
+        if (bits_ == 32) simd::dot_group(q, queries, dim_, rows<float>(units), out, out_stride);
+        if (bits_ == 16) simd::dot_group(q, queries, dim_, rows<f16>(units), out, out_stride);
+        if (bits_ != 8) return;
+        simd::dot_group(q, queries, dim_, rows<std::int8_t>(units), out, out_stride);
+        for (std::uint32_t i = 0; i < queries; ++i) simd::multiply(scale_, out + i * out_stride, units);
+    }
+    /// visit(place in `some`, first unit, units) for each run of units that lie side by side.
+    template <class Visit> static void for_runs(std::span<const std::uint32_t> some, Visit&& visit) noexcept {
+        for (std::size_t at = 0, end = 0; at < some.size(); at = end) {
+            do ++end;
+            while (end < some.size() && some[end] == some[end - 1] + 1);
+            visit(at, some[at], static_cast<std::uint32_t>(end - at));
+        }
+    }
+
     template <class T> [[nodiscard]] T* row(std::uint32_t u) const noexcept {
         return reinterpret_cast<T*>(data_ + u * stride_ * bits_ / 8);
     }

@@ -330,6 +330,62 @@ TEST_CASE("a side over the limit makes the cut even, still across the spread") {
     CHECK(std::count(even.begin(), even.end(), 1) == 20);
 }
 
+// ------------------------------------------------------------------------------------- order_alike
+
+namespace {
+/// Mean squared distance of centroids whose numbers are next to each other.
+double apart(const std::vector<float>& centroids, const std::vector<std::uint32_t>& number, std::size_t dim) {
+    const std::size_t k = number.size();
+    std::vector<const float*> by_number(k);
+    for (std::size_t c = 0; c < k; ++c) by_number[number[c]] = &centroids[c * dim];
+    double sum = 0;
+    for (std::size_t i = 1; i < k; ++i)
+        for (std::size_t d = 0; d < dim; ++d) {
+            const double x = static_cast<double>(by_number[i][d]) - static_cast<double>(by_number[i - 1][d]);
+            sum += x * x / static_cast<double>(k - 1);
+        }
+    return sum;
+}
+} // namespace
+
+TEST_CASE("clusters are numbered so that neighbours are alike; none is lost, none mixed") {
+    for (const std::uint32_t k : {1U, 2U, 3U, 37U, 128U}) {
+        const auto points = drifting<kvtl::f16>(2000, 48, 12, k);
+        const clustering c = cluster(points.view(), k);
+        std::vector<std::uint32_t> labels = c.labels, number(k, k);
+        std::vector<std::byte> scratch(kvtl::kmeans_scratch_bytes(2000, 48, k));
+        kvtl::order_alike({c.centroids.data(), k, 48, 48}, 2000, scratch, labels.data());
+        for (std::size_t i = 0; i < labels.size(); ++i) {
+            REQUIRE(labels[i] < k);
+            if (number[c.labels[i]] == k) number[c.labels[i]] = labels[i];
+            REQUIRE(number[c.labels[i]] == labels[i]);
+        }
+        CHECK(std::set<std::uint32_t>(number.begin(), number.end()).size() == k);
+        if (k < 37) continue;
+        std::vector<std::uint32_t> as_they_came(k);
+        std::iota(as_they_came.begin(), as_they_came.end(), 0U);
+        CHECK(apart(c.centroids, number, 48) < 0.7 * apart(c.centroids, as_they_came, 48));
+    }
+}
+
+TEST_CASE("clusters on a line are numbered along it, one way or the other") {
+    constexpr std::uint32_t k = 32;
+    std::vector<float> centroids(k * 8, 1.0F);
+    std::vector<std::uint32_t> labels(k);
+    for (std::uint32_t i = 0; i < k; ++i) { // 11 and 32 have no common divisor: every place is taken
+        centroids[i * 8 + 3] = static_cast<float>(i * 11 % k);
+        labels[i] = i;
+    }
+    std::vector<std::byte> scratch(kvtl::kmeans_scratch_bytes(k, 8, k));
+    kvtl::order_alike({centroids.data(), k, 8, 8}, k, scratch, labels.data());
+    for (std::uint32_t i = 0; i < k; ++i) {
+        // Halves, quarters and so on lie together, down to pairs.
+        const std::uint32_t place = i * 11 % k;
+        for (std::uint32_t j = 0; j < k; ++j)
+            if (labels[j] / 2 == labels[i] / 2) CHECK(j * 11 % k / 2 == place / 2);
+    }
+}
+
 // -------------------------------------------------------------------------------------- limit_size
 
 namespace {
@@ -372,6 +428,17 @@ TEST_CASE("clusters are cut down to the limit; those within it stay whole, empty
                 CHECK(pieces <= static_cast<std::ptrdiff_t>(2 * old_size[c] / max_entries));
         }
     }
+}
+
+TEST_CASE("what a cluster fell into stays together") {
+    const auto points = drifting<kvtl::f16>(1500, 32, 10, 4);
+    std::vector<std::uint32_t> labels = cluster(points.view(), 30).labels;
+    const std::vector<std::uint32_t> before = labels;
+    const std::uint32_t used = limit(points.view(), 30, 20, labels);
+    std::vector<std::uint32_t> parent(used);
+    for (std::size_t i = 0; i < labels.size(); ++i) parent[labels[i]] = before[i];
+    CHECK(used > 60);
+    CHECK(std::is_sorted(parent.begin(), parent.end()));
 }
 
 TEST_CASE("equal points and lone outliers do not break the limit or the bound on the count") {

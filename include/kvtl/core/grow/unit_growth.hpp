@@ -31,6 +31,10 @@ template <class Types> class unit_growth : private unit_rows<Types> {
     static_assert(!batches || !by_entry,
                   "[kvtl] layout: a clusterer that places batches needs one that places units");
 
+    /// The index names the units that an entry may join.
+    static constexpr bool among_few =
+        detail::narrows_units<typename Types::index>() && detail::assigns_among_some<clusterer>();
+
     struct scratch {
         static constexpr std::uint32_t some_rows = 16; ///< decoded at once
         std::span<float> key, mean;                    ///< (width)
@@ -43,6 +47,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         std::span<std::uint32_t> label; ///< (spare) units of a batch
         std::span<std::uint32_t> frames; ///< (frames of both children)
         row_tile<Types> tile;            ///< stored rows on their way to sums
+        narrowing few;                   ///< for an index that narrows
 
         /// Rows of the largest split: a full unit, everything buffered and the new entry, but never more than
         /// two units. Or those of a batch.
@@ -65,6 +70,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             out.label = c.take<std::uint32_t>(batches ? s.spare : 0);
             out.frames = c.take<std::uint32_t>(n / page_rows + 2);
             out.tile = row_tile<Types>::take(c, some_rows, s.width);
+            if constexpr (among_few) out.few = narrowing::take(c, s.max_units, s.width);
             return out;
         }
     };
@@ -209,6 +215,12 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             }
         }
         simd::decode(k, x_.key.data(), l.sizes().width);
+        if constexpr (among_few) {
+            const units_view few = u.only(x_.few.unit.first(sums_->index().near(x_.key.data(), u, x_.few)));
+            assignment a = clusterer_->assign(l.clusterer(), x_.key.data(), few, x_.distance);
+            if (a.unit != none) a.unit = few.id(a.unit);
+            return a;
+        }
         return clusterer_->assign(l.clusterer(), x_.key.data(), u, x_.distance);
     }
 

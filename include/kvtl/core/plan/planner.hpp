@@ -151,6 +151,8 @@ template <class Preset, class Geometry> class planner {
                                    .window_tokens = Preset::window_tokens};
         if (status s = check_config(c, limits); !s) return s;
         if (status s = check_extents(c.max_tokens, c.max_sequences, g.extents()); !s) return s;
+        if constexpr (requires { types::index_state::check(c.index); })
+            if (status s = types::index_state::check(c.index); !s) return s;
         if constexpr (requires { types::remainder_state::check(c.remainder); })
             if (status s = types::remainder_state::check(c.remainder); !s) return s;
         if constexpr (types::retrieves) return types::clusterer_state::check(c.clusterer);

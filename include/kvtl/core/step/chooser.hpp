@@ -68,6 +68,7 @@ template <class Types> class chooser {
         std::span<std::uint64_t> keys;
         std::span<std::uint64_t> mask; ///< (U) queries that chose a unit, when not all choose together
         std::span<cut> cuts;           ///< (U) of these, those that chose a part of it
+        narrowing few;                 ///< for an index that narrows
 
         static scratch take(carver& c, const model_extents& m, std::uint32_t max_units,
                             std::uint32_t max_entries, std::size_t index_floats) noexcept {
@@ -82,6 +83,7 @@ template <class Types> class chooser {
                 x.keys = c.take<std::uint64_t>(max_units);
                 x.mask = c.take<std::uint64_t>(unites ? max_units : 0);
                 x.cuts = c.take<cut>(truncates_units<selector> ? max_units : 0);
+                if constexpr (narrows) x.few = narrowing::take(c, max_units, m.width());
             }
             return x;
         }
@@ -112,16 +114,13 @@ template <class Types> class chooser {
                 static_cast<void>(stream);
                 timed.enter(&phase_times::choose);
                 return selector_->choose({{}, u, budget}, out);
+            } else if constexpr (narrows) {
+                const units_view few = narrowed(q, u, budget);
+                const std::uint32_t chosen = choose_of(q, few, budget, out, timed, stream);
+                for (std::uint32_t i = 0; i < chosen; ++i) out[i].unit = few.id(out[i].unit);
+                return chosen;
             } else {
-                if constexpr (per_head)
-                    if (choosers(model_) > 1) return choose_by_head(q, u, budget, out, stream);
-                score(q, u, stream);
-                timed.enter(&phase_times::choose);
-                if constexpr (per_query) return choose_by_query(u, budget, out);
-                fold_entries(u, x_.score.data());
-                for (std::uint32_t h = 0; h < model_.lane_heads; ++h)
-                    pin(u, h, budget / model_.lane_heads, x_.score.data());
-                return selector_->choose(input(u, x_.score.first(u.count), budget), out);
+                return choose_of(q, u, budget, out, timed, stream);
             }
         }
     }
@@ -147,6 +146,36 @@ template <class Types> class chooser {
     static constexpr bool by_codec = detail::scores_stored_keys<index>();
     /// One product of a lane-wide mean query with what is kept of all heads together does it all.
     static constexpr bool one_row = linear && detail::scores_whole_lanes<index>();
+
+    static constexpr bool narrows = detail::narrows_units<index>();
+
+    template <class Stream>
+    [[nodiscard]] std::uint32_t choose_of(const float* q, const units_view& u, std::uint32_t budget,
+                                          std::span<chosen_unit> out, const phase_clock::span& timed,
+                                          Stream& stream) noexcept {
+        if constexpr (per_head)
+            if (choosers(model_) > 1) return choose_by_head(q, u, budget, out, stream);
+        score(q, u, stream);
+        timed.enter(&phase_times::choose);
+        if constexpr (per_query) return choose_by_query(u, budget, out);
+        fold_entries(u, x_.score.data());
+        for (std::uint32_t h = 0; h < model_.lane_heads; ++h)
+            pin(u, h, budget / model_.lane_heads, x_.score.data());
+        return selector_->choose(input(u, x_.score.first(u.count), budget), out);
+    }
+
+    /// Those units that the index finds worth scoring, for the mean query or, where scores are not linear, for each
+    /// query of a lane of one head.
+    [[nodiscard]] units_view narrowed(const float* q, const units_view& u, std::uint32_t budget) noexcept {
+        std::uint32_t few = 0;
+        if (linear || model_.lane_heads > 1) {
+            for (std::uint32_t h = 0; h < model_.lane_heads; ++h) mean_query(q, h, &x_.query[h * model_.dim]);
+            few = index_->narrow(x_.query.data(), 1, u, budget, x_.few);
+        } else {
+            few = index_->narrow(q, model_.group, u, budget, x_.few);
+        }
+        return u.only(x_.few.unit.first(few));
+    }
 
     [[nodiscard]] choice_input input(const units_view& u, std::span<const float> score,
                                      std::uint32_t budget) const noexcept {

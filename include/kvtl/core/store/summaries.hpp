@@ -77,6 +77,7 @@ template <class Types> class summaries {
     [[nodiscard]] summary_view remainder_of(std::uint32_t lane) const noexcept {
         return lanes_->at(lane).remainder_summary(shape_, lanes_->layer_of(lane), lanes_->in_layer(lane));
     }
+    [[nodiscard]] const typename Types::index_state& index() const noexcept { return *index_; }
     [[nodiscard]] const summary_shape& shape() const noexcept { return shape_; }
     /// Running bytes for a unit that is built from all its entries, one after the other.
     [[nodiscard]] std::byte* building() const noexcept { return x_.running.data(); }

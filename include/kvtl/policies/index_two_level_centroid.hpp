@@ -1,0 +1,201 @@
+// Index: `centroid` with a coarse level above it. Units that lie side by side form a block with a mean of its own;
+// only units of the best blocks are scored.
+//
+// k-means numbers a prompt's clusters so that neighbours are alike (policies/support/kmeans.hpp), so the mean of
+// units_per_block of them says something about each. Blocks are probed best first until they are probe_percent of all
+// and hold probe_entries times the entries that may be chosen; where that is every block, nothing is narrowed and the
+// choice is `centroid`'s, bit for bit. An entry that leaves the window looks for its cluster in the nearest blocks.
+// Clusters that splits made during decode have the latest numbers, and form blocks in the order in which they came.
+//
+// Bytes:  D + 4 per block, beside the means.
+// Cost:   scores: U / units_per_block + probe_percent of U rows instead of U; the same for an entry that joins a
+//         cluster. A block of which a unit has changed is summed up anew when it is next asked for.
+// Limits: a unit that is unlike its block may be missed: bench/RESULTS.md has the recall.
+// Source: the inverted file of Jegou, Douze, Schmid (2011), §IV, with its lists side by side in memory.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/index_centroid.hpp>
+#include <kvtl/simd/axpy.hpp>
+#include <kvtl/simd/codes.hpp>
+#include <kvtl/simd/convert.hpp>
+#include <kvtl/simd/distance.hpp>
+#include <kvtl/simd/dot.hpp>
+#include <kvtl/simd/topk.hpp>
+#include <kvtl/status.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+namespace kvtl { inline namespace v0 {
+
+struct two_level_centroid : centroid {
+    static constexpr std::string_view name = "two_level_centroid";
+    static constexpr bool summarises = true;
+    static constexpr bool scores_lanes = true;
+    static constexpr bool narrows = true;
+
+    struct config {
+        std::uint32_t units_per_block = 8;
+        std::uint32_t probe_percent = 10; ///< of a lane's blocks are probed, at least
+        std::uint32_t probe_entries = 8;  ///< what they hold at least, as a multiple of what may be chosen
+        std::uint32_t near_blocks = 4;    ///< in which an entry looks for its cluster
+        template <class Visit> void fields(Visit&& visit) {
+            visit("units_per_block", units_per_block);
+            visit("probe_percent", probe_percent);
+            visit("probe_entries", probe_entries);
+            visit("near_blocks", near_blocks);
+        }
+    };
+
+    template <class Geometry> class state : public centroid::state<Geometry> {
+      public:
+        state() = default;
+        state(const config& c, const Geometry&) noexcept : c_(c) {}
+
+        [[nodiscard]] static status check(const config& c) noexcept {
+            if (c.units_per_block < 4 || c.units_per_block > 256 || c.units_per_block % 4 != 0)
+                return status::failure(errc::invalid_argument,
+                                       "index.units_per_block is %u; valid: multiples of 4 from 4 to 256",
+                                       c.units_per_block);
+            if (c.probe_percent < 1 || c.probe_percent > 100)
+                return status::failure(errc::invalid_argument, "index.probe_percent is %u; valid: 1 to 100",
+                                       c.probe_percent);
+            if (c.probe_entries < 1 || c.probe_entries > 1024)
+                return status::failure(errc::invalid_argument, "index.probe_entries is %u; valid: 1 to 1024",
+                                       c.probe_entries);
+            if (c.near_blocks < 1 || c.near_blocks > 1024)
+                return status::failure(errc::invalid_argument, "index.near_blocks is %u; valid: 1 to 1024",
+                                       c.near_blocks);
+            return {};
+        }
+
+        // A block's mean lies in the bytes of its units: a scale and D codes. The tail is for the last block, which may
+        // have few units.
+        [[nodiscard]] std::size_t unit_bytes(const summary_shape& shape) const noexcept {
+            return (row_bytes(shape) + c_.units_per_block - 1) / c_.units_per_block;
+        }
+        [[nodiscard]] static std::size_t tail_bytes(const summary_shape& shape) noexcept {
+            return row_bytes(shape);
+        }
+        [[nodiscard]] static std::size_t lane_bytes(const summary_shape&) noexcept { return 0; }
+
+        // Whatever changes a unit changes the mean of its block.
+        void clear(const summary_view& view, std::uint32_t u) const noexcept { forget(view, u); }
+        void absorb(const summary_view& view, std::uint32_t u, std::uint32_t, const float*,
+                    const float*) const noexcept {
+            forget(view, u);
+        }
+
+        void score(const float* q, std::uint32_t queries, const units_view& u,
+                   std::span<float> out) const noexcept {
+            u.mean_scores(q, queries, out.data());
+        }
+
+        /// The units of the blocks whose means have the greatest products with any of the queries (queries, width).
+        [[nodiscard]] std::uint32_t narrow(const float* q, std::uint32_t queries, const units_view& u,
+                                           std::uint32_t budget, const narrowing& x) const noexcept {
+            const std::uint32_t blocks = blocks_of(u);
+            const std::uint32_t share = (blocks * c_.probe_percent + 99) / 100;
+            if (u.hidden != 0 || share >= blocks) return 0;
+            refresh(u, x);
+            float *const best = x.score.data(), *const next = best + blocks;
+            for (std::uint32_t i = 0; i < queries; ++i) {
+                float* const score = i == 0 ? best : next;
+                simd::dot_rows(q + std::size_t{i} * u.dim, codes_of(u), score);
+                for (std::uint32_t b = 0; b < blocks; ++b)
+                    best[b] = std::max(i == 0 ? lowest : best[b], score[b] * scale_of(u.summary, b));
+            }
+            return units_in_best(u, share, std::uint64_t{budget} * c_.probe_entries, x);
+        }
+
+        /// The units of the blocks whose means are nearest to the key (width).
+        [[nodiscard]] std::uint32_t near(const float* key, const units_view& u,
+                                         const narrowing& x) const noexcept {
+            const std::uint32_t blocks = blocks_of(u);
+            if (u.hidden != 0 || c_.near_blocks >= blocks) return 0;
+            refresh(u, x);
+            float* const scale = x.score.data() + blocks;
+            for (std::uint32_t b = 0; b < blocks; ++b) scale[b] = scale_of(u.summary, b);
+            simd::l2sq_codes(key, codes_of(u), scale, x.score.data());
+            simd::scale(-1.0F, x.score.data(), blocks);
+            return units_in_best(u, c_.near_blocks, 0, x);
+        }
+
+      private:
+        [[nodiscard]] std::uint32_t blocks_of(const units_view& u) const noexcept {
+            return (u.count + c_.units_per_block - 1) / c_.units_per_block;
+        }
+        [[nodiscard]] static std::size_t row_bytes(const summary_shape& shape) noexcept {
+            return sizeof(float) + shape.width();
+        }
+        [[nodiscard]] float& scale_of(const summary_view& view, std::uint32_t b) const noexcept {
+            return *view.of<float>(b * c_.units_per_block);
+        }
+        [[nodiscard]] rows_view<std::int8_t> codes_of(const units_view& u) const noexcept {
+            return {reinterpret_cast<const std::int8_t*>(&scale_of(u.summary, 0) + 1), blocks_of(u), u.dim,
+                    c_.units_per_block * u.summary.stride};
+        }
+
+        /// A block whose scale is a NaN is summed up before it is used.
+        void forget(const summary_view& view, std::uint32_t u) const noexcept {
+            scale_of(view, u / c_.units_per_block) = std::numeric_limits<float>::quiet_NaN();
+        }
+        void refresh(const units_view& u, const narrowing& x) const noexcept {
+            float *const sum = x.mean.data(), *const mean = sum + u.dim;
+            for (std::uint32_t b = 0; b < blocks_of(u); ++b) {
+                float& scale = scale_of(u.summary, b);
+                if (!std::isnan(scale)) continue;
+                const std::uint32_t first = b * c_.units_per_block,
+                                    end = std::min(u.count, first + c_.units_per_block);
+                std::fill_n(sum, u.dim, 0.0F);
+                for (std::uint32_t i = first; i < end; ++i) {
+                    u.mean.get(i, mean);
+                    simd::add(mean, sum, u.dim);
+                }
+                simd::scale(1.0F / static_cast<float>(end - first), sum, u.dim);
+                scale = simd::quantise(sum, reinterpret_cast<std::int8_t*>(&scale + 1), u.dim);
+            }
+        }
+
+        /// The units of at least `least` blocks with the best scores, which together hold `entries` entries.
+        [[nodiscard]] std::uint32_t units_in_best(const units_view& u, std::uint32_t least,
+                                                  std::uint64_t entries, const narrowing& x) const noexcept {
+            const std::uint32_t blocks = blocks_of(u);
+            for (std::uint32_t probed = least; probed < blocks; probed *= 2) {
+                static_cast<void>(simd::top_k(x.score.data(), blocks, probed, x.order.data(), x.keys));
+                std::sort(x.order.begin(), x.order.begin() + probed);
+                for (std::uint32_t i = 0; i < probed; ++i) prefetch(u, x.order[i] * c_.units_per_block);
+                std::uint64_t held = 0;
+                std::uint32_t n = 0;
+                for (std::uint32_t i = 0; i < probed; ++i) {
+                    const std::uint32_t first = x.order[i] * c_.units_per_block,
+                                        end = std::min(u.count, first + c_.units_per_block);
+                    for (std::uint32_t unit = first; unit < end; ++unit) {
+                        x.unit[n++] = unit;
+                        held += u.entries(unit);
+                    }
+                }
+                if (held >= entries) return n;
+            }
+            return 0;
+        }
+
+        /// Blocks lie far apart: their lines are asked for before the first one is needed.
+        void prefetch(const units_view& u, std::uint32_t first) const noexcept {
+            const std::uint32_t n = std::min(c_.units_per_block, u.count - first);
+            const std::span<const std::byte> means = u.mean.bytes_of(first, n),
+                                             records = std::as_bytes(std::span(u.unit + first, n));
+            for (const auto bytes : {means, records})
+                for (std::size_t at = 0; at < bytes.size(); at += 64) __builtin_prefetch(bytes.data() + at);
+        }
+
+        static constexpr float lowest = -std::numeric_limits<float>::infinity();
+        config c_{};
+    };
+};
+
+}} // namespace kvtl::v0
