@@ -59,6 +59,7 @@ TEST_CASE("two levels that probe every block are one level, bit for bit") {
     const drift data(model, prompt + decoded, 7);
     const run flat = decode<kvtl::presets::dynakv>(data, [](auto&) {});
     const run all = decode<kvtl::presets::dynakv_two_level>(data, [](auto& c) {
+        c.index.least_units = 0;
         c.index.probe_percent = 100;
         c.index.near_blocks = 1024;
     });
@@ -71,6 +72,7 @@ TEST_CASE(
     const run flat = decode<kvtl::presets::dynakv>(data, [](auto&) {});
     const auto probing = [&](std::uint32_t percent) {
         return decode<kvtl::presets::dynakv_two_level>(data, [percent](auto& c) {
+            c.index.least_units = 0;
             c.index.units_per_block = 4;
             c.index.probe_percent = percent;
             c.index.probe_entries = 1;

@@ -2,10 +2,11 @@
 // only units of the best blocks are scored.
 //
 // k-means numbers a prompt's clusters so that neighbours are alike (policies/support/kmeans.hpp), so the mean of
-// units_per_block of them says something about each. Blocks are probed best first until they are probe_percent of all
-// and hold probe_entries times the entries that may be chosen; where that is every block, nothing is narrowed and the
-// choice is `centroid`'s, bit for bit. An entry that leaves the window looks for its cluster in the nearest blocks.
-// Clusters that splits made during decode have the latest numbers, and form blocks in the order in which they came.
+// units_per_block of them says something about each. Of the best blocks probe_percent of all are probed, or as many as
+// hold probe_entries times what may be chosen where units are of average size; where that is every block, or a lane has
+// fewer than least_units, nothing is narrowed and the choice is `centroid`'s, bit for bit. An entry that leaves the window
+// looks for its cluster in the nearest blocks. Clusters that splits made during decode have the latest numbers, and form
+// blocks in the order in which they came.
 //
 // Bytes:  D + 4 per block, beside the means.
 // Cost:   scores: U / units_per_block + probe_percent of U rows instead of U; the same for an entry that joins a
@@ -39,11 +40,13 @@ struct two_level_centroid : centroid {
     static constexpr bool narrows = true;
 
     struct config {
-        std::uint32_t units_per_block = 8;
+        std::uint32_t least_units = 4096; ///< a lane with fewer is scored as a whole, which takes less
+        std::uint32_t units_per_block = 16;
         std::uint32_t probe_percent = 10; ///< of a lane's blocks are probed, at least
         std::uint32_t probe_entries = 8;  ///< what they hold at least, as a multiple of what may be chosen
         std::uint32_t near_blocks = 4;    ///< in which an entry looks for its cluster
         template <class Visit> void fields(Visit&& visit) {
+            visit("least_units", least_units);
             visit("units_per_block", units_per_block);
             visit("probe_percent", probe_percent);
             visit("probe_entries", probe_entries);
@@ -100,7 +103,7 @@ struct two_level_centroid : centroid {
                                            std::uint32_t budget, const narrowing& x) const noexcept {
             const std::uint32_t blocks = blocks_of(u);
             const std::uint32_t share = (blocks * c_.probe_percent + 99) / 100;
-            if (u.hidden != 0 || share >= blocks) return 0;
+            if (u.hidden != 0 || u.count < c_.least_units || share >= blocks) return 0;
             refresh(u, x);
             float *const best = x.score.data(), *const next = best + blocks;
             for (std::uint32_t i = 0; i < queries; ++i) {
@@ -116,7 +119,7 @@ struct two_level_centroid : centroid {
         [[nodiscard]] std::uint32_t near(const float* key, const units_view& u,
                                          const narrowing& x) const noexcept {
             const std::uint32_t blocks = blocks_of(u);
-            if (u.hidden != 0 || c_.near_blocks >= blocks) return 0;
+            if (u.hidden != 0 || u.count < c_.least_units || c_.near_blocks >= blocks) return 0;
             refresh(u, x);
             float* const scale = x.score.data() + blocks;
             for (std::uint32_t b = 0; b < blocks; ++b) scale[b] = scale_of(u.summary, b);
@@ -161,36 +164,24 @@ struct two_level_centroid : centroid {
             }
         }
 
-        /// The units of at least `least` blocks with the best scores, which together hold `entries` entries.
+        /// The units of at least `least` blocks with the best scores, as many as hold `entries` entries where units have
+        /// as many as the lane's have on average.
         [[nodiscard]] std::uint32_t units_in_best(const units_view& u, std::uint32_t least,
                                                   std::uint64_t entries, const narrowing& x) const noexcept {
             const std::uint32_t blocks = blocks_of(u);
-            for (std::uint32_t probed = least; probed < blocks; probed *= 2) {
-                static_cast<void>(simd::top_k(x.score.data(), blocks, probed, x.order.data(), x.keys));
-                std::sort(x.order.begin(), x.order.begin() + probed);
-                for (std::uint32_t i = 0; i < probed; ++i) prefetch(u, x.order[i] * c_.units_per_block);
-                std::uint64_t held = 0;
-                std::uint32_t n = 0;
-                for (std::uint32_t i = 0; i < probed; ++i) {
-                    const std::uint32_t first = x.order[i] * c_.units_per_block,
-                                        end = std::min(u.count, first + c_.units_per_block);
-                    for (std::uint32_t unit = first; unit < end; ++unit) {
-                        x.unit[n++] = unit;
-                        held += u.entries(unit);
-                    }
-                }
-                if (held >= entries) return n;
+            const std::uint64_t units = entries * u.count / std::max(u.tokens, 1U) + 1;
+            const auto probed = static_cast<std::uint32_t>(std::min<std::uint64_t>(
+                blocks, std::max<std::uint64_t>(least, units / c_.units_per_block + 1)));
+            if (probed == blocks) return 0;
+            static_cast<void>(simd::top_k(x.score.data(), blocks, probed, x.order.data(), x.keys));
+            std::sort(x.order.begin(), x.order.begin() + probed);
+            std::uint32_t n = 0;
+            for (std::uint32_t i = 0; i < probed; ++i) {
+                const std::uint32_t first = x.order[i] * c_.units_per_block,
+                                    end = std::min(u.count, first + c_.units_per_block);
+                for (std::uint32_t unit = first; unit < end; ++unit) x.unit[n++] = unit;
             }
-            return 0;
-        }
-
-        /// Blocks lie far apart: their lines are asked for before the first one is needed.
-        void prefetch(const units_view& u, std::uint32_t first) const noexcept {
-            const std::uint32_t n = std::min(c_.units_per_block, u.count - first);
-            const std::span<const std::byte> means = u.mean.bytes_of(first, n),
-                                             records = std::as_bytes(std::span(u.unit + first, n));
-            for (const auto bytes : {means, records})
-                for (std::size_t at = 0; at < bytes.size(); at += 64) __builtin_prefetch(bytes.data() + at);
+            return n;
         }
 
         static constexpr float lowest = -std::numeric_limits<float>::infinity();

@@ -73,10 +73,6 @@ class unit_means {
         std::copy_n(row<std::byte>(from), std::size_t{dim_} * bits_ / 8, row<std::byte>(to));
         if (bits_ == 8) scale_[to] = scale_[from];
     }
-    /// What is kept of units [u, u + n), scales apart.
-    [[nodiscard]] std::span<const std::byte> bytes_of(std::uint32_t u, std::uint32_t n) const noexcept {
-        return {row<std::byte>(u), n * stride_ * bits_ / 8};
-    }
     /// Where the mean itself lies, where it is kept as floats.
     [[nodiscard]] float* floats(std::uint32_t u) const noexcept { return row<float>(u); }
 
