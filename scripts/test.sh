@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds everything with gcc and -O1 into build/test, and runs every test. May be called from
-# any folder and repeatedly; a second run builds only what changed.
+# Installs what is missing, builds everything with gcc and -O1 (tests: -Og) into build/test, and runs every test. May be
+# called from any folder and repeatedly; a second run builds only what changed.
 #   scripts/test.sh [ARGUMENTS OF CTEST...]        e.g. scripts/test.sh -R io/   or   scripts/test.sh -L package
 # SPDX-License-Identifier: MIT
 set -euo pipefail

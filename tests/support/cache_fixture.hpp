@@ -13,6 +13,7 @@
 
 #include <kvtl/manager.hpp>
 
+#include "support/dense_rows.hpp"
 #include "support/drift.hpp"
 #include "support/oracle.hpp"
 
@@ -77,37 +78,13 @@ template <kvtl::element E> class dense_reference {
 
   private:
     [[nodiscard]] std::vector<double> attend(std::size_t layer, std::size_t t) {
-        const kvtl::shape& s = data_->shape();
-        const std::size_t dim = s.head_dim, group = s.query_heads / s.kv_heads, width = s.kv_heads * dim;
-        const double scale =
-            rule_.scale > 0 ? static_cast<double>(rule_.scale) : 1.0 / std::sqrt(static_cast<double>(dim));
-        const auto cap = static_cast<double>(rule_.softcap);
-        const std::size_t reach = rule_.windows.empty() ? 0 : rule_.windows[layer];
-        const std::size_t first = reach != 0 && t + 1 > reach ? t + 1 - reach : 0;
-        const float* const keys = round(keys_[layer], data_->k(layer, 0, t + 1));
-        const float* const values = round(values_[layer], data_->v(layer, 0, t + 1));
-        std::vector<double> out(data_->query_floats(), 0.0), weight(t + 1);
-        for (std::size_t h = 0; h < s.query_heads; ++h) {
-            const std::size_t at = h / group * dim;
-            const float* const q = data_->q(layer, t).data() + h * dim;
-            for (std::size_t i = first; i <= t; ++i) {
-                weight[i] = scale * oracle::dot(q, keys + i * width + at, dim);
-                if (cap > 0) weight[i] = cap * std::tanh(weight[i] / cap);
-            }
-            double largest =
-                *std::max_element(weight.begin() + static_cast<std::ptrdiff_t>(first), weight.end());
-            if (!sinks_.empty()) largest = std::max(largest, static_cast<double>(sinks_[h]));
-            double sum = sinks_.empty() ? 0 : std::exp(static_cast<double>(sinks_[h]) - largest);
-            double* const o = &out[h * dim];
-            for (std::size_t i = first; i <= t; ++i) {
-                const double w = std::exp(weight[i] - largest);
-                sum += w;
-                for (std::size_t d = 0; d < dim; ++d)
-                    o[d] += w * static_cast<double>(values[i * width + at + d]);
-            }
-            for (std::size_t d = 0; d < dim; ++d) o[d] /= sum;
-        }
-        return out;
+        return dense_rows({.shape = data_->shape(),
+                           .scale = static_cast<double>(rule_.scale),
+                           .softcap = static_cast<double>(rule_.softcap),
+                           .reach = rule_.windows.empty() ? 0 : rule_.windows[layer],
+                           .sinks = sinks_},
+                          t, data_->q(layer, t).data(), round(keys_[layer], data_->k(layer, 0, t + 1)),
+                          round(values_[layer], data_->v(layer, 0, t + 1)));
     }
 
     static const float* round(std::vector<float>& rounded, std::span<const float> rows) {

@@ -8,35 +8,15 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <filesystem>
-#include <numeric>
 #include <string>
 #include <vector>
 
 namespace kvtl_test {
 
 /// (n, n), rows orthonormal: Gram and Schmidt in double precision.
-inline std::vector<float> random_rotation(std::size_t n, std::uint64_t seed) {
-    oracle::generator random(seed);
-    const auto dot = [n](const double* x, const double* y) { return std::inner_product(x, x + n, y, 0.0); };
-    std::vector<double> a(n * n);
-    for (double& x : a) x = random.normal();
-    for (std::size_t i = 0; i < n; ++i) {
-        for (std::size_t pass = 0; pass < 2; ++pass)
-            for (std::size_t j = 0; j < i; ++j) {
-                const double along = dot(&a[i * n], &a[j * n]);
-                for (std::size_t c = 0; c < n; ++c) a[i * n + c] -= along * a[j * n + c];
-            }
-        const double length = std::sqrt(dot(&a[i * n], &a[i * n]));
-        for (std::size_t c = 0; c < n; ++c) a[i * n + c] /= length;
-    }
-    std::vector<float> rows(n * n);
-    std::transform(a.begin(), a.end(), rows.begin(), [](double x) { return static_cast<float>(x); });
-    return rows;
-}
+[[nodiscard]] std::vector<float> random_rotation(std::size_t n, std::uint64_t seed);
 
 /// (3 n + 1, n) as a gated kind has it. The basis is oblique: every second direction leans on the one before.
 inline std::vector<float> random_gated_basis(std::size_t n, std::uint64_t seed) {

@@ -13,6 +13,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/simd/compiled.hpp>
 #include <kvtl/simd/distance.hpp>
 #include <kvtl/simd/dot.hpp>
 
@@ -94,8 +95,9 @@ inline void assign_to_block(rows_view<E> points, Dim dim, const float* centroids
 /// the differences (so never below 0). `centroid_count` is at least 1. Centroids are finite; a point with NaN
 /// gets label 0.
 template <class Arch = default_arch, element E>
-inline void kmeans_assign(rows_view<E> points, const float* centroids, std::size_t centroid_count,
-                          const float* half_sq_norms, std::uint32_t* label, float* distance) noexcept {
+KVTL_INLINE_KERNEL void kmeans_assign(rows_view<E> points, const float* centroids, std::size_t centroid_count,
+                                      const float* half_sq_norms, std::uint32_t* label,
+                                      float* distance) noexcept {
     using block = assign_block<Arch>;
     const std::size_t dim = points.dim;
     std::fill_n(label, points.count, 0U);
@@ -128,5 +130,15 @@ inline void kmeans_assign(rows_view<E> points, const float* centroids, std::size
     for (std::size_t i = 0; i < points.count; ++i)
         distance[i] = l2sq<Arch>(centroids + label[i] * dim, points.row(i), dim);
 }
+
+#ifdef KVTL_KERNEL
+#define KVTL_ASSIGN(E)                                                                                       \
+    KVTL_KERNEL void kmeans_assign<default_arch, E>(rows_view<E>, const float*, std::size_t, const float*,   \
+                                                    std::uint32_t*, float*) noexcept;
+KVTL_ASSIGN(float)
+KVTL_ASSIGN(f16)
+KVTL_ASSIGN(bf16)
+#undef KVTL_ASSIGN
+#endif
 
 }}} // namespace kvtl::v0::simd

@@ -219,6 +219,8 @@ void attend_rows(const float* q, std::size_t q_stride, const logit_rule& rule, r
 }
 
 #ifdef KVTL_KERNEL
+KVTL_KERNEL void weigh<default_arch>(float*, std::size_t, const logit_rule&, const float*, float&, float&,
+                                     float*, std::size_t) noexcept;
 #define KVTL_SUMS(Q, E)                                                                                      \
     KVTL_KERNEL void weighted_sums<default_arch, Q, E>(const float*, rows_view<E>, float*,                   \
                                                        std::size_t) noexcept;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <kvtl/simd/arch.hpp>
+#include <kvtl/simd/compiled.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -68,6 +69,9 @@ template <class Arch> [[nodiscard]] float exp_shifted(float x, float shift) noex
     simd::store<Arch>(lane, simd::exp<Arch>(simd::floats<Arch>(x - shift)));
     return lane[0];
 }
+#ifdef KVTL_KERNEL
+KVTL_KERNEL float exp_shifted<simd::default_arch>(float, float) noexcept;
+#endif
 
 /// out[i] = a * x[i] + b * y[i]; out may be x or y.
 template <class Arch>

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <kvtl/simd/arch.hpp>
+#include <kvtl/simd/compiled.hpp>
 #include <kvtl/simd/unroll.hpp>
 
 #include <cstring>
@@ -26,7 +27,8 @@ template <class Arch, class Words>
 
 /// 32-bit checksum of `bytes` bytes from `page`, any alignment.
 template <class Arch = default_arch>
-[[nodiscard]] inline std::uint32_t page_checksum(const std::byte* page, std::size_t bytes) noexcept {
+[[nodiscard]] KVTL_INLINE_KERNEL std::uint32_t page_checksum(const std::byte* page,
+                                                             std::size_t bytes) noexcept {
     // The compilers' own vectors, as wide as the registers; the same code and result everywhere.
     constexpr std::size_t width = floats_per_register<Arch> * sizeof(std::uint32_t);
     using words __attribute__((vector_size(width))) = std::uint32_t;
@@ -60,5 +62,9 @@ template <class Arch = default_arch>
         for (std::size_t i = 0; i < half; ++i) checksum_step<Arch>(lane[i], lane[i + half]);
     return lane[0] ^ (lane[0] >> 15);
 }
+
+#ifdef KVTL_KERNEL
+KVTL_KERNEL std::uint32_t page_checksum<default_arch>(const std::byte*, std::size_t) noexcept;
+#endif
 
 }}} // namespace kvtl::v0::simd

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <kvtl/simd/arch.hpp>
+#include <kvtl/simd/compiled.hpp>
 #include <kvtl/simd/unroll.hpp>
 #include <kvtl/views.hpp>
 
@@ -45,7 +46,7 @@ inline void decode(const E* in, float* out, std::size_t n) noexcept {
 
 /// No NaN, no infinity and nothing that rounds to one when it is stored as E among the n numbers.
 template <class E = float, class Arch = default_arch, element From = float>
-[[nodiscard]] inline bool all_finite(const From* x, std::size_t n) noexcept {
+[[nodiscard]] KVTL_INLINE_KERNEL bool all_finite(const From* x, std::size_t n) noexcept {
     using F = floats<Arch>;
     constexpr std::size_t lane_count = floats_per_register<Arch>;
     // A number beyond E's range overflows when scaled; 0 * y is 0 for every finite y and NaN for the others,
@@ -64,5 +65,16 @@ template <class E = float, class Arch = default_arch, element From = float>
     if (i != n) check(load_part<Arch>(x + i, n - i), sum[1]);
     return reduce_add<Arch>((sum[0] + sum[1]) + (sum[2] + sum[3])) == 0.0F;
 }
+
+#ifdef KVTL_KERNEL
+#define KVTL_FINITE(E, From)                                                                                 \
+    KVTL_KERNEL bool all_finite<E, default_arch, From>(const From*, std::size_t) noexcept;
+#define KVTL_FINITE_AS(E) KVTL_FINITE(E, float) KVTL_FINITE(E, f16) KVTL_FINITE(E, bf16)
+KVTL_FINITE_AS(float)
+KVTL_FINITE_AS(f16)
+KVTL_FINITE_AS(bf16)
+#undef KVTL_FINITE_AS
+#undef KVTL_FINITE
+#endif
 
 }}} // namespace kvtl::v0::simd

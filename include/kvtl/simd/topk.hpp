@@ -10,6 +10,7 @@
 #pragma once
 
 #include <kvtl/simd/arch.hpp>
+#include <kvtl/simd/compiled.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -66,8 +67,8 @@ template <class Arch> inline void select_best(std::uint64_t* keys, std::size_t n
 
 /// Writes the indices of the min(n, k) best scores to `out`, best first, and returns how many these are.
 template <class Arch = default_arch>
-inline std::size_t top_k(const float* score, std::size_t n, std::size_t k, std::uint32_t* out,
-                         std::span<std::uint64_t> scratch) noexcept {
+KVTL_INLINE_KERNEL std::size_t top_k(const float* score, std::size_t n, std::size_t k, std::uint32_t* out,
+                                     std::span<std::uint64_t> scratch) noexcept {
     using F = floats<Arch>;
     constexpr std::size_t lane_count = floats_per_register<Arch>;
     constexpr std::size_t stride = 4 * lane_count;
@@ -110,5 +111,10 @@ inline std::size_t top_k(const float* score, std::size_t n, std::size_t k, std::
     for (std::size_t j = 0; j < k; ++j) out[j] = top_k_index(keys[j]);
     return k;
 }
+
+#ifdef KVTL_KERNEL
+KVTL_KERNEL std::size_t top_k<default_arch>(const float*, std::size_t, std::size_t, std::uint32_t*,
+                                            std::span<std::uint64_t>) noexcept;
+#endif
 
 }}} // namespace kvtl::v0::simd
