@@ -36,7 +36,7 @@ template <class Arch = default_arch> inline void scale(float a, float* y, std::s
     const floats<Arch> factor(a);
     std::size_t i = 0;
     for (; i + lane_count <= n; i += lane_count) store<Arch>(y + i, factor * load<Arch>(y + i));
-    for (; i < n; ++i) y[i] *= a;
+    if (i != n) store_part<Arch>(y + i, factor * load_part<Arch>(y + i, n - i), n - i);
 }
 
 /// y[i] *= x[i]

@@ -79,3 +79,29 @@ TEST_CASE("entries lie in the order of their coming, a block of them, each with 
         }
     }
 }
+
+TEST_CASE("entries that lie behind each other come at once") {
+    const lane_sizes s = sizes_of(80);
+    carver count;
+    static_cast<void>(tile_t::take(count, s, 4));
+    std::vector<std::byte> memory(count.used() + 64);
+    carver c(memory);
+    tile_t tile = tile_t::take(c, s, 4);
+    std::vector<f16> k(4 * 80), v(4 * 80);
+    for (std::size_t i = 0; i < k.size(); ++i)
+        k[i] = from_float<f16>(static_cast<float>(i)), v[i] = from_float<f16>(static_cast<float>(i) + 0.5F);
+    const entry_record first{reinterpret_cast<const std::byte*>(k.data()),
+                             reinterpret_cast<const std::byte*>(v.data()), s.record};
+    tile.put(3, first, 1, 1);
+    tile.put(3, first, 6, 4);
+    CHECK(tile.rows() == 5);
+    CHECK(tile.room() == simd::attend_block - 5);
+    CHECK(tile.alike(2) == 6);
+    for (std::uint32_t i = 0; i < 5; ++i) {
+        const std::size_t row = i == 0 ? 0 : i - 1; // the first came twice
+        const auto* key = reinterpret_cast<const f16*>(tile.keys().record(i));
+        const auto* value = reinterpret_cast<const f16*>(tile.values().record(i));
+        CHECK(to_float(key[0]) == static_cast<float>(row * 80));
+        CHECK(to_float(value[79]) == static_cast<float>(row * 80 + 79) + 0.5F);
+    }
+}

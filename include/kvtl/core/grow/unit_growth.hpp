@@ -14,7 +14,7 @@ namespace kvtl { inline namespace v0 {
 
 template <class Types> class unit_growth : private unit_rows<Types> {
     using base = unit_rows<Types>;
-    using base::append, base::note_entry, base::open_unit, base::release_pin, base::store_,
+    using base::append, base::keep_mean, base::note_entry, base::open_unit, base::release_pin, base::store_,
         base::stream_append, base::sums_;
     using typename base::new_entry;
 
@@ -500,6 +500,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             store_->put(l, u, frames.bytes(with[begun - 1]), e, fresh);
             note_entry(lane_id, u, x_.entries.key(i), x_.entries.value(i), sums_->building());
         }
+        keep_mean(lane_id, u, sums_->building());
     }
 
     /// Makes unit u from the gathered rows of one side: frames, statistics, writes of its complete pages.

@@ -107,6 +107,7 @@ template <class Types> class unit_rows {
         if (!goes_on) take_up(lane_id, u, frames, running);
         store_->put(l, u, frames.bytes(f), e.record, fresh);
         note_entry(lane_id, u, e.k, e.v, running);
+        keep_mean(lane_id, u, running);
         if (!store::ragged && unit.entries % format.rows == 0) {
             format.pad(frames.bytes(f), format.rows);
             now.tail = none;
@@ -148,7 +149,7 @@ template <class Types> class unit_rows {
         return true;
     }
 
-    /// Statistics after an entry has joined.
+    /// Statistics after an entry has joined. keep_mean() behind the last of some.
     void note_entry(std::uint32_t lane_id, std::uint32_t u, const element_type* k, const element_type* v,
                     std::byte* running) noexcept {
         unit_record& unit = store_->at(lane_id).unit(u);
@@ -156,6 +157,10 @@ template <class Types> class unit_rows {
         if constexpr (Types::means)
             if (moves_mean(lane_id)) sums_->absorb_mean(lane_id, u, unit.entries, k, unit.m2, running);
         ++unit.entries;
+    }
+    void keep_mean(std::uint32_t lane_id, std::uint32_t u, const std::byte* running) noexcept {
+        if constexpr (Types::means)
+            if (moves_mean(lane_id)) sums_->keep_mean(lane_id, u, running);
     }
     [[nodiscard]] bool moves_mean(std::uint32_t lane_id) const noexcept {
         return clusterer::updates_means || !store_->at(lane_id).state().founded;

@@ -282,7 +282,9 @@ template <class Types> class chooser {
             if (u.max_entries == 1) return;
             for (std::uint32_t i = 0; i < u.count; ++i) {
                 const float* of = score + std::size_t{i} * u.max_entries;
-                score[i] = *std::max_element(of, of + u.entries(i));
+                float best = of[0];
+                for (std::uint32_t e = 1; e < u.entries(i); ++e) best = std::max(best, of[e]);
+                score[i] = best;
             }
         } else {
             static_cast<void>(u), static_cast<void>(score);

@@ -12,6 +12,7 @@
 #include <kvtl/core/store/page_format.hpp>
 #include <kvtl/simd/attend.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cassert>
 #include <cstdint>
@@ -42,14 +43,19 @@ template <class Types> class entry_tile {
     [[nodiscard]] bool in_use() const noexcept { return format_.rows > 0; }
 
     void clear() noexcept { rows_ = 0; }
-    /// Adds an entry of `lane` that the queries of `mask` attend. The tile is not full and has no other lane's.
-    void put(std::uint32_t lane, const entry_record& e, std::uint64_t mask) noexcept {
-        assert(rows_ < block && (rows_ == 0 || lane == lane_));
+    /// Adds `n` entries of `lane` that the queries of `mask` attend: `e`, and those whose records lie behind its own. The
+    /// tile has room for them and has no other lane's.
+    void put(std::uint32_t lane, const entry_record& e, std::uint64_t mask, std::uint32_t n = 1) noexcept {
+        assert(n <= room() && (rows_ == 0 || lane == lane_));
         lane_ = lane;
-        mask_[rows_] = mask;
-        format_.put(memory_.data(), rows_++, e);
+        std::fill_n(mask_.begin() + rows_, n, mask);
+        std::copy_n(e.key, std::size_t{n} * e.bytes.key, format_.key(memory_.data(), rows_));
+        std::copy_n(e.value, std::size_t{n} * e.bytes.value, format_.value(memory_.data(), rows_));
+        rows_ += n;
     }
     [[nodiscard]] bool full() const noexcept { return rows_ == block; }
+    /// Entries that it still takes.
+    [[nodiscard]] std::uint32_t room() const noexcept { return block - rows_; }
     [[nodiscard]] std::uint32_t rows() const noexcept { return rows_; }
     /// Whose entries these are, as the step numbers its lanes.
     [[nodiscard]] std::uint32_t lane() const noexcept { return lane_; }

@@ -15,7 +15,7 @@ namespace kvtl { inline namespace v0 {
 template <class Types> class step_runner : public step_attention<Types> {
     using base = step_attention<Types>;
     using base::attend_memory, base::attend_records, base::attend_rows, base::attend_tile, base::attend_unit,
-        base::count_choice, base::estimate_rest, base::finish_lane, base::gather_unit, base::head_partial,
+        base::count_and_want, base::estimate_rest, base::finish_lane, base::gather_unit, base::head_partial,
         base::item_of, base::remember_choice, base::tell_lse, base::total_of, base::turn_of;
     using base::p_, base::store_, base::x_;
 
@@ -83,8 +83,7 @@ template <class Types> class step_runner : public step_attention<Types> {
     template <class Meanwhile>
     [[nodiscard]] status attend(std::span<const lane_ref> lanes, const layer_input& in, std::span<float> out,
                                 std::uint32_t prefetched, Meanwhile&& meanwhile) noexcept {
-        count_choice(lanes);
-        want_resident(lanes);
+        count_and_want(lanes);
         const status done = attend_chosen(lanes, in, out, prefetched, meanwhile);
         if (!done) forget_wanted(lanes);
         return done;
@@ -396,10 +395,12 @@ template <class Types> class step_runner : public step_attention<Types> {
         return s;
     }
 
-    /// Computes the partial of every item as it lands.
+    /// Computes the partial of every item as it lands, and merges it once those before it are. One whose turn it is
+    /// needs no place of its own: the first one's is free, and warm.
     [[nodiscard]] status attend_batch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
         flight& f = store_->io().at(id);
         std::size_t left = f.items().size();
+        std::uint32_t merged = 0;
         for (;;) {
             for (std::uint32_t i = 0; i < f.items().size(); ++i) {
                 work_item& w = f.items()[i];
@@ -409,16 +410,18 @@ template <class Types> class step_runner : public step_attention<Types> {
                 --left;
                 const lane_ref& ref = lanes[w.lane];
                 if (w.loads) store_->finish_load(store_->at(ref.id), w.unit, store_->pool_of(ref.id));
-                if (w.mask == 0) continue;
+                float* const at = item_of(i == merged ? 0 : i);
                 const phase_clock::span timed(p_.clock, &phase_times::attend);
-                attend_unit(ref, w, q_, item_of(i), true);
+                if (w.mask != 0) attend_unit(ref, w, q_, at, true);
+                if (i != merged) continue;
+                merge_item(w, at);
+                for (++merged; merged < f.items().size() && f.items()[merged].done; ++merged)
+                    merge_item(f.items()[merged], item_of(merged));
             }
             if (left == 0) break;
             store_->io().poll(true);
         }
-        if (!f.error().ok()) return f.error();
-        for (const work_item& w : f.items()) merge_item(lanes, w, id);
-        return {};
+        return f.error();
     }
     /// The same for small units: one after the other they join the tile of their lane.
     [[nodiscard]] status gather_batch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
@@ -439,12 +442,10 @@ template <class Types> class step_runner : public step_attention<Types> {
         return f.error();
     }
 
-    void merge_item(std::span<const lane_ref> lanes, const work_item& w, std::uint32_t id) noexcept {
+    void merge_item(const work_item& w, float* item) noexcept {
         if (w.mask == 0) return;
-        const auto i = static_cast<std::uint32_t>(&w - store_->io().at(id).items().data());
-        static_cast<void>(lanes);
         for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h)
-            merge(head_partial(total_of(w.lane), h), head_partial(item_of(i), h));
+            merge(head_partial(total_of(w.lane), h), head_partial(item, h));
     }
 
     void finish_batch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {

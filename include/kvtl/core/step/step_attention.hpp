@@ -110,30 +110,37 @@ template <class Types> class step_attention {
                           p_.model.dim);
     }
 
-    void count_choice(std::span<const lane_ref> lanes) noexcept {
+    /// Counts what a step has chosen; loads of this step shall not evict what of it is resident.
+    void count_and_want(std::span<const lane_ref> lanes) noexcept {
         statistics& stats = store_->stats();
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const lane l = store_->at(lanes[i].id);
+            pool& frames = store_->pool_of(lanes[i].id);
+            const auto before = l.chosen_before();
             if (!Types::selector::takes_everything && l.state().units > 0) {
                 const std::uint32_t in_memory = l.entries_in_memory() + 1; // the arriving token
                 ++stats.choices;
                 stats.selectable_entries += p_.attend_tokens - std::min(p_.attend_tokens, in_memory);
                 stats.empty_choices += x_.chosen_count[i] == 0;
             }
+            std::uint64_t reused = 0, all = 0, resident = 0, missing_entries = 0;
             for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i])) {
                 const auto& now = l.residency(c.unit);
-                const std::uint32_t entries = store_->entries_of(l, c.unit);
-                const bool hit =
-                    now.frames != none && store_->flight_of(now, store_->pool_of(lanes[i].id)) == none;
-                ++stats.chosen_units;
-                stats.reused_units += l.chosen_before()[c.unit / 64] >> (c.unit % 64) & 1;
                 const std::size_t bytes = store_->bytes_of(l, c.unit);
-                stats.chosen_bytes += bytes;
-                if (hit)
-                    stats.resident_chosen_bytes += bytes;
+                reused += before[c.unit / 64] >> (c.unit % 64) & 1;
+                all += bytes;
+                if (now.frames != none && store_->flight_of(now, frames) == none)
+                    resident += bytes;
                 else
-                    stats.useful_bytes += bytes, stats.read_entries += entries;
+                    missing_entries += store_->entries_of(l, c.unit);
+                if (now.frames != none) store_->want(now, frames);
             }
+            stats.chosen_units += x_.chosen_count[i];
+            stats.reused_units += reused;
+            stats.chosen_bytes += all;
+            stats.resident_chosen_bytes += resident;
+            stats.useful_bytes += all - resident;
+            stats.read_entries += missing_entries;
         }
     }
 
@@ -233,9 +240,11 @@ template <class Types> class step_attention {
         const lane_ref& ref = lanes[w.lane];
         const std::byte* slot = store_->pool_of(ref.id).bytes(store_->at(ref.id).residency(w.unit).frames);
         const std::uint32_t entries = store_->entries_of(store_->at(ref.id), w.unit);
-        for (std::uint32_t row = 0; row < entries; ++row) {
-            if (w.queries_of(row) == 0) break;
-            x_.tile.put(w.lane, store_->unit_format().entry(slot, row), w.queries_of(row));
+        for (std::uint32_t row = 0, n = 0; row < entries && w.queries_of(row) != 0; row += n) {
+            const std::uint32_t alike =
+                row < w.first ? w.first : entries; // up to here the same queries attend
+            n = std::min(alike - row, x_.tile.room());
+            x_.tile.put(w.lane, store_->unit_format().entry(slot, row), w.queries_of(row), n);
             if (x_.tile.full()) attend_tile(lanes, q);
         }
     }

@@ -105,14 +105,18 @@ template <class Types> class summaries {
             static_cast<void>(k), static_cast<void>(v), static_cast<void>(running);
         }
     }
-    /// The same for the unit's mean key and its m2.
+    /// The same for the unit's mean key and its m2. What runs has it; keep_mean() follows behind the last of some.
     void absorb_mean(std::uint32_t lane, std::uint32_t u, std::uint32_t i, const element_type* k, float& m2,
                      std::byte* running) const noexcept {
         const unit_means means = lanes_->at(lane).means();
         float* exact = means.bits() == 32 ? means.floats(u) : reinterpret_cast<float*>(running);
         if (i == 0) std::fill_n(exact, means.dim(), 0.0F);
         simd::absorb(k, means.dim(), i, exact, m2);
-        if (means.bits() != 32) means.set(u, exact);
+    }
+    /// What is kept of a unit's mean becomes what runs of it, rounded.
+    void keep_mean(std::uint32_t lane, std::uint32_t u, const std::byte* running) const noexcept {
+        const unit_means means = lanes_->at(lane).means();
+        if (means.bits() != 32) means.set(u, reinterpret_cast<const float*>(running));
     }
     /// The mean of unit u becomes that of these rows, or of those that `index` names; returns their m2.
     template <element E, class... Index>
