@@ -7,6 +7,7 @@
 
 #include "error.hpp"
 #include "made_up_files.hpp"
+#include "mapped_file.hpp"
 #include "median_interval.hpp"
 #include "program.hpp"
 #include "progress.hpp"
@@ -152,7 +153,7 @@ std::vector<budgets> budgets_of(const decode_options& o) {
 
 /// A policy has a row for each value of the budgets that it has, not of the others.
 bool is_repeated(const decode_options& o, const std::string& policy, const budgets& b) {
-    const engine::cache_wants wants = engine::policy_wants(policy);
+    const engine::cache_wants wants = wants_of(policy);
     const bool attends = wants.retrieves || b.keep_tokens == 0;
     return (!wants.evicts && b.keep_tokens != o.keep_tokens.front()) ||
            (!attends && b.attend_tokens != o.attend_tokens.front());
@@ -168,7 +169,7 @@ engine::cache_options options_of(const decode_options& o, const std::string& pol
     c.max_sequences = o.batch;
     c.memory_bytes = static_cast<std::size_t>(b.memory_mib * (1 << 20));
     c.attend_tokens = b.attend_tokens;
-    if (engine::policy_wants(policy).evicts) c.keep_tokens = b.keep_tokens;
+    if (wants_of(policy).evicts) c.keep_tokens = b.keep_tokens;
     c.prefill_tokens = o.context;
     c.supplied = engine::engine_signals | kvtl::signal::external;
     rotation turned = rope(o.shape.head_dim, o.rope_base, o.rope_neighbours);
@@ -198,8 +199,7 @@ class runner {
     runner(const decode_options& o, std::string policy, const budgets& b, bool in_memory, std::size_t runs,
            const std::string& path)
         : o_(o), policy_(std::move(policy)), in_memory_(in_memory), file_(path),
-          limit_(std::make_shared<kvtl::throttle>()), wants_(engine::policy_wants(policy_)),
-          threads_(o.threads) {
+          limit_(std::make_shared<kvtl::throttle>()), wants_(wants_of(policy_)), threads_(o.threads) {
         options_ = options_of(o, policy_, b, runs);
         options_.io = in_memory ? "memory" : o.io;
         options_.path = path;
@@ -229,17 +229,17 @@ class runner {
 
     [[nodiscard]] kvtl::result<engine::memory_use> least(made_up_files& files) {
         supply(files);
-        return engine::least_memory(options_);
+        return least_memory_of(options_);
     }
 
     void open(made_up_files& files) {
         supply(files);
-        auto opened = engine::open_cache(options_);
+        auto opened = open_policy(options_);
         if (!opened && opened.error().code == kvtl::errc::unsupported && options_.io == "uring") {
             std::fprintf(stderr, "kvtl-bench: warning: io_uring cannot be used (%s); using posix\n",
                          opened.error().message.c_str());
             options_.io = "posix";
-            opened = engine::open_cache(options_);
+            opened = open_policy(options_);
         }
         if (!opened) throw engine::bad_input(policy_ + ": " + opened.error().message);
         cache_ = std::move(*opened);
@@ -612,7 +612,7 @@ resources needs(const decode_options& o, const std::vector<std::string>& policie
             continue;
         }
         need.memory += bound;
-        if (const auto wants = engine::policy_wants(policy); wants.evicts) { // the prompt comes in one chunk
+        if (const auto wants = wants_of(policy); wants.evicts) { // the prompt comes in one chunk
             need.memory += static_cast<double>(o.context) * s.head_dim * (s.query_heads + 2.0 * s.kv_heads) *
                            sizeof(float);
             if (!wants.retrieves) continue; // it has no file
@@ -620,7 +620,7 @@ resources needs(const decode_options& o, const std::vector<std::string>& policie
         // What is stored may be smaller than what is said of 16-bit entries; not every policy can say without its files.
         engine::cache_options one = options_of(o, policy, budgets_of(o).front(), o.devices.size());
         one.io = "memory";
-        const auto known = engine::least_memory(one);
+        const auto known = least_memory_of(one);
         const double file = known ? static_cast<double>(known->storage) : 2.5 * raw;
         // In memory, pages that nobody wrote cost nothing.
         (in_memory ? need.memory : need.disk) += in_memory ? .6 * file : file;
@@ -664,7 +664,7 @@ std::vector<engine::least_row> least_memory(const decode_options& o) {
         for (const budgets& b : budgets_of(o)) {
             if (is_repeated(o, policy, b) || b.memory_mib != o.memory_mib.front()) continue;
             std::string with = std::to_string(b.attend_tokens) + " attended";
-            if (b.keep_tokens != 0 && engine::policy_wants(policy).evicts)
+            if (b.keep_tokens != 0 && wants_of(policy).evicts)
                 with += ", " + std::to_string(b.keep_tokens) + " kept";
             runner one(o, policy, b, true, o.devices.size(), o.kv_path);
             rows.push_back({policy, with, one.least(files)});
@@ -718,6 +718,10 @@ json run_decode(const decode_options& o, const std::function<void(const json&)>&
             for (const auto& policy : o.policies) {
                 if (repeats(policy, b)) continue;
                 std::string why = too_large(o, policy, free_resources(o, in_memory), in_memory);
+                if (policy == mapped_file_name &&
+                    std::any_of(groups[g].devices.begin(), groups[g].devices.end(),
+                                [](const kvtl::device_profile& d) { return d.limited(); }))
+                    why = "mapped_file: page faults cannot be slowed down; valid: --device native";
                 try {
                     if (why.empty()) make_runner(groups[g], policy, b, 0)->open(files);
                 } catch (const engine::bad_input& e) {

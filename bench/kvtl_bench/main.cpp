@@ -16,6 +16,7 @@
 #include "csv.hpp"
 #include "decode.hpp"
 #include "error.hpp"
+#include "mapped_file.hpp"
 #include "program.hpp"
 #include "progress.hpp"
 #include "random_reads.hpp"
@@ -121,7 +122,10 @@ CLI::App* define_decode(CLI::App& app, decode_arguments& a) {
         ->capture_default_str();
     d->add_option("--max-seconds", o.max_seconds, "of measured steps per row; at least 3 steps are made")
         ->capture_default_str();
-    d->add_option("--policies", o.policies, "presets, separated by commas; all for every one")
+    d->add_option(
+         "--policies", o.policies,
+         "presets, separated by commas; all for every one; mapped_file for full attention over a file "
+         "that the system pages in")
         ->delimiter(',');
     d->add_option("--device", o.devices, "native, nvme, ufs40, ufs31, emmc (a list: a row each)")
         ->delimiter(',');
@@ -233,7 +237,8 @@ void complete(decode_arguments& a) {
         o.policies.clear();
         for (const auto name : engine::policy_names()) o.policies.emplace_back(name);
     }
-    for (const auto& p : o.policies) engine::require_policy(p, "--policies");
+    for (const auto& p : o.policies)
+        if (p != bench::mapped_file_name) engine::require_policy(p, "--policies");
     for (const auto& d : o.devices) engine::require_device(d);
     engine::require_io(o.io);
     o.settings = engine::tuned_settings(a.tuned, o.policies, o.shape, o.batch, o.context + o.steps);

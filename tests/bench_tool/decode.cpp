@@ -318,3 +318,30 @@ TEST_CASE("shapes are those of the models") {
     const auto& s = bench::find_shape("qwen2.5-1.5b")->shape;
     CHECK(s == kvtl::shape{.layers = 28, .query_heads = 12, .kv_heads = 2, .head_dim = 128});
 }
+
+TEST_CASE("mapped_file attends all of a file and keeps to its memory") {
+    const scratch_folder folder;
+    auto o = small_run(folder);
+    o.shape = {.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 64};
+    o.context = 1500; // of each head two pieces of 128 KiB, and one that grows
+    o.memory_mib = {.75};
+    o.policies = {"mapped_file"};
+    const auto rows = bench::run_decode(o, ignore);
+    REQUIRE(rows.size() == 1);
+    const auto& row = rows[0];
+    REQUIRE(row["error"].is_null());
+    CHECK(row["io"] == "mmap");
+    CHECK(row["config"]["mapped_file.bounded_by"].get<std::string>().find("MADV_PAGEOUT") == 0);
+    CHECK(row["mass_recall"].get<double>() > 0.999);
+    CHECK(row["resident_bytes_peak"].get<double>() <= .75 * (1 << 20));
+    CHECK(row["hit_rate"].get<double>() < 0.5);
+    CHECK_FALSE(std::filesystem::exists(folder.file("run.kv")));
+
+    o.memory_mib = {.5};
+    CHECK_THROWS_WITH_AS(bench::run_decode(o, ignore), doctest::Contains("655360 or more"),
+                         engine::bad_input);
+    o.memory_mib = {.75};
+    o.devices = {"emmc"};
+    CHECK_THROWS_WITH_AS(bench::run_decode(o, ignore), doctest::Contains("--device native"),
+                         engine::bad_input);
+}
