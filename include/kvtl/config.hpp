@@ -150,6 +150,7 @@ template <class Preset> struct cache_config {
     settings_of<typename Preset::compressor> compressor = detail::compressor_defaults<Preset>();
     settings_of<typename Preset::layout> layout{};
     settings_of<typename Preset::replacement> replacement{};
+    settings_of<typename Preset::schedule> schedule{};
     settings_of<typename Preset::io> io{};
     settings_of<typename Preset::budget> budget{};
     settings_of<typename Preset::retention> retention = detail::retention_defaults<Preset>();

@@ -77,9 +77,10 @@ struct statistics {
     std::uint64_t choices = 0; ///< made among a lane's units by selectors that choose (per step and lane)
     std::uint64_t selectable_entries =
         0; ///< that attend_tokens left to these, once all that is always attended is taken off
-    std::uint64_t empty_choices = 0;       ///< of these, such that no unit was chosen
-    std::uint64_t unpredicted_choices = 0; ///< of predicted-query presets, made by the true query for want of
-                                           ///< a prediction (per layer and shard)
+    std::uint64_t empty_choices = 0; ///< of these, such that no unit was chosen
+    std::uint64_t unpredicted_choices =
+        0;                          ///< of predicted-query presets, made by the true query: in the first
+                                    ///< layers, and for want of a prediction (per layer and shard)
     std::uint64_t reused_units = 0; ///< chosen units that the previous step of their lane had chosen too
     std::uint64_t read_entries = 0; ///< live entries of chosen units that were read
     std::uint64_t decode_reads = 0; ///< reads issued for chosen units

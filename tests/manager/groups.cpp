@@ -197,9 +197,10 @@ struct naive {
     }
 };
 
-/// Prompts and steps; `guess(layer, token)` is the query that decides, handed over ahead when it is another.
+/// Prompts and steps; `guess(layer, token)` is the query that decides, handed over ahead when it is another. In the first
+/// `own` layers the true query decides even so.
 template <class Cache, class Guess>
-void compare(typename Cache::config c, const naive& expected, Guess&& guess) {
+void compare(typename Cache::config c, const naive& expected, Guess&& guess, std::size_t own = 0) {
     const drift data(model, 400, 31);
     auto cache = open_cache<Cache>(c);
     const auto seq = *cache.begin();
@@ -224,7 +225,7 @@ void compare(typename Cache::config c, const naive& expected, Guess&& guess) {
                 if (ahead) require_ok(cache.prefetch(seq, l, {q, data.query_floats()}, s));
                 require_ok(cache.attend(seq, l, in, got, s));
             }
-            expected(data, l, t, q, out, lse);
+            expected(data, l, t, l < own ? data.q(l, t).data() : q, out, lse);
             for (std::size_t i = 0; i < out.size(); ++i) error.see(static_cast<double>(got[i]) - out[i]);
             for (std::size_t i = 0; i < lse.size(); ++i) error.see(static_cast<double>(got_lse[i]) - lse[i]);
         }
@@ -261,8 +262,19 @@ TEST_CASE("a layer's heads choose together") {
 }
 
 TEST_CASE("a predicted query decides, whatever the true one is") {
-    compare<ahead_cache>(config_for<ahead_cache>(60, 4),
-                         {.group = 4, .lane_heads = 2, .attend_tokens = 60, .soft = true}, other_query);
+    auto c = config_for<ahead_cache>(60, 4);
+    for (const std::uint32_t own : {2U, 1U, 3U}) { // of three layers; two is what a cache opens with
+        CAPTURE(own);
+        CHECK((own != 2 || c.schedule.true_layers == own));
+        c.schedule.true_layers = own;
+        compare<ahead_cache>(c, {.group = 4, .lane_heads = 2, .attend_tokens = 60, .soft = true}, other_query,
+                             own);
+    }
+    c.schedule.true_layers = 0;
+    const auto refused = ahead_cache::open(c);
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().message ==
+          "schedule.true_layers is 0; valid: 1 (no layer predicts the query of layer 0) or more");
 }
 
 TEST_CASE("every query chooses for itself") {
@@ -332,9 +344,9 @@ TEST_CASE("without a prediction the true query decides, read on demand and count
     reader<ahead_cache> one(cache, data, 0);
     one.prefill(200);
     one.decode(3);
-    CHECK(cache.stats().unpredicted_choices == 3 * (model.layers - 1)); // layer 0 has nobody to predict it
+    CHECK(cache.stats().unpredicted_choices == 3 * model.layers);
     one.step([&](std::size_t l) { require_ok(cache.prefetch(one.id(), l, data.q(l, 17))); });
-    CHECK(cache.stats().unpredicted_choices == 3 * (model.layers - 1));
+    CHECK(cache.stats().unpredicted_choices == 3 * model.layers + 2); // layers 0 and 1 go by their own
 }
 
 TEST_CASE("a prompt whose first chunk fails leaves an empty sequence, a later one ends it") {

@@ -51,6 +51,7 @@ template <class Config> [[nodiscard, gnu::cold]] config_fields fields_of(Config&
     slot("position", c.position);
     slot("layout", c.layout);
     slot("replacement", c.replacement);
+    slot("schedule", c.schedule);
     fields.slots.push_back("cache");
     fields.add("cache", "window_tokens", &c.window_tokens);
     fields.add("cache", "sink_tokens", &c.sink_tokens);

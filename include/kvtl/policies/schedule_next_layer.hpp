@@ -2,13 +2,19 @@
 // input, and the manager scores, chooses and starts the reads (KVSwap §3.4, InfiniGen §4).
 //
 // Goes with selectors whose source is query::predicted: the next attend() uses the choice that prefetch()
-// made. Layer 0 chooses with its true query, and so does a layer that got no prediction (read on demand,
-// counted in statistics::unpredicted_choices).
+// made. The first `true_layers` layers choose with their true query, and so does a layer that got no prediction
+// (read on demand, counted in statistics::unpredicted_choices); for them a prediction is a hint of what to read.
+//
+// 2 is what KVSwap's authors run, and what InfiniGen says of layers (§4): the input of layer 0 is the embedding of
+// the token, which is not like that of layer 1 yet. Selectors that take everything, or choose for the current
+// query, do not read the setting.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/slots/schedule.hpp>
+#include <kvtl/status.hpp>
 
+#include <cstdint>
 #include <string_view>
 
 namespace kvtl { inline namespace v0 {
@@ -16,6 +22,17 @@ namespace kvtl { inline namespace v0 {
 struct next_layer {
     static constexpr std::string_view name = "next_layer";
     static constexpr bool wants_prediction = true;
+    struct config {
+        std::uint32_t true_layers =
+            2; ///< choose with their true query; at least 1: nobody predicts layer 0's
+        template <class Visit> void fields(Visit&& visit) { visit("true_layers", true_layers); }
+    };
+    [[nodiscard]] static status check(const config& c) noexcept {
+        if (c.true_layers != 0) return {};
+        return status::failure(errc::invalid_argument,
+                               "schedule.true_layers is 0; valid: 1 (no layer predicts the query of "
+                               "layer 0) or more");
+    }
 };
 
 }} // namespace kvtl::v0

@@ -4,8 +4,9 @@
 // Paper: "KVSwap: Disk-aware KV Cache Offloading for Long-Context On-device Inference". Composed here:
 // joint-head low-rank keys K A with A from an offline SVD (§3.1), one score for all query heads, the best token of a
 // group scores it (§3.3), top-M groups with M G = attend_tokens, the query predicted from the previous layer's input
-// (§3.4), a reuse buffer per layer in which a miss takes the oldest group that the step did not hit (§3.5; the authors'
-// code overwrites any such slot), the rolling buffer = the window of an incomplete group.
+// (§3.4; layers 0 and 1 choose with their true ones, as in the authors' code), a reuse buffer per layer in which a miss
+// takes the oldest group that the step did not hit (§3.5; the authors' code overwrites any such slot), the rolling buffer =
+// the window of an incomplete group.
 //
 // Open in the paper and decided here: A is fitted to post-RoPE keys; the score is that of the mean query, one product of
 // r numbers per token, as the authors' code has it.

@@ -1,10 +1,12 @@
 // The schedule slot: when reads are issued relative to compute.
 //
-// A schedule is a name and what it declares:
+// A schedule is a name, a config where it has settings (with `static status check(const config&)` where not all values
+// are valid), and what it declares:
 //
 //   wants_prediction   the engine hands prefetch() the query of the next layer, as far as it can guess it while
 //                      a layer computes; without, reads are issued on demand, or when the engine calls
-//                      prefetch() of its own accord
+//                      prefetch() of its own accord. Its config may have `true_layers`: so many layers choose
+//                      with their own query in any case (1 where it has none)
 //   virtualises        frames have memory while their layer computes or is about to: what one layer keeps
 //                      resident is given up and read back in time for its next turn. Engines say
 //                      before_query(layer).

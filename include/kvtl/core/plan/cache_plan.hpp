@@ -74,6 +74,8 @@ struct cache_plan {
     std::uint32_t batch_items = 32;
     std::uint32_t chosen_per_lane = 1;
     std::uint32_t prefetches = 2;
+    std::uint32_t true_layers =
+        1; ///< where choices are made for predicted queries: first layers that take their own
     std::uint32_t max_in_flight = 64;   ///< requests that a shard's flights may have with the device
     std::size_t codec_shared_bytes = 0; ///< of the tables that all lanes of a shard have in common
     std::uint32_t moving_rows = 0; ///< fixed groups behind a retention that drops: entries that move at once

@@ -105,10 +105,11 @@ template <class Preset, class Geometry> struct cache_types : retention_types<Pre
     using remainder_state = typename remainder::template state<Geometry>;
     using layout = typename Preset::layout;
     using layout_state = typename layout::template state<Geometry>;
+    using schedule = typename Preset::schedule;
     /// Frames have memory while their layer computes or is about to (core/store/layer_arenas.hpp).
-    static constexpr bool virtualised = virtualises<typename Preset::schedule>;
+    static constexpr bool virtualised = virtualises<schedule>;
     static constexpr std::uint32_t hot_steps = [] {
-        if constexpr (requires { Preset::schedule::hot_steps; }) return Preset::schedule::hot_steps;
+        if constexpr (requires { schedule::hot_steps; }) return schedule::hot_steps;
         return none;
     }();
     using io = typename Preset::io;

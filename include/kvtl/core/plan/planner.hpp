@@ -155,6 +155,8 @@ template <class Preset, class Geometry> class planner {
             if (status s = types::index_state::check(c.index); !s) return s;
         if constexpr (requires { types::remainder_state::check(c.remainder); })
             if (status s = types::remainder_state::check(c.remainder); !s) return s;
+        if constexpr (requires { types::schedule::check(c.schedule); })
+            if (status s = types::schedule::check(c.schedule); !s) return s;
         if constexpr (types::retrieves) return types::clusterer_state::check(c.clusterer);
         return {};
     }

@@ -56,6 +56,7 @@ template <class Types> class unit_sizes {
                                 ? s.max_units
                                 : std::min(s.max_units, choosers * p.attend_tokens);
         p.chosen_per_lane = std::max<std::uint32_t>(1, p.chosen_per_lane);
+        if constexpr (requires { c.schedule.true_layers; }) p.true_layers = c.schedule.true_layers;
         p.prefetches = std::min<std::uint32_t>(16, p.max_sequences + 1);
         const std::uint32_t pool_lanes =
             p.shard_lanes * (p.pool_layers > 1 ? 1 : p.model.layers) * (c.share ? p.shard_sequences : 1);

@@ -2,8 +2,10 @@
 // an earlier layer that shares its choice.
 //
 //   layer shares (policies/select_shared_by_layers.hpp)   what the layer that leads it chose in this step
-//   chosen for a prediction (query::predicted)            what prefetch() chose; without one, what the true
-//                                                         query chooses, read on demand and counted
+//   chosen for a prediction (query::predicted)            what prefetch() chose; without one, or in the first
+//                                                         layers (schedule.true_layers), what the true query
+//                                                         chooses, counted; what prefetch() has not read yet
+//                                                         is read on demand
 //   prefetch() was given the true query                   what prefetch() chose: scored once
 //   otherwise                                             index and selector choose for the query
 //
@@ -37,10 +39,10 @@ template <class Types> class choice_source {
                                 std::uint32_t layer, const ahead* a) noexcept {
         if (layer % share != 0) return follow(lanes, layer % share, arriving), status{};
         // What was chosen for a prediction stands; for others it does when the engine knew the true query.
-        const bool predicted = detail::chooses_ahead<typename Types::selector>() && layer > 0;
-        if (a != nullptr && (predicted || a->same_query(q, a->query.size())))
+        constexpr bool predicts = detail::chooses_ahead<typename Types::selector>();
+        if (a != nullptr && ((predicts && layer >= plan_->true_layers) || a->same_query(q, a->query.size())))
             return take(lanes, *a), status{};
-        if (predicted) ++store_->stats().unpredicted_choices;
+        if (predicts) ++store_->stats().unpredicted_choices;
         // Scoring reads the pages of the lane itself: what reads them ahead lands first.
         if constexpr (Types::split_pages)
             if (a != nullptr)
