@@ -54,6 +54,7 @@ struct arguments {
     std::string kv_path = "./kvtl-eval-" + std::to_string(::getpid()) + ".kv";
     std::string calibration;
     std::string gates;
+    std::string votes;
     std::string probe{engine::default_probe};
     std::string json_file;
     std::string csv_file;
@@ -97,6 +98,10 @@ void define_options(CLI::App& app, arguments& a) {
                    "file of bases for policies that need one (default: MODEL.cal beside the model)");
     app.add_option("--gates", a.gates,
                    "file of gates for policies that need them (default: what ships with the model)");
+    app.add_option(
+        "--votes", a.votes,
+        "file of the heads that retrieve, for policies in which heads vote (kvtl-calibrate --votes "
+        "writes one; default: all vote)");
     app.add_option("--probe", a.probe, "text that stands for a prompt's future where policies look ahead")
         ->capture_default_str();
     app.add_option(
@@ -351,6 +356,7 @@ void run(const arguments& a) {
     options.calibration = a.calibration.empty() ? engine::calibration_beside(a.model) : a.calibration;
     options.fingerprint = engine::fingerprint_of(model);
     options.gates = a.gates;
+    options.votes = a.votes;
     options.fit = !a.no_fit;
     options.time_phases = true;
     options.attend_tokens = attend.front();

@@ -60,6 +60,8 @@ struct cache_options {
     std::string calibration;      ///< file of bases for presets that need one ("" for none)
     std::string gates; ///< likewise of gate weights (gates.hpp), or of bases trained with gates; "" for
                        ///< those that ship with this model
+    std::string
+        votes; ///< file of the heads that retrieve (votes.hpp), where a preset can use one; "" for none
     std::uint64_t fingerprint = 0; ///< of the model (fingerprint.hpp): finds what ships with it; 0: nothing
     kvtl::signal supplied = engine_signals; ///< what whoever calls the cache can hand over
     bool fit = false;                       ///< turn size knobs down until the index takes half of the memory

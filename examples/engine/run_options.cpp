@@ -55,6 +55,10 @@ void define_run_options(CLI::App& app, run_options& o, const char* program, cons
                    "bases for policies that need them (default: the model's name with .cal, if it is there)");
     app.add_option("--gates", o.gates,
                    "file of gates for policies that need them (default: what ships with the model)");
+    app.add_option(
+        "--votes", o.votes,
+        "file of the heads that retrieve, for policies in which heads vote (kvtl-calibrate --votes "
+        "writes one; default: all vote)");
     app.add_option("--json", o.json_file, "write the result as JSON; - for standard output");
 }
 
@@ -101,6 +105,7 @@ cache_options cache_options_of(const run_options& o) {
     c.keep_tokens = o.keep_tokens;
     c.calibration = o.calibration.empty() ? calibration_beside(o.model) : o.calibration;
     c.gates = o.gates;
+    c.votes = o.votes;
     c.io = o.io;
     c.path = o.kv_path;
     return c;

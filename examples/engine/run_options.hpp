@@ -23,6 +23,7 @@ struct run_options {
     std::string json_file;
     std::string calibration;
     std::string gates;
+    std::string votes;
     std::string policy = "dynakv";
     std::string io = "uring";
     std::string kv_path; ///< default ./kvtl-PID.kv

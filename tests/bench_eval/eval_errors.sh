@@ -84,6 +84,15 @@ if "$program" --list-policies | grep -qx locret; then
     expect 0 "" "${base[@]}" --policies locret,dynakv --limit 1 --closed-only
     grep -Eq '^locret +256 +- --gates: ' out || complain "no reason of locret"
 fi
+if "$program" --list-policies | grep -qx compress_kv; then
+    one_line "--votes: missing.votes is no file of votes" "${base[@]}" --policies compress_kv --votes missing.votes
+    {
+        echo 'kvtl-votes 1 model 0000000000000001 layers 6 query_heads 4'
+        for _ in 1 2 3 4 5 6; do echo '0 1 0 0 0.5'; done
+    } >foreign.votes
+    one_line "--votes: foreign.votes was made for another model of this shape (0000000000000001; this one is " \
+        "${base[@]}" --policies compress_kv --votes foreign.votes
+fi
 if "$program" --list-policies | grep -qx external_mask; then
     expect 2 "external_mask needs the signal external, which the engine does not supply" "${base[@]}" \
         --policies external_mask

@@ -35,6 +35,9 @@ one_line "--output: cannot write nowhere/a.cal" "${base[@]}" -o nowhere/a.cal
 one_line "--json: cannot write nowhere/a.json" "${base[@]}" --json nowhere/a.json
 one_line "--gates: cannot write nowhere/a.gates" "${base[@]}" --gates nowhere/a.gates
 one_line "--gates: weights need a file" "${base[@]}" --gates -
+one_line "--votes: cannot write nowhere/a.votes" "${base[@]}" --votes nowhere/a.votes
+one_line "--votes: votes need a file" "${base[@]}" --votes -
+one_line "--votes: pieces have 199 tokens; valid: 256 or more" "${base[@]}" --max-tokens 200 --votes a.votes
 one_line "too short to fit gates of 512 inputs" "${base[@]}" --max-tokens 600 --gates a.gates
 expect 0 "" --help
 expect 0 "" --version
@@ -56,6 +59,10 @@ cmp -s a.cal b.cal || complain "a second run gave other bytes"
 "$program" "${base[@]}" -o d.cal --rank 16 --max-tokens 600 --query-map --no-entries 2>err || complain "no --no-entries"
 bytes=$((6 * 64 + 6 * 16 * 128 * 4 + 2 * 6 * 2 * 64 * 64 * 4 + 6 * 2 * 8 * 4 + 5 * 256 * 256 * 4))
 [ "$(wc -c <d.cal)" -eq "$bytes" ] || complain "d.cal has $(wc -c <d.cal) bytes instead of $bytes"
+# votes: one of four heads in each of six layers, and what an eviction costs the layer
+"$program" "${base[@]}" --max-tokens 600 --votes a.votes 2>err || complain "no votes"
+grep -Eqx 'kvtl-votes 1 model [0-9a-f]{16} layers 6 query_heads 4' a.votes || complain "no header of votes"
+[ "$(tail -n +2 a.votes | grep -Ecx '(0 )*1 (0 )*0\.[0-9]+')" -eq 6 ] || complain "not one vote in each of six layers"
 # gates: header, then for each of 6 layers 2 heads of 512 inputs and a constant
 "$program" "${base[@]}" -f "$data/prose.txt" --max-tokens 2048 --gates a.gates 2>err || complain "no gates"
 bytes=$((40 + 6 * 2 * (512 + 1) * 4))

@@ -24,6 +24,7 @@
 #include "thread_pool.hpp"
 #include "tokenizer.hpp"
 #include "transformer.hpp"
+#include "vote_fit.hpp"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -50,6 +51,7 @@ struct arguments {
     std::string text;
     std::string output;
     std::string gates;
+    std::string votes;
     std::string json_file;
     std::size_t max_tokens = 32768;
     std::size_t piece_tokens = 2048;
@@ -64,6 +66,9 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("-f,--file", a.text, "text that the bases are fitted to");
     app.add_option("-o,--output", a.output, "calibration file to write");
     app.add_option("--gates", a.gates, "also fit linear gates for the policy locret, into this file");
+    app.add_option("--votes", a.votes,
+                   "also find the heads that retrieve and what an eviction costs each layer, for the policy "
+                   "compress_kv, into this file");
     app.add_option("--rank", a.fit.rank, "directions of the joint adapter; 0: all (KV heads x head size)");
     app.add_option("--channels", a.fit.channels, "frequency pairs listed per KV head; 0: a quarter of them");
     app.add_option("--max-tokens", a.max_tokens, "tokens of the text that are used at most")
@@ -94,6 +99,8 @@ void check(const arguments& a) {
     engine::require_writable(a.output, "--output");
     require(a.gates != "-", "--gates: weights need a file");
     engine::require_writable(a.gates, "--gates");
+    require(a.votes != "-", "--votes: votes need a file");
+    engine::require_writable(a.votes, "--votes");
     engine::require_writable(a.json_file, "--json");
 }
 
@@ -114,6 +121,44 @@ std::string read_text(const std::string& path) {
     std::string text{std::istreambuf_iterator<char>(in), {}};
     if (text.empty()) throw bad_input("the text " + path + " is empty");
     return text;
+}
+
+/// Pieces of the text, each of which repeats a part of itself at its end, are gone through twice (vote_fit.hpp). A piece
+/// begins with the text's first token, which may be one that begins every text.
+engine::head_votes fit_votes(const engine::model& model, std::span<const engine::token_id> tokens,
+                             std::size_t piece, engine::thread_pool& pool) {
+    const auto& shape = model.hyper().shape;
+    engine::vote_fit fit(shape);
+    const std::size_t body = piece - std::min(piece, fit.span() + 1);
+    if (std::min(tokens.size() - 1, body) < fit.least_tokens())
+        throw bad_input("--votes: pieces have " + std::to_string(std::min(tokens.size() - 1, body)) +
+                        " tokens; valid: " + std::to_string(fit.least_tokens()) + " or more");
+    bool evicts = false;
+    std::size_t copied = 0;
+    engine::listening_cache cache(shape, false, [&](std::uint32_t layer, const kvtl::layer_input& in) {
+        if (evicts)
+            fit.evict(layer, in);
+        else
+            fit.look(layer, in, copied);
+    });
+    engine::transformer transformer(model, cache, pool, piece);
+    const std::size_t pieces = std::max<std::size_t>(1, (tokens.size() - 1) / body);
+    engine::progress_bar bar("votes", 2 * pieces);
+    for (std::size_t i = 0; i < 2 * pieces; ++i) {
+        evicts = i >= pieces;
+        if (i == pieces) fit.settle();
+        const auto text = tokens.subspan(1 + i % pieces * body).first(std::min(body, tokens.size() - 1));
+        copied = 1 + (text.size() - 2 * fit.span()) * (2 * (i % pieces) + 1) / (2 * pieces); // at all depths
+        std::vector<engine::token_id> words{tokens.front()};
+        words.insert(words.end(), text.begin(), text.end());
+        words.insert(words.end(), text.begin() + static_cast<std::ptrdiff_t>(copied - 1),
+                     text.begin() + static_cast<std::ptrdiff_t>(copied - 1 + fit.span()));
+        transformer.begin();
+        transformer.prefill(words);
+        bar.update(i + 1);
+    }
+    bar.clear();
+    return fit.finish();
 }
 
 nlohmann::json to_json(const engine::fitted& f, std::uint64_t fingerprint) {
@@ -194,7 +239,10 @@ void run(arguments a) {
 
     const engine::fitted result = fit.finish();
     std::optional<engine::fitted_gates> fitted;
-    if (gates) fitted = gates->finish(); // the last that may refuse the text
+    if (gates) fitted = gates->finish();
+    std::optional<engine::head_votes> votes;
+    if (!a.votes.empty()) // the last that may refuse the text
+        votes = fit_votes(model, std::span(tokens).first(used), piece, pool);
     engine::run_facts facts;
     facts.model = a.model, facts.shape = hyper.shape, facts.threads = a.threads;
     engine::print_header(program, facts);
@@ -207,6 +255,9 @@ void run(arguments a) {
                      a.gates.c_str(), *std::min_element(g.explained.begin(), g.explained.end()));
     }
     const std::uint64_t fingerprint = fingerprint_of(model);
+    if (votes)
+        if (const auto s = engine::write_votes(a.votes, hyper.shape, fingerprint, *votes); !s)
+            throw engine::run_failure(s.what());
     result.write(a.output, fingerprint);
     if (!a.json_file.empty()) engine::write_output(a.json_file, to_json(result, fingerprint).dump());
     double least = 1;

@@ -10,6 +10,7 @@
 #include "presets/record_sizer.hpp"
 #include "presets/settings.hpp"
 #include "registry.hpp"
+#include "votes.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -123,6 +124,7 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
     struct prepared_config {
         typename manager::config config;
         std::vector<std::byte> gates; ///< open() copies them
+        head_votes votes;             ///< likewise
     };
 
     [[nodiscard, gnu::cold]] static kvtl::result<prepared_config> prepare(const cache_options& o) {
@@ -186,6 +188,15 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
             prepared.gates = std::move(*read);
             c.retention.weights = prepared.gates; // moved with it: a vector's bytes stay where they are
         }
+        if constexpr (heads_vote)
+            if (!o.votes.empty()) {
+                auto read = read_votes(o.votes, o.shape, o.fingerprint);
+                if (!read) return read.error();
+                prepared.votes = *std::move(read);
+                c.retention.votes = prepared.votes.votes;
+                if constexpr (requires { c.budget.importance; })
+                    c.budget.importance = prepared.votes.importance;
+            }
         c.supplied = o.supplied;
         return prepared;
     }
@@ -199,6 +210,7 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
         return kinds & kvtl::detail::calibrated_kinds<typename Preset::compressor>();
     }();
     static constexpr bool has_gates = requires(const typename manager::config& c) { c.retention.weights; };
+    static constexpr bool heads_vote = requires(const typename manager::config& c) { c.retention.votes; };
 
     std::vector<std::pair<std::string, std::string>> config_;
     std::function<kvtl::result<std::unique_ptr<record_sizes>>()> sizes_; ///< empty: none
