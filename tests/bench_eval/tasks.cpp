@@ -67,6 +67,31 @@ TEST_CASE_FIXTURE(fixture, "generated questions: the fact is before the split, t
           t.examples[5].tokens);
 }
 
+TEST_CASE_FIXTURE(fixture,
+                  "turns: questions follow each other, and the first one is where the prompt is split") {
+    const std::string name = "needle:gen,tokens=600,keys=4,count=3,seed=5";
+    const auto one = make(name + ",queries=4"), three = make(name + ",turns=3");
+    REQUIRE(three.examples.size() == 3);
+    for (std::size_t i = 0; i < 3; ++i) {
+        const auto& e = three.examples[i];
+        CHECK(e.answer == one.examples[4 * i + 2].answer); // the third question of the same document
+        CHECK(e.prefill == one.examples[4 * i].prefill);
+        const std::string asked = tail(*this, e), first = one.examples[4 * i].answer,
+                          second = one.examples[4 * i + 1].answer;
+        CHECK(asked.find(" is " + first + ". Question: ") < asked.find(" is " + second + ". Question: "));
+        CHECK(contains(asked, " is " + second + ". Question: "));
+        CHECK(!contains(asked, e.answer));
+    }
+    options.question_aware = true; // of the first turn
+    const auto aware = make(name + ",turns=3");
+    for (std::size_t i = 0; i < 3; ++i) {
+        const std::string asked = tail(*this, aware.examples[i]);
+        CHECK(aware.examples[i].tokens == three.examples[i].tokens);
+        CHECK(!contains(asked, one.examples[4 * i].answer));
+        CHECK(contains(asked, one.examples[4 * i + 1].answer));
+    }
+}
+
 TEST_CASE_FIXTURE(fixture, "documents near the context's length fit into it") {
     const auto t = make("needle:gen,tokens=2030,count=20");
     for (const auto& e : t.examples) CHECK(e.tokens.size() + 5 < 2048);
@@ -153,6 +178,8 @@ TEST_CASE_FIXTURE(fixture, "what no task can be") {
     CHECK(contains(message("needle:gen,count="), "needs a whole number"));
     CHECK(contains(message("needle:gen,count=0"), "count: valid: 1"));
     CHECK(contains(message("needle:gen,queries=2"), "queries: valid: 1 to keys"));
+    CHECK(contains(message("needle:gen,keys=2,turns=3"), "turns: valid: 1 to keys"));
+    CHECK(contains(message("needle:gen,turns=0"), "turns: valid: 1 to keys"));
 }
 
 } // namespace

@@ -39,14 +39,15 @@ std::string without_titles(const std::string& prose) {
 }
 
 struct generator {
-    std::size_t tokens = 2000, keys = 1, queries = 1, count = 50, seed = 1;
+    std::size_t tokens = 2000, keys = 1, queries = 1, turns = 1, count = 50, seed = 1;
 };
 
 generator parse_generator(const std::string& task, std::string_view rest) {
     generator g;
-    const std::array<std::pair<std::string_view, std::size_t*>, 5> fields{{{"tokens", &g.tokens},
+    const std::array<std::pair<std::string_view, std::size_t*>, 6> fields{{{"tokens", &g.tokens},
                                                                            {"keys", &g.keys},
                                                                            {"queries", &g.queries},
+                                                                           {"turns", &g.turns},
                                                                            {"count", &g.count},
                                                                            {"seed", &g.seed}}};
     while (!rest.empty()) {
@@ -71,6 +72,7 @@ generator parse_generator(const std::string& task, std::string_view rest) {
     }
     require(g.count >= 1 && g.count <= 100000, "--task " + task + ": count: valid: 1 to 100000");
     require(g.queries >= 1 && g.queries <= g.keys, "--task " + task + ": queries: valid: 1 to keys");
+    require(g.turns >= 1 && g.turns <= g.keys, "--task " + task + ": turns: valid: 1 to keys");
     return g;
 }
 
@@ -82,7 +84,9 @@ class needle_builder {
 
     [[nodiscard]] bool full() const { return options_.limit != 0 && out_.examples.size() >= options_.limit; }
 
-    void add(const std::string& where, const std::string& prompt, const std::string& answer) {
+    /// `turns`: questions at the end of the prompt.
+    void add(const std::string& where, const std::string& prompt, const std::string& answer,
+             std::size_t turns = 1) {
         example e;
         e.tokens = words_.encode(prompt);
         e.answer = engine::without_spaces(answer);
@@ -94,7 +98,9 @@ class needle_builder {
                     " tokens and its answer are longer than the model's context of " +
                     std::to_string(context_));
         e.most_answer_tokens = std::min(longest, context_ - e.tokens.size() + 1);
-        e.prefill = options_.question_aware ? e.tokens.size() : question_split(words_, e.tokens);
+        e.prefill = !options_.question_aware ? question_split(words_, e.tokens, turns - 1)
+                    : turns > 1              ? question_split(words_, e.tokens, turns - 2)
+                                             : e.tokens.size();
         if (options_.needle_prefill != 0) e.prefill = std::min(e.prefill, options_.needle_prefill);
         out_.examples.push_back(std::move(e));
     }
@@ -134,24 +140,28 @@ void generate_questions(const generator& g, const std::string& prose, const std:
         plan.depth = (static_cast<double>(i) + 0.5) / static_cast<double>(g.count);
         plan.seed = g.seed * 1000003 + i; // seeds one apart share no document
         engine::document_question d = writer.write(plan);
+        const auto fact = [&d](std::size_t q) { return d.facts[(d.asked + q) % d.facts.size()]; };
+        // Questions q to q + turns - 1, all but the last with their answers.
+        const auto conversation = [&](std::size_t q) {
+            std::string text = d.prompt.substr(0, d.prompt.rfind("Question:"));
+            for (std::size_t t = q; t < q + g.turns; ++t)
+                text += (t > q ? " " + fact(t - 1).code + ". " : "") +
+                        "Question: What is the secret code of " + fact(t).name +
+                        "? Answer: The secret code of " + fact(t).name + " is";
+            return text;
+        };
         // A document is met to within a sentence; where that one is too much for the context, it
         // goes.
         const auto excess = [&] { // never negative: what fits has none
-            const std::size_t size = words.encode(d.prompt).size() + room_for_answer;
+            const std::size_t size = words.encode(conversation(0)).size() + room_for_answer;
             return size - std::min(size, context);
         };
         while (g.tokens + room_for_answer <= context && excess() > 0) {
             plan.tokens -= std::min(plan.tokens, excess());
             d = writer.write(plan);
         }
-        const std::string document = d.prompt.substr(0, d.prompt.rfind("Question:"));
-        for (std::size_t q = 0; q < g.queries && !to.full(); ++q) {
-            const engine::fact& f = d.facts[(d.asked + q) % d.facts.size()];
-            to.add("--task " + task_name,
-                   document + "Question: What is the secret code of " + f.name +
-                       "? Answer: The secret code of " + f.name + " is",
-                   f.code);
-        }
+        for (std::size_t q = 0; q < g.queries && !to.full(); ++q)
+            to.add("--task " + task_name, conversation(q), fact(q + g.turns - 1).code, g.turns);
     }
 }
 
@@ -198,7 +208,8 @@ std::size_t longest_prompt(const std::vector<task>& tasks) {
     return longest;
 }
 
-std::size_t question_split(const engine::tokenizer& words, const std::vector<engine::token_id>& prompt) {
+std::size_t question_split(const engine::tokenizer& words, const std::vector<engine::token_id>& prompt,
+                           std::size_t later) {
     std::string text;
     std::vector<std::size_t> ends; // byte behind each token
     for (const engine::token_id id : prompt) {
@@ -206,6 +217,7 @@ std::size_t question_split(const engine::tokenizer& words, const std::vector<eng
         ends.push_back(text.size());
     }
     std::size_t at = text.rfind("Question:");
+    for (; later > 0 && at != std::string::npos && at > 0; --later) at = text.rfind("Question:", at - 1);
     if (at == std::string::npos) at = text.rfind("VAR ");
     if (at == std::string::npos) at = text.rfind('\n');
     if (at == std::string::npos) return prompt.size() - 1; // one line: its last token is the question
@@ -247,7 +259,7 @@ task make_task(const std::string& name, const engine::tokenizer& words, std::siz
         cut_text(own ? without_titles(text) : text, words, context, options, out);
     } else {
         throw bad_input("--task: unknown task '" + name + "'; " + meant_by(name) +
-                        "valid: needle:FILE.jsonl, needle:gen[,tokens=,keys=,queries=,count=,seed=], "
+                        "valid: needle:FILE.jsonl, needle:gen[,tokens=,keys=,queries=,turns=,count=,seed=], "
                         "nll:FILE.txt, nll:builtin");
     }
     return out;

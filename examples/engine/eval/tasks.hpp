@@ -3,12 +3,15 @@
 //   needle:FILE.jsonl            a line per question: {"prompt": ..., "answer": ...}
 //   needle:gen[,KEY=VALUE...]    facts hidden in the project's prose; keys: tokens (2000, of document and
 //                                question), keys (1, facts per document), queries (1, questions per
-//                                document), count (50, documents), seed (1)
+//                                document, each to a cache of its own), turns (1: questions that follow each
+//                                other in one context, each but the last with its right answer; the last is
+//                                the one that counts), count (50, documents), seed (1)
 //   nll:FILE.txt, nll:builtin    text in pieces of equal length, each after a new begin-of-text
 //
 // The prompt of a question is tokenised once and split before the token that begins the last `Question:`
 // (without one: the last `VAR `, without that: the last line). What precedes is prefilled; the rest is
-// decoded token by token, so that no policy knows the question while it compresses.
+// decoded token by token, so that no policy knows the question while it compresses. Of several turns all are decoded; where
+// the question is known, the first of them and its answer are part of what is prefilled.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -71,8 +74,8 @@ struct task_options {
 [[nodiscard]] task make_task(const std::string& name, const engine::tokenizer& words, std::size_t context,
                              const task_options& options);
 
-/// Index of the token before which a prompt is split.
+/// Index of the token before which a prompt is split: where the last of its questions begins, or the one `later` before it.
 [[nodiscard]] std::size_t question_split(const engine::tokenizer& words,
-                                         const std::vector<engine::token_id>& prompt);
+                                         const std::vector<engine::token_id>& prompt, std::size_t later = 0);
 
 } // namespace eval
