@@ -68,6 +68,16 @@ TEST_CASE("the threshold is the scaled, size-weighted mean variance of the first
     }
 }
 
+TEST_CASE("a threshold that is given is every head's") {
+    auto c = config;
+    c.threshold = 2.5F;
+    for (const std::uint64_t seed : {5U, 6U}) {
+        const auto rows =
+            kvtl_test::clusterer_suite::make_keys(kvtl_test::clusterer_suite::keys::topics, 150, 6, seed);
+        CHECK(kvtl_test::clusterer_suite::founded_lane<variance_split>(c, rows).lane().threshold == 2.5F);
+    }
+}
+
 TEST_CASE("a split is asked for exactly when the variance with the new entry exceeds the threshold") {
     oracle::generator random(11);
     int splits = 0, appends = 0;
@@ -174,6 +184,8 @@ TEST_CASE("values that cannot work are refused by name") {
     CHECK(says({.threshold_scale = 0.0F}, "clusterer.threshold_scale is 0"));
     CHECK(says({.threshold_scale = -1.0F}, "clusterer.threshold_scale is -1"));
     CHECK(says({.threshold_scale = std::nanf("")}, "clusterer.threshold_scale is nan"));
+    CHECK(says({.threshold = -1.0F}, "clusterer.threshold is -1"));
+    CHECK(says({.threshold = std::nanf("")}, "clusterer.threshold is nan"));
     CHECK(says({.buffer_entries = 5000}, "clusterer.buffer_entries is 5000"));
     CHECK(says({.tokens_per_cluster = 1}, "clusterer.tokens_per_cluster is 1"));
     CHECK(state::check({}).ok());

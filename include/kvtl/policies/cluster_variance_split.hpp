@@ -7,7 +7,8 @@
 // n/n' |k-mean|^2, variance = m2/n.
 //
 // Where the paper is silent: the threshold of a head is `threshold_scale` times the size-weighted mean
-// variance of its first clusters; clusters below 4 entries never split; a cluster at the largest size on
+// variance of its first clusters (or `threshold`, the same for all heads, for comparison: keys of some heads spread
+// several times as far as those of others); clusters below 4 entries never split; a cluster at the largest size on
 // storage splits as if its variance were exceeded; when clusters reach 2 T / tokens_per_cluster a split is
 // refused and the threshold rises 10 %.
 //
@@ -37,6 +38,7 @@ struct variance_split {
         std::uint32_t found_entries = prompt_clusters{}.found_entries;
         std::uint32_t segment = prompt_clusters{}.segment;
         std::uint64_t seed = prompt_clusters{}.seed;
+        float threshold = 0.0F; ///< tau of all heads, squared key units; 0: each head has its own
         template <class Visit> void fields(Visit&& visit) {
             visit("tokens_per_cluster", tokens_per_cluster);
             visit("threshold_scale", threshold_scale);
@@ -44,6 +46,7 @@ struct variance_split {
             visit("found_entries", found_entries);
             visit("segment", segment);
             visit("seed", seed);
+            visit("threshold", threshold);
         }
     };
 
@@ -60,13 +63,17 @@ struct variance_split {
         state() = default;
         state(const config& c, const Geometry&) noexcept
             : prompt_{c.tokens_per_cluster, c.found_entries, c.segment, c.seed}, scale_(c.threshold_scale),
-              buffer_(c.buffer_entries) {}
+              common_(c.threshold), buffer_(c.buffer_entries) {}
 
         [[nodiscard]] static status check(const config& c) noexcept {
             if (!(c.threshold_scale > 0.0F && c.threshold_scale < 1e6F))
                 return status::failure(errc::invalid_argument,
                                        "clusterer.threshold_scale is %g; valid: above 0, below 1e6",
                                        static_cast<double>(c.threshold_scale));
+            if (!(c.threshold >= 0.0F && c.threshold < 1e30F))
+                return status::failure(errc::invalid_argument,
+                                       "clusterer.threshold is %g; valid: 0 (each head's own) to 1e30",
+                                       static_cast<double>(c.threshold));
             if (c.buffer_entries == 0 || c.buffer_entries > 4096)
                 return status::failure(errc::invalid_argument,
                                        "clusterer.buffer_entries is %u; valid: 1 to 4096", c.buffer_entries);
@@ -104,7 +111,9 @@ struct variance_split {
                 m2 += static_cast<double>(u.unit[i].m2);
                 entries += u.unit[i].entries;
             }
-            l.threshold = entries > 0 ? scale_ * static_cast<float>(m2 / entries) : 0.0F;
+            l.threshold = common_ > 0.0F ? common_
+                          : entries > 0  ? scale_ * static_cast<float>(m2 / entries)
+                                         : 0.0F;
             l.refused = 0;
         }
 
@@ -149,7 +158,7 @@ struct variance_split {
         }
 
         prompt_clusters prompt_{};
-        float scale_ = 1;
+        float scale_ = 1, common_ = 0;
         std::uint32_t buffer_ = 16;
     };
 };
