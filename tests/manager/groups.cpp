@@ -347,6 +347,9 @@ TEST_CASE("without a prediction the true query decides, read on demand and count
     CHECK(cache.stats().unpredicted_choices == 3 * model.layers);
     one.step([&](std::size_t l) { require_ok(cache.prefetch(one.id(), l, data.q(l, 17))); });
     CHECK(cache.stats().unpredicted_choices == 3 * model.layers + 2); // layers 0 and 1 go by their own
+    const auto read = cache.stats().read_bytes;
+    require_ok(cache.prefetch(one.id(), 1, data.q(1, 17)));
+    CHECK(cache.stats().read_bytes == read); // a guess of what layer 1 will not go by
 }
 
 TEST_CASE("a prompt whose first chunk fails leaves an empty sequence, a later one ends it") {

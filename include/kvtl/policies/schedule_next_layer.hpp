@@ -3,10 +3,11 @@
 //
 // Goes with selectors whose source is query::predicted: the next attend() uses the choice that prefetch()
 // made. The first `true_layers` layers choose with their true query, and so does a layer that got no prediction
-// (read on demand, counted in statistics::unpredicted_choices); for them a prediction is a hint of what to read.
+// (read on demand, counted in statistics::unpredicted_choices). A prediction for one of them but layer 0, which nobody
+// predicts, is passed over: what it would read ahead is not what its own query wants.
 //
-// 2 is what KVSwap's authors run, and what InfiniGen says of layers (§4): the input of layer 0 is the embedding of
-// the token, which is not like that of layer 1 yet. Selectors that take everything, or choose for the current
+// 2 is what KVSwap's authors run, and InfiniGen's speculation begins in layer 1, too: the input of layer 0 is the
+// embedding of the token, which says little of layer 1's query. Selectors that take everything, or choose for the current
 // query, do not read the setting.
 // SPDX-License-Identifier: MIT
 #pragma once

@@ -4,8 +4,7 @@
 //   layer shares (policies/select_shared_by_layers.hpp)   what the layer that leads it chose in this step
 //   chosen for a prediction (query::predicted)            what prefetch() chose; without one, or in the first
 //                                                         layers (schedule.true_layers), what the true query
-//                                                         chooses, counted; what prefetch() has not read yet
-//                                                         is read on demand
+//                                                         chooses, read on demand and counted
 //   prefetch() was given the true query                   what prefetch() chose: scored once
 //   otherwise                                             index and selector choose for the query
 //

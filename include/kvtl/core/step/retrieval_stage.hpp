@@ -133,6 +133,9 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
                                   std::span<const float> q) noexcept {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty() || plan_.window_only) return {};
+        // Layer 0's query nobody guesses. A guess for others that go by their own would be read in vain.
+        if (detail::chooses_ahead<typename types::selector>() && layer > 0 && layer < plan_.true_layers)
+            return {};
         begin_call();
         if (status s = check_complete(lanes); !s) return s;
         ahead* a = find_ahead(slot, layer);
