@@ -1,10 +1,11 @@
-// A recorded trace (engine/trace.hpp), replayed. A trace holds one sequence; all sequences of a batch are it.
+// A recorded trace (kvtl/calibration/trace_format.hpp), replayed. A trace holds one sequence; all sequences of a batch are it.
 // Where no prediction was recorded (the prompt, the first layer) the query itself stands in.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/calibration/trace_reader.hpp>
+
 #include "error.hpp"
-#include "trace.hpp"
 #include "workload.hpp"
 
 #include <algorithm>
@@ -15,10 +16,13 @@ namespace bench {
 class trace_workload final : public workload {
   public:
     /// Throws engine::bad_input.
-    explicit trace_workload(const std::string& path) : trace_(path) {}
+    explicit trace_workload(const std::string& path)
+        : trace_(engine::insist(kvtl::trace_reader::open(path))) {
+        engine::insist(trace_.require(true, true));
+    }
 
     /// Throws engine::bad_input that names both shapes.
-    void require_shape(const kvtl::shape& shape) const { trace_.require_shape(shape); }
+    void require_shape(const kvtl::shape& shape) const { engine::insist(trace_.require_shape(shape)); }
 
     [[nodiscard]] const kvtl::shape& shape() const noexcept override { return trace_.header().shape; }
     [[nodiscard]] std::size_t tokens() const noexcept override { return trace_.header().tokens; }
@@ -28,7 +32,7 @@ class trace_workload final : public workload {
     void rows(std::size_t /*sequence*/, std::uint32_t layer, std::size_t first, std::size_t count,
               const token_rows& out) override {
         for (std::size_t i = 0; i < count; ++i) {
-            const engine::trace_entry e = trace_.read(first + i, layer);
+            const kvtl::trace_entry e = engine::insist(trace_.read(first + i, layer));
             const auto put = [i](std::span<const float> from, std::span<float> to) {
                 if (!to.empty() && !from.empty())
                     std::copy(from.begin(), from.end(), to.subspan(i * from.size()).begin());
@@ -44,7 +48,7 @@ class trace_workload final : public workload {
     }
 
   private:
-    engine::trace_reader trace_;
+    kvtl::trace_reader trace_;
 };
 
 } // namespace bench

@@ -3,8 +3,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/status.hpp>
+
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace engine {
 
@@ -18,5 +21,18 @@ struct bad_input : std::runtime_error {
 struct run_failure : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
+
+/// The library's errors as exceptions: run_failure where a device failed, bad_input for all else.
+[[noreturn]] inline void throw_error(const kvtl::error& e) {
+    if (e.code == kvtl::errc::io_error) throw run_failure(e.message);
+    throw bad_input(e.message);
+}
+inline void insist(const kvtl::status& s) {
+    if (!s) throw_error(s);
+}
+template <class T> [[nodiscard]] T insist(kvtl::result<T> r) {
+    if (!r) throw_error(r.error());
+    return *std::move(r);
+}
 
 } // namespace engine

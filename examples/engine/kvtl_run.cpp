@@ -67,8 +67,9 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--probe", a.probe,
                    "text that stands for the prompt's future where the policy looks ahead")
         ->capture_default_str();
-    app.add_option("--record-trace", a.trace_file,
-                   "write q, k and v of every token and layer (kvtl-bench replays)");
+    app.add_option(
+        "--record-trace", a.trace_file,
+        "write q, k and v of every token and layer (kvtl-bench replays, kvtl-calibrate fits to it)");
     app.add_flag("--least-memory", a.least_memory,
                  "print the smallest memory that the policy can be opened with for this prompt, and end");
     engine::finish_options(app, {"--context"});
@@ -161,6 +162,16 @@ engine::generation answer(const arguments& a, const job& j, engine::transformer&
     return run;
 }
 
+/// What a trace of this model is told about it.
+kvtl::trace_header trace_of(const engine::cache_options& o) {
+    using header = kvtl::trace_header;
+    const auto pairs = static_cast<std::uint32_t>(o.rope_frequencies.size());
+    return {.shape = o.shape,
+            .fields = header::has_k_pre | header::has_prediction,
+            .pair_distance = o.rope_neighbours ? 1 : pairs,
+            .fingerprint = o.fingerprint};
+}
+
 void run(const arguments& a) {
     const engine::gguf_file file(a.model);
     const engine::model model(file);
@@ -189,7 +200,7 @@ void run(const arguments& a) {
                                        .device = engine::device_words(opened.io, opened.direct),
                                        .threads = a.threads});
         std::optional<engine::recording_cache> recording;
-        if (!a.trace_file.empty()) recording.emplace(*cache, options.shape, a.trace_file);
+        if (!a.trace_file.empty()) recording.emplace(*cache, a.trace_file, trace_of(options));
         engine::kv_cache& used = recording ? static_cast<engine::kv_cache&>(*recording) : *cache;
         // Memory for what survives is promised when the whole prompt is seen at once.
         const std::size_t pass = a.prefill_chunk.value_or(

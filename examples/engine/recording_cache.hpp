@@ -3,8 +3,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/calibration/trace_writer.hpp>
+
+#include "error.hpp"
 #include "kv_cache.hpp"
-#include "trace.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -17,16 +19,17 @@ namespace engine {
 /// Records the first sequence that is begun. Not for use after rewind() beyond what will be appended again.
 class recording_cache final : public kv_cache {
   public:
-    /// `fields`: what the engine hands over beyond q, k and v. Throws bad_input when the file cannot be made.
-    recording_cache(kv_cache& inner, const kvtl::shape& shape, std::string path,
-                    std::uint32_t fields = trace_header::has_k_pre | trace_header::has_prediction)
-        : inner_(inner), inner_wants_(inner.wants()), shape_(shape), out_(std::move(path), shape, fields),
-          tokens_(shape.layers), predictions_(shape.layers) {
-        for (auto& p : predictions_) p.reserve(std::size_t{shape.query_heads} * shape.head_dim);
+    /// `what`: the model, and in `fields` what the engine hands over beyond q, k and v. Throws bad_input when the file
+    /// cannot be made.
+    recording_cache(kv_cache& inner, const std::string& path, const kvtl::trace_header& what)
+        : inner_(inner), inner_wants_(inner.wants()), shape_(what.shape),
+          out_(insist(kvtl::trace_writer::create(path, what))), tokens_(shape_.layers),
+          predictions_(shape_.layers) {
+        for (auto& p : predictions_) p.reserve(what.query_floats());
     }
 
-    /// Completes the file. Throws run_failure.
-    void finish() { out_.close(prompt_tokens_, *std::min_element(tokens_.begin(), tokens_.end())); }
+    /// Completes the file. Throws run_failure, or bad_input when there is nothing in it.
+    void finish() { insist(out_.close(prompt_tokens_, *std::min_element(tokens_.begin(), tokens_.end()))); }
 
     [[nodiscard]] kvtl::result<kvtl::sequence_id> begin() override {
         auto seq = inner_.begin();
@@ -74,26 +77,18 @@ class recording_cache final : public kv_cache {
     void record(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in, unsigned shard,
                 bool prompt) noexcept {
         if (shard != 0 || !begun_ || !(seq == sequence_)) return;
-        const std::size_t query = std::size_t{shape_.query_heads} * shape_.head_dim;
-        const std::size_t key = std::size_t{shape_.kv_heads} * shape_.head_dim;
-        const std::size_t tokens = in.k.size() / key;
-        const auto row = [](std::span<const float> all, std::size_t t, std::size_t n) {
-            return all.empty() ? all : all.subspan(t * n, n);
-        };
-        for (std::size_t t = 0; t < tokens; ++t) {
-            const bool predicted = !prompt && layer > 0;
-            out_.write(tokens_[layer]++, layer,
-                       {row(in.q, t, query), row(in.k.floats(), t, key), row(in.v.floats(), t, key),
-                        row(in.k_pre, t, key),
-                        predicted ? std::span<const float>(predictions_[layer]) : std::span<const float>{}});
-        }
+        const std::size_t tokens = in.k.size() / (std::size_t{shape_.kv_heads} * shape_.head_dim);
+        const bool predicted = !prompt && layer > 0;
+        for (std::size_t t = 0; t < tokens; ++t)
+            out_.write(tokens_[layer]++, layer, in.rows(t, 1, tokens),
+                       predicted ? std::span<const float>(predictions_[layer]) : std::span<const float>{});
         if (prompt && layer + 1 == shape_.layers) prompt_tokens_ = tokens_[layer];
     }
 
     kv_cache& inner_;
     const cache_wants inner_wants_;
     kvtl::shape shape_;
-    trace_writer out_;
+    kvtl::trace_writer out_;
     kvtl::sequence_id sequence_{};
     bool begun_ = false;
     std::uint64_t prompt_tokens_ = 0;

@@ -63,8 +63,9 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_flag("--keep-kv", a.keep_file, "leave the cache's file behind");
     app.add_flag("--least-memory", a.least_memory,
                  "print the smallest memory that the policy can be opened with for this context, and end");
-    app.add_option("--record-trace", a.trace_file,
-                   "write q, k and v of every token and layer (kvtl-bench replays)");
+    app.add_option(
+        "--record-trace", a.trace_file,
+        "write q, k and v of every token and layer (kvtl-bench replays, kvtl-calibrate fits to it)");
     engine::finish_options(app, {"--context", "--cells", "--parallel"});
 }
 

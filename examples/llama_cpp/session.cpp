@@ -169,7 +169,13 @@ kvtl::status session::try_kvtl(const session_options& o, const engine::cache_opt
             auto opened = kvtl_llama::open_by_name(cache, f, with);
             if (!opened || trace.empty()) return opened;
             recorded_ = *std::move(opened);
-            auto recording = std::make_unique<engine::recording_cache>(*recorded_, f.shape, trace, 0U);
+            auto recording = std::make_unique<engine::recording_cache>(
+                *recorded_, trace,
+                kvtl::trace_header{
+                    .shape = f.shape,
+                    .pair_distance =
+                        f.rope_neighbours ? 1 : static_cast<std::uint32_t>(f.rope_frequencies.size()),
+                    .fingerprint = cache.fingerprint});
             recording_ = recording.get();
             return std::unique_ptr<engine::kv_cache>(std::move(recording));
         });

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: MIT
 #include "reuse.hpp"
 
+#include <kvtl/calibration/trace_writer.hpp>
+
 #include "error.hpp"
 #include "support/oracle.hpp"
 
@@ -49,17 +51,19 @@ TEST_CASE("a trace whose queries alternate between two places") {
         return v;
     };
     {
-        trace_writer out(path, one, 0);
+        auto out = insist(kvtl::trace_writer::create(path, {.shape = one}));
         const std::vector<float> zeros(4, 0.0F);
         for (std::uint64_t t = 0; t < 64; ++t) {
-            const auto k = along(t / 16, 4);
-            out.write(t, 0, {along(0, 1), k, zeros, {}, {}});
+            const auto q = along(0, 1), k = along(t / 16, 4);
+            out.write(t, 0, {.q = q, .k = k, .v = zeros});
         }
-        for (std::uint64_t t = 64; t < 84; ++t) // decoded tokens are like nothing else
-            out.write(t, 0, {along(t % 2, 4), zeros, zeros, {}, {}});
-        out.close(64, 84);
+        for (std::uint64_t t = 64; t < 84; ++t) { // decoded tokens are like nothing else
+            const auto q = along(t % 2, 4);
+            out.write(t, 0, {.q = q, .k = zeros, .v = zeros});
+        }
+        insist(out.close(64, 84));
     }
-    trace_reader trace(path);
+    kvtl::trace_reader trace = insist(kvtl::trace_reader::open(path));
     std::remove(path.c_str());
     const std::vector<std::uint32_t> slots = {0, 4, 7, 8, 100};
     const auto rates = reuse_rates(trace, 4, 16, slots);

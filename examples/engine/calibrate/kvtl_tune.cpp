@@ -173,7 +173,7 @@ auto reuse_by_share(std::vector<std::pair<double, double>> table) {
 }
 
 std::vector<std::pair<double, double>> reuse_of_trace(const arguments& a) {
-    engine::trace_reader trace(a.trace);
+    kvtl::trace_reader trace = engine::insist(kvtl::trace_reader::open(a.trace));
     constexpr std::uint32_t group = 4;
     const std::uint32_t groups = (a.limits.attend_tokens + group - 1) / group;
     std::vector<std::uint32_t> slots;

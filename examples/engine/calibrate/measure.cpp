@@ -47,14 +47,6 @@ template <kvtl::element E> std::vector<E> random_values(std::size_t n) {
     return values;
 }
 
-template <class T> T insist(kvtl::result<T> r) {
-    if (!r) throw bad_input(r.error().message);
-    return *std::move(r);
-}
-void insist(const kvtl::status& s) {
-    if (!s) throw run_failure(s.what());
-}
-
 } // namespace
 
 struct read_meter::parts {

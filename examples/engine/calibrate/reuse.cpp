@@ -34,9 +34,10 @@ std::size_t reuse_buffer::step(std::span<const std::uint32_t> chosen) {
     return hits;
 }
 
-std::vector<double> reuse_rates(trace_reader& trace, std::uint32_t group_tokens, std::uint32_t attend_tokens,
-                                std::span<const std::uint32_t> slots) {
-    const trace_header& head = trace.header();
+std::vector<double> reuse_rates(kvtl::trace_reader& trace, std::uint32_t group_tokens,
+                                std::uint32_t attend_tokens, std::span<const std::uint32_t> slots) {
+    insist(trace.require(true, false));
+    const kvtl::trace_header& head = trace.header();
     const std::size_t dim = head.shape.head_dim, heads = head.shape.query_heads, row = head.key_floats();
     const std::size_t group = heads / head.shape.kv_heads;
     const std::uint32_t choose = (attend_tokens + group_tokens - 1) / group_tokens;
@@ -48,7 +49,7 @@ std::vector<double> reuse_rates(trace_reader& trace, std::uint32_t group_tokens,
         std::vector<reuse_buffer> buffers;
         for (const std::uint32_t s : slots) buffers.emplace_back(s, head.tokens / group_tokens + 1);
         for (std::uint64_t t = 0; t < head.tokens; ++t) {
-            const trace_entry e = trace.read(t, l);
+            const kvtl::trace_entry e = insist(trace.read(t, l));
             std::copy(e.k.begin(), e.k.end(), keys.begin() + static_cast<std::ptrdiff_t>(t * row));
             const auto groups = static_cast<std::uint32_t>(t / group_tokens); // complete before this token
             if (t < head.prompt_tokens || groups <= choose) continue;

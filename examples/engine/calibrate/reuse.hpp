@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "trace.hpp"
+#include <kvtl/calibration/trace_reader.hpp>
 
 #include <cstdint>
 #include <span>
@@ -28,7 +28,7 @@ class reuse_buffer {
 /// the trace. Chosen are the ceil(attend_tokens / group_tokens) best complete groups by the exact keys: per
 /// head a soft-max over all tokens, summed over heads, the maximum of a group's tokens. Steps that could
 /// choose every group do not count. Throws bad_input when none is left.
-[[nodiscard]] std::vector<double> reuse_rates(trace_reader& trace, std::uint32_t group_tokens,
+[[nodiscard]] std::vector<double> reuse_rates(kvtl::trace_reader& trace, std::uint32_t group_tokens,
                                               std::uint32_t attend_tokens,
                                               std::span<const std::uint32_t> slots);
 

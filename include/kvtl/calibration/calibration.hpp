@@ -194,8 +194,8 @@ class calibration_file {
         if (auto e = f.open_regular(size); !e.empty()) return f.refuse(errc::file_refused, e);
         if (auto e = f.read_header(size); e.code != errc::ok) return f.refuse(e.code, e.message);
         if (f.header_.shape != model)
-            return f.refuse(errc::file_refused, "was fitted to a model of " + text_of(f.header_.shape) +
-                                                    "; this one has " + text_of(model));
+            return f.refuse(errc::file_refused, "was fitted to a model of " + text_of_shape(f.header_.shape) +
+                                                    "; this one has " + text_of_shape(model));
         if (want.fingerprint != 0 && want.fingerprint != f.header_.fingerprint)
             return f.refuse(errc::file_refused,
                             "was fitted to another model of the same shape: fingerprint " +
@@ -380,10 +380,6 @@ class calibration_file {
             if (pair >= limit) return false;
         }
         return true;
-    }
-    [[nodiscard]] static std::string text_of(const shape& s) {
-        return std::to_string(s.layers) + " layers, " + std::to_string(s.query_heads) + " query heads, " +
-               std::to_string(s.kv_heads) + " KV heads of " + std::to_string(s.head_dim);
     }
     [[nodiscard]] static std::string hex(std::uint64_t x) {
         std::string text(16, '0');

@@ -37,6 +37,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -66,6 +67,12 @@ inline constexpr std::array<std::string_view, 13> calibration_kind_names = {
     "gated_values",  "prefix_keys",  "prefix_values"};
 inline constexpr std::uint32_t calibration_kinds = calibration_kind_names.size();
 inline constexpr std::uint32_t calibration_format_version = 1;
+
+/// "6 layers, 4 query heads, 2 KV heads of 64", for errors.
+[[nodiscard, gnu::cold]] inline std::string text_of_shape(const shape& s) {
+    return std::to_string(s.layers) + " layers, " + std::to_string(s.query_heads) + " query heads, " +
+           std::to_string(s.kv_heads) + " KV heads of " + std::to_string(s.head_dim);
+}
 
 /// Kinds as a set.
 [[nodiscard]] constexpr std::uint32_t kind_bit(calibration_kind k) noexcept {
