@@ -8,7 +8,8 @@
 //
 // File:   for each (sequence, layer, KV head) pieces of (piece_tokens, D) keys and as many values, 128 KiB together.
 // Counts: reads are major faults, read_bytes what the kernel read from the device for the threads of steps, and the resident
-//         bytes are asked of the kernel (mincore) behind every step.
+//         bytes are asked of the kernel (mincore) behind every step: on a busy machine reads ahead land behind the
+//         page-out of their piece, and the peak is then above the bound.
 // SPDX-License-Identifier: MIT
 #pragma once
 
