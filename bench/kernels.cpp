@@ -2,6 +2,7 @@
 //
 //   kvtl-kernels --benchmark_filter='dot/f16'    what to run, a regular expression over the names
 //   kvtl-kernels --json out.json                 (- for standard output)
+//   kvtl-kernels --limits[=REGEX]                beside what the machine can do: kernel_limits.hpp
 //
 // All other options are Google Benchmark's. Names are kernel/element/dim[/parameter=value]. Row kernels
 // run over rows of 256 KiB, which stay in the L2 cache; names with /mem run over 64 MiB. GB/s counts
@@ -24,6 +25,7 @@
 #include <kvtl/simd/topk.hpp>
 #include <kvtl/version.hpp>
 
+#include "kernel_limits.hpp"
 #include "support/oracle.hpp"
 
 #include <benchmark/benchmark.h>
@@ -442,6 +444,9 @@ int main(int argc, char** argv) {
             std::puts("kvtl-kernels " KVTL_VERSION_STRING);
             return 0;
         }
+        if (argument == "--limits" || argument.substr(0, 9) == "--limits=")
+            return kernels::print_limits(
+                {.filter = std::string(argument.substr(std::min<std::size_t>(argument.size(), 9)))});
         if (argument != "--json") {
             arguments.emplace_back(argument);
             continue;

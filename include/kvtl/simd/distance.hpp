@@ -41,30 +41,48 @@ inline void l2sq_rows(const float* q, rows_view<E> rows, float* out) noexcept {
 template <class Arch = default_arch>
 inline void l2sq_codes(const float* q, rows_view<std::int8_t> rows, const float* scale, float* out) noexcept {
     using F = floats<Arch>;
-    constexpr std::size_t lane_count = floats_per_register<Arch>, at_once = 4;
-    const auto sweep = [&](auto count, std::size_t first) __attribute__((always_inline)) {
-        constexpr std::size_t R = decltype(count)::value;
-        F sum[R], negative[R];
-        unrolled<R>([&](auto r) { sum[r] = F(0.0F), negative[r] = F(-scale[first + r]); });
-        const auto add = [&](const F& query, auto load_from, std::size_t d) __attribute__((always_inline)) {
-            unrolled<R>([&](auto r) {
-                const F difference = fma<Arch>(negative[r], load_from(rows.row(first + r) + d), query);
-                sum[r] = fma<Arch>(difference, difference, sum[r]);
-            });
-        };
-        std::size_t d = 0;
-        for (; d + lane_count <= rows.dim; d += lane_count)
-            add(
-                load<Arch>(q + d), [](const std::int8_t* p) { return load<Arch>(p); }, d);
-        if (const std::size_t rest = rows.dim - d; rest != 0)
-            add(
-                load_part<Arch>(q + d, rest),
-                [rest](const std::int8_t* p) { return load_part<Arch>(p, rest); }, d);
-        unrolled<R>([&](auto r) { out[first + r] = reduce_add<Arch>(sum[r]); });
+    constexpr std::size_t lane_count = floats_per_register<Arch>, pairs = tile_pairs<Arch>;
+    constexpr std::size_t registers = pairs / lane_count; // of finished sums
+    const auto block = [&](auto together, std::size_t first) __attribute__((always_inline)) {
+        constexpr std::size_t R = decltype(together)::value;
+        constexpr std::size_t S = R < 4 ? R : 4; // rows side by side, as tile() does it
+        F sum[pairs];
+        unrolled<pairs>([&](auto r) { sum[r] = F(0.0F); });
+        unrolled<R / S>([&](auto b) __attribute__((always_inline)) {
+            F negative[S];
+            unrolled<S>([&](auto s) { negative[s] = keep<Arch>(F(-scale[first + b * S + s])); });
+            const auto step = [&](auto load_from, std::size_t d) __attribute__((always_inline)) {
+                const F query = keep<Arch>(load_from(q + d));
+                unrolled<S>([&](auto s) {
+                    constexpr std::size_t r = b * S + s;
+                    const F difference = fma<Arch>(negative[s], load_from(rows.row(first + r) + d), query);
+                    sum[r] = fma<Arch>(difference, difference, sum[r]);
+                });
+            };
+            std::size_t d = 0;
+            for (; d + lane_count <= rows.dim; d += lane_count)
+                step(
+                    [](const auto* p) __attribute__((always_inline)) { return load<Arch>(p); }, d);
+            if (const std::size_t rest = rows.dim - d; rest != 0)
+                step(
+                    [rest](const auto* p) __attribute__((always_inline)) { return load_part<Arch>(p, rest); },
+                    d);
+        });
+        float finished[registers * lane_count];
+        unrolled<registers>([&](auto i) __attribute__((always_inline)) {
+            store<Arch>(finished + i * lane_count, reduce_add_each<Arch>(sum + i * lane_count));
+        });
+        unrolled<R>([&](auto r) { out[first + r] = finished[r]; });
     };
-    std::size_t i = 0;
-    for (; i + at_once <= rows.count; i += at_once) sweep(constant<at_once>{}, i);
-    for (; i < rows.count; ++i) sweep(constant<1>{}, i);
+    const auto sweep = [&](auto together) {
+        for_row_blocks<decltype(together)::value>(rows.count, [&](std::size_t i) { block(together, i); });
+    };
+    if (rows.count >= pairs)
+        sweep(constant<pairs>{});
+    else if (rows.count >= 4)
+        sweep(constant<4>{});
+    else
+        sweep(constant<1>{});
 }
 
 /// A row and its squared distance.

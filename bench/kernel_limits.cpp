@@ -1,0 +1,340 @@
+// The kernels beside their limits, in turn on the same data.
+//
+// Over rows that no cache holds the limit is the bandwidth of a loop of wide loads over the same bytes; over rows in the L1
+// (16 KiB) or L2 cache (256 KiB) it is the rate of multiply-adds that never leave the registers. A multiply-add counts as
+// two operations, the subtraction of a squared distance as none: it has units of its own on the processors we know.
+// Results are tested elsewhere (tests/simd); here only the clock is read.
+// SPDX-License-Identifier: MIT
+#include "kernel_limits.hpp"
+
+#include <kvtl/simd/assign.hpp>
+#include <kvtl/simd/attend.hpp>
+#include <kvtl/simd/attention.hpp>
+#include <kvtl/simd/codes.hpp>
+#include <kvtl/simd/distance.hpp>
+#include <kvtl/simd/dot.hpp>
+
+#include "support/oracle.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <regex>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace kernels {
+namespace {
+
+using namespace kvtl;
+using simd::number;
+using arch = simd::default_arch;
+using wide = simd::floats<arch>;
+constexpr std::size_t lanes = simd::floats_per_register<arch>;
+
+/// What the compiler may not leave out.
+inline void keep(float& x) {
+    asm volatile("" : "+x"(x) : : "memory");
+}
+
+/// The sum of all registers of the bytes, as floats whatever they are.
+void read_all(const std::byte* at, std::size_t bytes) {
+    constexpr std::size_t at_once = 8, step = at_once * lanes * sizeof(float);
+    wide sum[at_once];
+    for (wide& s : sum) s = wide(0.0F);
+    const auto* p = reinterpret_cast<const float*>(at);
+    for (std::size_t i = 0; i + step <= bytes; i += step, p += at_once * lanes)
+        simd::unrolled<at_once>([&](auto j) { sum[j] = sum[j] + simd::load<arch>(p + j * lanes); });
+    wide total(0.0F);
+    for (const wide& s : sum) total = total + s;
+    float result = simd::reduce_add<arch>(total);
+    keep(result);
+}
+
+/// Multiply-adds of whole registers that depend on nothing but themselves. Returns how many operations that were.
+double multiply_add() {
+    constexpr std::size_t chains = 12, repeats = 20000;
+    wide sum[chains];
+    for (std::size_t i = 0; i < chains; ++i) sum[i] = wide(static_cast<float>(i));
+    float half = 0.5F;
+    keep(half);
+    const wide factor(half);
+    for (std::size_t r = 0; r < repeats; ++r)
+        simd::unrolled<chains>([&](auto i) { sum[i] = simd::fma<arch>(sum[i], factor, factor); });
+    wide total(0.0F);
+    for (const wide& s : sum) total = total + s;
+    float result = simd::reduce_add<arch>(total);
+    keep(result);
+    return 2.0 * static_cast<double>(chains * repeats * lanes);
+}
+
+template <class F> double seconds(F&& f) {
+    const auto start = std::chrono::steady_clock::now();
+    f();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Rows of one element type: `bytes` of them, a few random numbers again and again.
+template <number E> class rows_memory {
+  public:
+    explicit rows_memory(std::size_t bytes) : memory_(bytes / sizeof(E)) {
+        constexpr std::size_t period = 1 << 16;
+        const auto numbers = oracle::normal_values<f16>(period, 1);
+        for (std::size_t i = 0; i < std::min(period, memory_.size()); ++i)
+            if constexpr (std::is_same_v<E, std::int8_t>)
+                memory_[i] = static_cast<E>(std::clamp(30 * to_float(numbers[i]), -127.0F, 127.0F));
+            else
+                memory_[i] = from_float<E>(to_float(numbers[i]));
+        for (std::size_t i = period; i < memory_.size(); i += period)
+            std::memcpy(&memory_[i], memory_.data(), std::min(period, memory_.size() - i) * sizeof(E));
+    }
+    /// Part `part` of `parts` equal ones, as rows.
+    [[nodiscard]] rows_view<E> rows(std::size_t dim, std::size_t part = 0, std::size_t parts = 1) const {
+        const std::size_t count = memory_.size() / dim / parts;
+        return {memory_.data() + part * count * dim, count, dim, dim};
+    }
+    [[nodiscard]] const std::byte* bytes() const {
+        return reinterpret_cast<const std::byte*>(memory_.data());
+    }
+
+  private:
+    std::vector<E> memory_;
+};
+
+template <number E> std::string_view type_name() {
+    if constexpr (std::is_same_v<E, std::int8_t>)
+        return "int8";
+    else
+        return element_name<E>();
+}
+
+template <number E> double bytes_of(rows_view<E> rows) {
+    return static_cast<double>(rows.count * rows.dim * sizeof(E));
+}
+
+/// Attention of a group over rows: those of codes as the int8_row codec does it, with a scale for each.
+template <number E> class attention {
+  public:
+    attention(std::size_t group, std::size_t dim)
+        : group_(group), q_(oracle::normal_values(group * dim, 3)),
+          state_(partial_floats(static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(dim))),
+          scratch_(simd::attend_scratch_floats(group)), out_(group * dim),
+          scaled_(group * simd::attend_block) {}
+
+    void over(rows_view<E> keys, rows_view<E> values) {
+        const auto dim = static_cast<std::uint32_t>(keys.dim);
+        const partial part = partial_at(state_.data(), static_cast<std::uint32_t>(group_), dim);
+        const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
+        reset(part);
+        if constexpr (element<E>) {
+            simd::attend_rows(q_.data(), dim, scale, keys, values, nullptr, part, scratch_);
+        } else {
+            simd::attend_blocks<arch>(
+                keys.count, scale, nullptr, part, scratch_, simd::all_queries,
+                [&](std::size_t first, std::size_t n, std::size_t, std::size_t count, float* s) {
+                    simd::score_rows<arch>(q_.data(), count, dim, keys.slice(first, n), s,
+                                           simd::attend_block);
+                    for (std::size_t g = 0; g < count; ++g)
+                        for (std::size_t i = 0; i < n; ++i) s[g * simd::attend_block + i] *= code_scale;
+                },
+                [&](std::size_t first, std::size_t n, std::size_t count, const float* s, float* acc) {
+                    for (std::size_t i = 0; i < count * simd::attend_block; ++i)
+                        scaled_[i] = s[i] * code_scale;
+                    simd::accumulate_rows<arch>(scaled_.data(), count, values.slice(first, n), acc, dim);
+                });
+        }
+        finish(part, out_.data(), dim);
+    }
+
+  private:
+    static constexpr float code_scale = 1.0F / 30;
+    std::size_t group_;
+    std::vector<float> q_, state_, scratch_, out_, scaled_;
+};
+
+class table {
+  public:
+    table(const limits_options& options, const std::regex& filter) : options_(&options), filter_(filter) {
+        std::printf("%-28s %10s %10s %7s\n", "kernel", "reached", "limit", "share");
+    }
+    [[nodiscard]] bool wants(const std::string& name) const { return std::regex_search(name, filter_); }
+    [[nodiscard]] std::size_t rows() const { return rows_; }
+
+    /// A kernel that reads `bytes` bytes from `from` on, against loads of the same.
+    template <class F> void memory(const std::string& name, const std::byte* from, double bytes, F&& kernel) {
+        double fastest = std::numeric_limits<double>::infinity(), limit = fastest;
+        for (std::size_t r = 0; r < options_->rounds; ++r) {
+            limit = std::min(limit, seconds([&] { read_all(from, static_cast<std::size_t>(bytes)); }));
+            fastest = std::min(fastest, seconds(kernel));
+        }
+        print(name, bytes * 1e-9 / fastest, bytes * 1e-9 / limit, "GB/s");
+    }
+
+    /// A kernel of so many operations, repeated for a few milliseconds, against multiply-adds in registers.
+    template <class F> void compute(const std::string& name, double operations, F&& kernel) {
+        const auto repeats = static_cast<std::size_t>(std::max(1.0, 2e8 / operations));
+        double fastest = std::numeric_limits<double>::infinity(), peak = 0;
+        kernel();
+        for (std::size_t r = 0; r < 2 * options_->rounds; ++r) {
+            double done = 0;
+            const double limit = seconds([&] {
+                for (int i = 0; i < 8; ++i) done += multiply_add();
+            });
+            peak = std::max(peak, done * 1e-9 / limit);
+            fastest = std::min(fastest, seconds([&] {
+                                   for (std::size_t i = 0; i < repeats; ++i) kernel();
+                               }));
+        }
+        print(name, operations * static_cast<double>(repeats) * 1e-9 / fastest, peak, "GFLOP/s");
+    }
+
+  private:
+    void print(const std::string& name, double reached, double limit, const char* unit) {
+        std::printf("%-28s %10.1f %10.1f %6.0f%%  %s\n", name.c_str(), reached, limit, 100 * reached / limit,
+                    unit);
+        std::fflush(stdout);
+        ++rows_;
+    }
+
+    const limits_options* options_;
+    std::regex filter_;
+    std::size_t rows_ = 0;
+};
+
+constexpr std::size_t head_sizes[] = {64, 80, 96, 128, 256};
+
+template <number E> std::string named(const char* kernel, std::size_t dim, const std::string& rest) {
+    return std::string(kernel) + "/" + std::string(type_name<E>()) + "/" + std::to_string(dim) + rest;
+}
+
+constexpr std::size_t at_once = 1024; ///< rows of one call over memory: their results stay in the cache
+
+template <number E> void from_memory(table& out, std::size_t bytes) {
+    std::vector<std::string> wanted;
+    for (const std::size_t dim : head_sizes)
+        for (const char* kernel : {"dot", "l2sq", "attend"})
+            if (auto name = named<E>(kernel, dim, "/mem"); out.wants(name)) wanted.push_back(name);
+    if (wanted.empty()) return;
+    const auto has = [&](const std::string& name) {
+        return std::find(wanted.begin(), wanted.end(), name) != wanted.end();
+    };
+    const rows_memory<E> memory(bytes);
+    for (const std::size_t dim : head_sizes) {
+        const auto rows = memory.rows(dim);
+        const auto q = oracle::normal_values(dim, 2);
+        const std::vector<float> scale(at_once, 1.0F / 30);
+        std::vector<float> result(at_once);
+        const auto sweep = [&](auto&& kernel) {
+            return [&rows, kernel] {
+                for (std::size_t i = 0; i < rows.count; i += at_once)
+                    kernel(rows.slice(i, std::min(at_once, rows.count - i)));
+            };
+        };
+        if (const auto name = named<E>("dot", dim, "/mem"); has(name))
+            out.memory(name, memory.bytes(), bytes_of(rows),
+                       sweep([&](rows_view<E> some) { simd::dot_rows(q.data(), some, result.data()); }));
+        if (const auto name = named<E>("l2sq", dim, "/mem"); has(name))
+            out.memory(name, memory.bytes(), bytes_of(rows), sweep([&](rows_view<E> some) {
+                           if constexpr (element<E>)
+                               simd::l2sq_rows(q.data(), some, result.data());
+                           else
+                               simd::l2sq_codes(q.data(), some, scale.data(), result.data());
+                       }));
+        if (const auto name = named<E>("attend", dim, "/mem"); has(name)) {
+            attention<E> group(4, dim);
+            const auto keys = memory.rows(dim, 0, 2), values = memory.rows(dim, 1, 2);
+            out.memory(name, memory.bytes(), bytes_of(keys) + bytes_of(values),
+                       [&] { group.over(keys, values); });
+        }
+    }
+}
+
+template <number E> void from_cache(table& out, const char* level, std::size_t bytes) {
+    const rows_memory<E> memory(bytes);
+    for (const std::size_t dim : head_sizes) {
+        const auto rows = memory.rows(dim);
+        const auto numbers = static_cast<double>(rows.count * dim);
+        for (const std::size_t group : {std::size_t{4}, std::size_t{8}}) {
+            const std::string rest = "/g=" + std::to_string(group) + "/" + level;
+            const auto q = oracle::normal_values(group * dim, 2);
+            std::vector<float> result(group * rows.count);
+            if (const auto name = named<E>("dot", dim, rest); out.wants(name))
+                out.compute(name, 2 * numbers * static_cast<double>(group),
+                            [&] { simd::dot_group(q.data(), group, dim, rows, result.data(), rows.count); });
+            if (const auto name = named<E>("attend", dim, rest); out.wants(name)) {
+                attention<E> heads(group, dim);
+                const auto keys = memory.rows(dim, 0, 2), values = memory.rows(dim, 1, 2);
+                out.compute(name, 2 * numbers * static_cast<double>(group),
+                            [&] { heads.over(keys, values); });
+            }
+        }
+        const auto q = oracle::normal_values(dim, 2);
+        const std::vector<float> scale(rows.count, 1.0F / 30);
+        std::vector<float> result(rows.count);
+        if (const auto name = named<E>("l2sq", dim, std::string("/") + level); out.wants(name))
+            out.compute(name, 2 * numbers, [&] {
+                if constexpr (element<E>)
+                    simd::l2sq_rows(q.data(), rows, result.data());
+                else
+                    simd::l2sq_codes(q.data(), rows, scale.data(), result.data());
+            });
+        if constexpr (element<E>) {
+            constexpr std::size_t count = 256; // centroids
+            if (const auto name = named<E>("assign", dim, std::string("/") + level); out.wants(name)) {
+                const auto centroids = oracle::normal_values(count * dim, 4);
+                std::vector<float> half(count);
+                for (std::size_t c = 0; c < count; ++c)
+                    half[c] = 0.5F * simd::dot(&centroids[c * dim], &centroids[c * dim], dim);
+                std::vector<std::uint32_t> label(rows.count);
+                out.compute(name, 2 * numbers * count, [&] {
+                    simd::kmeans_assign(rows, centroids.data(), count, half.data(), label.data(),
+                                        result.data());
+                });
+            }
+        }
+    }
+}
+
+template <number E> void all_of(table& out, std::size_t bytes) {
+    from_memory<E>(out, bytes);
+    from_cache<E>(out, "L1", std::size_t{16} << 10);
+    from_cache<E>(out, "L2", std::size_t{256} << 10);
+}
+
+/// std::regex reports what is wrong by an exception.
+bool compile(const std::string& text, std::regex& filter) {
+    try {
+        filter = std::regex(text);
+    } catch (const std::regex_error&) {
+        return false;
+    }
+    return true;
+}
+
+} // namespace
+
+int print_limits(const limits_options& options) {
+    std::regex filter;
+    if (!compile(options.filter, filter)) {
+        std::fprintf(stderr, "kvtl-kernels: --limits=%s is no regular expression\n", options.filter.c_str());
+        return 2;
+    }
+    table out(options, filter);
+    const std::size_t bytes = options.mib << 20;
+    all_of<float>(out, bytes);
+    all_of<f16>(out, bytes);
+    all_of<bf16>(out, bytes);
+    all_of<std::int8_t>(out, bytes);
+    if (out.rows() == 0) {
+        std::fprintf(stderr, "kvtl-kernels: --limits=%s matches none of dot, l2sq, attend and assign\n",
+                     options.filter.c_str());
+        return 2;
+    }
+    return 0;
+}
+
+} // namespace kernels
