@@ -56,6 +56,8 @@ struct arguments {
     std::string gates;
     std::string votes;
     std::string probe{engine::default_probe};
+    bool probe_true = false;
+    std::size_t probe_earlier = 0;
     std::string json_file;
     std::string csv_file;
     std::string html_file;
@@ -104,6 +106,10 @@ void define_options(CLI::App& app, arguments& a) {
         "writes one; default: all vote)");
     app.add_option("--probe", a.probe, "text that stands for a prompt's future where policies look ahead")
         ->capture_default_str();
+    app.add_flag("--probe-true", a.probe_true,
+                 "instead, what really follows the prompt: what a perfect guess of it would give");
+    app.add_option("--probe-earlier", a.probe_earlier,
+                   "turn the probe's queries back by so many positions (a comparison)");
     app.add_option(
            "--set", a.settings,
            "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable); several values, separated by "
@@ -128,7 +134,8 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--json", a.json_file, "write the rows as JSON; - for standard output");
     app.add_option("--csv", a.csv_file, "write the rows as comma-separated values; - for standard output");
     app.add_option("--html", a.html_file, "write a report with plots");
-    for (const char* name : {"--limit", "--nll-prefill", "--nll-tokens", "--needle-prefill", "--threads"})
+    for (const char* name :
+         {"--limit", "--nll-prefill", "--nll-tokens", "--needle-prefill", "--threads", "--probe-earlier"})
         app.get_option(name)->check(engine::whole_number);
     for (auto* option : app.get_options()) // the last one counts, so that scripts can have defaults
         if (option->get_name() != "--set" && option->get_name() != "--task")
@@ -146,6 +153,8 @@ void check(const arguments& a) {
     require(a.memory_mib > 0 && a.memory_mib <= 1 << 24, "--memory-mib: valid: more than 0, up to 16777216");
     require(a.threads >= 1 && a.threads <= 256, "--threads: valid: 1 to 256");
     require(!a.probe.empty(), "--probe: the text is empty");
+    require(!a.probe_true || !a.task.question_aware,
+            "--probe-true: nothing follows what is prefilled; valid: without --question-aware");
     require(!a.kv_path.empty() || a.io == "memory", "--kv-path: the path is empty");
     engine::require_io(a.io);
     engine::require_writable(a.json_file, "--json");
@@ -312,7 +321,7 @@ std::string report_of(const arguments& a, const std::vector<eval::row>& rows) {
     report.facts = {{"model", std::filesystem::path(a.model).filename().string()},
                     {"memory of a cache", cell(a.memory_mib, "%g MiB")},
                     {"program", std::string(program) + " " + KVTL_VERSION_STRING},
-                    {"probe of policies that look ahead", a.probe}};
+                    {"probe of policies that look ahead", a.probe_true ? "what follows" : a.probe}};
     const auto on_file =
         std::find_if(rows.begin(), rows.end(), [](const auto& r) { return !r.error && r.io != "memory"; });
     report.facts.emplace_back("device", on_file == rows.end() ? "memory"
@@ -358,6 +367,7 @@ void run(const arguments& a) {
     options.gates = a.gates;
     options.votes = a.votes;
     options.fit = !a.no_fit;
+    options.supplied = engine::engine_signals | kvtl::signal::external; // eval/foresight.hpp
     options.time_phases = true;
     options.attend_tokens = attend.front();
 
@@ -385,7 +395,7 @@ void run(const arguments& a) {
         return engine::thread_pool(a.threads);
     }();
     eval::evaluator evaluator(model, words, pool, options, lines.wants, program);
-    evaluator.look_ahead(a.probe);
+    evaluator.look_ahead(a.probe_true ? "" : a.probe, a.probe_earlier);
     print_header(a, options.shape, named, lines.contenders);
     std::FILE* const out = a.json_file == "-" || a.csv_file == "-" ? stderr : stdout;
     std::vector<eval::row> rows;

@@ -22,9 +22,11 @@ inline constexpr std::string_view default_probe = "Question: What does the docum
 /// The tokens of a text that follows another one: no begin-of-text.
 [[nodiscard]] std::vector<token_id> continuation(const tokenizer& words, std::string_view text);
 
-/// Of every layer the queries (P, HQ, D) of `probe` (P tokens) behind `prompt`. Throws run_failure.
+/// Of every layer the queries (P, HQ, D) of `probe` (P tokens) behind `prompt`, turned back by `earlier` positions: they
+/// look as if from there, for comparison. Throws run_failure.
 [[nodiscard]] std::vector<std::vector<float>> probe_queries(const model& m, thread_pool& pool,
                                                             std::span<const token_id> prompt,
-                                                            std::span<const token_id> probe);
+                                                            std::span<const token_id> probe,
+                                                            std::size_t earlier = 0);
 
 } // namespace engine

@@ -81,7 +81,7 @@ std::span<const float> transformer::prefill(std::span<const token_id> tokens,
     std::size_t done = 0;
     std::size_t n = 0;
     if (position_ == 0 && !probe_.empty() && contains(wants_.signals, kvtl::signal::probe))
-        probe_queries_ = probe_queries(model_, pool_, tokens, probe_);
+        probe_queries_ = probe_queries(model_, pool_, tokens, probe_, probe_earlier_);
     while (done < tokens.size()) {
         n = std::min(chunk_, tokens.size() - done);
         embed(tokens.subspan(done, n));

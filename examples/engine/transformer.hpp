@@ -39,8 +39,11 @@ class transformer {
                                    bool ends = true);
 
     /// From now on the cache is told, where it wants that, what these tokens would look for behind a prompt
-    /// that begins a sequence (lookahead.hpp).
-    void look_ahead(std::vector<token_id> probe) { probe_ = std::move(probe); }
+    /// that begins a sequence (lookahead.hpp), from so many positions earlier.
+    void look_ahead(std::vector<token_id> probe, std::size_t earlier = 0) {
+        probe_ = std::move(probe);
+        probe_earlier_ = earlier;
+    }
 
     /// Appends one token and returns the logits behind it, valid until the next call. Throws run_failure.
     std::span<const float> step(token_id token);
@@ -76,6 +79,7 @@ class transformer {
     std::vector<float> x_, normed_, q_, k_, k_pre_, v_, out_, gate_, up_, sum_, guess_, logits_;
     std::vector<float> cosine_, sine_; ///< (T, pairs)
     std::vector<token_id> probe_;
+    std::size_t probe_earlier_ = 0;
     std::vector<std::vector<float>> probe_queries_; ///< (L) of (P, HQ, D), while the prompt passes
     std::vector<kvtl::status> per_shard_;
 };

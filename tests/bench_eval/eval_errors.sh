@@ -94,8 +94,8 @@ if "$program" --list-policies | grep -qx compress_kv; then
         "${base[@]}" --policies compress_kv --votes foreign.votes
 fi
 if "$program" --list-policies | grep -qx external_mask; then
-    expect 2 "external_mask needs the signal external, which the engine does not supply" "${base[@]}" \
-        --policies external_mask
+    expect 0 "" "${base[@]}" --policies external_mask --keep-tokens 64 --limit 1 --closed-only --json rows.json
+    grep -qF "the full model's later attention" rows.json || complain "no word of what external_mask was told"
 fi
 
 # what it prints without a run

@@ -4,6 +4,7 @@
 #include "evaluator.hpp"
 
 #include "fingerprint.hpp"
+#include "foresight.hpp"
 #include "gguf.hpp"
 #include "lookahead.hpp"
 
@@ -102,6 +103,53 @@ TEST_CASE_FIXTURE(fixture, "running text: fewer attended entries cost likelihood
     CHECK(closed.nll.value() == doctest::Approx(little.nll.value()).epsilon(1e-9)); // and repeatable
     CHECK(!closed.output_error);
     CHECK(!closed.mass_recall);
+}
+
+TEST_CASE_FIXTURE(fixture, "queries of a probe that are turned back look from where they say") {
+    const auto prompt = words.encode("A canal is level water, and a lock is how a boat leaves it.");
+    const auto probe = engine::continuation(words, "What is a lock?");
+    const std::span<const engine::token_id> all = prompt;
+    const auto back = engine::probe_queries(model, pool, all, probe, 5),
+               there = engine::probe_queries(model, pool, all.first(all.size() - 5), probe),
+               plain = engine::probe_queries(model, pool, all, probe);
+    // The first layer's queries know the token and its place, and nothing else.
+    float largest = 0, moved = 0;
+    for (std::size_t i = 0; i < back[0].size(); ++i) {
+        largest = std::max(largest, std::fabs(back[0][i] - there[0][i]));
+        moved = std::max(moved, std::fabs(back[0][i] - plain[0][i]));
+    }
+    CHECK(largest < 1e-3F);
+    CHECK(moved > 0.1F);
+}
+
+TEST_CASE_FIXTURE(fixture, "a policy that is told what will be attended keeps the fact") {
+    for (const char* policy : {"external_mask", "random_keep"})
+        if (!engine::policy_wants(policy).evicts) return; // not built in
+    options.keep_tokens = 64;
+    options.supplied = engine::engine_signals | kvtl::signal::external;
+    const auto t = make("needle:gen,tokens=500,count=3");
+    const auto told = run(t, "external_mask"), random = run(t, "random_keep");
+    CHECK(told.accuracy.value() > 0.6); // its window and the question take half of what it may keep
+    CHECK(random.accuracy.value() < 0.1);
+    CHECK(told.kept_bytes.value() < 110 * 3072.0); // 64 entries, and what was decoded
+}
+
+TEST_CASE_FIXTURE(fixture,
+                  "later attention: what the decoded queries look at, less than an even share is nothing") {
+    // Two heads of a group of one; head 0 looks at entry 11, head 1 at all alike.
+    constexpr kvtl::shape shape{.layers = 1, .query_heads = 2, .kv_heads = 2, .head_dim = 8};
+    constexpr std::size_t prefilled = 40, decoded = 3, tokens = prefilled + decoded;
+    eval::layer_recording r;
+    r.q.assign(tokens * 16, 0), r.k.assign(tokens * 16, 0);
+    for (std::size_t t = 0; t < tokens; ++t) r.q[t * 16] = 30;
+    r.k[11 * 16] = 4; // of head 0 alone
+    const auto later = eval::later_attention(r, shape, prefilled, decoded);
+    REQUIRE(later.size() == prefilled * 2);
+    for (std::size_t t = 0; t < prefilled; ++t) {
+        const bool near = t >= 6 && t <= 16;
+        CHECK(later[t * 2] == doctest::Approx(near ? 40 : 0).epsilon(1e-3)); // all of it
+        CHECK(later[t * 2 + 1] == 0); // a little less than an even share: decoded entries have some of it
+    }
 }
 
 TEST_CASE_FIXTURE(fixture, "the recorded log-sum-exps and outputs are those of dense attention") {

@@ -4,6 +4,7 @@
 #include "cleanup.hpp"
 #include "demo_document.hpp"
 #include "error.hpp"
+#include "foresight.hpp"
 #include "lookahead.hpp"
 #include "program.hpp"
 #include "sampler.hpp"
@@ -108,8 +109,10 @@ evaluator::evaluator(const engine::model& m, const engine::tokenizer& words, eng
     look_ahead(engine::default_probe);
 }
 
-void evaluator::look_ahead(std::string_view text) {
-    transformer_.look_ahead(engine::continuation(words_, text));
+void evaluator::look_ahead(std::string_view text, std::size_t earlier) {
+    true_probe_ = text.empty();
+    probe_earlier_ = earlier;
+    transformer_.look_ahead(engine::continuation(words_, text), earlier);
 }
 
 evaluator::opened evaluator::open(const engine::cache_options& options) {
@@ -133,6 +136,11 @@ void evaluator::record(const task& of, const example& e) {
     stage_.set(*full.cache, full.sequence, &recording_);
     transformer_.begin();
     const std::span<const engine::token_id> tokens = e.tokens;
+    if (true_probe_) {
+        constexpr std::size_t most = 32; // as many queries as other policies' windows have
+        const auto rest = tokens.subspan(e.prefill).first(std::min(most, tokens.size() - e.prefill));
+        transformer_.look_ahead({rest.begin(), rest.end()}, probe_earlier_);
+    }
     const auto prompt = transformer_.prefill(tokens.first(e.prefill));
     prompt_logits_.assign(prompt.begin(), prompt.end());
     const std::size_t end = of.forced_tokens(e);
@@ -160,6 +168,9 @@ void evaluator::replay_prompt(opened& o) {
         if (contains(wants.signals, kvtl::signal::k_pre)) in.k_pre = std::span(r.k_pre).first(in.k.size());
         if (contains(wants.signals, kvtl::signal::x)) in.x = std::span(r.x).first(r.x.size() / total * n);
         if (contains(wants.signals, kvtl::signal::probe)) in.probe = r.probe;
+        std::vector<float> later; // of the full model: for policies that are told what to keep
+        if (contains(wants.signals, kvtl::signal::external))
+            in.external = later = later_attention(r, shape_, n, recording_.decoded);
         const auto all_parts = [&](std::span<float> out) {
             pool_.parallel(o.cache->shards(), [&](std::size_t s) noexcept {
                 per_shard_[s] = o.cache->prefill(o.sequence, l, in, out, static_cast<unsigned>(s));
@@ -248,6 +259,7 @@ void evaluator::open_loop(opened& o, tally& to) {
     const std::size_t keys = std::size_t{shape_.kv_heads} * shape_.head_dim;
     out_.resize(queries);
     lse_.resize(shape_.query_heads);
+    const std::vector<float> keep(shape_.kv_heads, std::numeric_limits<float>::max());
     for (std::size_t i = 0; i < recording_.decoded; ++i)
         for (std::uint32_t l = 0; l < shape_.layers; ++l) {
             const std::size_t at = recording_.prefilled + i;
@@ -257,6 +269,7 @@ void evaluator::open_loop(opened& o, tally& to) {
             if (contains(wants.signals, kvtl::signal::k_pre)) in.k_pre = row_of(r.k_pre, at, keys);
             if (contains(wants.signals, kvtl::signal::x))
                 in.x = row_of(r.x, at, r.x.size() / (recording_.prefilled + recording_.decoded));
+            if (contains(wants.signals, kvtl::signal::external)) in.external = keep;
             lse_.assign(lse_.size(), std::numeric_limits<float>::quiet_NaN());
             in.lse = lse_;
             const bool guesses = wants.prefetch && l + 1 < shape_.layers;
@@ -321,6 +334,8 @@ row tally::to_row(const engine::cache_options& options, const task& of) const {
     r.first = first;
     r.config = last.config;
     r.config.emplace_back("memory_bytes", std::to_string(options.memory_bytes));
+    if (contains(engine::policy_wants(options.policy).signals, kvtl::signal::external))
+        r.config.emplace_back("external", "the full model's later attention");
     r.config.emplace_back("shards", std::to_string(std::max(1U, options.shards)));
     const auto mean = [](double sum, std::size_t n) { return sum / static_cast<double>(n); };
     if (of.kind == task_kind::needle && examples != 0) {

@@ -71,8 +71,9 @@ class evaluator {
     evaluator(const engine::model& m, const engine::tokenizer& words, engine::thread_pool& pool,
               const engine::cache_options& options, engine::cache_wants wants, const char* program);
 
-    /// What policies that look ahead are told the future is like, instead of engine::default_probe.
-    void look_ahead(std::string_view text);
+    /// What policies that look ahead are told the future is like, instead of engine::default_probe. Empty: what follows in
+    /// the example. `earlier`: by queries that are turned back by so many positions, for comparison.
+    void look_ahead(std::string_view text, std::size_t earlier = 0);
 
     /// Runs the full model. Throws run_failure.
     void record(const task& of, const example& e);
@@ -109,6 +110,8 @@ class evaluator {
     std::vector<token_kind> kinds_;    ///< of the recorded tokens
     std::vector<float> out_, lse_;     ///< scratch
     std::vector<kvtl::status> per_shard_;
+    bool true_probe_ = false; ///< what follows in the example is the probe
+    std::size_t probe_earlier_ = 0;
 };
 
 } // namespace eval

@@ -17,6 +17,8 @@ void stage::set(engine::kv_cache& cache, kvtl::sequence_id sequence, recording* 
     cache_ = &cache;
     sequence_ = sequence;
     prefetches_ = cache.wants().prefetch;
+    keep_.assign(contains(cache.wants().signals, kvtl::signal::external) ? shape_.kv_heads : 0,
+                 std::numeric_limits<float>::max());
     into_ = into;
     if (into_ != nullptr) into_->layers.resize(shape_.layers);
 }
@@ -42,8 +44,11 @@ kvtl::status stage::prefill(kvtl::sequence_id, std::uint32_t layer, const kvtl::
 
 kvtl::status stage::attend(kvtl::sequence_id, std::uint32_t layer, const kvtl::layer_input& in,
                            std::span<float> out, unsigned shard) noexcept {
-    if (into_ == nullptr)
-        return shard < cache_->shards() ? cache_->attend(sequence_, layer, in, out, shard) : kvtl::status{};
+    if (into_ == nullptr) {
+        kvtl::layer_input told = in;
+        told.external = keep_;
+        return shard < cache_->shards() ? cache_->attend(sequence_, layer, told, out, shard) : kvtl::status{};
+    }
     // One caller serves and records all parts, so that nothing here is shared.
     if (shard != 0) return {};
     layer_recording& to = into_->layers[layer];

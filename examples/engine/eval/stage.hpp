@@ -69,6 +69,7 @@ class stage final : public engine::kv_cache {
     engine::kv_cache* cache_ = nullptr;
     kvtl::sequence_id sequence_{};
     bool prefetches_ = false; ///< the cache wants predicted queries
+    std::vector<float> keep_; ///< (H) what is decoded stays, where the cache wants to be told
     recording* into_ = nullptr;
 };
 
