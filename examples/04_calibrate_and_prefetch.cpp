@@ -1,20 +1,18 @@
 // Bases of one's own, and reads that come before they are asked for: a low-rank basis is fitted to recorded keys,
 // KVSwap scores with it, and while a layer is attended the next one's groups are read for a guess of its query.
 //
-// Features: calibration_fit (examples/engine/calibrate), config.calibration, supplied<.., signal::calibration> (which the
+// Features: calibration_fit (kvtl::calibrate), config.calibration, supplied<.., signal::calibration> (which the
 // alias kvtl::kvswap implies), prefetch(), statistics of reads. Prints what the basis keeps of the keys, the error against
 // dense attention, how many bytes were in memory when they were asked for, and how many were read ahead in vain; all of
 // it with and without prefetch.
 // SPDX-License-Identifier: MIT
+#include <kvtl/calibrate/calibration_fit.hpp>
 #include <kvtl/presets/kvswap.hpp>
-
-#include "fit.hpp"
 
 #include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -90,23 +88,28 @@ struct made_up_text {
     }
 };
 
-/// What an engine does with a text that it has recorded: all layers, any number of texts.
-double calibrate(const made_up_text& recorded, const char* path) {
-    engine::calibration_fit fit(model, {.rank = rank});
-    for (std::uint32_t l = 0; l < model.layers; ++l) fit.add(l, recorded.k[l], recorded.q[l]);
-    const engine::fitted bases = fit.finish();
-    bases.write(path, 0x0401); // a number that stands for the model's weights
-    double least = 1;
-    for (const auto& layer : bases.energy) least = std::min(least, layer.adapter);
-    return least;
-}
-
 [[noreturn]] void fail(const char* why) {
     std::fprintf(stderr, "%s\n", why);
     std::quick_exit(1);
 }
 void require(const kvtl::status& s) {
     if (!s) fail(s.what());
+}
+template <class T> T require(kvtl::result<T> r) {
+    if (!r) fail(r.error().message.c_str());
+    return *std::move(r);
+}
+
+/// What an engine does with a text that it has recorded: all layers, any number of texts.
+double calibrate(const made_up_text& recorded, const char* path) {
+    auto fit = require(kvtl::calibration_fit::make(model, {.rank = rank}));
+    for (std::uint32_t l = 0; l < model.layers; ++l)
+        require(fit.add(l, {.k = recorded.k[l]})); // kvswap reads no more
+    const auto bases = require(fit.finish());
+    require(bases.write(path, 0x0401)); // a number that stands for the model's weights
+    double least = 1;
+    for (const auto& layer : bases.energy) least = std::min(least, layer.adapter);
+    return least;
 }
 
 /// Reads a prompt, decodes; returns what the decode counted, and its mean error.
@@ -119,14 +122,10 @@ std::pair<kvtl::statistics, double> run(const made_up_text& text, bool ahead) {
                       .calibration_model = 0x0401, // another model's bases would be refused
                       .index = {.rank = rank},
                       .io = {.path = "04_calibrate_and_prefetch.kv"}};
-    const auto least = cache_t::least_memory(c);
-    if (!least) fail(least.error().message.c_str());
     // What one layer has chosen and what the next one will are there together: with less, reads ahead drive out what
     // would have been asked for again.
-    c.memory_bytes = *least + (std::size_t{512} << 10);
-    auto opened = cache_t::open(c);
-    if (!opened) fail(opened.error().message.c_str());
-    cache_t& cache = *opened;
+    c.memory_bytes = require(cache_t::least_memory(c)) + (std::size_t{512} << 10);
+    cache_t cache = require(cache_t::open(c));
     const auto seq = cache.begin();
     for (std::size_t l = 0; l < model.layers; ++l)
         require(cache.prefill(*seq, l,
@@ -158,7 +157,7 @@ std::pair<kvtl::statistics, double> run(const made_up_text& text, bool ahead) {
     return {cache.stats(), error / static_cast<double>(steps * model.layers)};
 }
 
-int main() try {
+int main() {
     const made_up_model weights;
     const double kept = calibrate(made_up_text(weights, 600, 1), "04_calibrate_and_prefetch.cal");
     std::printf("%u directions of %zu keep %.2f of the keys' energy\n", rank, k_row, kept);
@@ -180,7 +179,4 @@ int main() try {
         good = good && error < 0.1 && s.unpredicted_choices == steps * (ahead ? own : model.layers);
     }
     return good ? 0 : 1;
-} catch (const std::exception& e) { // the fit is part of the programs, which throw; the library does not
-    std::fprintf(stderr, "%s\n", e.what());
-    return 1;
 }

@@ -67,15 +67,17 @@ check_format() {
 
 # The headers of one folder make one translation unit: shared headers are parsed once per folder, folders in parallel.
 check_tidy() {
-    local tidy folder unit header status=0
+    local tidy folder unit header flags eigen=() status=0
     tidy=$(tool clang-tidy)
     [[ -n $tidy ]] || { skip "clang-tidy is not installed" && return; }
     "$tidy" --version | grep -i version | sed 's/^ */  /'
+    if flags=$(pkg-config --cflags eigen3 2>/dev/null); then read -ra eigen <<<"${flags//-I/-isystem }"; fi
     while read -r folder; do
         unit=$work/${folder//\//_}.cpp
         for header in "$folder"/*.hpp; do
             case $header in
             */uring_file.hpp) pkg-config --exists 'liburing >= 2.3' 2>/dev/null || { echo "  no liburing: $header left out" && continue; } ;;
+            */calibrate/*) pkg-config --exists eigen3 2>/dev/null || { echo "  no Eigen: $header left out" && continue; } ;;
             esac
             echo "#include <${header#include/}>"
         done >"$unit"
@@ -83,7 +85,7 @@ check_tidy() {
     # -march=native: on x86-64 the kernels for wider vectors would not be looked at otherwise.
     find "$work" -name '*.cpp' -print0 |
         xargs -0 -P "$jobs" -I UNIT "$tidy" --quiet --config-file=.clang-tidy UNIT -- -std=c++20 -Iinclude \
-            -march=native -fno-exceptions -fno-rtti 2>"$work/stderr" || status=1
+            -march=native -fno-exceptions -fno-rtti "${eigen[@]}" 2>"$work/stderr" || status=1
     # On standard error clang-tidy only counts what it kept to itself; what went wrong apart from that is said here.
     grep -vE '^[0-9]+ (warning|error)|^Error while processing|^Suppressed|^Use -' "$work/stderr" >&2 || true
     if [[ -f build/test/compile_commands.json ]]; then

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "fit_calibration.hpp"
 
+#include <kvtl/calibrate/calibration_fit.hpp>
 #include <kvtl/policies/support/position_table.hpp>
-
-#include "fit.hpp"
 
 #include <algorithm>
 #include <exception>
@@ -44,24 +43,30 @@ kvtl::status fit_calibration(const kvtl::shape& shape, workload& sample, const s
     try {
         const auto keys_wide = static_cast<std::uint32_t>(sample.key_floats());
         // No policy keeps more than an eighth of the directions; small models keep up to a head's worth.
-        engine::calibration_fit fit(shape, {.rank = std::min(keys_wide, std::max(64U, keys_wide / 8))});
+        auto fit = kvtl::calibration_fit::make(
+            shape, {.rank = std::min(keys_wide, std::max(64U, keys_wide / 8)), .pair_distance = 1});
+        if (!fit) return kvtl::status::failure(fit.error().code, "%s", fit.error().message.c_str());
         const std::size_t tokens = sample.prompt_tokens();
-        std::vector<float> keys(tokens * sample.key_floats()), values(keys.size()),
+        std::vector<float> keys(tokens * sample.key_floats()), values(keys.size()), before,
             queries(tokens * sample.query_floats());
         std::optional<position_turns> turns;
         if (turned != nullptr) turns.emplace(*turned, shape.head_dim, tokens);
         for (std::uint32_t layer = 0; layer < shape.layers; ++layer) {
             sample.rows(0, layer, 0, tokens, {.q = queries, .k = keys, .v = values});
-            fit.add(layer, keys, queries);
-            if (!turns) continue;
-            turns->take_back(keys, tokens);
-            fit.add_entries(layer, keys, values);
+            kvtl::layer_input in{.q = queries, .k = keys};
+            if (turns) {
+                before = keys;
+                turns->take_back(before, tokens);
+                in.v = values, in.k_pre = before;
+            }
+            if (auto s = fit->add(layer, in); !s) return s;
         }
-        fit.finish().write(path, any_model);
+        const auto bases = fit->finish();
+        if (!bases) return kvtl::status::failure(bases.error().code, "%s", bases.error().message.c_str());
+        return bases->write(path, any_model);
     } catch (const std::exception& e) {
         return kvtl::status::failure(kvtl::errc::io_error, "%s", e.what());
     }
-    return {};
 }
 
 } // namespace bench

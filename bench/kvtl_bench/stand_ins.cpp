@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "stand_ins.hpp"
 
+#include <kvtl/calibration/gate_weights.hpp>
 #include <kvtl/calibration/writer.hpp>
-
-#include "gates.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -40,7 +39,7 @@ kvtl::status write_random_gates(const kvtl::shape& shape, std::size_t inputs, st
     std::normal_distribution<float> normal(0.0F, 1.0F / std::sqrt(static_cast<float>(inputs)));
     std::vector<float> weights(header.layers * header.layer_floats());
     for (float& w : weights) w = normal(random);
-    return engine::write_gates(path, header, weights);
+    return kvtl::write_gates(path, header, weights);
 }
 
 kvtl::status write_level_gates(const kvtl::shape& shape, const std::string& bases, float rate,

@@ -1,9 +1,9 @@
-// Files of gate weights: what kvtl/calibration/gate_weights.hpp lays out, as one file. Presets with a learned
-// score read them (kvtl/presets/learned.hpp); whoever trains or fits gates writes them.
+// Files of gate weights (kvtl/calibration/gate_weights.hpp), which presets with a learned score read
+// (kvtl/presets/learned.hpp).
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/calibration/gate_weights.hpp>
+#include <kvtl/status.hpp>
 
 #include <cstddef>
 #include <fstream>
@@ -22,21 +22,6 @@ namespace engine {
         return kvtl::error(kvtl::errc::invalid_argument, "--gates: cannot read " + path);
     const auto bytes = std::as_bytes(std::span(text));
     return std::vector<std::byte>(bytes.begin(), bytes.end());
-}
-
-/// `weights`: header.layers * header.layer_floats() numbers in the order of the layout.
-[[nodiscard]] inline kvtl::status write_gates(const std::string& path, const kvtl::gate_header& header,
-                                              std::span<const float> weights) {
-    if (weights.size() != header.layers * header.layer_floats())
-        return kvtl::status::failure(kvtl::errc::invalid_argument, "gates have %zu weights; valid: %zu",
-                                     weights.size(), header.layers * header.layer_floats());
-    std::ofstream out(path, std::ios::binary | std::ios::trunc);
-    out.write(reinterpret_cast<const char*>(&header), sizeof header);
-    out.write(reinterpret_cast<const char*>(weights.data()),
-              static_cast<std::streamsize>(weights.size_bytes()));
-    out.close();
-    if (!out) return kvtl::status::failure(kvtl::errc::io_error, "cannot write gates %s", path.c_str());
-    return {};
 }
 
 } // namespace engine

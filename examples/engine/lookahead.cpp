@@ -48,6 +48,7 @@ std::vector<std::vector<float>> probe_queries(const model& m, thread_pool& pool,
         const auto last = in.q.last(floats);
         queries[layer].assign(last.begin(), last.end());
         if (earlier != 0) turn_back(m, queries[layer], earlier);
+        return kvtl::status();
     });
     transformer run(m, ear, pool, tokens.size());
     run.begin();

@@ -30,7 +30,8 @@ std::string header_line(const run_facts& f) {
     }
     if (!f.memory_mib.empty()) text += " MiB, ";
     if (!f.device.empty()) text += f.device + ", ";
-    return text + counted(f.threads, "thread");
+    if (f.threads != 0) return text + counted(f.threads, "thread");
+    return text.substr(0, text.size() - 2); // without the last comma
 }
 
 std::string device_words(const std::string& io, bool direct) {

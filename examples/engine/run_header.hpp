@@ -15,7 +15,7 @@ struct run_facts {
     std::vector<std::string> policies;
     std::vector<double> memory_mib; ///< one, or one after the other
     std::string device;             ///< "uring (direct)"
-    unsigned threads = 1;
+    unsigned threads = 1;           ///< 0: no engine ran
 };
 
 /// "tiny-2k.gguf (6 layers, 4 query heads, 2 KV heads of 64), dynakv, 64 MiB, uring (direct), 2 threads". Of more than

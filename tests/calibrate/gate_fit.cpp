@@ -1,14 +1,17 @@
 // Linear gates: weights that are known are found again, and what is fitted ranks entries as later attention
 // does.
 // SPDX-License-Identifier: MIT
-#include "gate_fit.hpp"
+#include <kvtl/calibrate/gate_fit.hpp>
 
-#include "error.hpp"
 #include "support/oracle.hpp"
+#include "support/scratch_folder.hpp"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <limits>
+#include <string>
 #include <vector>
 
 namespace {
@@ -32,13 +35,24 @@ struct text {
     }
 };
 
+kvtl::gate_fit make(const kvtl::shape& model, const kvtl::gate_fit_options& options) {
+    auto f = kvtl::gate_fit::make(model, options);
+    REQUIRE_MESSAGE(f.ok(), (f.ok() ? std::string() : f.error().message));
+    return *std::move(f);
+}
+
 } // namespace
 
 TEST_CASE("the gate finds the direction that queries look in, and its strength") {
-    engine::gate_fit fit(small, {.stride = 4, .distance = 50, .least = 8});
+    kvtl::gate_fit fit = make(small, {.stride = 4, .distance = 50, .least = 8});
     const double strengths[] = {2.0, 5.0};
-    for (std::uint32_t l = 0; l < 2; ++l) fit.add(l, text(strengths[l]).input());
-    const auto g = fit.finish();
+    for (std::uint32_t l = 0; l < 2; ++l) {
+        const text t(strengths[l]);
+        REQUIRE(fit.add(l, t.input()));
+    }
+    const auto fitted = fit.finish();
+    REQUIRE(fitted);
+    const auto& g = *fitted;
     REQUIRE(g.header.inputs == (2 + 2) * dim);
     REQUIRE(g.weights.size() == 2 * g.header.layer_floats());
     for (std::size_t l = 0; l < 2; ++l) {
@@ -57,11 +71,13 @@ TEST_CASE("the gate speaks for the entries of its own head") {
                v = oracle::normal_values(tokens * 2 * dim, 74);
     std::vector<float> q(tokens * 2 * dim);
     for (std::size_t t = 0; t < tokens; ++t) q[t * 2 * dim + 1] = 3, q[(t * 2 + 1) * dim + 6] = 4;
-    engine::gate_fit fit(two, {.stride = 4, .distance = 50, .least = 8});
+    kvtl::gate_fit fit = make(two, {.stride = 4, .distance = 50, .least = 8});
     kvtl::layer_input in;
     in.q = q, in.k = k, in.v = v;
-    fit.add(0, in);
-    const auto g = fit.finish();
+    REQUIRE(fit.add(0, in));
+    const auto fitted = fit.finish();
+    REQUIRE(fitted);
+    const auto& g = *fitted;
     const std::size_t key = 2 * dim; // of the first head, behind q
     CHECK(std::abs(static_cast<double>(g.weights[key + 1]) - 3 / std::sqrt(8.0)) < 0.05);
     CHECK(std::abs(static_cast<double>(g.weights[g.header.inputs + key + dim + 6]) - 4 / std::sqrt(8.0)) <
@@ -69,8 +85,35 @@ TEST_CASE("the gate speaks for the entries of its own head") {
     CHECK(std::abs(static_cast<double>(g.weights[key + dim + 6])) < 0.05);
 }
 
-TEST_CASE("a text with too few tokens is refused") {
-    engine::gate_fit fit(small, {.stride = 4, .distance = 880, .least = 1});
-    for (std::uint32_t l = 0; l < 2; ++l) fit.add(l, text(1).input());
-    CHECK_THROWS_AS(static_cast<void>(fit.finish()), engine::bad_input);
+TEST_CASE("too few tokens, and inputs that make no sense, are refused") {
+    CHECK(kvtl::gate_fit::make(small, {.stride = 0}).error().message == "stride is 0; valid: 1 or more");
+    kvtl::gate_fit fit = make(small, {.stride = 4, .distance = 880, .least = 1});
+    const text t(1);
+    for (std::uint32_t l = 0; l < 2; ++l) REQUIRE(fit.add(l, t.input()));
+    CHECK(fit.finish().error().message ==
+          "the text is too short to fit gates of 32 inputs: layer 0 has 17 tokens that are seen again");
+    const auto said = [&fit](std::uint32_t layer, const kvtl::layer_input& in) {
+        return std::string(fit.add(layer, in).what());
+    };
+    CHECK(said(2, t.input()) == "gates: layer 2; valid: 0 to 1");
+    kvtl::layer_input in = t.input();
+    in.v = {};
+    CHECK(said(0, in) ==
+          "gates: layer 0: q, k and v have 14400, 7200 and 0 floats; valid: 16, 8 and 8 per token");
+    auto broken = t.q;
+    broken[7] = std::numeric_limits<float>::infinity();
+    in = t.input(), in.q = broken;
+    CHECK(said(0, in) == "gates: layer 0: a number is not finite");
+}
+
+TEST_CASE("gates are written as the cache reads them") {
+    const kvtl_test::scratch_folder folder;
+    kvtl::gate_fit fit = make(small, {.stride = 4, .distance = 50, .least = 8});
+    const text t(1);
+    for (std::uint32_t l = 0; l < 2; ++l) REQUIRE(fit.add(l, t.input()));
+    const auto gates = fit.finish();
+    REQUIRE(gates);
+    REQUIRE(gates->write(folder.file("a.gates")));
+    CHECK(std::filesystem::file_size(folder.file("a.gates")) == gates->header.blob_bytes());
+    CHECK(gates->write(folder.file("no/a.gates")).code() == kvtl::errc::io_error);
 }

@@ -38,6 +38,12 @@ while read -r file; do
     esac
 done < <(including 'liburing[/.]')
 
+while read -r file; do
+    case $file in include/kvtl/calibrate/dense_algebra.hpp | '') ;;
+    *) breach "$file: includes Eigen; only include/kvtl/calibrate/dense_algebra.hpp may" ;;
+    esac
+done < <(including 'Eigen/')
+
 # --- shape of a header
 for file in "${headers[@]}"; do
     [[ $file == *.hpp ]] || breach "$file: only .hpp files belong below include/"
@@ -62,8 +68,8 @@ done < <(grep -rE '^[[:space:]]*#[[:space:]]*include[[:space:]]*<kvtl/' include 
     }
     function slot(header) { sub(/_.*/, "", header); return header } # the prefix of a policy
     BEGIN {
-        split("vocabulary simd slots calibration support io layout policies core manager presets", name, " ")
-        split("1          2    3     3           4       4  4      5        6    7       8", number, " ")
+        split("vocabulary simd slots calibration support io layout policies core manager presets calibrate", name, " ")
+        split("1          2    3     3           4       4  4      5        6    7       8       9", number, " ")
         for (i in name) level[name[i]] = number[i]
     }
     {

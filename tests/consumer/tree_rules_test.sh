@@ -43,6 +43,7 @@ bash "$rules" "$work" covered.txt >/dev/null
 
 fresh; echo '#include <xsimd/xsimd.hpp>' >>include/kvtl/a.hpp;         expect 'a.hpp: includes xsimd'
 fresh; echo '#  include "liburing.h"' >examples/x.cpp;                 expect 'x.cpp: includes liburing'
+fresh; echo '#include <Eigen/Core>' >>include/kvtl/a.hpp;              expect 'a.hpp: includes Eigen'
 fresh; sed -i /pragma/d include/kvtl/a.hpp;                            expect "a.hpp: no '#pragma once'"
 fresh; sed -i /SPDX/d include/kvtl/a.hpp;                              expect "a.hpp: no '// SPDX"
 fresh; sed -i 's|^// SPDX|// Text. SPDX|' include/kvtl/a.hpp;          expect "a.hpp: no '// SPDX"
@@ -55,6 +56,7 @@ include() {
 }
 fresh; include kvtl/unit.hpp kvtl/simd/b.hpp;                          expect 'unit.hpp: includes kvtl/simd/b.hpp, which stands above'
 fresh; include kvtl/simd/c.hpp kvtl/slots/index.hpp;                   expect 'includes kvtl/slots/index.hpp, which stands above'
+fresh; include kvtl/presets/c.hpp kvtl/calibrate/gate_fit.hpp;         expect 'includes kvtl/calibrate/gate_fit.hpp, which stands above'
 fresh; include kvtl/slots/c.hpp kvtl/policies/support/lists.hpp;       expect 'includes kvtl/policies/support/lists.hpp, which'
 fresh; include kvtl/slots/c.hpp kvtl/core/shard.hpp;                   expect 'includes kvtl/core/shard.hpp, which'
 fresh; include kvtl/io/c.hpp kvtl/layout/page_map.hpp;                 expect 'includes kvtl/layout/page_map.hpp, which stands above or beside'

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "gates.hpp"
+#include <kvtl/calibration/gate_weights.hpp>
+
 #include "kv_cache.hpp"
 #include "support/cache_fixture.hpp"
 
@@ -25,7 +26,7 @@ class gates_file {
         header.kv_heads = m.kv_heads;
         header.inputs = static_cast<std::uint32_t>(inputs);
         const auto weights = oracle::normal_values(header.layers * header.layer_floats(), 61, 0.1);
-        require_ok(engine::write_gates(path_, header, weights));
+        require_ok(kvtl::write_gates(path_, header, weights));
     }
     gates_file(const gates_file&) = delete;
     ~gates_file() { std::filesystem::remove(path_); }

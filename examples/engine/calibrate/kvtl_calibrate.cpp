@@ -1,19 +1,20 @@
-// kvtl-calibrate: fits the bases that some policies need to a GGUF model, on a text of the user's choice.
+// kvtl-calibrate: fits the bases that some policies need, to a GGUF model on a text of the user's choice, or to traces that
+// any engine recorded of its own keys and queries. The fits are the library's (kvtl/calibrate/).
 //
 //   kvtl-calibrate model.gguf -f text.txt -o model.cal --rank 32 --json -
+//   kvtl-calibrate --trace own.trace -o model.cal --rank 32
 //
 // The text is run through the model in pieces; every layer's keys and queries are looked at and not kept.
 // Exit status: 0, 2 for what can never work (bad usage, unreadable file, impossible value), 1 for a run that
 // fails midway.
 // SPDX-License-Identifier: MIT
+#include <kvtl/calibrate/fit_trace.hpp>
+#include <kvtl/calibrate/gate_fit.hpp>
 #include <kvtl/version.hpp>
 
 #include "command_line.hpp"
 #include "error.hpp"
 #include "fingerprint.hpp"
-#include "fit.hpp"
-#include "gate_fit.hpp"
-#include "gates.hpp"
 #include "gguf.hpp"
 #include "listening_cache.hpp"
 #include "model.hpp"
@@ -49,6 +50,7 @@ constexpr const char* program = "kvtl-calibrate";
 struct arguments {
     std::string model;
     std::string text;
+    std::vector<std::string> traces;
     std::string output;
     std::string gates;
     std::string votes;
@@ -57,13 +59,16 @@ struct arguments {
     std::size_t piece_tokens = 2048;
     unsigned threads = 2;
     bool no_entries = false;
-    engine::fit_options fit;
+    kvtl::fit_options fit;
 };
 
 void define_options(CLI::App& app, arguments& a) {
     app.set_version_flag("--version", std::string(program) + " " + KVTL_VERSION_STRING);
     engine::define_model(app, a.model, "GGUF file (llama, qwen2, qwen3; F32, F16, BF16, Q8_0, Q4_0)");
     app.add_option("-f,--file", a.text, "text that the bases are fitted to");
+    app.add_option("--trace", a.traces,
+                   "recorded trace to fit to instead of a model and a text; may be given several times")
+        ->allow_extra_args(false); // what follows is the next option
     app.add_option("-o,--output", a.output, "calibration file to write");
     app.add_option("--gates", a.gates, "also fit linear gates for the policy locret, into this file");
     app.add_option("--votes", a.votes,
@@ -71,7 +76,7 @@ void define_options(CLI::App& app, arguments& a) {
                    "compress_kv, into this file");
     app.add_option("--rank", a.fit.rank, "directions of the joint adapter; 0: all (KV heads x head size)");
     app.add_option("--channels", a.fit.channels, "frequency pairs listed per KV head; 0: a quarter of them");
-    app.add_option("--max-tokens", a.max_tokens, "tokens of the text that are used at most")
+    app.add_option("--max-tokens", a.max_tokens, "tokens of the text or the traces that are used at most")
         ->capture_default_str();
     app.add_option("--piece-tokens", a.piece_tokens, "tokens per piece (at most the model's context)")
         ->capture_default_str();
@@ -86,11 +91,19 @@ void define_options(CLI::App& app, arguments& a) {
     for (const char* name : {"--rank", "--channels", "--max-tokens", "--piece-tokens", "--threads"})
         app.get_option(name)->check(engine::whole_number);
     for (auto* option : app.get_options()) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    app.get_option("--trace")->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
-void check(const arguments& a) {
-    require(!a.model.empty(), engine::no_model_message());
-    require(!a.text.empty(), "no text: give one with -f FILE");
+void check(const CLI::App& app, const arguments& a) {
+    if (a.traces.empty()) {
+        require(!a.model.empty(), engine::no_model_message());
+        require(!a.text.empty(),
+                "no text: give one with -f FILE, or a trace of your own keys with --trace FILE");
+    } else {
+        for (const char* name : {"--model", "MODEL", "--file", "--threads", "--votes"})
+            require(app.count(name) == 0, std::string("--trace: valid: without ") + name +
+                                              ", since no model is run to hear its keys");
+    }
     require(!a.output.empty() && a.output != "-", "no output: give a file with -o FILE");
     require(a.max_tokens > 0, "--max-tokens is 0; valid: 1 or more");
     require(a.piece_tokens > 0, "--piece-tokens is 0; valid: 1 or more");
@@ -104,7 +117,7 @@ void check(const arguments& a) {
     engine::require_writable(a.json_file, "--json");
 }
 
-void check(const engine::fit_options& f, const kvtl::shape& s) {
+void check(const kvtl::fit_options& f, const kvtl::shape& s) {
     const auto within = [](const char* name, std::uint32_t value, std::uint32_t most) {
         require(value <= most, std::string(name) + " is " + std::to_string(value) +
                                    "; valid for this model: 1 to " + std::to_string(most));
@@ -140,6 +153,7 @@ engine::head_votes fit_votes(const engine::model& model, std::span<const engine:
             fit.evict(layer, in);
         else
             fit.look(layer, in, copied);
+        return kvtl::status();
     });
     engine::transformer transformer(model, cache, pool, piece);
     const std::size_t pieces = std::max<std::size_t>(1, (tokens.size() - 1) / body);
@@ -161,12 +175,12 @@ engine::head_votes fit_votes(const engine::model& model, std::span<const engine:
     return fit.finish();
 }
 
-nlohmann::json to_json(const engine::fitted& f, std::uint64_t fingerprint) {
+nlohmann::json to_json(const kvtl::fitted_bases& f, std::uint64_t fingerprint) {
     char id[17];
     std::snprintf(id, sizeof id, "%016" PRIx64, fingerprint);
     nlohmann::json layers = nlohmann::json::array();
-    const auto of_entries = [&f](double share) {
-        return f.joint_keys.empty() ? nlohmann::json() : nlohmann::json(share);
+    const auto if_fitted = [](const auto& section, double share) {
+        return section.empty() ? nlohmann::json() : nlohmann::json(share);
     };
     for (std::size_t l = 0; l < f.energy.size(); ++l) {
         const auto& e = f.energy[l];
@@ -179,11 +193,11 @@ nlohmann::json to_json(const engine::fitted& f, std::uint64_t fingerprint) {
         layers.push_back({{"layer", l},
                           {"adapter_energy", e.adapter},
                           {"adapter_energy_by_rank", by_rank},
-                          {"joint_keys_energy_quarter", of_entries(e.joint_keys_quarter)},
-                          {"joint_values_energy_quarter", of_entries(e.joint_values_quarter)},
+                          {"joint_keys_energy_quarter", if_fitted(f.joint_keys, e.joint_keys_quarter)},
+                          {"joint_values_energy_quarter", if_fitted(f.joint_values, e.joint_values_quarter)},
                           {"pca_energy_quarter", e.pca_quarter},
-                          {"skew_energy_quarter", e.skew_quarter},
-                          {"channel_agreement", e.channels},
+                          {"skew_energy_quarter", if_fitted(f.skew, e.skew_quarter)},
+                          {"channel_agreement", if_fitted(f.channels, e.channels)},
                           {"query_map_energy",
                            l > 0 && f.options.query_map ? nlohmann::json(e.query_map) : nlohmann::json()}});
     }
@@ -201,8 +215,34 @@ nlohmann::json to_json(const engine::fitted& f, std::uint64_t fingerprint) {
             {"layers", layers}};
 }
 
-void run(arguments a) {
-    check(a);
+/// What is fitted, whichever way the samples come.
+struct fits {
+    kvtl::calibration_fit bases;
+    std::optional<kvtl::gate_fit> gates;
+    bool entries;
+
+    fits(const kvtl::shape& shape, const arguments& a)
+        : bases(engine::insist(kvtl::calibration_fit::make(shape, a.fit))), entries(!a.no_entries) {
+        if (!a.gates.empty()) gates.emplace(engine::insist(kvtl::gate_fit::make(shape)));
+    }
+    kvtl::status hear(std::uint32_t layer, kvtl::layer_input in) {
+        if (gates)
+            if (auto s = gates->add(layer, in); !s) return s;
+        if (!entries) in.v = {};
+        return bases.add(layer, in);
+    }
+};
+
+/// Of what the samples were.
+struct samples {
+    std::string name; ///< of the model or the trace
+    kvtl::shape shape;
+    std::uint64_t fingerprint = 0;
+    unsigned threads = 0; ///< of the engine; 0: none ran
+    std::optional<engine::head_votes> votes{};
+};
+
+samples hear_text(arguments& a, std::optional<fits>& fit) {
     const std::string text = read_text(a.text);
     const engine::gguf_file file(a.model);
     const engine::model model(file);
@@ -214,16 +254,9 @@ void run(arguments a) {
     a.fit.pair_distance = hyper.pairing == engine::rope_pairing::neighbours
                               ? 1
                               : static_cast<std::uint32_t>(model.rope_frequencies().size());
-
-    engine::calibration_fit fit(hyper.shape, a.fit);
-    std::optional<engine::gate_fit> gates;
-    if (!a.gates.empty()) gates.emplace(hyper.shape);
-    std::vector<float> queries_before; // of the previous layer, for the query map
+    fit.emplace(hyper.shape, a);
     engine::listening_cache cache(hyper.shape, true, [&](std::uint32_t layer, const kvtl::layer_input& in) {
-        if (gates) gates->add(layer, in);
-        fit.add(layer, a.fit.pre_rope ? in.k_pre : in.k.floats(), in.q, queries_before);
-        if (!a.no_entries) fit.add_entries(layer, in.k_pre, in.v.floats());
-        queries_before.assign(in.q.begin(), in.q.end());
+        return fit->hear(layer, in);
     });
     const std::size_t used = std::min(tokens.size(), a.max_tokens);
     const std::size_t piece = std::min<std::size_t>(a.piece_tokens, hyper.context);
@@ -236,35 +269,63 @@ void run(arguments a) {
         bar.update(std::min(done + piece, used));
     }
     bar.clear();
+    samples from{a.model, hyper.shape, fingerprint_of(model), a.threads};
+    if (!a.votes.empty()) from.votes = fit_votes(model, std::span(tokens).first(used), piece, pool);
+    return from;
+}
 
-    const engine::fitted result = fit.finish();
-    std::optional<engine::fitted_gates> fitted;
-    if (gates) fitted = gates->finish();
-    std::optional<engine::head_votes> votes;
-    if (!a.votes.empty()) // the last that may refuse the text
-        votes = fit_votes(model, std::span(tokens).first(used), piece, pool);
+samples hear_traces(arguments& a, std::optional<fits>& fit) {
+    samples from;
+    std::uint64_t left = a.max_tokens;
+    for (const std::string& path : a.traces) {
+        kvtl::trace_reader trace = engine::insist(kvtl::trace_reader::open(path));
+        const kvtl::trace_header& head = trace.header();
+        if (!fit) {
+            check(a.fit, head.shape);
+            a.fit.pair_distance = head.pair_distance;
+            if (head.pair_distance == 0 && !head.has(kvtl::trace_header::without_q))
+                std::fprintf(stderr, "%s: %s does not say which elements RoPE turns together: no channels\n",
+                             program, path.c_str());
+            fit.emplace(head.shape, a);
+            from = {path, head.shape, head.fingerprint};
+        }
+        engine::insist(trace.require_shape(from.shape));
+        engine::insist(trace.require(a.fit.query_map || fit->gates, fit->gates.has_value(),
+                                     a.fit.pre_rope ? kvtl::trace_header::has_k_pre : 0));
+        require(head.fingerprint == from.fingerprint && head.pair_distance == a.fit.pair_distance,
+                "trace " + path + " is of another model than " + from.name);
+        engine::insist(kvtl::for_each_piece(
+            trace, {.max_tokens = left, .piece_tokens = a.piece_tokens},
+            [&](std::uint32_t layer, const kvtl::layer_input& in) { return fit->hear(layer, in); }));
+        left -= std::min<std::uint64_t>(left, head.tokens);
+    }
+    return from;
+}
+
+void run(arguments a) {
+    std::optional<fits> fit;
+    const samples from = a.traces.empty() ? hear_text(a, fit) : hear_traces(a, fit);
+    const kvtl::fitted_bases result = engine::insist(fit->bases.finish());
+    std::optional<kvtl::fitted_gates> gates;
+    if (fit->gates) gates = engine::insist(fit->gates->finish()); // the last that may refuse the samples
     engine::run_facts facts;
-    facts.model = a.model, facts.shape = hyper.shape, facts.threads = a.threads;
+    facts.model = from.name, facts.shape = from.shape, facts.threads = from.threads;
     engine::print_header(program, facts);
-    if (fitted) {
-        const engine::fitted_gates& g = *fitted;
-        if (const auto s = engine::write_gates(a.gates, g.header, g.weights); !s)
-            throw engine::run_failure(s.what());
+    if (gates) {
+        engine::insist(gates->write(a.gates));
         std::fprintf(stderr,
                      "%s: linear gates explain %.2f or more of later attention's variance in every layer\n",
-                     a.gates.c_str(), *std::min_element(g.explained.begin(), g.explained.end()));
+                     a.gates.c_str(), *std::min_element(gates->explained.begin(), gates->explained.end()));
     }
-    const std::uint64_t fingerprint = fingerprint_of(model);
-    if (votes)
-        if (const auto s = engine::write_votes(a.votes, hyper.shape, fingerprint, *votes); !s)
-            throw engine::run_failure(s.what());
-    result.write(a.output, fingerprint);
-    if (!a.json_file.empty()) engine::write_output(a.json_file, to_json(result, fingerprint).dump());
+    if (from.votes) engine::insist(engine::write_votes(a.votes, from.shape, from.fingerprint, *from.votes));
+    engine::insist(result.write(a.output, from.fingerprint));
+    if (!a.json_file.empty()) engine::write_output(a.json_file, to_json(result, from.fingerprint).dump());
     double least = 1;
     for (const auto& e : result.energy) least = std::min(least, e.adapter);
     std::fprintf(stderr,
-                 "%s: %zu tokens, %u directions keep %.1f %% or more of the keys' energy in every layer\n",
-                 a.output.c_str(), used, result.options.rank, least * 100);
+                 "%s: %" PRIu64
+                 " tokens, %u directions keep %.1f %% or more of the keys' energy in every layer\n",
+                 a.output.c_str(), result.tokens, result.options.rank, least * 100);
 }
 
 } // namespace
@@ -272,9 +333,12 @@ void run(arguments a) {
 int main(int argc, char** argv) {
     return engine::run_program(program, [&] {
         arguments a;
-        CLI::App app("Fits the bases that some policies need to a GGUF model and a text.", program);
+        CLI::App app(
+            "Fits the bases that some policies need, to a GGUF model and a text or to recorded traces.",
+            program);
         define_options(app, a);
         if (const auto status = engine::parse_command_line(app, argc, argv)) return *status;
+        check(app, a);
         run(std::move(a));
         return 0;
     });

@@ -8,7 +8,6 @@
 #include "kv_cache.hpp"
 
 #include <cmath>
-#include <exception>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -17,9 +16,9 @@ namespace engine {
 
 class listening_cache final : public kv_cache {
   public:
-    using listener = std::function<void(std::uint32_t layer, const kvtl::layer_input& in)>;
+    using listener = std::function<kvtl::status(std::uint32_t layer, const kvtl::layer_input& in)>;
 
-    /// `hear` is called once per layer and prompt. What it throws ends the run.
+    /// `hear` is called once per layer and prompt. A status that is not ok ends the run.
     listening_cache(const kvtl::shape& shape, bool with_k_pre, listener hear)
         : shape_(shape), with_k_pre_(with_k_pre), hear_(std::move(hear)),
           scratch_(kvtl::simd::causal_scratch_floats(shape.head_dim)) {}
@@ -39,12 +38,7 @@ class listening_cache final : public kv_cache {
             kvtl::simd::attend_causal(in.q.data() + h * group * dim, q_row, group, scale, tokens, keys,
                                       values, 0, out.data() + h * group * dim, q_row, scratch_);
         }
-        try {
-            hear_(layer, in);
-        } catch (const std::exception& e) {
-            return kvtl::status::failure(kvtl::errc::unsupported, "%s", e.what());
-        }
-        return {};
+        return hear_(layer, in);
     }
     kvtl::status attend(kvtl::sequence_id, std::uint32_t, const kvtl::layer_input&, std::span<float>,
                         unsigned) noexcept override {

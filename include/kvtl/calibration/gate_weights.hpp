@@ -9,6 +9,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/calibration/whole_file.hpp>
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/status.hpp>
 
@@ -43,6 +44,16 @@ struct gate_header {
         return sizeof(gate_header) + layers * layer_floats() * sizeof(float);
     }
 };
+
+/// Makes a file of a blob. `weights`: header.layers * header.layer_floats() numbers in the order of the layout. It is written
+/// beside `path` and renamed: a run that is interrupted leaves the old file or none.
+[[nodiscard, gnu::cold]] inline status write_gates(const std::string& path, const gate_header& header,
+                                                   std::span<const float> weights) {
+    if (weights.size() != header.layers * header.layer_floats())
+        return status::failure(errc::invalid_argument, "gates have %zu weights; valid: %zu", weights.size(),
+                               header.layers * header.layer_floats());
+    return write_whole_file(path, {std::as_bytes(std::span(&header, 1)), std::as_bytes(weights)});
+}
 
 /// A checked blob, copied into memory of the cache.
 class gate_network {

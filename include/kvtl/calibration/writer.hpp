@@ -9,9 +9,9 @@
 #pragma once
 
 #include <kvtl/calibration/calibration.hpp>
+#include <kvtl/calibration/whole_file.hpp>
 
 #include <cmath>
-#include <cstdio>
 #include <vector>
 
 namespace kvtl { inline namespace v0 {
@@ -65,29 +65,11 @@ class calibration_writer {
         header_.file_bytes = at;
         header_.checksum = checksum_of(header_, table_);
 
-        const std::string draft = path + ".part";
-        std::FILE* out = std::fopen(draft.c_str(), "wbe");
-        if (out == nullptr) return failed(draft);
-        const auto put = [out](const void* data, std::size_t bytes) {
-            return std::fwrite(data, 1, bytes, out) == bytes;
-        };
-        bool good = put(&header_, sizeof header_) &&
-                    put(table_.data(), header_.sections * sizeof(calibration_section)) &&
-                    put(payload_.data(), payload_.size());
-        good = std::fflush(out) == 0 && ::fsync(::fileno(out)) == 0 && good;
-        const int why = errno;
-        good = std::fclose(out) == 0 && good;
-        if (good && std::rename(draft.c_str(), path.c_str()) == 0) return {};
-        if (!good) errno = why;
-        const status s = failed(path);
-        std::remove(draft.c_str());
-        return s;
+        return write_whole_file(path, {std::as_bytes(std::span(&header_, 1)),
+                                       std::as_bytes(std::span(table_).first(header_.sections)), payload_});
     }
 
   private:
-    [[nodiscard]] static status failed(const std::string& path) {
-        return status::failure(errc::io_error, "cannot write %s: %s", path.c_str(), std::strerror(errno));
-    }
     [[nodiscard]] status append(calibration_kind kind, std::uint32_t rank, std::span<const std::byte> values,
                                 bool pre_rope) {
         const char* name = kind_name(kind).data();

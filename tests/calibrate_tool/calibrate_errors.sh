@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # kvtl-calibrate: what it writes, how it fails (status, one clear line), and that nothing is left behind.
 #
-#   calibrate_errors.sh KVTL-CALIBRATE EXAMPLES/DATA
+#   calibrate_errors.sh KVTL-CALIBRATE EXAMPLES/DATA KVTL-RUN
 # SPDX-License-Identifier: MIT
 here=$(dirname "$(realpath "$0")")
-program=$(realpath "$1") data=$(realpath "$2")
+program=$(realpath "$1") data=$(realpath "$2") run=$(realpath "$3")
 # shellcheck source=tests/support/expect.sh
 . "$here/../support/expect.sh"
 
@@ -15,7 +15,7 @@ base=(-m "$data/tiny-2k.gguf" -f text.txt -o a.cal)
 
 one_line "two models: foreign.gguf and -m " "${base[@]}" foreign.gguf
 one_line "not a GGUF file" foreign.gguf -f text.txt -o a.cal
-one_line "no text: give one with -f FILE" -m x.gguf -o a.cal
+one_line "no text: give one with -f FILE, or a trace of your own keys with --trace FILE" -m x.gguf -o a.cal
 one_line "no text" -o a.cal # the model is the embedded one
 one_line "--piece-token; did you mean '--piece-tokens'?" "${base[@]}" --piece-token 5
 one_line "no output: give a file with -o FILE" -m x.gguf -f text.txt
@@ -67,5 +67,50 @@ grep -Eqx 'kvtl-votes 1 model [0-9a-f]{16} layers 6 query_heads 4' a.votes || co
 "$program" "${base[@]}" -f "$data/prose.txt" --max-tokens 2048 --gates a.gates 2>err || complain "no gates"
 bytes=$((40 + 6 * 2 * (512 + 1) * 4))
 [ "$(wc -c <a.gates)" -eq "$bytes" ] || complain "a.gates has $(wc -c <a.gates) bytes instead of $bytes"
+
+# From a recorded trace: what the model gives on the same tokens, of as many kinds, with the same fingerprint.
+"$run" -m "$data/tiny-2k.gguf" -f text.txt -n 2 --policy full --io memory --record-trace own.trace >out 2>err || complain "no trace"
+"$program" --trace own.trace -o t.cal --rank 16 --max-tokens 600 --query-map --json t.json 2>err || complain "no fit to a trace"
+grep -qx "kvtl-calibrate: own.trace (6 layers, 4 query heads, 2 KV heads of 64)" err || complain "no header of the trace"
+[ "$(wc -c <t.cal)" -eq "$(wc -c <b.cal)" ] || complain "t.cal has $(wc -c <t.cal) bytes, b.cal $(wc -c <b.cal)"
+number() { sed -E "s/.*\"$1\":([^,}]*).*/\1/" "$2"; } # of the last layer, or the only one
+for key in fingerprint pair_distance tokens rank; do
+    [ "$(number $key a.json)" = "$(number $key t.json)" ] || complain "$key is $(number $key t.json) of the trace, $(number $key a.json) of the model"
+done
+for key in adapter_energy pca_energy_quarter skew_energy_quarter joint_keys_energy_quarter query_map_energy; do
+    awk -v a="$(number $key a.json)" -v b="$(number $key t.json)" 'BEGIN { d = a - b; exit !(a > 0.1 && d < 0.01 && d > -0.01) }' ||
+        complain "$key: $(number $key t.json) of the trace, $(number $key a.json) of the model"
+done
+"$program" --trace own.trace --trace own.trace -o t2.cal --rank 16 --max-tokens 600 --query-map 2>err || complain "no fit to two"
+cmp -s t.cal t2.cal || complain "600 tokens of two traces are not those of the first"
+
+trace=(-o x.cal --trace)
+poke() { cp own.trace "$1" && printf '%b' "$3" | dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null; } # FILE OFFSET BYTES
+head -c 100000 own.trace >cut.trace
+: >empty.trace
+poke version.trace 8 '\x09'
+poke nan.trace 4096 '\xff\xff'
+poke layers.trace 16 '\x03'
+poke bare.trace 12 '\x0c' # neither q nor v, nor keys before RoPE
+poke none.trace 24 '\x00'
+poke other.trace 56 '\x01'
+one_line "trace nothing.trace: No such file" "${trace[@]}" nothing.trace
+one_line "trace .: not a regular file" "${trace[@]}" .
+one_line "trace cut.trace: cut short: 100000 bytes for" "${trace[@]}" cut.trace
+one_line "trace empty.trace: empty; expected a trace of version 1" "${trace[@]}" empty.trace
+one_line "trace text.txt: not a trace" "${trace[@]}" text.txt
+one_line "trace version.trace: version 9; valid: 1" "${trace[@]}" version.trace
+one_line "trace nan.trace: token 0, layer 0: a number is not finite" "${trace[@]}" nan.trace
+one_line "trace none.trace: shape.kv_heads is 0; valid: 1 to 65536" "${trace[@]}" none.trace
+one_line "layers.trace has 3 layers, 4 query heads, 2 KV heads of 64; expected 6 layers" "${trace[@]}" own.trace --trace layers.trace
+one_line "trace other.trace is of another model than own.trace" "${trace[@]}" own.trace --trace other.trace
+one_line "trace bare.trace has no keys before RoPE, which are needed here" "${trace[@]}" bare.trace --pre-rope
+one_line "trace bare.trace has no queries, which are needed here" "${trace[@]}" bare.trace --query-map
+one_line "too short to fit gates of 512 inputs" "${trace[@]}" own.trace --max-tokens 600 --gates x.gates
+one_line "--rank is 129; valid for this model: 1 to 128" "${trace[@]}" own.trace --rank 129
+one_line "--trace: valid: without --model, since no model is run" "${trace[@]}" own.trace -m "$data/tiny-2k.gguf"
+one_line "--trace: valid: without MODEL, since no model is run" "${trace[@]}" own.trace "$data/tiny-2k.gguf"
+one_line "--trace: valid: without --file, since no model is run" "${trace[@]}" own.trace -f text.txt
+one_line "no output: give a file with -o FILE" --trace own.trace
 
 finish

@@ -12,7 +12,6 @@
 
 #include <cstdio>
 #include <map>
-#include <stdexcept>
 
 using namespace engine;
 
@@ -49,6 +48,7 @@ TEST_CASE("logits, keys and queries are those of the exact forward pass") {
         keys[layer].assign(in.k.floats().begin(), in.k.floats().end());
         before_rope[layer].assign(in.k_pre.begin(), in.k_pre.end());
         queries[layer].assign(in.q.begin(), in.q.end());
+        return kvtl::status();
     });
     transformer run(weights, listening, pool, ids.size());
     run.begin();
@@ -76,19 +76,20 @@ TEST_CASE("logits, keys and queries are those of the exact forward pass") {
     }
 }
 
-TEST_CASE("what the listener throws ends the run, and a prompt in chunks is refused") {
+TEST_CASE("what the listener refuses ends the run, and a prompt in chunks is refused") {
     const model_file written{random_model{}};
     const gguf_file file(written.path);
     const model weights(file);
     thread_pool pool(1);
     listening_cache broken(weights.hyper().shape, false, [](std::uint32_t, const kvtl::layer_input&) {
-        throw std::runtime_error("too much");
+        return kvtl::status::failure(kvtl::errc::unsupported, "too much");
     });
     transformer run(weights, broken, pool, 64);
     run.begin();
     CHECK_THROWS_WITH_AS(static_cast<void>(run.prefill(some_tokens(10))), "too much", run_failure);
 
-    listening_cache fine(weights.hyper().shape, false, [](std::uint32_t, const kvtl::layer_input&) {});
+    listening_cache fine(weights.hyper().shape, false,
+                         [](std::uint32_t, const kvtl::layer_input&) { return kvtl::status(); });
     transformer pieces(weights, fine, pool, 4);
     pieces.begin();
     CHECK_THROWS_AS(static_cast<void>(pieces.prefill(some_tokens(10))), run_failure);
