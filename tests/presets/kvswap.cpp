@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/kvswap.hpp>
 
+#ifdef KVTL_HAS_CALIBRATE
+#include <kvtl/calibrate/fit_trace.hpp>
+#include <kvtl/calibration/trace_writer.hpp>
+#endif
+
 #include "contracts/io.hpp"
 #include "support/calibrated.hpp"
 #include "support/size_knob.hpp"
@@ -42,3 +47,47 @@ TEST_CASE("kvswap without a basis is refused, and says what it needs") {
     REQUIRE_FALSE(opened.ok());
     CHECK(opened.error().message.find("calibration") != std::string::npos);
 }
+
+#ifdef KVTL_HAS_CALIBRATE
+namespace {
+/// An engine records what a text makes its model compute, and fits a file to the recording.
+void calibrate(const drift& text, const std::string& trace_path, const std::string& path,
+               std::uint32_t rank) {
+    constexpr std::size_t tokens = 400;
+    auto out = kvtl::trace_writer::create(trace_path, {.shape = model, .fingerprint = 1});
+    REQUIRE(out);
+    for (std::uint32_t l = 0; l < model.layers; ++l) {
+        kvtl::layer_input in;
+        in.k = text.k(l, 0, tokens), in.v = text.v(l, 0, tokens), in.q = text.q(l, 0, tokens);
+        out->write(0, l, in);
+    }
+    require_ok(out->close(tokens, tokens));
+    auto trace = kvtl::trace_reader::open(trace_path);
+    REQUIRE(trace);
+    auto fit = kvtl::calibration_fit::make(model, {.rank = rank});
+    REQUIRE(fit);
+    require_ok(add_trace(*fit, *trace));
+    const auto bases = fit->finish();
+    REQUIRE(bases);
+    require_ok(bases->write(path, trace->header().fingerprint));
+}
+} // namespace
+
+TEST_CASE("kvswap, bases fitted to its own recorded keys, budget for everything: dense attention") {
+    const scratch_folder folder;
+    using cache_t = calibrated_cache<kvtl::presets::kvswap>;
+    constexpr std::uint32_t rank = 16;
+    cache_t::config c{.supplied = with_calibration::value};
+    c.index.rank = rank;
+    c.calibration = folder.file("own.cal");
+    c.calibration_model = 1;
+    calibrate(*shared_stream<cache_t::element_type>::of(model, 500, 7).data, folder.file("own.trace"),
+              c.calibration, rank);
+    for (const bool smallest : {false, true})
+        run_scenario<cache_t>({.shape = model, .prompt = 500, .decode = 40, .smallest = smallest}, c);
+    c.calibration_model = 2;
+    const auto refused = cache_t::open(config_of<cache_t>({.shape = model, .prompt = 500}, c));
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().message.find("was fitted to another model of the same shape") != std::string::npos);
+}
+#endif
