@@ -28,6 +28,7 @@
 #include <kvtl/presets/squeezed.hpp>
 #include <kvtl/presets/streaming.hpp>
 #include <kvtl/presets/token_topk.hpp>
+#include <kvtl/presets/two_level.hpp>
 #include <kvtl/presets/virtualised.hpp>
 
 #include <doctest/doctest.h>
