@@ -190,6 +190,7 @@ comparison compare_kvswap(const comparison_options& o, workload& w, const worklo
     s.max_tokens = static_cast<std::uint32_t>(config.max_tokens);
     s.attend_tokens = static_cast<std::uint32_t>(o.attend_tokens);
     s.window = config.window_tokens;
+    s.true_layers = config.schedule.true_layers;
     s.rank =
         static_cast<std::uint32_t>(std::min<std::size_t>(config.index.rank, adapter.view().adapter(0).count));
     s.slots = cache.inspect(0).store().pool_of(0).size() / s.layers;

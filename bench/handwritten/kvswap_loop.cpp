@@ -67,7 +67,10 @@ status kvswap_loop::take(std::uint32_t layer, const float* k, const float* v) no
 }
 
 status kvswap_loop::prefetch(std::uint32_t layer, const float* guess) noexcept {
-    choose(layers_[layer], layer, guess);
+    return layer < s_.true_layers ? status() : fetch(layer, guess);
+}
+status kvswap_loop::fetch(std::uint32_t layer, const float* q) noexcept {
+    choose(layers_[layer], layer, q);
     return bring(layers_[layer], layer);
 }
 
@@ -75,8 +78,8 @@ status kvswap_loop::step(std::uint32_t layer, const float* q, const float* k, co
                          float* out) noexcept {
     layer_state& l = layers_[layer];
     put(l, k, v);
-    if (layer == 0)
-        if (status s = prefetch(layer, q); !s) return s;
+    if (layer < s_.true_layers)
+        if (status s = fetch(layer, q); !s) return s;
 
     const std::size_t floats = kvtl::partial_floats(s_.group, dim);
     for (std::uint32_t h = 0; h < s_.kv_heads; ++h)

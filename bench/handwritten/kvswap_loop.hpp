@@ -24,9 +24,10 @@ namespace bench {
 struct kvswap_sizes {
     std::uint32_t layers = 0, kv_heads = 0, group = 0; ///< G query heads to a KV head
     std::uint32_t max_tokens = 0, attend_tokens = 0, window = 0;
-    std::uint32_t rank = 0;  ///< r
-    std::uint32_t slots = 0; ///< of a layer
-    float scale = 1;         ///< of logits
+    std::uint32_t rank = 0;        ///< r
+    std::uint32_t slots = 0;       ///< of a layer
+    std::uint32_t true_layers = 2; ///< choose with their own query
+    float scale = 1;               ///< of logits
 };
 
 class kvswap_loop {
@@ -76,6 +77,7 @@ class kvswap_loop {
     [[nodiscard]] std::uint32_t page_of(std::uint32_t layer, std::uint32_t i) const noexcept {
         return layer * layer_pages_ + i;
     }
+    [[nodiscard]] kvtl::status fetch(std::uint32_t layer, const float* q) noexcept;
     void choose(layer_state& l, std::uint32_t layer, const float* q) noexcept;
     [[nodiscard]] std::uint32_t take_slot(layer_state& l) noexcept;
     [[nodiscard]] kvtl::status bring(layer_state& l, std::uint32_t layer) noexcept;

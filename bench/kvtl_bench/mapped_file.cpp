@@ -118,7 +118,7 @@ class mapped_file final : public engine::kv_cache {
     status attend(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
                   std::span<float> out, unsigned shard) noexcept override {
         const auto begin = std::chrono::steady_clock::now();
-        const thread_reads io;
+        static thread_local const thread_reads io; // opened once: the clock runs
         part& s = shards_[shard];
         const std::uint64_t bytes = io.bytes(), faults = thread_reads::major_faults();
         if (status done = append(seq, layer, in, shard); !done) return done;
@@ -138,6 +138,13 @@ class mapped_file final : public engine::kv_cache {
     }
     status end(kvtl::sequence_id seq) noexcept override {
         open_[seq.slot] = false;
+        for (std::uint32_t layer = 0; layer < x_.layers; ++layer)
+            for (std::uint32_t h = 0; h < x_.heads; ++h) {
+                tokens(seq, layer, h % shards()) = 0;
+                for (std::size_t i = 0; i < x_.pieces; ++i)
+                    if (std::exchange(kept_[lane(seq, layer, h) * x_.pieces + i], std::uint8_t{0}) != 0)
+                        shards_[h % shards()].kept -= piece_bytes;
+            }
         return {};
     }
 

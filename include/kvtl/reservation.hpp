@@ -36,9 +36,9 @@ class reservation {
         if (p == MAP_FAILED)
             return status::failure(errc::bound_too_small, "memory_bytes: the system does not give %zu bytes",
                                    bytes);
-            // Where there is much of it, most of a scattered read was looking up its page. Nothing is lost where the system
-            // has no large pages.
 #ifdef MADV_HUGEPAGE
+        // A pass over much memory, or a scattered read of it, looks up pages most of the time. First touches then clear
+        // 2 MiB at once, and the system may have to make room for them.
         if (bytes >= large) static_cast<void>(::madvise(p, bytes, MADV_HUGEPAGE));
 #endif
         reservation r;

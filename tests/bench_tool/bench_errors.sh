@@ -125,7 +125,7 @@ expect 0 "" decode --workload trace:run.trc --context 300 --steps 8 --memory-mib
 expect 2 "the context and all steps need" decode --workload trace:run.trc --context 300 --steps 800 --memory-mib 4 --io memory
 expect 2 "expected 16 layers" decode --workload trace:run.trc --shape llama3.2-1b --context 100 --steps 8 --memory-mib 64 --io memory
 head -c 100000 run.trc >cut.trc
-expect 2 "cut short: 100000 of" decode --workload trace:cut.trc --context 10 --steps 3 --memory-mib 4 --io memory
+expect 2 "cut short: 100000 bytes for" decode --workload trace:cut.trc --context 10 --steps 3 --memory-mib 4 --io memory
 expect 2 "cut short" workload --trace cut.trc
 "$run" -m "$model" -p x -n 4 --record-trace no/such/folder/x.trc --io memory >out 2>err
 [ $? -eq 2 ] || complain "a trace that cannot be written is not refused"

@@ -210,6 +210,12 @@ TEST_CASE("what cannot be recorded is said when the recording is closed") {
     CHECK(said([&](trace_writer& out) { out.write(0, 0, {.q = q, .k = k, .v = k}); }) ==
           "trace: 1 tokens, 1 of them of the prompt; layer 1 has 0 that were written");
 
+    CHECK(said([&](trace_writer& out) { out.write(3, 1, {.q = q, .k = k, .v = k}); }) ==
+          "trace: layer 1, token 3; valid: 0 to 0");
+    trace_writer full = create_trace("/dev/full", {.shape = small});
+    for (std::uint32_t layer = 0; layer < 3; ++layer) full.write(0, layer, {.q = q, .k = k, .v = k});
+    CHECK(std::string(full.close(1, 1).what()) == "cannot write trace /dev/full: No space left on device");
+
     CHECK(trace_writer::create("no/such/folder/x.trc", {.shape = small}).error().message ==
           "cannot write trace no/such/folder/x.trc: No such file or directory");
     CHECK(trace_writer::create(path, {.shape = small, .pair_distance = 5}).error().message ==

@@ -208,6 +208,22 @@ TEST_CASE("some units of a lane: numbers, entries, scores and distances are thei
         CHECK(far_few[i] == doctest::Approx(far_all[some[i]]).epsilon(1e-5));
     }
     CHECK(x.view().only({}).count == 50);
+    for (const std::uint32_t bits : {8U, 16U}) { // the same of means that are kept in fewer bits
+        std::vector<std::byte> numbers(50 * 24 * bits / 8);
+        std::vector<float> scale(50);
+        units_view rounded = all;
+        rounded.mean = unit_means(numbers.data(), scale.data(), bits, 24, 24);
+        for (std::uint32_t u = 0; u < 50; ++u) rounded.mean.set(u, &x.mean[u * 24]);
+        const units_view of_these = rounded.only(some);
+        of_these.mean_scores(q.data(), 2, of_few.data());
+        rounded.mean_scores(q.data(), 2, of_all.data());
+        of_these.mean_distances(q.data(), far_few.data());
+        rounded.mean_distances(q.data(), far_all.data());
+        for (std::uint32_t i = 0; i < some.size(); ++i) {
+            CHECK(of_few[some.size() + i] == doctest::Approx(of_all[50 + some[i]]).epsilon(1e-5));
+            CHECK(far_few[i] == doctest::Approx(far_all[some[i]]).epsilon(1e-5));
+        }
+    }
 }
 
 TEST_CASE("two_level_centroid refuses what is out of range, by name") {

@@ -55,6 +55,18 @@ TEST_CASE(
     run_scenario<cache_of<kvtl::presets::dynakv_two_level_int8>>({.prompt = 600, .decode = 100}, {}, 2e-2);
 }
 
+TEST_CASE("a budget for everything sees every block, however few are to be probed") {
+    using cache_type = cache_of<kvtl::presets::dynakv_two_level>;
+    typename cache_type::config c;
+    c.index.least_units = 0;
+    c.index.units_per_block = 4;
+    c.index.probe_percent = 1;
+    c.index.probe_entries = 1;
+    c.index.near_blocks = 1;
+    run_scenario<cache_type>({.prompt = 700, .decode = 150, .turn = 60, .turn_decode = 40}, c);
+    run_scenario<cache_type>({.prompt = 700, .decode = 60, .smallest = true}, c);
+}
+
 TEST_CASE("two levels that probe every block are one level, bit for bit") {
     const drift data(model, prompt + decoded, 7);
     const run flat = decode<kvtl::presets::dynakv>(data, [](auto&) {});

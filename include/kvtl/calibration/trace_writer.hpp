@@ -35,7 +35,8 @@ class trace_writer {
     }
 
     /// The tokens from `first` on, in one layer: k (T, H, D), and q (T, HQ, D), v and k_pre (T, H, D) where the header has
-    /// them. prediction: (T, HQ, D) or empty, which is zeros. A token may be written again: the last one counts.
+    /// them. prediction: (T, HQ, D) or empty, which is zeros, also for who reads it. A layer's tokens come in order, none left
+    /// out; one may be written again: the last one counts.
     void write(std::uint64_t first, std::uint32_t layer, const layer_input& in,
                std::span<const float> prediction = {}) noexcept {
         if (!said_.ok() || error_ != 0) return;
@@ -67,6 +68,7 @@ class trace_writer {
     /// gone wrong in write(), and when a layer has fewer tokens.
     [[nodiscard]] status close(std::uint64_t prompt_tokens, std::uint64_t tokens) noexcept {
         if (!said_.ok()) return said_;
+        if (error_ != 0) return not_written();
         const auto least = std::min_element(written_.begin(), written_.end());
         if (tokens == 0 || prompt_tokens > tokens || tokens > *least)
             return status::failure(
@@ -84,9 +86,7 @@ class trace_writer {
         std::memcpy(block.data(), &raw, sizeof raw);
         if (error_ == 0) error_ = file_.write(block.data(), block.size(), 0);
         if (const int closed = file_.close(); error_ == 0) error_ = closed;
-        if (error_ == 0) return {};
-        return status::failure(errc::io_error, "cannot write trace %s: %s", path_.c_str(),
-                               std::strerror(error_));
+        return error_ == 0 ? status() : not_written();
     }
 
   private:
@@ -95,6 +95,10 @@ class trace_writer {
           written_(what.shape.layers),
           file_(::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644)) {}
 
+    [[nodiscard]] status not_written() const noexcept {
+        return status::failure(errc::io_error, "cannot write trace %s: %s", path_.c_str(),
+                               std::strerror(error_));
+    }
     [[nodiscard]] static unsigned long long number(std::uint64_t n) noexcept { return n; }
 
     void put(const float* from, f16* to, std::size_t n) noexcept { simd::encode(from, to, n); }
@@ -108,6 +112,9 @@ class trace_writer {
         if (layer >= header_.shape.layers)
             return status::failure(errc::invalid_argument, "trace: layer %u; valid: 0 to %u", layer,
                                    header_.shape.layers - 1);
+        if (first > written_[layer])
+            return status::failure(errc::invalid_argument, "trace: layer %u, token %llu; valid: 0 to %llu",
+                                   layer, number(first), number(written_[layer]));
         const std::size_t key = header_.key_floats(), query = header_.query_floats(),
                           tokens = in.k.size() / key;
         if (tokens == 0 || in.k.size() % key != 0)

@@ -26,6 +26,7 @@
 #include <kvtl/status.hpp>
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -40,7 +41,8 @@ struct two_level_centroid : centroid {
     static constexpr bool narrows = true;
 
     struct config {
-        std::uint32_t least_units = 4096; ///< a lane with fewer is scored as a whole, which takes less
+        std::uint32_t least_units =
+            4096; ///< 0 or more: a lane with fewer is scored as a whole, which takes less
         std::uint32_t units_per_block = 16;
         std::uint32_t probe_percent = 10; ///< of a lane's blocks are probed, at least
         std::uint32_t probe_entries = 8;  ///< what they hold at least, as a multiple of what may be chosen
@@ -169,7 +171,14 @@ struct two_level_centroid : centroid {
         [[nodiscard]] std::uint32_t units_in_best(const units_view& u, std::uint32_t least,
                                                   std::uint64_t entries, const narrowing& x) const noexcept {
             const std::uint32_t blocks = blocks_of(u);
-            const std::uint64_t units = entries * u.count / std::max(u.tokens, 1U) + 1;
+            assert(2 * std::size_t{blocks} <= x.score.size()); // two rows, from four units a block on
+            std::uint64_t held = std::max(u.tokens, 1U);
+            if (entries >= u.count) { // may be all: then to the last entry
+                held = 0;
+                for (std::uint32_t i = 0; i < u.count; ++i) held += u.entries(i);
+                if (entries >= held) return 0;
+            }
+            const std::uint64_t units = entries * u.count / held + 1;
             const auto probed = static_cast<std::uint32_t>(std::min<std::uint64_t>(
                 blocks, std::max<std::uint64_t>(least, units / c_.units_per_block + 1)));
             if (probed == blocks) return 0;

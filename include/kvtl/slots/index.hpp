@@ -17,8 +17,9 @@
 //                      visit(unit)), for a head that may choose `budget` entries
 //   narrows            has a coarse level above the units: before they are scored, narrow(q, queries, units_view,
 //                      budget, narrowing) names those that are worth it, ascending, and near(key, units_view,
-//                      narrowing) those that an entry may belong to; both return their number, 0 for all. Scores, and
-//                      the selector, then see these alone (units_view::some)
+//                      narrowing) those that an entry may belong to, into narrowing::unit; both return their number, 0
+//                      for all, and for a view that hides some already. Scores, the selector and a clusterer that
+//                      assigns `among_some` then see these alone (units_view::some)
 //   scores_lanes       keeps bytes of its own, and still scores a query of the whole lane (u.dim numbers, u.head 0)
 //                      in one pass: what its heads' scores would sum up to
 //
@@ -120,7 +121,7 @@ struct units_view {
         if (ids.empty()) return few;
         few.some = ids.data();
         few.count = static_cast<std::uint32_t>(ids.size());
-        few.hidden = count - few.count;
+        few.hidden += count - few.count;
         return few;
     }
     /// out[i * count + j] = query i . mean of unit j; out[j] = |key - mean of unit j|^2.

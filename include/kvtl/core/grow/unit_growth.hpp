@@ -217,9 +217,13 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         simd::decode(k, x_.key.data(), l.sizes().width);
         if constexpr (among_few) {
             const units_view few = u.only(x_.few.unit.first(sums_->index().near(x_.key.data(), u, x_.few)));
+            const auto before = l.clusterer();
             assignment a = clusterer_->assign(l.clusterer(), x_.key.data(), few, x_.distance);
-            if (a.unit != none) a.unit = few.id(a.unit);
-            return a;
+            if (a.how != growth::open || few.hidden == 0) {
+                if (a.unit != none) a.unit = few.id(a.unit);
+                return a;
+            }
+            l.clusterer() = before; // none of these has room: one of all units may have
         }
         return clusterer_->assign(l.clusterer(), x_.key.data(), u, x_.distance);
     }
