@@ -136,6 +136,17 @@ std::string read_text(const std::string& path) {
     return text;
 }
 
+/// Before anything is fitted: both the text and its pieces are long enough to repeat a part of themselves.
+void check_votes(const kvtl::shape& shape, std::size_t tokens, std::size_t piece) {
+    const engine::vote_fit fit(shape);
+    const std::size_t least = fit.least_tokens() + 1;
+    require(piece >= fit.span() + least,
+            "--piece-tokens: pieces have " + std::to_string(piece) +
+                " tokens; valid with --votes: " + std::to_string(fit.span() + least) + " or more");
+    require(tokens >= least, "--votes: " + std::to_string(tokens) + " tokens of the text are used; valid: " +
+                                 std::to_string(least) + " or more");
+}
+
 /// Pieces of the text, each of which repeats a part of itself at its end, are gone through twice (vote_fit.hpp). A piece
 /// begins with the text's first token, which may be one that begins every text.
 engine::head_votes fit_votes(const engine::model& model, std::span<const engine::token_id> tokens,
@@ -143,9 +154,6 @@ engine::head_votes fit_votes(const engine::model& model, std::span<const engine:
     const auto& shape = model.hyper().shape;
     engine::vote_fit fit(shape);
     const std::size_t body = piece - std::min(piece, fit.span() + 1);
-    if (std::min(tokens.size() - 1, body) < fit.least_tokens())
-        throw bad_input("--votes: pieces have " + std::to_string(std::min(tokens.size() - 1, body)) +
-                        " tokens; valid: " + std::to_string(fit.least_tokens()) + " or more");
     bool evicts = false;
     std::size_t copied = 0;
     engine::listening_cache cache(shape, false, [&](std::uint32_t layer, const kvtl::layer_input& in) {
@@ -260,6 +268,7 @@ samples hear_text(arguments& a, std::optional<fits>& fit) {
     });
     const std::size_t used = std::min(tokens.size(), a.max_tokens);
     const std::size_t piece = std::min<std::size_t>(a.piece_tokens, hyper.context);
+    if (!a.votes.empty()) check_votes(hyper.shape, used, piece);
     engine::thread_pool pool(a.threads);
     engine::transformer transformer(model, cache, pool, piece);
     engine::progress_bar bar("text", used);
