@@ -74,15 +74,20 @@ class step_rows {
             }
     }
 
-    [[nodiscard]] kvtl::layer_input input(std::size_t b, std::uint32_t l) {
+    /// Of all sequences, one row each.
+    [[nodiscard]] kvtl::layer_input input(std::uint32_t l) {
+        const auto of_layer = [&](std::vector<float>& all) {
+            const std::size_t n = all.size() / w_.shape().layers;
+            return std::span(all).subspan(l * n, n);
+        };
         kvtl::layer_input in;
-        in.q = at(q_, b, l, query_);
-        in.k = at(k_, b, l, key_);
-        in.v = at(v_, b, l, key_);
-        if (with_k_pre) in.k_pre = at(k_pre_, b, l, key_);
-        in.x = in.q;
-        in.external = at(external_, b, l, heads_);
+        in.q = in.x = of_layer(q_), in.k = of_layer(k_), in.v = of_layer(v_);
+        if (with_k_pre) in.k_pre = of_layer(k_pre_);
+        in.external = of_layer(external_);
         return in;
+    }
+    [[nodiscard]] std::span<const float> query(std::size_t b, std::uint32_t l) {
+        return at(q_, b, l, query_);
     }
     [[nodiscard]] std::span<const float> guess(std::size_t b, std::uint32_t l) {
         return at(guess_, b, l, query_);
@@ -204,7 +209,7 @@ class runner {
         options_.io = in_memory ? "memory" : o.io;
         options_.path = path;
         options_.limit = limit_;
-        lse_.resize(std::size_t{o.shape.layers} * o.shape.query_heads);
+        lse_.resize(std::size_t{o.shape.layers} * o.batch * o.shape.query_heads);
         out_.resize(o.batch * o.shape.query_heads * o.shape.head_dim);
     }
 
@@ -263,6 +268,7 @@ class runner {
             auto seq = cache_->begin();
             if (!seq) throw engine::run_failure(seq.error().message);
             sequences_.push_back(*seq);
+            parts_.push_back({.seq = *seq});
             for (std::size_t first = 0; first < o_.context; first += chunk) {
                 const std::size_t n = std::min(chunk, o_.context - first);
                 for (std::uint32_t l = 0; l < o_.shape.layers; ++l) {
@@ -341,17 +347,15 @@ class runner {
         if (wants_.prefetch && l + 1 < o_.shape.layers)
             for (std::size_t b = 0; b < o_.batch; ++b) // a hint; what is wrong with it attend() will say
                 static_cast<void>(cache_->prefetch(sequences_[b], l + 1, rows.guess(b, l + 1), shard));
-        const std::size_t floats = out_.size() / o_.batch;
-        for (std::size_t b = 0; b < o_.batch; ++b) {
-            kvtl::layer_input in = rows.input(b, l);
-            if (recall && b == 0)
-                in.lse = std::span(lse_).subspan(l * o_.shape.query_heads, o_.shape.query_heads);
-            if (kvtl::status s =
-                    cache_->attend(sequences_[b], l, in, std::span(out_).subspan(b * floats, floats), shard);
-                !s)
-                return s;
-        }
-        return {};
+        kvtl::layer_input in = rows.input(l);
+        if (recall) in.lse = lse_of(l);
+        if (o_.batch == 1) return cache_->attend(sequences_[0], l, in, out_, shard);
+        return cache_->forward(parts_, l, in, out_, shard);
+    }
+    /// What a layer's queries have seen: (batch, HQ).
+    [[nodiscard]] std::span<float> lse_of(std::uint32_t l) noexcept {
+        const std::size_t row = o_.batch * o_.shape.query_heads;
+        return std::span(lse_).subspan(l * row, row);
     }
     /// call(shard) for every shard of the cache, each on a thread.
     template <class Call> void on_shards(const Call& call) {
@@ -380,9 +384,9 @@ class runner {
     /// Adds up what share of full attention's mass the last step attended, where that was sampled.
     void sample_recall(workload& w, step_rows& rows) {
         for (std::uint32_t l = 0; l < o_.shape.layers; ++l) {
-            const float* seen = lse_.data() + l * o_.shape.query_heads;
+            const auto seen = lse_of(l);       // the first sequence's come first
             if (std::isnan(seen[0])) continue; // not sampled
-            const auto all = full_lse(w, l, position_, rows.input(0, l).q);
+            const auto all = full_lse(w, l, position_, rows.query(0, l));
             for (std::size_t h = 0; h < all.size(); ++h)
                 recall_sum_ += std::min(1.0, std::exp(static_cast<double>(seen[h]) - all[h])),
                     ++recall_count_;
@@ -407,7 +411,8 @@ class runner {
     engine::cache_wants wants_;
     std::vector<std::string> stand_ins_;
     std::vector<kvtl::sequence_id> sequences_;
-    std::vector<float> out_, lse_; ///< (batch, HQ, D) and (L, HQ)
+    std::vector<kvtl::batch_part> parts_; ///< a step of each
+    std::vector<float> out_, lse_;        ///< (batch, HQ, D) and (L, batch, HQ)
     engine::thread_pool threads_;
     std::vector<kvtl::status> said_; ///< (shards)
     kvtl::device_profile device_;

@@ -178,10 +178,13 @@ class kv_manager<Preset, Geometry, Supplied> {
     }
 
     /// One layer of a batch: the tokens of several sequences, part after part, as rows of `in` (q (T, HQ, D), k, v
-    /// (T, H, D)) and out (T, HQ, D). Each part is what prefill() or attend() would do, in their order. When one fails,
-    /// those before it have been taken: rewind_to() gives them back.
+    /// (T, H, D)) and out (T, HQ, D). Each part is what prefill() or attend() would do, in their order. What decoded tokens
+    /// choose is read for as many parts at once as a shard carries prefetches, so that the device works while others are
+    /// attended; where frames are few, who is resident may differ from calls one by one. When a part fails, those before
+    /// it have been taken: rewind_to() gives them back.
     [[nodiscard]] status forward(std::span<const batch_part> parts, std::size_t layer, const layer_input& in,
                                  std::span<float> out) noexcept {
+        for (unsigned shard = 0; shard < shards(); ++shard) announce(parts, layer, in, shard);
         return for_each_part(parts, in, out,
                              [&](const batch_part& p, const layer_input& rows, std::span<float> to) {
                                  return p.kind == part_kind::decode ? attend(p.seq, layer, rows, to)
@@ -190,6 +193,7 @@ class kv_manager<Preset, Geometry, Supplied> {
     }
     [[nodiscard]] status forward(std::span<const batch_part> parts, std::size_t layer, const layer_input& in,
                                  std::span<float> out, unsigned shard) noexcept {
+        announce(parts, layer, in, shard);
         return for_each_part(parts, in, out,
                              [&](const batch_part& p, const layer_input& rows, std::span<float> to) {
                                  return p.kind == part_kind::decode ? attend(p.seq, layer, rows, to, shard)
@@ -492,6 +496,25 @@ class kv_manager<Preset, Geometry, Supplied> {
             first += p.tokens;
         }
         return {};
+    }
+
+    /// Has a shard read what the steps of a batch choose. A hint: what is wrong with a part its own call will say.
+    void announce(std::span<const batch_part> parts, std::size_t layer, const layer_input& in,
+                  unsigned shard) noexcept {
+        const std::size_t row = core_->calls.query_floats;
+        if (parts.size() < 2 || shard >= shards() || !core_->calls.batch("forward", parts, in)) return;
+        std::size_t first = 0;
+        for (const batch_part& p : parts) {
+            const std::size_t at = std::exchange(first, first + p.tokens) * row;
+            if (p.kind != part_kind::decode || in.q.size() < at + row) continue;
+            const auto q = in.q.subspan(at, row);
+            if (!core_->calls.floats("forward", "q", q, row)) continue;
+            static_cast<void>(
+                in_one("forward", p.seq, layer, shard, [&](shard_type& s, std::uint32_t l) -> status {
+                    s.announce_step(p.seq.slot, l, q);
+                    return {};
+                }));
+        }
     }
 
     /// One call on one shard.

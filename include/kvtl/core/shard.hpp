@@ -91,6 +91,13 @@ template <class Types> class alignas(64) shard {
         else
             return static_cast<void>(q), status{};
     }
+    /// A hint: a step with this query comes after those of other sequences.
+    void announce_step(std::uint32_t slot, std::uint32_t layer, std::span<const float> q) noexcept {
+        if (slides(layer)) return;
+        if constexpr (types::retrieves)
+            if (check_moved("attend", slot, layer).ok()) retrieval_.announce_step(slot, layer, q);
+        static_cast<void>(slot), static_cast<void>(q);
+    }
     /// The prompt of a layer is complete, so that a token may come.
     [[nodiscard]] status ready(const char* call, std::uint32_t slot, std::uint32_t layer) noexcept {
         if (slides(layer)) return sliding_.ready(call, slot, layer);

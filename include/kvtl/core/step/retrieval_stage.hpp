@@ -134,31 +134,21 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty() || plan_.window_only) return {};
         // Layer 0's query nobody guesses. A guess for others that go by their own would be read in vain.
-        if (detail::chooses_ahead<typename types::selector>() && layer > 0 && layer < plan_.true_layers)
-            return {};
+        if (predicts && layer > 0 && layer < plan_.true_layers) return {};
         begin_call();
         if (status s = check_complete(lanes); !s) return s;
-        ahead* a = find_ahead(slot, layer);
-        release(a, lanes, runner::fate::dropped);
-        a = free_ahead();
-        if (a == nullptr) return {}; // a hint: nothing is free to carry it
-        for (const lane_ref& ref : lanes)
-            if (should_found(store_.at(ref.id))) return {}; // attend() will cluster this lane first
-        if (status s = bring(slot, layer); !s) return s;
-        if (status s = source_.guess(lanes, q.data(), 1, layer); !s) return s;
-        a->slot = slot, a->layer = layer;
-        a->flight = runner::store::step_flights + static_cast<std::uint32_t>(a - memory_.aheads.data());
-        a->complete = true;
-        std::copy(q.begin(), q.end(), a->query.begin());
-        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
-            a->count[i] = step_.chosen_count(i);
-            std::copy_n(step_.chosen_of(i).begin(), a->count[i],
-                        a->chosen.begin() + i * plan_.chosen_per_lane);
-        }
-        io_.at(a->flight).clear();
-        status s = step_.prefetch(lanes, a->flight);
-        if (!s) release(a, lanes, runner::fate::dropped);
-        return s;
+        release(find_ahead(slot, layer), lanes, runner::fate::dropped);
+        return read_ahead(lanes, slot, layer, q);
+    }
+
+    /// A step with this query comes, and others before it: what it chooses is read while they are attended. A hint.
+    void announce_step(std::uint32_t slot, std::uint32_t layer, std::span<const float> q) noexcept {
+        const auto lanes = lanes_of(slot, layer);
+        if (lanes.empty() || plan_.window_only || (predicts && layer >= plan_.true_layers)) return;
+        begin_call();
+        if (find_ahead(slot, layer) != nullptr || !check_complete(lanes).ok() || window_overflows(lanes))
+            return;
+        static_cast<void>(read_ahead(lanes, slot, layer, q)); // what is wrong the step will say
     }
 
     /// Brings the units chosen for q in and pins them; views() lists what the engine attends.
@@ -298,6 +288,33 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     }
 
   private:
+    /// Steps attend what prefetch() chose for a predicted query.
+    static constexpr bool predicts = detail::chooses_ahead<typename types::selector>();
+
+    /// Chooses for q and submits the reads of what is not resident, if something is free to carry them.
+    [[nodiscard]] status read_ahead(std::span<const lane_ref> lanes, std::uint32_t slot, std::uint32_t layer,
+                                    std::span<const float> q) noexcept {
+        ahead* a = free_ahead();
+        if (a == nullptr) return {};
+        for (const lane_ref& ref : lanes)
+            if (should_found(store_.at(ref.id))) return {}; // attend() will cluster this lane first
+        if (status s = bring(slot, layer); !s) return s;
+        if (status s = source_.guess(lanes, q.data(), 1, layer); !s) return s;
+        a->slot = slot, a->layer = layer;
+        a->flight = runner::store::step_flights + static_cast<std::uint32_t>(a - memory_.aheads.data());
+        a->complete = true;
+        std::copy(q.begin(), q.end(), a->query.begin());
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            a->count[i] = step_.chosen_count(i);
+            std::copy_n(step_.chosen_of(i).begin(), a->count[i],
+                        a->chosen.begin() + i * plan_.chosen_per_lane);
+        }
+        io_.at(a->flight).clear();
+        status s = step_.prefetch(lanes, a->flight);
+        if (!s) release(a, lanes, runner::fate::dropped);
+        return s;
+    }
+
     void note_call(std::uint32_t slot, std::uint32_t layer) noexcept {
         if constexpr (types::virtualised)
             if (!arenas_.idle()) arenas_.note_call(slot, layer);
