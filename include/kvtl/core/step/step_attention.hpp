@@ -234,6 +234,28 @@ template <class Types> class step_attention {
         }
     }
 
+    /// Asks for the first page of a unit, which lies anywhere among the frames, while another one is attended: into the L2
+    /// cache, whose queue takes a page at once where that of the L1 cache would hold up what follows. Always inlined: gcc
+    /// takes a function that does nothing but this for one without effect, and drops the call.
+    [[gnu::always_inline]] void ask_for(const lane_ref& ref, const work_item& w) const noexcept {
+        if constexpr (!Types::compressor::ragged) { // there a page itself says where its records are
+            const lane l = store_->at(ref.id);
+            const std::uint32_t frame = l.residency(w.unit).frames;
+            if (frame == none || w.mask == 0) return;
+            const auto& format = store_->unit_format();
+            const std::byte* page = store_->pool_of(ref.id).bytes(frame);
+            const std::uint32_t rows = format.entries_in(page, store_->entries_of(l, w.unit));
+            const auto lines = [n = format.records_of(rows)](const records_view& records)
+                __attribute__((always_inline)) {
+                for (std::size_t at = 0; at < n * records.stride; at += 64)
+                    __builtin_prefetch(records.data + at, 0, 2);
+            };
+            lines(format.keys(page, 0, rows));
+            lines(format.values(page, 0, rows));
+        }
+        static_cast<void>(ref), static_cast<void>(w);
+    }
+
     /// A small unit joins the tile that its lane's total attends as a whole; one that is full is attended.
     void gather_unit(std::span<const lane_ref> lanes, const work_item& w, const float* q) noexcept {
         if (x_.tile.lane() != w.lane) attend_tile(lanes, q);
