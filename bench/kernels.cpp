@@ -310,8 +310,8 @@ void attend_causal(State& state, std::size_t dim, std::size_t group, std::size_t
     const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
     std::vector<float> out(q.size()), scratch(simd::causal_scratch_floats(dim));
     const auto run = [&] {
-        simd::attend_causal(q.data(), group * dim, group, scale, tokens, k.view(), v.view(), 0, out.data(),
-                            group * dim, scratch);
+        simd::attend_causal(q, group * dim, group, scale, tokens, k.view(), v.view(), 0, out, group * dim,
+                            scratch);
     };
     run();
     const float* last = q.data() + q.size() - dim;

@@ -24,7 +24,8 @@ TEST_CASE("a slice shows the same rows") {
 TEST_CASE("a prompt is whole unless the engine says otherwise, and signals are empty unless supplied") {
     const layer_input in{};
     CHECK(in.last_chunk);
-    for (const auto& signal : {in.q, in.k.floats(), in.v.floats(), in.k_pre, in.x, in.probe, in.external})
+    for (const auto& signal :
+         {in.q.floats(), in.k.floats(), in.v.floats(), in.k_pre, in.x, in.probe, in.external})
         CHECK(signal.empty());
 }
 

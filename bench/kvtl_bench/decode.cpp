@@ -81,7 +81,7 @@ class step_rows {
             return std::span(all).subspan(l * n, n);
         };
         kvtl::layer_input in;
-        in.q = in.x = of_layer(q_), in.k = of_layer(k_), in.v = of_layer(v_);
+        in.q = of_layer(q_), in.x = of_layer(q_), in.k = of_layer(k_), in.v = of_layer(v_);
         if (with_k_pre) in.k_pre = of_layer(k_pre_);
         in.external = of_layer(external_);
         return in;
@@ -279,7 +279,7 @@ class runner {
                     for (std::size_t t = 0; t < n && !external.empty(); ++t)
                         random_mask(seed, b, l, first + t, std::span(external).subspan(t * heads, heads));
                     kvtl::layer_input in;
-                    in.q = in.x = part(q), in.k = part(k), in.v = part(v), in.k_pre = part(k_pre);
+                    in.q = part(q), in.x = part(q), in.k = part(k), in.v = part(v), in.k_pre = part(k_pre);
                     in.external = part(external);
                     in.last_chunk = first + n == o_.context;
                     if (in.last_chunk && !probe.empty()) {

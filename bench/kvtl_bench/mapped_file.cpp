@@ -251,7 +251,7 @@ class mapped_file final : public engine::kv_cache {
             const std::size_t n = std::min(left, x_.tokens);
             const f16* const k = keys(of, i);
             kvtl::simd::attend_rows<kvtl::simd::default_arch, f16>(
-                in.q.data() + first, x_.dim, scale_, {k, n, x_.dim, x_.dim},
+                in.q.floats().data() + first, x_.dim, scale_, {k, n, x_.dim, x_.dim},
                 {k + x_.tokens * x_.dim, n, x_.dim, x_.dim}, nullptr, p, s.scratch);
             const std::size_t bytes = 2 * n * x_.dim * sizeof(f16);
             std::uint8_t& kept = kept_[of * x_.pieces + i];

@@ -45,7 +45,7 @@ std::vector<std::vector<float>> probe_queries(const model& m, thread_pool& pool,
     tokens.insert(tokens.end(), probe.begin(), probe.end());
     std::vector<std::vector<float>> queries(shape.layers);
     listening_cache ear(shape, false, [&](std::uint32_t layer, const kvtl::layer_input& in) {
-        const auto last = in.q.last(floats);
+        const auto last = in.q.floats().last(floats);
         queries[layer].assign(last.begin(), last.end());
         if (earlier != 0) turn_back(m, queries[layer], earlier);
         return kvtl::status();

@@ -141,12 +141,12 @@ class kv_manager<Preset, Geometry, Supplied> {
     /// everything so far to out (T, HQ, D). With `out` empty the engine attended itself. Chunks before the
     /// last set in.last_chunk = false. After decode it is a further turn and goes the way of decode, in bulk.
     [[nodiscard]] status prefill(sequence_id seq, std::size_t layer, const layer_input& in,
-                                 std::span<float> out) noexcept {
+                                 numbers_span out) noexcept {
         return one_by_one("prefill", seq, layer,
                           [&](unsigned shard) { return prefill(seq, layer, in, out, shard); });
     }
-    [[nodiscard]] status prefill(sequence_id seq, std::size_t layer, const layer_input& in,
-                                 std::span<float> out, unsigned shard) noexcept {
+    [[nodiscard]] status prefill(sequence_id seq, std::size_t layer, const layer_input& in, numbers_span out,
+                                 unsigned shard) noexcept {
         return in_one("prefill", seq, layer, shard, [&](shard_type& s, std::uint32_t l) -> status {
             std::size_t tokens = 0;
             if (status e = core_->calls.input("prefill", in, out, true, tokens); !e) return e;
@@ -162,12 +162,12 @@ class kv_manager<Preset, Geometry, Supplied> {
     /// before the next one comes. As many as the window has room for, where entries are retrieved. Every layer takes
     /// its tokens before any takes the next ones.
     [[nodiscard]] status attend(sequence_id seq, std::size_t layer, const layer_input& in,
-                                std::span<float> out) noexcept {
+                                numbers_span out) noexcept {
         return one_by_one("attend", seq, layer,
                           [&](unsigned shard) { return attend(seq, layer, in, out, shard); });
     }
-    [[nodiscard]] status attend(sequence_id seq, std::size_t layer, const layer_input& in,
-                                std::span<float> out, unsigned shard) noexcept {
+    [[nodiscard]] status attend(sequence_id seq, std::size_t layer, const layer_input& in, numbers_span out,
+                                unsigned shard) noexcept {
         return in_one("attend", seq, layer, shard, [&](shard_type& s, std::uint32_t l) -> status {
             std::size_t tokens = 0;
             if (status e = core_->calls.input("attend", in, out, true, tokens); !e) return e;
@@ -183,19 +183,19 @@ class kv_manager<Preset, Geometry, Supplied> {
     /// attended; where frames are few, who is resident may differ from calls one by one. When a part fails, those before
     /// it have been taken: rewind_to() gives them back.
     [[nodiscard]] status forward(std::span<const batch_part> parts, std::size_t layer, const layer_input& in,
-                                 std::span<float> out) noexcept {
+                                 numbers_span out) noexcept {
         for (unsigned shard = 0; shard < shards(); ++shard) announce(parts, layer, in, shard);
         return for_each_part(parts, in, out,
-                             [&](const batch_part& p, const layer_input& rows, std::span<float> to) {
+                             [&](const batch_part& p, const layer_input& rows, numbers_span to) {
                                  return p.kind == part_kind::decode ? attend(p.seq, layer, rows, to)
                                                                     : prefill(p.seq, layer, rows, to);
                              });
     }
     [[nodiscard]] status forward(std::span<const batch_part> parts, std::size_t layer, const layer_input& in,
-                                 std::span<float> out, unsigned shard) noexcept {
+                                 numbers_span out, unsigned shard) noexcept {
         announce(parts, layer, in, shard);
         return for_each_part(parts, in, out,
-                             [&](const batch_part& p, const layer_input& rows, std::span<float> to) {
+                             [&](const batch_part& p, const layer_input& rows, numbers_span to) {
                                  return p.kind == part_kind::decode ? attend(p.seq, layer, rows, to, shard)
                                                                     : prefill(p.seq, layer, rows, to, shard);
                              });
@@ -235,11 +235,11 @@ class kv_manager<Preset, Geometry, Supplied> {
     /// Starts the reads of a layer early for a guessed (or the true) query q (HQ, D). A hint: what does not fit is
     /// left to attend(), as are prefetches beyond those that a shard carries at once, one more than its sequences and
     /// 16 at most; what was not needed is counted in wasted_bytes. Nothing to do where entries are in memory.
-    status prefetch(sequence_id seq, std::size_t layer, std::span<const float> q) noexcept {
+    status prefetch(sequence_id seq, std::size_t layer, numbers_view q) noexcept {
         return one_by_one("prefetch", seq, layer,
                           [&](unsigned shard) { return prefetch(seq, layer, q, shard); });
     }
-    status prefetch(sequence_id seq, std::size_t layer, std::span<const float> q, unsigned shard) noexcept {
+    status prefetch(sequence_id seq, std::size_t layer, numbers_view q, unsigned shard) noexcept {
         return in_one("prefetch", seq, layer, shard, [&](shard_type& s, std::uint32_t l) -> status {
             if (status e = core_->calls.floats("prefetch", "q", q, core_->calls.query_floats); !e) return e;
             return s.prefetch(seq.slot, l, q);
@@ -251,13 +251,12 @@ class kv_manager<Preset, Geometry, Supplied> {
     /// first). The views stay valid until the next call on this shard. Refused where keys and values alone do
     /// not make the attention.
     template <class Visit>
-    [[nodiscard]] status select(sequence_id seq, std::size_t layer, std::span<const float> q,
-                                Visit&& visit) noexcept {
+    [[nodiscard]] status select(sequence_id seq, std::size_t layer, numbers_view q, Visit&& visit) noexcept {
         return one_by_one("select", seq, layer,
                           [&](unsigned shard) { return select(seq, layer, q, visit, shard); });
     }
     template <class Visit>
-    [[nodiscard]] status select(sequence_id seq, std::size_t layer, std::span<const float> q, Visit&& visit,
+    [[nodiscard]] status select(sequence_id seq, std::size_t layer, numbers_view q, Visit&& visit,
                                 unsigned shard) noexcept {
         constexpr const char* why = why_no_views<types>();
         if constexpr (why != nullptr) {
@@ -364,15 +363,15 @@ class kv_manager<Preset, Geometry, Supplied> {
     class shard_handle {
       public:
         [[nodiscard]] status prefill(sequence_id seq, std::size_t layer, const layer_input& in,
-                                     std::span<float> out) const noexcept {
+                                     numbers_span out) const noexcept {
             return cache_->prefill(seq, layer, in, out, index_);
         }
         [[nodiscard]] status attend(sequence_id seq, std::size_t layer, const layer_input& in,
-                                    std::span<float> out) const noexcept {
+                                    numbers_span out) const noexcept {
             return cache_->attend(seq, layer, in, out, index_);
         }
         [[nodiscard]] status forward(std::span<const batch_part> parts, std::size_t layer,
-                                     const layer_input& in, std::span<float> out) const noexcept {
+                                     const layer_input& in, numbers_span out) const noexcept {
             return cache_->forward(parts, layer, in, out, index_);
         }
         [[nodiscard]] status append(sequence_id seq, std::size_t layer,
@@ -382,11 +381,11 @@ class kv_manager<Preset, Geometry, Supplied> {
         status before_query(sequence_id seq, std::size_t layer) const noexcept {
             return cache_->before_query(seq, layer, index_);
         }
-        status prefetch(sequence_id seq, std::size_t layer, std::span<const float> q) const noexcept {
+        status prefetch(sequence_id seq, std::size_t layer, numbers_view q) const noexcept {
             return cache_->prefetch(seq, layer, q, index_);
         }
         template <class Visit>
-        [[nodiscard]] status select(sequence_id seq, std::size_t layer, std::span<const float> q,
+        [[nodiscard]] status select(sequence_id seq, std::size_t layer, numbers_view q,
                                     Visit&& visit) const noexcept {
             return cache_->select(seq, layer, q, visit, index_);
         }
@@ -485,7 +484,7 @@ class kv_manager<Preset, Geometry, Supplied> {
     /// f(part, its rows of `in`, its rows of `out`) for the parts of a batch, up to the first that fails.
     template <class F>
     [[nodiscard]] status for_each_part(std::span<const batch_part> parts, const layer_input& in,
-                                       std::span<float> out, F&& f) noexcept {
+                                       numbers_span out, F&& f) noexcept {
         if (status s = core_->calls.batch("forward", parts, in); !s) return s;
         const std::size_t tokens = in.k.size() / core_->calls.key_floats, row = out.size() / tokens;
         std::size_t first = 0;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <ranges>
 #include <span>
+#include <type_traits>
 
 namespace kvtl { inline namespace v0 {
 
@@ -26,8 +27,8 @@ template <class Element> struct rows_view {
     }
 };
 
-/// Numbers as the engine has them: float, f16 or bf16. They are converted where they are stored, and copied where the
-/// cache stores the same type. Comes of whatever is a span of one of these.
+/// Numbers as the engine has them: float, f16 or bf16. They are converted where they are stored or computed with, and
+/// copied where the cache stores the same type. Comes of whatever is a span of one of these.
 class numbers_view {
   public:
     constexpr numbers_view() noexcept = default;
@@ -73,10 +74,46 @@ class numbers_view {
     std::uint8_t kind_ = 0;
 };
 
+/// Where results go: floats, f16 or bf16. They are rounded to nearest even when they are stored, and not before; what
+/// overflows an f16 becomes infinite, which takes a cache that stores values of more than its range. Comes of whatever is a
+/// span of one of these that may be written to.
+class numbers_span {
+  public:
+    constexpr numbers_span() noexcept = default;
+    template <element E>
+    constexpr numbers_span(E* data, std::size_t size) noexcept : data_(data), seen_(data, size) {}
+    template <std::ranges::contiguous_range R>
+    requires std::ranges::sized_range<R> && std::ranges::borrowed_range<R> &&
+        element<std::remove_reference_t<std::ranges::range_reference_t<R>>>
+    constexpr numbers_span(R&& r) noexcept : numbers_span(std::ranges::data(r), std::ranges::size(r)) {}
+
+    [[nodiscard]] constexpr std::size_t size() const noexcept { return seen_.size(); }
+    [[nodiscard]] constexpr bool empty() const noexcept { return seen_.empty(); }
+    /// call(p) with p the first number, a pointer to what they are.
+    template <class Call> constexpr decltype(auto) visit(Call&& call) const {
+        return seen_.visit([&]<element E>(const E*) { return call(static_cast<E*>(data_)); });
+    }
+    template <element E> [[nodiscard]] constexpr bool holds() const noexcept {
+        return seen_.template holds<E>();
+    }
+    /// The first of them, null where they are something else.
+    template <element E> [[nodiscard]] constexpr E* as() const noexcept {
+        return seen_.template as<E>() == nullptr ? nullptr : static_cast<E*>(data_);
+    }
+    [[nodiscard]] constexpr numbers_span subspan(std::size_t first, std::size_t n) const noexcept {
+        return visit([&](auto* p) { return numbers_span(p + first, n); });
+    }
+    [[nodiscard]] constexpr numbers_span first(std::size_t n) const noexcept { return subspan(0, n); }
+
+  private:
+    void* data_ = nullptr;
+    numbers_view seen_;
+};
+
 /// What the engine hands over for one layer. Row-major, T tokens. What the preset does not declare as a signal may stay
 /// empty.
 struct layer_input {
-    std::span<const float> q{};        ///< (T, HQ, D) post-RoPE queries
+    numbers_view q{};                  ///< (T, HQ, D) post-RoPE queries: float, f16 or bf16
     numbers_view k{};                  ///< (T, H, D)  post-RoPE keys: float, f16 or bf16
     numbers_view v{};                  ///< (T, H, D)  float, f16 or bf16
     std::span<const float> k_pre{};    ///< (T, H, D)  keys before RoPE

@@ -47,7 +47,7 @@ TEST_CASE("logits, keys and queries are those of the exact forward pass") {
     listening_cache listening(shape, true, [&](std::uint32_t layer, const kvtl::layer_input& in) {
         keys[layer].assign(in.k.floats().begin(), in.k.floats().end());
         before_rope[layer].assign(in.k_pre.begin(), in.k_pre.end());
-        queries[layer].assign(in.q.begin(), in.q.end());
+        queries[layer].assign(in.q.floats().begin(), in.q.floats().end());
         return kvtl::status();
     });
     transformer run(weights, listening, pool, ids.size());

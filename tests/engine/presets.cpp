@@ -196,7 +196,8 @@ class query_recorder final : public kv_cache {
     }
     kvtl::status attend(kvtl::sequence_id seq, std::uint32_t layer, const kvtl::layer_input& in,
                         std::span<float> out, unsigned shard) noexcept override {
-        if (shard == 0) latest[layer].assign(in.q.begin(), in.q.end());
+        const auto q = in.q.floats();
+        if (shard == 0) latest[layer].assign(q.begin(), q.end());
         return inner_.attend(seq, layer, in, out, shard);
     }
     kvtl::status prefetch(kvtl::sequence_id, std::uint32_t, std::span<const float>,

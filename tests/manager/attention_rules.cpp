@@ -215,7 +215,7 @@ TEST_CASE_TEMPLATE("a batch is its parts", Preset, kvtl::presets::dynakv, kvtl::
                     if (n == 0) continue;
                     parts.push_back({one[i].id(), static_cast<std::uint32_t>(n), kind});
                     auto in = one[i].input(l, one[i].tokens(), n);
-                    q.insert(q.end(), in.q.begin(), in.q.end());
+                    q.insert(q.end(), in.q.floats().begin(), in.q.floats().end());
                     k.insert(k.end(), in.k.floats().begin(), in.k.floats().end());
                     v.insert(v.end(), in.v.floats().begin(), in.v.floats().end());
                     in.last_chunk = kind != kvtl::part_kind::prompt;

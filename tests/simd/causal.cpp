@@ -30,9 +30,9 @@ template <class E> struct prompt {
         std::vector<float> scratch(simd::causal_scratch_floats(dim), std::numeric_limits<float>::quiet_NaN());
         std::size_t first = 0;
         for (const std::size_t end : cuts) {
-            simd::attend_causal(q.memory.data() + first * q.stride, q.stride, group, scale, end - first,
-                                k.view().slice(0, end), v.view().slice(0, end), first,
-                                out.data() + first * stride, stride, scratch);
+            simd::attend_causal(std::span(q.memory).subspan(first * q.stride), q.stride, group, scale,
+                                end - first, k.view().slice(0, end), v.view().slice(0, end), first,
+                                std::span(out).subspan(first * stride), stride, scratch);
             first = end;
         }
         for (std::size_t t = 0; t < tokens; ++t) REQUIRE(out[t * stride + group * dim] == 9.0F);
@@ -118,8 +118,7 @@ TEST_CASE("a key behind the last query is never touched") {
         std::fill_n(p.k.row(t), 64, kvtl::f16{0x7E00}); // NaN
         std::fill_n(p.v.row(t), 64, kvtl::f16{0x7E00});
     }
-    simd::attend_causal(p.q.memory.data(), p.q.stride, 2, 0.1F, 40, p.k.view(), p.v.view(), 30, out.data(),
-                        128, scratch);
+    simd::attend_causal(p.q.memory, p.q.stride, 2, 0.1F, 40, p.k.view(), p.v.view(), 30, out, 128, scratch);
     CHECK(std::all_of(out.begin(), out.end(), [](float x) { return std::isfinite(x); }));
 }
 
@@ -131,8 +130,8 @@ TEST_CASE("queries that slide, capped logits, logits without a value") {
     for (const std::size_t reach :
          {std::size_t{1}, std::size_t{5}, std::size_t{64}, std::size_t{100}, simd::no_reach}) {
         std::vector<float> whole(230 * 120), out(whole.size());
-        simd::attend_causal(p.q.memory.data(), p.q.stride, 3, rule, 230, p.k.view(), p.v.view(), 0,
-                            whole.data(), 120, scratch, reach, sinks.data());
+        simd::attend_causal(p.q.memory, p.q.stride, 3, rule, 230, p.k.view(), p.v.view(), 0, whole, 120,
+                            scratch, reach, sinks.data());
         double worst = 0;
         for (std::size_t t = 0; t < 230; ++t)
             for (std::size_t g = 0; g < 3; ++g) {
@@ -147,9 +146,9 @@ TEST_CASE("queries that slide, capped logits, logits without a value") {
         CHECK(worst < 1e-5);
         for (std::size_t first = 0, end = 0; first < 230; first = end) { // cut anywhere: the same bits
             end = std::min<std::size_t>(230, first + 37);
-            simd::attend_causal(p.q.memory.data() + first * p.q.stride, p.q.stride, 3, rule, end - first,
-                                p.k.view().slice(0, end), p.v.view().slice(0, end), first,
-                                out.data() + first * 120, 120, scratch, reach, sinks.data());
+            simd::attend_causal(std::span(p.q.memory).subspan(first * p.q.stride), p.q.stride, 3, rule,
+                                end - first, p.k.view().slice(0, end), p.v.view().slice(0, end), first,
+                                std::span(out).subspan(first * 120), 120, scratch, reach, sinks.data());
         }
         CHECK(std::memcmp(whole.data(), out.data(), out.size() * sizeof(float)) == 0);
     }
@@ -162,19 +161,61 @@ TEST_CASE_TEMPLATE("keys may come in stretches, and no bit depends on it", E, fl
         const std::size_t queries = 330 - first, stride = 3 * 40 + 1;
         std::vector<float> scratch(simd::causal_scratch_floats(40), std::numeric_limits<float>::quiet_NaN());
         std::vector<float> whole(queries * stride, 9.0F);
-        const float* q = p.q.memory.data() + first * p.q.stride;
+        const auto q = std::span(p.q.memory).subspan(first * p.q.stride);
         const kvtl::logit_rule rule{0.3F, 2.0F};
-        simd::attend_causal(q, p.q.stride, 3, rule, queries, p.k.view(), p.v.view(), first, whole.data(),
-                            stride, scratch, simd::no_reach, sinks.data());
+        simd::attend_causal(q, p.q.stride, 3, rule, queries, p.k.view(), p.v.view(), first, whole, stride,
+                            scratch, simd::no_reach, sinks.data());
         for (const std::size_t step : {64U, 192U}) {
             std::vector<float> out(whole.size(), 9.0F), max(queries * 3, NAN), sum(queries * 3, NAN);
             for (std::size_t begin = 0; begin < 330; begin += step) {
                 const std::size_t n = std::min(step, 330 - begin);
                 simd::attend_causal(q, p.q.stride, 3, rule, queries, p.k.view().slice(begin, n),
-                                    p.v.view().slice(begin, n), first, out.data(), stride, scratch,
-                                    simd::no_reach, sinks.data(), {begin, begin + n, max.data(), sum.data()});
+                                    p.v.view().slice(begin, n), first, out, stride, scratch, simd::no_reach,
+                                    sinks.data(), {begin, begin + n, max.data(), sum.data()});
             }
             CHECK(std::memcmp(out.data(), whole.data(), out.size() * sizeof(float)) == 0);
         }
+    }
+}
+
+namespace {
+template <kvtl::element E> std::vector<E> rounded(std::span<const float> in) {
+    std::vector<E> out;
+    for (const float x : in) out.push_back(kvtl::from_float<E>(x));
+    return out;
+}
+} // namespace
+
+TEST_CASE_TEMPLATE("queries and results of 16 bits: of the same numbers, the results of floats rounded once",
+                   E, kvtl::f16, kvtl::bf16) {
+    const std::vector<float> sinks{0.5F, -3.0F, 2.0F};
+    for (const std::size_t dim : {20U, 64U}) {
+        const prompt<kvtl::f16> p(200, 3, dim, 17);
+        const std::size_t first = 30, queries = 170, row = 3 * dim, stride = row + 1;
+        const std::vector<E> q = rounded<E>(p.q.memory); // with NaN between the rows
+        std::vector<float> wide, scratch(simd::causal_scratch_floats(dim), NAN);
+        for (const E x : q) wide.push_back(kvtl::to_float(x));
+        std::vector<float> whole(queries * stride, 9.0F), max(queries * 3, NAN), sum(max),
+            acc(queries * row, NAN);
+        std::vector<E> out(whole.size(), kvtl::from_float<E>(9.0F)), pieces(out);
+        const auto attend = [&](const kvtl::numbers_view& from, const kvtl::numbers_span& to,
+                                std::size_t reach) {
+            simd::attend_causal(from.subspan(first * p.q.stride, queries * p.q.stride), p.q.stride, 3, 0.3F,
+                                queries, p.k.view(), p.v.view(), first, to, stride, scratch, reach,
+                                sinks.data());
+        };
+        for (const std::size_t reach : {std::size_t{40}, simd::no_reach}) {
+            attend(wide, whole, reach);
+            attend(q, out, reach);
+            CHECK(out == rounded<E>(whole));
+        }
+        for (std::size_t begin = 0; begin < 200; begin += 64) { // what stretches leave lies elsewhere
+            const std::size_t n = std::min<std::size_t>(64, 200 - begin);
+            simd::attend_causal(kvtl::numbers_view(q).subspan(first * p.q.stride, queries * p.q.stride),
+                                p.q.stride, 3, 0.3F, queries, p.k.view().slice(begin, n),
+                                p.v.view().slice(begin, n), first, pieces, stride, scratch, simd::no_reach,
+                                sinks.data(), {begin, begin + n, max.data(), sum.data(), acc.data()});
+        }
+        CHECK(pieces == out);
     }
 }

@@ -35,8 +35,8 @@ class listening_cache final : public kv_cache {
         for (std::size_t h = 0; h < shape_.kv_heads; ++h) {
             const kvtl::rows_view<float> keys{in.k.floats().data() + h * dim, tokens, dim, kv_row};
             const kvtl::rows_view<float> values{in.v.floats().data() + h * dim, tokens, dim, kv_row};
-            kvtl::simd::attend_causal(in.q.data() + h * group * dim, q_row, group, scale, tokens, keys,
-                                      values, 0, out.data() + h * group * dim, q_row, scratch_);
+            kvtl::simd::attend_causal(in.q.floats().subspan(h * group * dim), q_row, group, scale, tokens,
+                                      keys, values, 0, out.subspan(h * group * dim), q_row, scratch_);
         }
         return hear_(layer, in);
     }

@@ -25,7 +25,7 @@ std::size_t vote_fit::tokens_of(const kvtl::layer_input& in) const noexcept {
 void vote_fit::attend(const kvtl::layer_input& in, std::size_t i, std::size_t h,
                       std::span<const std::uint8_t> present, std::vector<float>& weights) const {
     const std::size_t dim = shape_.head_dim, kv = h / (shape_.query_heads / shape_.kv_heads);
-    const float* q = in.q.data() + (i * shape_.query_heads + h) * dim;
+    const float* q = in.q.floats().data() + (i * shape_.query_heads + h) * dim;
     weights.assign(i + 1, -std::numeric_limits<float>::infinity());
     for (std::size_t t = 0; t <= i; ++t)
         if (present.empty() || present[t] != 0)

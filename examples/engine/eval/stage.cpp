@@ -24,7 +24,7 @@ void stage::set(engine::kv_cache& cache, kvtl::sequence_id sequence, recording* 
 }
 
 void stage::record_input(layer_recording& to, const kvtl::layer_input& in) {
-    append(to.q, in.q);
+    append(to.q, in.q.floats());
     append(to.k, in.k.floats());
     append(to.v, in.v.floats());
     append(to.k_pre, in.k_pre);

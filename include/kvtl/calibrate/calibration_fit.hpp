@@ -68,9 +68,9 @@ class calibration_fit {
         if (layer >= shape_.layers)
             return status::failure(errc::invalid_argument, "calibration: layer %u; valid: 0 to %u", layer,
                                    shape_.layers - 1);
-        std::vector<float> key_room, value_room;
-        const std::span<const float> k = options_.pre_rope ? in.k_pre : as_floats(in.k, key_room), q = in.q,
-                                     v = as_floats(in.v, value_room);
+        std::vector<float> key_room, query_room, value_room;
+        const std::span<const float> k = options_.pre_rope ? in.k_pre : as_floats(in.k, key_room),
+                                     q = as_floats(in.q, query_room), v = as_floats(in.v, value_room);
         const std::size_t key_row = std::size_t{shape_.kv_heads} * shape_.head_dim,
                           query_row = std::size_t{shape_.query_heads} * shape_.head_dim,
                           tokens = k.size() / key_row;

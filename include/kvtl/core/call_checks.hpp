@@ -94,7 +94,7 @@ template <element E> struct call_checks {
     }
 
     /// q, k, v and out of a call. `many` allows any number of tokens; `tokens` says how many came.
-    [[nodiscard]] status input(const char* call, const layer_input& in, std::span<float> out, bool many,
+    [[nodiscard]] status input(const char* call, const layer_input& in, const numbers_span& out, bool many,
                                std::size_t& tokens) const noexcept {
         tokens = many ? in.k.size() / key_floats : 1;
         if (many && (tokens == 0 || in.k.size() % key_floats != 0))
@@ -114,7 +114,7 @@ template <element E> struct call_checks {
         return {};
     }
     /// Of attend(): `out` and, where it is asked for, `lse` have their sizes.
-    [[nodiscard]] status outputs(const char* call, const layer_input& in, std::span<float> out,
+    [[nodiscard]] status outputs(const char* call, const layer_input& in, const numbers_span& out,
                                  std::size_t tokens) const noexcept {
         if (out.empty())
             return status::failure(errc::invalid_argument, "%s: out is empty; valid: %zu floats", call,

@@ -48,7 +48,7 @@ template <class Types> class alignas(64) shard {
     std::atomic_flag busy = ATOMIC_FLAG_INIT;
 
     [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                 std::uint32_t tokens, std::span<float> out, bool last) noexcept {
+                                 std::uint32_t tokens, const numbers_span& out, bool last) noexcept {
         if (slides(layer)) return sliding_.prefill(slot, layer, in, tokens, out, last), status{};
         if constexpr (hands_over) {
             const std::uint32_t here = retrieval_.tokens(slot, layer);
@@ -67,7 +67,7 @@ template <class Types> class alignas(64) shard {
             return retention_.prefill(slot, layer, in, tokens, out);
     }
     [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                std::uint32_t tokens, std::span<float> out) noexcept {
+                                std::uint32_t tokens, const numbers_span& out) noexcept {
         if (slides(layer)) return sliding_.attend(slot, layer, in, tokens, out), status{};
         if (status s = check_moved("attend", slot, layer); !s) return s;
         return decoder().attend(slot, layer, in, tokens, out);
@@ -82,8 +82,7 @@ template <class Types> class alignas(64) shard {
         if constexpr (types::retrieves) retrieval_.before_query(slot, layer);
         static_cast<void>(slot);
     }
-    [[nodiscard]] status prefetch(std::uint32_t slot, std::uint32_t layer,
-                                  std::span<const float> q) noexcept {
+    [[nodiscard]] status prefetch(std::uint32_t slot, std::uint32_t layer, const numbers_view& q) noexcept {
         if (slides(layer)) return {};
         if (status s = check_moved("prefetch", slot, layer); !s) return s;
         if constexpr (types::retrieves)
@@ -92,7 +91,7 @@ template <class Types> class alignas(64) shard {
             return static_cast<void>(q), status{};
     }
     /// A hint: a step with this query comes after those of other sequences.
-    void announce_step(std::uint32_t slot, std::uint32_t layer, std::span<const float> q) noexcept {
+    void announce_step(std::uint32_t slot, std::uint32_t layer, const numbers_view& q) noexcept {
         if (slides(layer)) return;
         if constexpr (types::retrieves)
             if (check_moved("attend", slot, layer).ok()) retrieval_.announce_step(slot, layer, q);
@@ -106,7 +105,7 @@ template <class Types> class alignas(64) shard {
     }
     /// Brings in what q selects and calls visit(kv head, keys, values) for every block to attend.
     template <class Visit>
-    [[nodiscard]] status select(std::uint32_t slot, std::uint32_t layer, std::span<const float> q,
+    [[nodiscard]] status select(std::uint32_t slot, std::uint32_t layer, const numbers_view& q,
                                 Visit&& visit) noexcept {
         if (slides(layer)) return sliding_.views(slot, layer, visit), status{};
         if (status s = check_moved("select", slot, layer); !s) return s;

@@ -12,6 +12,7 @@
 
 #include <kvtl/simd/arch.hpp>
 #include <kvtl/simd/compiled.hpp>
+#include <kvtl/views.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -73,9 +74,9 @@ template <class Arch> [[nodiscard]] float exp_shifted(float x, float shift) noex
 KVTL_KERNEL float exp_shifted<simd::default_arch>(float, float) noexcept;
 #endif
 
-/// out[i] = a * x[i] + b * y[i]; out may be x or y.
-template <class Arch>
-void blend(float a, const float* x, float b, const float* y, float* out, std::size_t n) noexcept {
+/// out[i] = a * x[i] + b * y[i], rounded to E; out may be x or y.
+template <class Arch, element E>
+void blend(float a, const float* x, float b, const float* y, E* out, std::size_t n) noexcept {
     using F = simd::floats<Arch>;
     const auto mix = [va = F(a), vb = F(b)](F vx, F vy) { return simd::fma<Arch>(va, vx, vb * vy); };
     std::size_t i = 0;
@@ -141,15 +142,25 @@ template <class Arch = simd::default_arch> void merge(const partial& into, const
     }
 }
 
-/// The attention output: out[g * out_stride + d] = acc / sum, and zeros where no entry was seen.
-template <class Arch = simd::default_arch>
-void finish(const partial& p, float* out, std::size_t out_stride) noexcept {
+/// The attention output: out[g * out_stride + d] = acc / sum, rounded to E, and zeros where no entry was seen.
+template <class Arch = simd::default_arch, element E>
+void finish(const partial& p, E* out, std::size_t out_stride) noexcept {
     for (std::uint32_t g = 0; g < p.group; ++g) {
         const float* acc = p.acc + std::size_t{g} * p.dim;
         const float share = p.sum[g] > 0.0F ? 1.0F / p.sum[g] : 0.0F;
         detail::blend<Arch>(share, acc, 0.0F, acc, out + g * out_stride, p.dim);
     }
 }
+
+/// The same from out[at] on.
+template <class Arch = simd::default_arch>
+void finish(const partial& p, const numbers_span& out, std::size_t at, std::size_t out_stride) noexcept {
+    out.visit([&](auto* to) { finish<Arch>(p, to + at, out_stride); });
+}
+#ifdef KVTL_KERNEL
+KVTL_KERNEL void finish<simd::default_arch>(const partial&, const numbers_span&, std::size_t,
+                                            std::size_t) noexcept;
+#endif
 
 /// Share (0 to 1) of query head g's softmax mass in `total` that the entries of `part` hold. `total` has seen
 /// them too.

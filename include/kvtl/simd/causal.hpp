@@ -4,8 +4,8 @@
 //         time, the keys in blocks of 64 at fixed places; only one 64 x 64 tile of logits exists at any time.
 //         Query rows lie across the lanes, so that the maximum and the sum of a row need no operation
 //         between lanes.
-// Shapes: q, out (T, G, D) f32, G * D numbers together and a stride from t to t; keys, values
-//         (>= first + T, D) of E.
+// Shapes: q, out (T, G, D) float, f16 or bf16, G * D numbers together and a stride from t to t; keys, values
+//         (>= first + T, D) of E. Queries are widened as a tile takes them, results rounded as it stores them.
 // Cost:   4 D flops per visible pair of query row and key, near the peak of a core. Scratch: 81 KiB at D
 // = 64. Limits: rule.scale > 0, everything finite, any D, G >= 1. A query's result has the same bits however the
 // prompt
@@ -37,10 +37,10 @@ inline constexpr std::size_t no_reach = std::numeric_limits<std::size_t>::max();
 
 /// Keys [begin, end) of those that the queries see, and what the stretches before have left of each query: all of them
 /// together, in order, give the bits of one call. `begin` and `end` are multiples of causal_tile, or the end of all.
-/// What is left besides lies in `out`.
 struct causal_stretch {
     std::size_t begin = 0, end = no_reach;
     float *max = nullptr, *sum = nullptr; ///< (T, G); null where there is one stretch
+    float* acc = nullptr;                 ///< (T, G, D); null: in `out`, which must be floats then
 };
 
 /// Query rows of a tile, and keys of a block.
@@ -191,21 +191,23 @@ void causal_block(const causal_buffers& b, std::size_t rows, std::size_t keys, s
         causal_values<Arch, 1>(b, rows, keys, padded, first);
 }
 
-/// out[t][g] = attention of query (t, g) at q + t * q_row_stride + g * D over keys 0 .. first + t, for t <
+/// out[t][g] = attention of query (t, g) at q[t * q_row_stride + g * D] over keys 0 .. first + t, for t <
 /// queries. `first` is the number of keys that precede the chunk; `out` is laid out like q with its own
 /// stride. sink_logits: (G) as add_sink_logits (attention.hpp) takes them, or null. Of a stretch, keys and values are
 /// those from stretch.begin on, and there is no reach.
 template <class Arch = default_arch, element E>
-void attend_causal(const float* q, std::size_t q_row_stride, std::size_t group, const logit_rule& rule,
-                   std::size_t queries, rows_view<E> keys, rows_view<E> values, std::size_t first, float* out,
-                   std::size_t out_row_stride, std::span<float> scratch, std::size_t reach = no_reach,
-                   const float* sink_logits = nullptr, const causal_stretch& stretch = {}) noexcept {
+void attend_causal(const numbers_view& q, std::size_t q_row_stride, std::size_t group, const logit_rule& rule,
+                   std::size_t queries, rows_view<E> keys, rows_view<E> values, std::size_t first,
+                   const numbers_span& out, std::size_t out_row_stride, std::span<float> scratch,
+                   std::size_t reach = no_reach, const float* sink_logits = nullptr,
+                   const causal_stretch& stretch = {}) noexcept {
     const std::size_t dim = keys.dim;
     const std::size_t padded = causal_padded(dim);
     assert(stretch.begin + keys.count >= std::min(stretch.end, first + queries) &&
            keys.count == values.count);
     assert(values.dim == dim && (stretch.begin == 0 || reach == no_reach));
     assert(scratch.size() >= causal_scratch_floats(dim));
+    assert(stretch.max == nullptr || stretch.acc != nullptr || out.holds<float>());
     const causal_buffers b(scratch.data(), padded);
     std::fill_n(scratch.data(), causal_scratch_floats(dim), 0.0F); // the padding is never written again
 
@@ -216,17 +218,22 @@ void attend_causal(const float* q, std::size_t q_row_stride, std::size_t group, 
         const auto offset = [&](std::size_t row, std::size_t stride) {
             return (tile + row) / group * stride + (tile + row) % group * dim;
         };
+        const auto left_of = [&](std::size_t row) { // sums between two stretches
+            return stretch.acc == nullptr ? out.as<float>() + offset(row, out_row_stride)
+                                          : stretch.acc + (tile + row) * dim;
+        };
         const std::size_t end = first + token(rows) + 1; // keys that the tile's last query sees
         if (end <= stretch.begin) continue;              // complete
         for (std::size_t row = 0; row < rows; ++row) {
-            const float* from = q + offset(row, q_row_stride);
+            const float* from =
+                widened<Arch>(q, offset(row, q_row_stride), b.k, dim); // no keys are there yet
             for (std::size_t d = 0; d < dim; ++d) b.qt[d * causal_tile + row] = from[d] * rule.scale;
         }
         std::fill_n(b.acc, causal_tile * padded, 0.0F);
         std::fill_n(b.sum, causal_tile, 0.0F);
         std::fill_n(b.max, causal_tile, -std::numeric_limits<float>::infinity());
         for (std::size_t row = 0; stretch.begin > 0 && row < rows; ++row) {
-            std::copy_n(out + offset(row, out_row_stride), dim, b.acc + row * padded);
+            std::copy_n(left_of(row), dim, b.acc + row * padded);
             b.max[row] = stretch.max[tile + row], b.sum[row] = stretch.sum[tile + row];
         }
         const std::size_t seen_now = std::min(end, stretch.end);
@@ -249,20 +256,20 @@ void attend_causal(const float* q, std::size_t q_row_stride, std::size_t group, 
             causal_block<Arch>(b, rows, n, padded, rule.cap);
         }
         for (std::size_t row = 0; seen_now < end && row < rows; ++row) { // more stretches are to come
-            std::copy_n(b.acc + row * padded, dim, out + offset(row, out_row_stride));
+            std::copy_n(b.acc + row * padded, dim, left_of(row));
             stretch.max[tile + row] = b.max[row], stretch.sum[tile + row] = b.sum[row];
         }
         for (std::size_t row = 0; seen_now == end && row < rows; ++row) {
-            float* to = out + offset(row, out_row_stride);
+            float* const acc = b.acc + row * padded;
             float share = 1.0F / b.sum[row];
             if (sink_logits != nullptr) {
-                const partial seen{b.max + row, b.sum + row, b.acc + row * padded, 1,
-                                   static_cast<std::uint32_t>(dim)};
+                const partial seen{b.max + row, b.sum + row, acc, 1, static_cast<std::uint32_t>(dim)};
                 add_sink_logits<Arch>(seen, sink_logits + (tile + row) % group);
                 share = 1.0F / b.sum[row];
             }
             // Adding zero turns -0 into +0: behind the last visible key, 0 * v may have turned a -0 or not.
-            for (std::size_t d = 0; d < dim; ++d) to[d] = b.acc[row * padded + d] * share + 0.0F;
+            for (std::size_t d = 0; d < dim; ++d) acc[d] = acc[d] * share + 0.0F;
+            encode<Arch>(acc, out, offset(row, out_row_stride), dim);
         }
     }
 }
@@ -270,9 +277,9 @@ void attend_causal(const float* q, std::size_t q_row_stride, std::size_t group, 
 #ifdef KVTL_KERNEL
 #define KVTL_CAUSAL(E)                                                                                       \
     KVTL_KERNEL void attend_causal<default_arch, E>(                                                         \
-        const float*, std::size_t, std::size_t, const logit_rule&, std::size_t, rows_view<E>, rows_view<E>,  \
-        std::size_t, float*, std::size_t, std::span<float>, std::size_t, const float*,                       \
-        const causal_stretch&) noexcept;
+        const numbers_view&, std::size_t, std::size_t, const logit_rule&, std::size_t, rows_view<E>,         \
+        rows_view<E>, std::size_t, const numbers_span&, std::size_t, std::span<float>, std::size_t,          \
+        const float*, const causal_stretch&) noexcept;
 KVTL_CAUSAL(float)
 KVTL_CAUSAL(f16)
 KVTL_CAUSAL(bf16)

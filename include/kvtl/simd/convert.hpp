@@ -44,6 +44,21 @@ inline void decode(const E* in, float* out, std::size_t n) noexcept {
     if (i != n) store_part<Arch>(out + i, load_part<Arch>(in + i, n - i), n - i);
 }
 
+/// out[at + i] = in[i], rounded to what they are
+template <class Arch = default_arch>
+inline void encode(const float* in, const numbers_span& out, std::size_t at, std::size_t n) noexcept {
+    out.visit([&](auto* p) { encode<Arch>(in, p + at, n); });
+}
+
+/// in[first + i], i < n, as floats: where they lie when they are floats, else in `room`, (n).
+template <class Arch = default_arch>
+[[nodiscard]] inline const float* widened(const numbers_view& in, std::size_t first, float* room,
+                                          std::size_t n) noexcept {
+    if (const float* all = in.as<float>()) return all + first;
+    encode<Arch>(in, first, room, n);
+    return room;
+}
+
 /// No NaN, no infinity and nothing that rounds to one when it is stored as E among the n numbers.
 template <class E = float, class Arch = default_arch, element From = float>
 [[nodiscard]] KVTL_INLINE_KERNEL bool all_finite(const From* x, std::size_t n) noexcept {

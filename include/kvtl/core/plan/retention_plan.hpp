@@ -100,7 +100,8 @@ template <class Types> struct retention_memory {
     std::span<std::uint32_t> order, table; ///< (prefill); blocks of one lane
     std::span<std::uint64_t> ranking;
     std::span<float> partial, attend, turned, mass, worth, arrival;
-    std::span<float> arrived;  ///< (2, H, D) keys and values of a token that did not come as floats
+    std::span<float> query;    ///< (G, D) of a lane, where they come in 16 bits
+    std::span<float> arrived;  ///< (2, H, D) and (HQ, D) of a token that did not come as floats
     std::span<token_run> runs; ///< (rows) where positions move
 
     [[gnu::cold]] static retention_memory take(const retention_plan& p,
@@ -149,7 +150,11 @@ template <class Types> struct retention_memory {
         m.mass = scratch.take<float>(Types::reads_mass ? std::size_t{p.shard_lanes} * p.most_rows : 0);
         m.worth = scratch.take<float>(score::evicts_in_decode ? p.most_rows : 0);
         m.arrival = scratch.take<float>(p.shard_lanes);
-        m.arrived = scratch.take<float>(score::source == score_source::arrival ? 2 * p.key_floats() : 0);
+        m.query = scratch.take<float>(std::size_t{p.lane_group} * p.dim);
+        constexpr bool scores_queries = contains(needs_of<score>(), signal::q);
+        m.arrived = scratch.take<float>(score::source == score_source::arrival
+                                            ? 2 * p.key_floats() + (scores_queries ? p.query_floats() : 0)
+                                            : 0);
         m.runs = scratch.take<token_run>(Types::position::moves ? p.most_rows : 0);
         return m;
     }

@@ -44,6 +44,7 @@ template <class Types> struct shard_memory {
     typename chooser<Types>::scratch choose;
     typename runner::scratch step;
     std::span<lane_ref> lanes, other_lanes; ///< of the current call; of a prefetch that it ends
+    std::span<float> query;                 ///< (HQ, D) of a token, where they come in 16 bits
     std::span<float> causal;
     std::span<float> moving_k, moving_v; ///< (moving_rows, width) what retention kept of one lane, on its way
     std::span<entry_facts> moving_facts; ///< (moving_rows)
@@ -91,6 +92,7 @@ template <class Types> struct shard_memory {
         m.shown = row_tile<Types>::take(scratch, simd::attend_block, p.sizes.width);
         m.lanes = scratch.take<lane_ref>(p.shard_lanes);
         m.other_lanes = scratch.take<lane_ref>(p.shard_lanes);
+        m.query = scratch.take<float>(std::size_t{p.model.query_heads()} * p.model.dim);
         m.causal = scratch.take<float>(p.window_only ? simd::causal_scratch_floats(p.model.dim) : 0);
         m.moving_k = scratch.take<float>(std::size_t{p.moving_rows} * p.model.width());
         m.moving_v = scratch.take<float>(std::size_t{p.moving_rows} * p.model.width());

@@ -144,8 +144,7 @@ template <class Types> class unit_sizes {
             const std::uint32_t page_rows =
                 builder::page_rows(format, types::plain_format_of(p.device_page, s));
             const std::size_t arena =
-                builder::arena_bytes(p.model, s, builder::least_segment(cluster, s, page_rows), p.unit_pages,
-                                     cluster, format.page_bytes);
+                builder::least_bytes(p.model, s, page_rows, p.unit_pages, cluster, format.page_bytes);
             const std::size_t lent = std::size_t{p.arenas} * format.page_bytes; // of one frame of each arena
             p.least_frames =
                 std::max(p.tail_frames + working, static_cast<std::uint32_t>((arena + lent - 1) / lent));

@@ -26,7 +26,7 @@ template <class Types> class decode_eviction {
 
     /// Token t of the input: appended, attended where there is an `out` (or mass is wanted), evicted for.
     void step(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::size_t t,
-              std::span<float> out) noexcept {
+              const numbers_span& out) noexcept {
         const std::span<kept_lane> lanes = book_->lanes_of(slot, layer);
         const std::uint32_t had = book_->count_blocks(lanes), token = lanes[0].tokens;
         std::uint64_t clock = book_->now();
@@ -44,9 +44,10 @@ template <class Types> class decode_eviction {
             ++lane.tokens;
             book_->lap(clock, book_->stats.phase_ns.append);
             if (!out.empty() || reads_mass) {
-                const std::size_t q = t * book_->plan.query_floats() + book_->query_offset(i);
-                attend_held(held, &in.q[q], i, token, in, t);
-                if (!out.empty()) finish(seen(), &out[q], book_->plan.dim);
+                attend_held(held, book_->query(in, t, i), i, token, in, t);
+                if (!out.empty())
+                    finish(seen(), out, t * book_->plan.query_floats() + book_->query_offset(i),
+                           book_->plan.dim);
                 const std::uint64_t bytes =
                     out.empty() ? 0 : std::uint64_t{held.size()} * book_->plan.record.entry();
                 book_->stats.chosen_bytes += bytes;

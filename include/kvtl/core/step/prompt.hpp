@@ -300,7 +300,8 @@ template <class Types> class prompt_builder : public prompt_rows<Types> {
                 const std::uint32_t in_memory = p_.sizes.sinks + p_.sizes.window;
                 const std::uint32_t budget = p_.attend_tokens > in_memory ? p_.attend_tokens - in_memory : 0;
                 for (std::uint32_t t = chunk - probes; t < chunk; ++t) {
-                    const float* q = in.q.data() + t * token + p_.model.query_offset(lane_in_layer);
+                    const float* q = simd::widened(in.q, t * token + p_.model.query_offset(lane_in_layer),
+                                                   p_.query.data(), p_.model.lane_queries() * p_.model.dim);
                     pairs.add(x_.chosen.first(p_.choose->choose(q, placed, budget, x_.chosen)));
                 }
                 pairs.chain(x_.chain.first(units), x_.strength.first(units));

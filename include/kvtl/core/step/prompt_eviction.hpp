@@ -34,7 +34,7 @@ template <class Types> class prompt_eviction {
 
     /// Where the prompt takes the way of decode: the attention of a chunk to what is held and to itself.
     void attend_chunk(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t tokens,
-                      std::span<float> out) noexcept {
+                      const numbers_span& out) noexcept {
         if (out.empty()) return;
         const std::span<kept_lane> lanes = book_->lanes_of(slot, layer);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
@@ -46,7 +46,7 @@ template <class Types> class prompt_eviction {
     /// A chunk that is not the last: its rows are held as they are; scores so far lie in the rows' scores.
     [[nodiscard]] status add_chunk(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                    std::uint32_t before, std::uint32_t tokens,
-                                   std::span<float> out) noexcept {
+                                   const numbers_span& out) noexcept {
         const std::span<kept_lane> lanes = book_->lanes_of(slot, layer);
         const std::uint32_t total = before + tokens, had = book_->count_blocks(lanes);
         constexpr bool windowed = score::source == score_source::window;
@@ -77,7 +77,8 @@ template <class Types> class prompt_eviction {
     }
     /// The last chunk: the prompt is scored, and every lane keeps what its budget allows for now.
     [[nodiscard]] status complete(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                  std::uint32_t before, std::uint32_t tokens, std::span<float> out) noexcept {
+                                  std::uint32_t before, std::uint32_t tokens,
+                                  const numbers_span& out) noexcept {
         const std::span<kept_lane> lanes = book_->lanes_of(slot, layer);
         const auto count = static_cast<std::uint32_t>(lanes.size());
         const std::uint32_t total = before + tokens, had = book_->count_blocks(lanes);
@@ -157,26 +158,28 @@ template <class Types> class prompt_eviction {
         return {book_->memory.work_v.data(), n, book_->plan.dim, book_->plan.dim};
     }
     void attend_prompt(std::uint32_t i, const layer_input& in, std::uint32_t before, std::uint32_t tokens,
-                       std::span<float> out) noexcept {
+                       const numbers_span& out) noexcept {
         if (out.empty()) return;
-        simd::attend_causal(in.q.data() + book_->query_offset(i), book_->plan.query_floats(),
-                            book_->plan.lane_group, book_->plan.logits, tokens, work_keys(before + tokens),
-                            work_values(before + tokens), before, out.data() + book_->query_offset(i),
-                            book_->plan.query_floats(), book_->memory.causal, simd::no_reach,
-                            in.sinks_of(book_->query_offset(i) / book_->plan.dim));
+        const std::size_t offset = book_->query_offset(i);
+        const auto of_lane = [&](const auto& all) { return all.subspan(offset, all.size() - offset); };
+        simd::attend_causal(of_lane(in.q), book_->plan.query_floats(), book_->plan.lane_group,
+                            book_->plan.logits, tokens, work_keys(before + tokens),
+                            work_values(before + tokens), before, of_lane(out), book_->plan.query_floats(),
+                            book_->memory.causal, simd::no_reach, in.sinks_of(offset / book_->plan.dim));
     }
     /// score_source::prompt: adds the attention that the chunk's queries pay to the lane's row of the board.
     void add_prompt_mass(std::uint32_t i, const layer_input& in, std::uint32_t before,
                          std::uint32_t tokens) noexcept {
-        prompt_lane<E> p = lane_view(0, i, before + tokens);
-        p.queries = in.q.data() + book_->query_offset(i);
-        p.query_stride = book_->plan.query_floats();
-        p.observed = tokens;
         const std::span<float> sum = book_->board(i, before + tokens);
         const float share = 1.0F / static_cast<float>(book_->plan.lane_group);
-        for_each_observed(p, [&](std::uint32_t, std::uint32_t, std::span<const float> probability) {
-            simd::axpy(share, probability.data(), sum.data(), probability.size());
-        });
+        for (std::uint32_t t = 0; t < tokens; ++t) { // one at a time: those of 16 bits have room for one
+            prompt_lane<E> p = lane_view(0, i, before + t + 1);
+            p.queries = book_->query(in, t, i);
+            p.observed = 1;
+            for_each_observed(p, [&](std::uint32_t, std::uint32_t, std::span<const float> probability) {
+                simd::axpy(share, probability.data(), sum.data(), probability.size());
+            });
+        }
     }
     [[nodiscard]] prompt_lane<E> lane_view(std::uint32_t layer, std::uint32_t i,
                                            std::uint32_t total) const noexcept {
@@ -209,8 +212,8 @@ template <class Types> class prompt_eviction {
             left -= some;
         }
         for (std::uint32_t t = tokens - std::min(tokens, book_->plan.window); t < tokens; ++t, ++n)
-            std::copy_n(&in.q[t * book_->plan.query_floats() + book_->query_offset(i)], token,
-                        &book_->memory.observed[n * token]);
+            simd::encode(in.q, t * book_->plan.query_floats() + book_->query_offset(i),
+                         &book_->memory.observed[n * token], token);
         const std::uint32_t keep = std::min(n, book_->plan.window);
         std::memmove(book_->memory.observed.data(), &book_->memory.observed[(n - keep) * token],
                      keep * token * sizeof(float));

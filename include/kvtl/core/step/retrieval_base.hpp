@@ -78,7 +78,7 @@ template <class Types> class retrieval_base {
             store_ = store_type(store_parts);
             growth_ = growth_of<types>(store_, cluster_, sums_, m.growth);
             prompt_ = prompt_builder<types>(store_, {p.model, p.sizes, p.attend_tokens, p.unit_pages,
-                                                     &cluster_, &growth_, &choose_, &sums_});
+                                                     &cluster_, &growth_, &choose_, &sums_, m.query});
         }
         store_.set_first_write_flight(runner::store::step_flights + p.prefetches);
         if constexpr (types::virtualised)
@@ -92,6 +92,7 @@ template <class Types> class retrieval_base {
         parts.sums = &sums_;
         parts.rest = &rest_;
         parts.clock = p.time_phases ? &clock_ : nullptr;
+        parts.query = m.query;
         step_ = runner(store_, parts, m.step);
         source_ = choice_source<types>(step_, store_, plan_);
     }

@@ -37,7 +37,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         return lanes.empty() ? status{} : check_complete(lanes);
     }
     [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                std::uint32_t tokens, std::span<float> out) noexcept {
+                                std::uint32_t tokens, const numbers_span& out) noexcept {
         if (tokens == 1 || lanes_of(slot, layer).empty()) return step(slot, layer, in, out);
         if (!plan_.window_only && tokens > plan_.sizes.window) // a failed one gives up those before it
             return status::failure(errc::invalid_argument,
@@ -59,7 +59,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     }
 
     [[nodiscard]] status step(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                              std::span<float> out) noexcept {
+                              const numbers_span& out) noexcept {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty()) return {};
         begin_call();
@@ -72,12 +72,13 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         const phase_clock::span timed(plan_.time_phases ? &clock_ : nullptr, &phase_times::append);
         for (const lane_ref& ref : lanes) step_.encode_arrival(ref, step_.rows_of(ref, in)(0));
         ahead* a = find_ahead(slot, layer);
-        status done = source_.choose(lanes, in.q.data(), 1, layer, a);
+        const float* q = step_.widen(in.q);
+        status done = source_.choose(lanes, q, 1, layer, a);
         const bool chosen = done.ok();
         if (chosen) {
             step_.force_full_buffers(lanes, plan_.buffer_limit);
             // What the next layer keeps is read in once the misses of this one have landed.
-            done = step_.attend(lanes, in, out, a != nullptr ? a->flight : none,
+            done = step_.attend(lanes, q, in, out, a != nullptr ? a->flight : none,
                                 [&] { announce_next(slot, layer); });
         }
         const bool read_ahead = anything_ahead();
@@ -86,7 +87,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             done.code() == errc::bound_too_small) { // what was read ahead held the frames
             release_all_aheads();
             stats_ = before;
-            done = step_.attend(lanes, in, out, none, [] {});
+            done = step_.attend(lanes, q, in, out, none, [] {});
         }
         if (!done) {
             stats_ = before;
@@ -129,8 +130,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         static_cast<void>(slot), static_cast<void>(layer);
     }
 
-    [[nodiscard]] status prefetch(std::uint32_t slot, std::uint32_t layer,
-                                  std::span<const float> q) noexcept {
+    [[nodiscard]] status prefetch(std::uint32_t slot, std::uint32_t layer, const numbers_view& q) noexcept {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty() || plan_.window_only) return {};
         // Layer 0's query nobody guesses. A guess for others that go by their own would be read in vain.
@@ -142,7 +142,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     }
 
     /// A step with this query comes, and others before it: what it chooses is read while they are attended. A hint.
-    void announce_step(std::uint32_t slot, std::uint32_t layer, std::span<const float> q) noexcept {
+    void announce_step(std::uint32_t slot, std::uint32_t layer, const numbers_view& q) noexcept {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty() || plan_.window_only || (predicts && layer >= plan_.true_layers)) return;
         begin_call();
@@ -152,7 +152,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     }
 
     /// Brings the units chosen for q in and pins them; views() lists what the engine attends.
-    [[nodiscard]] status select(std::uint32_t slot, std::uint32_t layer, std::span<const float> q) noexcept {
+    [[nodiscard]] status select(std::uint32_t slot, std::uint32_t layer, const numbers_view& q) noexcept {
         release_selection();
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty()) return {};
@@ -165,7 +165,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
                                    "select: %u prefetches are outstanding, no room for one more",
                                    plan_.prefetches);
         if (status s = bring(slot, layer); !s) return s;
-        if (status s = step_.choose(lanes, q.data(), 0); !s) return s;
+        if (status s = step_.choose(lanes, step_.widen(q), 0); !s) return s;
         a->slot = slot, a->layer = layer, a->complete = false;
         a->flight = runner::store::step_flights + static_cast<std::uint32_t>(a - memory_.aheads.data());
         io_.at(a->flight).clear();
@@ -293,17 +293,17 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
 
     /// Chooses for q and submits the reads of what is not resident, if something is free to carry them.
     [[nodiscard]] status read_ahead(std::span<const lane_ref> lanes, std::uint32_t slot, std::uint32_t layer,
-                                    std::span<const float> q) noexcept {
+                                    const numbers_view& q) noexcept {
         ahead* a = free_ahead();
         if (a == nullptr) return {};
         for (const lane_ref& ref : lanes)
             if (should_found(store_.at(ref.id))) return {}; // attend() will cluster this lane first
         if (status s = bring(slot, layer); !s) return s;
-        if (status s = source_.guess(lanes, q.data(), 1, layer); !s) return s;
+        simd::encode(q, 0, a->query.data(), a->query.size());
+        if (status s = source_.guess(lanes, a->query.data(), 1, layer); !s) return s;
         a->slot = slot, a->layer = layer;
         a->flight = runner::store::step_flights + static_cast<std::uint32_t>(a - memory_.aheads.data());
         a->complete = true;
-        std::copy(q.begin(), q.end(), a->query.begin());
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             a->count[i] = step_.chosen_count(i);
             std::copy_n(step_.chosen_of(i).begin(), a->count[i],

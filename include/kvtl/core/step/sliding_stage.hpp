@@ -31,8 +31,9 @@ template <class Types> class sliding_stage {
     };
     struct memory {
         std::span<sliding_layer> layers;
-        std::span<lane> lanes; ///< (seats, layers, lanes of a layer)
-        std::span<E> rows;     ///< (seats, lanes of a layer, rows of all layers, K and V, D)
+        std::span<lane> lanes;  ///< (seats, layers, lanes of a layer)
+        std::span<E> rows;      ///< (seats, lanes of a layer, rows of all layers, K and V, D)
+        std::span<float> query; ///< (G, D) of a lane, where they come in 16 bits
         std::span<float> partial, attend, causal;
 
         static memory take(carver& c, const sliding_plan& s, const cache_plan& p,
@@ -44,6 +45,7 @@ template <class Types> class sliding_stage {
             m.layers = c.take<sliding_layer>(s.layers.size());
             m.lanes = c.take<lane>(seats * s.layers.size() * lanes);
             m.rows = c.take<E>(seats * lanes * s.rows() * 2 * p.model.dim);
+            m.query = c.take<float>(std::size_t{p.model.group} * p.model.dim);
             m.partial = c.take<float>(partial_floats(p.model.group, p.model.dim));
             m.attend = c.take<float>(simd::attend_scratch_floats(p.model.group));
             m.causal = c.take<float>(simd::causal_scratch_floats(p.model.dim));
@@ -61,7 +63,7 @@ template <class Types> class sliding_stage {
     }
 
     void prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t tokens,
-                 std::span<float> out, bool last) noexcept {
+                 const numbers_span& out, bool last) noexcept {
         for_each_lane(slot, layer, [&](lane& l, std::uint32_t head, E* keys, E* values) {
             l.prompt_open = !last && (l.tokens == 0 || l.prompt_open); // a further turn needs no last chunk
             for (std::uint32_t t = 0, n = 0; t < tokens; t += n) {
@@ -88,7 +90,7 @@ template <class Types> class sliding_stage {
 
     /// T decoded tokens, one after the other.
     void attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t tokens,
-                std::span<float> out) noexcept {
+                const numbers_span& out) noexcept {
         const model_extents& m = plan_.model;
         for_each_lane(slot, layer, [&](lane& l, std::uint32_t head, E* keys, E* values) {
             const std::size_t query = std::size_t{head} * m.group;
@@ -99,14 +101,14 @@ template <class Types> class sliding_stage {
                 reset(p);
                 const std::uint32_t from = first_row(x_.layers[layer], l), n = l.tokens - l.base - from;
                 simd::attend_rows<simd::default_arch, E>(
-                    in.q.data() + at * m.dim, m.dim, m.logits,
+                    simd::widened(in.q, at * m.dim, x_.query.data(), x_.query.size()), m.dim, m.logits,
                     {keys + std::size_t{from} * m.dim, n, m.dim, m.dim},
                     {values + std::size_t{from} * m.dim, n, m.dim, m.dim}, nullptr, p, x_.attend);
                 if (!in.lse.empty())
                     for (std::uint32_t g = 0; g < m.group; ++g)
                         in.lse[at + g] = p.max[g] + std::log(p.sum[g]);
                 if (const float* sinks = in.sinks_of(query)) add_sink_logits(p, sinks);
-                finish(p, out.data() + at * m.dim, m.dim);
+                finish(p, out, at * m.dim, m.dim);
             }
         });
     }
@@ -215,13 +217,14 @@ template <class Types> class sliding_stage {
     }
     void attend_chunk(const sliding_layer& s, const lane& l, std::uint32_t head, const layer_input& in,
                       std::uint32_t t, std::uint32_t n, const E* keys, const E* values,
-                      std::span<float> out) noexcept {
+                      const numbers_span& out) noexcept {
         const model_extents& m = plan_.model;
         const std::size_t token = std::size_t{m.query_heads()} * m.dim, query = std::size_t{head} * m.group;
         const std::size_t at = t * token + query * m.dim, held = l.tokens - l.base;
-        simd::attend_causal(in.q.data() + at, token, m.group, m.logits, n,
+        const auto from_here = [&](const auto& all) { return all.subspan(at, all.size() - at); };
+        simd::attend_causal(from_here(in.q), token, m.group, m.logits, n,
                             rows_view<E>{keys, held, m.dim, m.dim}, rows_view<E>{values, held, m.dim, m.dim},
-                            held - n, out.data() + at, token, x_.causal, s.reach, in.sinks_of(query));
+                            held - n, from_here(out), token, x_.causal, s.reach, in.sinks_of(query));
     }
 
     cache_plan plan_{};

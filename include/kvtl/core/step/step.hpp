@@ -77,15 +77,22 @@ template <class Types> class step_runner : public step_attention<Types> {
         }
     }
 
+    /// The queries q (HQ, D) of a step as floats, until the next call. Those of 16 bits are widened once, here: against
+    /// scoring units and attending entries that takes no time worth counting, and all that follows has one type.
+    [[nodiscard]] const float* widen(const numbers_view& q) const noexcept {
+        return simd::widened(q, 0, p_.query.data(), p_.query.size());
+    }
+
     /// Attention of one token per lane over everything it may see. The arriving token's row is in place
-    /// already (ring or sink) but not yet counted. out: (HQ, D). `prefetched`: a flight whose reads this step
+    /// already (ring or sink) but not yet counted. q, out: (HQ, D); q is that of `in`, as floats. `prefetched`: a flight whose reads this step
     /// may use, or none. `meanwhile` is called once, when this step waits for reads no more: what it submits would
     /// only hold them up.
     template <class Meanwhile>
-    [[nodiscard]] status attend(std::span<const lane_ref> lanes, const layer_input& in, std::span<float> out,
-                                std::uint32_t prefetched, Meanwhile&& meanwhile) noexcept {
+    [[nodiscard]] status attend(std::span<const lane_ref> lanes, const float* q, const layer_input& in,
+                                const numbers_span& out, std::uint32_t prefetched,
+                                Meanwhile&& meanwhile) noexcept {
         count_and_want(lanes);
-        const status done = attend_chosen(lanes, in, out, prefetched, meanwhile);
+        const status done = attend_chosen(lanes, q, in, out, prefetched, meanwhile);
         if (!done) forget_wanted(lanes);
         return done;
     }
@@ -133,14 +140,19 @@ template <class Types> class step_runner : public step_attention<Types> {
     // turns (T > 1)
     /// Exact causal attention of T further tokens over everything, in groups of turn_tokens queries.
     [[nodiscard]] status attend_turn(const lane_ref& ref, const layer_input& in, std::uint32_t tokens,
-                                     std::span<float> out) noexcept {
+                                     const numbers_span& out) noexcept {
         const model_extents& m = p_.model;
         const lane l = store_->at(ref.id);
-        const std::size_t token = std::size_t{m.query_heads()} * m.dim;
+        const std::size_t token = std::size_t{m.query_heads()} * m.dim, offset = m.query_offset(ref.in_layer);
         for (std::uint32_t first = 0; first < tokens; first += p_.turn_tokens) {
             const std::uint32_t queries = std::min(p_.turn_tokens, tokens - first);
-            const float* q = in.q.data() + first * token;
-            for (std::uint32_t t = 0; t < queries; ++t) attend_memory(ref, turn_of(t), q + t * token, false);
+            // (HQ, D) of a token, of which this lane's are there. Those of 16 bits have room for one token and are widened
+            // whenever it is its turn: once for a unit's worth of entries.
+            const auto q = [&](std::uint32_t t) {
+                const std::size_t at = (first + t) * token + offset;
+                return simd::widened(in.q, at, p_.query.data() + offset, m.lane_queries() * m.dim) - offset;
+            };
+            for (std::uint32_t t = 0; t < queries; ++t) attend_memory(ref, turn_of(t), q(t), false);
             if (status s = attend_all_units(ref, l, q, queries); !s) return s;
             for (std::uint32_t block = 0; block < first + queries; block += p_.turn_tokens) {
                 const std::uint32_t rows = std::min(p_.turn_tokens, first + queries - block);
@@ -148,8 +160,7 @@ template <class Types> class step_runner : public step_attention<Types> {
                 for (std::uint32_t t = 0; t < queries; ++t) {
                     const std::uint32_t seen =
                         std::min(rows, first + t + 1 > block ? first + t + 1 - block : 0);
-                    attend_rows(q + t * token, ref, x_.turn_k.data(), x_.turn_v.data(), nullptr, seen,
-                                turn_of(t));
+                    attend_rows(q(t), ref, x_.turn_k.data(), x_.turn_v.data(), nullptr, seen, turn_of(t));
                 }
             }
             for (std::uint32_t t = 0; t < queries; ++t) finish_lane(ref, turn_of(t), in, first + t, out);
@@ -295,10 +306,9 @@ template <class Types> class step_runner : public step_attention<Types> {
     }
 
     template <class Meanwhile>
-    [[nodiscard]] status attend_chosen(std::span<const lane_ref> lanes, const layer_input& in,
-                                       std::span<float> out, std::uint32_t prefetched,
+    [[nodiscard]] status attend_chosen(std::span<const lane_ref> lanes, const float* q, const layer_input& in,
+                                       const numbers_span& out, std::uint32_t prefetched,
                                        Meanwhile& meanwhile) noexcept {
-        const float* q = in.q.data();
         const phase_clock::span timed(p_.clock, &phase_times::fetch_wait);
         if constexpr (by_entry)
             if (status s = land_prefetch(lanes, prefetched); !s) return s;
@@ -497,14 +507,14 @@ template <class Types> class step_runner : public step_attention<Types> {
         return why;
     }
 
-    /// Every unit of a lane, for each of the turn's queries, in unit order.
-    [[nodiscard]] status attend_all_units(const lane_ref& ref, const lane& l, const float* q,
+    /// Every unit of a lane, for each of the turn's queries, in unit order. q(t): those of its t-th token.
+    template <class Queries>
+    [[nodiscard]] status attend_all_units(const lane_ref& ref, const lane& l, const Queries& q,
                                           std::uint32_t queries) noexcept {
-        const std::size_t token = std::size_t{p_.model.query_heads()} * p_.model.dim;
         if constexpr (Types::sequential && !Types::values_only)
             return store_->scan(ref.id, [&](const records_view& keys, const records_view& values) {
                 for (std::uint32_t t = 0; t < queries; ++t)
-                    attend_records(q + t * token, ref, keys, values, turn_of(t));
+                    attend_records(q(t), ref, keys, values, turn_of(t));
             });
         const std::span<const lane_ref> one(&ref, 1);
         for (std::uint32_t u = 0; u < l.state().units;) {
@@ -528,8 +538,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             if (!f.error().ok()) return abandon(one, 0, none, f.error());
             for (const work_item& w : f.items()) {
                 if (w.loads) store_->finish_load(l, w.unit, store_->pool_of(ref.id));
-                for (std::uint32_t t = 0; t < queries; ++t)
-                    attend_unit(ref, w, q + t * token, turn_of(t), false);
+                for (std::uint32_t t = 0; t < queries; ++t) attend_unit(ref, w, q(t), turn_of(t), false);
             }
             finish_batch(one, 0);
         }

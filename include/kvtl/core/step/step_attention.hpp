@@ -44,6 +44,7 @@ template <class Types> class step_attention {
         const summaries<Types>* sums = nullptr;
         const typename Types::remainder_state* rest = nullptr;
         phase_clock* clock = nullptr;
+        std::span<float> query; ///< (HQ, D) scratch: queries that come in 16 bits
     };
 
     struct scratch {
@@ -302,13 +303,13 @@ template <class Types> class step_attention {
 
     /// The output of token t of a lane: its partials, once sink logits have joined them.
     void finish_lane(const lane_ref& ref, float* partials, const layer_input& in, std::size_t t,
-                     std::span<float> out) const noexcept {
+                     const numbers_span& out) const noexcept {
         const model_extents& m = p_.model;
         for (std::uint32_t h = 0; h < m.lane_heads; ++h) {
             const partial p = head_partial(partials, h);
             const std::size_t head = std::size_t{ref.in_layer} * m.lane_queries() + std::size_t{h} * m.group;
             if (const float* sinks = in.sinks_of(head)) add_sink_logits(p, sinks);
-            finish(p, out.data() + (t * m.query_heads() + head) * m.dim, m.dim);
+            finish(p, out, (t * m.query_heads() + head) * m.dim, m.dim);
         }
     }
 

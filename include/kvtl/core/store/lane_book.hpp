@@ -143,25 +143,31 @@ template <class Types> struct lane_book {
     }
 
     // -------------------------------------------------------------------------------------- arrivals
+    /// The queries of a lane in token t, (lane group, D), until the next call.
+    [[nodiscard]] const float* query(const layer_input& in, std::size_t t,
+                                     std::uint32_t lane) const noexcept {
+        return simd::widened(in.q, t * plan.query_floats() + query_offset(lane), memory.query.data(),
+                             memory.query.size());
+    }
     /// The scores of one arriving token go to memory.arrival.
     void arrive(std::uint32_t layer, const layer_input& in, std::size_t t, std::uint32_t token) noexcept {
         if constexpr (score_policy::source == score_source::arrival) {
-            const std::size_t q = plan.query_floats(), k = plan.key_floats(), tokens = in.k.size() / k;
+            const std::size_t k = plan.key_floats(), tokens = in.k.size() / k;
+            const std::size_t q =
+                contains(needs_of<score_policy>(), signal::q) && !in.q.empty() ? plan.query_floats() : 0;
             const auto row = [t](std::span<const float> all, std::size_t n) {
                 return all.empty() ? all : all.subspan(t * n, n);
             };
-            const auto widened = [&](const numbers_view& all, std::size_t at) -> std::span<const float> {
-                if (all.holds<float>()) return row(all.floats(), k);
-                simd::encode(all, t * k, &memory.arrived[at], k);
-                return memory.arrived.subspan(at, k);
+            const auto widened = [&](const numbers_view& all, std::size_t at, std::size_t n) {
+                return std::span(simd::widened(all, t * n, memory.arrived.data() + at, n), n);
             };
             const arriving a{.layer = layer,
                              .token = token,
                              .first_head = head_of(0),
                              .head_step = plan.together ? 1 : plan.shards,
-                             .q = row(in.q, q),
-                             .k = widened(in.k, 0),
-                             .v = widened(in.v, k),
+                             .q = widened(in.q, 2 * k, q),
+                             .k = widened(in.k, 0, k),
+                             .v = widened(in.v, k, k),
                              .x = row(in.x, in.x.size() / tokens),
                              .external = row(in.external, plan.kv_heads)};
             score.arrive(a, memory.arrival.first(lane_count()));
