@@ -66,6 +66,7 @@ template <kvtl::element E> class engine_numbers {
 struct engine_habits {
     std::size_t prompt = 400, chunk = 300, decode = 40;
     bool turns = false;      ///< a further turn
+    bool selects = true;     ///< at the end, where the preset has it: all that is chosen must fit at once
     bool prefetches = false; ///< half of the steps, layer by layer
 };
 
@@ -120,7 +121,7 @@ engine_results results_of(const typename Cache::config& c, const engine_numbers<
         decode(5);
     }
     if constexpr (kvtl::why_no_views<typename Cache::types>() == nullptr)
-        for (std::size_t l = 0; l < layers; ++l)
+        for (std::size_t l = 0; l < layers && habits.selects; ++l)
             require_ok(cache.select(one.id, l, numbers.template q<Q>(l, one.tokens),
                                     [&](std::size_t head, auto keys, auto values) {
                                         all.shown.push_back(static_cast<float>(head));

@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/core/step/prompt_rows.hpp>
+#include <kvtl/core/step/prompt_attention.hpp>
 
 namespace kvtl { inline namespace v0 {
 
-template <class Types> class prompt_builder : public prompt_rows<Types> {
-    using base = prompt_rows<Types>;
+template <class Types> class prompt_builder : public prompt_attention<Types> {
+    using base = prompt_attention<Types>;
     using base::encode_held, base::hold, base::no_storage, base::position_of, base::row_bytes, base::row_k,
         base::row_v;
     using base::first_page_, base::frames_, base::held_, base::p_, base::segment_, base::store_, base::x_;

@@ -65,6 +65,7 @@ template <class Types> struct prompt_arena {
         }
         // Last, because pages on their way to or from storage lie there too.
         const std::size_t causal = simd::causal_scratch_floats(m.dim);
+        static_cast<void>(c.take<std::byte>(0)); // what is taken next begins where work does
         a.work_begins = c.used();
         a.cluster = c.take<std::byte>(
             std::max({cluster.scratch_bytes(rows, s.width), s.codec_fit, causal * sizeof(float)}));
