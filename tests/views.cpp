@@ -4,7 +4,9 @@
 
 #include <doctest/doctest.h>
 
+#include <concepts>
 #include <numeric>
+#include <type_traits>
 #include <vector>
 
 using namespace kvtl;
@@ -51,6 +53,18 @@ TEST_CASE_TEMPLATE("numbers of any stored type are seen as they are, and parts o
     CHECK(part.size() == 3);
     CHECK(part.visit([](const auto* p) { return to_float(p[1]); }) == 6.0F);
     CHECK(all.first(2).size() == 2);
+    std::vector<E> room(4);
+    const numbers_span to = room, nowhere{};
+    CHECK(to.size() == 4);
+    CHECK(to.template holds<E>());
+    CHECK((to.template as<float>() == nullptr) == !std::same_as<E, float>);
+    to.subspan(1, 2).visit([](auto* p) { p[1] = from_float<std::remove_reference_t<decltype(*p)>>(7); });
+    CHECK(room[2] == from_float<E>(7));
+    CHECK(nowhere.empty());
+    CHECK(to.first(3).size() == 3);
+    static_assert(std::is_constructible_v<numbers_span, std::span<E>>);
+    static_assert(!std::is_constructible_v<numbers_span, const std::vector<E>&>); // nobody could write there
+    static_assert(!std::is_constructible_v<numbers_span, std::vector<E>>);        // nobody could read it
     const layer_input in{.k = all, .v = {data.data() + 6, 6}};
     const layer_input rows = in.rows(1, 2, 3); // of three tokens the last two
     CHECK(rows.k.size() == 8);

@@ -17,6 +17,9 @@
 //          and each call fills only its heads' part of `out`. Two threads in one shard: the second gets
 //          errc::busy and nothing happens. begin(), and end(), rewind() of sequences of different shards,
 //          may run concurrently too; stats(), facts() and tokens() want everything at rest.
+// Numbers: q, k, v and out are floats, f16 or bf16, each as the engine has it (numbers_view, numbers_span). 16 bits take no
+//          more memory than is planned: queries are widened where they are used, results rounded once where they are
+//          stored, so that they are those of floats, rounded.
 // Errors:  cold calls return result<T>, hot calls a status and are noexcept; a failed call leaves tokens,
 //          units and statistics as they were, and may be repeated. (Of attend() with several tokens the tokens are as
 //          they were; what left the window for those before the one that failed stays in its unit.) A call

@@ -373,23 +373,30 @@ TEST_CASE("what is not recorded is left out, and the keys may be those before Ro
         CHECK(!loaded->view().has(k));
 }
 
-TEST_CASE("keys of 16 bits are fitted to as the numbers that they are") {
+TEST_CASE("keys and queries of 16 bits are fitted to as the numbers that they are") {
+    struct numbers {
+        std::vector<kvtl::bf16> narrow;
+        std::vector<float> wide;
+        explicit numbers(const std::vector<float>& in) {
+            for (const float x : in) {
+                narrow.push_back(kvtl::from_float<kvtl::bf16>(x));
+                wide.push_back(kvtl::to_float(narrow.back()));
+            }
+        }
+    };
     const samples s;
     calibration_fit narrow = make({}), wide = make({});
     for (std::uint32_t l = 0; l < 2; ++l) {
-        std::vector<kvtl::f16> rounded;
-        std::vector<float> same;
-        for (const float x : s.keys[l]) {
-            rounded.push_back(kvtl::from_float<kvtl::f16>(x));
-            same.push_back(kvtl::to_float(rounded.back()));
-        }
+        const numbers k(s.keys[l]), q(s.queries[l]);
         kvtl::layer_input in;
-        in.k = rounded;
+        in.k = k.narrow, in.q = q.narrow;
         add(narrow, l, in);
-        in.k = same;
+        in.k = k.wide, in.q = q.wide;
         add(wide, l, in);
     }
     CHECK(finish(narrow).adapter == finish(wide).adapter);
+    CHECK(finish(narrow).skew == finish(wide).skew);
+    CHECK(!finish(narrow).skew.empty());
 }
 
 TEST_CASE("options and samples that make no sense are refused, and change nothing") {

@@ -85,6 +85,20 @@ TEST_CASE("the gate speaks for the entries of its own head") {
     CHECK(std::abs(static_cast<double>(g.weights[key + dim + 6])) < 0.05);
 }
 
+TEST_CASE("queries of 16 bits are fitted to as the numbers that they are") {
+    const text t(1); // numbers that f16 holds
+    std::vector<kvtl::f16> q;
+    for (const float x : t.q) q.push_back(kvtl::from_float<kvtl::f16>(x));
+    kvtl::gate_fit narrow = make(small, {}), wide = make(small, {});
+    for (std::uint32_t l = 0; l < 2; ++l) {
+        kvtl::layer_input in = t.input();
+        REQUIRE(wide.add(l, in));
+        in.q = q;
+        REQUIRE(narrow.add(l, in));
+    }
+    CHECK(narrow.finish()->weights == wide.finish()->weights);
+}
+
 TEST_CASE("too few tokens, and inputs that make no sense, are refused") {
     CHECK(kvtl::gate_fit::make(small, {.stride = 0}).error().message == "stride is 0; valid: 1 or more");
     kvtl::gate_fit fit = make(small, {.stride = 4, .distance = 880, .least = 1});

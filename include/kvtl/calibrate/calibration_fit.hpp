@@ -34,7 +34,6 @@
 #include <kvtl/views.hpp>
 
 #include <algorithm>
-#include <type_traits>
 
 namespace kvtl { inline namespace v0 {
 
@@ -69,8 +68,9 @@ class calibration_fit {
             return status::failure(errc::invalid_argument, "calibration: layer %u; valid: 0 to %u", layer,
                                    shape_.layers - 1);
         std::vector<float> key_room, query_room, value_room;
-        const std::span<const float> k = options_.pre_rope ? in.k_pre : as_floats(in.k, key_room),
-                                     q = as_floats(in.q, query_room), v = as_floats(in.v, value_room);
+        const std::span<const float> k = options_.pre_rope ? in.k_pre : dense::as_floats(in.k, key_room),
+                                     q = dense::as_floats(in.q, query_room),
+                                     v = dense::as_floats(in.v, value_room);
         const std::size_t key_row = std::size_t{shape_.kv_heads} * shape_.head_dim,
                           query_row = std::size_t{shape_.query_heads} * shape_.head_dim,
                           tokens = k.size() / key_row;
@@ -172,15 +172,6 @@ class calibration_fit {
 
     [[nodiscard]] static rows_view<float> view(std::span<const float> rows, std::size_t row) noexcept {
         return {rows.data(), rows.size() / row, row, row};
-    }
-    [[nodiscard]] static std::span<const float> as_floats(const numbers_view& x, std::vector<float>& room) {
-        if (x.holds<float>()) return x.floats();
-        room.resize(x.size());
-        x.visit([&](const auto* p) {
-            if constexpr (!std::is_same_v<decltype(p), const float*>)
-                simd::decode(p, room.data(), room.size());
-        });
-        return room;
     }
     static void grow(std::vector<double>& sum, std::span<const float> rows, std::size_t row) {
         sum.resize(row * row);

@@ -10,6 +10,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/simd/convert.hpp>
 #include <kvtl/views.hpp>
 
 #include <cstddef>
@@ -17,6 +18,14 @@
 #include <vector>
 
 namespace kvtl { inline namespace v0 { namespace dense {
+
+/// Numbers as floats: as they are, or widened into `room`.
+[[nodiscard]] inline std::span<const float> as_floats(const numbers_view& x, std::vector<float>& room) {
+    if (x.holds<float>()) return x.floats();
+    room.resize(x.size());
+    simd::encode(x, 0, room.data(), room.size());
+    return room;
+}
 
 /// sum (n, n) += the sum over the rows of row row^T.
 void add_outer_products(rows_view<float> rows, std::span<double> sum);

@@ -56,20 +56,23 @@ class gate_fit {
         return gate_fit(model, options);
     }
 
-    /// q (T, HQ, D), k and v (T, H, D) as floats, of one text in one layer.
+    /// q (T, HQ, D), k and v (T, H, D), of one text in one layer.
     [[nodiscard]] status add(std::uint32_t layer, const layer_input& in) {
-        const std::size_t q = std::size_t{shape_.query_heads} * shape_.head_dim,
+        const std::size_t q_row = std::size_t{shape_.query_heads} * shape_.head_dim,
                           kv = std::size_t{shape_.kv_heads} * shape_.head_dim, tokens = in.k.size() / kv;
-        const std::span<const float> k = in.k.floats(), v = in.v.floats();
+        std::vector<float> query_room, key_room, value_room;
+        const std::span<const float> q = dense::as_floats(in.q, query_room),
+                                     k = dense::as_floats(in.k, key_room),
+                                     v = dense::as_floats(in.v, value_room);
         if (layer >= shape_.layers)
             return status::failure(errc::invalid_argument, "gates: layer %u; valid: 0 to %u", layer,
                                    shape_.layers - 1);
-        if (tokens == 0 || k.size() != tokens * kv || v.size() != tokens * kv || in.q.size() != tokens * q)
+        if (tokens == 0 || k.size() != tokens * kv || v.size() != tokens * kv || q.size() != tokens * q_row)
             return status::failure(
                 errc::invalid_argument,
                 "gates: layer %u: q, k and v have %zu, %zu and %zu floats; valid: %zu, %zu and %zu per token",
-                layer, in.q.size(), k.size(), v.size(), q, kv, kv);
-        for (const auto& x : {in.q, k, v})
+                layer, q.size(), k.size(), v.size(), q_row, kv, kv);
+        for (const auto& x : {q, k, v})
             if (!simd::all_finite(x.data(), x.size()))
                 return status::failure(errc::invalid_argument, "gates: layer %u: a number is not finite",
                                        layer);
@@ -77,18 +80,19 @@ class gate_fit {
         sums& to = layers_[layer];
         std::vector<received> heads;
         for (std::size_t h = 0; h < shape_.kv_heads; ++h)
-            heads.push_back(attention_received(in.q, k, tokens, h));
+            heads.push_back(attention_received(q, k, tokens, h));
         // Later tokens have fewer observers: those with enough are the first ones.
         std::size_t samples = 0;
         while (samples < tokens && heads[0].observers[samples] >= options_.least) ++samples;
-        const std::size_t inputs = q + 2 * kv, row = inputs + 1;
+        const std::size_t inputs = q_row + 2 * kv, row = inputs + 1;
         std::vector<float> x;
         x.reserve(samples * row);
         to.xx.resize(row * row);
         to.xy.resize(heads.size() * row);
         to.yy.resize(heads.size());
         for (std::size_t t = 0; t < samples; ++t) {
-            for (const auto part : {in.q.subspan(t * q, q), k.subspan(t * kv, kv), v.subspan(t * kv, kv)})
+            for (const auto part :
+                 {q.subspan(t * q_row, q_row), k.subspan(t * kv, kv), v.subspan(t * kv, kv)})
                 x.insert(x.end(), part.begin(), part.end());
             x.push_back(1);
             for (std::size_t h = 0; h < heads.size(); ++h) {
