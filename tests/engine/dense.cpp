@@ -43,7 +43,7 @@ class any_cache {
     /// Queries for the layer's input and for those of the future, and a mask that keeps everything.
     kvtl::layer_input with_all_signals(kvtl::layer_input in) {
         external_.assign(in.k.size() / head_floats_, 1.0F);
-        in.x = in.probe = in.q;
+        in.x = in.probe = in.q.floats();
         in.external = external_;
         return in;
     }

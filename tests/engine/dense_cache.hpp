@@ -138,7 +138,7 @@ class dense_cache final : public kv_cache {
             for (std::size_t t = 0; t < tokens; ++t)
                 for (std::size_t j = 0; j < group; ++j) {
                     const std::size_t at = t * q_row + (h * group + j) * dim;
-                    attend_one(in.q.subspan(at, dim), kept, before + t + 1, out.subspan(at, dim));
+                    attend_one(in.q.floats().subspan(at, dim), kept, before + t + 1, out.subspan(at, dim));
                 }
         }
         return {};

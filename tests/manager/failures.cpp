@@ -363,7 +363,8 @@ TEST_CASE("wrong input is refused, named, and changes nothing") {
             const auto copied = [](std::span<const float> all) {
                 return std::vector<float>(all.begin(), all.end());
             };
-            std::vector<float> q = copied(good.q), k = copied(good.k.floats()), v = copied(good.v.floats());
+            std::vector<float> q = copied(good.q.floats()), k = copied(good.k.floats()),
+                               v = copied(good.v.floats());
             (*which == 'q' ? q : *which == 'k' ? k : v).back() = bad;
             kvtl::layer_input in;
             in.q = q, in.k = k, in.v = v;
