@@ -33,7 +33,8 @@ template <class Types> class prompt_attention : public prompt_rows<Types> {
     prompt_attention() = default;
     prompt_attention(store& s, const parts& p) noexcept : base(s, p) {}
 
-    /// The same for attention alone, with room for what stretches leave of the queries of a tile, or of a token.
+    /// Bytes of a pool in which segments of `rows` tokens are attended, not organised, with room for what stretches leave of
+    /// the queries of a tile, or of a token.
     [[nodiscard]] static std::size_t attention_bytes(const model_extents& m, const lane_sizes& s,
                                                      std::uint32_t rows, std::uint32_t unit_pages,
                                                      const typename Types::clusterer_state& cluster,
@@ -108,7 +109,7 @@ template <class Types> class prompt_attention : public prompt_rows<Types> {
         return {};
     }
 
-    /// The same for attention alone, with fewer rows, and behind them, for sums, what pages to read leave.
+    /// Divides the pool's memory for attention alone: fewer rows, pages to read, and behind them the sums, which it returns.
     [[nodiscard]] std::span<float> lay_out_beside_sums() noexcept {
         const std::span<std::byte> all = frames_->memory();
         const std::size_t page = store_->format().page_bytes;

@@ -84,9 +84,9 @@ template <class Types> class step_runner : public step_attention<Types> {
     }
 
     /// Attention of one token per lane over everything it may see. The arriving token's row is in place
-    /// already (ring or sink) but not yet counted. q, out: (HQ, D); q is that of `in`, as floats. `prefetched`: a flight whose reads this step
-    /// may use, or none. `meanwhile` is called once, when this step waits for reads no more: what it submits would
-    /// only hold them up.
+    /// already (ring or sink) but not yet counted. q, out: (HQ, D); q is that of `in`, as floats.
+    /// `prefetched`: a flight whose reads this step may use, or none. `meanwhile` is called once, when this step
+    /// waits for reads no more: what it submits would only hold them up.
     template <class Meanwhile>
     [[nodiscard]] status attend(std::span<const lane_ref> lanes, const float* q, const layer_input& in,
                                 const numbers_span& out, std::uint32_t prefetched,
