@@ -94,12 +94,16 @@ struct statistics {
     std::uint64_t delayed_splits = 0; ///< splits that waited for their unit to be read
     std::uint64_t forced_loads = 0;   ///< units loaded because the buffer was full
     std::uint64_t refused_splits = 0;
-    std::uint64_t tail_rewrites = 0;          ///< unfinished pages written to make room for another tail
-    std::uint64_t bytes_moved_by_updates = 0; ///< entry bytes written again after their first write
-    std::uint64_t storage_bytes = 0;          ///< space of the file that holds live pages, at its peak
-    std::uint64_t resident_bytes_peak = 0;    ///< DRAM in use for the cache, at its peak
-    std::uint64_t kept_entries = 0;           ///< entries (per KV head) that retention holds now
-    std::uint64_t kept_bytes = 0;             ///< of all entries now: records, and rows that are none yet
+    std::uint64_t tail_rewrites = 0; ///< unfinished pages written to make room for another tail
+    /// Entry bytes written again after their first write: the next three, and lanes that are clustered late.
+    std::uint64_t bytes_moved_by_updates = 0;
+    std::uint64_t bytes_moved_by_appends = 0; ///< to make room for entries that join units on storage
+    /// Of units that split: of the child that goes on in their place, and of the one that becomes a unit.
+    std::uint64_t bytes_moved_by_staying_children = 0, bytes_moved_by_leaving_children = 0;
+    std::uint64_t storage_bytes = 0;       ///< space of the file that holds live pages, at its peak
+    std::uint64_t resident_bytes_peak = 0; ///< DRAM in use for the cache, at its peak
+    std::uint64_t kept_entries = 0;        ///< entries (per KV head) that retention holds now
+    std::uint64_t kept_bytes = 0;          ///< of all entries now: records, and rows that are none yet
     phase_times phase_ns;
     memory_parts bytes_by_part;
 
@@ -116,7 +120,11 @@ struct statistics {
         late_hot_sets += o.late_hot_sets, unannounced_layers += o.unannounced_layers;
         splits += o.splits, delayed_splits += o.delayed_splits, forced_loads += o.forced_loads;
         refused_splits += o.refused_splits, tail_rewrites += o.tail_rewrites;
-        bytes_moved_by_updates += o.bytes_moved_by_updates, storage_bytes += o.storage_bytes;
+        bytes_moved_by_updates += o.bytes_moved_by_updates;
+        bytes_moved_by_appends += o.bytes_moved_by_appends;
+        bytes_moved_by_staying_children += o.bytes_moved_by_staying_children;
+        bytes_moved_by_leaving_children += o.bytes_moved_by_leaving_children;
+        storage_bytes += o.storage_bytes;
         resident_bytes_peak += o.resident_bytes_peak, kept_entries += o.kept_entries,
             kept_bytes += o.kept_bytes;
         phase_ns += o.phase_ns;

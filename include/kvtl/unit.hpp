@@ -36,6 +36,7 @@ struct unit_record {
     [[nodiscard]] std::uint32_t& members() noexcept { return where.first; }
     [[nodiscard]] std::uint32_t members() const noexcept { return where.first; }
     [[nodiscard]] std::uint32_t& last_member() noexcept { return where.extra; }
+    [[nodiscard]] std::uint32_t last_member() const noexcept { return where.extra; }
 
     /// Where it is now: nothing of it outlives the process.
     struct residency {

@@ -1,5 +1,6 @@
 // Every entry is in exactly one place after every step, on storage as the tables say, and units never share a
-// page. An append never writes a full page again, and no page is read before it was written.
+// page. An append never writes a full page again, where layouts do not pack units, and no page is read before it was
+// written.
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/dynakv.hpp>
 
@@ -21,6 +22,7 @@ template <class Preset> struct recorded : Preset {
 };
 using dual = kvtl::kv_manager<recorded<kvtl::presets::dynakv>, any_model>;
 using in_order = kvtl::kv_manager<recorded<kvtl::presets::dynakv_sequence_order>, any_model>;
+using packed = kvtl::kv_manager<recorded<kvtl::presets::dynakv_packed>, any_model>;
 using contiguous = kvtl::kv_manager<recorded<kvtl::presets::dynakv_unit_contiguous>, any_model>;
 
 constexpr kvtl::shape small{2, 4, 2, 64};
@@ -90,6 +92,30 @@ std::vector<lane_content> look_everywhere(Cache& cache, io_log& log, const drift
     return all;
 }
 
+/// Packed: units lie one behind the other, all of them from the stream's begin to its end.
+template <class Cache> void check_packed(Cache& cache) {
+    auto& store = cache.inspect(0).store();
+    for (std::uint32_t layer = 0; layer < small.layers; ++layer)
+        for (std::uint32_t lane = 0; lane < small.kv_heads; ++lane) {
+            const auto l = store.at(lane_id(small, 0, layer, lane));
+            std::map<std::uint32_t, std::uint32_t> begins; // first row: entries
+            for (const kvtl::unit_record& u : l.units()) {
+                CHECK(u.last_member() + 1 - u.members() == u.entries);
+                CHECK(begins.emplace(u.members(), u.entries).second);
+                for (std::uint32_t e = u.members(); e != u.last_member(); ++e)
+                    REQUIRE(l.next_member(e) == e + 1);
+                CHECK(l.next_member(u.last_member()) == kvtl::none);
+            }
+            std::uint32_t next = 0;
+            for (const auto& [begin, entries] : begins) {
+                CHECK(begin == next);
+                next += entries;
+            }
+            CHECK(l.state().stored == next);
+            CHECK(l.state().stream_tail == kvtl::none);
+        }
+}
+
 struct moment_errors {
     double m2 = 0;    ///< relative
     double steps = 0; ///< of a mean, in steps of its rounding
@@ -155,6 +181,7 @@ kvtl::statistics watch(typename Cache::config config, const std::shared_ptr<io_l
                 std::equal(old_unit.begin(), old_unit.end(), new_unit.begin()) && old_unit.size() >= end)
                 ++rewrites_of_full_pages;
         }
+        if constexpr (kvtl::detail::packs_units<typename Cache::types::layout>()) check_packed(cache);
         before = now;
         owned = owned_now;
         log->clear_events();
@@ -201,6 +228,9 @@ TEST_CASE("dual_head: every entry is in one place, also while clusters split lat
     CHECK(s.delayed_splits > 0);
     CHECK(s.forced_loads > 0);
     CHECK(s.bytes_moved_by_updates > 0);
+    CHECK(s.bytes_moved_by_appends == 0);
+    CHECK(s.bytes_moved_by_leaving_children > 0);
+    CHECK(s.bytes_moved_by_staying_children >= s.bytes_moved_by_leaving_children);
     if (config.tail_frames == 2) CHECK(s.tail_rewrites > 0);
 }
 
@@ -213,9 +243,25 @@ TEST_CASE("sequence_order: every entry is in one place and nothing is ever moved
         CHECK(times <= 2); // staged by a chunk, completed by the next
 }
 
+TEST_CASE("packed: every entry is in one place, units never leave a gap") {
+    const auto log = std::make_shared<io_log>();
+    auto config = tight<packed>(log);
+    SUBCASE("little memory") {}
+    SUBCASE("much memory") {
+        config.memory_bytes *= 4;
+    }
+    const auto s = watch<packed>(config, log);
+    CHECK(s.splits > 20);
+    CHECK(s.bytes_moved_by_appends > 20 * s.bytes_moved_by_leaving_children);
+    CHECK(s.bytes_moved_by_leaving_children > 0);
+    CHECK(s.bytes_moved_by_staying_children > 0);
+}
+
 TEST_CASE("unit_contiguous: every entry is in one place, units move when they grow") {
     const auto log = std::make_shared<io_log>();
     const auto s = watch<contiguous>(tight<contiguous>(log), log);
     CHECK(s.splits > 20);
-    CHECK(s.bytes_moved_by_updates > 0);
+    CHECK(s.bytes_moved_by_appends > 0);
+    CHECK(s.bytes_moved_by_updates >=
+          s.bytes_moved_by_appends + s.bytes_moved_by_staying_children + s.bytes_moved_by_leaving_children);
 }

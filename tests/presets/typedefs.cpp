@@ -73,6 +73,7 @@ constexpr named typedefs[] = {
     TYPEDEF(quest_head_lr),
     TYPEDEF(dynakv_sequence_order),
     TYPEDEF(dynakv_unit_contiguous),
+    TYPEDEF(dynakv_packed),
     TYPEDEF(dynakv_lru),
     TYPEDEF(kvswap),
     TYPEDEF(kvswap_softmax),

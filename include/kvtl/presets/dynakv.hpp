@@ -17,6 +17,7 @@
 
 #include <kvtl/io/default_file.hpp>
 #include <kvtl/layout/dual_head.hpp>
+#include <kvtl/layout/packed.hpp>
 #include <kvtl/layout/unit_contiguous.hpp>
 #include <kvtl/policies/cluster_kmeans_static.hpp>
 #include <kvtl/policies/cluster_variance_split.hpp>
@@ -67,10 +68,16 @@ struct dynakv_sequence_order : dynakv {
     using layout = sequence_order;
 };
 
-/// One run of pages per cluster, moved when it grows (baseline of Figure 13).
+/// One run of pages per cluster, moved when it grows.
 struct dynakv_unit_contiguous : dynakv {
     static constexpr std::string_view name = "dynakv_unit_contiguous";
     using layout = unit_contiguous;
+};
+
+/// Clusters strictly one behind the other, where an append moves what follows (baseline of Figure 13).
+struct dynakv_packed : dynakv {
+    static constexpr std::string_view name = "dynakv_packed";
+    using layout = packed;
 };
 
 /// Plain least-recently-used replacement (baseline of Figure 14b).
@@ -86,6 +93,7 @@ template <class Geometry> using dynakv_static = kv_manager<presets::dynakv_stati
 template <class Geometry> using dynakv_sequence_order = kv_manager<presets::dynakv_sequence_order, Geometry>;
 template <class Geometry>
 using dynakv_unit_contiguous = kv_manager<presets::dynakv_unit_contiguous, Geometry>;
+template <class Geometry> using dynakv_packed = kv_manager<presets::dynakv_packed, Geometry>;
 template <class Geometry> using dynakv_lru = kv_manager<presets::dynakv_lru, Geometry>;
 
 }} // namespace kvtl::v0

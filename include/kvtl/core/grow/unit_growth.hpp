@@ -15,7 +15,7 @@ namespace kvtl { inline namespace v0 {
 template <class Types> class unit_growth : private unit_rows<Types> {
     using base = unit_rows<Types>;
     using base::append, base::keep_mean, base::note_entry, base::open_unit, base::release_pin, base::store_,
-        base::stream_append, base::sums_;
+        base::stream_, base::stream_append, base::sums_;
     using typename base::new_entry;
 
   public:
@@ -25,7 +25,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
     using pool = typename Types::pool;
     using clusterer = typename Types::clusterer;
     using clusterer_state = typename Types::clusterer_state;
-    static constexpr bool by_entry = store::by_entry;
+    static constexpr bool by_entry = store::by_entry, packed = store::packed;
     /// The clusterer lets entries wait in the window until it can make several units of them at once.
     static constexpr bool batches = requires(const clusterer_state& c) { c.batch_units(1U); };
     static_assert(!batches || !by_entry,
@@ -42,7 +42,9 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         record_rows<Types> entries;                    ///< (split_rows) of a split or a batch
         std::span<std::byte> record;                   ///< of the entry on its way to its page
         std::span<std::uint8_t> side;                  ///< (split_rows)
-        std::span<std::uint32_t> entry; ///< (split_rows) entry-wise layouts: places in the stream
+        std::span<std::uint32_t> entry;         ///< (split_rows) entry-wise layouts: places in the stream
+        std::span<std::uint32_t> place;         ///< (split_rows) packed: the same in order, for both children
+        std::span<std::uint32_t> stream_frames; ///< packed: of rows that move
         std::span<std::byte> halve;     ///< halve_scratch_bytes(split_rows, width), or for clustering a batch
         std::span<std::uint32_t> label; ///< (spare) units of a batch
         std::span<std::uint32_t> frames; ///< (frames of both children)
@@ -65,6 +67,9 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             out.record = c.take<std::byte>(record_scratch<Types>(s.record));
             out.side = c.take<std::uint8_t>(n);
             out.entry = c.take<std::uint32_t>(n);
+            out.place = c.take<std::uint32_t>(packed ? n : 0);
+            out.stream_frames =
+                c.take<std::uint32_t>(packed ? packed_stream<Types>::frames_for(n, page_rows) : 0);
             out.halve =
                 c.take<std::byte>(clusterer::adapts ? halve_scratch_bytes(n, s.width) : s.batch_scratch);
             out.label = c.take<std::uint32_t>(batches ? s.spare : 0);
@@ -77,7 +82,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
 
     unit_growth() = default;
     unit_growth(store& s, const clusterer_state& c, const summaries<Types>& sums, const scratch& x) noexcept
-        : base(s, sums, x.tile), clusterer_(&c), x_(x) {}
+        : base(s, sums, x.tile, x.stream_frames), clusterer_(&c), x_(x) {}
 
     /// What the clusterer sees of a lane.
     [[nodiscard]] units_view view(std::uint32_t lane_id) const noexcept {
@@ -176,7 +181,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         pool& frames = store_->pool_of(lane_id);
         const assignment a = assign(lane_id, k);
         new_entry e = entry_of(lane_id, k, v, facts, none);
-        if constexpr (by_entry)
+        if constexpr (by_entry && !packed)
             if (!stream_append(lane_id, e)) return false;
         if (a.how == growth::open) {
             if (open_unit(lane_id, a.unit, e)) return true;
@@ -374,7 +379,6 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             lane_state& s = l.state();
             if (s.units >= l.sizes().max_units || !store_->settle_writes(lane_id, u, frames)) return refuse();
             const std::uint32_t old_entries = l.unit(u).entries;
-            const std::size_t old_bytes = store_->bytes_of(l, u);
             const std::uint32_t n = gather(lane_id, u, frames, extra);
             const rows_view<element_type> keys = x_.entries.keys(0, n);
             halve(keys, clusterer_->max_entries(), x_.halve, x_.side.data());
@@ -405,7 +409,9 @@ template <class Types> class unit_growth : private unit_rows<Types> {
                 if (f == none) break;
                 x_.frames[taken++] = f;
             }
-            if (taken < kept_pages + child_pages) {
+            bool fits = taken == kept_pages + child_pages;
+            if constexpr (packed) fits = fits && pack_children(lane_id, u, n, stays);
+            if (!fits) {
                 while (taken > 0) frames.settle(x_.frames[--taken]);
                 if constexpr (!by_entry) {
                     store_->layout().release(child.where);
@@ -436,9 +442,39 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             fill(lane_id, c, static_cast<std::uint8_t>(1 - stays), n,
                  x_.frames.subspan(kept_pages, child_pages));
             ++store_->stats().splits;
-            if constexpr (!by_entry) store_->stats().bytes_moved_by_updates += old_bytes;
+            if constexpr (!by_entry || packed) count_moved(old_entries, stays);
             return true;
         }
+    }
+    /// What the split rewrites of the first `stored` gathered entries, which storage had.
+    void count_moved(std::uint32_t stored, std::uint8_t stays) noexcept {
+        statistics& s = store_->stats();
+        for (std::uint32_t i = 0; i < stored; ++i) {
+            if constexpr (packed)
+                if (x_.entry[i] == x_.place[i]) continue;
+            const std::size_t bytes = x_.entries.record(i).bytes.entry();
+            s.bytes_moved_by_updates += bytes;
+            (x_.side[i] == stays ? s.bytes_moved_by_staying_children : s.bytes_moved_by_leaving_children) +=
+                bytes;
+        }
+    }
+    /// Packed: the gathered entries of a unit take its places in the stream and as many behind them as there are more
+    /// entries now, first those that stay. False: not possible now, nothing has changed.
+    [[nodiscard]] bool pack_children(std::uint32_t lane_id, std::uint32_t u, std::uint32_t n,
+                                     std::uint8_t stays) noexcept {
+        const unit_record& unit = store_->at(lane_id).unit(u);
+        const std::uint32_t from = unit.members(), at = unit.last_member() + 1;
+        for (std::uint32_t i = 0; i < n; ++i)
+            x_.place[i] = i < unit.entries ? x_.entry[i] : at + i - unit.entries;
+        std::uint32_t next = 0;
+        for (const bool staying : {true, false})
+            for (std::uint32_t i = 0; i < n; ++i)
+                if ((x_.side[i] == stays) == staying) x_.entry[i] = x_.place[next++];
+        return stream_.splice(lane_id, from, at, n - unit.entries, [&](std::uint32_t r) {
+            const auto entry = std::find(x_.entry.begin(), x_.entry.begin() + n, r);
+            if (entry == x_.entry.begin() + n) return entry_record{};
+            return x_.entries.record(static_cast<std::size_t>(entry - x_.entry.begin()));
+        });
     }
     bool refuse() noexcept {
         ++store_->stats().refused_splits;

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/core/grow/packed_stream.hpp>
 #include <kvtl/core/store/summaries.hpp>
 #include <kvtl/core/store/unit_store.hpp>
 #include <kvtl/simd/convert.hpp>
@@ -22,15 +23,17 @@ template <class Types> class unit_rows {
     static constexpr bool by_entry = store::by_entry;
 
     unit_rows() = default;
-    unit_rows(store& s, const summaries<Types>& sums, const row_tile<Types>& tile) noexcept
-        : store_(&s), sums_(&sums), tile_(tile) {}
+    unit_rows(store& s, const summaries<Types>& sums, const row_tile<Types>& tile,
+              std::span<std::uint32_t> stream_frames) noexcept
+        : store_(&s), sums_(&sums), tile_(tile), stream_(s, stream_frames) {}
 
     struct new_entry {
         const element_type* k;
         const element_type* v;
         entry_facts facts;
         entry_record record;
-        std::uint32_t stream; ///< entry-wise layouts: its place in the lane's stream
+        std::uint32_t
+            stream; ///< entry-wise layouts: its place in the lane's stream; packed: none before it joins
     };
 
     bool open_unit(std::uint32_t lane_id, std::uint32_t like, const new_entry& e) noexcept {
@@ -121,6 +124,11 @@ template <class Types> class unit_rows {
         unit_record& unit = l.unit(u);
         auto& now = l.residency(u);
         const auto& format = store_->format();
+        std::uint32_t at = e.stream;
+        if constexpr (store::packed) {
+            at = unit.entries > 0 ? unit.last_member() + 1 : l.state().stored;
+            if (!stream_.splice(lane_id, at, at, 1, [&](std::uint32_t) { return e.record; })) return false;
+        }
         if (now.frames != none) { // keep the resident copy complete, or give it up
             std::uint32_t f = none;
             if (unit.entries % format.rows == 0) {
@@ -138,12 +146,12 @@ template <class Types> class unit_rows {
             else
                 store_->evict(l, u, frames);
         }
-        l.next_member(e.stream) = none;
+        l.next_member(at) = none;
         if (unit.entries == 0)
-            unit.members() = e.stream;
+            unit.members() = at;
         else
-            l.next_member(unit.last_member()) = e.stream;
-        unit.last_member() = e.stream;
+            l.next_member(unit.last_member()) = at;
+        unit.last_member() = at;
         if (unit.entries > 0) sums_->resume(lane_id, u, unit.entries, sums_->building());
         note_entry(lane_id, u, e.k, e.v, sums_->building()); // no page of its own, so nothing beside it
         return true;
@@ -240,6 +248,7 @@ template <class Types> class unit_rows {
                 store_->queue_write(frames, f);
             }
             store_->stats().bytes_moved_by_updates += store_->bytes_of(l, u);
+            store_->stats().bytes_moved_by_appends += store_->bytes_of(l, u);
             return true;
         }
     }
@@ -252,7 +261,8 @@ template <class Types> class unit_rows {
   protected:
     store* store_ = nullptr;
     const summaries<Types>* sums_ = nullptr;
-    row_tile<Types> tile_; ///< stored rows on their way to sums
+    row_tile<Types> tile_;        ///< stored rows on their way to sums
+    packed_stream<Types> stream_; ///< of layouts that pack units
 };
 
 }} // namespace kvtl::v0

@@ -196,7 +196,8 @@ template <class Types> class unit_sizes {
         if constexpr (types::sequential) {
             s.stream_pages = s.ragged ? stream_pages + 1 : 0;
             stream_pages = runner::store::stream_pages(stream_pages);
-        } else if constexpr (!types::plain_records) { // chunks wait apart, as plain rows
+        } else if constexpr (!types::plain_records || detail::packs_units<typename types::layout>()) {
+            // Chunks wait apart, as plain rows.
             const std::uint32_t staged_pages =
                 types::plain_format_of(p.device_page, s).pages_for(s.max_tokens);
             stream_pages = types::layout::by_entry ? stream_pages + staged_pages + run_pages : staged_pages;

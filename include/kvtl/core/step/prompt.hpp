@@ -14,7 +14,8 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
     using typename base::page_writer, typename base::row_range;
 
   public:
-    using base::by_entry, base::probe_queries, base::stage, base::write_stream;
+    using base::by_entry, base::own_stream, base::packed, base::probe_queries, base::stage,
+        base::write_stream;
     using typename base::clusterer, typename base::element_type, typename base::lane, typename base::parts,
         typename base::store;
 
@@ -31,19 +32,21 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
         const std::uint32_t window = std::min(total - sinks, p_.sizes.window), end = total - window;
         if (status s = keep_in_memory(lane_id, sinks, total, window, source); !s) return s;
         if (end == sinks) {
-            if constexpr (by_entry && !Types::plain_records) // chunks that waited are not the stream
-                l.state().staged_runs = l.state().runs;
+            if constexpr (own_stream) l.state().staged_runs = l.state().runs;
             return {};
         }
+        if constexpr (packed) begin_packed(l);
         bool founded = false;
         if constexpr (clusterer::founds) founded = p_.cluster->ready(end - sinks);
         status done;
-        for (std::uint32_t first = sinks; done.ok() && first < end; first += segment_) {
-            const std::uint32_t n = std::min(segment_, end - first);
+        for (std::uint32_t first = sinks, n = 0; done.ok() && first < end; first += n) {
+            n = std::min(segment_, end - first);
+            if constexpr (packed) // the next segment's units begin with a page
+                if (first + n < end) n -= n % store_->format().rows;
             done = hold(first, first + n, total, source);
             if (done.ok()) done = organise_segment(lane_id, lane_in_layer, in, {first, n}, founded, chunk);
         }
-        if constexpr (by_entry) {
+        if constexpr (by_entry && !packed) {
             if constexpr (!Types::plain_records) {
                 if (done.ok()) done = write_stream(lane_id, end, source);
             } else if (done.ok() && l.state().staged < end) {
@@ -70,7 +73,7 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
         if constexpr (by_entry) {
             store_->release_runs(l, 0, std::exchange(s.staged_runs, 0));
             const std::uint32_t used = store_->format().pages_for(s.window_begin);
-            s.stored = used * store_->format().rows;
+            if constexpr (!packed) s.stored = used * store_->format().rows;
         } else {
             store_->release_stream(l);
         }
@@ -81,8 +84,9 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
         if constexpr (!by_entry) {
             for (unit_record& u : l.units())
                 if (u.where.first != none) store_->layout().release(u.where);
-        } else if constexpr (!Types::plain_records) {
+        } else if constexpr (own_stream) {
             lane_state& s = l.state();
+            s.stored = 0;
             const std::uint32_t staged = std::exchange(s.staged_runs, 0);
             store_->release_runs(l, staged, s.runs - staged);
         }
@@ -117,18 +121,32 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
         std::copy_n(&l.unit(0), old_units, x_.old_unit.begin());
         if constexpr (store::ragged) std::copy_n(&l.extent(0), old_units, x_.old_extent.begin());
         make_units(lane_id, 0, 0, keys, units);
-        if constexpr (by_entry) {
+        if constexpr (by_entry && !packed) {
             static_cast<void>(stored), static_cast<void>(stored_bytes);
             rechain(l, 0, units);
         } else {
-            if (status done = place_units(lane_id, 0, {}, 0, units, 0, 0); !done) {
+            const std::uint32_t old_stored = s.stored;
+            status done;
+            if constexpr (packed) {
+                begin_packed(l);
+                done = write_units(lane_id, 0, 0, units);
+                if (!done) store_->release_runs(l, s.staged_runs, s.runs - s.staged_runs);
+            } else {
+                done = place_units(lane_id, 0, {}, 0, units, 0, 0);
+            }
+            if (!done) {
+                if constexpr (packed) s.stored = old_stored, s.staged_runs = 0;
                 s.units = old_units;
                 std::copy_n(x_.old_unit.begin(), old_units, &l.unit(0));
                 if constexpr (store::ragged) std::copy_n(x_.old_extent.begin(), old_units, &l.extent(0));
                 refresh_means(lane_id, keys, stored);
                 return done;
             }
-            for (std::uint32_t u = 0; u < old_units; ++u) store_->layout().release(x_.old_unit[u].where);
+            static_cast<void>(old_stored);
+            if constexpr (packed)
+                store_->release_runs(l, 0, std::exchange(s.staged_runs, 0));
+            else
+                for (std::uint32_t u = 0; u < old_units; ++u) store_->layout().release(x_.old_unit[u].where);
             store_->stats().bytes_moved_by_updates += stored_bytes;
         }
         s.buffered = 0;
@@ -166,10 +184,12 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
         const std::uint32_t at = held_.at(rows.first), first_unit = l.state().units;
         const rows_view<element_type> keys = x_.rows.keys(at, rows.count);
         store_->fit_codec(lane_id, keys, x_.rows.values(at, rows.count), x_.cluster);
-        if constexpr (!by_entry) encode_held(lane_id);
+        if constexpr (!by_entry || packed) encode_held(lane_id);
         const std::uint32_t units = label(keys, founded);
         make_units(lane_id, first_unit, at, keys, units);
-        if constexpr (by_entry) {
+        if constexpr (packed) {
+            return write_units(lane_id, first_unit, at, units);
+        } else if constexpr (by_entry) {
             for (std::uint32_t i = 0; i < rows.count; ++i) x_.entry[i] = rows.first + i;
             rechain(l, first_unit, units);
             return {};
@@ -309,6 +329,40 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
             }
         }
         for (std::uint32_t u = 0; u < units; ++u) x_.chain[u] = u, x_.strength[u] = 0;
+    }
+
+    /// Packed: the stream of a lane's units begins behind what its runs hold so far.
+    void begin_packed(const lane& l) noexcept {
+        l.state().staged_runs = l.state().runs;
+        l.state().stored = 0;
+    }
+    /// Packed: the rows of freshly labelled units go behind those that the stream has, unit by unit. Row i of them is
+    /// row first_row + i of the arena. The stream must end with a page.
+    [[nodiscard]] status write_units(std::uint32_t lane_id, std::uint32_t first_unit, std::uint32_t first_row,
+                                     std::uint32_t units) noexcept {
+        const lane l = store_->at(lane_id);
+        const auto& format = store_->format();
+        lane_state& s = l.state();
+        const std::uint32_t n = x_.begin[units];
+        const std::uint32_t begin = s.staged_runs * store_->layout().run_pages() + s.stored / format.rows;
+        if (!store_->extend_stream(l, begin + format.pages_for(n) - 1)) return no_storage();
+        if (status space = store_->ensure_space(0); !space) return space;
+        page_writer out(*this);
+        for (std::uint32_t i = 0; i < n;) {
+            std::byte* page = out.next();
+            const std::uint32_t at = begin + i / format.rows;
+            std::uint32_t row = 0;
+            for (; row < format.rows && i < n; ++row, ++i) {
+                format.put(page, row, x_.rows.record(first_row + x_.order[i]));
+                x_.entry[x_.order[i]] = s.stored + i;
+            }
+            format.pad(page, row);
+            if (status done = out.put(store_->stream_page(l, at)); !done) return done;
+        }
+        if (status done = out.finish(); !done) return done;
+        rechain(l, first_unit, units);
+        s.stored += n;
+        return {};
     }
 
     /// Entry-wise layouts: member chains of freshly labelled rows; row i is entry x_.entry[i] of the stream.

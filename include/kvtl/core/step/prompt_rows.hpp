@@ -29,7 +29,10 @@ template <class Types> class prompt_rows {
     using lane = typename Types::lane;
     using pool = typename Types::pool;
     using clusterer = typename Types::clusterer;
-    static constexpr bool by_entry = store::by_entry;
+    static constexpr bool by_entry = store::by_entry, packed = store::packed;
+    /// Entry-wise layouts: entries are written behind the staged chunks, whose runs commit() gives back; else these
+    /// are the stream.
+    static constexpr bool own_stream = by_entry && (packed || !Types::plain_records);
     using arena = prompt_arena<Types>;
     static constexpr std::uint32_t probe_queries = arena::probe_queries;
     static constexpr std::uint32_t staging_limit =

@@ -24,6 +24,8 @@ template <class Types> class unit_store : public page_store<Types> {
         base::release_runs, base::release_stream, base::settle_all_writes, base::stream_page,
         base::unsettled_frame, base::write_error;
     static constexpr bool by_entry = Types::layout::by_entry;
+    /// A lane's stream holds its units one behind the other, without tails: what changes is written at once.
+    static constexpr bool packed = detail::packs_units<typename Types::layout>();
     static constexpr bool ragged = Types::compressor::ragged;
 
     unit_store() = default;
@@ -166,6 +168,8 @@ template <class Types> class unit_store : public page_store<Types> {
         }
     }
 
+    /// Entry-wise layouts: rows of this page are about to be copied for a unit.
+    [[nodiscard]] bool being_read(std::uint32_t page) const noexcept { return p_.bounce[page] != none; }
     /// Entry-wise layouts: gives back the frames that carried pages of flight `id`.
     void release_bounces(std::uint32_t id, pool& frames) noexcept {
         if constexpr (by_entry)
