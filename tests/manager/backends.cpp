@@ -106,6 +106,10 @@ TEST_CASE("sequence_order gives the same bits on every device") {
     on_every_device<kvtl::presets::dynakv_sequence_order>();
 }
 
+TEST_CASE("packed gives the same bits on every device") {
+    on_every_device<kvtl::presets::dynakv_packed>();
+}
+
 TEST_CASE("two shards give the same bits from one thread and from two") {
     using cache_t = kvtl::kv_manager<switched<kvtl::presets::dynakv>, any_model>;
     const scratch_folder folder;

@@ -22,7 +22,7 @@ template <class Preset> struct recorded : Preset {
 };
 using dual = kvtl::kv_manager<recorded<kvtl::presets::dynakv>, any_model>;
 using in_order = kvtl::kv_manager<recorded<kvtl::presets::dynakv_sequence_order>, any_model>;
-using packed = kvtl::kv_manager<recorded<kvtl::presets::dynakv_packed>, any_model>;
+using back_to_back = kvtl::kv_manager<recorded<kvtl::presets::dynakv_packed>, any_model>;
 using contiguous = kvtl::kv_manager<recorded<kvtl::presets::dynakv_unit_contiguous>, any_model>;
 
 constexpr kvtl::shape small{2, 4, 2, 64};
@@ -245,12 +245,12 @@ TEST_CASE("sequence_order: every entry is in one place and nothing is ever moved
 
 TEST_CASE("packed: every entry is in one place, units never leave a gap") {
     const auto log = std::make_shared<io_log>();
-    auto config = tight<packed>(log);
+    auto config = tight<back_to_back>(log);
     SUBCASE("little memory") {}
     SUBCASE("much memory") {
         config.memory_bytes *= 4;
     }
-    const auto s = watch<packed>(config, log);
+    const auto s = watch<back_to_back>(config, log);
     CHECK(s.splits > 20);
     CHECK(s.bytes_moved_by_appends > 20 * s.bytes_moved_by_leaving_children);
     CHECK(s.bytes_moved_by_leaving_children > 0);
