@@ -105,6 +105,8 @@ TEST_CASE("a manager allocates nothing after open") {
     busy<pages>(kvtl::any_backend({.use = kvtl::backend::memory}));
     busy<pages>(kvtl::any_backend({.use = kvtl::backend::posix, .path = folder.file("a.kv")}));
     busy<in_order>(kvtl::any_backend({.use = kvtl::backend::memory}));
+    using packed = kvtl::kv_manager<switched<kvtl::presets::dynakv_packed>, any_model>;
+    busy<packed>(kvtl::any_backend({.use = kvtl::backend::memory}));
     using in_turn = kvtl::kv_manager<switched<kvtl::presets::dynakv_virtualised>, any_model>;
     busy<in_turn>(kvtl::any_backend({.use = kvtl::backend::memory}), 4);
     busy<in_turn>(kvtl::any_backend({.use = kvtl::backend::posix, .path = folder.file("a.kv")}), 4);

@@ -41,61 +41,74 @@ template <class Types> class packed_stream {
                               std::uint32_t count, Row&& row) noexcept {
         const lane l = store_->at(lane_id);
         pool& frames = store_->pool_of(lane_id);
-        const page_format& format = store_->format();
-        const std::uint32_t stored = l.state().stored, end = stored + count;
+        const std::uint32_t page_rows = store_->format().rows, stored = l.state().stored;
+        const change c{from, at, count, stored + count};
         // The pages of new and changed rows come last, all at once: what fails before leaves every record whole.
-        const std::uint32_t first_page = from / format.rows, changed = format.pages_for(at + count),
-                            pages = count > 0 ? format.pages_for(end) : changed;
-        if (end > l.sizes().chain_entries || !store_->extend_stream(l, pages - 1)) return false;
-        for (std::uint32_t i = first_page; i < format.pages_for(stored); ++i)
+        const std::uint32_t old_pages = store_->format().pages_for(stored), first = from / page_rows,
+                            changed = store_->format().pages_for(at + count),
+                            pages = count > 0 ? store_->format().pages_for(c.end) : changed;
+        if (c.end > l.sizes().chain_entries || !store_->extend_stream(l, pages - 1)) return false;
+        for (std::uint32_t i = first; i < old_pages; ++i)
             if (store_->being_read(store_->stream_page(l, i))) return false;
         store_->settle_all_writes(frames);
         if (store_->has_failed_writes(frames)) return false;
-        const std::uint32_t spread =
-            count / format.rows + 2; // pages that rows come from, beside those they go to
-        for (std::uint32_t done = pages; done > first_page;) {
-            const bool last = done <= changed;
-            const std::uint32_t most =
-                last ? done - first_page : std::min(some_pages, done - changed) + spread;
+        const std::uint32_t before =
+            count / page_rows + 2; // pages that rows come from, before those they go to
+        for (std::uint32_t end = pages; end > first;) {
+            const bool last = end <= changed;
+            const std::uint32_t most = last ? end - first : std::min(some_pages, end - changed) + before;
             const std::uint32_t taken = take(frames, lane_id, most);
-            const std::uint32_t begin = last ? first_page : taken > spread ? done - (taken - spread) : done;
-            // The lowest row that moves into these pages.
-            const std::uint32_t row_of_begin = begin * format.rows;
-            const std::uint32_t low =
-                row_of_begin >= at + count ? row_of_begin - count : std::min(row_of_begin, at);
-            const std::uint32_t source = low / format.rows;
-            if (begin == done || done - source > taken ||
-                !read(l, frames, source, std::min(done, format.pages_for(stored)))) {
+            page_range p{.begin = last ? first : end - (taken > before ? taken - before : 0), .end = end};
+            p.source = c.origin(p.begin * page_rows) / page_rows;
+            if (p.begin == end || end - p.source > taken ||
+                !read(l, frames, p.source, std::min(end, old_pages))) {
                 give_back(frames, 0, taken);
-                if (done < pages) count_moved(shift(l, done * format.rows - count, count));
+                if (end < pages) count_moved(shift(l, end * page_rows - count, count));
                 return false;
             }
-            const auto page = [&](std::uint32_t r) { return frames.bytes(frame_[r / format.rows - source]); };
-            const std::uint32_t top = count > 0 ? std::min(end, done * format.rows) : at;
-            for (std::uint32_t r = top; r-- > std::max(from, row_of_begin);) {
-                entry_record e;
-                if (r >= at + count)
-                    e = format.entry(page(r - count), (r - count) % format.rows);
-                else
-                    e = row(r);
-                if (e.bytes.entry() > 0) format.put(page(r), r % format.rows, e);
-            }
-            if (done * format.rows > end) format.pad(page(end - 1), end - (done - 1) * format.rows);
-            for (std::uint32_t i = begin; i < done; ++i) {
-                frame_record& f = frames[frame_[i - source]];
+            move_rows(frames, p, c, row);
+            for (std::uint32_t i = p.begin; i < end; ++i) {
+                frame_record& f = frames[frame_[i - p.source]];
                 f.page = store_->stream_page(l, i);
                 f.lane = lane_id;
-                store_->queue_write(frames, frame_[i - source]);
+                store_->queue_write(frames, frame_[i - p.source]);
             }
-            give_back(frames, 0, begin - source);
-            give_back(frames, done - source, taken);
-            done = begin;
+            give_back(frames, 0, p.begin - p.source);
+            give_back(frames, end - p.source, taken);
+            end = p.begin;
         }
         count_moved(shift(l, at, count));
         return true;
     }
 
   private:
+    /// What a splice does, in rows. `end`: of the stream when it is done.
+    struct change {
+        std::uint32_t from, at, count, end;
+        /// The lowest row that goes to rows from `row` on.
+        [[nodiscard]] std::uint32_t origin(std::uint32_t row) const noexcept {
+            return row >= at + count ? row - count : std::min(row, at);
+        }
+    };
+    /// Pages [begin, end) of the stream are written anew, from [source, end), which the frames hold.
+    struct page_range {
+        std::uint32_t begin, end, source = 0;
+    };
+
+    /// From the last row on, as none may be overwritten before it has moved.
+    template <class Row>
+    void move_rows(pool& frames, const page_range& p, const change& c, Row&& row) noexcept {
+        const page_format& format = store_->format();
+        const auto page = [&](std::uint32_t r) { return frames.bytes(frame_[r / format.rows - p.source]); };
+        const std::uint32_t top = c.count > 0 ? std::min(c.end, p.end * format.rows) : c.at;
+        for (std::uint32_t r = top; r-- > std::max(c.from, p.begin * format.rows);) {
+            const std::uint32_t o = r - c.count;
+            const entry_record e = r >= c.at + c.count ? format.entry(page(o), o % format.rows) : row(r);
+            if (e.bytes.entry() > 0) format.put(page(r), r % format.rows, e);
+        }
+        if (p.end * format.rows > c.end) format.pad(page(c.end - 1), c.end - (p.end - 1) * format.rows);
+    }
+
     [[nodiscard]] std::uint32_t take(pool& frames, std::uint32_t lane_id, std::uint32_t most) noexcept {
         std::uint32_t n = 0;
         while (n < most && (frame_[n] = store_->acquire(frames, lane_id)) != none) ++n;
