@@ -125,7 +125,7 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
             static_cast<void>(stored), static_cast<void>(stored_bytes);
             rechain(l, 0, units);
         } else {
-            const std::uint32_t old_stored = s.stored;
+            [[maybe_unused]] const std::uint32_t old_stored = s.stored;
             status done;
             if constexpr (packed) {
                 begin_packed(l);
@@ -142,7 +142,6 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
                 refresh_means(lane_id, keys, stored);
                 return done;
             }
-            static_cast<void>(old_stored);
             if constexpr (packed)
                 store_->release_runs(l, 0, std::exchange(s.staged_runs, 0));
             else
