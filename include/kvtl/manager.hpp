@@ -38,6 +38,7 @@
 #include <kvtl/core/plan/planner.hpp>
 #include <kvtl/core/refused.hpp>
 #include <kvtl/core/shard.hpp>
+#include <kvtl/core/shard_turn.hpp>
 #include <kvtl/core/step/no_views.hpp>
 #include <kvtl/slots/preset.hpp>
 #include <kvtl/slots/sentences.hpp>
@@ -435,47 +436,8 @@ class kv_manager<Preset, Geometry, Supplied> {
                                preset_name<Preset>().data(), why);
     }
 
-    /// Holds a shard for one call.
-    class turn {
-      public:
-        turn() = default;
-        turn(const turn&) = delete;
-        turn& operator=(const turn&) = delete;
-        ~turn() {
-            if (flag_ != nullptr) flag_->clear(std::memory_order_release);
-        }
-        [[nodiscard]] bool take(shard_type& s) noexcept {
-            if (s.busy.test_and_set(std::memory_order_acquire)) return false;
-            flag_ = &s.busy;
-            return true;
-        }
-
-      private:
-        std::atomic_flag* flag_ = nullptr;
-    };
-    /// Holds every shard that has a part of a sequence for one call, or none of them.
-    class all_turns {
-      public:
-        all_turns(core_type& core, std::uint32_t slot) noexcept : core_(&core), slot_(slot) {
-            for (; end_ < core.calls.shards; ++end_)
-                if (core.owns(slot, end_) && core.shards[end_].busy.test_and_set(std::memory_order_acquire))
-                    return;
-        }
-        all_turns(const all_turns&) = delete;
-        all_turns& operator=(const all_turns&) = delete;
-        ~all_turns() {
-            while (end_-- > 0)
-                if (core_->owns(slot_, end_)) core_->shards[end_].busy.clear(std::memory_order_release);
-        }
-        [[nodiscard]] bool taken() const noexcept { return end_ == core_->calls.shards; }
-        /// The shard that another thread is in.
-        [[nodiscard]] unsigned blocked() const noexcept { return end_; }
-
-      private:
-        core_type* core_;
-        std::uint32_t slot_;
-        unsigned end_ = 0;
-    };
+    using turn = shard_turn;
+    using all_turns = all_shard_turns<core_type>;
     [[nodiscard]] static status busy(const char* call, unsigned shard) noexcept {
         return status::failure(
             errc::busy,

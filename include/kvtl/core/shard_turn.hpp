@@ -1,0 +1,56 @@
+// One thread at a time in a shard: who holds its flag has it for one call, and who finds it taken does not wait.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/version.hpp>
+
+#include <atomic>
+#include <cstdint>
+
+namespace kvtl { inline namespace v0 {
+
+/// Holds a shard for one call.
+class shard_turn {
+  public:
+    shard_turn() = default;
+    shard_turn(const shard_turn&) = delete;
+    shard_turn& operator=(const shard_turn&) = delete;
+    ~shard_turn() {
+        if (flag_ != nullptr) flag_->clear(std::memory_order_release);
+    }
+    /// False when another thread has it. `s` has a flag `busy`.
+    template <class Shard> [[nodiscard]] bool take(Shard& s) noexcept {
+        if (s.busy.test_and_set(std::memory_order_acquire)) return false;
+        flag_ = &s.busy;
+        return true;
+    }
+
+  private:
+    std::atomic_flag* flag_ = nullptr;
+};
+
+/// Holds every shard that has a part of a sequence for one call, or none of them.
+template <class Core> class all_shard_turns {
+  public:
+    all_shard_turns(Core& core, std::uint32_t slot) noexcept : core_(&core), slot_(slot) {
+        for (; end_ < core.calls.shards; ++end_)
+            if (core.owns(slot, end_) && core.shards[end_].busy.test_and_set(std::memory_order_acquire))
+                return;
+    }
+    all_shard_turns(const all_shard_turns&) = delete;
+    all_shard_turns& operator=(const all_shard_turns&) = delete;
+    ~all_shard_turns() {
+        while (end_-- > 0)
+            if (core_->owns(slot_, end_)) core_->shards[end_].busy.clear(std::memory_order_release);
+    }
+    [[nodiscard]] bool taken() const noexcept { return end_ == core_->calls.shards; }
+    /// The shard that another thread is in.
+    [[nodiscard]] unsigned blocked() const noexcept { return end_; }
+
+  private:
+    Core* core_;
+    std::uint32_t slot_;
+    unsigned end_ = 0;
+};
+
+}} // namespace kvtl::v0
