@@ -94,7 +94,7 @@ std::vector<float> step(Cache& cache, std::vector<reader<Cache>>& all, const dri
     for (auto& one : all) {
         parts.push_back({.seq = one.id()});
         const auto in = one.input(layer, one.tokens(), 1);
-        q.insert(q.end(), in.q.begin(), in.q.end());
+        q.insert(q.end(), in.q.floats().begin(), in.q.floats().end());
         k.insert(k.end(), in.k.floats().begin(), in.k.floats().end());
         v.insert(v.end(), in.v.floats().begin(), in.v.floats().end());
     }
