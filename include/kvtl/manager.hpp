@@ -182,14 +182,14 @@ class kv_manager<Preset, Geometry, Supplied> {
     }
 
     /// One layer of a batch: the tokens of several sequences, part after part, as rows of `in` (q (T, HQ, D), k, v
-    /// (T, H, D)) and out (T, HQ, D). Each part is what prefill() or attend() would do, in their order. What decoded tokens
-    /// choose is read for as many parts at once as a shard carries prefetches, so that the device works while others are
-    /// attended; where frames are few, who is resident may differ from calls one by one. When a part fails, those before
-    /// it have been taken: rewind_to() gives them back.
+    /// (T, H, D)) and out (T, HQ, D). Each part is what prefill() or attend() would do, in their order. Of steps that follow
+    /// each other what the first tokens choose is asked for before the first is attended, as far as frames and prefetches go, so
+    /// that the device works meanwhile. Where frames are few, who is resident, and so when waiting entries join their units and
+    /// what is chosen later, may differ from calls one by one. When a part fails, those before it have been taken: rewind_to()
+    /// gives them back.
     [[nodiscard]] status forward(std::span<const batch_part> parts, std::size_t layer, const layer_input& in,
                                  numbers_span out) noexcept {
-        for (unsigned shard = 0; shard < shards(); ++shard) announce(parts, layer, in, shard);
-        return for_each_part(parts, in, out,
+        return for_each_part(parts, layer, in, out, {0, shards()},
                              [&](const batch_part& p, const layer_input& rows, numbers_span to) {
                                  return p.kind == part_kind::decode ? attend(p.seq, layer, rows, to)
                                                                     : prefill(p.seq, layer, rows, to);
@@ -197,8 +197,7 @@ class kv_manager<Preset, Geometry, Supplied> {
     }
     [[nodiscard]] status forward(std::span<const batch_part> parts, std::size_t layer, const layer_input& in,
                                  numbers_span out, unsigned shard) noexcept {
-        announce(parts, layer, in, shard);
-        return for_each_part(parts, in, out,
+        return for_each_part(parts, layer, in, out, {shard, std::min(shard, shards() - 1) + 1},
                              [&](const batch_part& p, const layer_input& rows, numbers_span to) {
                                  return p.kind == part_kind::decode ? attend(p.seq, layer, rows, to, shard)
                                                                     : prefill(p.seq, layer, rows, to, shard);
@@ -446,39 +445,64 @@ class kv_manager<Preset, Geometry, Supplied> {
             call, shard);
     }
 
-    /// f(part, its rows of `in`, its rows of `out`) for the parts of a batch, up to the first that fails.
+    /// Shards [first, end).
+    struct shard_range {
+        unsigned first, end;
+    };
+    /// f(part, its rows of `in`, its rows of `out`) for the parts of a batch, up to the first that fails. The shards read what
+    /// steps choose that follow each other; behind a prompt, which gives up what was read ahead, anew.
     template <class F>
-    [[nodiscard]] status for_each_part(std::span<const batch_part> parts, const layer_input& in,
-                                       numbers_span out, F&& f) noexcept {
+    [[nodiscard]] status for_each_part(std::span<const batch_part> parts, std::size_t layer,
+                                       const layer_input& in, numbers_span out, shard_range range,
+                                       F&& f) noexcept {
         if (status s = core_->calls.batch("forward", parts, in); !s) return s;
         const std::size_t tokens = in.k.size() / core_->calls.key_floats, row = out.size() / tokens;
         std::size_t first = 0;
-        for (const batch_part& p : parts) {
+        bool announced = false, stepped = false;
+        status done;
+        for (; !parts.empty() && done.ok(); parts = parts.subspan(1)) {
+            const batch_part& p = parts.front();
+            const bool steps = p.kind == part_kind::decode;
+            if (steps && !stepped && announce(parts, layer, in.q, first, range)) announced = true;
+            stepped = steps;
             layer_input rows = in.rows(first, p.tokens, tokens);
             rows.last_chunk = p.kind != part_kind::prompt;
-            if (status s = f(p, rows, out.subspan(first * row, p.tokens * row)); !s) return s;
+            done = f(p, rows, out.subspan(first * row, p.tokens * row));
             first += p.tokens;
         }
-        return {};
+        for (unsigned s = range.first; announced && s < range.end; ++s)
+            if (turn mine; mine.take(core_->shards[s].busy)) core_->shards[s].withdraw();
+        return done;
     }
 
-    /// Has a shard read what the steps of a batch choose. A hint: what is wrong with a part its own call will say.
-    void announce(std::span<const batch_part> parts, std::size_t layer, const layer_input& in,
-                  unsigned shard) noexcept {
-        const std::size_t row = core_->calls.query_floats;
-        if (parts.size() < 2 || shard >= shards() || !core_->calls.batch("forward", parts, in)) return;
-        std::size_t first = 0;
-        for (const batch_part& p : parts) {
-            const std::size_t at = std::exchange(first, first + p.tokens) * row;
-            if (p.kind != part_kind::decode || in.q.size() < at + row) continue;
-            const auto q = in.q.subspan(at, row);
-            if (!core_->calls.floats("forward", "q", q, row)) continue;
-            static_cast<void>(
-                in_one("forward", p.seq, layer, shard, [&](shard_type& s, std::uint32_t l) -> status {
-                    s.announce_step(p.seq.slot, l, q);
-                    return {};
-                }));
+    /// Has shards read what the steps at the front of `parts` choose, whose queries begin at row `first` of q. False when there
+    /// is nothing to gain. A hint: what is wrong with a part its own call will say.
+    [[nodiscard]] bool announce(std::span<const batch_part> parts, std::size_t layer, const numbers_view& q,
+                                std::size_t first, shard_range range) noexcept {
+        if constexpr (types::retrieves) {
+            const std::size_t row = core_->calls.query_floats;
+            std::size_t steps = 0, end = first;
+            for (; steps < parts.size() && parts[steps].kind == part_kind::decode; ++steps)
+                end += parts[steps].tokens;
+            if (steps < 2 || q.size() < end * row) return false;
+            if (!core_->calls.floats("forward", "q", q.subspan(first * row, (end - first) * row),
+                                     (end - first) * row))
+                return false;
+            for (unsigned shard = range.first; shard < range.end; ++shard) {
+                bool more = true;
+                std::size_t at = first;
+                for (std::size_t i = 0; i < steps && more; at += parts[i++].tokens) {
+                    const auto ask = [&](shard_type& s, std::uint32_t l) -> status {
+                        more = s.announce_step(parts[i].seq.slot, l, q.subspan(at * row, row));
+                        return {};
+                    };
+                    if (!in_one("forward", parts[i].seq, layer, shard, ask)) break;
+                }
+            }
+            return true;
         }
+        static_cast<void>(layer), static_cast<void>(q), static_cast<void>(first), static_cast<void>(range);
+        return false;
     }
 
     /// One call on one shard.
@@ -494,7 +518,7 @@ class kv_manager<Preset, Geometry, Supplied> {
     [[nodiscard, gnu::noinline]] status enter(const char* name, sequence_id seq, std::size_t layer,
                                               unsigned shard, turn& mine) noexcept {
         if (status s = core_->calls.call(name, seq, layer, shard); !s) return s;
-        if (!mine.take(core_->shards[shard])) return busy(name, shard);
+        if (!mine.take(core_->shards[shard].busy)) return busy(name, shard);
         return core_->calls.sequence(name, seq); // it may have ended meanwhile
     }
     /// f(shard) for every shard that has a part of the sequence, all of them held meanwhile.
@@ -539,7 +563,7 @@ class kv_manager<Preset, Geometry, Supplied> {
         if (!core_->owns(seq.slot, shard)) return {};
         turn mine;
         shard_type& s = core_->shards[shard];
-        if (!mine.take(s)) return busy(name, shard);
+        if (!mine.take(s.busy)) return busy(name, shard);
         const auto l = static_cast<std::uint32_t>(layer);
         const std::uint32_t n = s.tokens(seq.slot, l);
         behind = all.waiting ? n < all.most || s.waits(seq.slot, l) : n == all.least;

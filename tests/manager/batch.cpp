@@ -86,21 +86,34 @@ template <class Cache> typename Cache::config config_for() {
     return c;
 }
 
-/// One layer of a step of all sequences, as a batch. Returns out (B, HQ, D).
+/// One layer of a batch: tokens[b] of sequence b, a step where that is one, else a prompt. Returns out (T, HQ, D),
+/// which means nothing when it fails, as it does with a broken number in the first key.
 template <class Cache>
-std::vector<float> step(Cache& cache, std::vector<reader<Cache>>& all, const drift& data, std::size_t layer) {
+std::vector<float> pass(Cache& cache, std::vector<reader<Cache>>& all, std::size_t layer,
+                        const std::vector<std::uint32_t>& tokens, bool broken = false) {
     std::vector<kvtl::batch_part> parts;
     std::vector<float> q, k, v;
-    for (auto& one : all) {
-        parts.push_back({.seq = one.id()});
-        const auto in = one.input(layer, one.tokens(), 1);
+    for (std::size_t b = 0; b < all.size(); ++b) {
+        auto& one = all[b];
+        parts.push_back({.seq = one.id(),
+                         .tokens = tokens[b],
+                         .kind = tokens[b] == 1 ? kvtl::part_kind::decode : kvtl::part_kind::last_of_prompt});
+        const auto in = one.input(layer, one.tokens(), tokens[b]);
         q.insert(q.end(), in.q.floats().begin(), in.q.floats().end());
         k.insert(k.end(), in.k.floats().begin(), in.k.floats().end());
         v.insert(v.end(), in.v.floats().begin(), in.v.floats().end());
     }
-    std::vector<float> out(sequences * data.query_floats());
-    require_ok(cache.forward(parts, layer, {.q = q, .k = k, .v = v}, out));
+    std::vector<float> out(q.size());
+    if (broken) k[0] = NAN;
+    const kvtl::status done = cache.forward(parts, layer, {.q = q, .k = k, .v = v}, out);
+    CHECK(done.ok() != broken);
     return out;
+}
+/// A step of all sequences. Returns out (B, HQ, D).
+template <class Cache>
+std::vector<float> step(Cache& cache, std::vector<reader<Cache>>& all, std::size_t layer,
+                        bool broken = false) {
+    return pass(cache, all, layer, std::vector<std::uint32_t>(all.size(), 1), broken);
 }
 
 template <class Cache> std::vector<reader<Cache>> prompts(Cache& cache, const drift& data) {
@@ -123,7 +136,7 @@ TEST_CASE_TEMPLATE("a batch has the bits of its sequences one by one", Preset, k
     auto batch = prompts(together, data), others = prompts(alone, data);
     for (int i = 0; i < 60; ++i) {
         for (std::size_t l = 0; l < small.layers; ++l) {
-            const auto out = step(together, batch, data, l);
+            const auto out = step(together, batch, l);
             for (std::size_t b = 0; b < sequences; ++b) {
                 std::vector<float> expected(data.query_floats());
                 require_ok(
@@ -151,7 +164,7 @@ TEST_CASE("the reads of a batch are handed over before the first of them is wait
     for (int i = 0; i < 20; ++i) {
         for (std::size_t l = 0; l < small.layers; ++l) {
             c.io.calls->clear();
-            static_cast<void>(step(opened, batch, data, l));
+            static_cast<void>(step(opened, batch, l));
             CHECK_MESSAGE(c.io.calls->find("wr") == std::string::npos, *c.io.calls);
             several += c.io.calls->find("rr") != std::string::npos;
         }
@@ -171,7 +184,7 @@ TEST_CASE("with as good as no memory a batch attends what it should") {
     dense_reference<cache::element_type> dense(data);
     for (int i = 0; i < 12; ++i) {
         for (std::size_t l = 0; l < small.layers; ++l) {
-            const auto out = step(opened, batch, data, l);
+            const auto out = step(opened, batch, l);
             for (std::size_t b = 0; b < sequences; ++b) {
                 const auto& expected = dense.attention(l, batch[b].tokens());
                 for (std::size_t j = 0; j < expected.size(); ++j)
@@ -181,4 +194,60 @@ TEST_CASE("with as good as no memory a batch attends what it should") {
         }
         for (auto& one : batch) one.advance(1);
     }
+}
+
+TEST_CASE("a prompt in a batch costs no step its reads, and few frames none of them twice") {
+    using cache = cache_of<kvtl::presets::dynakv>;
+    const drift data(small, 500, 36);
+    for (const std::size_t prompt_at : {0, 1, 3})
+        for (const bool few : {false, true}) {
+            CAPTURE(prompt_at);
+            CAPTURE(few);
+            auto c = config_for<cache>();
+            if (few) c.memory_bytes = least_memory<cache>(c) + (std::size_t{32} << 10);
+            auto together = open_cache<cache>(c), alone = open_cache<cache>(c);
+            auto batch = prompts(together, data), others = prompts(alone, data);
+            for (int i = 0; i < 6; ++i) {
+                std::vector<std::uint32_t> tokens(sequences, 1);
+                tokens[prompt_at] = 20; // a further turn
+                for (std::size_t l = 0; l < small.layers; ++l) {
+                    static_cast<void>(pass(together, batch, l, tokens));
+                    for (std::size_t b = 0; b < sequences; ++b) {
+                        std::vector<float> out(tokens[b] * data.query_floats());
+                        const auto in = others[b].input(l, others[b].tokens(), tokens[b]);
+                        require_ok(tokens[b] == 1 ? alone.attend(others[b].id(), l, in, out)
+                                                  : alone.prefill(others[b].id(), l, in, out));
+                    }
+                }
+                for (std::size_t b = 0; b < sequences; ++b)
+                    batch[b].advance(tokens[b]), others[b].advance(tokens[b]);
+            }
+            const auto reads = together.stats().decode_reads, expected = alone.stats().decode_reads;
+            CHECK(reads * 20 <= expected * 21);
+            CHECK(together.stats().wasted_bytes == 0);
+        }
+}
+
+TEST_CASE("what a batch that fails had asked for is given up, and it may be repeated") {
+    using cache = cache_of<kvtl::presets::dynakv>;
+    const drift data(small, 500, 37);
+    auto c = config_for<cache>();
+    c.memory_bytes = least_memory<cache>(c) + (std::size_t{128} << 10);
+    auto opened = open_cache<cache>(c), other = open_cache<cache>(c);
+    auto batch = prompts(opened, data), others = prompts(other, data);
+    for (int i = 0; i < 10; ++i) {
+        for (std::size_t l = 0; l < small.layers; ++l) {
+            const auto before = opened.stats();
+            static_cast<void>(step(opened, batch, l, true));
+            CHECK(opened.stats().steps == before.steps);
+            // A selection wants a prefetch of its own: none is held for steps that did not come.
+            require_ok(opened.select(batch[2].id(), l, data.q(l, 9), [](std::size_t, auto, auto) {}));
+            CHECK(step(opened, batch, l).size() == step(other, others, l).size());
+        }
+        for (auto& one : batch) one.advance(1);
+        for (auto& one : others) one.advance(1);
+    }
+    CHECK(opened.stats().wasted_bytes > 0);
+    CHECK(other.stats().wasted_bytes == 0);
+    for (auto& one : batch) require_ok(opened.end(one.id()));
 }

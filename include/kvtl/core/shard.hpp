@@ -90,12 +90,17 @@ template <class Types> class alignas(64) shard {
         else
             return static_cast<void>(q), status{};
     }
-    /// A hint: a step with this query comes after those of other sequences.
-    void announce_step(std::uint32_t slot, std::uint32_t layer, const numbers_view& q) noexcept {
-        if (slides(layer)) return;
-        if constexpr (types::retrieves)
-            if (check_moved("attend", slot, layer).ok()) retrieval_.announce_step(slot, layer, q);
-        static_cast<void>(slot), static_cast<void>(q);
+    /// A hint: a step with this query comes, perhaps after those of other sequences. False when nothing is left for more of
+    /// them.
+    [[nodiscard]] bool announce_step(std::uint32_t slot, std::uint32_t layer,
+                                     const numbers_view& q) noexcept {
+        if (slides(layer) || !check_moved("attend", slot, layer).ok()) return true;
+        if constexpr (types::retrieves) return retrieval_.announce_step(slot, layer, q);
+        return static_cast<void>(slot), static_cast<void>(q), true;
+    }
+    /// Gives up what was announced and has not come.
+    void withdraw() noexcept {
+        if constexpr (types::retrieves) retrieval_.withdraw();
     }
     /// The prompt of a layer is complete, so that a token may come.
     [[nodiscard]] status ready(const char* call, std::uint32_t slot, std::uint32_t layer) noexcept {

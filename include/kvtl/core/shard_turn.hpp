@@ -18,10 +18,10 @@ class shard_turn {
     ~shard_turn() {
         if (flag_ != nullptr) flag_->clear(std::memory_order_release);
     }
-    /// False when another thread has it. `s` has a flag `busy`.
-    template <class Shard> [[nodiscard]] bool take(Shard& s) noexcept {
-        if (s.busy.test_and_set(std::memory_order_acquire)) return false;
-        flag_ = &s.busy;
+    /// `busy`: the shard's flag. False when another thread has it.
+    [[nodiscard]] bool take(std::atomic_flag& busy) noexcept {
+        if (busy.test_and_set(std::memory_order_acquire)) return false;
+        flag_ = &busy;
         return true;
     }
 

@@ -12,8 +12,9 @@
 // layer in one row an append would move half of the others as well. Pages are written as soon as an entry joins, whether or not
 // its unit is resident.
 //
-// Cost: an entry that joins a unit rewrites up to half of its lane on average (23 to 42 % in bench/RESULTS.md). Memory: sequence_order's. Storage: the entries, without gaps,
-// twice while a prompt or a lane is clustered. For comparisons: whoever wants speed takes dual_head.
+// Cost: an entry that joins a unit rewrites up to half of its lane on average (23 to 42 % in bench/RESULTS.md).
+// Memory: sequence_order's. Storage: the entries, without gaps, twice while a prompt or a lane is clustered. For
+// comparisons: whoever wants speed takes dual_head.
 // Limits: a device that fails to read in mid-shift leaves a gap of as many rows; nothing is lost.
 // SPDX-License-Identifier: MIT
 #pragma once

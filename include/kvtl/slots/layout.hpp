@@ -3,9 +3,9 @@
 // A policy declares `by_entry` (pages belong to the lane's stream, and a unit is a list of entries; otherwise
 // pages belong to units) and `wants_correlation` (a prompt's units come in the order in which they are
 // retrieved together). One by entry may declare `packs_units`: units lie strictly one behind the other in that stream,
-// and an entry that joins one moves all entries behind it (else entries stay where they came). Pages are numbers below layout_limits::file_pages, of one shard. Every layout hands
-// out runs of run_pages() adjacent pages, for streams and for prompts that are staged; a page-wise one places
-// units as well.
+// and an entry that joins one moves all entries behind it (else entries stay where they came). Pages are numbers
+// below layout_limits::file_pages, of one shard. Every layout hands out runs of run_pages() adjacent pages, for
+// streams and for prompts that are staged; a page-wise one places units as well.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -20,7 +20,8 @@ namespace kvtl { inline namespace v0 {
 struct ahead {
     std::uint32_t slot = none, layer = none;
     std::uint32_t flight = none;
-    bool complete = false; ///< its choice covers every lane (its query may be compared)
+    bool complete = false;  ///< its choice covers every lane (its query may be compared)
+    bool announced = false; ///< for a step of the batch that is under way
     bool same_query(const float* q, std::size_t n) const noexcept {
         return complete && std::memcmp(query.data(), q, n * sizeof(float)) == 0;
     }

@@ -39,9 +39,9 @@ template <class Types> class choice_source {
         if (layer % share != 0) return follow(lanes, layer % share, arriving), status{};
         // What was chosen for a prediction stands; for others it does when the engine knew the true query.
         constexpr bool predicts = detail::chooses_ahead<typename Types::selector>();
-        if (a != nullptr && ((predicts && layer >= plan_->true_layers) || a->same_query(q, a->query.size())))
-            return take(lanes, *a), status{};
-        if (predicts) ++store_->stats().unpredicted_choices;
+        const bool by_guess = predicts && layer >= plan_->true_layers;
+        if (predicts && (a == nullptr || !by_guess)) ++store_->stats().unpredicted_choices;
+        if (a != nullptr && (by_guess || a->same_query(q, a->query.size()))) return take(lanes, *a), status{};
         // Scoring reads the pages of the lane itself: what reads them ahead lands first.
         if constexpr (Types::split_pages)
             if (a != nullptr)

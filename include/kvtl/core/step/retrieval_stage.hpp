@@ -141,14 +141,26 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         return read_ahead(lanes, slot, layer, q);
     }
 
-    /// A step with this query comes, and others before it: what it chooses is read while they are attended. A hint.
-    void announce_step(std::uint32_t slot, std::uint32_t layer, const numbers_view& q) noexcept {
+    /// A step with this query comes, perhaps after others: what it chooses is read meanwhile. A hint. False when frames or
+    /// prefetches do not suffice for more: what comes later would only push out what others find resident.
+    [[nodiscard]] bool announce_step(std::uint32_t slot, std::uint32_t layer,
+                                     const numbers_view& q) noexcept {
         const auto lanes = lanes_of(slot, layer);
-        if (lanes.empty() || plan_.window_only || (predicts && layer >= plan_.true_layers)) return;
+        if (lanes.empty() || plan_.window_only || (predicts && layer >= plan_.true_layers)) return true;
         begin_call();
         if (find_ahead(slot, layer) != nullptr || !check_complete(lanes).ok() || window_overflows(lanes))
-            return;
+            return true;
         static_cast<void>(read_ahead(lanes, slot, layer, q)); // what is wrong the step will say
+        ahead* a = find_ahead(slot, layer);
+        if (a == nullptr) return false;
+        a->announced = true;
+        return step_.all_planned(lanes, a->flight);
+    }
+    /// Gives up what was announced for steps that have not come: of a batch that failed.
+    void withdraw() noexcept {
+        for (ahead& a : memory_.aheads)
+            if (a.flight != none && a.announced)
+                release(&a, list_lanes(a.slot, a.layer, memory_.other_lanes), runner::fate::dropped);
     }
 
     /// Brings the units chosen for q in and pins them; views() lists what the engine attends.
@@ -166,7 +178,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
                                    plan_.prefetches);
         if (status s = bring(slot, layer); !s) return s;
         if (status s = step_.choose(lanes, step_.widen(q), 0); !s) return s;
-        a->slot = slot, a->layer = layer, a->complete = false;
+        a->slot = slot, a->layer = layer, a->complete = a->announced = false;
         a->flight = runner::store::step_flights + static_cast<std::uint32_t>(a - memory_.aheads.data());
         io_.at(a->flight).clear();
         status s = step_.prefetch(lanes, a->flight);
@@ -303,7 +315,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         if (status s = source_.guess(lanes, a->query.data(), 1, layer); !s) return s;
         a->slot = slot, a->layer = layer;
         a->flight = runner::store::step_flights + static_cast<std::uint32_t>(a - memory_.aheads.data());
-        a->complete = true;
+        a->complete = true, a->announced = false;
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             a->count[i] = step_.chosen_count(i);
             std::copy_n(step_.chosen_of(i).begin(), a->count[i],
