@@ -1,6 +1,7 @@
 // The fits against a plain singular value decomposition of the samples and against what they promise.
 // SPDX-License-Identifier: MIT
 #include <kvtl/calibrate/calibration_fit.hpp>
+#include <kvtl/calibrate/fitted_bases.hpp>
 #include <kvtl/calibration/calibration.hpp>
 
 #include "support/oracle.hpp"

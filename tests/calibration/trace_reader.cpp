@@ -1,5 +1,6 @@
 // Traces: what is written comes back, and broken files say what was expected.
 // SPDX-License-Identifier: MIT
+#include <kvtl/calibration/trace_format.hpp>
 #include <kvtl/calibration/trace_reader.hpp>
 #include <kvtl/calibration/trace_writer.hpp>
 

@@ -2,6 +2,7 @@
 // a basis made for the rows beats a random one.
 // SPDX-License-Identifier: MIT
 #include <kvtl/policies/compress_token_adaptive_rank.hpp>
+#include <kvtl/policies/support/rank_rules.hpp>
 
 #include "contracts/compressor.hpp"
 #include "support/calibrated.hpp"
