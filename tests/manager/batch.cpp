@@ -1,11 +1,11 @@
 // A batch of sequences: what their steps choose is read before any of them is waited for, and no bit changes.
 // SPDX-License-Identifier: MIT
-#include <kvtl/io/in_memory.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/quest.hpp>
 #include <kvtl/presets/token_topk.hpp>
 
 #include "support/cache_fixture.hpp"
+#include "support/wrapped_memory.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -46,26 +46,9 @@ struct late {
         kvtl::in_memory::queue* inner_;
         std::shared_ptr<std::string> calls_;
     };
-    class device {
-      public:
-        device(kvtl::in_memory::device inner, const config& c, unsigned queues) : inner_(std::move(inner)) {
-            for (unsigned i = 0; i < queues; ++i)
-                queues_.push_back(std::make_unique<late::queue>(inner_.queue(i), c.calls));
-        }
-        [[nodiscard]] kvtl::io_facts facts() const noexcept { return inner_.facts(); }
-        [[nodiscard]] late::queue& queue(unsigned i) noexcept { return *queues_[i]; }
-        [[nodiscard]] kvtl::status reserve(std::uint64_t offset, std::uint64_t bytes) noexcept {
-            return inner_.reserve(offset, bytes);
-        }
-
-      private:
-        kvtl::in_memory::device inner_; // its queues stay where they are when it moves
-        std::vector<std::unique_ptr<late::queue>> queues_;
-    };
+    using device = wrapped_memory<queue>;
     [[nodiscard]] static kvtl::result<device> open(const config& c, const kvtl::io_plan& plan) {
-        auto inner = kvtl::in_memory::open({}, plan);
-        if (!inner) return inner.error();
-        return device(*std::move(inner), c, plan.queues);
+        return device::open(plan, c.calls);
     }
 };
 static_assert(kvtl::io_policy<late>);

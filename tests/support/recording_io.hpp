@@ -9,6 +9,8 @@
 #include <kvtl/io/in_memory.hpp>
 #include <kvtl/slots/io.hpp>
 
+#include "support/wrapped_memory.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -95,29 +97,12 @@ struct recording {
         std::span<const std::byte> arena_;
     };
 
-    class device {
-      public:
-        device(kvtl::in_memory::device inner, const config& c, const kvtl::io_plan& plan)
-            : inner_(std::move(inner)) {
-            for (unsigned i = 0; i < plan.queues; ++i)
-                queues_.push_back(std::make_unique<recording::queue>(inner_.queue(i), c.log, plan.arena));
-            c.log->queue = &inner_.queue(0);
-        }
-        [[nodiscard]] kvtl::io_facts facts() const noexcept { return inner_.facts(); }
-        [[nodiscard]] recording::queue& queue(unsigned i) noexcept { return *queues_[i]; }
-        [[nodiscard]] kvtl::status reserve(std::uint64_t offset, std::uint64_t bytes) noexcept {
-            return inner_.reserve(offset, bytes);
-        }
-
-      private:
-        kvtl::in_memory::device inner_; // its queues stay where they are when it moves
-        std::vector<std::unique_ptr<recording::queue>> queues_;
-    };
+    using device = wrapped_memory<queue>;
 
     [[nodiscard]] static kvtl::result<device> open(const config& c, const kvtl::io_plan& plan) {
-        auto inner = kvtl::in_memory::open({}, plan);
-        if (!inner) return inner.error();
-        return device(*std::move(inner), c, plan);
+        auto opened = device::open(plan, c.log, plan.arena);
+        if (opened) c.log->queue = &opened->inner().queue(0);
+        return opened;
     }
 };
 

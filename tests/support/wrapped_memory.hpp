@@ -1,0 +1,38 @@
+// A device like in_memory whose queues a test puts something around.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/io/in_memory.hpp>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace kvtl_test {
+
+/// Queue: made of an in_memory::queue& and what open() is given beside the plan.
+template <class Queue> class wrapped_memory {
+  public:
+    template <class... With>
+    [[nodiscard]] static kvtl::result<wrapped_memory> open(const kvtl::io_plan& plan, const With&... with) {
+        auto inner = kvtl::in_memory::open({}, plan);
+        if (!inner) return inner.error();
+        wrapped_memory made(*std::move(inner));
+        for (unsigned i = 0; i < plan.queues; ++i)
+            made.queues_.push_back(std::make_unique<Queue>(made.inner_.queue(i), with...));
+        return made;
+    }
+    [[nodiscard]] kvtl::io_facts facts() const noexcept { return inner_.facts(); }
+    [[nodiscard]] Queue& queue(unsigned i) noexcept { return *queues_[i]; }
+    [[nodiscard]] kvtl::status reserve(std::uint64_t offset, std::uint64_t bytes) noexcept {
+        return inner_.reserve(offset, bytes);
+    }
+    [[nodiscard]] kvtl::in_memory::device& inner() noexcept { return inner_; }
+
+  private:
+    explicit wrapped_memory(kvtl::in_memory::device inner) : inner_(std::move(inner)) {}
+    kvtl::in_memory::device inner_; // its queues stay where they are when it moves
+    std::vector<std::unique_ptr<Queue>> queues_;
+};
+
+} // namespace kvtl_test
