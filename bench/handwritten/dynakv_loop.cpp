@@ -108,6 +108,12 @@ status dynakv_loop::step(std::uint32_t layer, const float* q, const float* k, co
         for (std::uint32_t j = 0; j < count_[i]; ++j) {
             const chosen& x = chosen_[i * most + j];
             const cluster& c = h.clusters[x.cluster];
+            if (j + 1 < count_[i]) {
+                const cluster& next = h.clusters[chosen_[i * most + j + 1].cluster];
+                const std::size_t bytes = std::min(next.entries, page_rows) * dim * sizeof(number);
+                ask_for(keys(next.frames), bytes);
+                ask_for(keys(next.frames) + value_offset, bytes);
+            }
             if (x.attended) {
                 attend_cluster(c, q + i * group);
                 kvtl::merge(total, item);
