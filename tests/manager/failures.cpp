@@ -478,7 +478,7 @@ TEST_CASE("a layer fails: rewind_to takes the step, the draft or the chunk back 
         failing(60, true, false);
         one.prefill(60);
         for (int i = 0; i < 60; ++i) {
-            failing(1 + i % 4, false, true);
+            failing(static_cast<std::size_t>(1 + i % 4), false, true);
             one.decode(1);
         }
         CHECK(one.error() < exact);
