@@ -90,6 +90,8 @@ struct statistics {
     std::uint64_t late_hot_sets = 0; ///< of these sets, begun only when their layer was called (per shard)
     std::uint64_t unannounced_layers =
         0; ///< steps, appends and selections there that no before_query() preceded
+    /// What such layers know of their units, as it comes and goes with their memory.
+    std::uint64_t representative_bytes_read = 0, representative_bytes_written = 0;
     std::uint64_t splits = 0;
     std::uint64_t delayed_splits = 0; ///< splits that waited for their unit to be read
     std::uint64_t forced_loads = 0;   ///< units loaded because the buffer was full
@@ -118,6 +120,8 @@ struct statistics {
             read_entries += o.read_entries, decode_reads += o.decode_reads;
         hot_set_bytes += o.hot_set_bytes, hot_set_reads += o.hot_set_reads;
         late_hot_sets += o.late_hot_sets, unannounced_layers += o.unannounced_layers;
+        representative_bytes_read += o.representative_bytes_read;
+        representative_bytes_written += o.representative_bytes_written;
         splits += o.splits, delayed_splits += o.delayed_splits, forced_loads += o.forced_loads;
         refused_splits += o.refused_splits, tail_rewrites += o.tail_rewrites;
         bytes_moved_by_updates += o.bytes_moved_by_updates;

@@ -13,7 +13,10 @@ using any_model = kvtl::geometry<kvtl::shape{}>;
 
 /// All that is resident comes back, however long nobody asked for it.
 struct whole_cache : kvtl::layer_virtualised {
-    static constexpr std::uint32_t hot_steps = kvtl::none;
+    struct config {
+        std::uint32_t hot_steps = kvtl::none;
+        template <class Visit> void fields(Visit&& visit) { visit("hot_steps", hot_steps); }
+    };
 };
 template <class Preset, class Schedule> struct testing : Preset {
     using schedule = Schedule;

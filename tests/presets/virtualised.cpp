@@ -23,11 +23,12 @@ template <class Preset> void equals_dense_in_turns() {
 TEST_CASE("each layer counts its own steps, and gives up what its last ones neither chose nor updated") {
     using cache_type = cache_of<kvtl::presets::dynakv_virtualised>;
     constexpr kvtl::shape deep{4, 8, 4, 64};
-    constexpr std::uint32_t prompt = 600, steps = 40, hot = kvtl::layer_virtualised::hot_steps;
+    constexpr std::uint32_t prompt = 600, steps = 40, hot = 4;
     typename cache_type::config c;
     c.shape = deep;
     c.max_tokens = prompt + steps;
     c.attend_tokens = 96;
+    REQUIRE(c.schedule.hot_steps == hot);
     c.memory_bytes = std::size_t{8} << 20; // nothing has to leave for want of frames
     auto cache = open_cache<cache_type>(c);
     const drift data(deep, c.max_tokens, 41);

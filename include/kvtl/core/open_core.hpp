@@ -117,14 +117,17 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
             make_superblock(g.extents(), sizeof(typename types::element_type),
                             storage_fingerprint<Preset, Geometry>(c, a.plan), a.plan.device_page);
         const std::uint64_t step = std::uint64_t{file_map::step_bytes} * shards;
-        const std::uint64_t data = std::uint64_t{a.plan.file_pages} * a.page_bytes * shards;
-        auto device =
-            types::io::open(c.io, {.queues = shards,
-                                   .depth = a.plan.io_depth(),
-                                   .max_in_flight = a.plan.max_in_flight,
-                                   .arena = frames,
-                                   .superblock = superblock_bytes(block),
-                                   .max_bytes = a.page_bytes + (data + step - 1) / step * step + step});
+        const auto whole_steps = [&](std::uint64_t pages) {
+            return (pages * a.page_bytes * shards + step - 1) / step * step;
+        };
+        const std::uint64_t data =
+            whole_steps(a.plan.file_pages) + whole_steps(a.plan.storage_pages() - a.plan.file_pages);
+        auto device = types::io::open(c.io, {.queues = shards,
+                                             .depth = a.plan.io_depth(),
+                                             .max_in_flight = a.plan.max_in_flight,
+                                             .arena = frames,
+                                             .superblock = superblock_bytes(block),
+                                             .max_bytes = a.page_bytes + data + step});
         if (!device) return device.error();
         made = std::make_unique<core_type>(std::move(*device));
     } else {
@@ -172,7 +175,9 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
         storage.lanes.lane_heads = p.model.lane_heads;
         storage.lanes.lanes_per_slot = p.model.layers * p.model.lanes();
         const std::uint32_t lanes = p.max_sequences * storage.lanes.lanes_per_slot;
-        storage.lanes.blocks = carve.template take<std::byte>(lanes * storage.lanes.offsets.bytes).data();
+        if (p.representative_pages > 0)
+            storage.lanes.representatives = carve.template take<std::byte*>(lanes).data();
+        storage.lanes.blocks = carve.template take<std::byte>(lanes * storage.lanes.stride()).data();
         for (std::uint32_t i = 0; i < lanes; ++i) storage.lanes.at(i).reset();
         const std::size_t shard_frames = frames.size() / shards;
         for (std::uint32_t s = 0; s < shards; ++s) {

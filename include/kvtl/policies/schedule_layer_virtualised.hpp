@@ -7,11 +7,13 @@
 //         them at each step costs more than reading them when they are asked for. (With hot_steps = none the bits of
 //         the output are those of `on_demand` with as many frames for each layer.) A layer's own misses are read on
 //         demand; the next layer's hot set goes to the device when they have landed, behind what the engine computes
-//         after attend().
+//         after attend(). Before it goes what the next layer knows of its units, means and summaries, which others have
+//         the memory of meanwhile; pages of it that a step has changed are written behind the step.
 // Needs:  units of whole pages (a clusterer with a layout that places units). The engine says before_query(layer);
 //         one that does not, and takes layers in order, loses no more than the polling in between.
-// Cost:   reads per layer and step what the last hot_steps steps chose, behind compute if the device can.
-// Memory: 2 x frames of a layer, and the unfinished pages (tail_frames) of each.
+// Cost:   reads per layer and step its representatives and what the last hot_steps steps chose, behind compute if the
+//         device can.
+// Memory: 2 x frames and representatives of a layer, and the unfinished pages (tail_frames) of each.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -25,7 +27,11 @@ namespace kvtl { inline namespace v0 {
 struct layer_virtualised {
     static constexpr std::string_view name = "layer_virtualised";
     static constexpr bool virtualises = true;
-    static constexpr std::uint32_t hot_steps = 4;
+
+    struct config {
+        std::uint32_t hot_steps = 4; ///< what the last so many steps of a layer used comes back; `none`: all
+        template <class Visit> void fields(Visit&& visit) { visit("hot_steps", hot_steps); }
+    };
 };
 
 }} // namespace kvtl::v0

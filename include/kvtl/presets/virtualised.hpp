@@ -1,10 +1,10 @@
 // Presets whose layers have the memory of their cache in turn (schedule layer_virtualised): what a step keeps of all
-// layers is bounded by two of them.
+// layers, entries and representatives, is bounded by two of them.
 //
-// Paper: "DynaKV: Enabling Accurate and Efficient Long-Sequence LLM Decoding on Smartphones" §6.1, the pipeline of
-// attention and FFN. Deviations: memory is that of two layers, as one is read back while the other computes; cluster
-// representatives stay in memory (the paper streams those too); of what is resident, units that the layer's last four
-// steps neither chose nor updated are given up instead of read back (layer_virtualised::hot_steps).
+// Paper: "DynaKV: Enabling Accurate and Efficient Long-Sequence LLM Decoding on Smartphones" §6.1: representatives are
+// streamed before the query is there, clusters while the layer before computes. Deviations: memory is that of two layers,
+// as one is read back while the other computes; of what is resident, units that the layer's last four steps neither chose
+// nor updated are given up instead of read back (schedule.hot_steps).
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -9,9 +9,9 @@
 //                      with their own query in any case (1 where it has none)
 //   virtualises        frames have memory while their layer computes or is about to: what one layer keeps
 //                      resident is given up and read back in time for its next turn. Engines say
-//                      before_query(layer).
-//   hot_steps          with it: what the layer's last so many steps chose or updated is read back, other resident
-//                      units are given up; undeclared: all that the replacement policy keeps
+//                      before_query(layer). Its config may have `hot_steps`: what the layer's last so many
+//                      steps chose or updated is read back, other resident units are given up (where it has none,
+//                      all that the replacement policy keeps comes back)
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -8,6 +8,7 @@
 
 #include <cstring>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 using namespace kvtl;
@@ -39,8 +40,13 @@ struct fixture {
     view::offsets at;
     std::vector<std::uint64_t> memory;
 
-    explicit fixture(const lane_sizes& s) : size(s), at(view::offsets::make(s)), memory(at.bytes / 8, 0) {}
-    view lane() { return {reinterpret_cast<std::byte*>(memory.data()), size, at}; }
+    explicit fixture(const lane_sizes& s) : size(s), at(view::offsets::make(s)), memory(bytes() / 8, 0) {}
+    /// With the representatives behind the rest.
+    [[nodiscard]] std::size_t bytes() const { return at.bytes + at.representative_bytes; }
+    view lane() {
+        auto* const block = reinterpret_cast<std::byte*>(memory.data());
+        return {block, block + at.bytes, size, at};
+    }
 };
 
 std::vector<f16> row(float x) {
@@ -72,26 +78,26 @@ TEST_CASE("arrays are aligned, apart, and make up the block") {
         {l.buffer_k(0), 6 * row_bytes},
         {l.buffer_v(0), 6 * row_bytes},
         {l.buffer_w(0), 6 * sizeof(float)},
-        {f.memory.data() + f.at.means / 8, 11 * sizes.width},
-        {f.memory.data() + f.at.mean_scale / 8, 11 * sizeof(float)},
+        {f.memory.data() + (f.at.bytes + f.at.means) / 8, 11 * sizes.width},
+        {f.memory.data() + (f.at.bytes + f.at.mean_scale) / 8, 11 * sizeof(float)},
         {l.sink_k(0), 3 * row_bytes},
         {l.sink_v(0), 3 * row_bytes},
         {l.window_k(0), 6 * row_bytes}, // one row more than the window: the current token
         {l.window_v(0), 6 * row_bytes},
         {l.sink_w(0), 3 * sizeof(float)},
         {l.window_w(0), 6 * sizeof(float)}};
-    std::vector<int> owners(f.at.bytes, 0);
+    std::vector<int> owners(f.bytes(), 0);
     std::size_t needed = 0;
     const auto* begin = reinterpret_cast<const std::byte*>(f.memory.data());
     for (const piece& p : pieces) {
         const auto offset = static_cast<std::size_t>(static_cast<const std::byte*>(p.at) - begin);
         CHECK(offset % 64 == 0);
-        REQUIRE(offset + p.bytes <= f.at.bytes);
+        REQUIRE(offset + p.bytes <= f.bytes());
         for (std::size_t i = 0; i < p.bytes; ++i) ++owners[offset + i];
         needed += (p.bytes + 63) / 64 * 64;
     }
     CHECK(*std::max_element(owners.begin(), owners.end()) == 1);
-    CHECK(f.at.bytes == needed);
+    CHECK(f.bytes() == needed);
     CHECK(f.at.metadata_bytes + f.at.buffer_bytes + f.at.index_bytes + f.at.window_bytes == f.at.bytes);
 }
 
@@ -101,8 +107,9 @@ TEST_CASE("what a preset does not use costs nothing") {
     plain.chains = plain.ragged = plain.weights = false;
     plain.stream_pages = 0;
     const auto all = view::offsets::make(sizes), less = view::offsets::make(plain);
+    CHECK(less.representative_bytes == 0);
+    CHECK(all.representative_bytes >= 11 * (24 + sizeof(float)));
     CHECK(less.index_bytes == 0);
-    CHECK(all.index_bytes >= 11 * (24 + sizeof(float)));
     CHECK(all.metadata_bytes - less.metadata_bytes >=
           (40 + 9) * sizeof(std::uint32_t) + 11 * sizeof(unit_extent));
     CHECK(all.buffer_bytes > less.buffer_bytes);
@@ -111,6 +118,30 @@ TEST_CASE("what a preset does not use costs nothing") {
     const auto groups = lane_offsets<f16, clusterer_lane, group_record>::make(plain);
     CHECK(groups.residency == groups.units);
     CHECK(groups.metadata_bytes < less.metadata_bytes);
+}
+
+TEST_CASE("the parts of the representatives that say something are those of the units that there are") {
+    lane_sizes s = sizes;
+    s.index_unit = 10, s.index_tail = 30, s.remainder_unit = 7;
+    fixture f(s);
+    const view l = f.lane();
+    using parts = std::vector<std::pair<std::size_t, std::size_t>>;
+    const auto found = [&](std::uint32_t units) {
+        l.state().units = units;
+        parts all;
+        l.each_representative_part([&](std::size_t begin, std::size_t end) { all.emplace_back(begin, end); });
+        return all;
+    };
+    CHECK(found(0).empty());
+    for (const std::uint32_t units : {1U, 4U, 11U}) {
+        // 24 codes and a scale each, what the index keeps with what may lie behind the last, what the remainder keeps
+        const std::size_t means = 0, scales = (11 * 24 + 63) / 64 * 64, index = scales + 64,
+                          rest = index + (11 * 10 + 30 + 63) / 64 * 64;
+        CHECK(found(units) == parts{{means, means + units * 24},
+                                    {scales, scales + units * 4},
+                                    {index, index + units * 10 + 30},
+                                    {rest, rest + units * 7}});
+    }
 }
 
 TEST_CASE("the window is a ring with one row to spare, the first tokens are sinks") {
@@ -186,7 +217,7 @@ TEST_CASE("a lane may be copied as bytes") {
     const std::vector<float> mean(24, 0.25F);
     a.means().set(1, mean.data());
     a.push_buffer(1, row(3).data(), row(4).data(), 9);
-    std::memcpy(to.memory.data(), from.memory.data(), from.at.bytes);
+    std::memcpy(to.memory.data(), from.memory.data(), from.bytes());
     a.reset();
     CHECK(a.state().units == 0);
     CHECK(b.units().size() == 2);

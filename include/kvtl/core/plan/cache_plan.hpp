@@ -55,8 +55,11 @@ struct cache_plan {
     std::uint32_t pools = 1;        ///< per shard: those of all sequences that it has, or that share
     std::uint32_t max_entries = 1;  ///< of a unit
     std::uint32_t unit_pages = 1;
-    std::uint32_t file_pages = 0;  ///< per shard, at most
-    std::uint32_t grow_pages = 0;  ///< per shard, beyond which decode adds no units
+    std::uint32_t file_pages = 0; ///< per shard, at most
+    std::uint32_t grow_pages = 0; ///< per shard, beyond which decode adds no units
+    std::uint32_t pool_lanes = 1; ///< most lanes that share a pool
+    /// Of all representatives of a pool's lanes, where these are lent memory too; else 0, and they are in the lanes.
+    std::uint32_t representative_pages = 0;
     std::uint32_t shard_lanes = 1; ///< most lanes of one layer that a shard owns
     std::uint32_t tail_frames = 1; ///< per pool
     std::uint32_t frames = 0;      ///< per pool (and arena), tails included
@@ -90,9 +93,17 @@ struct cache_plan {
     [[nodiscard]] std::uint32_t parked_frames() const noexcept {
         return pool_layers > 1 ? pools * tail_frames : 0;
     }
-    /// Of a shard: pages of memory for frames.
+    /// Of a shard: pages of memory for representatives.
+    [[nodiscard]] std::size_t lent_representatives() const noexcept {
+        return std::size_t{pool_groups()} * arenas * representative_pages;
+    }
+    /// Of a shard: pages of memory that transfers reach, in this order: of arenas, of tails, of representatives.
     [[nodiscard]] std::size_t memory_frames() const noexcept {
-        return std::size_t{pool_groups()} * arenas * frames + parked_frames();
+        return std::size_t{pool_groups()} * arenas * frames + parked_frames() + lent_representatives();
+    }
+    /// Pages that a shard may use of the file: those that the layout places, then the representatives' of each pool.
+    [[nodiscard]] std::uint32_t storage_pages() const noexcept {
+        return file_pages + pools * representative_pages;
     }
     /// Requests that a device should have at once. More where a layer is read in while nobody calls.
     static constexpr unsigned usual_depth = 64;
@@ -102,6 +113,10 @@ struct cache_plan {
     /// Flights that bring the units of a layer back in: one for each that has arenas to lend.
     [[nodiscard]] std::uint32_t page_in_flights() const noexcept {
         return pool_layers > 1 ? pool_groups() : 0;
+    }
+    /// Flights of representatives: for each that has arenas to lend one reads, and one of each arena writes.
+    [[nodiscard]] std::uint32_t representative_flights() const noexcept {
+        return representative_pages > 0 ? pool_groups() * (1 + arenas) : 0;
     }
 };
 

@@ -21,14 +21,22 @@ namespace kvtl { inline namespace v0 {
 /// All lanes of a cache: numbered (slot * layers + layer) * lanes per layer + lane.
 template <class Lane> struct lane_table {
     std::byte* blocks = nullptr;
+    std::byte** representatives =
+        nullptr; ///< (lanes), where layers have memory for them in turn; else in blocks
     lane_sizes sizes;
     typename Lane::offsets offsets;
     std::uint32_t lanes_per_slot = 0;
     std::uint32_t lanes_per_layer = 0;
     std::uint32_t lane_heads = 1; ///< KV heads of a lane
 
+    /// From block to block.
+    [[nodiscard]] std::size_t stride() const noexcept {
+        return offsets.bytes + (representatives == nullptr ? offsets.representative_bytes : 0);
+    }
     [[nodiscard]] Lane at(std::uint32_t id) const noexcept {
-        return {blocks + std::size_t{id} * offsets.bytes, sizes, offsets};
+        std::byte* const block = blocks + id * stride();
+        return {block, representatives == nullptr ? block + offsets.bytes : representatives[id], sizes,
+                offsets};
     }
     [[nodiscard]] std::uint32_t slot_of(std::uint32_t id) const noexcept { return id / lanes_per_slot; }
     [[nodiscard]] std::uint32_t layer_of(std::uint32_t id) const noexcept {
@@ -108,10 +116,6 @@ template <class Preset, class Geometry> struct cache_types : retention_types<Pre
     using schedule = typename Preset::schedule;
     /// Frames have memory while their layer computes or is about to (core/store/layer_arenas.hpp).
     static constexpr bool virtualised = virtualises<schedule>;
-    static constexpr std::uint32_t hot_steps = [] {
-        if constexpr (requires { schedule::hot_steps; }) return schedule::hot_steps;
-        return none;
-    }();
     using io = typename Preset::io;
     using device = typename io::device;
     using queue = std::remove_reference_t<decltype(std::declval<device&>().queue(0U))>;

@@ -58,7 +58,7 @@ template <class Types> struct shard_memory {
         shard_memory m;
         const layout_limits limits{p.file_pages, p.grow_pages, p.unit_pages};
         if (!p.window_only) {
-            m.checksum = metadata.take<std::uint32_t>(p.file_pages);
+            m.checksum = metadata.take<std::uint32_t>(p.storage_pages());
             m.bounce = metadata.take<std::uint32_t>(Types::layout::by_entry ? p.file_pages : 0);
             m.layout = metadata.take<std::byte>(Types::layout_state::bytes(limits));
         }
@@ -66,7 +66,7 @@ template <class Types> struct shard_memory {
         m.trash = scratch.take<std::byte>(format.page_bytes, 4096);
         const std::uint32_t flights =
             runner::store::step_flights + p.prefetches + runner::store::write_flights;
-        m.flights = metadata.take<flight>(flights + p.page_in_flights());
+        m.flights = metadata.take<flight>(flights + p.page_in_flights() + p.representative_flights());
         const std::uint32_t pages = p.window_only ? 1 : p.flight_pages;
         for (std::uint32_t i = 0; i < flights; ++i) {
             const bool reads = i < runner::store::step_flights + p.prefetches;
@@ -76,6 +76,10 @@ template <class Types> struct shard_memory {
         for (std::uint32_t i = 0; i < p.page_in_flights(); ++i) {
             flight f(scratch, p.frames, 0);
             if (!m.flights.empty()) m.flights[flights + i] = f;
+        }
+        for (std::uint32_t i = 0; i < p.representative_flights(); ++i) {
+            flight f(scratch, p.representative_pages, 0);
+            if (!m.flights.empty()) m.flights[flights + p.page_in_flights() + i] = f;
         }
         m.arenas = arenas_of<Types>::tables::take(metadata, p);
         // What a step or a turn sums up, and what moves when units grow, are never needed at once.

@@ -10,6 +10,7 @@
 #include <kvtl/status.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -40,10 +41,11 @@ template <class Types> class unit_sizes {
             p.pool_layers = std::max<std::uint32_t>(1, p.model.layers);
             p.arenas = std::min<std::uint32_t>(2, p.pool_layers);
         }
-        if constexpr (types::
-                          virtualised) { // sequences that share a pool take their steps one after the other
-            constexpr std::uint32_t steps = types::hot_steps;
-            p.hot_steps = steps == none ? none : steps * (c.share ? p.shard_sequences : 1);
+        if constexpr (requires { c.schedule.hot_steps; }) {
+            // Sequences that share a pool take their steps one after the other.
+            const std::uint64_t steps =
+                std::uint64_t{c.schedule.hot_steps} * (c.share ? p.shard_sequences : 1);
+            p.hot_steps = static_cast<std::uint32_t>(std::min<std::uint64_t>(steps, none));
         }
         p.pools = (c.share ? 1 : p.shard_sequences) * p.pool_layers;
         p.gap_pages = c.read_through_pages;
@@ -60,6 +62,9 @@ template <class Types> class unit_sizes {
         p.prefetches = std::min<std::uint32_t>(16, p.max_sequences + 1);
         const std::uint32_t pool_lanes =
             p.shard_lanes * (p.pool_layers > 1 ? 1 : p.model.layers) * (c.share ? p.shard_sequences : 1);
+        p.pool_lanes = pool_lanes;
+        if (p.pool_layers > 1)
+            if (status fits = size_representatives(page_bytes, p); !fits) return fits;
         const std::uint32_t by_lane = pool_lanes * (types::layout::by_entry ? 1 : 2);
         p.tail_frames = p.window_only ? 0 : c.tail_frames == automatic ? by_lane : c.tail_frames;
         if (types::layout::by_entry && !p.window_only) p.tail_frames = std::max(p.tail_frames, pool_lanes);
@@ -80,6 +85,11 @@ template <class Types> class unit_sizes {
         m.metadata += lanes * at.metadata_bytes;
         m.buffers += lanes * at.buffer_bytes;
         m.index += lanes * at.index_bytes;
+        if (p.pool_layers > 1) // and where they are at the moment
+            m.index += p.division.shards * p.lent_representatives() * page_bytes,
+                m.metadata += lanes * sizeof(std::byte*);
+        else
+            m.index += lanes * at.representative_bytes;
         m.window += lanes * at.window_bytes;
         carver metadata, scratch;
         static_cast<void>(shard_memory<types>::take(p, metadata, scratch));
@@ -99,7 +109,7 @@ template <class Types> class unit_sizes {
         const std::size_t tails =
             p.pool_layers > 1 ? p.parked_frames() : p.pools * std::size_t{std::min(frames, p.tail_frames)};
         m.tails += shards * tails * page_bytes;
-        m.frames += shards * (p.memory_frames() - tails) * page_bytes;
+        m.frames += shards * (p.memory_frames() - tails - p.lent_representatives()) * page_bytes;
     }
 
   private:
@@ -118,6 +128,23 @@ template <class Types> class unit_sizes {
         p.fit_bytes = p.sizes.codec_fit;
         if constexpr (detail::fits_lane<typename types::index>())
             p.fit_bytes = std::max(p.fit_bytes, index.fit_scratch_bytes(shape, p.sizes.max_tokens));
+    }
+
+    /// Pages for what a pool's lanes know of their units.
+    [[nodiscard, gnu::cold]] static status size_representatives(std::uint32_t page_bytes,
+                                                                cache_plan& p) noexcept {
+        const std::size_t lane = types::lane::offsets::make(p.sizes).representative_bytes;
+        const double pages = std::ceil(static_cast<double>(lane) * p.pool_lanes / page_bytes);
+        if (p.file_pages + p.pools * pages > most_pages)
+            return too_many_pages(p, p.file_pages + p.pools * pages);
+        p.representative_pages = static_cast<std::uint32_t>(pages);
+        return {};
+    }
+    [[nodiscard, gnu::cold]] static status too_many_pages(const cache_plan& p, double pages) noexcept {
+        return status::failure(errc::invalid_argument,
+                               "max_tokens is %u with max_sequences %u, which may need %.0f pages of "
+                               "storage a shard; valid: what needs up to %.0f, or more shards",
+                               p.sizes.max_tokens, p.max_sequences, pages, most_pages);
     }
 
     /// The least number of frames with which a pool can work at all.
@@ -215,10 +242,7 @@ template <class Types> class unit_sizes {
         const double file =
             (types::layout::by_entry ? prompt : std::max(grown, prompt)) * lanes + staged + run_pages;
         if (std::max(file, grown * lanes) > most_pages)
-            return status::failure(errc::invalid_argument,
-                                   "max_tokens is %u with max_sequences %u, which may need %.0f pages of "
-                                   "storage a shard; valid: what needs up to %.0f, or more shards",
-                                   s.max_tokens, p.max_sequences, std::max(file, grown * lanes), most_pages);
+            return too_many_pages(p, std::max(file, grown * lanes));
         p.grow_pages = static_cast<std::uint32_t>(grown * lanes);
         p.file_pages = static_cast<std::uint32_t>(file);
         return {};
@@ -235,7 +259,7 @@ template <class Types> class unit_sizes {
             std::max(unit + 1, std::min<std::uint32_t>(512, types::sequential ? p.page_frames : frames / 2));
         p.max_in_flight =
             p.flight_pages * (runner::store::step_flights + p.prefetches + runner::store::write_flights) +
-            p.page_in_flights() * frames;
+            p.page_in_flights() * frames + p.representative_flights() * p.representative_pages;
         p.batch_items = std::clamp<std::uint32_t>(p.flight_pages, 16, 128);
     }
 

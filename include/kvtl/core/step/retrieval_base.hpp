@@ -51,7 +51,14 @@ template <class Types> class retrieval_base {
         make_pools(config, format, frames, pools, fixed);
         const auto step_pages =
             static_cast<std::uint32_t>(std::max<std::uint64_t>(1, file_map::step_bytes / format.page_bytes));
-        const file_map map{data_offset, format.page_bytes, step_pages, index, p.division.shards};
+        const std::uint32_t front = p.storage_pages() - p.file_pages;
+        const file_map map{.data_offset = data_offset,
+                           .page_bytes = format.page_bytes,
+                           .step_pages = step_pages,
+                           .shard = index,
+                           .shards = p.division.shards,
+                           .front = p.file_pages,
+                           .front_steps = (front + step_pages - 1) / step_pages};
         io_ =
             typename types::transfers(device.queue(index), map, m.checksum, m.trash, p.gap_pages, m.flights);
         const typename page_store<types>::parts store_parts{format,
@@ -83,7 +90,7 @@ template <class Types> class retrieval_base {
         store_.set_first_write_flight(runner::store::step_flights + p.prefetches);
         if constexpr (types::virtualised)
             if (p.pool_layers > 1)
-                arenas_ = layer_arenas<types>(store_, p, m.arenas, frames,
+                arenas_ = layer_arenas<types>(store_, plan_, index, lanes, m.arenas, frames,
                                               runner::store::step_flights + p.prefetches +
                                                   runner::store::write_flights);
         auto parts = memory::step_parts(p);
@@ -115,6 +122,14 @@ template <class Types> class retrieval_base {
         if (lanes.empty()) return none;
         const lane_state& s = store_.at(lanes[0].id).state();
         return s.dropped + s.tokens + s.staged;
+    }
+    /// A failed write of the sequence, whichever layer's.
+    [[nodiscard]] status check_writes(std::uint32_t slot) noexcept {
+        for (const pool& writes : write_pools_at(slot))
+            if (store_.has_failed_writes(writes)) return store_.write_error(writes);
+        if constexpr (types::virtualised)
+            if (!arenas_.idle()) return arenas_.check_writes(group_of(slot));
+        return {};
     }
     [[nodiscard]] store_of<types>& store() noexcept { return store_; }
     [[nodiscard]] growth_of<types>& growth() noexcept { return growth_; }
@@ -157,13 +172,6 @@ template <class Types> class retrieval_base {
         else
             return pools_.subspan(first, plan_.pool_layers);
     }
-    /// A failed write of the sequence, whichever layer's.
-    [[nodiscard]] status check_writes(std::uint32_t slot) noexcept {
-        for (const pool& writes : write_pools_at(slot))
-            if (store_.has_failed_writes(writes)) return store_.write_error(writes);
-        return {};
-    }
-
     // ------------------------------------------------------------------------------------------------
     // memory that layers have in turn (layer_arenas.hpp)
     /// Sees to it that a layer's frames have their bytes, before anything of it is touched.
@@ -178,6 +186,12 @@ template <class Types> class retrieval_base {
         if constexpr (types::virtualised)
             if (!arenas_.idle())
                 arenas_.announce(group_of(slot), (layer + 1) % plan_.model.layers, leaver(slot));
+        static_cast<void>(slot), static_cast<void>(layer);
+    }
+    /// A call has changed what the layer knows of its units: that is written while others compute.
+    void finish(std::uint32_t slot, std::uint32_t layer) noexcept {
+        if constexpr (types::virtualised)
+            if (!arenas_.idle()) arenas_.finish(group_of(slot), layer);
         static_cast<void>(slot), static_cast<void>(layer);
     }
     /// The memory in which a prompt is organised.

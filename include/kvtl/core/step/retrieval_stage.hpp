@@ -15,8 +15,8 @@ namespace kvtl { inline namespace v0 {
 template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     using base = retrieval_prompts<Types>;
     using base::accept, base::announce_next, base::anything_ahead, base::begin_call, base::bring,
-        base::check_complete, base::find_ahead, base::free_ahead, base::group_of, base::lanes_of,
-        base::leaver, base::list_lanes, base::note_storage, base::pool_for, base::release,
+        base::check_complete, base::find_ahead, base::finish, base::free_ahead, base::group_of,
+        base::lanes_of, base::leaver, base::list_lanes, base::note_storage, base::pool_for, base::release,
         base::release_all_aheads, base::release_selection, base::should_found, base::window_overflows,
         base::write_pools_at;
     using base::arenas_, base::clock_, base::codec_, base::io_, base::memory_, base::page_pools_, base::plan_,
@@ -97,6 +97,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         note_call(slot, layer);
         tick(lanes, layer);
         step_.commit(lanes, plan_.buffer_limit);
+        finish(slot, layer);
         note_storage();
         return {};
     }
@@ -112,6 +113,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         for (const lane_ref& ref : lanes)
             if (status s = step_.append_turn(ref, 1, plan_.buffer_limit, step_.rows_of(ref, in)); !s)
                 return s;
+        finish(slot, layer);
         announce_next(slot, layer);
         note_call(slot, layer);
         note_storage();
@@ -262,6 +264,8 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         release_selection();
         for (pool& writes : write_pools_at(slot))
             if (status s = store_.retry_writes(writes); !s) return s;
+        if constexpr (types::virtualised)
+            if (!arenas_.idle()) return arenas_.retry_writes(group_of(slot));
         return {};
     }
 
@@ -273,6 +277,8 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         for (pool& writes : write_pools_at(slot)) store_.settle_all_writes(writes);
         for (std::uint32_t layer = 0; layer < plan_.model.layers; ++layer)
             for (const lane_ref& ref : lanes_of(slot, layer)) store_.forget_lane(ref.id);
+        if constexpr (types::virtualised) // others that share the memory may have been kept waiting
+            if (!arenas_.idle()) static_cast<void>(arenas_.retry_writes(group_of(slot)));
     }
 
     [[nodiscard]] statistics stats() const noexcept {

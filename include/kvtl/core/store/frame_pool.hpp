@@ -89,6 +89,14 @@ template <class Replacement> class frame_pool {
         count_gap(count_, +1);
     }
 
+    /// Memory that transfers read and write page by page, without frames to hand out.
+    [[nodiscard]] static frame_pool plain(std::span<std::byte> memory, std::uint32_t page_bytes) noexcept {
+        frame_pool pages;
+        pages.page_bytes_ = page_bytes;
+        pages.bind(memory);
+        return pages;
+    }
+
     [[nodiscard]] std::byte* bytes(std::uint32_t frame) const noexcept {
         return memory_ + std::size_t{frame} * page_bytes_;
     }

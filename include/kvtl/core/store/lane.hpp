@@ -1,6 +1,10 @@
-// A lane's block of memory: sinks, window, buffer, unit table, means. One lane is one KV head of a layer (or
+// A lane's block of memory: sinks, window, buffer, unit table, representatives. One lane is one KV head of a layer (or
 // a whole layer) of one sequence; its block has the same layout for every lane of a cache, contains no
 // pointers and is contiguous, so it can be copied, saved and counted as bytes.
+//
+// A unit's *representative* is all that is known of it without reading it: its mean, and the summaries of index and
+// remainder. Those of a lane are the last part of its block, or lie where the lane table says when layers have memory
+// for them in turn (lent_representatives.hpp).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -11,10 +15,12 @@
 #include <kvtl/unit.hpp>
 #include <kvtl/views.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 namespace kvtl { inline namespace v0 {
 
@@ -55,14 +61,16 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
                 chain = 0;
     std::size_t codec = 0;
     std::size_t buffer_unit = 0, buffer_entry = 0, buffer_position = 0;
-    std::size_t means = 0, mean_scale = 0;
-    std::size_t index_lane = 0, index_units = 0, remainder_lane = 0, remainder_units = 0, key_records = 0;
+    std::size_t index_lane = 0, remainder_lane = 0, key_records = 0;
     std::size_t chosen = 0; ///< one bit per unit: the previous step chose it
     std::size_t sink_k = 0, sink_v = 0, window_k = 0, window_v = 0;
     std::size_t buffer_k = 0, buffer_v = 0;
     std::size_t sink_w = 0, window_w = 0, buffer_w = 0; ///< log-weights
     std::size_t window_position = 0;
-    std::size_t bytes = 0;
+    /// Of the representatives, from where these begin.
+    std::size_t means = 0, mean_scale = 0, index_units = 0, remainder_units = 0;
+    std::size_t bytes = 0; ///< of all but the representatives
+    std::size_t representative_bytes = 0;
     std::size_t metadata_bytes = 0, index_bytes = 0, window_bytes = 0, buffer_bytes = 0;
 
     [[nodiscard]] static lane_offsets make(const lane_sizes& s) noexcept {
@@ -91,12 +99,8 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         o.buffer_v = put(s.buffer * row);
         o.buffer_w = put(s.weights ? s.buffer * sizeof(float) : 0);
         o.buffer_bytes = used - o.metadata_bytes;
-        o.means = put(std::size_t{s.max_units} * s.width * s.mean_bits / 8);
-        o.mean_scale = put(s.mean_bits == 8 ? s.max_units * sizeof(float) : 0);
         o.index_lane = put(s.index_lane);
-        o.index_units = put(s.index_unit * s.max_units + s.index_tail);
         o.remainder_lane = put(s.remainder_lane);
-        o.remainder_units = put(s.remainder_unit * s.max_units);
         o.codec = put(s.codec_lane);
         o.key_records = put(s.key_records);
         o.index_bytes = used - o.metadata_bytes - o.buffer_bytes;
@@ -109,7 +113,12 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         o.window_position =
             put(s.window_positions ? (std::size_t{s.window} + s.spare) * sizeof(std::uint32_t) : 0);
         o.window_bytes = used - o.metadata_bytes - o.buffer_bytes - o.index_bytes;
-        o.bytes = used;
+        o.bytes = std::exchange(used, 0);
+        o.means = put(std::size_t{s.max_units} * s.width * s.mean_bits / 8);
+        o.mean_scale = put(s.mean_bits == 8 ? s.max_units * sizeof(float) : 0);
+        o.index_units = put(s.index_unit * s.max_units + s.index_tail);
+        o.remainder_units = put(s.remainder_unit * s.max_units);
+        o.representative_bytes = used;
         return o;
     }
 };
@@ -120,8 +129,9 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
     using offsets = lane_offsets<E, ClustererLane, Unit>;
 
     lane_view() = default;
-    lane_view(std::byte* block, const lane_sizes& sizes, const offsets& at) noexcept
-        : block_(block), sizes_(&sizes), at_(&at) {}
+    lane_view(std::byte* block, std::byte* representatives, const lane_sizes& sizes,
+              const offsets& at) noexcept
+        : block_(block), representatives_(representatives), sizes_(&sizes), at_(&at) {}
 
     [[nodiscard]] lane_state& state() const noexcept { return *get<lane_state>(at_->state); }
     [[nodiscard]] ClustererLane& clusterer() const noexcept { return *get<ClustererLane>(at_->clusterer); }
@@ -148,20 +158,39 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
     /// (U, width), where units have means.
     [[nodiscard]] unit_means means() const noexcept {
         if (sizes_->mean_bits == 0) return {};
-        return {block_ + at_->means, get<float>(at_->mean_scale), sizes_->mean_bits, sizes_->width,
-                sizes_->width};
+        return {representatives_ + at_->means, reinterpret_cast<float*>(representatives_ + at_->mean_scale),
+                sizes_->mean_bits, sizes_->width, sizes_->width};
     }
     /// What the index keeps of this lane. `in_layer` is the lane's number in its layer.
     [[nodiscard]] summary_view index_summary(const summary_shape& shape, std::uint32_t layer,
                                              std::uint32_t in_layer) const noexcept {
-        return {block_ + at_->index_lane,   block_ + at_->index_units, sizes_->index_unit, shape, layer,
-                in_layer * shape.lane_heads};
+        return {
+            block_ + at_->index_lane,   representatives_ + at_->index_units, sizes_->index_unit, shape, layer,
+            in_layer * shape.lane_heads};
     }
     [[nodiscard]] summary_view remainder_summary(const summary_shape& shape, std::uint32_t layer,
                                                  std::uint32_t in_layer) const noexcept {
-        return {
-            block_ + at_->remainder_lane, block_ + at_->remainder_units, sizes_->remainder_unit, shape, layer,
-            in_layer * shape.lane_heads};
+        return {block_ + at_->remainder_lane,
+                representatives_ + at_->remainder_units,
+                sizes_->remainder_unit,
+                shape,
+                layer,
+                in_layer * shape.lane_heads};
+    }
+    /// visit(first byte, end) of each part of the representatives that says something of the lane's units, ascending;
+    /// bytes count from where the representatives begin.
+    template <class Visit> void each_representative_part(Visit&& visit) const {
+        const std::size_t units = state().units;
+        const auto part = [&](std::size_t at, std::size_t bytes) {
+            if (bytes > 0) visit(at, at + bytes);
+        };
+        if (units == 0) return;
+        part(at_->means, units * sizes_->width * sizes_->mean_bits / 8);
+        part(at_->mean_scale, sizes_->mean_bits == 8 ? units * sizeof(float) : 0);
+        // The last units may lie in a block that goes on behind them.
+        const std::size_t all = sizes_->max_units * sizes_->index_unit + sizes_->index_tail;
+        part(at_->index_units, std::min(all, units * sizes_->index_unit + sizes_->index_tail));
+        part(at_->remainder_units, units * sizes_->remainder_unit);
     }
     /// What the codec fitted to this lane.
     [[nodiscard]] std::byte* codec() const noexcept { return block_ + at_->codec; }
@@ -295,6 +324,7 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
     }
 
     std::byte* block_ = nullptr;
+    std::byte* representatives_ = nullptr; ///< null while another layer has the memory
     const lane_sizes* sizes_ = nullptr;
     const offsets* at_ = nullptr;
 };

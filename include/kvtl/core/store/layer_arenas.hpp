@@ -1,4 +1,5 @@
-// Memory for the frames of the layers that need it now: a sequence has two arenas, lent to its layers in turn.
+// Memory for the frames and the representatives of the layers that need it now: a sequence has two arenas, lent to its
+// layers in turn.
 //
 // What:   under a schedule that virtualises, every layer has a frame pool of its own, whose tables always stay: what
 //         is resident, in which frame, and what the replacement policy thinks of it. The frames' bytes lie in an
@@ -13,14 +14,16 @@
 //         Clean frames are given up without a write. Tails (unfinished pages, which storage has not) are copied
 //         aside and back. Writes from an arena land before it is lent. An arena whose owner could not write keeps
 //         its owner until the write has been tried again.
+//         What a layer knows of its units goes and comes with its frames (lent_representatives.hpp).
 // Errors: pages that could not be read in, or came back wrong, take their units out of the pool: they are read
-//         when they are asked for.
-// Memory: per sequence 2 x frames of a pool, beside them tail_frames of each layer.
+//         when they are asked for. Without its representatives a layer cannot be called.
+// Memory: per sequence 2 x frames of a pool and the representatives of its lanes, beside them tail_frames of each layer.
 // Cost:   per page-in O(frames) and the requests of one flight; no system calls but those.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/core/plan/cache_plan.hpp>
+#include <kvtl/core/store/lent_representatives.hpp>
 #include <kvtl/core/store/unit_store.hpp>
 
 #include <algorithm>
@@ -56,6 +59,7 @@ template <class Types> class layer_arenas {
         std::span<parked> tails;        ///< (pools)
         std::span<std::uint32_t> frame; ///< (pools, tail_frames) whose bytes wait
         std::span<std::uint8_t> told;   ///< (sequences, layers) before_query() has come
+        typename lent_representatives<Types>::tables representatives;
 
         [[nodiscard]] static tables take(carver& c, const cache_plan& p) noexcept {
             if (p.pool_layers == 1) return {};
@@ -64,40 +68,61 @@ template <class Types> class layer_arenas {
             t.tails = c.take<parked>(p.pools);
             t.frame = c.take<std::uint32_t>(p.parked_frames());
             t.told = c.take<std::uint8_t>(std::size_t{p.max_sequences} * p.model.layers);
+            t.representatives = lent_representatives<Types>::tables::take(c, p);
             return t;
         }
     };
 
     layer_arenas() = default;
-    /// memory: of all groups' arenas, then of all pools' tails. first_flight: the first of one flight per group.
-    layer_arenas(store& s, const cache_plan& p, const tables& t, std::span<std::byte> memory,
-                 std::uint32_t first_flight) noexcept
+    /// memory: of all groups' arenas, then of all pools' tails, then of representatives. first_flight: the first of one
+    /// flight per group, behind which are those of representatives. The plan stays where it is.
+    layer_arenas(store& s, const cache_plan& p, std::uint32_t shard, const typename Types::lane_table& lanes,
+                 const tables& t, std::span<std::byte> memory, std::uint32_t first_flight) noexcept
         : store_(&s), t_(t), layers_(p.pool_layers), count_(p.arenas), tail_frames_(p.tail_frames),
           hot_steps_(p.hot_steps), page_bytes_(s.format().page_bytes), first_flight_(first_flight) {
         const std::size_t arenas = std::size_t{p.pool_groups()} * p.arenas * p.frames * page_bytes_;
         arena_bytes_ = std::size_t{p.frames} * page_bytes_;
         arenas_ = memory.first(arenas);
         aside_ = memory.subspan(arenas, std::size_t{p.parked_frames()} * page_bytes_);
+        known_ = lent_representatives<Types>(s, p, shard, lanes, t.representatives,
+                                             memory.subspan(arenas + aside_.size()),
+                                             first_flight + p.page_in_flights());
         for (pool& frames : s.pools()) frames.bind({});
     }
 
     /// Nothing is lent: each pool has memory of its own.
     [[nodiscard]] bool idle() const noexcept { return t_.groups.empty(); }
 
-    /// Sees to it that a layer's frames have their bytes. leave(layer) is called for the layer that gives its
-    /// arena up, and unpins its units. Fails when writes from every arena failed; retry_writes() mends that.
+    /// Sees to it that a layer's frames have their bytes, and its lanes their representatives, which the caller may
+    /// change. leave(layer) is called for the layer that gives its arena up, and unpins its units. Fails when writes from
+    /// every arena failed, which retry_writes() mends, and when representatives cannot be read.
     template <class Leave>
     [[nodiscard]] status bring(std::uint32_t g, std::uint32_t layer, Leave&& leave) noexcept {
         std::uint32_t a = arena_of(g, layer);
         if (a == none) {
+            if (status s = known_.ensure_space(); !s) return s;
             a = vacant(g, false, leave);
-            if (a == none) return store_->write_error(failed_pool(g));
+            if (a == none) return write_error(g);
             if (read_in(g, layer, a)) ++late_;
         }
         if (t_.groups[g].flying == layer) land(g);
         t_.groups[g].latest = a;
-        return {};
+        return take(g, a);
     }
+    /// What a call has done to a layer's representatives is written while others compute.
+    void finish(std::uint32_t g, std::uint32_t layer) noexcept {
+        if (const std::uint32_t a = arena_of(g, layer); a != none) known_.begin_write(g, layer, a);
+    }
+    /// Tries again to write representatives: of lanes that still have units.
+    [[nodiscard]] status retry_writes(std::uint32_t g) noexcept {
+        land(g);
+        for (std::uint32_t a = 0; a < count_; ++a)
+            if (const std::uint32_t layer = t_.groups[g].owner[a]; layer != none)
+                static_cast<void>(known_.settle(g, layer, a, true));
+        return known_.check_writes(g);
+    }
+    /// Of representatives.
+    [[nodiscard]] status check_writes(std::uint32_t g) noexcept { return known_.check_writes(g); }
     /// Begins to read a layer in, unless its bytes are there. A hint: the arena that was asked for last stays as it
     /// is, and so do others whose writes failed.
     template <class Leave> void announce(std::uint32_t g, std::uint32_t layer, Leave&& leave) noexcept {
@@ -109,12 +134,13 @@ template <class Types> class layer_arenas {
     /// resident. Nobody may have pinned units of the layer.
     template <class Leave>
     [[nodiscard]] status widen(std::uint32_t g, std::uint32_t layer, Leave&& leave) noexcept {
+        if (status s = known_.ensure_space(); !s) return s;
         land(g);
         group& all = t_.groups[g];
         for (std::uint32_t a = 0; a < count_; ++a) {
             if (all.owner[a] == none) continue;
             if (all.owner[a] != layer) leave(all.owner[a]);
-            if (!settles(g, a)) return store_->write_error(pool_at(g, all.owner[a]));
+            if (!settles(g, a)) return write_error(g);
         }
         for (std::uint32_t a = 0; a < count_; ++a)
             if (all.owner[a] != none) park(g, a);
@@ -123,12 +149,15 @@ template <class Types> class layer_arenas {
         all.owner[0] = layer, all.latest = 0;
         frames.bind(arenas_.subspan(g * count_ * arena_bytes_, count_ * arena_bytes_));
         unpark(g, layer);
-        return {};
+        static_cast<void>(known_.begin_read(g, layer, 0));
+        known_.land(g);
+        return take(g, 0);
     }
     /// Waits for what is being read in, before units of the group are forgotten.
     void land(std::uint32_t g) noexcept {
         const std::uint32_t layer = std::exchange(t_.groups[g].flying, none);
         if (layer == none) return;
+        known_.land(g);
         pool& frames = pool_at(g, layer);
         flight& f = store_->io().at(first_flight_ + g);
         store_->io().drain(first_flight_ + g);
@@ -149,6 +178,7 @@ template <class Types> class layer_arenas {
     void add_to(statistics& s) const noexcept {
         s.hot_set_bytes += read_bytes_, s.hot_set_reads += reads_;
         s.late_hot_sets += late_, s.unannounced_layers += untold_;
+        known_.add_to(s);
     }
     /// Bytes of arenas and tails that were in use, at their peak.
     [[nodiscard]] std::size_t peak_bytes() const noexcept {
@@ -181,10 +211,20 @@ template <class Types> class layer_arenas {
             if (t_.groups[g].owner[a] == layer) return a;
         return none;
     }
-    [[nodiscard]] const pool& failed_pool(std::uint32_t g) const noexcept {
+    /// Why an arena cannot be lent.
+    [[nodiscard]] status write_error(std::uint32_t g) noexcept {
         for (std::uint32_t l = 0; l < layers_; ++l)
-            if (store_->has_failed_writes(pool_at(g, l))) return pool_at(g, l);
-        return pool_at(g, 0);
+            if (store_->has_failed_writes(pool_at(g, l))) return store_->write_error(pool_at(g, l));
+        return known_.check_writes(g);
+    }
+    /// The owner of an arena is called. What did not come while nobody waited is read again; one whose representatives
+    /// cannot be read gives the arena back.
+    [[nodiscard]] status take(std::uint32_t g, std::uint32_t a) noexcept {
+        const std::uint32_t layer = t_.groups[g].owner[a];
+        if (!known_.arrived(g, a) && known_.begin_read(g, layer, a)) known_.land(g);
+        status s = known_.take(g, a);
+        if (!s) park(g, a);
+        return s;
     }
 
     /// An arena without an owner, after its owner has left if need be; none when no owner can leave.
@@ -207,7 +247,7 @@ template <class Types> class layer_arenas {
     [[nodiscard]] bool settles(std::uint32_t g, std::uint32_t a) noexcept {
         pool& frames = pool_at(g, t_.groups[g].owner[a]);
         store_->settle_all_writes(frames);
-        return !store_->has_failed_writes(frames);
+        return !store_->has_failed_writes(frames) && known_.settle(g, t_.groups[g].owner[a], a, false);
     }
 
     /// The owner of an arena gives it up.
@@ -222,6 +262,7 @@ template <class Types> class layer_arenas {
         }
         p.peak = std::max(p.peak, p.count);
         frames.bind({});
+        known_.unbind(g, layer);
     }
     void unpark(std::uint32_t g, std::uint32_t layer) noexcept {
         const std::uint32_t n = pool_number(g, layer);
@@ -259,9 +300,12 @@ template <class Types> class layer_arenas {
                 assert(!frames[i].writing && !frames[i].failed && frames[i].pins == 0);
                 f.add(frames[i].page, i, none);
             }
-        if (f.pages().empty()) return false;
+        // land() looks what came. Representatives are what is asked for first.
+        const bool known = !known_.begin_read(g, layer, a);
+        if (known && f.pages().empty()) return false;
         all.flying = layer;
-        static_cast<void>(store_->io().submit_reads(id, frames)); // land() looks what came
+        if (f.pages().empty()) return true;
+        static_cast<void>(store_->io().submit_reads(id, frames));
         read_bytes_ += f.pages().size() * page_bytes_;
         reads_ += f.requests();
         return true;
@@ -269,6 +313,7 @@ template <class Types> class layer_arenas {
 
     store* store_ = nullptr;
     tables t_{};
+    lent_representatives<Types> known_;
     std::span<std::byte> arenas_, aside_;
     std::uint32_t layers_ = 1, count_ = 1, tail_frames_ = 0, hot_steps_ = none;
     std::uint32_t page_bytes_ = 0, first_flight_ = 0;

@@ -98,14 +98,15 @@ template <class Types> class page_store {
     [[nodiscard]] status ensure_space(std::uint32_t pages) noexcept {
         const file_map& map = p_.io->map();
         while (p_.reserved_pages < p_.layout->top() + pages) {
-            const std::uint32_t step = p_.reserved_pages / map.step_pages;
-            if (status s =
-                    p_.device->reserve(map.step_offset(step), std::uint64_t{map.step_pages} * map.page_bytes);
-                !s)
-                return s;
+            if (status s = reserve(p_.reserved_pages, map.step_pages); !s) return s;
             p_.reserved_pages += map.step_pages;
         }
         return {};
+    }
+    /// Gives pages of one step room in the file.
+    [[nodiscard]] status reserve(std::uint32_t first, std::uint32_t pages) noexcept {
+        const file_map& map = p_.io->map();
+        return p_.device->reserve(map.offset(first), std::uint64_t{pages} * map.page_bytes);
     }
 
     /// Storage page i of a lane's stream (staged prompt, or entry-wise layout).

@@ -37,17 +37,24 @@ struct file_map {
     std::uint32_t step_pages = 0; ///< pages per fallocate step
     std::uint32_t shard = 0;
     std::uint32_t shards = 1;
+    std::uint32_t front = none;    ///< pages from this number on lie before all others,
+    std::uint32_t front_steps = 0; ///< in so many steps
 
     static constexpr std::uint64_t step_bytes = std::uint64_t{64} << 20;
 
-    [[nodiscard]] std::uint64_t step_offset(std::uint32_t step) const noexcept {
-        return data_offset + (std::uint64_t{step} * shards + shard) * step_pages * page_bytes;
-    }
     [[nodiscard]] std::uint64_t offset(std::uint32_t page) const noexcept {
-        return step_offset(page / step_pages) + std::uint64_t{page % step_pages} * page_bytes;
+        const std::uint32_t in_part = page >= front ? page - front : page;
+        return data_offset + (std::uint64_t{step_of(page)} * shards + shard) * step_pages * page_bytes +
+               std::uint64_t{in_part % step_pages} * page_bytes;
     }
-    [[nodiscard]] bool adjacent_steps(std::uint32_t a, std::uint32_t b) const noexcept {
-        return a / step_pages == b / step_pages;
+    /// Pages of one step lie side by side as their numbers do.
+    [[nodiscard]] bool same_step(std::uint32_t a, std::uint32_t b) const noexcept {
+        return step_of(a) == step_of(b);
+    }
+
+  private:
+    [[nodiscard]] std::uint32_t step_of(std::uint32_t page) const noexcept {
+        return page >= front ? (page - front) / step_pages : front_steps + page / step_pages;
     }
 };
 
@@ -227,7 +234,7 @@ template <class Queue, class Pool> class transfers {
             if (next == page) continue; // one more item that waits for the same page
             const std::uint32_t gap = next - page - 1;
             if (gap > (f.writes_ ? 0 : gap_pages_) ||
-                next - f.page_[begin].page >= flight::max_request_pages || !map_.adjacent_steps(page, next) ||
+                next - f.page_[begin].page >= flight::max_request_pages || !map_.same_step(page, next) ||
                 slices + gap + 1 > f.slice_.size() - (f.moved_ - end))
                 break;
             for (std::uint32_t g = 0; g < gap; ++g) piece(trash_.data());
