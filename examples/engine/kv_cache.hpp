@@ -193,6 +193,9 @@ class kv_cache {
         return std::unique_ptr<record_sizes>{};
     }
 
+    /// Entries of all KV heads that a layer holds.
+    [[nodiscard]] virtual std::size_t kept_entries(kvtl::sequence_id, std::uint32_t) noexcept { return 0; }
+
     [[nodiscard]] virtual cache_stats stats() const = 0;
     [[nodiscard]] virtual unsigned shards() const noexcept = 0;
     [[nodiscard]] virtual cache_wants wants() const noexcept { return {}; }

@@ -99,6 +99,9 @@ template <class Manager> class manager_cache : public kv_cache {
     kvtl::status retry_writes(kvtl::sequence_id seq) noexcept override { return manager_.retry_writes(seq); }
     kvtl::status end(kvtl::sequence_id seq) noexcept override { return manager_.end(seq); }
 
+    [[nodiscard]] std::size_t kept_entries(kvtl::sequence_id seq, std::uint32_t layer) noexcept override {
+        return manager_.kept_entries(seq, layer);
+    }
     [[nodiscard]] cache_stats stats() const override { return stats_of(manager_.stats(), manager_.facts()); }
     [[nodiscard]] unsigned shards() const noexcept override { return manager_.shards(); }
     [[nodiscard]] cache_wants wants() const noexcept override { return wants_of<typename Manager::preset>(); }

@@ -361,6 +361,17 @@ class kv_manager<Preset, Geometry, Supplied> {
         return 0;
     }
 
+    /// Entries of all KV heads that a layer of a sequence holds: what retention left of its tokens, chunks that wait for the
+    /// prompt's last one included; 0 for a sequence or layer that is not there.
+    [[nodiscard]] std::size_t kept_entries(sequence_id seq, std::size_t layer) noexcept {
+        if (!core_->calls.call("kept_entries", seq, layer, 0)) return 0;
+        std::size_t entries = 0;
+        core_->for_each_owner(seq.slot, [&](shard_type& s) {
+            entries += s.kept_entries(seq.slot, static_cast<std::uint32_t>(layer));
+        });
+        return entries;
+    }
+
     /// The calls of one shard, for the thread that has it. Refers to the manager, which must not move
     /// meanwhile.
     class shard_handle {

@@ -132,6 +132,13 @@ TEST_CASE_FIXTURE(fixture, "a policy that is told what will be attended keeps th
     CHECK(told.accuracy.value() > 0.6); // its window and the question take half of what it may keep
     CHECK(random.accuracy.value() < 0.1);
     CHECK(told.kept_bytes.value() < 110 * 3072.0); // 64 entries, and what was decoded
+    REQUIRE(told.kept_by_layer.size() == options.shape.layers);
+    double kept = 0;
+    for (const double entries : told.kept_by_layer) kept += entries;
+    CHECK(kept * 512 ==
+          doctest::Approx(told.kept_bytes.value())); // of 2 heads of 64 numbers, keys and values
+    const auto everything = run(t, "full");
+    CHECK(everything.kept_by_layer.empty());
 }
 
 TEST_CASE_FIXTURE(fixture,

@@ -249,6 +249,19 @@ TEST_CASE("policies that keep everything stand side by side, those that evict at
     CHECK(eval::to_html(r).find(">256 KiB</text>") != std::string::npos);
 }
 
+TEST_CASE("what each layer keeps: bars of policies that evict") {
+    eval::report r = many_policies();
+    CHECK(eval::to_html(r).find("What each layer keeps") == std::string::npos);
+    r.rows[2].kept_by_layer = {30, 120};
+    r.rows[5].kept_by_layer = {240, 60};
+    const std::string html = eval::to_html(r);
+    CHECK(count(html, "What each layer keeps") == 1);
+    CHECK(html.find("<span>layer 1</span><div><i style=\"width:50.00%;") !=
+          std::string::npos); // of the most of all
+    CHECK(html.find("<span>layer 0</span><div><i style=\"width:100.00%;") != std::string::npos);
+    CHECK(html.find("<em>30</em>") != std::string::npos);
+}
+
 TEST_CASE("what a token takes: bars by kind and layer, where tokens differ") {
     eval::report r = many_policies();
     CHECK(eval::to_html(r).find("What a token takes") == std::string::npos);

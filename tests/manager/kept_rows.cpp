@@ -47,6 +47,39 @@ void failed(const kvtl::status& s, kvtl::errc code, const std::string& word) {
 
 } // namespace
 
+TEST_CASE_TEMPLATE("each layer says how many entries it keeps: together all that there are", Cache, snap,
+                   dynamic, kvtl::h2o<any_model>, kvtl::adakv<any_model>) {
+    auto c = sized<Cache>();
+    c.max_sequences = 2;
+    auto cache = open_cache<Cache>(c);
+    const drift data(small, 300, 3);
+    const auto seq = cache.begin(), other = cache.begin();
+    std::vector<float> out(200 * data.query_floats());
+    const auto all = [&] {
+        std::size_t entries = 0;
+        for (const auto s : {*seq, *other})
+            for (std::size_t l = 0; l < small.layers; ++l) entries += cache.kept_entries(s, l);
+        return entries;
+    };
+    CHECK(all() == 0);
+    for (std::size_t l = 0; l < small.layers; ++l) {
+        require_ok(cache.prefill(*seq, l, data.input(l, 0, 200), out));
+        require_ok(cache.prefill(*other, l, data.input(l, 100, 150),
+                                 std::span(out).first(150 * data.query_floats())));
+        CHECK(cache.kept_entries(*seq, l) > 0);
+        CHECK(all() == cache.stats().kept_entries);
+    }
+    CHECK(all() <= 2 * 48 * small.layers * small.kv_heads);
+    for (std::size_t t = 200; t < 220; ++t)
+        for (std::size_t l = 0; l < small.layers; ++l)
+            require_ok(cache.attend(*seq, l, data.input(l, t), std::span(out).first(data.query_floats())));
+    CHECK(all() == cache.stats().kept_entries);
+    CHECK(cache.kept_entries(*seq, small.layers) == 0);
+    require_ok(cache.end(*seq));
+    CHECK(cache.kept_entries(*seq, 0) == 0);
+    CHECK(all() == cache.stats().kept_entries);
+}
+
 TEST_CASE("open refuses what can never work, and says what would") {
     using kvtl::errc;
     auto c = sized<snap>();

@@ -251,6 +251,11 @@ void evaluator::closed_loop(const task& of, const example& e, opened& o, tally& 
     const std::uint64_t kept = to.last.detail.kept_entries; // 0: the policy evicts nothing
     to.kept_entries += kept != 0 ? static_cast<double>(kept) : all;
     to.kept_bytes += static_cast<double>(to.last.detail.kept_bytes);
+    if (!o.cache->wants().evicts) return;
+    to.kept_by_layer.resize(shape_.layers);
+    for (std::uint32_t l = 0; l < shape_.layers; ++l)
+        to.kept_by_layer[l] +=
+            static_cast<double>(o.cache->kept_entries(o.sequence, l)) / static_cast<double>(shape_.kv_heads);
 }
 
 void evaluator::open_loop(opened& o, tally& to) {
@@ -364,6 +369,7 @@ row tally::to_row(const engine::cache_options& options, const task& of) const {
         r.kept_bytes = mean(kept_bytes, examples);
         if (kept_entries > 0) r.bytes_per_entry = kept_bytes / kept_entries;
         r.prefill_s = mean(prefill_s, examples);
+        for (const double kept : kept_by_layer) r.kept_by_layer.push_back(mean(kept, examples));
         r.calibration_bytes = static_cast<double>(last.detail.bytes_by_part.calibration);
         r.resident_bytes_peak = static_cast<double>(resident_bytes_peak);
         r.bytes_by_part = last.bytes_by_part;

@@ -51,7 +51,8 @@ struct tally {
     double kept_bytes = 0, kept_entries = 0;
     kvtl::statistics decode; ///< counted while decoding
     std::uint64_t resident_bytes_peak = 0;
-    retained kept_of_rows; ///< of all tokens that were recorded
+    std::vector<double> kept_by_layer; ///< entries per KV head; empty: the policy evicts nothing
+    retained kept_of_rows;             ///< of all tokens that were recorded
     std::optional<row::first_answer> first;
     engine::cache_stats last;
 

@@ -71,6 +71,29 @@ std::string phase_bars(const std::vector<const row*>& rows) {
     return out;
 }
 
+std::string kept_bars(const std::vector<const row*>& rows) {
+    std::string out;
+    double most = 1e-9;
+    for (const row* r : rows)
+        for (const double kept : r->kept_by_layer) most = std::max(most, kept);
+    for (const row* r : rows) {
+        if (r->kept_by_layer.empty()) continue;
+        if (out.empty())
+            out = "<h3>What each layer keeps</h3><p>Entries per KV head when the answer is there, what was "
+                  "decoded "
+                  "included.</p>";
+        out += "<details><summary>" + escaped(line_of(*r) + ", " + budget_of(*r) + ", " + r->task) +
+               "</summary><div class=\"bars\">";
+        for (std::size_t l = 0; l < r->kept_by_layer.size(); ++l)
+            out += "<span>layer " + std::to_string(l) +
+                   "</span><div><i style=\"width:" + number(r->kept_by_layer[l], "%.2f%%", most / 100) +
+                   ";background:" + retained_colours[0] + "\"></i></div><em>" +
+                   number(r->kept_by_layer[l], "%.0f") + "</em>";
+        out += "</div></details>";
+    }
+    return out;
+}
+
 std::string retained_bars(const std::vector<const row*>& rows) {
     std::string out;
     std::vector<const row*> ragged;

@@ -1,4 +1,4 @@
-// Bars of the report: where a cache spends its time, and what a token takes where tokens differ. HTML, empty where no row
+// Bars of the report: where a cache spends its time, what each layer keeps, and what a token takes where tokens differ. HTML, empty where no row
 // has such figures.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -12,6 +12,9 @@ namespace eval {
 
 /// Microseconds per decoded token by phase, a bar per row, budget by budget.
 [[nodiscard]] std::string phase_bars(const std::vector<const row*>& rows);
+
+/// Of policies that evict: entries that each layer keeps, task by task.
+[[nodiscard]] std::string kept_bars(const std::vector<const row*>& rows);
 
 /// Of policies whose records have sizes of their own: what they make of each kind of token, and in each layer.
 [[nodiscard]] std::string retained_bars(const std::vector<const row*>& rows);

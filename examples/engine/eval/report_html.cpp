@@ -106,6 +106,7 @@ class section {
         first_answers();
         memory();
         out_ += phase_bars(rows_);
+        out_ += kept_bars(rows_);
         out_ += retained_bars(rows_);
         all_rows(false);
         return out_ + "</section>";

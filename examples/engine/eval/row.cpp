@@ -99,6 +99,7 @@ std::string to_json(const std::vector<row>& rows) {
                        {"top1_agreement", value(r.top1_agreement)},
                        {"output_error", value(r.output_error)},
                        {"mass_recall", value(r.mass_recall)},
+                       {"kept_entries_by_layer", r.kept_by_layer},
                        {"kept_bytes", value(r.kept_bytes)},
                        {"bytes_per_entry", value(r.bytes_per_entry)},
                        {"calibration_bytes", value(r.calibration_bytes)},

@@ -46,6 +46,8 @@ struct row {
     std::optional<double> mass_recall;  ///< share of the full softmax mass that was attended exactly
 
     // Cost.
+    std::vector<double>
+        kept_by_layer; ///< entries per KV head when the answer is there; empty: nothing is evicted
     std::optional<double> kept_bytes; ///< of the entries the policy still has, as they are stored
     std::optional<double>
         bytes_per_entry; ///< of one KV head; headers and whatever else records hold included

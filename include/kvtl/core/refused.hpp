@@ -98,6 +98,7 @@ template <class Preset, class Geometry, class Manager> class refused_cache {
     [[nodiscard]] unsigned index() const noexcept; ///< of a shard_handle
     [[nodiscard]] io_facts facts() const noexcept;
     [[nodiscard]] std::size_t tokens(sequence_id, std::size_t) const noexcept;
+    [[nodiscard]] std::size_t kept_entries(sequence_id, std::size_t) const noexcept;
 };
 
 }} // namespace kvtl::v0

@@ -167,6 +167,13 @@ template <class Types> class alignas(64) shard {
             if (retention_.holds(slot, layer)) return retention_.tokens(slot, layer);
         return decoder().tokens(slot, layer);
     }
+    /// Entries of the shard's heads that a layer holds, staged ones included.
+    [[nodiscard]] std::size_t kept_entries(std::uint32_t slot, std::uint32_t layer) noexcept {
+        if (slides(layer)) return sliding_.kept_entries(slot, layer);
+        if constexpr (hands_over)
+            if (retention_.holds(slot, layer)) return retention_.kept_entries(slot, layer);
+        return decoder().kept_entries(slot, layer);
+    }
     [[nodiscard]] statistics stats() const noexcept {
         statistics s;
         if constexpr (types::drops) s += retention_.stats();

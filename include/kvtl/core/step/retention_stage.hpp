@@ -214,6 +214,12 @@ template <class Types> class retention_stage {
         const auto lanes = book_.lanes_of(slot, layer);
         return lanes.empty() ? none : lanes[0].tokens;
     }
+    /// Of all heads of a layer.
+    [[nodiscard]] std::size_t kept_entries(std::uint32_t slot, std::uint32_t layer) const noexcept {
+        std::size_t entries = 0;
+        for (const kept_lane& lane : book_.lanes_of(slot, layer)) entries += lane.rows.rows;
+        return entries;
+    }
     [[nodiscard]] statistics stats() const noexcept {
         statistics s = book_.stats;
         s.resident_bytes_peak = std::uint64_t{book_.pool.used_peak()} * book_.pool.block_bytes();

@@ -123,6 +123,15 @@ template <class Types> class retrieval_base {
         const lane_state& s = store_.at(lanes[0].id).state();
         return s.dropped + s.tokens + s.staged;
     }
+    /// Of all heads of a layer, staged ones included.
+    [[nodiscard]] std::size_t kept_entries(std::uint32_t slot, std::uint32_t layer) noexcept {
+        std::size_t entries = 0;
+        for (const lane_ref& ref : lanes_of(slot, layer)) {
+            const lane_state& s = store_.at(ref.id).state();
+            entries += (std::size_t{s.tokens} + s.staged) * plan_.model.lane_heads;
+        }
+        return entries;
+    }
     /// A failed write of the sequence, whichever layer's.
     [[nodiscard]] status check_writes(std::uint32_t slot) noexcept {
         for (const pool& writes : write_pools_at(slot))

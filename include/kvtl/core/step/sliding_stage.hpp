@@ -160,6 +160,12 @@ template <class Types> class sliding_stage {
         for_each_lane(slot, layer, [&](lane& l, std::uint32_t, E*, E*) { n = l.tokens; });
         return n;
     }
+    /// Of all heads of a layer.
+    [[nodiscard]] std::size_t kept_entries(std::uint32_t slot, std::uint32_t layer) noexcept {
+        std::size_t entries = 0;
+        for_each_lane(slot, layer, [&](lane& l, std::uint32_t, E*, E*) { entries += l.tokens - l.base; });
+        return entries;
+    }
     [[nodiscard]] statistics stats() const noexcept {
         statistics s;
         for (const lane& l : x_.lanes) {
