@@ -14,8 +14,9 @@ namespace kvtl { inline namespace v0 {
 template <class Types> class retrieval_prompts : public retrieval_base<Types> {
   protected:
     using base = retrieval_base<Types>;
-    using base::accept, base::announce_next, base::begin_call, base::bring, base::forget, base::found_ready,
-        base::lanes_of, base::lend_to_prompt, base::note_storage, base::pool_for, base::release_all_aheads;
+    using base::accept, base::announce_next, base::begin_call, base::bring, base::finish, base::forget,
+        base::found_ready, base::lanes_of, base::lend_to_prompt, base::note_storage, base::pool_for,
+        base::release_all_aheads;
     using base::cluster_, base::growth_, base::index_state_, base::sums_, base::memory_, base::plan_,
         base::prompt_, base::stats_, base::step_, base::store_;
 
@@ -42,10 +43,14 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
             if (first.state().tokens > 0) {
                 if (status s = bring(slot, layer); !s) return s;
                 announce_next(slot, layer);
-                return prefill_turn(lanes, in, tokens, out);
+                const status done = prefill_turn(lanes, in, tokens, out);
+                finish(slot, layer);
+                return done;
             }
             if (status s = lend_to_prompt(slot, layer); !s) return s;
-            return prefill_prompt(lanes, in, tokens, out, last);
+            const status done = prefill_prompt(lanes, in, tokens, out, last);
+            finish(slot, layer);
+            return done;
         }
     }
 
@@ -68,6 +73,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         if (!done) return done;
         for (std::uint32_t i = 0; i < lanes.size(); ++i)
             store_.at(lanes[i].id).state().dropped = kept.tokens(slot, layer) - kept.rows(slot, layer, i);
+        finish(slot, layer);
         note_storage();
         return {};
     }
