@@ -166,6 +166,10 @@ CLI::App* define_io(CLI::App& app, io_arguments& a) {
     a.file.path = "./kvtl-bench-" + std::to_string(::getpid()) + ".io";
     i->add_option("--path", a.file.path, "the file; made, written, and removed at the end");
     i->add_flag("--keep", a.file.keep_file, "leave the file there, for fio to read the same one");
+    i->add_flag("--reuse", a.file.written, "read the file that --keep left there, without writing it again");
+    i->add_option("--seed", a.file.seed, "of the places that are read")
+        ->check(engine::whole_number)
+        ->capture_default_str();
     i->add_option("--size", a.size_mib, "of the file, in MiB")
         ->check(engine::whole_number)
         ->capture_default_str();
@@ -329,7 +333,8 @@ void run(io_arguments& a) {
     engine::require_writable(a.json_file, "--json");
     const bool memory = a.file.io == "memory";
     const double room = memory ? bench::available_memory_bytes() : bench::free_disk_bytes(a.file.path);
-    require(static_cast<double>(a.file.size) <= 0.8 * room,
+    require(!a.file.written || !memory, "--reuse: valid: with --io uring or posix");
+    require(a.file.written || static_cast<double>(a.file.size) <= 0.8 * room,
             std::string("--size: more than 80 % of the free ") + (memory ? "memory" : "disk"));
     a.file.max_depth = a.depth;
     a.file.max_block = a.block;
@@ -343,14 +348,22 @@ void run(io_arguments& a) {
     engine::progress_bar reading("reads", a.reads);
     const auto s = reader.run(a.block, a.depth, a.reads, [&](std::uint64_t done) { reading.update(done); });
     reading.clear();
-    const json result = {{"io", reader.io()},  {"direct", reader.direct()},
-                         {"device", a.device}, {"size", a.file.size},
-                         {"block", a.block},   {"depth", a.depth},
-                         {"reads", a.reads},   {"mb_per_s", s.mb_per_s},
-                         {"iops", s.iops},     {"cpu_us_per_io", s.cpu_us_per_io}};
+    const kvtl::io_facts facts = reader.facts();
+    const json result = {{"io", reader.io()},
+                         {"direct", facts.direct},
+                         {"registered_file", facts.registered_file},
+                         {"registered_arena", facts.registered_arena},
+                         {"device", a.device},
+                         {"size", a.file.size},
+                         {"block", a.block},
+                         {"depth", a.depth},
+                         {"reads", a.reads},
+                         {"mb_per_s", s.mb_per_s},
+                         {"iops", s.iops},
+                         {"cpu_us_per_io", s.cpu_us_per_io}};
     if (a.json_file != "-")
         std::printf("%s%s: %u bytes x %u in flight: %.1f MB/s, %.0f IOPS, %.2f us of CPU per read\n",
-                    reader.io().c_str(), reader.direct() ? " (direct)" : "", a.block, a.depth, s.mb_per_s,
+                    reader.io().c_str(), facts.direct ? " (direct)" : "", a.block, a.depth, s.mb_per_s,
                     s.iops, s.cpu_us_per_io);
     if (!a.json_file.empty()) engine::write_output(a.json_file, result.dump());
 }

@@ -5,9 +5,11 @@
 #include "program.hpp"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -32,12 +34,22 @@ double cpu_seconds() {
     throw engine::run_failure(std::string(verb) + " failed: " + std::strerror(error));
 }
 
+/// The device itself would make a file that is not there.
+void require_written(const std::string& path, std::uint64_t size) {
+    struct ::stat there = {};
+    if (::stat(path.c_str(), &there) != 0) throw engine::bad_input(path + ": " + std::strerror(errno));
+    if (static_cast<std::uint64_t>(there.st_size) < size)
+        throw engine::bad_input(path + " has " + std::to_string(there.st_size) + " bytes, fewer than the " +
+                                std::to_string(size) + " to be read");
+}
+
 } // namespace
 
 random_reader::random_reader(const config& c, const std::function<void(std::uint64_t)>& progress)
     : size_(c.size), max_depth_(c.max_depth), max_block_(std::max<std::uint32_t>(c.max_block, 1U << 17)),
-      io_(c.io), file_(c.path) {
+      io_(c.io), file_(c.path), random_(0x9E3779B97F4A7C15U * (2 * c.seed + 1)) {
     constexpr std::uint64_t page = 4096;
+    if (c.written) require_written(c.path, size_);
     kvtl::io_plan plan;
     plan.depth = c.max_depth;
     plan.max_in_flight = c.max_depth;
@@ -63,6 +75,7 @@ random_reader::random_reader(const config& c, const std::function<void(std::uint
     if (!opened) throw engine::bad_input(opened.error().message);
     device_.emplace(std::move(*opened));
 
+    if (c.written) return;
     constexpr std::uint64_t step = 1U << 17;
     for (std::uint64_t at = page; at < size_; at += step) { // the first page is the superblock's
         const std::uint64_t n = std::min(step, size_ - at);

@@ -33,11 +33,14 @@ class random_reader {
         unsigned max_depth = 64;
         std::uint32_t max_block = 1U << 17;
         bool keep_file = false;
+        bool written = false;   ///< the file is there, as keep_file left it: it is not written again
+        std::uint64_t seed = 0; ///< of the places that are read
         std::shared_ptr<kvtl::throttle> limit{};
     };
 
     /// Writes the file, whose blocks would otherwise be holes that no device is asked for. `progress` hears
-    /// bytes. Throws engine::bad_input, or run_failure when writing fails.
+    /// bytes. Throws engine::bad_input (a `written` file that is too short, too), or run_failure when writing
+    /// fails.
     explicit random_reader(const config& c, const std::function<void(std::uint64_t)>& progress = nullptr);
 
     /// Throws engine::run_failure when a read fails.
@@ -45,7 +48,7 @@ class random_reader {
                                  const std::function<void(std::uint64_t)>& progress = nullptr);
 
     [[nodiscard]] const std::string& io() const noexcept { return io_; } ///< what really runs
-    [[nodiscard]] bool direct() const noexcept { return device_->facts().direct; }
+    [[nodiscard]] kvtl::io_facts facts() const noexcept { return device_->facts(); }
 
   private:
     struct free_memory {
@@ -59,7 +62,7 @@ class random_reader {
     scratch_file file_;
     std::unique_ptr<std::byte, free_memory> memory_; ///< (max_depth, max_block)
     std::optional<kvtl::any_io::device> device_;
-    std::uint64_t random_ = 0x9E3779B97F4A7C15U;
+    std::uint64_t random_;
 };
 
 /// The fixed probe that rows carry: 2,000 reads of 4 KiB for IOPS, 400 of 128 KiB for bandwidth, 32 at a
