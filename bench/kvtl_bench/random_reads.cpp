@@ -4,6 +4,7 @@
 #include "error.hpp"
 #include "program.hpp"
 
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -60,8 +61,12 @@ random_reader::random_reader(const config& c, const std::function<void(std::uint
     backend.keep_file = c.keep_file;
     backend.limit = c.limit;
     const std::size_t bytes = std::size_t{max_block_} * max_depth_;
-    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(65536, (bytes + 65535) / 65536 * 65536)));
+    // Large pages, as caches of 64 MiB and more have them: a device is told of a few ranges, not of every 4 KiB.
+    constexpr std::size_t large_page = std::size_t{2} << 20;
+    const std::size_t whole = (bytes + large_page - 1) / large_page * large_page;
+    memory_.reset(static_cast<std::byte*>(std::aligned_alloc(large_page, whole)));
     if (!memory_) throw engine::run_failure("no memory for " + std::to_string(bytes) + " bytes of buffers");
+    static_cast<void>(::madvise(memory_.get(), whole, MADV_HUGEPAGE));
     std::memset(memory_.get(), 0x5a, bytes); // real pages, and not the zeros that devices may compress away
     plan.arena = {memory_.get(), bytes};
     auto opened = kvtl::any_io::open(kvtl::any_backend(backend), plan);

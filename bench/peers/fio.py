@@ -5,7 +5,7 @@
     bench/peers/fio.py --bench build/release/bin/kvtl-bench --path ./io.kv
 
 Writes a file (kvtl-bench io --keep), then lets kvtl-bench and fio (ioengine=io_uring; as it is, and with registered file
-and buffers and without clock readings) make the same number of reads, round by round, each round in another order and
+and buffers, large pages and without clock readings) make the same number of reads, round by round, each round in another order and
 with other places. Prints medians and ratios to the better of both fio jobs: bandwidth (and with it IOPS) and processor
 time per read. Exit status: 0, 1 when a run fails, 2 when something is missing.
 """
@@ -19,8 +19,12 @@ import subprocess
 import sys
 
 
-def run(command):
-    done = subprocess.run(command, capture_output=True, text=True)
+# Has glibc ask for large pages for fio's buffers; kvtl-bench does so itself.
+LARGE_PAGES = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+
+
+def run(command, environment=None):
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode != 0:
         sys.exit(f"fio.py: {' '.join(command)}\n{done.stderr.strip()}")
     return done.stdout
@@ -37,7 +41,7 @@ def fio(a, block, depth, reads, seed, *more):
     job = json.loads(run(["fio", "--name=reads", f"--filename={a.path}", "--readonly", "--rw=randread", "--direct=1",
                           "--ioengine=io_uring", f"--size={a.size}M", f"--bs={block}", f"--iodepth={depth}",
                           f"--io_size={block * reads}", "--norandommap", f"--randseed={seed + 1}",
-                          "--output-format=json", *more]))["jobs"][0]
+                          "--output-format=json", *more], LARGE_PAGES if more else None))["jobs"][0]
     cpu = (job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] * 1000 / job["read"]["total_ios"]
     return job["read"]["bw_bytes"] / 1e6, cpu
 

@@ -99,7 +99,7 @@ one_line "foreign.json is no file of rows" compare foreign.json b.json
 one_line "--json: cannot write missing/c.json" compare a.json b.json --json missing/c.json
 rm a.json b.json foreign.json
 expect 0 "" io --size 4 --block 8192 --depth 4 --reads 64 --io posix --json -
-for key in io block depth mb_per_s iops cpu_us_per_io; do
+for key in io registered_file registered_arena block depth mb_per_s iops cpu_us_per_io; do
     grep -q "\"$key\":" out || complain "no $key in the JSON of io"
 done
 expect 0 "" reuse --context 200 --steps 20 --memory-mib 4
@@ -108,6 +108,12 @@ expect 0 "" reuse --context 200 --steps 20 --memory-mib 4 --json -
 python3 -c 'import json; assert json.load(open("out"))[0]["reuse"][0]["kind"] == "updated"' || complain "no JSON rows of reuse"
 "$program" io --path kept.io --keep --size 4 --reads 16 --io posix >out 2>err || complain "io --keep"
 [ "$(stat -c %s kept.io 2>/dev/null)" = $((4 << 20)) ] || complain "the kept file has another size"
+before=$(stat -c %y kept.io)
+expect 0 "" io --path kept.io --keep --reuse --size 4 --reads 16 --seed 7 --io posix
+[ "$(stat -c %y kept.io)" = "$before" ] || complain "--reuse writes the file"
+expect 2 "fewer than" io --path kept.io --keep --reuse --size 8 --io posix
+expect 2 "none.io: No such file" io --path none.io --reuse --size 8 --io posix
+expect 2 "--reuse: valid" io --reuse --size 8 --io memory
 rm -f kept.io
 expect 0 "" workload --tokens 512
 grep -q "recent_mass" out || complain "workload prints no statistics"
