@@ -25,10 +25,10 @@
 //          they were; what left the window for those before the one that failed stays in its unit.) A call
 //          without a shard that failed in one of them may be repeated with the same `out`: shards that had
 //          completed it are left alone. Who is resident is not part of "as they were": where frames are few, a repeated
-//          call, or one after a prefetch, may let waiting entries join their units at another step. Two exceptions: a further turn (prefill after decode) whose writes fail
-//          half-way cannot be undone, every later call on that sequence says that it must be ended; and a prompt
-//          of which retention has dropped entries stays dropped when what it keeps could not be written: the
-//          repeated call only writes.
+//          call, or one after a prefetch, may let waiting entries join their units at another step. Two exceptions: a further
+//          turn (prefill after decode) whose writes fail half-way cannot be undone, every later call on that sequence says
+//          that it must be ended; and a prompt of which retention has dropped entries stays dropped when what it keeps could
+//          not be written: repeated, it only writes.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -339,8 +339,7 @@ class kv_manager<Preset, Geometry, Supplied> {
         return done.ok() ? worst : done;
     }
 
-    /// kept_entries: entries held now, over all sequences, layers and heads, where retention drops some.
-    /// kept_bytes: of those, or of all entries.
+    /// kept_entries: held now, over all sequences, layers and heads, where retention drops some; kept_bytes: of all.
     [[nodiscard]] statistics stats() const noexcept {
         statistics total;
         for (const auto& shard : core_->shards) total += shard.stats();
@@ -351,8 +350,7 @@ class kv_manager<Preset, Geometry, Supplied> {
 
     [[nodiscard]] unsigned shards() const noexcept { return core_->calls.shards; }
     [[nodiscard]] io_facts facts() const noexcept { return core_->facts(); }
-    /// Tokens that a layer of a sequence has seen, dropped and staged ones included; 0 for a sequence or
-    /// layer that is not there.
+    /// Tokens that a layer of a sequence has seen, dropped and staged ones included; 0 for one that is not there.
     [[nodiscard]] std::size_t tokens(sequence_id seq, std::size_t layer) noexcept {
         if (!core_->calls.call("tokens", seq, layer, 0)) return 0;
         for (auto& shard : core_->shards)
@@ -361,19 +359,16 @@ class kv_manager<Preset, Geometry, Supplied> {
         return 0;
     }
 
-    /// Entries of all KV heads that a layer of a sequence holds: what retention left of its tokens, chunks that wait for the
-    /// prompt's last one included; 0 for a sequence or layer that is not there.
+    /// Entries of all its KV heads that a layer of a sequence holds, staged ones included; 0 where tokens() is.
     [[nodiscard]] std::size_t kept_entries(sequence_id seq, std::size_t layer) noexcept {
-        if (!core_->calls.call("kept_entries", seq, layer, 0)) return 0;
-        std::size_t entries = 0;
-        core_->for_each_owner(seq.slot, [&](shard_type& s) {
-            entries += s.kept_entries(seq.slot, static_cast<std::uint32_t>(layer));
-        });
-        return entries;
+        std::size_t n = 0;
+        if (core_->calls.call("kept_entries", seq, layer, 0))
+            for (auto& shard : core_->shards)
+                n += shard.kept_entries(seq.slot, static_cast<std::uint32_t>(layer));
+        return n;
     }
 
-    /// The calls of one shard, for the thread that has it. Refers to the manager, which must not move
-    /// meanwhile.
+    /// The calls of one shard, for the thread that has it. Refers to the manager, which must not move meanwhile.
     class shard_handle {
       public:
         [[nodiscard]] status prefill(sequence_id seq, std::size_t layer, const layer_input& in,

@@ -21,8 +21,8 @@ namespace kvtl { inline namespace v0 {
 /// All lanes of a cache: numbered (slot * layers + layer) * lanes per layer + lane.
 template <class Lane> struct lane_table {
     std::byte* blocks = nullptr;
-    std::byte** representatives =
-        nullptr; ///< (lanes), where layers have memory for them in turn; else in blocks
+    /// (lanes) where layers have memory for them in turn; else null, and they are in the blocks.
+    std::byte** representatives = nullptr;
     lane_sizes sizes;
     typename Lane::offsets offsets;
     std::uint32_t lanes_per_slot = 0;

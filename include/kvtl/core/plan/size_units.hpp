@@ -10,7 +10,6 @@
 #include <kvtl/status.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -85,11 +84,12 @@ template <class Types> class unit_sizes {
         m.metadata += lanes * at.metadata_bytes;
         m.buffers += lanes * at.buffer_bytes;
         m.index += lanes * at.index_bytes;
-        if (p.pool_layers > 1) // and where they are at the moment
-            m.index += p.division.shards * p.lent_representatives() * page_bytes,
-                m.metadata += lanes * sizeof(std::byte*);
-        else
+        if (p.pool_layers > 1) {
+            m.index += p.division.shards * p.lent_representatives() * page_bytes;
+            m.metadata += lanes * sizeof(std::byte*); // where a lane's are at the moment
+        } else {
             m.index += lanes * at.representative_bytes;
+        }
         m.window += lanes * at.window_bytes;
         carver metadata, scratch;
         static_cast<void>(shard_memory<types>::take(p, metadata, scratch));
@@ -133,10 +133,10 @@ template <class Types> class unit_sizes {
     /// Pages for what a pool's lanes know of their units.
     [[nodiscard, gnu::cold]] static status size_representatives(std::uint32_t page_bytes,
                                                                 cache_plan& p) noexcept {
-        const std::size_t lane = types::lane::offsets::make(p.sizes).representative_bytes;
-        const double pages = std::ceil(static_cast<double>(lane) * p.pool_lanes / page_bytes);
-        if (p.file_pages + p.pools * pages > most_pages)
-            return too_many_pages(p, p.file_pages + p.pools * pages);
+        const std::size_t bytes = types::lane::offsets::make(p.sizes).representative_bytes * p.pool_lanes;
+        const std::size_t pages = std::max<std::size_t>(1, (bytes + page_bytes - 1) / page_bytes);
+        const double all = p.file_pages + static_cast<double>(p.pools) * static_cast<double>(pages);
+        if (all > most_pages) return too_many_pages(p, all);
         p.representative_pages = static_cast<std::uint32_t>(pages);
         return {};
     }

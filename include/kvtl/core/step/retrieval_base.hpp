@@ -197,12 +197,6 @@ template <class Types> class retrieval_base {
                 arenas_.announce(group_of(slot), (layer + 1) % plan_.model.layers, leaver(slot));
         static_cast<void>(slot), static_cast<void>(layer);
     }
-    /// A call has changed what the layer knows of its units: that is written while others compute.
-    void finish(std::uint32_t slot, std::uint32_t layer) noexcept {
-        if constexpr (types::virtualised)
-            if (!arenas_.idle()) arenas_.finish(group_of(slot), layer);
-        static_cast<void>(slot), static_cast<void>(layer);
-    }
     /// The memory in which a prompt is organised.
     [[nodiscard]] status lend_to_prompt(std::uint32_t slot, std::uint32_t layer) noexcept {
         if constexpr (types::virtualised)

@@ -14,9 +14,8 @@ namespace kvtl { inline namespace v0 {
 template <class Types> class retrieval_prompts : public retrieval_base<Types> {
   protected:
     using base = retrieval_base<Types>;
-    using base::accept, base::announce_next, base::begin_call, base::bring, base::finish, base::forget,
-        base::found_ready, base::lanes_of, base::lend_to_prompt, base::note_storage, base::pool_for,
-        base::release_all_aheads;
+    using base::accept, base::announce_next, base::begin_call, base::bring, base::forget, base::found_ready,
+        base::lanes_of, base::lend_to_prompt, base::note_storage, base::pool_for, base::release_all_aheads;
     using base::cluster_, base::growth_, base::index_state_, base::sums_, base::memory_, base::plan_,
         base::prompt_, base::stats_, base::step_, base::store_;
 
@@ -43,14 +42,10 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
             if (first.state().tokens > 0) {
                 if (status s = bring(slot, layer); !s) return s;
                 announce_next(slot, layer);
-                const status done = prefill_turn(lanes, in, tokens, out);
-                finish(slot, layer);
-                return done;
+                return prefill_turn(lanes, in, tokens, out);
             }
             if (status s = lend_to_prompt(slot, layer); !s) return s;
-            const status done = prefill_prompt(lanes, in, tokens, out, last);
-            finish(slot, layer);
-            return done;
+            return prefill_prompt(lanes, in, tokens, out, last);
         }
     }
 
@@ -73,7 +68,6 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         if (!done) return done;
         for (std::uint32_t i = 0; i < lanes.size(); ++i)
             store_.at(lanes[i].id).state().dropped = kept.tokens(slot, layer) - kept.rows(slot, layer, i);
-        finish(slot, layer);
         note_storage();
         return {};
     }

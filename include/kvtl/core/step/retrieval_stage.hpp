@@ -15,8 +15,8 @@ namespace kvtl { inline namespace v0 {
 template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     using base = retrieval_prompts<Types>;
     using base::accept, base::announce_next, base::anything_ahead, base::begin_call, base::bring,
-        base::check_complete, base::find_ahead, base::finish, base::free_ahead, base::group_of,
-        base::lanes_of, base::leaver, base::list_lanes, base::note_storage, base::pool_for, base::release,
+        base::check_complete, base::find_ahead, base::free_ahead, base::group_of, base::lanes_of,
+        base::leaver, base::list_lanes, base::note_storage, base::pool_for, base::release,
         base::release_all_aheads, base::release_selection, base::should_found, base::window_overflows,
         base::write_pools_at;
     using base::arenas_, base::clock_, base::codec_, base::io_, base::memory_, base::page_pools_, base::plan_,
@@ -97,7 +97,6 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         note_call(slot, layer);
         tick(lanes, layer);
         step_.commit(lanes, plan_.buffer_limit);
-        finish(slot, layer);
         note_storage();
         return {};
     }
@@ -113,7 +112,6 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         for (const lane_ref& ref : lanes)
             if (status s = step_.append_turn(ref, 1, plan_.buffer_limit, step_.rows_of(ref, in)); !s)
                 return s;
-        finish(slot, layer);
         announce_next(slot, layer);
         note_call(slot, layer);
         note_storage();
@@ -127,6 +125,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             if (arenas_.idle() || lanes_of(slot, layer).empty()) return;
             io_.poll(false);
             arenas_.tell(slot, layer);
+            arenas_.turn_to(group_of(slot), layer);
             arenas_.announce(group_of(slot), layer, leaver(slot));
         }
         static_cast<void>(slot), static_cast<void>(layer);

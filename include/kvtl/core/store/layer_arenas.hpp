@@ -98,20 +98,25 @@ template <class Types> class layer_arenas {
     /// every arena failed, which retry_writes() mends, and when representatives cannot be read.
     template <class Leave>
     [[nodiscard]] status bring(std::uint32_t g, std::uint32_t layer, Leave&& leave) noexcept {
+        if (status s = known_.ensure_space(); !s) return s;
+        turn_to(g, layer);
         std::uint32_t a = arena_of(g, layer);
         if (a == none) {
-            if (status s = known_.ensure_space(); !s) return s;
             a = vacant(g, false, leave);
             if (a == none) return write_error(g);
             if (read_in(g, layer, a)) ++late_;
         }
         if (t_.groups[g].flying == layer) land(g);
         t_.groups[g].latest = a;
-        return take(g, a);
+        return claim(g, a);
     }
-    /// What a call has done to a layer's representatives is written while others compute.
-    void finish(std::uint32_t g, std::uint32_t layer) noexcept {
-        if (const std::uint32_t a = arena_of(g, layer); a != none) known_.begin_write(g, layer, a);
+    /// The group has done with the layer that was called last, if that is another: what its calls did to its
+    /// representatives is written while others compute.
+    void turn_to(std::uint32_t g, std::uint32_t layer) noexcept {
+        if (layers_ <= count_) return; // none ever leaves
+        const group& all = t_.groups[g];
+        if (const std::uint32_t last = all.owner[all.latest]; last != none && last != layer)
+            known_.begin_write(g, last, all.latest);
     }
     /// Tries again to write representatives: of lanes that still have units.
     [[nodiscard]] status retry_writes(std::uint32_t g) noexcept {
@@ -151,7 +156,7 @@ template <class Types> class layer_arenas {
         unpark(g, layer);
         static_cast<void>(known_.begin_read(g, layer, 0));
         known_.land(g);
-        return take(g, 0);
+        return claim(g, 0);
     }
     /// Waits for what is being read in, before units of the group are forgotten.
     void land(std::uint32_t g) noexcept {
@@ -219,10 +224,10 @@ template <class Types> class layer_arenas {
     }
     /// The owner of an arena is called. What did not come while nobody waited is read again; one whose representatives
     /// cannot be read gives the arena back.
-    [[nodiscard]] status take(std::uint32_t g, std::uint32_t a) noexcept {
+    [[nodiscard]] status claim(std::uint32_t g, std::uint32_t a) noexcept {
         const std::uint32_t layer = t_.groups[g].owner[a];
         if (!known_.arrived(g, a) && known_.begin_read(g, layer, a)) known_.land(g);
-        status s = known_.take(g, a);
+        status s = known_.claim(g, a);
         if (!s) park(g, a);
         return s;
     }
@@ -300,7 +305,7 @@ template <class Types> class layer_arenas {
                 assert(!frames[i].writing && !frames[i].failed && frames[i].pins == 0);
                 f.add(frames[i].page, i, none);
             }
-        // land() looks what came. Representatives are what is asked for first.
+        // land() looks what came.
         const bool known = !known_.begin_read(g, layer, a);
         if (known && f.pages().empty()) return false;
         all.flying = layer;

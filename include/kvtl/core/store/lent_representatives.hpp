@@ -9,7 +9,7 @@
 //         that cannot be written keeps its owner.
 // Limits: a page that has changed has the checksum it had with a chance of 2^-32, and then the change is lost: a mean is
 //         what it was an entry ago, until it changes again. Records of units and entries are never lent.
-// Cost:   per turn of a layer one checksum of its representatives, and the requests of two flights.
+// Cost:   per turn of a layer two checksums of its representatives, as they come and as they go, and two flights.
 // Source: DynaKV §6.1, pipeline 1: representatives are streamed before the layer's query is there.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -62,8 +62,7 @@ template <class Types> class lent_representatives {
             t_.memory[i] = pool::plain(memory.subspan(i * bytes, bytes), page_bytes);
         std::fill(t_.arriving.begin(), t_.arriving.end(), none);
         // The file has no page yet; none shall be taken for one that it has.
-        const std::uint32_t zeros =
-            p.representative_pages > 0 ? simd::page_checksum(memory.data(), page_bytes) : 0;
+        const std::uint32_t zeros = simd::page_checksum(memory.data(), page_bytes);
         for (std::uint32_t page = p.file_pages; page < p.storage_pages(); ++page)
             s.io().checksum(page) = ~zeros;
     }
@@ -82,6 +81,7 @@ template <class Types> class lent_representatives {
     /// A layer gets an arena whose owner has left: its lanes find their representatives in the piece once they have
     /// landed. True when anything has to be read.
     bool begin_read(std::uint32_t g, std::uint32_t layer, std::uint32_t a) noexcept {
+        land(g);
         bind(g, layer, memory_of(g, a).memory().data());
         flight& f = reads(g);
         f.clear();
@@ -101,24 +101,28 @@ template <class Types> class lent_representatives {
         piece_of(g, a).whole = reads(g).error().ok();
     }
     /// All that was read has come, and as it was written.
-    [[nodiscard]] bool arrived(std::uint32_t g, std::uint32_t a) noexcept { return piece_of(g, a).whole; }
+    [[nodiscard]] bool arrived(std::uint32_t g, std::uint32_t a) const noexcept {
+        return t_.pieces[place(g, a)].whole;
+    }
     /// The owner of the arena is called. What it does to its representatives, no one says.
-    [[nodiscard]] status take(std::uint32_t g, std::uint32_t a) noexcept {
+    [[nodiscard]] status claim(std::uint32_t g, std::uint32_t a) noexcept {
         if (!piece_of(g, a).whole) return reads(g).error();
         finish_write(g, a); // what is on its way must not change
         piece_of(g, a).written = false;
         return {};
     }
-    /// Begins to write what has changed since the file had it.
+    /// Begins to write what has changed since the file had it. A hint: not what could not be written before.
     void begin_write(std::uint32_t g, std::uint32_t layer, std::uint32_t a) noexcept {
+        piece& p = piece_of(g, a);
         finish_write(g, a);
+        if (!p.whole || p.written || p.failed) return;
         flight& f = writes(g, a);
         pool& memory = memory_of(g, a);
         f.clear();
         list(g, layer, f, [&](std::uint32_t page, std::uint32_t i) {
             return !store_->io().matches(page, memory.bytes(i));
         });
-        piece_of(g, a).written = true, piece_of(g, a).failed = false;
+        p.written = true;
         written_bytes_ += f.pages().size() * memory.frame_bytes();
         if (!f.pages().empty())
             static_cast<void>(store_->io().submit_writes(write_flight(g, a), memory, true));
@@ -126,19 +130,19 @@ template <class Types> class lent_representatives {
     /// The file has what the arena's owner knows of its units. False when it could not be written; that is tried again
     /// only with `retry`.
     [[nodiscard]] bool settle(std::uint32_t g, std::uint32_t layer, std::uint32_t a, bool retry) noexcept {
-        if (!piece_of(g, a).whole) return true; // the file has what could not be read
+        piece& p = piece_of(g, a);
+        if (!p.whole) return true; // the file has what could not be read
         finish_write(g, a);
-        if (piece_of(g, a).failed && !retry) return false;
-        if (!piece_of(g, a).written) begin_write(g, layer, a);
+        if (retry) p.failed = false;
+        begin_write(g, layer, a);
         finish_write(g, a);
-        return piece_of(g, a).written;
+        return p.written;
     }
     /// The owner of an arena has left.
     void unbind(std::uint32_t g, std::uint32_t layer) noexcept { bind(g, layer, nullptr); }
 
     /// Whether all has been written that was to be, as far as that is known by now.
     [[nodiscard]] status check_writes(std::uint32_t g) noexcept {
-        store_->io().poll(false);
         for (std::uint32_t a = 0; a < plan_->arenas; ++a) {
             if (!writes(g, a).in_flight()) finish_write(g, a);
             if (piece_of(g, a).failed)
@@ -186,14 +190,16 @@ template <class Types> class lent_representatives {
     template <class Visit>
     void each_lane(std::uint32_t g, std::uint32_t layer, Visit&& visit) const noexcept {
         const shard_division& d = plan_->division;
-        const std::uint32_t lanes = plan_->model.lanes(), apart = d.by_sequence ? d.shards : 1;
+        const std::uint32_t lanes = plan_->model.lanes(), first = d.by_sequence ? shard_ : 0,
+                            apart = d.by_sequence ? d.shards : 1;
+        // A sequence that has pools of its own is the g-th of the shard; else all are one group.
+        const bool alone = plan_->pool_groups() > 1;
+        const std::uint32_t begin = first + (alone ? g * apart : 0),
+                            end = alone ? begin + 1 : plan_->max_sequences;
         std::uint32_t n = 0;
-        for (std::uint32_t slot = 0; slot < plan_->max_sequences; ++slot) {
-            if (!d.owns(slot, shard_) || (plan_->pool_groups() > 1 && slot / apart != g)) continue;
-            const std::uint32_t first = (slot * plan_->model.layers + layer) * lanes;
+        for (std::uint32_t slot = begin; slot < end; slot += apart)
             for (std::uint32_t i = 0; i < d.lanes_of(lanes, shard_); ++i)
-                visit(first + d.lane(i, shard_), n++);
-        }
+                visit((slot * plan_->model.layers + layer) * lanes + d.lane(i, shard_), n++);
     }
     void bind(std::uint32_t g, std::uint32_t layer, std::byte* memory) noexcept {
         const std::size_t bytes = lanes_->offsets.representative_bytes;

@@ -123,8 +123,6 @@ class flight {
 /// One shard's traffic with the device.
 template <class Queue, class Pool> class transfers {
   public:
-    static constexpr std::uint32_t max_flights = 128;
-
     transfers() = default;
     transfers(Queue& queue, const file_map& map, std::span<std::uint32_t> checksum,
               std::span<std::byte> trash, std::uint32_t gap_pages, std::span<flight> flights) noexcept
