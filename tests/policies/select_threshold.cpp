@@ -15,15 +15,16 @@ namespace {
 using selector = threshold<reduce::group_mean>;
 using state = selector::state<model>;
 
-/// The share of one entry of each unit.
+/// The share of one entry of each unit, in shares of the mean entry.
 std::vector<double> shares(const units& x, std::uint32_t heads) {
-    double sum = 0;
+    double sum = 0, entries = 0;
     std::vector<double> share;
     for (std::uint32_t u = 0; u < x.score.size(); ++u) {
         share.push_back(std::exp(static_cast<double>(x.score[u]) / std::sqrt(dim) / heads));
         sum += x.unit[u].entries * share.back();
+        entries += x.unit[u].entries;
     }
-    for (double& s : share) s /= sum;
+    for (double& s : share) s *= entries / sum;
     return share;
 }
 template <class Call> auto with_input(const units& x, std::uint32_t budget, float bar, const Call& call) {
@@ -60,7 +61,7 @@ TEST_CASE("threshold: what passes the bar, best first, within the budget") {
     std::size_t some = 0;
     for (std::uint64_t seed = 0; seed < 60; ++seed) {
         const units x = random_units_of(1 + seed * 7, seed);
-        for (const float share : {1e-9F, 1e-3F, 1e-2F, 0.5F})
+        for (const float share : {1e-6F, 0.1F, 2.0F, 30.0F})
             for (const std::uint32_t heads : {1U, 3U})
                 for (const std::uint32_t budget : {0U, 1U, 40U, 100000U}) {
                     const auto of = shares(x, heads);

@@ -1,16 +1,17 @@
 // Selector: every unit that promises more than a share of the attention (Squeezed Attention), best first, as far as the
 // budget goes.
 //
-//   share(unit i) = exp(s_i) / sum over units j of N_j exp(s_j) > threshold
-//   s = logit_scale * score, N: entries
+//   share(unit i) = exp(s_i) / mean over units j of exp(s_j), weighted by their entries N_j, > threshold
+//   s = logit_scale * score
 //
-// The share is that of one entry at the unit's centroid, so small units are not held against large ones. One threshold
-// serves all layers and heads, so that those with spread attention take more. It is found when a prompt ends: for its
-// last queries (prompt_bars: 100 a lane) it lets `kept` of the entries pass, on average, that top-k would take. Without
-// a prompt everything passes.
+// The share is that of one entry at the unit's centroid, so small units are not held against large ones, in shares of the
+// mean entry: of a context that stays as it is, this is the paper's rule; of one that grows, shares of the whole would
+// shrink and less and less pass. One threshold serves all layers and heads, so that those with spread attention take
+// more. It is found when a prompt ends: for its last queries (prompt_bars: 100 a lane) it lets `kept` of the entries
+// pass, on average, that top-k would take. Without a prompt everything passes.
 //
-// Source: "Squeezed Attention". Deviations: the threshold is bounded by the budget, which in the paper is an average alone;
-//         it is read from a histogram with 8 bins an octave, straight lines between them.
+// Source: "Squeezed Attention". Deviations: the budget bounds what passes, which in the paper is an average alone; the
+//         threshold is read from a histogram with 8 bins an octave, straight lines between them.
 // Cost:   that of top-k, and an exponential per unit. A kilobyte per layer and sequence.
 // Limits: the reduction must leave logits (group_mean, group_max, none); of lanes of several KV heads scores are
 //         sums over `heads`, and their mean counts. All heads of a sequence have one shard.
@@ -41,9 +42,10 @@ template <class Reduce, query Source = query::current> struct threshold {
         std::uint32_t heads = 1; ///< KV heads per lane; 0: all, for presets with lanes of a whole layer
         template <class Visit> void fields(Visit&& visit) { visit("kept", kept); }
     };
-    /// Of one layer's prompt: entries of what top-k took, by their share: bin b has those of 2^-((b + 1) / 8) to 2^-(b / 8).
+    /// Of one layer's prompt: entries of what top-k took, by the log of their share, in steps of an eighth of an octave down
+    /// from 2^20; the last bin has all below 2^-12.
     struct prompt_notes {
-        static constexpr std::uint32_t bins = 256, per_octave = 8;
+        static constexpr std::uint32_t bins = 256;
         std::array<std::uint32_t, bins> entries{};
     };
 
@@ -62,7 +64,7 @@ template <class Reduce, query Source = query::current> struct threshold {
         [[nodiscard]] std::uint32_t choose(const choice_input& in,
                                            std::span<chosen_unit> out) const noexcept {
             if (in.score.empty()) return 0;
-            const float bar = (in.bar + log_sum(in)) / scale_;
+            const float bar = (in.bar + log_mean(in)) / scale_;
             // The best come first, so those above the bar are a prefix.
             std::uint32_t n = best_.choose(in, out);
             while (n != 0 && !(in.score[out[n - 1].unit] > bar)) --n;
@@ -73,9 +75,9 @@ template <class Reduce, query Source = query::current> struct threshold {
         void note(const choice_input& in, std::span<chosen_unit> spare, prompt_notes& notes) const noexcept {
             if (in.score.empty()) return;
             const std::uint32_t n = best_.choose(in, spare);
-            const float sum = log_sum(in);
+            const float mean = log_mean(in);
             for (const chosen_unit& c : spare.first(n)) {
-                const float bin = (sum - in.score[c.unit] * scale_) * bins_per_nat; // of share 1: 0
+                const float bin = (largest_share - (in.score[c.unit] * scale_ - mean)) * bins_per_nat;
                 const auto last = static_cast<float>(prompt_notes::bins - 1);
                 notes.entries[static_cast<std::size_t>(std::clamp(bin, 0.0F, last))] += in.entries(c.unit);
             }
@@ -93,29 +95,35 @@ template <class Reduce, query Source = query::current> struct threshold {
             double above = 0;
             for (std::uint32_t b = 0; b < prompt_notes::bins && want < all; ++b) {
                 if (above + entries[b] > want)
-                    return -(static_cast<float>(b) + static_cast<float>((want - above) / entries[b])) /
-                           bins_per_nat;
+                    return largest_share -
+                           (static_cast<float>(b) + static_cast<float>((want - above) / entries[b])) /
+                               bins_per_nat;
                 above += entries[b];
             }
             return -std::numeric_limits<float>::infinity();
         }
 
       private:
-        static constexpr float bins_per_nat = prompt_notes::per_octave * 1.44269504F; // 1 / ln 2
+        static constexpr float nats_per_octave = 0.69314718F, bins_per_nat = 8 / nats_per_octave,
+                               largest_share = 20 * nats_per_octave;
 
-        /// log of the sum over all entries of exp(logit of the entry's unit)
-        [[nodiscard]] float log_sum(const choice_input& in) const noexcept {
+        /// log of the mean over all entries of exp(logit of the entry's unit)
+        [[nodiscard]] float log_mean(const choice_input& in) const noexcept {
             const float largest = simd::max_of(in.score.data(), in.score.size()) * scale_;
-            float sum = 0.0F, weight[64];
+            float sum = 0.0F, all = 0.0F, weight[64];
             for (std::size_t first = 0; first < in.score.size(); first += std::size(weight)) {
                 const std::size_t n = std::min(std::size(weight), in.score.size() - first);
                 std::copy_n(&in.score[first], n, weight);
                 simd::scale(scale_, weight, n);
                 static_cast<void>(simd::exp_shifted_sum(weight, n, largest));
-                for (std::size_t i = 0; i < n; ++i)
-                    sum += weight[i] * static_cast<float>(in.entries(static_cast<std::uint32_t>(first + i)));
+                for (std::size_t i = 0; i < n; ++i) {
+                    const auto entries =
+                        static_cast<float>(in.entries(static_cast<std::uint32_t>(first + i)));
+                    sum += weight[i] * entries;
+                    all += entries;
+                }
             }
-            return largest + std::log(sum);
+            return largest + std::log(sum / all);
         }
 
         float scale_ = 1.0F, kept_ = 1.0F;
