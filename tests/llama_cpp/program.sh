@@ -84,7 +84,7 @@ expect 0 "" "${base[@]}" --json - --plain
 if "$program" --list-policies | grep -qx kvswap; then
     "$program" "${base[@]}" --policy kvswap >out 2>err
     grep -q "note: policy kvswap" err || complain "no note about predicted queries"
-    one_line "--tuned: cannot read missing.json" "${base[@]}" --policy kvswap --tuned missing.json
+    expect 2 "--tuned: cannot read missing.json" "${base[@]}" --policy kvswap --tuned missing.json
 fi
 one_line "--tuned: valid: with policy kvswap" "${base[@]}" --tuned missing.json
 "$program" "${base[@]}" >out 2>err
