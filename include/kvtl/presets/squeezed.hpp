@@ -2,11 +2,11 @@
 // than a share of the attention.
 //
 // Paper: "Squeezed Attention: Accelerating Long Context Length LLM Inference". The threshold is one for the model; it is
-// found when the prompt ends, for the last 100 queries of each lane's last chunk, and lets half of what top-k would take pass
-// on average (`selector.kept`): what one query leaves, another may have. Deviations: attend_tokens bounds what passes for any
-// query, where the paper has an average alone; one level of clusters instead of a hierarchy; query heads that share keys choose
+// found when the prompt ends, for the last 100 queries of its last chunk, and lets half of what top-k would take pass on
+// average (`selector.kept`; 1: top-k): what one query leaves, another may have. attend_tokens bounds what passes for any
+// query, so it should be larger than the mean that is wanted. Deviations: that bound; shares of the mean entry instead of
+// the whole, so that a context may grow; one level of clusters instead of a hierarchy; query heads that share keys choose
 // together; decoded entries join the nearest cluster as DynaKV's "static update" does, where the paper attends all of them.
-// With `selector.kept` = 1 it is top-k.
 // SPDX-License-Identifier: MIT
 #pragma once
 
