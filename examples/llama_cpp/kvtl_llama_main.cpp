@@ -19,6 +19,7 @@
 #include "program.hpp"
 #include "progress.hpp"
 #include "report.hpp"
+#include "run_header.hpp"
 #include "run_options.hpp"
 #include "session.hpp"
 #include "session_chat.hpp"
@@ -45,6 +46,7 @@ struct arguments : engine::run_options {
     bool keep_file = false;
     bool least_memory = false;
     std::string trace_file;
+    std::string tuned;
     std::size_t context = 0;
     std::size_t cells = 0;
     std::size_t parallel = 0;
@@ -63,6 +65,7 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_flag("--keep-kv", a.keep_file, "leave the cache's file behind");
     app.add_flag("--least-memory", a.least_memory,
                  "print the smallest memory that the policy can be opened with for this context, and end");
+    app.add_option("--tuned", a.tuned, "what kvtl-tune --json wrote: settings of kvswap; --set changes them");
     app.add_option(
         "--record-trace", a.trace_file,
         "write q, k and v of every token and layer (kvtl-bench replays, kvtl-calibrate fits to it)");
@@ -82,6 +85,8 @@ void check(const CLI::App& app, const arguments& a) {
         require(!a.prompt_file.empty(), "--parallel: the prompts come from a file, one per line: -f FILE");
         require(!a.interactive, "--parallel: a conversation (-i) is one alone");
     }
+    require(a.tuned.empty() || (!a.plain && a.policy == "kvswap"),
+            "--tuned: valid: with policy kvswap, which kvtl-tune chooses the settings of");
     require(!a.least_memory || !a.plain, "--least-memory: valid: without --plain, which has no policy");
     require(!a.interactive || a.prompt_file != "-",
             "--file: - is standard input, which a conversation (-i) is typed into");
@@ -164,6 +169,7 @@ llama_run::session_options sizes_of(const arguments& a, const llama_run::loaded_
     o.keep_file = a.keep_file;
     o.least_memory = a.least_memory;
     o.trace_file = a.trace_file;
+    o.tuned_file = a.tuned;
     if (a.plain) return o;
 
     o.cache = engine::cache_options_of(a);
@@ -231,6 +237,16 @@ void talk(llama_run::session& session, const arguments& a, const std::vector<std
     engine::take_answers(report, engine::converse(chat, o, program));
 }
 
+void print_header(const arguments& a, const llama_run::session& session) {
+    const engine::cache_stats opened = session.stats();
+    engine::print_header(program, {.model = a.model,
+                                   .shape = session.shape(),
+                                   .policies = {a.policy},
+                                   .memory_mib = {a.memory_mib},
+                                   .device = engine::device_words(opened.io, opened.direct),
+                                   .threads = a.threads});
+}
+
 void run(arguments a) {
     const auto texts = texts_of(a);
     const llama_run::loaded_model model(a.model);
@@ -260,6 +276,7 @@ void run(arguments a) {
     {
         llama_run::session session(model, o, program);
         report.cells = session.cells();
+        if (!a.plain) print_header(a, session);
         if (a.interactive)
             talk(session, a, texts, report);
         else

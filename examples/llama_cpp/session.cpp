@@ -4,6 +4,7 @@
 #include "backends.hpp"
 #include "cleanup.hpp"
 #include "error.hpp"
+#include "tuned_file.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -160,13 +161,21 @@ kvtl::status session::try_kvtl(const session_options& o, const engine::cache_opt
                                     .threads = o.threads};
     auto attached = kvtl_llama::attachment::attach(
         params, model_.get(), with,
-        [this, cache, with, trace = o.trace_file, least = o.least_memory](
+        [this, base = cache, with, trace = o.trace_file, tuned = o.tuned_file, least = o.least_memory](
             const kvtl_llama::model_facts& f) -> kvtl::result<std::unique_ptr<engine::kv_cache>> {
+            engine::cache_options options = base;
+            try {
+                const auto chosen = engine::tuned_settings(tuned, std::span(&options.policy, 1), f.shape,
+                                                           with.max_sequences, with.max_tokens);
+                options.settings.insert(options.settings.begin(), chosen.begin(), chosen.end());
+            } catch (const engine::bad_input& why) { // llama.cpp lies between here and who would catch it
+                return kvtl::error(kvtl::errc::invalid_argument, why.what());
+            }
             if (least) {
-                least_ = kvtl_llama::least_by_name(cache, f, with);
+                least_ = kvtl_llama::least_by_name(options, f, with);
                 return kvtl::error(kvtl::errc::unsupported, "only the least memory is wanted");
             }
-            auto opened = kvtl_llama::open_by_name(cache, f, with);
+            auto opened = kvtl_llama::open_by_name(options, f, with);
             if (!opened || trace.empty()) return opened;
             recorded_ = *std::move(opened);
             auto recording = std::make_unique<engine::recording_cache>(
@@ -175,7 +184,7 @@ kvtl::status session::try_kvtl(const session_options& o, const engine::cache_opt
                     .shape = f.shape,
                     .pair_distance =
                         f.rope_neighbours ? 1 : static_cast<std::uint32_t>(f.rope_frequencies.size()),
-                    .fingerprint = cache.fingerprint});
+                    .fingerprint = options.fingerprint});
             recording_ = recording.get();
             return std::unique_ptr<engine::kv_cache>(std::move(recording));
         });

@@ -85,6 +85,7 @@ struct session_options {
     bool keep_file = false;
     bool least_memory = false; ///< find out least() and open nothing: no other call of the session works
     std::string trace_file;    ///< q, k and v of the first sequence go there; "": nowhere
+    std::string tuned_file;    ///< settings of kvswap, for the shape that llama.cpp shows; "": none
     engine::cache_options cache;
 };
 
@@ -105,6 +106,8 @@ class session {
 
     [[nodiscard]] std::size_t held(unsigned sequence) const noexcept;
     [[nodiscard]] engine::cache_stats stats() const;
+    /// Of the layers with attention. Not of a plain session.
+    [[nodiscard]] const kvtl::shape& shape() const noexcept { return attachment_->facts().shape; }
     /// Of a session that was to find it out.
     [[nodiscard]] const kvtl::result<engine::memory_use>& least() const noexcept { return least_; }
     [[nodiscard]] std::size_t cells() const noexcept { return llama_n_ctx(context_.get()); }

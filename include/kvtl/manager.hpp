@@ -183,10 +183,9 @@ class kv_manager<Preset, Geometry, Supplied> {
 
     /// One layer of a batch: the tokens of several sequences, part after part, as rows of `in` (q (T, HQ, D), k, v
     /// (T, H, D)) and out (T, HQ, D). Each part is what prefill() or attend() would do, in their order. Of steps that follow
-    /// each other what the first tokens choose is asked for before the first is attended, as far as frames and prefetches go, so
-    /// that the device works meanwhile. Where frames are few, who is resident, and so when waiting entries join their units and
-    /// what is chosen later, may differ from calls one by one. When a part fails, those before it have been taken: rewind_to()
-    /// gives them back.
+    /// each other what the first tokens choose is asked for before the first is attended, as far as frames and prefetches go.
+    /// Where frames are few, who is resident, and so when waiting entries join their units and what is chosen later, may differ
+    /// from calls one by one. When a part fails, those before it have been taken: rewind_to() gives them back.
     [[nodiscard]] status forward(std::span<const batch_part> parts, std::size_t layer, const layer_input& in,
                                  numbers_span out) noexcept {
         return for_each_part(parts, layer, in, out, {0, shards()},
@@ -358,7 +357,6 @@ class kv_manager<Preset, Geometry, Supplied> {
                 return n;
         return 0;
     }
-
     /// Entries of all its KV heads that a layer of a sequence holds, staged ones included; 0 where tokens() is.
     [[nodiscard]] std::size_t kept_entries(sequence_id seq, std::size_t layer) noexcept {
         std::size_t n = 0;

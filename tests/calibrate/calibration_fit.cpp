@@ -329,6 +329,73 @@ TEST_CASE("a linear map between the layers' queries is found") {
     CHECK(s.fit({.pair_distance = 1, .query_map = true}).energy[1].query_map < 0.2);
 }
 
+TEST_CASE("value norms are what the output projection makes of a value") {
+    constexpr std::size_t width = 40; // M
+    calibration_fit f = make({});
+    std::vector<std::vector<float>> w;
+    for (std::uint32_t l = 0; l < small.layers; ++l) {
+        add(f, l, samples(20).layer(l));
+        w.push_back(stretched(width, query_row, 50 + l));
+        if (l == 0) { // the rows in two parts
+            REQUIRE(f.add_output_projection(l, {w[l].data(), 15, query_row, query_row}));
+            REQUIRE(
+                f.add_output_projection(l, {w[l].data() + 15 * query_row, width - 15, query_row, query_row}));
+        } else {
+            REQUIRE(f.add_output_projection(l, {w[l].data(), width, query_row, query_row}));
+        }
+    }
+    const auto bases = f.finish();
+    REQUIRE(bases);
+    REQUIRE(bases->value_norms.size() == std::size_t{2} * 2 * dim * dim);
+    const auto values = oracle::normal_values(10 * dim, 60);
+    for (std::size_t l = 0; l < 2; ++l)
+        for (std::size_t h = 0; h < 2; ++h)
+            for (std::size_t t = 0; t < 10; ++t) {
+                const float* v = &values[t * dim];
+                double exact = 0, got = 0;
+                for (std::size_t g = 0; g < 2; ++g)
+                    for (std::size_t m = 0; m < width; ++m) {
+                        const double x = product(&w[l][m * query_row + (2 * h + g) * dim], v, dim);
+                        exact += x * x / 2;
+                    }
+                for (std::size_t i = 0; i < dim; ++i) {
+                    const double x = product(&bases->value_norms[((l * 2 + h) * dim + i) * dim], v, dim);
+                    got += x * x;
+                }
+                CHECK(std::sqrt(got) == doctest::Approx(std::sqrt(exact)).epsilon(1e-5));
+            }
+    const kvtl_test::scratch_folder here;
+    REQUIRE(bases->write(here.file("a.cal"), 7));
+    const auto read = kvtl::calibration::load(here.file("a.cal"), small,
+                                              {.kinds = kvtl::kind_bit(kvtl::calibration_kind::value_norms)});
+    REQUIRE(read);
+    CHECK(read->view().basis(kvtl::calibration_kind::value_norms, 1, 1).row(7)[7] ==
+          bases->value_norms.back());
+}
+
+TEST_CASE("output projections that make no sense are refused, and some layers' alone") {
+    calibration_fit f = make({});
+    for (std::uint32_t l = 0; l < small.layers; ++l) add(f, l, samples(20).layer(l));
+    std::vector<float> w = stretched(4, query_row, 70);
+    const auto refused = [](const kvtl::status& s, const char* part) {
+        CAPTURE(s.what());
+        CHECK(s.code() == kvtl::errc::invalid_argument);
+        CHECK(std::string(s.what()).find(part) != std::string::npos);
+    };
+    refused(f.add_output_projection(2, {w.data(), 4, query_row, query_row}), "layers 0 to 1");
+    refused(f.add_output_projection(0, {w.data(), 0, query_row, query_row}), "1 or more rows of 32");
+    refused(f.add_output_projection(0, {w.data(), 4, key_row, query_row}), "rows of 16");
+    w[50] = std::numeric_limits<float>::infinity();
+    refused(f.add_output_projection(0, {w.data(), 4, query_row, query_row}), "not finite");
+    const auto without = f.finish();
+    REQUIRE(without);
+    CHECK(without->value_norms.empty());
+    REQUIRE(f.add_output_projection(0, {w.data(), 1, query_row, query_row}));
+    const auto some = f.finish();
+    REQUIRE(!some);
+    CHECK(some.error().message.find("layer 1 has no output projection") != std::string::npos);
+}
+
 TEST_CASE("a fit is written and read back") {
     const kvtl_test::scratch_folder folder;
     const std::string path = folder.file("a.cal");

@@ -58,6 +58,7 @@ struct sample {
             REQUIRE(out.add_gated(kind::gated_values, gated, 0.25F));
             REQUIRE(out.add(kind::prefix_keys, 4, head_values));
             REQUIRE(out.add(kind::prefix_values, 4, head_values));
+            REQUIRE(out.add(kind::value_norms, 4, pca));
         }
         REQUIRE(out.write(path));
     }
@@ -109,6 +110,7 @@ TEST_CASE("every section comes back where it belongs") {
     CHECK(v.rate(kind::gated_keys) == 0.25F);
     CHECK(v.rate(kind::prefix_keys) == 0.0F);
     CHECK(v.basis(kind::prefix_values, 1, 1).row(2)[1] == s.head_values[3 * 16 + 2 * 4 + 1]);
+    CHECK(v.basis(kind::value_norms, 1, 0).row(3)[2] == s.pca[2 * 16 + 3 * 4 + 2]);
     const gated_basis gated = v.gated(kind::gated_values, 1);
     for (std::size_t j = 0; j < 8; ++j)
         for (std::size_t i = 0; i < 8; ++i) {
@@ -159,6 +161,28 @@ TEST_CASE("only what was asked for is read, and its size is known before") {
     REQUIRE(all);
     CHECK(all->bytes() == 192 + 256 + 256 + 64 + 1024);
     CHECK(all->bytes() + 64 * 6 == std::filesystem::file_size(here.file("a.cal")));
+}
+
+TEST_CASE("what is optional is read where it is there, all of it, and missed nowhere") {
+    const folder here;
+    const sample s;
+    s.write(here.file("old.cal"));
+    s.write(here.file("new.cal"), fingerprint, true);
+    constexpr std::uint32_t norms = kind_bit(kind::value_norms), adapter = kind_bit(kind::joint_adapter);
+    const auto none = calibration::load(here.file("old.cal"), small, {.optional = norms});
+    REQUIRE(none);
+    CHECK(none->bytes() == 0); // and not everything, as without a wish
+    CHECK(!none->view().has(kind::value_norms));
+    CHECK(!none->view().has(kind::pca_basis));
+    const auto both =
+        calibration::load(here.file("new.cal"), small, {.kinds = adapter, .optional = norms, .rank = 2});
+    REQUIRE(both);
+    CHECK(both->view().rank(kind::joint_adapter) == 2);
+    CHECK(!both->view().has(kind::pca_basis));
+    REQUIRE(both->view().has(kind::value_norms));
+    CHECK(both->view().basis(kind::value_norms, 1, 1).count == 4); // a factor has no prefix
+    CHECK(both->view().basis(kind::value_norms, 1, 1).row(3)[3] == s.pca.back());
+    CHECK(!calibration::load(here.file("old.cal"), small, {.kinds = norms}));
 }
 
 TEST_CASE("the first directions are read alone") {

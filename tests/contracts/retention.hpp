@@ -69,7 +69,7 @@ template <class Score, element E> class lane {
             double sum = 0; // of this head, and of another one
             for (std::uint32_t d = 0; d < e.dim; ++d)
                 sum += std::fabs(value(t, d)) + std::fabs(size_of(kind) * random.normal());
-            value_l1_.push_back(static_cast<float>(sum));
+            value_sizes_.push_back(static_cast<float>(sum));
         }
     }
 
@@ -84,7 +84,7 @@ template <class Score, element E> class lane {
     [[nodiscard]] double key_norm(std::uint32_t t) const {
         return std::sqrt(oracle::dot(keys_.view().row(t), keys_.view().row(t), e_.dim));
     }
-    [[nodiscard]] double value_l1(std::uint32_t t) const { return static_cast<double>(value_l1_[t]); }
+    [[nodiscard]] double value_size(std::uint32_t t) const { return static_cast<double>(value_sizes_[t]); }
 
     /// (T): what observed query w of head g pays to each token; nothing to those it does not see.
     [[nodiscard]] numbers attention(std::uint32_t w, std::uint32_t g) const {
@@ -120,7 +120,7 @@ template <class Score, element E> class lane {
         p.group = e_.group;
         p.causal = Score::source != score_source::probe;
         p.logit = 1.0F / std::sqrt(static_cast<float>(e_.dim));
-        if (Score::reads_values) p.value_l1 = value_l1_;
+        if (Score::reads_values) p.value_sizes = value_sizes_;
         std::vector<float> logits(std::size_t{e_.group} * e_.tokens + guard, garbage),
             spare(std::size_t{Score::spare_rows} * e_.tokens + guard, garbage),
             out(e_.tokens + guard, untouched);
@@ -150,7 +150,7 @@ template <class Score, element E> class lane {
     oracle::table<E> keys_, values_;
     std::uint32_t observed_ = 0;
     std::size_t stride_ = 0;
-    std::vector<float> queries_, value_l1_;
+    std::vector<float> queries_, value_sizes_;
 };
 
 /// Averages (zeros behind the ends) or maxima over `width` neighbours.

@@ -67,7 +67,7 @@ struct options : engine::cache_options {
         io = "memory";
         supplied = engine::engine_signals | kvtl::signal::external;
         settings.push_back({"infinigen", "selector", "alpha", "1e9"});
-        settings.push_back({"squeezed", "selector", "share", "0"});
+        settings.push_back({"squeezed", "selector", "kept", "1"});
         settings.push_back({"shadowkv", "compressor", "rank", "100000"}); // no approximation: all directions
         for (const char* p : low_rank) {
             const bool by_rate = p == std::string_view("palu") || engine::policy_wants(p).trained;

@@ -54,7 +54,7 @@ struct tiny {
         o.rope_neighbours = weights.hyper().pairing == rope_pairing::neighbours;
         // What these choose by a threshold they also leave out by it, however many entries they may attend.
         o.settings.push_back({"infinigen", "selector", "alpha", "1e9"});
-        o.settings.push_back({"squeezed", "selector", "share", "0"});
+        o.settings.push_back({"squeezed", "selector", "kept", "1"});
         for (const char* name : {"dynakv_lr_energy", "snapkv_layer_then_lr_energy", "kvswap_lr", "flexgen_lr",
                                  "dynakv_head_lr", "quest_head_lr"})
             o.settings.push_back({name, "compressor", "share", "1"});

@@ -1,8 +1,10 @@
 // worst_case: the most that any query would lose; what attention needs first comes first.
 // SPDX-License-Identifier: MIT
+#include <kvtl/calibration/writer.hpp>
 #include <kvtl/policies/retain_worst_case.hpp>
 
 #include "contracts/retention.hpp"
+#include "support/scratch_folder.hpp"
 
 #include <numeric>
 
@@ -18,8 +20,9 @@ struct ranked {
     numbers score;
     std::vector<bool> first; ///< by token
 };
-/// The score by definition. `most`: entries that may come first.
-ranked definition(const auto& lane, std::uint32_t width, double sure, std::size_t most) {
+/// The score by definition. `most`: entries that may come first. `norms`: the factor of the lane's head (D, D), or nothing.
+ranked definition(const auto& lane, std::uint32_t width, double sure, std::size_t most,
+                  const float* norms = nullptr) {
     const std::uint32_t begin = lane.begin(), n = lane.end() - begin;
     ranked r{numbers(lane.size().tokens, 0.0), std::vector<bool>(lane.size().tokens, false)};
     if (n == 0) return r;
@@ -35,9 +38,18 @@ ranked definition(const auto& lane, std::uint32_t width, double sure, std::size_
         }
     const double least = total(worst) / n;
     for (std::uint32_t i = 0; i < n; ++i) {
+        const std::uint32_t dim = lane.size().dim;
         double size = 0;
-        for (std::uint32_t d = 0; d < lane.size().dim; ++d) size += std::fabs(lane.value(begin + i, d));
-        r.score[begin + i] = std::max(worst[i], least) * size / lane.value_l1(begin + i);
+        for (std::uint32_t d = 0; d < dim && norms == nullptr; ++d)
+            size += std::fabs(lane.value(begin + i, d));
+        for (std::uint32_t j = 0; j < dim && norms != nullptr; ++j) {
+            double x = 0;
+            for (std::uint32_t d = 0; d < dim; ++d)
+                x += static_cast<double>(norms[j * dim + d]) * lane.value(begin + i, d);
+            size += x * x;
+        }
+        if (norms != nullptr) size = std::sqrt(size);
+        r.score[begin + i] = std::max(worst[i], least) * size / lane.value_size(begin + i);
     }
     std::vector<std::uint32_t> order(n);
     std::iota(order.begin(), order.end(), 0U);
@@ -85,6 +97,41 @@ TEST_CASE("worst_case: entries that make up the sure part come first, in the ord
     }
     CHECK(sure > 20);
     CHECK(others > 100);
+}
+
+TEST_CASE("worst_case: a value counts as what the output projection makes of it, where that is known") {
+    const retention_suite::extents e{80, 48, 2, 4, 8};
+    const shape model{.layers = e.layers, .query_heads = 4, .kv_heads = e.kv_heads, .head_dim = e.dim};
+    const std::size_t block = std::size_t{e.dim} * e.dim;
+    const auto norms = oracle::normal_values(e.layers * e.kv_heads * block, 31);
+    const scratch_folder here;
+    calibration_writer out(model, 1), other(model, 1);
+    REQUIRE(out.add(calibration_kind::value_norms, e.dim, norms));
+    REQUIRE(other.add(calibration_kind::pca_basis, e.dim, norms));
+    REQUIRE(out.write(here.file("norms")));
+    REQUIRE(other.write(here.file("other")));
+    const auto file = calibration::load(here.file("norms"), model),
+               without = calibration::load(here.file("other"), model);
+    REQUIRE(file);
+    REQUIRE(without);
+    const float* own = &norms[(e.layer * e.kv_heads + e.head) * block];
+    const auto check = [&](const auto& x) {
+        state_of<worst_case> s({.sure = 0.0F}, e.limits(), {});
+        const auto plain = x.score(s, 0.0F);
+        s.bind(without->view());
+        CHECK(same_bits(x.score(s, 0.0F), plain));
+        s.bind(file->view());
+        const auto got = x.score(s, 0.0F);
+        const ranked exact = definition(x, 5, 0.0, 0, own);
+        oracle::largest_error worst;
+        for (std::uint32_t t = x.begin(); t < x.end(); ++t)
+            worst.relative(static_cast<double>(got[t]), exact.score[t]);
+        CHECK(worst.value() < 2e-5);
+    };
+    for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+        check(lane<worst_case, float>(e, seed));
+        check(lane<worst_case, f16>(e, seed));
+    }
 }
 
 TEST_CASE("worst_case: settings that can never work are named") {

@@ -1,9 +1,11 @@
 // Presets that divide a budget among layers and heads: what every lane keeps, against a re-implementation in
 // double precision (the exact division itself is tested in policies/support/budget_split.cpp).
 // SPDX-License-Identifier: MIT
+#include <kvtl/calibration/writer.hpp>
 #include <kvtl/presets/dynamickv.hpp>
 
 #include "support/eviction.hpp"
+#include "support/scratch_folder.hpp"
 
 using namespace kvtl_test;
 
@@ -220,14 +222,24 @@ TEST_CASE("cake: mean and variance rank entries, entropy and variance divide amo
 }
 
 namespace {
-/// DefensiveKV's score by definition; `budget` is what a head keeps on average beside the window.
-all_scores defensive_scores(const drift& data, std::size_t window, std::size_t budget) {
+/// DefensiveKV's score by definition; `budget` is what a head keeps on average beside the window. `norms`: (L, H, D, D)
+/// factors of the sizes of values, or nothing.
+all_scores defensive_scores(const drift& data, std::size_t window, std::size_t budget,
+                            const std::vector<float>& norms = {}) {
     const naive truth(data, 0, window);
     const std::size_t end = prompt - window, dim = model.head_dim;
     const auto size_of = [&](std::size_t l, std::size_t t, std::size_t h) {
         double sum = 0;
-        for (std::size_t d = 0; d < dim; ++d) sum += std::fabs(static_cast<double>(data.value(l, t, h)[d]));
-        return sum;
+        const float* v = data.value(l, t, h);
+        for (std::size_t d = 0; d < dim && norms.empty(); ++d) sum += std::fabs(static_cast<double>(v[d]));
+        for (std::size_t i = 0; i < dim && !norms.empty(); ++i) {
+            double x = 0;
+            for (std::size_t d = 0; d < dim; ++d)
+                x += static_cast<double>(norms[((l * model.kv_heads + h) * dim + i) * dim + d]) *
+                     static_cast<double>(v[d]);
+            sum += x * x;
+        }
+        return norms.empty() ? sum : std::sqrt(sum);
     };
     const auto total = [](const scores_t& x) { return std::accumulate(x.begin(), x.end(), 0.0); };
     return every_lane([&](std::size_t l, std::size_t h) {
@@ -288,6 +300,50 @@ TEST_CASE("defensivekv and layer_defensivekv: the worst case ranks, heads or lay
         const numbers by_lane = split(counts(held, 24 * 12), numbers(12, 128), 24 * 12);
         check_preset<kvtl::presets::layer_defensivekv>(data, c, scores, by_lane, 160);
     }
+}
+
+TEST_CASE(
+    "defensivekv: values count as what the output projection makes of them, from the calibration file") {
+    const drift data(model, 400, 25);
+    const auto norms = oracle::normal_values(
+        std::size_t{model.layers} * model.kv_heads * model.head_dim * model.head_dim, 77);
+    kvtl::calibration_writer out(model, 5);
+    REQUIRE(out.add(kvtl::calibration_kind::value_norms, model.head_dim, norms));
+    const scratch_folder here;
+    REQUIRE(out.write(here.file("a.cal")));
+    using cache_t = precise<kvtl::presets::defensivekv>;
+    auto c = sized<cache_t>(56, 32);
+    const auto before = cache_t::least_parts(c);
+    c.calibration = here.file("a.cal"), c.calibration_model = 5;
+    const auto parts = cache_t::least_parts(c);
+    REQUIRE(before);
+    REQUIRE(parts);
+    CHECK(parts->calibration == norms.size() * sizeof(float)); // counted in the reservation
+    CHECK(before->calibration == 0);
+    const all_scores plain = defensive_scores(data, 32, 0), expected = defensive_scores(data, 32, 0, norms);
+    const auto division = [&](const all_scores& scores) {
+        numbers by_lane;
+        for (std::size_t l = 0; l < model.layers; ++l) {
+            const std::vector<scores_t> held = {ranked(scores[2 * l], 32, 48),
+                                                ranked(scores[2 * l + 1], 32, 48)};
+            for (const std::uint32_t n : split(counts(held, 48), numbers(2, 44), 40))
+                by_lane.push_back(n + 4);
+        }
+        return by_lane;
+    };
+    CHECK(division(plain) != division(expected)); // the factors say something
+    check_preset<kvtl::presets::defensivekv>(data, c, expected, division(expected), 160);
+    check_preset<kvtl::presets::defensivekv>(data, c, expected, division(expected), 90);
+    c.calibration_model = 6;
+    const auto refused = cache_t::open(c);
+    REQUIRE(!refused);
+    CHECK(refused.error().message.find("another model") != std::string::npos);
+    // A file of before, without the section, changes nothing.
+    kvtl::calibration_writer old(model, 5);
+    REQUIRE(old.add(kvtl::calibration_kind::pca_basis, model.head_dim, norms));
+    REQUIRE(old.write(here.file("old.cal")));
+    c.calibration = here.file("old.cal"), c.calibration_model = 5;
+    check_preset<kvtl::presets::defensivekv>(data, c, plain, division(plain), 160);
 }
 
 TEST_CASE("the worst case is kept where the mean over the window loses it") {

@@ -17,6 +17,7 @@
 #include "fingerprint.hpp"
 #include "gguf.hpp"
 #include "listening_cache.hpp"
+#include "matmul.hpp"
 #include "model.hpp"
 #include "model_choice.hpp"
 #include "program.hpp"
@@ -250,6 +251,17 @@ struct samples {
     std::optional<engine::head_votes> votes{};
 };
 
+/// What each layer's output projection makes of values, as floats whatever the file holds.
+void read_output_projections(const engine::model& model, kvtl::calibration_fit& fit) {
+    std::vector<float> floats;
+    for (std::uint32_t l = 0; l < model.hyper().shape.layers; ++l) {
+        const engine::tensor& w = model.layer(l).output;
+        floats.resize(w.rows * w.columns);
+        engine::expand(w.type, w.data, 0, floats.size(), floats.data());
+        engine::insist(fit.add_output_projection(l, {floats.data(), w.rows, w.columns, w.columns}));
+    }
+}
+
 samples hear_text(arguments& a, std::optional<fits>& fit) {
     const std::string text = read_text(a.text);
     const engine::gguf_file file(a.model);
@@ -263,6 +275,7 @@ samples hear_text(arguments& a, std::optional<fits>& fit) {
                               ? 1
                               : static_cast<std::uint32_t>(model.rope_frequencies().size());
     fit.emplace(hyper.shape, a);
+    read_output_projections(model, fit->bases);
     engine::listening_cache cache(hyper.shape, true, [&](std::uint32_t layer, const kvtl::layer_input& in) {
         return fit->hear(layer, in);
     });

@@ -4,6 +4,7 @@
 //   if (!fit) ...                                                              // fit.error()
 //   for each text, for each layer in order:
 //       if (auto s = fit->add(layer, {.q = q, .k = k, .v = v, .k_pre = k_pre}); !s) ...
+//   for each layer: if (auto s = fit->add_output_projection(layer, w_o); !s) ...  // once, where weights are known
 //   auto bases = fit->finish();
 //   if (auto s = bases->write("model.cal", fingerprint); !s) ...
 //
@@ -19,6 +20,8 @@
 //   channels       per KV head the frequency pairs that find most of the keys that the head ranks first (pair_agreement);
 //                  32 queries of each text's second half are asked
 //   query map      least squares: the W with the smallest sum |q - W q_previous|^2 (+ a little ridge)
+//   value norms    where the output projection is given: of the mean of W_o^T W_o over a KV head's query heads the
+//                  eigenvectors, each times the root of its eigenvalue
 //
 // Memory: (H*D)^2 doubles per layer, three times that with keys before RoPE and values; with the query map also
 //         2 (HQ*D)^2.
@@ -34,6 +37,7 @@
 #include <kvtl/views.hpp>
 
 #include <algorithm>
+#include <cmath>
 
 namespace kvtl { inline namespace v0 {
 
@@ -128,6 +132,28 @@ class calibration_fit {
         return {};
     }
 
+    /// What a layer's attention output is multiplied by, w (M, HQ*D), or some of its rows at a time: for the value norms. Of
+    /// all layers or of none.
+    [[nodiscard]] status add_output_projection(std::uint32_t layer, rows_view<float> w) {
+        const std::size_t dim = shape_.head_dim, heads = shape_.query_heads, group = heads / shape_.kv_heads;
+        if (layer >= shape_.layers || w.count == 0 || w.dim != heads * dim)
+            return status::failure(errc::invalid_argument,
+                                   "calibration: layer %u: an output projection of %zu rows of %zu; valid: "
+                                   "layers 0 to %u, 1 or more rows of %zu",
+                                   layer, w.count, w.dim, shape_.layers - 1, heads * dim);
+        for (std::size_t i = 0; i < w.count; ++i)
+            if (!simd::all_finite(w.row(i), w.dim))
+                return status::failure(
+                    errc::invalid_argument,
+                    "calibration: layer %u: a number of the output projection is not finite", layer);
+        sums& to = layers_[layer];
+        to.outputs.resize(shape_.kv_heads * dim * dim);
+        for (std::size_t h = 0; h < heads; ++h)
+            dense::add_outer_products({w.data + h * dim, w.count, dim, w.stride},
+                                      std::span(to.outputs).subspan(h / group * dim * dim, dim * dim));
+        return {};
+    }
+
     /// Fails when a layer has no sample, or queries or entries of some texts only. More may be added afterwards.
     [[nodiscard]] result<fitted_bases> finish() const {
         fitted_bases out;
@@ -143,6 +169,7 @@ class calibration_fit {
             fit_entries(from, out, energy);
             fit_queries(from, out, energy);
             if (options_.query_map && l > 0) fit_query_map(from, out, energy);
+            fit_value_norms(from, out);
             out.energy.push_back(std::move(energy));
         }
         return out;
@@ -160,6 +187,7 @@ class calibration_fit {
         double asked = 0;                    ///< queries asked per KV head
         std::vector<double> previous, cross; ///< (HQ*D, HQ*D): q_prev q_prev^T (upper half), q q_prev^T
         double query_energy = 0;
+        std::vector<double> outputs; ///< (H, D, D), upper half: sum of W_o^T W_o over a KV head's group
     };
 
     calibration_fit(const shape& model, const fit_options& options)
@@ -217,6 +245,11 @@ class calibration_fit {
                     "layers, or of none",
                     layer, p.name, static_cast<unsigned long long>(p.tokens),
                     static_cast<unsigned long long>(s.tokens));
+        if (s.outputs.empty() != first.outputs.empty())
+            return status::failure(
+                errc::invalid_argument,
+                "calibration: layer %zu has %s output projection; valid: all layers or none", layer,
+                s.outputs.empty() ? "no" : "an");
         return {};
     }
 
@@ -269,6 +302,20 @@ class calibration_fit {
                 out.channels.push_back(order[i]);
                 energy.channels +=
                     from.pairs.of(h)[order[i]] / from.asked / options_.channels / shape_.kv_heads;
+            }
+        }
+    }
+
+    /// The factor of a matrix: rows a_i with sum (a_i . v)^2 = v^T M v.
+    void fit_value_norms(const sums& from, fitted_bases& out) const {
+        if (from.outputs.empty()) return;
+        const std::size_t dim = shape_.head_dim, group = shape_.query_heads / shape_.kv_heads;
+        for (std::size_t h = 0; h < shape_.kv_heads; ++h) {
+            const auto main = dense::leading_directions({&from.outputs[h * dim * dim], dim, dim, dim});
+            for (std::size_t i = 0; i < dim; ++i) {
+                const double length = std::sqrt(main.energy[i] / static_cast<double>(group));
+                for (std::size_t d = 0; d < dim; ++d)
+                    out.value_norms.push_back(static_cast<float>(length * main.rows[i * dim + d]));
             }
         }
     }

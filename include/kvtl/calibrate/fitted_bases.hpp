@@ -46,6 +46,7 @@ struct fitted_bases {
     std::vector<float> head_keys, head_values;   ///< (L, H, D, D)
     std::vector<std::uint32_t> channels;         ///< (L, H, n)
     std::vector<float> query_map;                ///< (L-1, HQ*D, HQ*D)
+    std::vector<float> value_norms;              ///< (L, H, D, D)
     std::vector<layer_energy> energy;            ///< (L)
 
     /// `fingerprint`: any number that stands for the model's weights, as config.calibration_model has it; 0 for every
@@ -67,7 +68,8 @@ struct fitted_bases {
                                  section{kind::joint_keys, width, joint_keys, true},
                                  section{kind::joint_values, width, joint_values, false},
                                  section{kind::head_keys, dim, head_keys, true},
-                                 section{kind::head_values, dim, head_values, false}})
+                                 section{kind::head_values, dim, head_values, false},
+                                 section{kind::value_norms, dim, value_norms, false}})
             if (!s.values.empty())
                 if (status done = file.add(s.kind, s.rank, s.values, s.pre_rope); !done) return done;
         if (!channels.empty())

@@ -40,8 +40,10 @@ namespace kvtl { inline namespace v0 {
 
 /// What a caller wants of a file. The defaults take everything.
 struct calibration_request {
-    std::uint32_t kinds = 0; ///< kind_bit()s that must be there, the only ones read; 0: whatever is there
-    std::uint32_t rank = 0;  ///< directions kept of each adapter or basis; 0: all
+    std::uint32_t kinds = 0; ///< kind_bit()s that must be there
+    std::uint32_t optional =
+        0;                  ///< those that are read where they are there. Without either: whatever is there
+    std::uint32_t rank = 0; ///< directions kept of each adapter or basis; 0: all
     std::uint64_t fingerprint = 0; ///< of the model; 0 fits every file
 };
 
@@ -82,7 +84,7 @@ class calibration_view {
     [[nodiscard]] rows_view<float> skew_basis(std::uint32_t layer, std::uint32_t head) const noexcept {
         return block(calibration_kind::skew_basis, layer, head);
     }
-    /// (r, columns) of any kind of directions: block `head` of a layer, 0 where heads are joint.
+    /// (r, columns) of any other kind: block `head` of a layer, 0 where heads are joint.
     [[nodiscard]] rows_view<float> basis(calibration_kind k, std::uint32_t layer,
                                          std::uint32_t head) const noexcept {
         return block(k, layer, head);
@@ -205,7 +207,8 @@ class calibration_file {
         if ((want.kinds & ~present) != 0)
             return f.refuse(errc::file_refused, "has no section " + kind_names(want.kinds & ~present) +
                                                     "; it has " + kind_names(present));
-        f.kinds_ = want.kinds != 0 ? want.kinds : present;
+        const std::uint32_t wanted = want.kinds | want.optional;
+        f.kinds_ = wanted != 0 ? wanted & present : present;
         f.rank_ = want.rank;
         for (const calibration_section& s : f.sections())
             if (f.wants(s) && calibration_extents::has_directions(s.kind) && s.rank < want.rank)

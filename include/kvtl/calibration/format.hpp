@@ -19,6 +19,8 @@
 //         prefix_keys    per layer and KV head (D, D): orthonormal directions of its keys after RoPE, trained so that
 //                        every prefix of them serves ("MatryoshkaKV")
 //         prefix_values  per layer and KV head (D, D): likewise of its values
+//         value_norms    per layer and KV head (D, D): rows a_i with sum (a_i . v)^2 = the mean over the head's query heads of
+//                        |W_o v|^2, W_o (M, D) what the output projection does to that head ("DefensiveKV")
 //         query_map      per layer but the first (HQ*D, HQ*D): query of the layer before -> this one's
 // File:   a header of 64 bytes, a table with 64 bytes per section, then the sections; every part is a
 //         multiple of 64 bytes and has a checksum. Numbers are little-endian, values are f32 (channels: u32); a
@@ -58,13 +60,14 @@ enum class calibration_kind : std::uint32_t {
     gated_keys,
     gated_values,
     prefix_keys,
-    prefix_values
+    prefix_values,
+    value_norms
 };
 
-inline constexpr std::array<std::string_view, 13> calibration_kind_names = {
-    "joint_adapter", "pca_basis",    "skew_basis",   "channels",    "query_map",
-    "joint_keys",    "joint_values", "head_keys",    "head_values", "gated_keys",
-    "gated_values",  "prefix_keys",  "prefix_values"};
+inline constexpr std::array<std::string_view, 14> calibration_kind_names = {
+    "joint_adapter", "pca_basis",    "skew_basis",    "channels",    "query_map",
+    "joint_keys",    "joint_values", "head_keys",     "head_values", "gated_keys",
+    "gated_values",  "prefix_keys",  "prefix_values", "value_norms"};
 inline constexpr std::uint32_t calibration_kinds = calibration_kind_names.size();
 inline constexpr std::uint32_t calibration_format_version = 1;
 
@@ -174,7 +177,8 @@ struct calibration_extents {
     /// Kinds whose rows are directions, the most important first: a prefix of them is a basis too.
     [[nodiscard]] static constexpr bool has_directions(calibration_kind kind) noexcept {
         return kind != calibration_kind::channels && kind != calibration_kind::query_map &&
-               kind != calibration_kind::gated_keys && kind != calibration_kind::gated_values;
+               kind != calibration_kind::gated_keys && kind != calibration_kind::gated_values &&
+               kind != calibration_kind::value_norms;
     }
     [[nodiscard]] constexpr std::uint64_t numbers() const noexcept {
         return layers * blocks * rows * columns;

@@ -32,14 +32,20 @@ template <class Preset, class Geometry>
         if constexpr (requires { Preset::index::calibrated; }) return kind_bit(Preset::index::calibrated);
         return 0U;
     }();
-    if constexpr ((of_codec | of_index) != 0) {
+    constexpr std::uint32_t of_score = [] {
+        if constexpr (requires { Preset::retention::score::calibrated; })
+            return kind_bit(Preset::retention::score::calibrated);
+        return 0U;
+    }();
+    if constexpr ((of_codec | of_index | of_score) != 0) {
         if (c.calibration.empty() && !contains(needed_signals<Preset>(), signal::calibration))
-            return out; // the index can do without
+            return out; // index and score can do without
         if (c.calibration.empty())
             return error{errc::unsupported,
                          "calibration is empty; preset " + std::string(preset_name<Preset>()) +
                              " needs a calibration file with section " + kind_names(of_codec | of_index)};
-        calibration_request want{.kinds = of_codec | of_index, .fingerprint = c.calibration_model};
+        calibration_request want{
+            .kinds = of_codec | of_index, .optional = of_score, .fingerprint = c.calibration_model};
         // A codec wants its directions to the last; an index alone as many as it uses.
         if constexpr (of_codec == 0 && requires { c.index.rank; })
             want.rank = std::min(c.index.rank, g.kv_heads() * g.head_dim());
@@ -162,8 +168,10 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
         const std::size_t blocks = a.rows.pool_bytes() / shards;
         auto rows_plan = a.rows;
         rows_plan.plan.numbers = p.numbers;
-        for (std::uint32_t s = 0; s < shards; ++s)
+        for (std::uint32_t s = 0; s < shards; ++s) {
             made->shards[s].kept().init(c, rows_plan, s, carve, rows.subspan(s * blocks, blocks));
+            made->shards[s].kept().bind(view);
+        }
     }
     if constexpr (types::retrieves) {
         auto& storage = made->storage;

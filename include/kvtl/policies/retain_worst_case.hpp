@@ -5,14 +5,19 @@
 //         of the values' size among the layer's heads, token by token. The entries that attention on average
 //         needs first, until they and what is pinned anyway (sinks and window) make up `sure` of it, come before
 //         all others, as many as a head keeps on average.
-// Source: DefensiveKV; window 32, average of 5, 90 %. Deviations: the size of a value is |v|, not |W_o v|,
-//         as a cache has no projection; its code reads the attention of the window, which it takes off the 90 %,
-//         from the wrong columns. Entries that come first keep the order of their scores, where its code makes
-//         them equal.
+// Size:   of a value, |W_o v|, what its head's part of the output projection makes of it, root mean square over the
+//         query heads that share it: from section value_norms of the calibration file, where there is one. Otherwise
+//         sum |v|. D^2 multiply-adds per value, twice.
+// Source: DefensiveKV; window 32, average of 5, 90 %. Deviations: its |W_o v| is a sum of absolute values, mean over
+//         the heads, which M numbers per value would be needed for instead of D; its code reads the attention of the
+//         window, which it takes off the 90 %, from the wrong columns. Entries that come first keep the order of
+//         their scores, where its code makes them equal.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/calibration/calibration.hpp>
 #include <kvtl/policies/support/budget_split.hpp>
+#include <kvtl/simd/dot.hpp>
 #include <kvtl/slots/retention.hpp>
 
 #include <algorithm>
@@ -25,6 +30,7 @@ struct worst_case : score_defaults {
     static constexpr std::string_view name = "worst_case";
     static constexpr signal needs = signal::q | signal::k | signal::v;
     static constexpr score_source source = score_source::window;
+    static constexpr calibration_kind calibrated = calibration_kind::value_norms; ///< optional
     static constexpr bool reads_values = true;
     static constexpr std::uint32_t spare_rows = 2;
     struct config {
@@ -43,6 +49,23 @@ struct worst_case : score_defaults {
                 return status::failure(errc::invalid_argument, "retention.sure is %g; valid: 0 to 1",
                                        static_cast<double>(c.sure));
             return check_pool_width(c.pool_width);
+        }
+        /// A file without the section changes nothing.
+        void bind(const calibration_view& file) noexcept { calibration_ = file; }
+        template <element E>
+        [[nodiscard]] float value_size(std::uint32_t layer, std::uint32_t head, const E* v,
+                                       std::size_t dim) const noexcept {
+            float size = 0;
+            if (!calibration_.has(calibrated)) {
+                for (std::size_t d = 0; d < dim; ++d) size += std::fabs(to_float(v[d]));
+                return size;
+            }
+            const rows_view<float> factor = calibration_.basis(calibrated, layer, head);
+            for (std::size_t i = 0; i < factor.count; ++i) {
+                const float x = simd::dot(factor.row(i), v, dim);
+                size += x * x;
+            }
+            return std::sqrt(size);
         }
         template <element E> void score(const prompt_lane<E>& lane, std::span<float> out) const noexcept {
             const std::uint32_t n = lane.tokens(), begin = lane.sinks, end = n - lane.window;
@@ -63,10 +86,9 @@ struct worst_case : score_defaults {
             });
             const float least = total(worst) / static_cast<float>(competing);
             for (std::uint32_t i = 0; i < competing; ++i) {
-                float size = 0;
-                for (std::size_t d = 0; d < lane.values.dim; ++d)
-                    size += std::fabs(to_float(lane.values.row(begin + i)[d]));
-                const float all = lane.value_l1[begin + i];
+                const float size =
+                    value_size(lane.layer, lane.head, lane.values.row(begin + i), lane.values.dim);
+                const float all = lane.value_sizes[begin + i];
                 worst[i] = std::max(worst[i], least) * (all > 0.0F ? size / all : 0.0F);
             }
             // Every query pays 1 in all: what the prefix does not get, the pinned entries have.
@@ -85,6 +107,7 @@ struct worst_case : score_defaults {
         /// Puts a score above all others, in whatever head or layer: these are below 2, and hardly one is
         /// less than 1e-12. A power of two, so that order among those that come first is kept.
         static constexpr float first = 1099511627776.0F;
+        calibration_view calibration_;
 
         [[nodiscard]] static float total(std::span<const float> x) noexcept {
             return std::accumulate(x.begin(), x.end(), 0.0F);

@@ -1,23 +1,28 @@
-// Selector: every unit that promises more than a fixed share of the attention (Squeezed Attention),
-// best first, as far as the budget goes.
+// Selector: every unit that promises more than a share of the attention (Squeezed Attention), best first, as far as the
+// budget goes.
 //
-//   share(unit i) = exp(s_i) / sum over units j of N_j exp(s_j) > threshold
-//   s = logit_scale * score, N: entries
+//   share(unit i) = exp(s_i) / mean over units j of exp(s_j), weighted by their entries N_j, > threshold
+//   s = logit_scale * score
 //
-// The share is that of one entry at the unit's centroid, so small units are not held against large ones;
-// one threshold for all layers and heads lets those with spread attention take more. The paper calibrates
-// it on the last queries of a fixed prompt so that a wanted number of keys passes on average; here it is
-// given.
+// The share is that of one entry at the unit's centroid, so small units are not held against large ones, in shares of the
+// mean entry: of a context that stays as it is, this is the paper's rule; of one that grows, shares of the whole would
+// shrink and less and less pass. One threshold serves all layers and heads, so that those with spread attention take
+// more. It is found when a prompt ends: for its last queries (prompt_bars: 100 a lane) it lets `kept` of the entries
+// pass, on average, that top-k would take. Without a prompt everything passes.
 //
-// Cost:   that of top-k, and an exponential per unit.
-// Limits: the reduction must leave logits (group_mean, group_max); of lanes of several KV heads scores are
-//         sums over `heads`, and their mean counts.
+// Source: "Squeezed Attention". Deviations: the budget bounds what passes, which in the paper is an average alone; the
+//         threshold is read from a histogram with 8 bins an octave, straight lines between them.
+// Cost:   that of top-k, and an exponential per unit. A kilobyte per layer and sequence.
+// Limits: the reduction must leave logits (group_mean, group_max, none); of lanes of several KV heads scores are
+//         sums over `heads`, and their mean counts. All heads of a sequence have one shard.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/select_topk.hpp>
+#include <kvtl/status.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <span>
@@ -33,9 +38,15 @@ template <class Reduce, query Source = query::current> struct threshold {
     static constexpr query source = Source;
     using reduction = Reduce;
     struct config {
-        float share = 5e-4F;     ///< of the attention, per entry: the mean among 2,000 entries
+        float kept = 0.5F;       ///< mean part of what top-k would take; 1: no threshold
         std::uint32_t heads = 1; ///< KV heads per lane; 0: all, for presets with lanes of a whole layer
-        template <class Visit> void fields(Visit&& visit) { visit("share", share); }
+        template <class Visit> void fields(Visit&& visit) { visit("kept", kept); }
+    };
+    /// Of one layer's prompt: entries of what top-k took, by the log of their share, in steps of an eighth of an octave down
+    /// from 2^20; the last bin has all below 2^-12.
+    struct prompt_notes {
+        static constexpr std::uint32_t bins = 256;
+        std::array<std::uint32_t, bins> entries{};
     };
 
     template <class Geometry> class state {
@@ -43,35 +54,79 @@ template <class Reduce, query Source = query::current> struct threshold {
         state() = default;
         state(const config& c, const Geometry& g) noexcept
             : scale_(g.logit_scale() / static_cast<float>(c.heads != 0 ? c.heads : g.kv_heads())),
-              log_share_(std::log(c.share)) {}
+              kept_(c.kept) {}
+        [[nodiscard]] static status check(const config& c) noexcept {
+            if (c.kept >= 0.0F && c.kept <= 1.0F) return {};
+            return status::failure(errc::invalid_argument, "selector.kept is %g; valid: 0 to 1",
+                                   static_cast<double>(c.kept));
+        }
 
         [[nodiscard]] std::uint32_t choose(const choice_input& in,
                                            std::span<chosen_unit> out) const noexcept {
             if (in.score.empty()) return 0;
-            const float bar = (log_share_ + log_sum(in)) / scale_;
+            const float bar = (in.bar + log_mean(in)) / scale_;
             // The best come first, so those above the bar are a prefix.
             std::uint32_t n = best_.choose(in, out);
             while (n != 0 && !(in.score[out[n - 1].unit] > bar)) --n;
             return n;
         }
 
+        /// What top-k takes for one query of a prompt.
+        void note(const choice_input& in, std::span<chosen_unit> spare, prompt_notes& notes) const noexcept {
+            if (in.score.empty()) return;
+            const std::uint32_t n = best_.choose(in, spare);
+            const float mean = log_mean(in);
+            for (const chosen_unit& c : spare.first(n)) {
+                const float bin = (largest_share - (in.score[c.unit] * scale_ - mean)) * bins_per_nat;
+                const auto last = static_cast<float>(prompt_notes::bins - 1);
+                notes.entries[static_cast<std::size_t>(std::clamp(bin, 0.0F, last))] += in.entries(c.unit);
+            }
+        }
+        /// The log of the share that `kept` of all noted entries exceed.
+        [[nodiscard]] float settle(std::span<const prompt_notes> layers) const noexcept {
+            std::array<double, prompt_notes::bins> entries{};
+            double all = 0;
+            for (const prompt_notes& layer : layers)
+                for (std::uint32_t b = 0; b < prompt_notes::bins; ++b) {
+                    entries[b] += layer.entries[b];
+                    all += layer.entries[b];
+                }
+            const double want = static_cast<double>(kept_) * all;
+            double above = 0;
+            for (std::uint32_t b = 0; b < prompt_notes::bins && want < all; ++b) {
+                if (above + entries[b] > want)
+                    return largest_share -
+                           (static_cast<float>(b) + static_cast<float>((want - above) / entries[b])) /
+                               bins_per_nat;
+                above += entries[b];
+            }
+            return -std::numeric_limits<float>::infinity();
+        }
+
       private:
-        /// log of the sum over all entries of exp(logit of the entry's unit)
-        [[nodiscard]] float log_sum(const choice_input& in) const noexcept {
+        static constexpr float nats_per_octave = 0.69314718F, bins_per_nat = 8 / nats_per_octave,
+                               largest_share = 20 * nats_per_octave;
+
+        /// log of the mean over all entries of exp(logit of the entry's unit)
+        [[nodiscard]] float log_mean(const choice_input& in) const noexcept {
             const float largest = simd::max_of(in.score.data(), in.score.size()) * scale_;
-            float sum = 0.0F, weight[64];
+            float sum = 0.0F, all = 0.0F, weight[64];
             for (std::size_t first = 0; first < in.score.size(); first += std::size(weight)) {
                 const std::size_t n = std::min(std::size(weight), in.score.size() - first);
                 std::copy_n(&in.score[first], n, weight);
                 simd::scale(scale_, weight, n);
                 static_cast<void>(simd::exp_shifted_sum(weight, n, largest));
-                for (std::size_t i = 0; i < n; ++i)
-                    sum += weight[i] * static_cast<float>(in.entries(static_cast<std::uint32_t>(first + i)));
+                for (std::size_t i = 0; i < n; ++i) {
+                    const auto entries =
+                        static_cast<float>(in.entries(static_cast<std::uint32_t>(first + i)));
+                    sum += weight[i] * entries;
+                    all += entries;
+                }
             }
-            return largest + std::log(sum);
+            return largest + std::log(sum / all);
         }
 
-        float scale_ = 1.0F, log_share_ = -std::numeric_limits<float>::infinity();
+        float scale_ = 1.0F, kept_ = 1.0F;
         typename topk<Reduce, Source>::template state<Geometry> best_;
     };
 };

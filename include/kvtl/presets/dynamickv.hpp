@@ -12,7 +12,9 @@
 //   defensivekv        DefensiveKV: worst case instead of mean, heads compete. Window 32. Its authors keep ahead of all
 //                      others what attention on average needs to reach 90 %, at budgets of a fifth of the context.
 //                      Decided by measurement: nothing (`retention.sure` = 0). With 64 to 256 of 2,000 entries 90 %
-//                      is the whole budget, and the worst case never decides (bench/RESULTS.md).
+//                      is the whole budget, and the worst case never decides (bench/RESULTS.md). A value counts
+//                      as what the output projection makes of it where config.calibration has section
+//                      value_norms, else as the sum of its absolute values.
 //   layer_defensivekv  the same, with all heads of all layers competing.
 //   compress_kv        CompressKV: heads that retrieve decide for their layer, a table divides among layers;
 //                      both are inputs (retention.votes, budget.importance). Window 8.

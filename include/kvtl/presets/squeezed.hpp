@@ -1,11 +1,12 @@
 // Squeezed Attention: k-means clusters of a fixed prefix, and all entries of those clusters that promise more
-// than a fixed share of the attention.
+// than a share of the attention.
 //
-// Paper: "Squeezed Attention: Accelerating Long Context Length LLM Inference". Deviations: one level of
-// clusters instead of a hierarchy; the threshold is given, not calibrated on the prefix's last queries so that a wanted
-// number of keys passes on average, as attend_tokens bounds what passes for every query: under that bound a threshold
-// that lets fewer pass can only lose; decoded entries join the nearest cluster as DynaKV's "static update"
-// does, where the paper attends all of them.
+// Paper: "Squeezed Attention: Accelerating Long Context Length LLM Inference". The threshold is one for the model; it is
+// found when the prompt ends, for the last 100 queries of its last chunk, and lets half of what top-k would take pass on
+// average (`selector.kept`; 1: top-k): what one query leaves, another may have. attend_tokens bounds what passes for any
+// query, so it should be larger than the mean that is wanted. Deviations: that bound; shares of the mean entry instead of
+// the whole, so that a context may grow; one level of clusters instead of a hierarchy; query heads that share keys choose
+// together; decoded entries join the nearest cluster as DynaKV's "static update" does, where the paper attends all of them.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -14,6 +14,8 @@
 // Shapes: one lane: keys, values (T, D); queries (W, G, D); scores (T).
 // Cost:   observing costs one pass over the keys per observed token and G * T floats of scratch; no matrix
 //         of queries times keys is kept.
+// Fitted: a score may name a kind of section that it uses where config.calibration has it (`calibrated`); its state
+//         is then handed the file by bind(calibration_view).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -71,9 +73,9 @@ template <element E> struct prompt_lane {
     std::uint32_t group = 1;        ///< G
     bool causal = true;             ///< observed queries see only what precedes them
     logit_rule logit{};
-    std::span<const float> value_l1; ///< (T) sum of |v| over all heads of the layer, where asked for
-    std::span<float> logits;         ///< (G, T) scratch
-    std::span<float> spare;          ///< (spare_rows, T) scratch of the policy
+    std::span<const float> value_sizes; ///< (T) sum over the layer's KV heads of the policy's value_size()
+    std::span<float> logits;            ///< (G, T) scratch
+    std::span<float> spare;             ///< (spare_rows, T) scratch of the policy
     layer_notes* notes = nullptr;
 
     [[nodiscard]] std::uint32_t tokens() const noexcept { return static_cast<std::uint32_t>(keys.count); }
@@ -157,7 +159,7 @@ struct score_defaults {
     static constexpr bool per_query_head = false;   ///< every query head keeps entries of its own
     static constexpr bool evicts_in_decode = false;
     static constexpr bool evicts_in_prompt = false; ///< the prompt takes the way of decode, entry by entry
-    static constexpr bool reads_values = false;     ///< wants prompt_lane::value_l1
+    static constexpr bool reads_values = false;     ///< wants prompt_lane::value_sizes and has value_size()
     static constexpr std::uint32_t spare_rows = 0;
     using record = no_record;
     struct config {
@@ -233,10 +235,17 @@ concept score_remembers_mass = feedback_of<P>()
     { s.feed(e, 0.0F, score, r) }
     noexcept;
 };
+/// value_size(layer, KV head, (D) value, D): any number >= 0.
 template <class P, class G>
-concept score_for =
-    score_declares<P> && score_opens<P, G> && score_ranks_prompts<P, G> && score_ranks_arrivals<P, G> &&
-    score_ranks_held<P, G> && score_remembers_mass<P, G> && state_is_relocatable<P, G>;
+concept score_sizes_values =
+    !P::reads_values || requires(const typename P::template state<G>& s, const float* v, std::size_t dim) {
+    { s.value_size(0U, 0U, v, dim) }
+    noexcept->std::same_as<float>;
+};
+template <class P, class G>
+concept score_for = score_declares<P> && score_opens<P, G> && score_ranks_prompts<P, G> &&
+    score_ranks_arrivals<P, G> && score_ranks_held<P, G> && score_remembers_mass<P, G> &&
+    score_sizes_values<P, G> && state_is_relocatable<P, G>;
 
 template <class P>
 concept retention_declares = requires {
@@ -283,6 +292,9 @@ template <class P, class G> consteval void explain_score() {
         static_assert(holds(score_remembers_mass<P, G>),
                       "[kvtl] score::state: it reads attention mass; add `void feed(held_entry, float "
                       "mass, float& score, record&) const noexcept`");
+        static_assert(holds(score_sizes_values<P, G>),
+                      "[kvtl] score::state: it reads values; add `float value_size(std::uint32_t layer, "
+                      "std::uint32_t kv_head, const E* value, std::size_t dim) const noexcept`");
     }
 }
 template <class P, class G> consteval void explain_retention() {

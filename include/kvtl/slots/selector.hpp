@@ -7,6 +7,10 @@
 // `per_query` (every query chooses for itself) or `per_head` (every KV head of a lane of several does): then the step
 // reads the union, and each attends what it chose. A selector that `truncates` may take the first entries only of
 // what would overshoot its budget.
+//
+// A selector that calibrates names the `prompt_notes` that it takes of a layer's prompt, note()s what it would choose for
+// each of its last queries, and settle()s what all layers' notes come to: one number, the bar of the sequence, which
+// choose() finds in choice_input (-inf before). All heads of a sequence then have one shard.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -15,7 +19,9 @@
 #include <kvtl/slots/schedule.hpp>
 
 #include <cstdint>
+#include <limits>
 #include <span>
+#include <type_traits>
 
 namespace kvtl { inline namespace v0 {
 
@@ -42,10 +48,11 @@ class choice_input {
         : score(scores), budget(entries_left), order(orders), scratch(spare), unit_(lane.unit),
           some_(lane.some), units_(lane.count), fixed_(lane.entries_if_fixed()) {}
 
-    std::span<const float> score;     ///< (U) the greater, the better
-    std::uint32_t budget = 0;         ///< entries that may be chosen
-    std::span<std::uint32_t> order;   ///< (U) scratch
-    std::span<std::uint64_t> scratch; ///< (U)
+    std::span<const float> score;                        ///< (U) the greater, the better
+    std::uint32_t budget = 0;                            ///< entries that may be chosen
+    std::span<std::uint32_t> order;                      ///< (U) scratch
+    std::span<std::uint64_t> scratch;                    ///< (U)
+    float bar = -std::numeric_limits<float>::infinity(); ///< what a selector that calibrates has settled
 
     [[nodiscard]] std::uint32_t units() const noexcept { return units_; } ///< U
     /// Entries of unit u; 0 when none of them is in its pages yet.
@@ -115,13 +122,35 @@ template <class P>
 concept truncates_units = requires {
     requires P::truncates;
 };
+/// The selector goes by what it would choose for the last queries of a prompt.
+template <class P>
+concept calibrates_on_prompts = requires {
+    typename P::prompt_notes;
+};
+namespace detail {
+struct no_notes {};
+template <class P> struct prompt_notes_of { using type = no_notes; };
+template <calibrates_on_prompts P> struct prompt_notes_of<P> { using type = typename P::prompt_notes; };
+template <class P> using prompt_notes = typename prompt_notes_of<P>::type;
+} // namespace detail
+template <class P, class G>
+concept selector_settles =
+    !calibrates_on_prompts<P> ||
+    (std::is_trivially_copyable_v<detail::prompt_notes<P>> && !chooses_per_head<P> &&
+     requires(const typename P::template state<G>& s, const choice_input& in, std::span<chosen_unit> spare,
+              detail::prompt_notes<P>& notes, std::span<const detail::prompt_notes<P>> layers) {
+         { s.note(in, spare, notes) }
+         noexcept;
+         { s.settle(layers) }
+         noexcept->std::same_as<float>;
+     });
 template <class P>
 concept shares_choices = (detail::layers_that_share<P>() > 1);
 
 template <class P, class G>
 concept selector_for = policy_for<P, G, const G&> && selector_declares_scores<P> &&
                        (P::takes_everything || selector_chooses<P, G>)&&selector_choose_is_noexcept<P, G> &&
-                       (!P::uses_scores || selector_has_reduction<P>);
+                       (!P::uses_scores || selector_has_reduction<P>)&&selector_settles<P, G>;
 
 template <class P, class G> consteval void explain_selector() {
     if constexpr (!has_name<P>) {
@@ -148,6 +177,11 @@ template <class P, class G> consteval void explain_selector() {
                           "[kvtl] selector: a selector that uses scores names its "
                           "`reduction` over the query group, e.g. reduce::group_mean");
         }
+        static_assert(
+            holds(selector_settles<P, G>),
+            "[kvtl] selector: one with prompt_notes (trivially copyable, not with reduce::by_head) adds "
+            "noexcept const `void note(const choice_input&, std::span<chosen_unit> spare, "
+            "prompt_notes&)` and `float settle(std::span<const prompt_notes> layers)`");
         static_assert(holds(selector_choose_is_noexcept<P, G>),
                       "[kvtl] selector::state: choose() must be noexcept, it runs inside the decode loop");
     }

@@ -134,7 +134,9 @@ template <class Preset, class Geometry> class planner {
 
     /// Heads that are decided together, or lie in one unit, have one shard.
     static constexpr bool sequences_have_one_shard = [] {
-        if constexpr (types::drops)
+        if constexpr (types::retrieves && calibrates_on_prompts<typename types::selector>)
+            return true;
+        else if constexpr (types::drops)
             return types::decides_together || (types::retrieves && types::unit_of == granularity::layer);
         else
             return types::unit_of == granularity::layer;
@@ -153,6 +155,8 @@ template <class Preset, class Geometry> class planner {
         if (status s = check_extents(c.max_tokens, c.max_sequences, g.extents()); !s) return s;
         if constexpr (requires { types::index_state::check(c.index); })
             if (status s = types::index_state::check(c.index); !s) return s;
+        if constexpr (requires { types::selector_state::check(c.selector); })
+            if (status s = types::selector_state::check(c.selector); !s) return s;
         if constexpr (requires { types::remainder_state::check(c.remainder); })
             if (status s = types::remainder_state::check(c.remainder); !s) return s;
         if constexpr (requires { types::schedule::check(c.schedule); })

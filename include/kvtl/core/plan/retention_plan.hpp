@@ -87,15 +87,15 @@ template <class Types> struct retention_memory {
     std::span<std::uint32_t> links;               ///< (blocks) of the pool
     std::span<std::byte> score, budget, position; ///< the policies' own
 
-    std::span<E> work_k, work_v; ///< (prefill, D) one lane's prompt
-    std::span<E> row_k, row_v;   ///< (D) a row on its way to its record
-    row_tile<Types> shown;       ///< rows for engines that attend themselves
-    std::span<float> board;      ///< (lanes, prefill) scores of one layer
-    std::span<float> value_l1;   ///< (prefill)
-    std::span<float> logits;     ///< (G, rows)
-    std::span<float> rank;       ///< (prefill) where worth depends on age
-    std::span<float> spare;      ///< (spare rows, prefill)
-    std::span<float> observed;   ///< (2 W, G, D) last queries
+    std::span<E> work_k, work_v;  ///< (prefill, D) one lane's prompt
+    std::span<E> row_k, row_v;    ///< (D) a row on its way to its record
+    row_tile<Types> shown;        ///< rows for engines that attend themselves
+    std::span<float> board;       ///< (lanes, prefill) scores of one layer
+    std::span<float> value_sizes; ///< (prefill)
+    std::span<float> logits;      ///< (G, rows)
+    std::span<float> rank;        ///< (prefill) where worth depends on age
+    std::span<float> spare;       ///< (spare rows, prefill)
+    std::span<float> observed;    ///< (2 W, G, D) last queries
     std::span<float> causal;
     std::span<std::uint32_t> order, table; ///< (prefill); blocks of one lane
     std::span<std::uint64_t> ranking;
@@ -130,7 +130,7 @@ template <class Types> struct retention_memory {
         m.row_v = scratch.take<E>(p.dim);
         m.shown = row_tile<Types>::take(scratch, rows_per_block, p.dim);
         m.board = scratch.take<float>(p.shard_lanes * prompt);
-        m.value_l1 = scratch.take<float>(score::reads_values ? prompt : 0);
+        m.value_sizes = scratch.take<float>(score::reads_values ? prompt : 0);
         m.logits = scratch.take<float>(
             p.lane_group *
             std::max<std::size_t>(observes ? prompt : 0, Types::reads_mass ? std::size_t{p.most_rows} : 0));

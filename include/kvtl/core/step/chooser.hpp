@@ -98,10 +98,13 @@ template <class Types> class chooser {
     /// entries for each query. Writes them to `out`, best first, and returns their number. For an index that
     /// scores stored keys, stream(visit) calls visit(codec, keys) for the records of all of them in order; when
     /// it fails, what is chosen means nothing.
+    /// `bar`: the sequence's, for a selector that calibrates.
     template <class Stream = std::nullptr_t>
     [[nodiscard]] std::uint32_t choose(const float* q, const units_view& u, std::uint32_t budget,
                                        std::span<chosen_unit> out, phase_clock* clock = nullptr,
-                                       Stream&& stream = {}) noexcept {
+                                       Stream&& stream = {},
+                                       float bar = -std::numeric_limits<float>::infinity()) noexcept {
+        bar_ = bar;
         if constexpr (selector::takes_everything) {
             static_cast<void>(q), static_cast<void>(budget), static_cast<void>(clock);
             static_cast<void>(stream);
@@ -122,6 +125,22 @@ template <class Types> class chooser {
             } else {
                 return choose_of(q, u, budget, out, timed, stream);
             }
+        }
+    }
+
+    /// Shows a selector that calibrates what it would choose from, each query for itself where they choose so.
+    template <class Notes>
+    void look(const float* q, const units_view& u, std::uint32_t budget, std::span<chosen_unit> spare,
+              Notes& notes) noexcept {
+        static_assert(!by_codec, "[kvtl] selector: one that calibrates goes by scores of an index in memory");
+        if (u.count == 0 || budget == 0) return;
+        std::nullptr_t no_stream = nullptr;
+        score(q, u, no_stream);
+        const std::uint32_t n = row_length(u);
+        for (std::uint32_t g = 0; g < (per_query ? model_.group : 1); ++g) {
+            float* row = &x_.score[per_query ? std::size_t{g + 1} * n : 0];
+            fold_entries(u, row);
+            selector_->note(input(u, {row, u.count}, budget), spare, notes);
         }
     }
 
@@ -179,7 +198,9 @@ template <class Types> class chooser {
 
     [[nodiscard]] choice_input input(const units_view& u, std::span<const float> score,
                                      std::uint32_t budget) const noexcept {
-        return {score, u, budget, x_.order, x_.keys};
+        choice_input in(score, u, budget, x_.order, x_.keys);
+        in.bar = bar_;
+        return in;
     }
     [[nodiscard]] static std::uint32_t row_length(const units_view& u) noexcept {
         return u.count * (detail::scores_entries<index>() ? u.max_entries : 1);
@@ -364,6 +385,7 @@ template <class Types> class chooser {
     const typename Types::index_state* index_ = nullptr;
     const typename Types::selector_state* selector_ = nullptr;
     scratch x_{};
+    float bar_ = -std::numeric_limits<float>::infinity(); ///< of the sequence that chooses
 };
 
 }} // namespace kvtl::v0

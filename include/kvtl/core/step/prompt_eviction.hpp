@@ -89,7 +89,7 @@ template <class Types> class prompt_eviction {
         if (status s = book_->reserve(slot, want - std::min(want, had), "prefill", book::rows_for::chunk); !s)
             return s;
 
-        if constexpr (score::reads_values) sum_values(lanes, in, before, tokens);
+        if constexpr (score::reads_values) sum_values(lanes, layer, in, before, tokens);
         score_arrivals(layer, in, before, tokens, count);
         layer_notes notes;
         std::uint64_t evicting = 0;
@@ -194,7 +194,7 @@ template <class Types> class prompt_eviction {
         p.logit = book_->plan.logits;
         p.logits = book_->memory.logits;
         p.spare = book_->memory.spare;
-        p.value_l1 = book_->memory.value_l1.first(score::reads_values ? total : 0);
+        p.value_sizes = book_->memory.value_sizes.first(score::reads_values ? total : 0);
         return p;
     }
 
@@ -275,16 +275,16 @@ template <class Types> class prompt_eviction {
         }
         ++notes.lanes;
     }
-    /// value_l1[t] = sum over the layer's heads of |v|.
-    void sum_values(std::span<kept_lane> lanes, const layer_input& in, std::uint32_t before,
-                    std::uint32_t tokens) noexcept {
-        std::fill_n(book_->memory.value_l1.begin(), before + tokens, 0.0F);
+    /// value_sizes[t] = sum over the layer's heads of what the policy takes for the size of v.
+    void sum_values(std::span<kept_lane> lanes, std::uint32_t layer, const layer_input& in,
+                    std::uint32_t before, std::uint32_t tokens) noexcept {
+        std::fill_n(book_->memory.value_sizes.begin(), before + tokens, 0.0F);
         for (std::uint32_t i = 0; i < lanes.size(); i += book_->plan.lanes_per_head) {
             gather(lanes[i], i, in, before, tokens);
-            for (std::size_t t = 0; t < before + tokens; ++t)
-                for (std::size_t d = 0; d < book_->plan.dim; ++d)
-                    book_->memory.value_l1[t] +=
-                        std::fabs(to_float(book_->memory.work_v[t * book_->plan.dim + d]));
+            const rows_view<E> values = work_values(before + tokens);
+            for (std::size_t t = 0; t < values.count; ++t)
+                book_->memory.value_sizes[t] +=
+                    book_->score.value_size(layer, book_->head_of(i), values.row(t), values.dim);
         }
     }
     void average_board(std::uint32_t lanes, std::uint32_t tokens) noexcept {

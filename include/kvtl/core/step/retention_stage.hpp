@@ -8,6 +8,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/calibration/calibration.hpp>
 #include <kvtl/core/plan/size_rows.hpp>
 #include <kvtl/core/step/decode_eviction.hpp>
 #include <kvtl/core/step/prompt_eviction.hpp>
@@ -42,6 +43,12 @@ template <class Types> class retention_stage {
         for (kept_lane& lane : m.lanes) lane.limit = p.keep;
         prompt_ = prompt_eviction<Types>(book_);
         decode_ = decode_eviction<Types>(book_);
+    }
+
+    /// Hands the score what was fitted offline. The view's memory outlives the stage.
+    [[gnu::cold]] void bind(const calibration_view& calibration) noexcept {
+        if constexpr (requires { book_.score.bind(calibration); }) book_.score.bind(calibration);
+        static_cast<void>(calibration);
     }
 
     [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,

@@ -77,6 +77,7 @@ template <class Types> class retrieval_base {
         if (p.time_phases) clock_ = phase_clock(stats_.phase_ns);
         sums_ = summaries<types>(index_state_, rest_, lanes, p.model.summaries(p.max_entries), m.sums);
         choose_ = chooser<types>(p.model, index_state_, select_, m.choose);
+        bars_ = prompt_bars<types>(plan_, select_, m.bars);
         if constexpr (types::sequential) {
             store_ = store_type(typename store_type::parts{
                 store_parts, types::slot_format_of(p.sizes, p.max_entries), page_pools_, p.spare_pages});
@@ -96,6 +97,7 @@ template <class Types> class retrieval_base {
         auto parts = memory::step_parts(p);
         parts.growth = &growth_;
         parts.choose = &choose_;
+        parts.bars = &bars_;
         parts.sums = &sums_;
         parts.rest = &rest_;
         parts.clock = p.time_phases ? &clock_ : nullptr;
@@ -314,6 +316,22 @@ template <class Types> class retrieval_base {
         for (const lane_ref& ref : lanes) store_.forget_lane(ref.id);
     }
 
+    /// A layer's prompt is in its units: a selector that calibrates looks at the last of the chunk's queries.
+    void look_at_prompt(std::uint32_t slot, std::uint32_t layer, std::span<const lane_ref> lanes,
+                        const layer_input& in, std::uint32_t chunk) noexcept {
+        if constexpr (prompt_bars<types>::any)
+            bars_.look(
+                slot, layer, lanes, in, chunk, choose_,
+                [this](const lane_ref& ref) { return growth_.view(ref.id); },
+                [this](const lane_ref& ref) {
+                    const std::uint32_t in_memory = store_.at(ref.id).entries_in_memory();
+                    return plan_.attend_tokens - std::min(plan_.attend_tokens, in_memory);
+                },
+                memory_.query, step_.chosen_of(0));
+        static_cast<void>(slot), static_cast<void>(layer), static_cast<void>(lanes);
+        static_cast<void>(in), static_cast<void>(chunk);
+    }
+
     void note_storage() noexcept {
         if (plan_.window_only) return;
         stats_.storage_bytes = std::max<std::uint64_t>(stats_.storage_bytes, std::uint64_t{layout_.used()} *
@@ -370,6 +388,7 @@ template <class Types> class retrieval_base {
     arenas_of<types> arenas_;
     growth_of<types> growth_;
     chooser<types> choose_;
+    prompt_bars<types> bars_;
     prompt_builder<types> prompt_; ///< clusters: groups need none
     runner step_;
     choice_source<types> source_;

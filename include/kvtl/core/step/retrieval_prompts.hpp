@@ -15,7 +15,8 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
   protected:
     using base = retrieval_base<Types>;
     using base::accept, base::announce_next, base::begin_call, base::bring, base::forget, base::found_ready,
-        base::lanes_of, base::lend_to_prompt, base::note_storage, base::pool_for, base::release_all_aheads;
+        base::lanes_of, base::lend_to_prompt, base::look_at_prompt, base::note_storage, base::pool_for,
+        base::release_all_aheads;
     using base::cluster_, base::growth_, base::index_state_, base::sums_, base::memory_, base::plan_,
         base::prompt_, base::stats_, base::step_, base::store_;
 
@@ -35,8 +36,9 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         if (plan_.window_only) return prefill_window(lanes, in, tokens, out);
         release_all_aheads();
         if constexpr (types::sequential) {
-            static_cast<void>(last);
-            return prefill_groups(lanes, in, tokens, out);
+            const status done = prefill_groups(lanes, in, tokens, out);
+            if (done.ok() && last) look_at_prompt(slot, layer, lanes, in, tokens);
+            return done;
         } else {
             const lane first = store_.at(lanes[0].id);
             if (first.state().tokens > 0) {
@@ -45,7 +47,9 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
                 return prefill_turn(lanes, in, tokens, out);
             }
             if (status s = lend_to_prompt(slot, layer); !s) return s;
-            return prefill_prompt(lanes, in, tokens, out, last);
+            const status done = prefill_prompt(lanes, in, tokens, out, last);
+            if (done.ok() && last) look_at_prompt(slot, layer, lanes, in, tokens);
+            return done;
         }
     }
 
@@ -68,6 +72,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         if (!done) return done;
         for (std::uint32_t i = 0; i < lanes.size(); ++i)
             store_.at(lanes[i].id).state().dropped = kept.tokens(slot, layer) - kept.rows(slot, layer, i);
+        look_at_prompt(slot, layer, lanes, in, chunk);
         note_storage();
         return {};
     }

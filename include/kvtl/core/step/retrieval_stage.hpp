@@ -19,8 +19,8 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         base::leaver, base::list_lanes, base::note_storage, base::pool_for, base::release,
         base::release_all_aheads, base::release_selection, base::should_found, base::window_overflows,
         base::write_pools_at;
-    using base::arenas_, base::clock_, base::codec_, base::io_, base::memory_, base::page_pools_, base::plan_,
-        base::pools_, base::selection_, base::source_, base::stats_, base::step_, base::store_;
+    using base::arenas_, base::bars_, base::clock_, base::codec_, base::io_, base::memory_, base::page_pools_,
+        base::plan_, base::pools_, base::selection_, base::source_, base::stats_, base::step_, base::store_;
 
   public:
     using types = Types;
@@ -276,6 +276,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         for (pool& writes : write_pools_at(slot)) store_.settle_all_writes(writes);
         for (std::uint32_t layer = 0; layer < plan_.model.layers; ++layer)
             for (const lane_ref& ref : lanes_of(slot, layer)) store_.forget_lane(ref.id);
+        bars_.forget(slot);
         if constexpr (types::virtualised) // others that share the memory may have been kept waiting
             if (!arenas_.idle()) static_cast<void>(arenas_.retry_writes(group_of(slot)));
     }

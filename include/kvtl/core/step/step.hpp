@@ -54,7 +54,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             };
             const std::uint32_t n =
                 p_.choose->choose(q + p_.model.query_offset(lanes[i].in_layer), p_.growth->view(lanes[i].id),
-                                  budget, chosen, p_.clock, stream);
+                                  budget, chosen, p_.clock, stream, p_.bars->of_lane(lanes[i].id));
             if (!read) return read;
             std::sort(chosen.begin(), chosen.begin() + n,
                       [](const chosen_unit& a, const chosen_unit& b) { return a.unit < b.unit; });

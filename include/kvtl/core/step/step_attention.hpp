@@ -7,6 +7,7 @@
 #include <kvtl/core/step/attend_records.hpp>
 #include <kvtl/core/step/chooser.hpp>
 #include <kvtl/core/step/entry_tile.hpp>
+#include <kvtl/core/step/prompt_bars.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/simd/attention.hpp>
 #include <kvtl/slots/remainder.hpp>
@@ -41,6 +42,7 @@ template <class Types> class step_attention {
         std::size_t remainder_floats = 0;
         growth_of<Types>* growth = nullptr;
         chooser<Types>* choose = nullptr;
+        const prompt_bars<Types>* bars = nullptr;
         const summaries<Types>* sums = nullptr;
         const typename Types::remainder_state* rest = nullptr;
         phase_clock* clock = nullptr;

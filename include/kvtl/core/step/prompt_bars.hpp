@@ -1,0 +1,109 @@
+// What a selector learns from the last queries of a prompt, and the bar that it sets for the sequence from then on
+// (selectors that calibrate, slots/selector.hpp; for all others this is empty).
+//
+// What:   when a layer's prompt is in its units, its last queries are shown to the selector as steps would be, lane by lane.
+//         What it notes is kept per layer, so that a prompt may be repeated. The bar is of all layers seen so far: after
+//         the last one, of the model.
+// Memory: a note per layer of each of the shard's sequences.
+// Cost:   `looked_at` choices per lane and prompt.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/plan/cache_plan.hpp>
+#include <kvtl/reservation.hpp>
+#include <kvtl/simd/convert.hpp>
+#include <kvtl/views.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+
+namespace kvtl { inline namespace v0 {
+
+template <class Types> class prompt_bars {
+  public:
+    using selector = typename Types::selector;
+    static constexpr bool any = calibrates_on_prompts<selector>;
+    static constexpr std::uint32_t looked_at = 100; ///< queries, as far as the last chunk has them
+    static constexpr float open = -std::numeric_limits<float>::infinity(); ///< lets everything pass
+
+    struct scratch {
+        std::span<detail::prompt_notes<selector>> notes; ///< (sequences of the shard, L)
+        std::span<float> bar;                            ///< (sequences of the shard)
+
+        static scratch take(carver& c, const cache_plan& p) noexcept {
+            scratch x;
+            if constexpr (any) {
+                x.notes =
+                    c.take<detail::prompt_notes<selector>>(std::size_t{p.shard_sequences} * p.model.layers);
+                x.bar = c.take<float>(p.shard_sequences);
+            }
+            return x;
+        }
+    };
+
+    prompt_bars() = default;
+    prompt_bars(const cache_plan& p, const typename Types::selector_state& select, const scratch& x) noexcept
+        : plan_(&p), selector_(&select), x_(x) {
+        for (std::uint32_t seat = 0; seat < x_.bar.size(); ++seat) clear(seat);
+    }
+
+    /// The bar of the sequence that a lane belongs to.
+    [[nodiscard]] float of_lane(std::uint32_t lane_id) const noexcept {
+        if constexpr (any) return x_.bar[seat_of(lane_id / (plan_->model.layers * plan_->model.lanes()))];
+        static_cast<void>(lane_id);
+        return open;
+    }
+
+    /// Shows the selector the last of the chunk's queries in a layer whose prompt is complete. view(lane) and
+    /// budget(lane): of the lanes (references of them); spare: for a lane's choice.
+    template <class Lanes, class View, class Budget>
+    void look(std::uint32_t slot, std::uint32_t layer, const Lanes& lanes, const layer_input& in,
+              std::uint32_t chunk, chooser<Types>& choose, const View& view, const Budget& budget,
+              std::span<float> query, std::span<chosen_unit> spare) noexcept {
+        if constexpr (any) {
+            const std::uint32_t seat = seat_of(slot), layers = plan_->model.layers;
+            auto& notes = x_.notes[std::size_t{seat} * layers + layer];
+            notes = {};
+            const std::size_t token = std::size_t{plan_->model.query_heads()} * plan_->model.dim,
+                              own = std::size_t{plan_->model.lane_queries()} * plan_->model.dim;
+            for (std::uint32_t t = chunk - std::min(chunk, looked_at); t < chunk && !in.q.empty(); ++t)
+                for (const auto& ref : lanes) {
+                    const float* q = simd::widened(in.q, t * token + plan_->model.query_offset(ref.in_layer),
+                                                   query.data(), own);
+                    choose.look(q, view(ref), budget(ref), spare, notes);
+                }
+            x_.bar[seat] = selector_->settle(x_.notes.subspan(std::size_t{seat} * layers, layers));
+        } else {
+            static_cast<void>(slot), static_cast<void>(layer), static_cast<void>(lanes);
+            static_cast<void>(in), static_cast<void>(chunk), static_cast<void>(choose);
+            static_cast<void>(view), static_cast<void>(budget), static_cast<void>(query);
+            static_cast<void>(spare);
+        }
+    }
+
+    /// A sequence has ended.
+    void forget(std::uint32_t slot) noexcept {
+        if constexpr (any) clear(seat_of(slot));
+        static_cast<void>(slot);
+    }
+
+  private:
+    /// All heads of a sequence have one shard where a selector calibrates.
+    [[nodiscard]] std::uint32_t seat_of(std::uint32_t slot) const noexcept {
+        return slot / plan_->division.shards;
+    }
+    void clear(std::uint32_t seat) noexcept {
+        const std::uint32_t layers = plan_->model.layers;
+        std::fill_n(x_.notes.begin() + seat * layers, layers, detail::prompt_notes<selector>{});
+        x_.bar[seat] = open;
+    }
+
+    const cache_plan* plan_ = nullptr;
+    const typename Types::selector_state* selector_ = nullptr;
+    scratch x_;
+};
+
+}} // namespace kvtl::v0
