@@ -124,7 +124,9 @@ template <class Preset> settings settings_of(kvtl::cache_config<Preset>& c) {
     if constexpr (kvtl::retrieves<Preset> && Preset::window_tokens != kvtl::whole_sequence) {
         add("clusterer", c.clusterer), add("index", c.index), add("selector", c.selector);
         add("remainder", c.remainder), add("layout", c.layout), add("replacement", c.replacement);
-        if constexpr (kvtl::detail::chooses_ahead<typename Preset::selector>()) add("schedule", c.schedule);
+        if constexpr (kvtl::detail::chooses_ahead<typename Preset::selector>() ||
+                      kvtl::virtualises<typename Preset::schedule>)
+            add("schedule", c.schedule);
     }
     add("budget", c.budget), add("retention", c.retention);
     add("compressor", c.compressor), add("position", c.position);
