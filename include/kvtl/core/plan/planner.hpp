@@ -181,9 +181,8 @@ template <class Preset, class Geometry> class planner {
         if constexpr (types::drops) a.rows.measure(c, blocks, m);
         if constexpr (types::retrieves) unit_sizes<types>::measure(a.plan, frames, a.page_bytes, m);
         m.window += sliding_bytes(a);
-        const std::size_t representatives =
-            std::size_t{a.plan.division.shards} * a.plan.lent_representatives() * a.page_bytes;
-        const std::size_t lent = m.tails + m.frames + representatives;
+        const std::size_t pages = std::size_t{a.plan.division.shards} * a.plan.lent_representatives(),
+                          lent = m.tails + m.frames + pages * a.page_bytes;
         a.fixed_bytes = whole_pages(m.total() - lent) + (types::retrieves ? 4096 : 0);
         m.metadata += a.bytes() - m.total();
         const model_extents& model = a.plan.model;

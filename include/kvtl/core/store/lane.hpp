@@ -129,9 +129,8 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
     using offsets = lane_offsets<E, ClustererLane, Unit>;
 
     lane_view() = default;
-    lane_view(std::byte* block, std::byte* representatives, const lane_sizes& sizes,
-              const offsets& at) noexcept
-        : block_(block), representatives_(representatives), sizes_(&sizes), at_(&at) {}
+    lane_view(std::byte* block, std::byte* lent, const lane_sizes& sizes, const offsets& at) noexcept
+        : block_(block), representatives_(lent), sizes_(&sizes), at_(&at) {}
 
     [[nodiscard]] lane_state& state() const noexcept { return *get<lane_state>(at_->state); }
     [[nodiscard]] ClustererLane& clusterer() const noexcept { return *get<ClustererLane>(at_->clusterer); }
