@@ -137,6 +137,7 @@ TEST_CASE_FIXTURE(fixture, "a policy that is told what will be attended keeps th
     for (const double entries : told.kept_by_layer) kept += entries;
     CHECK(kept * 512 ==
           doctest::Approx(told.kept_bytes.value())); // of 2 heads of 64 numbers, keys and values
+    options.keep_tokens = 0;
     const auto everything = run(t, "full");
     CHECK(everything.kept_by_layer.empty());
 }

@@ -45,8 +45,9 @@ expect 0 "" --version
 
 # A run: the file, the JSON, and the same bytes again.
 "$program" "${base[@]}" --rank 16 --max-tokens 600 --query-map --json a.json 2>err || complain "no calibration"
-# header and table, adapter 16 x 128, four bases 2 x 64 x 64, two 128 x 128, 2 x 8 pairs, five maps 256 x 256; 6 layers
-bytes=$((10 * 64 + 6 * 16 * 128 * 4 + 4 * 6 * 2 * 64 * 64 * 4 + 2 * 6 * 128 * 128 * 4 + 6 * 2 * 8 * 4 + 5 * 256 * 256 * 4))
+# header and table, adapter 16 x 128, four bases and sizes of values 2 x 64 x 64, two 128 x 128, 2 x 8 pairs, five maps 256 x
+# 256; 6 layers
+bytes=$((11 * 64 + 6 * 16 * 128 * 4 + 5 * 6 * 2 * 64 * 64 * 4 + 2 * 6 * 128 * 128 * 4 + 6 * 2 * 8 * 4 + 5 * 256 * 256 * 4))
 [ "$(wc -c <a.cal)" -eq "$bytes" ] || complain "a.cal has $(wc -c <a.cal) bytes instead of $bytes"
 grep -qx "kvtl-calibrate: tiny-2k.gguf (6 layers, 4 query heads, 2 KV heads of 64), 2 threads" err || complain "no header"
 for key in '"tokens":600' '"rank":16' '"adapter_energy"' '"pca_energy_quarter"' '"pre_rope":false'; do
@@ -58,7 +59,7 @@ cmp -s a.cal b.cal || complain "a second run gave other bytes"
 ! cmp -s a.cal c.cal || complain "--pre-rope changed nothing"
 # Without the bases of whole entries: four kinds less.
 "$program" "${base[@]}" -o d.cal --rank 16 --max-tokens 600 --query-map --no-entries 2>err || complain "no --no-entries"
-bytes=$((6 * 64 + 6 * 16 * 128 * 4 + 2 * 6 * 2 * 64 * 64 * 4 + 6 * 2 * 8 * 4 + 5 * 256 * 256 * 4))
+bytes=$((7 * 64 + 6 * 16 * 128 * 4 + 3 * 6 * 2 * 64 * 64 * 4 + 6 * 2 * 8 * 4 + 5 * 256 * 256 * 4))
 [ "$(wc -c <d.cal)" -eq "$bytes" ] || complain "d.cal has $(wc -c <d.cal) bytes instead of $bytes"
 # votes: one of four heads in each of six layers, and what an eviction costs the layer
 "$program" "${base[@]}" --max-tokens 600 --votes a.votes 2>err || complain "no votes"
