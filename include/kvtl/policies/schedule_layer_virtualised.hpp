@@ -8,7 +8,7 @@
 //         the output are those of `on_demand` with as many frames for each layer.) A layer's own misses are read on
 //         demand; the next layer's hot set goes to the device when they have landed, behind what the engine computes
 //         after attend(). Before it goes what the next layer knows of its units, means and summaries, which others have
-//         the memory of meanwhile; pages of it that a step has changed are written behind the step.
+//         the memory of meanwhile; pages of it that a layer's calls have changed are written when another layer is turned to.
 // Needs:  units of whole pages (a clusterer with a layout that places units). The engine says before_query(layer);
 //         one that does not, and takes layers in order, loses no more than the polling in between.
 // Cost:   reads per layer and step its representatives and what the last hot_steps steps chose, behind compute if the
