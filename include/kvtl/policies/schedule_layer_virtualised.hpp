@@ -29,7 +29,7 @@ struct layer_virtualised {
     static constexpr bool virtualises = true;
 
     struct config {
-        std::uint32_t hot_steps = 4; ///< what the last so many steps of a layer used comes back; `none`: all
+        std::uint32_t hot_steps = 1; ///< what the last so many steps of a layer used comes back; `none`: all
         template <class Visit> void fields(Visit&& visit) { visit("hot_steps", hot_steps); }
     };
 };

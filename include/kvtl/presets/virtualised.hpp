@@ -3,8 +3,8 @@
 //
 // Paper: "DynaKV: Enabling Accurate and Efficient Long-Sequence LLM Decoding on Smartphones" §6.1: representatives are
 // streamed before the query is there, clusters while the layer before computes. Deviations: memory is that of two layers,
-// as one is read back while the other computes; of what is resident, units that the layer's last four steps neither chose
-// nor updated are given up instead of read back (schedule.hot_steps).
+// as one is read back while the other computes; of what is resident, units that the layer's last step neither chose nor
+// updated are given up instead of read back (schedule.hot_steps; bench/RESULTS.md has 0 to 4).
 // SPDX-License-Identifier: MIT
 #pragma once
 
