@@ -56,6 +56,16 @@ numbers split(std::vector<double> weight, const numbers& cap, std::uint64_t tota
     kvtl::split_exactly(weight, cap, total, out);
     return out;
 }
+/// Per lane of two heads a layer, which compete for 24 entries each behind a window of 32 and keep `sure` of them in any case.
+numbers heads_compete(const all_scores& scores, std::uint32_t sure) {
+    numbers by_lane;
+    for (std::size_t l = 0; l < model.layers; ++l) {
+        const std::vector<scores_t> held = {ranked(scores[2 * l], 32, 48), ranked(scores[2 * l + 1], 32, 48)};
+        for (const std::uint32_t n : split(counts(held, 48), numbers(2, 48 - sure), 48 - 2 * sure))
+            by_lane.push_back(n + sure);
+    }
+    return by_lane;
+}
 
 /// Feeds the prompt, checks every lane, decodes a little, checks attention.
 template <class Preset>
@@ -165,12 +175,7 @@ TEST_CASE("adakv: heads compete within their layer") {
     const auto c = sized<cache_t>(56, 32);
     const std::uint32_t base = 24, sure = 4; // 0.2 * 24
     const all_scores scores = window_scores(data, 32, 7, true);
-    numbers by_lane;
-    for (std::size_t l = 0; l < model.layers; ++l) {
-        const std::vector<scores_t> held = {ranked(scores[2 * l], 32, 48), ranked(scores[2 * l + 1], 32, 48)};
-        for (const std::uint32_t b : split(counts(held, 48), numbers(2, 48 - sure), 48 - 2 * sure))
-            by_lane.push_back(b + sure);
-    }
+    const numbers by_lane = heads_compete(scores, sure);
     CHECK(base * 2 == by_lane[0] + by_lane[1]);
     CHECK(std::set(by_lane.begin(), by_lane.end()).size() > 2);
     check_preset<kvtl::presets::adakv>(data, c, scores, by_lane, 160);
@@ -280,13 +285,7 @@ TEST_CASE("defensivekv and layer_defensivekv: the worst case ranks, heads or lay
         CHECK(c.retention.sure == 0.0F);
         if (some_are_sure) c.retention.sure = 0.9F;
         const all_scores expected = some_are_sure ? scores : defensive_scores(data, 32, 0);
-        numbers by_lane;
-        for (std::size_t l = 0; l < model.layers; ++l) {
-            const std::vector<scores_t> held = {ranked(expected[2 * l], 32, 48),
-                                                ranked(expected[2 * l + 1], 32, 48)};
-            for (const std::uint32_t n : split(counts(held, 48), numbers(2, 44), 40))
-                by_lane.push_back(n + 4);
-        }
+        const numbers by_lane = heads_compete(expected, 4);
         check_preset<kvtl::presets::defensivekv>(data, c, expected, by_lane, 160);
         check_preset<kvtl::presets::defensivekv>(data, c, expected, by_lane, 90);
     }
@@ -321,19 +320,10 @@ TEST_CASE(
     CHECK(parts->calibration == norms.size() * sizeof(float)); // counted in the reservation
     CHECK(before->calibration == 0);
     const all_scores plain = defensive_scores(data, 32, 0), expected = defensive_scores(data, 32, 0, norms);
-    const auto division = [&](const all_scores& scores) {
-        numbers by_lane;
-        for (std::size_t l = 0; l < model.layers; ++l) {
-            const std::vector<scores_t> held = {ranked(scores[2 * l], 32, 48),
-                                                ranked(scores[2 * l + 1], 32, 48)};
-            for (const std::uint32_t n : split(counts(held, 48), numbers(2, 44), 40))
-                by_lane.push_back(n + 4);
-        }
-        return by_lane;
-    };
-    CHECK(division(plain) != division(expected)); // the factors say something
-    check_preset<kvtl::presets::defensivekv>(data, c, expected, division(expected), 160);
-    check_preset<kvtl::presets::defensivekv>(data, c, expected, division(expected), 90);
+    const numbers by_lane = heads_compete(expected, 4);
+    CHECK(heads_compete(plain, 4) != by_lane); // the factors say something
+    check_preset<kvtl::presets::defensivekv>(data, c, expected, by_lane, 160);
+    check_preset<kvtl::presets::defensivekv>(data, c, expected, by_lane, 90);
     c.calibration_model = 6;
     const auto refused = cache_t::open(c);
     REQUIRE(!refused);
@@ -343,7 +333,7 @@ TEST_CASE(
     REQUIRE(old.add(kvtl::calibration_kind::pca_basis, model.head_dim, norms));
     REQUIRE(old.write(here.file("old.cal")));
     c.calibration = here.file("old.cal"), c.calibration_model = 5;
-    check_preset<kvtl::presets::defensivekv>(data, c, plain, division(plain), 160);
+    check_preset<kvtl::presets::defensivekv>(data, c, plain, heads_compete(plain, 4), 160);
 }
 
 TEST_CASE("the worst case is kept where the mean over the window loses it") {
