@@ -44,7 +44,7 @@ void require(const kvtl::status& s) {
     if (!s) throw engine::run_failure(s.what());
 }
 
-/// Tokens that a sequence may come to hold when `runs` devices are measured one after the other.
+/// Tokens that a sequence may come to hold when `runs` rows are measured one after the other.
 std::size_t most_tokens(const decode_options& o, std::size_t runs) {
     return o.context + runs * (decode_options::warm_up + o.steps);
 }
@@ -193,7 +193,7 @@ workload_request request_of(const decode_options& o) {
     return {.text = o.workload,
             .shape = o.shape,
             .prompt_tokens = o.context,
-            .tokens = most_tokens(o, o.devices.size()),
+            .tokens = most_tokens(o, o.runs(o.devices.size())),
             .sequences = o.batch,
             .rope_base = o.rope_base};
 }
@@ -298,10 +298,11 @@ class runner {
         position_ = o_.context;
     }
 
-    /// From here on the device is this one; counting begins anew after the warm-up.
-    void begin_device(const kvtl::device_profile& device) {
+    /// From here on the device is this one, and so long the rest of a layer; counting begins anew after the warm-up.
+    void begin_run(const kvtl::device_profile& device, double compute_us_per_layer) {
         device_ = device;
         limit_->set(device);
+        compute_us_ = compute_us_per_layer;
         step_s_.clear(), reuse_.clear();
         done_ = 0;
         seconds_ = 0;
@@ -324,10 +325,9 @@ class runner {
             on_shards([&](unsigned shard) noexcept {
                 return layer(rows, l, recall && l % recall_every == sampled, shard);
             });
-            if (o_.compute_us_per_layer > 0) {
+            if (compute_us_ > 0) {
                 const auto until =
-                    clock::now() +
-                    std::chrono::nanoseconds(static_cast<std::int64_t>(o_.compute_us_per_layer * 1e3));
+                    clock::now() + std::chrono::nanoseconds(static_cast<std::int64_t>(compute_us_ * 1e3));
                 while (clock::now() < until) {
                 }
             }
@@ -416,6 +416,7 @@ class runner {
     engine::thread_pool threads_;
     std::vector<kvtl::status> said_; ///< (shards)
     kvtl::device_profile device_;
+    double compute_us_ = 0;
     engine::cache_stats before_;
     kvtl::statistics last_; ///< after the last step
     std::vector<double> step_s_, reuse_;
@@ -457,7 +458,7 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
                    {"keep_tokens", options_.keep_tokens},
                    {"memory_mib", static_cast<double>(options_.memory_bytes) / (1 << 20)},
                    {"workload", o_.workload},
-                   {"compute_us_per_layer", o_.compute_us_per_layer},
+                   {"compute_us_per_layer", compute_us_},
                    {"calibration", options_.calibration},
                    {"interleave", o_.interleave}};
     for (const auto& [name, value] : now.config) config[name] = value;
@@ -490,6 +491,7 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
         {"step_ms_high", known ? json(known->high * 1e3) : json(nullptr)},
         {"step_ms_p99", p99 * 1e3},
         {"tokens_per_s", static_cast<double>(o_.batch) / median},
+        {"compute_ms_per_step", compute_us_ * o_.shape.layers * 1e-3},
         {"phase_us",
          {{"append", phase(p.append, q.append)},
           {"score", phase(p.score, q.score)},
@@ -529,6 +531,7 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
         {"kept_entries", b.kept_entries},
         {"storage_bytes", now.storage_bytes},
         {"resident_bytes_peak", now.resident_bytes_peak},
+        {"borrowed_bytes", b.borrowed_bytes},
         {"bytes_by_part", parts},
         {"raw_cache_bytes", now.raw_cache_bytes},
         {"share_by_part", shares},
@@ -609,7 +612,7 @@ void run_steps(const std::vector<std::unique_ptr<runner>>& all, step_rows& data,
 } // namespace
 
 resources needs(const decode_options& o, const std::vector<std::string>& policies, bool in_memory) {
-    const std::size_t tokens = most_tokens(o, o.devices.size());
+    const std::size_t tokens = most_tokens(o, o.runs(o.devices.size()));
     const kvtl::shape& s = o.shape;
     const double entries = static_cast<double>(tokens) * static_cast<double>(o.batch) * s.layers * s.kv_heads;
     const double raw = entries * s.head_dim * 2 * sizeof(kvtl::f16);
@@ -632,7 +635,7 @@ resources needs(const decode_options& o, const std::vector<std::string>& policie
             if (!wants.retrieves) continue; // it has no file
         }
         // What is stored may be smaller than what is said of 16-bit entries; not every policy can say without its files.
-        engine::cache_options one = options_of(o, policy, budgets_of(o).front(), o.devices.size());
+        engine::cache_options one = options_of(o, policy, budgets_of(o).front(), o.runs(o.devices.size()));
         one.io = "memory";
         const auto known = least_memory_of(one);
         const double file = known ? static_cast<double>(known->storage) : 2.5 * raw;
@@ -680,7 +683,7 @@ std::vector<engine::least_row> least_memory(const decode_options& o) {
             std::string with = std::to_string(b.attend_tokens) + " attended";
             if (b.keep_tokens != 0 && wants_of(policy).evicts)
                 with += ", " + std::to_string(b.keep_tokens) + " kept";
-            runner one(o, policy, b, true, o.devices.size(), o.kv_path);
+            runner one(o, policy, b, true, o.runs(o.devices.size()), o.kv_path);
             rows.push_back({policy, with, one.least(files)});
         }
     return rows;
@@ -711,8 +714,8 @@ json run_decode(const decode_options& o, const std::function<void(const json&)>&
     const auto make_runner = [&](const device_group& group, const std::string& policy, const budgets& b,
                                  std::size_t place) {
         const std::string path = o.kv_path + (place == 0 ? "" : "." + std::to_string(place));
-        return std::make_unique<runner>(o, policy, b, group.simulated || memory_only, group.devices.size(),
-                                        path);
+        return std::make_unique<runner>(o, policy, b, group.simulated || memory_only,
+                                        o.runs(group.devices.size()), path);
     };
     const std::vector<budgets> all_budgets = budgets_of(o);
     const auto repeats = [&](const std::string& policy, const budgets& b) {
@@ -774,9 +777,11 @@ json run_decode(const decode_options& o, const std::function<void(const json&)>&
                     data.with_guess |= all[i]->wants().prefetch;
                     data.with_k_pre |= contains(all[i]->wants().signals, kvtl::signal::k_pre);
                 }
-                for (const auto& device : group.devices) {
+                const std::size_t times = o.compute_us_per_layer.size();
+                for (std::size_t run = 0; run < o.runs(group.devices.size()); ++run) {
+                    const kvtl::device_profile& device = group.devices[run / times];
                     const auto before = take_probe();
-                    for (auto& r : all) r->begin_device(device);
+                    for (auto& r : all) r->begin_run(device, o.compute_us_per_layer[run % times]);
                     engine::progress_bar bar(std::string(device.name) + ": steps",
                                              o.steps + decode_options::warm_up);
                     run_steps(all, data, *w, bar);

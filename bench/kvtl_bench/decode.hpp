@@ -5,8 +5,8 @@
 // would, with an optional spin in place of the rest of the layer's work. A policy that evicts is given the
 // prompt in one chunk with its queries, because that is what its memory is promised for.
 //
-// Several devices share one prompt: the limit of the open cache's device is changed between the runs, and
-// each run goes on where the one before stopped. The prompt itself is read in at the device's own speed.
+// Several devices and times of compute share one prompt: the limit of the open cache's device is changed between the runs,
+// and each run goes on where the one before stopped. The prompt itself is read in at the device's own speed.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -40,7 +40,7 @@ struct decode_options {
     std::string io = "uring";
     std::string kv_path;
     std::string workload = "drift:1";
-    double compute_us_per_layer = 0;
+    std::vector<double> compute_us_per_layer = {0};
     unsigned threads = 1; ///< shards of each cache, a thread for each
     bool interleave = false;
     bool fit = true;         ///< the largest index that takes at most half of the memory
@@ -50,6 +50,11 @@ struct decode_options {
 
     static constexpr std::size_t warm_up = 8;
     static constexpr std::size_t least_steps = 3;
+
+    /// Rows that share a prompt when it is decoded on so many devices.
+    [[nodiscard]] std::size_t runs(std::size_t on_devices) const {
+        return on_devices * compute_us_per_layer.size();
+    }
 };
 
 /// What a run takes at most, before it begins.

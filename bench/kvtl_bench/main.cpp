@@ -15,6 +15,7 @@
 #include "compare.hpp"
 #include "csv.hpp"
 #include "decode.hpp"
+#include "decode_page.hpp"
 #include "error.hpp"
 #include "mapped_file.hpp"
 #include "program.hpp"
@@ -46,7 +47,7 @@ struct decode_arguments {
     std::vector<std::uint32_t> sizes = {0, 0, 0, 0}; ///< L, H, HQ, D given one by one
     std::vector<std::string> settings;
     std::string tuned;
-    std::string json_file, csv_file;
+    std::string json_file, csv_file, html_file;
     bool least_memory = false;
 };
 
@@ -129,8 +130,10 @@ CLI::App* define_decode(CLI::App& app, decode_arguments& a) {
         ->delimiter(',');
     d->add_option("--device", o.devices, "native, nvme, ufs40, ufs31, emmc (a list: a row each)")
         ->delimiter(',');
-    d->add_option("--compute-us-per-layer", o.compute_us_per_layer,
-                  "spin this long per layer, for the model's other work")
+    d->add_option(
+         "--compute-us-per-layer", o.compute_us_per_layer,
+         "spin this long per layer, for the model's other work (a list: a row each, behind one prompt)")
+        ->delimiter(',')
         ->capture_default_str();
     d->add_option("--threads", o.threads, "threads, each with a shard of every cache")
         ->check(engine::whole_number)
@@ -141,6 +144,7 @@ CLI::App* define_decode(CLI::App& app, decode_arguments& a) {
         "to fit), and end");
     d->add_option("--tuned", a.tuned, "what kvtl-tune --json wrote: settings of kvswap; --set changes them");
     d->add_option("--csv", a.csv_file, "write the rows as comma-separated values; - for standard output");
+    d->add_option("--html", a.html_file, "write a page that shows where the steps spend their time");
     d->add_flag("--interleave", o.interleave, "policies take turns step by step, on the same data");
     d->add_option("--calibration", o.calibration,
                   "bases for policies that need some (default: fitted to another seed)");
@@ -230,8 +234,8 @@ void complete(decode_arguments& a) {
             "--threads: valid: 1 to the model's KV heads, " + std::to_string(o.shape.kv_heads));
     require(o.steps >= 3 && o.steps <= 1U << 20, "--steps: valid: 3 to 1048576");
     require(o.max_seconds > 0 && o.max_seconds <= 1e6, "--max-seconds: valid: more than 0, up to 1000000");
-    require(o.compute_us_per_layer >= 0 && o.compute_us_per_layer <= 1e6,
-            "--compute-us-per-layer: valid: 0 to 1000000");
+    for (const double us : o.compute_us_per_layer)
+        require(us >= 0 && us <= 1e6, "--compute-us-per-layer: valid: 0 to 1000000");
     for (const auto n : o.attend_tokens) require(n > 0, "--attend-tokens: valid: 1 or more");
     for (const auto n : o.keep_tokens)
         require(n > 0 || o.keep_tokens.size() == 1, "--keep-tokens: valid: 1 or more");
@@ -252,6 +256,9 @@ void complete(decode_arguments& a) {
     engine::require_writable(a.csv_file, "--csv");
     require(a.csv_file != "-" || a.json_file != "-", "--csv: - is standard output, which --json has already");
     require(a.csv_file.empty() || !a.least_memory, "--csv: valid: without --least-memory");
+    engine::require_writable(a.html_file, "--html");
+    require(a.html_file != "-", "--html: valid: a file");
+    require(a.html_file.empty() || !a.least_memory, "--html: valid: without --least-memory");
 }
 
 double number(const json& value) {
@@ -273,6 +280,8 @@ void print_row(const json& r) {
                 number(r["tokens_per_s"]), number(r["read_bytes_per_step"]) / 1024,
                 number(r["reads_per_step"]), number(r["hit_rate"]),
                 number(r["resident_bytes_peak"]) / (1 << 20));
+    if (const double compute = number(r["config"]["compute_us_per_layer"]); compute > 0)
+        std::printf("%-24s %.0f us of compute per layer\n", "", compute);
     engine::memory_use memory;
     for (const auto& [part, bytes] : r["bytes_by_part"].items())
         memory.parts.emplace_back(part, bytes.get<std::uint64_t>());
@@ -316,6 +325,7 @@ void run(decode_arguments& a) {
         [&] { print_header(a.options); });
     if (!a.json_file.empty()) engine::write_output(a.json_file, rows.dump(1));
     if (!a.csv_file.empty()) engine::write_output(a.csv_file, engine::to_csv(rows.dump()));
+    if (!a.html_file.empty()) engine::write_output(a.html_file, bench::decode_page(rows));
 }
 
 void run(io_arguments& a) {

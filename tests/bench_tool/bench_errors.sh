@@ -28,7 +28,7 @@ expect 2 "cannot write no/such/folder/out.json" decode --json no/such/folder/out
 expect 2 "query_heads" decode --query-heads 3
 expect 2 "--head-dim" decode --head-dim 63
 for value in "--context 0" "--context -1" "--batch 0" "--batch x" "--threads 0" "--threads 1000" "--threads x" "--steps 2" "--steps -1" "--max-seconds 0" "--memory-mib 0" \
-    "--memory-mib -3" "--attend-tokens 0" "--keep-tokens x" "--keep-tokens 64,0" "--compute-us-per-layer -1" "--layers x"; do
+    "--memory-mib -3" "--attend-tokens 0" "--keep-tokens x" "--keep-tokens 64,0" "--compute-us-per-layer -1" "--compute-us-per-layer 0,x" "--html -" "--layers x"; do
     # shellcheck disable=SC2086
     expect 2 "${value%% *}" decode $value
 done
@@ -64,6 +64,7 @@ expect 0 "" --list-policies
 grep -qx "dynakv" out || complain "--list-policies does not list dynakv"
 expect 0 "" decode --policies dynakv --context 200 --steps 4 --memory-mib 4 --io posix --json -
 python3 -c 'import json,sys; assert json.load(open("out"))[0]["policy"] == "dynakv"' || complain "no JSON rows on standard output"
+expect 2 "cannot write no/such/folder/out.html" decode --html no/such/folder/out.html
 expect 2 "--csv: - is standard output" decode --csv - --json -
 : >a.json
 : >b.json

@@ -13,7 +13,7 @@ namespace eval {
 namespace {
 
 constexpr std::array phase_colours = {"#8a6bbf", "#3b82c4", "#2aa5b5", "#e07b39",
-                                      "#3f9b57", "#a39b2a", "#d0504e"};
+                                      "#3f9b57", "#a39b2a", "#d0504e", "#8b949c"};
 
 constexpr std::array retained_colours = {"#3b82c4", "#e07b39"};
 
@@ -27,20 +27,34 @@ std::string colours(const std::vector<std::string>& names, std::span<const char*
     return out;
 }
 
-std::string bar(const row& r, double total, double longest) {
-    std::string out;
-    out += "<span>" + escaped(line_of(r)) + "</span><div>";
-    for (std::size_t i = 0; i < r.phase_us.size(); ++i) {
-        const auto& [name, microseconds] = r.phase_us[i];
-        out += "<i title=\"" + escaped(name) + ": " + number(microseconds, "%.1f µs") +
-               "\" style=\"width:" + number(microseconds, "%.2f%%", longest / 100) +
-               ";background:" + phase_colours[i % phase_colours.size()] + "\"></i>";
-    }
-    out += "</div><em>" + number(total, "%.0f µs") + "</em>";
-    return out;
+double sum_of(const row& r) {
+    double sum = 0;
+    for (const auto& phase : r.phase_us) sum += phase.second;
+    return sum;
 }
 
 } // namespace
+
+std::string stacked_bars(const std::vector<stacked_bar>& bars, double longest) {
+    std::string out = "<div class=\"bars\">";
+    for (const stacked_bar& b : bars) {
+        out += "<span>" + escaped(b.label) + "</span><div>";
+        for (std::size_t i = 0; i < b.phase_us.size(); ++i) {
+            const auto& [name, microseconds] = b.phase_us[i];
+            out += "<i title=\"" + escaped(name) + ": " + number(microseconds, "%.1f µs") +
+                   "\" style=\"width:" + number(microseconds, "%.2f%%", longest / 100) +
+                   ";background:" + phase_colours[i % phase_colours.size()] + "\"></i>";
+        }
+        out += "</div><em>" + escaped(b.all) + "</em>";
+    }
+    return out + "</div>";
+}
+
+std::string phase_legend(const stacked_bar& b) {
+    std::vector<std::string> names;
+    for (const auto& phase : b.phase_us) names.push_back(phase.first);
+    return colours(names, phase_colours);
+}
 
 std::string phase_bars(const std::vector<const row*>& rows) {
     std::string out;
@@ -50,23 +64,18 @@ std::string phase_bars(const std::vector<const row*>& rows) {
     if (timed.empty()) return {};
     out += "<h3>Where the cache spends its time</h3><p>Microseconds per decoded token, summed over the "
            "threads that work for the cache.</p>";
-    std::vector<std::string> names;
-    for (const auto& phase : timed.front()->phase_us) names.push_back(phase.first);
-    out += colours(names, phase_colours);
-    const auto total = [](const row* r) {
-        double sum = 0;
-        for (const auto& phase : r->phase_us) sum += phase.second;
-        return sum;
-    };
+    out += phase_legend({.label = {}, .phase_us = timed.front()->phase_us, .all = {}});
     double longest = 1e-9;
-    for (const row* r : timed) longest = std::max(longest, total(r));
+    for (const row* r : timed) longest = std::max(longest, sum_of(*r));
     const auto budgets = budgets_of(timed);
     for (const auto& b : budgets) {
-        out += std::string("<details") + (b == budgets.back() ? " open" : "") + "><summary>" + escaped(b) +
-               "</summary><div class=\"bars\">";
+        std::vector<stacked_bar> bars;
         for (const row* r : timed)
-            if (budget_of(*r) == b) out += bar(*r, total(r), longest);
-        out += "</div></details>";
+            if (budget_of(*r) == b)
+                bars.push_back(
+                    {.label = line_of(*r), .phase_us = r->phase_us, .all = number(sum_of(*r), "%.0f µs")});
+        out += std::string("<details") + (b == budgets.back() ? " open" : "") + "><summary>" + escaped(b) +
+               "</summary>" + stacked_bars(bars, longest) + "</details>";
     }
     return out;
 }

@@ -6,9 +6,21 @@
 #include "row.hpp"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace eval {
+
+/// A line whose phases lie one behind the other.
+struct stacked_bar {
+    std::string label;
+    std::vector<std::pair<std::string, double>> phase_us; ///< the same phases in all bars of a picture
+    std::string all;                                      ///< beside the bar
+};
+/// `longest`: microseconds that the full width stands for.
+[[nodiscard]] std::string stacked_bars(const std::vector<stacked_bar>& bars, double longest);
+/// What the colours of its phases stand for.
+[[nodiscard]] std::string phase_legend(const stacked_bar& bar);
 
 /// Microseconds per decoded token by phase, a bar per row, budget by budget.
 [[nodiscard]] std::string phase_bars(const std::vector<const row*>& rows);

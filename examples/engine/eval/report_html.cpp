@@ -345,18 +345,22 @@ class section {
 
 } // namespace
 
-std::string to_html(const report& r) {
+std::string page(const std::string& title, const std::vector<std::pair<std::string, std::string>>& facts,
+                 const std::string& body) {
     std::string out = "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
                       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>" +
-                      escaped(r.title) + "</title><style>" + report_style + "</style></head><body><h1>" +
-                      escaped(r.title) + "</h1><ul class=\"facts\">";
-    for (const auto& [what, value] : r.facts)
+                      escaped(title) + "</title><style>" + report_style + "</style></head><body><h1>" +
+                      escaped(title) + "</h1><ul class=\"facts\">";
+    for (const auto& [what, value] : facts)
         out += "<li>" + escaped(what) + ": <b>" + escaped(value) + "</b></li>";
-    out += "</ul>";
-    out += how_to_read;
+    return out + "</ul>" + body + "</body></html>";
+}
+
+std::string to_html(const report& r) {
+    std::string out = how_to_read;
     std::vector<const row*> all;
     for (const row& one : r.rows) all.push_back(&one);
-    if (all.empty()) return out + "<p>There are no rows.</p></body></html>";
+    if (all.empty()) return page(r.title, r.facts, out + "<p>There are no rows.</p>");
     const auto policies = policies_of(all);
     for (const auto& task : distinct(all, [](const row& one) { return heading_of(one); })) {
         std::vector<const row*> own;
@@ -364,7 +368,7 @@ std::string to_html(const report& r) {
                      [&](const row* one) { return heading_of(*one) == task; });
         out += section(task, std::move(own), policies).text();
     }
-    return out + "</body></html>";
+    return page(r.title, r.facts, out);
 }
 
 } // namespace eval

@@ -23,4 +23,9 @@ struct report {
 
 [[nodiscard]] std::string to_html(const report& r);
 
+/// A page of that look with another body (HTML), for programs with pictures of their own.
+[[nodiscard]] std::string page(const std::string& title,
+                               const std::vector<std::pair<std::string, std::string>>& facts,
+                               const std::string& body);
+
 } // namespace eval
