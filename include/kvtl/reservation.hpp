@@ -6,6 +6,7 @@
 #include <kvtl/status.hpp>
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +16,12 @@
 #include <utility>
 
 namespace kvtl { inline namespace v0 {
+
+/// Bytes in which the system gives memory and takes it back.
+[[nodiscard]] inline std::size_t system_page() noexcept {
+    static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    return bytes;
+}
 
 /// An anonymous mapping, zeroed, page-aligned. Move-only.
 class reservation {
@@ -47,6 +54,15 @@ class reservation {
     }
     [[nodiscard]] std::span<std::byte> memory() const noexcept {
         return memory_;
+    }
+    /// What is never touched of this part takes no memory: first touches bring in one page of the system's each.
+    static void in_small_pages(std::span<std::byte> part) noexcept {
+#ifdef MADV_NOHUGEPAGE
+        const std::size_t page = system_page();
+        const auto at = reinterpret_cast<std::uintptr_t>(part.data());
+        const std::size_t first = at / page * page, end = (at + part.size() + page - 1) / page * page;
+        static_cast<void>(::madvise(part.data() - (at - first), end - first, MADV_NOHUGEPAGE));
+#endif
     }
 
   private:

@@ -104,6 +104,7 @@ struct statistics {
     std::uint64_t bytes_moved_by_staying_children = 0, bytes_moved_by_leaving_children = 0;
     std::uint64_t storage_bytes = 0;       ///< space of the file that holds live pages, at its peak
     std::uint64_t resident_bytes_peak = 0; ///< DRAM in use for the cache, at its peak
+    std::uint64_t borrowed_bytes = 0;      ///< of index and metadata, that no unit uses and frames hold now
     std::uint64_t kept_entries = 0;        ///< entries (per KV head) that retention holds now
     std::uint64_t kept_bytes = 0;          ///< of all entries now: records, and rows that are none yet
     phase_times phase_ns;
@@ -129,8 +130,8 @@ struct statistics {
         bytes_moved_by_staying_children += o.bytes_moved_by_staying_children;
         bytes_moved_by_leaving_children += o.bytes_moved_by_leaving_children;
         storage_bytes += o.storage_bytes;
-        resident_bytes_peak += o.resident_bytes_peak, kept_entries += o.kept_entries,
-            kept_bytes += o.kept_bytes;
+        resident_bytes_peak += o.resident_bytes_peak, borrowed_bytes += o.borrowed_bytes;
+        kept_entries += o.kept_entries, kept_bytes += o.kept_bytes;
         phase_ns += o.phase_ns;
         return *this;
     }

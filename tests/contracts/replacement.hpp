@@ -66,6 +66,8 @@ template <class P> void everyone_leaves_once(const typename P::config& config) {
                 s.touch(h);
             }
             if (random.below(10) == 0) s.tick();
+            if constexpr (requires { s.resize(handles); }) // the pool has borrowed frames, or given some back
+                if (random.below(10) == 0) s.resize(static_cast<std::uint32_t>(random.below(handles + 1)));
         }
         while (!resident.empty()) {
             const std::uint32_t h = s.victim(nothing_pinned);

@@ -39,7 +39,7 @@ template <class Cache> typename Cache::config tight(std::size_t attend_tokens = 
     // Entries join units that are resident, and residency is not part of "as before": outputs are the same bits after
     // a failure only where what the failed call has read decides nothing. So it does in little memory, where all is
     // cold, but for the chains of an entry-wise layout.
-    c.memory_bytes = least_memory<Cache>(c) + (Cache::types::layout::by_entry ? std::size_t{128} << 10 : 0);
+    c.memory_bytes = least_memory<Cache>(c) + (Cache::types::layout::by_entry ? std::size_t{192} << 10 : 0);
     c.io.faults = std::make_shared<kvtl::io_faults>();
     return c;
 }
@@ -317,7 +317,7 @@ TEST_CASE("a background write that fails loses nothing: appends wait, reads go o
 TEST_CASE("a sequence with failed writes can be ended") {
     const drift data(small, max_tokens, 35);
     auto c = tight<paged>(max_tokens);
-    c.memory_bytes += std::size_t{128} << 10;
+    c.memory_bytes += std::size_t{192} << 10;
     auto cache = open_cache<paged>(c);
     reader<paged> one(cache, data, 0);
     one.prefill(150);

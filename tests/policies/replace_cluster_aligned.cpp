@@ -167,6 +167,27 @@ TEST_CASE("a quarter of the frames protects updated clusters, the one updated lo
           2); // only protected ones are left: oldest first
 }
 
+TEST_CASE("with fewer frames fewer clusters are protected") {
+    small_cache c;
+    for (std::uint32_t h = 0; h < 4; ++h) {
+        c.s.admit(h, {.pages = 1, .updated = true});
+        c.ticks(1);
+    }
+    c.s.admit(9, {.pages = 1});
+    c.s.resize(8); // a quarter of eight: 0 and 1 lose protection, and were used after 9
+    CHECK(c.s.victim(nothing_pinned) == 9);
+    c.s.remove(9);
+    CHECK(c.s.victim(nothing_pinned) == 0);
+    c.s.remove(0);
+    CHECK(c.s.victim(nothing_pinned) == 1);
+    c.s.remove(1);
+    c.s.resize(16);
+    c.s.admit(5, {.pages = 1, .updated = true});
+    c.s.admit(6, {.pages = 1, .updated = true}); // four pages again
+    c.s.admit(7, {.pages = 1});
+    CHECK(c.s.victim(nothing_pinned) == 7);
+}
+
 TEST_CASE("protection ends after 16 steps") {
     small_cache c;
     c.s.admit(0, {.pages = 1, .updated = true});

@@ -113,10 +113,12 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
     using core_type = cache_core<Preset, Geometry>;
     using types = typename core_type::types;
     const std::uint32_t shards = a.plan.division.shards;
-    auto memory = reservation::make(a.bytes());
+    auto memory = reservation::make(a.bytes() + a.borrowed_bytes());
     if (!memory) return memory.error();
     const std::span<std::byte> fixed = memory->memory().first(a.fixed_bytes),
-                               frames = memory->memory().subspan(a.fixed_bytes + a.row_bytes());
+                               frames =
+                                   memory->memory().subspan(a.fixed_bytes + a.row_bytes(), a.frame_bytes()),
+                               borrowed = memory->memory().subspan(a.bytes());
     std::unique_ptr<core_type> made;
     if constexpr (types::retrieves) {
         const superblock block =
@@ -186,12 +188,17 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
         if (p.representative_pages > 0)
             storage.lanes.representatives = carve.template take<std::byte*>(lanes).data();
         storage.lanes.blocks = carve.template take<std::byte>(lanes * storage.lanes.stride()).data();
+        if (!borrowed.empty()) {
+            reservation::in_small_pages({storage.lanes.blocks, lanes * storage.lanes.stride()});
+            reservation::in_small_pages(borrowed);
+        }
         for (std::uint32_t i = 0; i < lanes; ++i) storage.lanes.at(i).reset();
-        const std::size_t shard_frames = frames.size() / shards;
+        const std::size_t shard_frames = frames.size() / shards, shard_borrowed = borrowed.size() / shards;
         for (std::uint32_t s = 0; s < shards; ++s) {
             auto& stage = made->shards[s].retrieved();
             stage.init(p, c, g, s, storage.device, storage.lanes, carve,
                        frames.subspan(s * shard_frames, shard_frames),
+                       borrowed.subspan(s * shard_borrowed, shard_borrowed),
                        std::span(storage.pools).subspan(s * shard_pools, shard_pools), a.page_bytes);
             if (status e = stage.bind(view); !e) return e;
         }

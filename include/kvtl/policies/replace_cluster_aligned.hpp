@@ -62,6 +62,11 @@ struct cluster_aligned {
             return resident_lists::bytes(handles, unit_pages + 1) + handles * sizeof(entry);
         }
 
+        /// The pool has so many frames from now on.
+        void resize(std::uint32_t frames) noexcept {
+            reserved_ = frames * config_.updated_percent / 100;
+            while (protected_pages_ > reserved_) unprotect(lists_.back(classes_));
+        }
         void tick() noexcept {
             ++now_;
             for (std::uint32_t h = lists_.back(classes_);

@@ -121,8 +121,8 @@ struct s3_fifo {
         state() = default;
         state(const config& c, std::uint32_t handles, std::uint32_t /*unit_pages*/,
               std::span<std::byte> memory) noexcept
-            : promote_above_(c.promote_above), quota_{share_of(handles, c.small_percent),
-                                                      handles - share_of(handles, c.small_percent)} {
+            : promote_above_(c.promote_above), small_percent_(c.small_percent) {
+            resize(handles);
             const std::size_t list_bytes = resident_lists::bytes(handles, 2);
             const std::size_t entry_bytes = handles * sizeof(entry);
             queues_ = resident_lists(handles, 2, memory.first(list_bytes));
@@ -133,6 +133,11 @@ struct s3_fifo {
             return resident_lists::bytes(handles, 2) + handles * sizeof(entry) + ghost_queue::bytes(handles);
         }
 
+        /// The pool has so many frames from now on.
+        void resize(std::uint32_t frames) noexcept {
+            quota_[small] = share_of(frames, small_percent_);
+            quota_[main] = frames - quota_[small];
+        }
         void tick() noexcept {}
         void admit(std::uint32_t h, resident_facts facts) noexcept {
             const bool known = ghost_.take(facts);
@@ -206,7 +211,7 @@ struct s3_fifo {
         mutable std::uint32_t named_ = none; ///< the last victim, until it is removed
         entry* entry_ = nullptr;
         ghost_queue ghost_;
-        std::uint32_t promote_above_ = 1;
+        std::uint32_t promote_above_ = 1, small_percent_ = 0;
         std::uint32_t quota_[2] = {0, 0};
     };
 };

@@ -34,7 +34,7 @@ struct slru {
         state() = default;
         state(const config& c, std::uint32_t handles, std::uint32_t /*unit_pages*/,
               std::span<std::byte> memory) noexcept
-            : quota_(share_of(handles, c.protected_percent)) {
+            : quota_(share_of(handles, c.protected_percent)), percent_(c.protected_percent) {
             const std::size_t list_bytes = resident_lists::bytes(handles, 2);
             lists_ = resident_lists(handles, 2, memory.first(list_bytes));
             entry_ = reinterpret_cast<entry*>(memory.data() + list_bytes);
@@ -43,6 +43,8 @@ struct slru {
             return resident_lists::bytes(handles, 2) + handles * sizeof(entry);
         }
 
+        /// The pool has so many frames from now on.
+        void resize(std::uint32_t frames) noexcept { quota_ = share_of(frames, percent_); }
         void tick() noexcept {}
         void admit(std::uint32_t h, resident_facts facts) noexcept {
             entry_[h] = {facts.pages, probation};
@@ -83,6 +85,7 @@ struct slru {
         resident_lists lists_;
         entry* entry_ = nullptr;
         std::uint32_t quota_ = 0; ///< frames that the protected segment may hold
+        std::uint32_t percent_ = 0;
         std::uint32_t guarded_pages_ = 0;
     };
 };

@@ -7,6 +7,7 @@
 //   admit(handle, facts)      a unit came in            remove(handle)   it leaves
 //   touch(handle)             it was chosen again       refresh(handle, facts)   it has grown or was split
 //   victim(pinned)            the handle that leaves next, or none; never one for which pinned(handle)
+//   resize(frames)            may be left out: the pool has so many frames now, for policies that divide them
 //   serve(lane)               may be left out: victims that are asked for next make room for a unit of this lane
 //
 // With `keeps_nothing` what a step has read does not outlive it.

@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -227,4 +228,49 @@ TEST_CASE("a lane may be copied as bytes") {
     CHECK(copied[23] == doctest::Approx(0.25));
     CHECK(b.buffer_unit(0) == 1);
     CHECK(to_float(b.buffer_v(0)[5]) == 4.0F);
+}
+
+TEST_CASE("parts of tables that units do not reach are whole pages, and nobody else's") {
+    lane_sizes many = sizes;
+    many.max_units = 300;
+    many.index_unit = 12, many.index_tail = 100, many.remainder_unit = 8;
+    fixture f(many);
+    const view l = f.lane();
+    constexpr std::size_t page = 128;
+    constexpr std::byte mark{0x5A};
+    std::size_t before = f.bytes();
+    for (const std::uint32_t units : {0U, 1U, 40U, 170U, 299U, 300U}) {
+        std::memset(f.memory.data(), 0, f.bytes());
+        std::size_t bytes = 0;
+        l.each_spare_part(units, page, [&](std::span<std::byte> part) {
+            CHECK(reinterpret_cast<std::uintptr_t>(part.data()) % page == 0);
+            CHECK(part.size() % page == 0);
+            CHECK(
+                std::all_of(part.begin(), part.end(), [](std::byte b) { return b == std::byte{0}; })); // once
+            std::memset(part.data(), static_cast<int>(mark), part.size());
+            bytes += part.size();
+        });
+        CHECK(l.spare_bytes(units, page) == bytes);
+        CHECK(bytes <= before);
+        before = bytes;
+        // What units have is where it was.
+        const auto free_of_marks = [](const void* at, std::size_t n) {
+            const auto* from = static_cast<const std::byte*>(at);
+            return std::none_of(from, from + n, [](std::byte b) { return b == mark; });
+        };
+        const std::byte* representatives = reinterpret_cast<std::byte*>(f.memory.data()) + f.at.bytes;
+        CHECK(free_of_marks(&l.unit(0), units * sizeof(unit_record)));
+        CHECK(free_of_marks(&l.residency(0), units * sizeof(unit_record::residency)));
+        CHECK(free_of_marks(&l.extent(0), units * sizeof(unit_extent)));
+        CHECK(free_of_marks(representatives + f.at.means, units * many.width));
+        CHECK(free_of_marks(representatives + f.at.mean_scale, units * sizeof(float)));
+        CHECK(free_of_marks(representatives + f.at.index_units, units * many.index_unit + many.index_tail));
+        CHECK(free_of_marks(representatives + f.at.remainder_units, units * many.remainder_unit));
+        CHECK(free_of_marks(&l.state(), sizeof(lane_state)));
+        CHECK(free_of_marks(l.chosen_before().data(), l.chosen_before().size_bytes()));
+        CHECK(free_of_marks(l.window_k(0), 6 * many.width * sizeof(f16)));
+        CHECK(free_of_marks(l.buffer_k(0), 6 * many.width * sizeof(f16)));
+    }
+    CHECK(before == 0);
+    CHECK(l.spare_bytes(0, page) > 300 * (24 + 4 + 12 + 8 + 28) * 9 / 10);
 }

@@ -94,7 +94,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
                 l.sizes().width,
                 clusterer_->max_entries(),
                 s.tokens,
-                s.units < l.sizes().max_units && store_->layout().may_place(),
+                store_->may_add_unit(lane_id) && store_->layout().may_place(),
                 sums_->index_of(lane_id)};
     }
 
@@ -266,7 +266,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         const std::uint32_t n = l.sizes().spare;
         const auto of_label = [&](std::uint32_t i) { return x_.label[i] == label; };
         const std::uint32_t pages = pages_for(n, of_label);
-        if (s.units >= l.sizes().max_units || !store_->layout().place_unit(pages, fresh.where)) return false;
+        if (!store_->may_add_unit(lane_id) || !store_->layout().place_unit(pages, fresh.where)) return false;
         std::uint32_t taken = 0;
         for (; taken < pages; ++taken)
             if ((x_.frames[taken] = store_->acquire(frames, lane_id)) == none) break;
@@ -289,6 +289,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             store_->queue_write(frames, f);
         }
         store_->note_resident(l, u, frames, true);
+        store_->unit_added(lane_id);
         return true;
     }
 
@@ -306,6 +307,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             if (l.residency(u).frames != none) store_->evict(l, u, frames);
             store_->layout().release(l.unit(u).where);
         }
+        store_->offer_tables(lane_id);
     }
 
     void merge_unit(std::uint32_t lane_id, std::uint32_t u) noexcept {
@@ -377,7 +379,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             const lane l = store_->at(lane_id);
             pool& frames = store_->pool_of(lane_id);
             lane_state& s = l.state();
-            if (s.units >= l.sizes().max_units || !store_->settle_writes(lane_id, u, frames)) return refuse();
+            if (!store_->may_add_unit(lane_id) || !store_->settle_writes(lane_id, u, frames)) return refuse();
             const std::uint32_t old_entries = l.unit(u).entries;
             const std::uint32_t n = gather(lane_id, u, frames, extra);
             const rows_view<element_type> keys = x_.entries.keys(0, n);
@@ -441,6 +443,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             fill(lane_id, u, stays, n, x_.frames.first(kept_pages));
             fill(lane_id, c, static_cast<std::uint8_t>(1 - stays), n,
                  x_.frames.subspan(kept_pages, child_pages));
+            store_->unit_added(lane_id);
             ++store_->stats().splits;
             if constexpr (!by_entry || packed) count_moved(old_entries, stays);
             return true;

@@ -39,7 +39,7 @@ template <class Types> class unit_rows {
     bool open_unit(std::uint32_t lane_id, std::uint32_t like, const new_entry& e) noexcept {
         const lane l = store_->at(lane_id);
         lane_state& s = l.state();
-        if (s.units >= l.sizes().max_units) return false;
+        if (!store_->may_add_unit(lane_id)) return false;
         unit_record fresh;
         if constexpr (!by_entry)
             if (!store_->layout().place_unit(1, fresh.where)) return false;
@@ -48,11 +48,13 @@ template <class Types> class unit_rows {
         if constexpr (store::ragged) l.extent(u) = {};
         if (!append(lane_id, u, e)) {
             --s.units;
+            store_->offer_tables(lane_id);
             if constexpr (!by_entry) store_->layout().release(fresh.where);
             return false;
         }
         if constexpr (Types::means)
             if (like != none) l.means().copy(like, u);
+        store_->unit_added(lane_id);
         return true;
     }
 

@@ -60,15 +60,17 @@ struct cache_plan {
     std::uint32_t pool_lanes = 1; ///< most lanes that share a pool
     /// Of all representatives of a pool's lanes, where these are lent memory too; else 0, and they are in the lanes.
     std::uint32_t representative_pages = 0;
-    std::uint32_t shard_lanes = 1; ///< most lanes of one layer that a shard owns
-    std::uint32_t tail_frames = 1; ///< per pool
-    std::uint32_t frames = 0;      ///< per pool (and arena), tails included
-    std::uint32_t slots = 0;       ///< fixed groups: per pool, what frames beyond page_frames hold
-    std::uint32_t page_frames = 0; ///< fixed groups: per pool, frames that carry pages
-    std::uint32_t spare_pages = 1; ///< fixed groups: page frames that reads leave to appends
-    std::size_t index_floats = 0;  ///< scratch of the index while it scores
-    std::size_t rest_floats = 0;   ///< scratch of the remainder
-    std::size_t fit_bytes = 0;     ///< memory that index and codec borrow from the slots to fit a lane
+    std::uint32_t shard_lanes = 1;   ///< most lanes of one layer that a shard owns
+    std::uint32_t tail_frames = 1;   ///< per pool
+    std::uint32_t frames = 0;        ///< per pool (and arena), tails included
+    std::uint32_t most_borrowed = 0; ///< per pool: frames that tables of units may lend before they are full
+    std::uint32_t borrowed_frames = 0; ///< of these, as many as the pool has a use for
+    std::uint32_t slots = 0;           ///< fixed groups: per pool, what frames beyond page_frames hold
+    std::uint32_t page_frames = 0;     ///< fixed groups: per pool, frames that carry pages
+    std::uint32_t spare_pages = 1;     ///< fixed groups: page frames that reads leave to appends
+    std::size_t index_floats = 0;      ///< scratch of the index while it scores
+    std::size_t rest_floats = 0;       ///< scratch of the remainder
+    std::size_t fit_bytes = 0;         ///< memory that index and codec borrow from the slots to fit a lane
     bool time_phases = false;
     std::uint32_t least_frames = 0; ///< what a pool needs to work at all
     std::size_t most_frames = 0;    ///< beyond which it has no use for more
@@ -100,6 +102,10 @@ struct cache_plan {
     /// Of a shard: pages of memory that transfers reach, in this order: of arenas, of tails, of representatives.
     [[nodiscard]] std::size_t memory_frames() const noexcept {
         return std::size_t{pool_groups()} * arenas * frames + parked_frames() + lent_representatives();
+    }
+    /// Of all shards: addresses of borrowed frames. Their memory is that of tables, so that no bound counts it twice.
+    [[nodiscard]] std::size_t borrowed_pages() const noexcept {
+        return std::size_t{division.shards} * pools * borrowed_frames;
     }
     /// Pages that a shard may use of the file: those that the layout places, then the representatives' of each pool.
     [[nodiscard]] std::uint32_t storage_pages() const noexcept {

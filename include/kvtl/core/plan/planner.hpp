@@ -51,6 +51,10 @@ template <class Preset, class Geometry> class planner {
         [[nodiscard]] std::size_t frame_bytes() const noexcept {
             return std::size_t{plan.division.shards} * plan.memory_frames() * page_bytes;
         }
+        /// Of addresses only: what lies there is memory of tables (frame_pool.hpp).
+        [[nodiscard]] std::size_t borrowed_bytes() const noexcept {
+            return plan.borrowed_pages() * page_bytes;
+        }
         [[nodiscard]] std::size_t bytes() const noexcept { return fixed_bytes + row_bytes() + frame_bytes(); }
     };
 

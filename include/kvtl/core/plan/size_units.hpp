@@ -71,6 +71,9 @@ template <class Types> class unit_sizes {
         // More frames than the units of all lanes can fill are no use.
         const std::size_t per_lane = std::size_t{s.max_tokens} * p.unit_pages / p.max_entries + s.max_units;
         p.most_frames = pool_lanes * per_lane + p.least_frames;
+        if constexpr (!types::sequential && !types::virtualised)
+            if (!p.window_only && page_bytes % system_page() == 0)
+                p.most_borrowed = lent_by_tables(p, page_bytes);
         return {};
     }
 
@@ -79,6 +82,8 @@ template <class Types> class unit_sizes {
                                       memory_parts& m) {
         size_flights(p, frames);
         p.frames = frames;
+        p.borrowed_frames = static_cast<std::uint32_t>(std::min<std::size_t>(
+            p.most_borrowed, p.most_frames - std::min<std::size_t>(p.most_frames, frames)));
         const std::size_t lanes = std::size_t{p.max_sequences} * p.model.layers * p.model.lanes();
         const auto at = types::lane::offsets::make(p.sizes);
         m.metadata += lanes * at.metadata_bytes;
@@ -97,7 +102,8 @@ template <class Types> class unit_sizes {
             types::sequential
                 ? types::pool::table_bytes(p.slots, types::slot_frames(p.sizes, p.max_entries), 1, 0) +
                       types::pool::table_bytes(p.page_frames, 1, p.page_frames, 0) + 64
-                : types::pool::table_bytes(frames, p.unit_pages, p.tail_frames, p.sizes.running);
+                : types::pool::table_bytes(frames + p.borrowed_frames, p.unit_pages, p.tail_frames,
+                                           p.sizes.running);
         const std::size_t shards = p.division.shards;
         m.metadata += shards * (metadata.used() + p.pools * (pool_tables + 64));
         // The device allocates its rings itself; as many bytes of the reservation stay untouched for them.
@@ -130,6 +136,17 @@ template <class Types> class unit_sizes {
             p.fit_bytes = std::max(p.fit_bytes, index.fit_scratch_bytes(shape, p.sizes.max_tokens));
     }
 
+    /// Frames that the tables of a pool's lanes can lend while they are half full, as prompts leave them about.
+    [[nodiscard, gnu::cold]] static std::uint32_t lent_by_tables(const cache_plan& p,
+                                                                 std::uint32_t page_bytes) noexcept {
+        using lane = typename types::lane;
+        const auto at = lane::offsets::make(p.sizes);
+        // Only addresses are looked at, here those of a lane that begins with a page.
+        std::byte* const nowhere = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 20);
+        const lane l(nowhere, nowhere + at.bytes, p.sizes, at);
+        const std::size_t bytes = l.spare_bytes(p.sizes.max_units / 2, system_page());
+        return static_cast<std::uint32_t>(std::min<std::size_t>(bytes * p.pool_lanes / page_bytes, 1U << 30));
+    }
     /// Pages for what a pool's lanes know of their units.
     [[nodiscard, gnu::cold]] static status size_representatives(std::uint32_t page_bytes,
                                                                 cache_plan& p) noexcept {

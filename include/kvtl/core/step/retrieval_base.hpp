@@ -31,8 +31,8 @@ template <class Types> class retrieval_base {
     [[gnu::cold]] void init(const cache_plan& p, const Config& config,
                             const typename types::geometry& geometry, std::uint32_t index,
                             typename types::device& device, const typename types::lane_table& lanes,
-                            carver& fixed, std::span<std::byte> frames, std::span<pool> pools,
-                            std::uint64_t data_offset) noexcept {
+                            carver& fixed, std::span<std::byte> frames, std::span<std::byte> borrowed,
+                            std::span<pool> pools, std::uint64_t data_offset) noexcept {
         plan_ = p;
         index_ = index;
         const memory m = memory::take(p, fixed, fixed);
@@ -48,7 +48,7 @@ template <class Types> class retrieval_base {
         if (!p.window_only)
             layout_ = typename types::layout_state(config.layout, {p.file_pages, p.grow_pages, p.unit_pages},
                                                    m.layout);
-        make_pools(config, format, frames, pools, fixed);
+        make_pools(config, format, frames, borrowed, pools, fixed);
         const auto step_pages =
             static_cast<std::uint32_t>(std::max<std::uint64_t>(1, file_map::step_bytes / format.page_bytes));
         const std::uint32_t front = p.storage_pages() - p.file_pages;
@@ -206,6 +206,19 @@ template <class Types> class retrieval_base {
         static_cast<void>(slot), static_cast<void>(layer);
         return {};
     }
+    /// The tables of these lanes are about to grow by a prompt; afterwards what they do not need is lent to frames.
+    void keep_tables(std::span<const lane_ref> lanes) noexcept {
+        if constexpr (!types::sequential)
+            for (const lane_ref& ref : lanes) store_.keep_tables(ref.id);
+        static_cast<void>(lanes);
+    }
+    void lend_tables(std::span<const lane_ref> lanes) noexcept {
+        if constexpr (!types::sequential) {
+            for (const lane_ref& ref : lanes) store_.offer_tables(ref.id);
+            pool_for(lanes).borrow();
+        }
+        static_cast<void>(lanes);
+    }
     /// Gives up what was read ahead for a layer of the sequence, or of those that share its frames.
     [[nodiscard]] auto leaver(std::uint32_t slot) noexcept {
         return [this, group = group_of(slot)](std::uint32_t layer) {
@@ -223,9 +236,10 @@ template <class Types> class retrieval_base {
     /// slots.
     template <class Config>
     [[gnu::cold]] void make_pools(const Config& config, const page_format& format,
-                                  std::span<std::byte> frames, std::span<pool> pools,
-                                  carver& metadata) noexcept {
-        const std::size_t pool_bytes = std::size_t{plan_.frames} * format.page_bytes;
+                                  std::span<std::byte> frames, std::span<std::byte> borrowed,
+                                  std::span<pool> pools, carver& metadata) noexcept {
+        const std::size_t pool_bytes = std::size_t{plan_.frames} * format.page_bytes,
+                          lent = std::size_t{plan_.borrowed_frames} * format.page_bytes;
         // Pools that take turns are made one size, and get their memory when it is their turn.
         const bool turns = plan_.pool_layers > 1;
         const std::size_t kinds = types::sequential ? 2 : 1;
@@ -241,8 +255,9 @@ template <class Types> class retrieval_base {
                 pools_[i] = pool(config.replacement, part.subspan(carriers, std::size_t{plan_.slots} * piece),
                                  piece, types::slot_frames(plan_.sizes, plan_.max_entries), 1, 0, metadata);
             } else {
-                pools_[i] = pool(config.replacement, part, format.page_bytes, plan_.unit_pages,
-                                 plan_.tail_frames, plan_.sizes.running, metadata);
+                pools_[i] =
+                    pool(config.replacement, part, format.page_bytes, plan_.unit_pages, plan_.tail_frames,
+                         plan_.sizes.running, metadata, borrowed.subspan(i * lent, lent));
             }
         }
     }
@@ -283,7 +298,9 @@ template <class Types> class retrieval_base {
                 release_all_aheads();
                 if (status s = lend_to_prompt(slot_of(ref.id), layer_of(ref.id)); !s) return s;
                 if (status s = prompt_.begin(pool_for(lanes), 0); !s) return s;
+                keep_tables({&ref, 1});
                 if (status s = prompt_.found(ref.id); !s) return s;
+                lend_tables({&ref, 1});
             }
         static_cast<void>(lanes);
         return {};

@@ -15,8 +15,8 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
   protected:
     using base = retrieval_base<Types>;
     using base::accept, base::announce_next, base::begin_call, base::bring, base::forget, base::found_ready,
-        base::lanes_of, base::lend_to_prompt, base::look_at_prompt, base::note_storage, base::pool_for,
-        base::release_all_aheads;
+        base::keep_tables, base::lanes_of, base::lend_tables, base::lend_to_prompt, base::look_at_prompt,
+        base::note_storage, base::pool_for, base::release_all_aheads;
     using base::cluster_, base::growth_, base::index_state_, base::sums_, base::memory_, base::plan_,
         base::prompt_, base::stats_, base::step_, base::store_;
 
@@ -48,6 +48,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
             }
             if (status s = lend_to_prompt(slot, layer); !s) return s;
             const status done = prefill_prompt(lanes, in, tokens, out, last);
+            if (done.ok()) lend_tables(lanes);
             if (done.ok() && last) look_at_prompt(slot, layer, lanes, in, tokens);
             return done;
         }
@@ -100,6 +101,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         if (store_.has_failed_writes(frames)) return store_.write_error(frames);
         const std::uint32_t before = store_.at(lanes[0].id).state().staged, total = before + tokens;
         if (status s = prompt_.begin(frames, total); !s) return s;
+        keep_tables(lanes);
         status done;
         std::uint32_t organised = 0;
         for (const lane_ref& ref : lanes) {
@@ -175,6 +177,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         if (store_.has_failed_writes(frames)) return store_.write_error(frames);
         if (status s = lend_to_prompt(slot, layer); !s) return s;
         if (status s = prompt_.begin(frames, most); !s) return s;
+        keep_tables(lanes);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const std::uint32_t n = kept.rows(slot, layer, i);
             const auto rows = [&](std::uint32_t first, std::uint32_t end) {
@@ -191,6 +194,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         }
         for (std::uint32_t i = 0; i < lanes.size(); ++i)
             prompt_.commit(store_.at(lanes[i].id), kept.rows(slot, layer, i));
+        lend_tables(lanes);
         return {};
     }
     template <class Kept>

@@ -300,7 +300,10 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
                 s.resident_bytes_peak += arenas_.peak_bytes();
                 return s;
             }
-        for (const pool& p : pools_) s.resident_bytes_peak += std::size_t{p.peak()} * p.frame_bytes();
+        for (const pool& p : pools_) {
+            s.resident_bytes_peak += std::size_t{p.peak()} * p.frame_bytes();
+            s.borrowed_bytes += std::size_t{p.borrowed()} * p.frame_bytes();
+        }
         for (const pool& p : page_pools_) s.resident_bytes_peak += std::size_t{p.peak()} * p.frame_bytes();
         return s;
     }

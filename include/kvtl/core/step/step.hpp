@@ -111,8 +111,15 @@ template <class Types> class step_runner : public step_attention<Types> {
             if (l.state().buffered >= buffer_limit) static_cast<void>(force_load(lanes[i].id));
             drain_window(lanes[i].id);
         }
+        return_borrowed(lanes[0].id);
         store_->flush_writes();
         store_->io().poll(false);
+    }
+
+    /// Units were added: their tables find room to go on growing.
+    void return_borrowed(std::uint32_t lane_id) noexcept {
+        if constexpr (!Types::sequential) store_->return_borrowed(store_->pool_of(lane_id));
+        static_cast<void>(lane_id);
     }
 
     /// Makes sure that the window has a row for the next token, or says why it has none: entries that found
@@ -193,6 +200,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             arrive(l);
             if (l.state().buffered >= buffer_limit) static_cast<void>(force_load(ref.id));
             drain_window(ref.id); // the last token may stay: the next call makes room
+            return_borrowed(ref.id);
         }
         store_->flush_writes();
         return {};

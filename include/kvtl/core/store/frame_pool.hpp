@@ -8,6 +8,10 @@
 // It is free when it is none of these. A frame that is only `writing` counts as free already: whoever needs
 // it waits for the write, so that which unit is evicted never depends on how fast the device is.
 //
+// Behind its own frames a pool may have *borrowed* ones: their bytes are those of tables that units have not reached yet.
+// They are away until borrow() brings them in, and go again as the tables grow (unit_store.hpp); what is lent as plain
+// memory is never theirs.
+//
 // Where units differ in size (ragged records) a frame is a small piece, and a unit is linked as a *run* of
 // frames in a row: its head stands for it, the frames behind the head belong to it. Such a pool hands out
 // runs only; its frames are never tails and never written from.
@@ -16,6 +20,8 @@
 
 #include <kvtl/reservation.hpp>
 #include <kvtl/unit.hpp>
+
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
@@ -42,6 +48,7 @@ struct frame_record {
     bool dirty = false;
     bool writing = false;
     bool failed = false;
+    bool away = false;     ///< borrowed ones: it has no bytes now
     bool admitted = false; ///< first frame of a chain the replacement policy knows
     bool wanted = false;   ///< the same: the step that goes on has chosen the unit and not attended it yet
     bool lent =
@@ -50,7 +57,9 @@ struct frame_record {
 
     static constexpr std::uint8_t no_flight = 255;
 
-    [[nodiscard]] bool idle() const noexcept { return !linked && !behind && !dirty && !writing && !failed; }
+    [[nodiscard]] bool idle() const noexcept {
+        return !linked && !behind && !dirty && !writing && !failed && !away;
+    }
 };
 
 /// A frame with entries that storage has not.
@@ -72,11 +81,14 @@ template <class Replacement> class frame_pool {
     }
 
     frame_pool() = default;
+    /// `borrowed`: where the bytes of borrowed frames would be; none of it is touched before borrow().
     frame_pool(const typename Replacement::config_type& config, std::span<std::byte> frames,
                std::uint32_t page_bytes, std::uint32_t unit_pages, std::uint32_t tail_quota,
-               std::size_t running_bytes, carver& metadata) noexcept
+               std::size_t running_bytes, carver& metadata, std::span<std::byte> borrowed = {}) noexcept
         : memory_(frames.data()), memory_bytes_(frames.size() / page_bytes * page_bytes),
-          page_bytes_(page_bytes), count_(static_cast<std::uint32_t>(frames.size() / page_bytes)),
+          page_bytes_(page_bytes), own_(static_cast<std::uint32_t>(frames.size() / page_bytes)),
+          count_(own_ + static_cast<std::uint32_t>(borrowed.size() / page_bytes)),
+          borrowed_memory_(borrowed.empty() ? nullptr : borrowed.data()), away_(count_ - own_),
           tail_quota_(tail_quota), running_bytes_(running_bytes) {
         const auto t = take(metadata, count_, unit_pages, tail_quota, running_bytes);
         frame_ = t.frames;
@@ -84,9 +96,11 @@ template <class Replacement> class frame_pool {
         tails_ = t.tails;
         running_ = t.running;
         replacement_ = typename Replacement::state_type(config, count_, unit_pages, t.replacement);
-        for (std::uint32_t i = count_; i-- > 0;) push_free(i);
+        for (std::uint32_t i = own_; i < count_; ++i) frame_[i].away = true;
+        for (std::uint32_t i = own_; i-- > 0;) push_free(i);
         longest_run_ = std::min(unit_pages, max_run);
-        count_gap(count_, +1);
+        count_gap(own_, +1);
+        resize_replacement();
     }
 
     /// Memory that transfers read and write page by page, without frames to hand out.
@@ -98,13 +112,15 @@ template <class Replacement> class frame_pool {
     }
 
     [[nodiscard]] std::byte* bytes(std::uint32_t frame) const noexcept {
+        if (frame >= own_ && borrowed_memory_ != nullptr)
+            return borrowed_memory_ + std::size_t{frame - own_} * page_bytes_;
         return memory_ + std::size_t{frame} * page_bytes_;
     }
     [[nodiscard]] frame_record& operator[](std::uint32_t i) noexcept { return frame_[i]; }
     [[nodiscard]] const frame_record& operator[](std::uint32_t i) const noexcept { return frame_[i]; }
     [[nodiscard]] std::uint32_t size() const noexcept { return count_; }
     [[nodiscard]] std::uint32_t frame_bytes() const noexcept { return page_bytes_; }
-    /// Of the frames; what is lent with bind() may go on behind them.
+    /// Of its own frames; what is lent with bind() may go on behind them.
     [[nodiscard]] std::span<std::byte> memory() const noexcept { return {memory_, memory_bytes_}; }
     /// From now on the frames' bytes lie here (layer_arenas.hpp). What they held before does not come along.
     void bind(std::span<std::byte> memory) noexcept {
@@ -119,8 +135,9 @@ template <class Replacement> class frame_pool {
     }
     [[nodiscard]] std::uint32_t steps() const noexcept { return steps_; }
     [[nodiscard]] std::uint32_t free() const noexcept { return free_count_; }
-    [[nodiscard]] std::uint32_t in_use() const noexcept { return count_ - free_count_; }
-    [[nodiscard]] std::uint32_t peak() const noexcept { return peak_; }
+    [[nodiscard]] std::uint32_t in_use() const noexcept { return count_ - away_ - free_count_; }
+    /// Of its own frames: the bytes of borrowed ones are counted where they come from.
+    [[nodiscard]] std::uint32_t peak() const noexcept { return std::min(peak_, own_); }
     /// The first `frames` frames of the arena have been lent as plain memory.
     void note_used(std::uint32_t frames) noexcept { peak_ = frames > peak_ ? frames : peak_; }
     /// Frames whose only state is an unfinished write.
@@ -183,6 +200,49 @@ template <class Replacement> class frame_pool {
             replacement_.victim([this](std::uint32_t h) { return !may_leave(h) || frame_[h].wanted; });
         if (unwanted != none) return unwanted;
         return replacement_.victim([this](std::uint32_t h) { return !may_leave(h); });
+    }
+
+    // -------------------------------------------------------------------------------------------------------
+    // borrowed frames
+    [[nodiscard]] bool may_borrow() const noexcept { return count_ > own_; }
+    [[nodiscard]] std::uint32_t own() const noexcept { return own_; }
+    [[nodiscard]] std::uint32_t borrowed() const noexcept { return count_ - own_ - away_; }
+    /// Some tables had so many bytes to spare, and have so many now.
+    void spare_changed(std::size_t before, std::size_t now) noexcept { spare_bytes_ += now - before; }
+    /// What a table may take for its next unit is not lent: more than a page of each of its arrays.
+    [[nodiscard]] bool tables_may_grow() const noexcept { return borrowed() == 0 || lendable(growing) > 0; }
+    /// Less is left than tables should find.
+    [[nodiscard]] bool overdrawn() const noexcept { return borrowed() > 0 && lendable(kept_back) < 0; }
+    /// Brings in as many frames as spare bytes allow.
+    void borrow() noexcept {
+        for (std::uint32_t i = own_; i < count_ && lendable(kept_back) > 0; ++i) {
+            if (!frame_[i].away) continue;
+            --away_;
+            push_free(i);
+        }
+        resize_replacement();
+    }
+    /// A borrowed frame that nothing holds goes, and its bytes with it.
+    void give_back(std::uint32_t i) noexcept {
+        assert(i >= own_ && frame_[i].idle());
+        std::uint32_t* link = &free_;
+        while (*link != i) link = &frame_[*link].next;
+        *link = frame_[i].next;
+        --free_count_;
+        send_away(i);
+        resize_replacement();
+    }
+    /// All of them; nothing may hold one.
+    void give_all_back() noexcept {
+        if (borrowed() == 0) return;
+        free_ = none, free_count_ = 0;
+        for (std::uint32_t i = own_; i < count_; ++i) {
+            assert(frame_[i].away || frame_[i].idle());
+            if (!frame_[i].away) send_away(i);
+        }
+        for (std::uint32_t i = own_; i-- > 0;)
+            if (frame_[i].idle()) push_free(i);
+        resize_replacement();
     }
 
     // -------------------------------------------------------------------------------------------------------
@@ -303,6 +363,22 @@ template <class Replacement> class frame_pool {
         return first;
     }
 
+    static constexpr std::int64_t growing = 8, kept_back = 16; ///< pages
+    /// Pages that are spare and not lent, all but so many.
+    [[nodiscard]] std::int64_t lendable(std::int64_t all_but) const noexcept {
+        return static_cast<std::int64_t>(spare_bytes_ / page_bytes_) - borrowed() - all_but;
+    }
+    void send_away(std::uint32_t i) noexcept {
+        static_cast<void>(::madvise(bytes(i), page_bytes_, MADV_DONTNEED));
+        frame_[i] = frame_record{};
+        frame_[i].away = true;
+        ++away_;
+    }
+    /// Policies that divide the frames are told how many there are.
+    void resize_replacement() noexcept {
+        if constexpr (requires { replacement_.resize(count_); }) replacement_.resize(count_ - away_);
+    }
+
     struct tables {
         std::span<frame_record> frames;
         std::span<std::uint32_t> unsettled;
@@ -336,7 +412,11 @@ template <class Replacement> class frame_pool {
     std::byte* memory_ = nullptr;
     std::size_t memory_bytes_ = 0;
     std::uint32_t page_bytes_ = 0;
-    std::uint32_t count_ = 0;
+    std::uint32_t own_ = 0;
+    std::uint32_t count_ = 0; ///< with borrowed frames, those that are away included
+    std::byte* borrowed_memory_ = nullptr;
+    std::uint32_t away_ = 0;
+    std::size_t spare_bytes_ = 0; ///< of tables, from which frames are borrowed
     std::uint32_t longest_run_ = 0;
     std::uint32_t free_ = none;
     std::uint32_t free_count_ = 0;

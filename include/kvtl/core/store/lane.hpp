@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -190,6 +191,33 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
         const std::size_t all = sizes_->max_units * sizes_->index_unit + sizes_->index_tail;
         part(at_->index_units, std::min(all, units * sizes_->index_unit + sizes_->index_tail));
         part(at_->remainder_units, units * sizes_->remainder_unit);
+    }
+    /// visit(memory) of the parts of its tables that `units` of them do not reach: whole pages of `page` bytes, as they lie
+    /// now. Not for representatives that lie elsewhere.
+    template <class Visit>
+    void each_spare_part(std::uint32_t units, std::size_t page, Visit&& visit) const noexcept {
+        const auto part = [&](const std::byte* base, std::size_t used, std::size_t all) {
+            const auto at = reinterpret_cast<std::uintptr_t>(base);
+            const std::size_t first = (at + std::min(used, all) + page - 1) / page * page,
+                              end = (at + all) / page * page;
+            if (first < end) visit(std::span(const_cast<std::byte*>(base) + (first - at), end - first));
+        };
+        const auto table = [&](const std::byte* base, std::size_t of_unit, std::size_t behind = 0) {
+            part(base, units * of_unit + behind, sizes_->max_units * of_unit + behind);
+        };
+        if constexpr (!std::is_empty_v<Unit>) table(block_ + at_->units, sizeof(Unit));
+        table(block_ + at_->residency, sizeof(typename Unit::residency));
+        if (sizes_->ragged) table(block_ + at_->extents, sizeof(unit_extent));
+        table(representatives_ + at_->means, sizes_->width * sizes_->mean_bits / 8);
+        if (sizes_->mean_bits == 8) table(representatives_ + at_->mean_scale, sizeof(float));
+        table(representatives_ + at_->index_units, sizes_->index_unit, sizes_->index_tail);
+        table(representatives_ + at_->remainder_units, sizes_->remainder_unit);
+    }
+    /// Bytes of these parts.
+    [[nodiscard]] std::size_t spare_bytes(std::uint32_t units, std::size_t page) const noexcept {
+        std::size_t bytes = 0;
+        each_spare_part(units, page, [&](std::span<std::byte> memory) { bytes += memory.size(); });
+        return bytes;
     }
     /// What the codec fitted to this lane.
     [[nodiscard]] std::byte* codec() const noexcept { return block_ + at_->codec; }

@@ -144,6 +144,43 @@ template <class Types> class unit_store : public page_store<Types> {
     }
 
     // ------------------------------------------------------------------------------------------------------
+    // borrowed frames: tables are reserved for all units that a lane may come to have, and lend what they do not reach
+    /// Whether the lane may have one more unit: a row in its tables, and memory for it that frames do not hold.
+    [[nodiscard]] bool may_add_unit(std::uint32_t lane_id) const noexcept {
+        const lane l = at(lane_id);
+        return l.state().units < l.sizes().max_units && pool_of(lane_id).tables_may_grow();
+    }
+    /// To be told after each unit that was added.
+    void unit_added(std::uint32_t lane_id) noexcept {
+        if (pool_of(lane_id).may_borrow()) count_spare(lane_id);
+    }
+    /// A lane's tables are about to grow by many units, for which nothing must be borrowed (vacate() has seen to that), or
+    /// how far they have been used is not known: nothing of them is spare.
+    void keep_tables(std::uint32_t lane_id) noexcept {
+        pool_of(lane_id).spare_changed(std::exchange(at(lane_id).state().spare_bytes, 0), 0);
+    }
+    /// A lane's tables are as long as its units need: the rest, as if it had never been touched, is spare.
+    void offer_tables(std::uint32_t lane_id) noexcept {
+        if (!pool_of(lane_id).may_borrow()) return;
+        at(lane_id).each_spare_part(at(lane_id).state().units, system_page(), [](std::span<std::byte> part) {
+            static_cast<void>(::madvise(part.data(), part.size(), MADV_DONTNEED));
+        });
+        count_spare(lane_id);
+    }
+    /// Tables have grown: borrowed frames go until they may grow on, unless something holds all of them.
+    void return_borrowed(pool& frames) noexcept {
+        for (std::uint32_t f = frames.size(); frames.overdrawn() && f-- > frames.own();) {
+            const frame_record& r = frames[f];
+            if (r.linked && !r.dirty && !r.writing && !r.failed && r.unit != none) {
+                const lane l = at(r.lane);
+                const std::uint32_t head = l.residency(r.unit).frames;
+                if (head != none && frames[head].pins == 0) evict(l, r.unit, frames);
+            }
+            if (frames[f].idle()) frames.give_back(f);
+        }
+    }
+
+    // ------------------------------------------------------------------------------------------------------
     // reading
     /// Plans the reads that make a unit resident: takes frames, links and pins them, and adds the pages to
     /// flight `id`. False (and nothing changed) when frames or room in the flight run out.
@@ -245,6 +282,7 @@ template <class Types> class unit_store : public page_store<Types> {
         settle_all_writes(frames);
         if (has_failed_writes(frames)) return write_error(frames);
         evict_all(frames);
+        frames.give_all_back(); // what uses this memory makes tables longer
         return {};
     }
     /// No unit of a pool is resident any more. Tails stay.
@@ -277,7 +315,9 @@ template <class Types> class unit_store : public page_store<Types> {
         for (std::uint32_t f = 0; f < frames.size(); ++f)
             if (frames[f].failed && frames[f].lane == lane_id) frames.write_finished(f, true);
         release_stream(l);
+        keep_tables(lane_id);
         l.reset();
+        offer_tables(lane_id);
     }
 
     /// The frame that holds page i of a lane's stream while a unit is loaded (entry-wise layouts).
@@ -288,6 +328,13 @@ template <class Types> class unit_store : public page_store<Types> {
     }
 
   private:
+    void count_spare(std::uint32_t lane_id) noexcept {
+        const lane l = at(lane_id);
+        const auto now = static_cast<std::uint32_t>(
+            std::min<std::size_t>(l.spare_bytes(l.state().units, system_page()), none));
+        pool_of(lane_id).spare_changed(std::exchange(l.state().spare_bytes, now), now);
+    }
+
     void start_tail_write(pool& frames, std::uint32_t f) noexcept {
         // `writing` before `dirty` ends: the frame must not look free in between.
         queue_write(frames, f);

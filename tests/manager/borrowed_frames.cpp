@@ -1,0 +1,174 @@
+// Tables of units lend what units have not reached to frames: never more than that, less as units are added, and what
+// frames hold of it is as good as any other frame.
+// SPDX-License-Identifier: MIT
+#include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/retroinfer.hpp>
+
+#include "support/cache_fixture.hpp"
+#include "support/recording_io.hpp"
+
+#include <sys/mman.h>
+
+#include <numeric>
+
+using namespace kvtl_test;
+
+namespace {
+using any_model = kvtl::geometry<kvtl::shape{}>;
+constexpr kvtl::shape model{2, 4, 2, 64};
+
+template <class Preset> struct recorded : Preset { using io = recording; };
+template <class Preset> using cache_of = kvtl::kv_manager<recorded<Preset>, any_model>;
+
+/// Tables for 4,000 clusters a lane, of which a prompt of 1,500 tokens makes some 200, and little else.
+template <class Cache> typename Cache::config config_for(std::size_t frames_more) {
+    typename Cache::config c;
+    c.shape = model;
+    c.max_tokens = 16000;
+    c.attend_tokens = 400;
+    if constexpr (requires { c.clusterer.tokens_per_cluster; }) c.clusterer.tokens_per_cluster = 8;
+    if constexpr (requires { c.clusterer.threshold_scale; }) c.clusterer.threshold_scale = 0.05F;
+    c.memory_bytes = least_memory<Cache>(c) + frames_more * 4096;
+    return c;
+}
+
+/// Of the system's pages that `part` covers wholly, those that have memory.
+std::size_t resident_pages(std::span<std::byte> part) {
+    const std::size_t page = kvtl::system_page();
+    std::vector<unsigned char> there(part.size() / page);
+    if (there.empty()) return 0;
+    REQUIRE(mincore(part.data(), part.size(), there.data()) == 0);
+    return static_cast<std::size_t>(
+        std::count_if(there.begin(), there.end(), [](auto b) { return (b & 1) != 0; }));
+}
+
+struct use {
+    std::size_t tables = 0;   ///< whole pages of tables that have memory
+    std::size_t all = 0;      ///< whole pages of tables
+    std::size_t borrowed = 0; ///< pages of borrowed frames that have memory
+    std::size_t frames = 0;   ///< borrowed frames
+};
+template <class Cache> use use_of(Cache& cache, std::uint32_t lanes) {
+    auto& store = cache.inspect(0).store();
+    use u;
+    for (std::uint32_t i = 0; i < lanes; ++i)
+        store.at(i).each_spare_part(0, kvtl::system_page(), [&](std::span<std::byte> part) {
+            u.all += part.size() / kvtl::system_page();
+            u.tables += resident_pages(part);
+        });
+    for (auto& pool : store.pools()) {
+        u.frames += pool.borrowed();
+        for (std::uint32_t f = pool.own(); f < pool.size(); ++f)
+            u.borrowed += resident_pages({pool.bytes(f), pool.frame_bytes()});
+    }
+    return u;
+}
+constexpr std::uint32_t lanes_of(std::uint32_t sequences) {
+    return sequences * model.layers * model.kv_heads;
+}
+
+} // namespace
+
+TEST_CASE_TEMPLATE("frames and tables together have no more memory than was reserved for tables", Preset,
+                   kvtl::presets::dynakv, kvtl::presets::dynakv_sequence_order, kvtl::presets::retroinfer) {
+    using cache_type = cache_of<Preset>;
+    const auto c = config_for<cache_type>(40);
+    const drift data(model, 1500 + 400, 7);
+    auto cache = open_cache<cache_type>(c);
+    reader<cache_type> one(cache, data, 0);
+    CHECK(use_of(cache, lanes_of(1)).frames == 0);
+    one.prefill(1500, 600);
+    use before = use_of(cache, lanes_of(1));
+    REQUIRE(before.frames > 100);
+    std::size_t most_touched = 0;
+    for (std::size_t t = 0; t < 400; t += 20) {
+        one.decode(20);
+        const use now = use_of(cache, lanes_of(1));
+        CHECK(now.tables + now.borrowed <= now.all);
+        CHECK(now.tables + now.frames <= now.all); // whatever of them will be touched
+        CHECK(now.frames <= before.frames);
+        most_touched = std::max(most_touched, now.borrowed);
+        before = now;
+    }
+    CHECK(most_touched > 20); // they were of use
+    CHECK(cache.stats().borrowed_bytes == before.frames * 4096);
+    CHECK(cache.stats().resident_bytes_peak <= c.memory_bytes);
+}
+
+TEST_CASE("a step that attends everything by way of borrowed frames is dense attention") {
+    using cache_type = cache_of<kvtl::presets::dynakv>;
+    auto c = config_for<cache_type>(0);
+    c.attend_tokens = c.max_tokens + 1;
+    c.memory_bytes = least_memory<cache_type>(c);
+    const drift data(model, 900 + 60, 8);
+    auto cache = open_cache<cache_type>(c);
+    reader<cache_type> one(cache, data);
+    one.prefill(900);
+    one.decode(60);
+    CHECK(one.error() < 2e-3); // keys are stored as f16
+    CHECK(use_of(cache, lanes_of(1)).borrowed > 20);
+}
+
+TEST_CASE("tables that grow get their memory back") {
+    using cache_type = cache_of<kvtl::presets::dynakv>;
+    auto c = config_for<cache_type>(0);
+    c.max_tokens = 2908, c.mean_bits = 32, c.clusterer.tokens_per_cluster = 12;
+    c.clusterer.threshold_scale = 1e-3F; // whatever comes splits what it joins
+    c.memory_bytes = least_memory<cache_type>(c) + 400 * 4096;
+    const drift data(model, 2900, 9);
+    auto cache = open_cache<cache_type>(c);
+    reader<cache_type> one(cache, data, 0);
+    one.prefill(600);
+    const std::size_t first = use_of(cache, lanes_of(1)).frames;
+    REQUIRE(first > 20);
+    while (one.tokens() < 2900) {
+        one.decode(100);
+        const use now = use_of(cache, lanes_of(1));
+        REQUIRE(now.tables + now.frames <= now.all);
+    }
+    CHECK(use_of(cache, lanes_of(1)).frames < first - 8);
+    CHECK(cache.stats().splits > 500);
+}
+
+TEST_CASE("sequences that share a pool lend to each other, and take back when a prompt comes or one ends") {
+    using cache_type = cache_of<kvtl::presets::dynakv>;
+    auto c = config_for<cache_type>(0);
+    c.max_sequences = 2, c.share = true;
+    c.memory_bytes = least_memory<cache_type>(c) + 40 * 4096;
+    const drift data(model, 1500, 10);
+    auto cache = open_cache<cache_type>(c);
+    const auto check = [&] {
+        const use now = use_of(cache, lanes_of(2));
+        CHECK(now.tables + now.borrowed <= now.all);
+        CHECK(now.tables + now.frames <= now.all);
+        return now;
+    };
+    reader<cache_type> one(cache, data, 0);
+    one.prefill(800);
+    one.decode(50);
+    const use alone = check();
+    CHECK(alone.frames > 100);
+    for (int again = 0; again < 3; ++again) {
+        reader<cache_type> two(cache, data, 0);
+        two.prefill(700, 300);
+        check();
+        for (int i = 0; i < 10; ++i) one.decode(5), two.decode(5);
+        check();
+        require_ok(cache.end(two.id()));
+        one.decode(5);
+        check();
+    }
+}
+
+TEST_CASE("a turn that is appended in one call takes memory back token by token") {
+    using cache_type = cache_of<kvtl::presets::dynakv>;
+    const auto c = config_for<cache_type>(40);
+    const drift data(model, 1500, 11);
+    auto cache = open_cache<cache_type>(c);
+    reader<cache_type> one(cache, data, 0);
+    one.prefill(700);
+    one.prefill(700);
+    const use now = use_of(cache, lanes_of(1));
+    CHECK(now.tables + now.frames <= now.all);
+    CHECK(now.frames > 0);
+}
