@@ -94,6 +94,23 @@ TEST_CASE("quantise finds the nearest code, whose largest is 127") {
     }
 }
 
+TEST_CASE_TEMPLATE("codes of stored numbers are those of the same numbers as floats, whatever the length", E,
+                   f16, bf16) {
+    for (const std::size_t n : {1U, 7U, 16U, 31U, 64U, 80U, 100U}) {
+        const auto stored = oracle::normal_values<E>(n, n);
+        std::vector<float> wide(n);
+        for (std::size_t i = 0; i < n; ++i) wide[i] = to_float(stored[i]);
+        std::vector<std::int8_t> codes(n), expected(n);
+        const float scale = simd::quantise(stored.data(), codes.data(), n);
+        CHECK(scale == simd::quantise(wide.data(), expected.data(), n));
+        CHECK(codes == expected);
+        std::vector<E> back(n);
+        simd::dequantise(codes.data(), scale, back.data(), n);
+        for (std::size_t i = 0; i < n; ++i)
+            CHECK(to_float(back[i]) == to_float(from_float<E>(static_cast<float>(codes[i]) * scale)));
+    }
+}
+
 TEST_CASE("sum_lookups") {
     oracle::generator random(2);
     for (const std::size_t m : {1U, 2U, 5U})

@@ -65,26 +65,42 @@ template <class Arch>
 
 /// codes[i] = in[i] / scale, rounded; returns the scale, the largest magnitude / 127. A row whose scale is
 /// too small for a float (all zeros among them) becomes zeros.
-template <element E>
+template <element E, class Arch = default_arch>
 [[nodiscard]] inline float quantise(const E* in, std::int8_t* codes, std::size_t n) noexcept {
-    float largest = 0;
-    for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, std::fabs(to_float(in[i])));
+    using F = floats<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
+    const std::size_t whole = n - n % lane_count;
+    F top(0.0F);
+    for (std::size_t i = 0; i < whole; i += lane_count) top = xsimd::max(top, xsimd::abs(load<Arch>(in + i)));
+    float largest = reduce_max<Arch>(top);
+    for (std::size_t i = whole; i < n; ++i) largest = std::max(largest, std::fabs(to_float(in[i])));
     const float scale = largest / 127.0F;
     if (scale < std::numeric_limits<float>::min()) {
         std::fill_n(codes, n, std::int8_t{0});
         return 0.0F;
     }
-    for (std::size_t i = 0; i < n; ++i) {
+    // At most 127.5 in magnitude, which truncates.
+    for (std::size_t i = 0; i < whole; i += lane_count) {
+        const F x = load<Arch>(in + i) / F(scale);
+        std::int32_t wide[lane_count];
+        xsimd::to_int(x + (xsimd::bitofsign(x) | F(0.5F))).store_unaligned(wide);
+        for (std::size_t j = 0; j < lane_count; ++j) codes[i + j] = static_cast<std::int8_t>(wide[j]);
+    }
+    for (std::size_t i = whole; i < n; ++i) {
         const float x = to_float(in[i]) / scale;
-        codes[i] = static_cast<std::int8_t>(x + std::copysign(0.5F, x)); // at most 127.5, which truncates
+        codes[i] = static_cast<std::int8_t>(x + std::copysign(0.5F, x));
     }
     return scale;
 }
 
 /// out[i] = codes[i] * scale
-template <element E>
+template <element E, class Arch = default_arch>
 inline void dequantise(const std::int8_t* codes, float scale, E* out, std::size_t n) noexcept {
-    for (std::size_t i = 0; i < n; ++i) out[i] = from_float<E>(static_cast<float>(codes[i]) * scale);
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
+    std::size_t i = 0;
+    for (; i + lane_count <= n; i += lane_count)
+        store<Arch>(out + i, load<Arch>(codes + i) * floats<Arch>(scale));
+    for (; i < n; ++i) out[i] = from_float<E>(static_cast<float>(codes[i]) * scale);
 }
 
 }}} // namespace kvtl::v0::simd
