@@ -259,7 +259,7 @@ class runner {
             return contains(wants_.signals, s) ? n : std::size_t{0};
         };
         std::vector<float> k(chunk * key), v(chunk * key), k_pre(if_needed(kvtl::signal::k_pre, chunk * key)),
-            q(wants_.evicts ? chunk * w.query_floats() : 0),
+            q(o_.prompt_queries || wants_.evicts ? chunk * w.query_floats() : 0),
             external(if_needed(kvtl::signal::external, chunk * heads)),
             probe(if_needed(kvtl::signal::probe, probes * w.query_floats()));
         const std::uint64_t seed = seed_of(o_.workload);
@@ -275,13 +275,15 @@ class runner {
                     const auto part = [&](std::vector<float>& all) {
                         return std::span(all).first(all.size() / chunk * n);
                     };
-                    w.rows(b, l, first, n, {.q = part(q), .k = part(k), .v = part(v), .k_pre = part(k_pre)});
+                    const bool last = first + n == o_.context; // whose queries say what is retrieved together
+                    const std::span<float> asked = wants_.evicts || last ? part(q) : std::span<float>{};
+                    w.rows(b, l, first, n, {.q = asked, .k = part(k), .v = part(v), .k_pre = part(k_pre)});
                     for (std::size_t t = 0; t < n && !external.empty(); ++t)
                         random_mask(seed, b, l, first + t, std::span(external).subspan(t * heads, heads));
                     kvtl::layer_input in;
-                    in.q = part(q), in.x = part(q), in.k = part(k), in.v = part(v), in.k_pre = part(k_pre);
+                    in.q = asked, in.x = asked, in.k = part(k), in.v = part(v), in.k_pre = part(k_pre);
                     in.external = part(external);
-                    in.last_chunk = first + n == o_.context;
+                    in.last_chunk = last;
                     if (in.last_chunk && !probe.empty()) {
                         w.rows(b, l, o_.context, probes, {.prediction = probe});
                         in.probe = probe;
@@ -518,7 +520,11 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
         {"selectable_entries",
          ratio(gained(a.selectable_entries, b.selectable_entries), gained(a.choices, b.choices))},
         {"empty_choices", ratio(gained(a.empty_choices, b.empty_choices), gained(a.choices, b.choices))},
+        {"unpredicted_choices", b.unpredicted_choices - a.unpredicted_choices},
         {"units", b.units},
+        {"splits", b.splits - a.splits},
+        {"delayed_splits", b.delayed_splits - a.delayed_splits},
+        {"forced_loads", b.forced_loads - a.forced_loads},
         {"mean_unit_entries",
          entry_bytes > 0 ? ratio(chosen_bytes / entry_bytes, chosen_units) : json(nullptr)},
         {"bytes_written", b.written_bytes - a.written_bytes},

@@ -43,9 +43,10 @@ struct decode_options {
     std::vector<double> compute_us_per_layer = {0};
     unsigned threads = 1; ///< shards of each cache, a thread for each
     bool interleave = false;
-    bool fit = true;         ///< the largest index that takes at most half of the memory
-    std::string calibration; ///< "": fitted to another text
-    std::string gates;       ///< "": random
+    bool prompt_queries = true; ///< the last chunk of a prompt comes with its queries
+    bool fit = true;            ///< the largest index that takes at most half of the memory
+    std::string calibration;    ///< "": fitted to another text
+    std::string gates;          ///< "": random
     std::vector<engine::setting> settings;
 
     static constexpr std::size_t warm_up = 8;

@@ -38,13 +38,13 @@ class position_turns {
 } // namespace
 
 kvtl::status fit_calibration(const kvtl::shape& shape, workload& sample, const std::string& path,
-                             const rotation* turned) {
+                             const rotation* turned, std::uint32_t rank) {
     constexpr std::uint64_t any_model = 0; // generated data have no weights to belong to
     try {
         const auto keys_wide = static_cast<std::uint32_t>(sample.key_floats());
-        // No policy keeps more than an eighth of the directions; small models keep up to a head's worth.
+        // Policies keep an eighth of the directions unless they are told otherwise; small models up to a head's worth.
         auto fit = kvtl::calibration_fit::make(
-            shape, {.rank = std::min(keys_wide, std::max(64U, keys_wide / 8)), .pair_distance = 1});
+            shape, {.rank = std::min(keys_wide, std::max({64U, keys_wide / 8, rank})), .pair_distance = 1});
         if (!fit) return kvtl::status::failure(fit.error().code, "%s", fit.error().message.c_str());
         const std::size_t tokens = sample.prompt_tokens();
         std::vector<float> keys(tokens * sample.key_floats()), values(keys.size()), before,

@@ -9,7 +9,9 @@
 #include "stand_ins.hpp"
 #include "workload.hpp"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <map>
 #include <optional>
@@ -30,7 +32,9 @@ class made_up_files {
             file.emplace(o_.kv_path + (of_entries ? ".calibration-entries" : ".calibration"),
                          scratch_file::owner::ours);
             const rotation turned = rope(o_.shape.head_dim, o_.rope_base, o_.rope_neighbours);
-            if (auto s = fit_calibration(o_.shape, *sample, file->path(), of_entries ? &turned : nullptr); !s)
+            if (auto s = fit_calibration(o_.shape, *sample, file->path(), of_entries ? &turned : nullptr,
+                                         largest_rank());
+                !s)
                 throw engine::bad_input(policy + " needs a calibration file: " + s.what());
         }
         return file->path();
@@ -65,6 +69,15 @@ class made_up_files {
     }
 
   private:
+    /// Of the joint directions that settings ask for.
+    [[nodiscard]] std::uint32_t largest_rank() const {
+        std::uint32_t rank = 0;
+        for (const engine::setting& s : o_.settings)
+            if (s.slot == "index" && s.field == "rank")
+                rank = std::max(rank, static_cast<std::uint32_t>(std::strtoul(s.value.c_str(), nullptr, 10)));
+        return rank;
+    }
+
     const decode_options& o_;
     const workload_request& request_;
     std::optional<scratch_file> bases_, bases_of_entries_, gates_of_x_, gates_of_qkv_;

@@ -108,6 +108,9 @@ void define_model(CLI::App* d, decode_arguments& a) {
                   "files of the caches begin with this (default ./kvtl-bench-PID.kv)");
     d->add_flag("!--no-fit", o.fit,
                 "keep the size knobs of the papers, also when an index takes over half of the memory");
+    d->add_flag("!--no-prompt-queries", o.prompt_queries,
+                "prompts come without queries: layouts do not learn what is retrieved together, selectors "
+                "calibrate on nothing");
     d->add_option("--set", a.settings, "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable)")
         ->allow_extra_args(false);
     d->add_option("--json", a.json_file, "write the rows as JSON; - for standard output");

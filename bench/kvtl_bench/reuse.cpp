@@ -11,6 +11,7 @@
 #include <kvtl/policies/replace_slru.hpp>
 #include <kvtl/presets/dynakv.hpp>
 
+#include "co_retrieved.hpp"
 #include "error.hpp"
 #include "presets/preset_cache.hpp"
 #include "progress.hpp"
@@ -63,35 +64,93 @@ manager::config cache_config(const decode_options& o, std::size_t attend_tokens,
     return c;
 }
 
-/// Reads the prompt in without attention, then decodes, telling the log where calls begin.
-void run_workload(const decode_options& o, manager& cache, workload& w, decision_log& log) {
+/// Reads the prompt in without attention, with the queries of its last chunk.
+kvtl::sequence_id read_prompt(const decode_options& o, manager& cache, workload& w,
+                              engine::progress_bar& bar) {
     auto seq = cache.begin();
     if (!seq) throw engine::run_failure(seq.error().message);
-    const std::size_t key = w.key_floats();
-    std::vector<float> k(prompt_chunk * key), v(k.size()), q(w.query_floats()), out(q.size());
-    engine::progress_bar bar("prompt and steps", o.context + o.steps);
+    const std::size_t key = w.key_floats(), query = w.query_floats();
+    std::vector<float> k(prompt_chunk * key), v(k.size()), q(prompt_chunk * query);
     for (std::size_t first = 0; first < o.context; first += prompt_chunk) {
         const std::size_t n = std::min(prompt_chunk, o.context - first);
+        const bool last = first + n == o.context;
+        const std::span<float> asked = std::span(q).first(last ? n * query : 0);
         for (std::uint32_t l = 0; l < o.shape.layers; ++l) {
             kvtl::layer_input in;
-            w.rows(0, l, first, n, {.k = std::span(k).first(n * key), .v = std::span(v).first(n * key)});
             in.k = std::span(k).first(n * key), in.v = std::span(v).first(n * key);
-            in.last_chunk = first + n == o.context;
+            w.rows(0, l, first, n,
+                   {.q = asked, .k = std::span(k).first(n * key), .v = std::span(v).first(n * key)});
+            in.q = asked;
+            in.last_chunk = last;
             require(cache.prefill(*seq, l, in, {}));
         }
         bar.update(first + n);
     }
+    return *seq;
+}
+
+/// Decodes, telling the log where calls begin.
+void run_steps(const decode_options& o, manager& cache, kvtl::sequence_id seq, workload& w, decision_log& log,
+               engine::progress_bar& bar) {
+    std::vector<float> k(w.key_floats()), v(k.size()), q(w.query_floats()), out(q.size());
     for (std::size_t t = 0; t < o.steps; ++t) {
         for (std::uint32_t l = 0; l < o.shape.layers; ++l) {
             kvtl::layer_input in;
-            w.rows(0, l, o.context + t, 1,
-                   {.q = q, .k = std::span(k).first(key), .v = std::span(v).first(key)});
-            in.q = q, in.k = std::span(k).first(key), in.v = std::span(v).first(key);
+            w.rows(0, l, o.context + t, 1, {.q = q, .k = k, .v = v});
+            in.q = q, in.k = k, in.v = v;
             log.begin_call(static_cast<std::uint32_t>(t), l);
-            require(cache.attend(*seq, l, in, out));
+            require(cache.attend(seq, l, in, out));
         }
         bar.update(o.context + t + 1);
     }
+}
+
+/// What the prompt's last queries, as many as layouts look at, choose among the prompt's units. False where that is more
+/// than one selection may read.
+bool ask_again(const decode_options& o, manager& cache, kvtl::sequence_id seq, workload& w,
+               decision_log& log) {
+    constexpr std::size_t queries = 32;
+    std::vector<float> q(w.query_floats());
+    const std::size_t first = o.context - std::min(o.context, queries);
+    for (std::size_t t = first; t < o.context; ++t)
+        for (std::uint32_t l = 0; l < o.shape.layers; ++l) {
+            w.rows(0, l, t, 1, {.q = q});
+            log.begin_call(static_cast<std::uint32_t>(t), l);
+            const kvtl::status asked = cache.select(seq, l, q, [](auto&&...) {});
+            if (asked.code() == kvtl::errc::bound_too_small) return false;
+            require(asked);
+        }
+    return true;
+}
+
+/// Of a run of its own, as asking again brings units in.
+json together_json(const decode_options& o, workload& w, std::size_t attend_tokens, double mib) {
+    decision_log log;
+    decode_options in_memory = o;
+    in_memory.io = "memory";
+    manager::config config = cache_config(in_memory, attend_tokens, mib, log);
+    const kvtl::shape& m =
+        o.shape; // room for all: what select() shows is pinned, and what is chosen is the same
+    const std::size_t raw = config.max_tokens * m.layers * m.kv_heads * m.head_dim * 2 * sizeof(kvtl::f16);
+    config.memory_bytes += 2 * raw;
+    auto opened = manager::open(config);
+    if (!opened) throw engine::bad_input("dynakv: " + opened.error().message);
+    engine::progress_bar bar("pairs of units", o.context + o.steps);
+    const kvtl::sequence_id seq = read_prompt(o, *opened, w, bar);
+    const std::size_t begin = log.events().size();
+    if (!ask_again(o, *opened, seq, w, log)) return nullptr;
+    const std::size_t asked = log.events().size();
+    run_steps(o, *opened, seq, w, log, bar);
+    const auto all = log.events();
+    const co_retrieved r = compare_pairs(all.subspan(begin, asked - begin), all.subspan(asked));
+    return {{"lanes", r.lanes},
+            {"pairs", r.pairs},
+            {"rank_correlation", r.rank_correlation},
+            {"concentration", r.concentration},
+            {"foretold", r.foretold},
+            {"partner_of_prompt", r.partner_of_prompt},
+            {"partner_by_chance", r.partner_by_chance},
+            {"partner_in_hindsight", r.partner_in_hindsight}};
 }
 
 json result_json(const char* policy, const replay_result& r) {
@@ -146,7 +205,8 @@ json one_row(const decode_options& o, workload& w, std::size_t attend_tokens, do
     const scratch_file file(o.kv_path);
     auto opened = manager::open(config);
     if (!opened) throw engine::bad_input("dynakv: " + opened.error().message);
-    run_workload(o, *opened, w, log);
+    engine::progress_bar bar("prompt and steps", o.context + o.steps);
+    run_steps(o, *opened, read_prompt(o, *opened, w, bar), w, log, bar);
 
     const kvtl::statistics stats = opened->stats();
     json settings = {{"attend_tokens", attend_tokens}, {"memory_mib", mib}};
@@ -168,10 +228,11 @@ json one_row(const decode_options& o, workload& w, std::size_t attend_tokens, do
     const std::vector<access> accesses = as_accesses(s);
     row["touched_frames"] = s.touched();
     row["replacement"] = json::array(), row["difference"] = json::array();
-    for (const double share : {0.25, 0.5, 0.75})
+    for (const double share : {0.1, 0.125, 0.15, 0.25, 0.5, 0.75})
         replay_at(s, accesses, static_cast<std::uint64_t>(share * static_cast<double>(s.touched())), share,
                   row);
     replay_at(s, accesses, log.frames(), nullptr, row);
+    row["together"] = together_json(o, w, attend_tokens, mib);
     return row;
 }
 
@@ -258,6 +319,14 @@ void print_reuse(const json& row) {
         for (const auto& p : r["probability"]) std::printf("%7.1f%%", 100 * p.get<double>());
         std::printf("   of %zu\n", r["cases"].get<std::size_t>());
     }
+    const auto& together = row["together"];
+    if (!together.is_null())
+        std::printf("\nasked for together, %zu pairs of units of %zu lanes, the prompt's last queries "
+                    "against decode\n",
+                    together["pairs"].get<std::size_t>(), together["lanes"].get<std::size_t>());
+    for (auto it = together.begin(); it != together.end(); ++it)
+        if (it.value().is_number_float())
+            std::printf("  %-22s %.3f\n", it.key().c_str(), it.value().get<double>());
     unsigned frames = 0;
     for (const auto& r : row["replacement"]) {
         if (r["frames"].get<unsigned>() != frames) {

@@ -52,6 +52,8 @@ struct reuse_row {
 ///                regretted}]: hit_rate by bytes; `share` is of touched_frames, or null for the run's own
 ///                frames; `regretted`: share of the evicted asked for again within 16 steps; policies
 ///                "belady" (rule applied to whole units) and "bound" have hit_rate alone
+///   together     {lanes, pairs, rank_correlation, ..}: whether the prompt's last queries say what decode asks for
+///                together (co_retrieved.hpp); of a second run, in memory; null where a query chooses more than select() reads
 ///   difference   [{frames, only, units, mean_frames, updated}]: what `only` cluster_aligned or lru had when
 ///                it was asked for, and the share of it that was updated in the 16 steps before
 ///

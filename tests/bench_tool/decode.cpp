@@ -66,7 +66,11 @@ TEST_CASE("rows have every key, for each policy and device") {
                                     "reuse_rate",
                                     "selectable_entries",
                                     "empty_choices",
+                                    "unpredicted_choices",
                                     "units",
+                                    "splits",
+                                    "delayed_splits",
+                                    "forced_loads",
                                     "mean_unit_entries",
                                     "bytes_written",
                                     "bytes_moved_by_updates",
@@ -142,6 +146,35 @@ TEST_CASE("threads share the work and change no choice") {
         CHECK(both[i]["units"] == alone[i]["units"]);
         CHECK(both[i]["mean_unit_entries"] == alone[i]["mean_unit_entries"]);
     }
+}
+
+TEST_CASE("bases are made up with as many directions as a setting wants") {
+    const scratch_folder folder;
+    auto o = small_run(folder);
+    o.io = "memory";
+    o.policies = {"kvswap"};
+    o.fit = false;
+    o.settings = {{"kvswap", "index", "rank", "100"}}; // of 128; 64 are fitted otherwise
+    const auto rows = bench::run_decode(o, ignore);
+    REQUIRE(rows.size() == 1);
+    CHECK(rows[0]["error"].is_null());
+    CHECK(rows[0]["config"]["index.rank"] == "100");
+    CHECK(rows[0]["unpredicted_choices"] == 16 * 2); // layers 0 and 1
+}
+
+TEST_CASE("prompt queries reach what wants them, and only the last chunk has some") {
+    const scratch_folder folder;
+    auto o = small_run(folder);
+    o.io = "memory";
+    o.policies = {"dynakv"};
+    const auto with = bench::run_decode(o, ignore);
+    o.prompt_queries = false;
+    const auto without = bench::run_decode(o, ignore);
+    // Clusters lie elsewhere and are the same.
+    CHECK(with[0]["mass_recall"] == without[0]["mass_recall"]);
+    CHECK(with[0]["units"] == without[0]["units"]);
+    CHECK(with[0]["splits"] == without[0]["splits"]);
+    CHECK(with[0]["reads_per_step"] != without[0]["reads_per_step"]);
 }
 
 TEST_CASE("policies that evict: prompt in one chunk, a row per --keep-tokens, what is made up is named") {

@@ -12,6 +12,7 @@
 #include <kvtl/policies/replace_slru.hpp>
 #include <kvtl/presets/dynakv.hpp>
 
+#include "co_retrieved.hpp"
 #include "contracts/io.hpp"
 #include "error.hpp"
 #include "replay.hpp"
@@ -19,6 +20,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <random>
 
@@ -252,6 +254,32 @@ TEST_CASE("a policy compared with itself differs nowhere; lru and fifo do") {
     CHECK(other.only_first.updated < other.only_first.units);
 }
 
+TEST_CASE("pairs of a log worked out by hand") {
+    // Lane 0: decode asks for 1 and 2 twice, for 1 and 3 once, and for 9, of which the prompt knows nothing.
+    tiny_log prompt, decode;
+    prompt.step(0, {1, 2, 3}).step(1, {2, 1});
+    decode.step(0, {1, 2}, {3}).step(1, {2, 1, 9}).step(2, {3, 1}).step(3, {3});
+    const auto r = bench::compare_pairs(prompt.events, decode.events);
+    CHECK(r.lanes == 1);
+    CHECK(r.pairs == 3); // (1, 2), (1, 3), (2, 3): 2, 1, 1 in the prompt and 2, 1, 0 in decode
+    CHECK(r.rank_correlation == doctest::Approx(std::sqrt(3.0) / 2)); // ranks 2, .5, .5 and 2, 1, 0
+    CHECK(r.concentration == doctest::Approx(2.0 / 3));               // a tenth of three pairs is one
+    CHECK(r.foretold == doctest::Approx(2.0 / 3));
+    // Asked for 3, 2 and 2 times; partners of the prompt are 2, 1 and 1, with 2, 2 and 1 times in decode.
+    CHECK(r.partner_of_prompt == doctest::Approx(5.0 / 7));
+    CHECK(r.partner_in_hindsight == doctest::Approx(5.0 / 7));
+    CHECK(r.partner_by_chance == doctest::Approx((1.5 + 1 + .5) / 7));
+
+    tiny_log other; // decode's pairs turned round: the prompt's favourite never comes
+    other.step(0, {2, 3}).step(1, {2, 3}).step(2, {1, 3}).step(3, {1});
+    const auto turned = bench::compare_pairs(prompt.events, other.events);
+    CHECK(turned.rank_correlation < 0);
+    CHECK(turned.foretold == 0);
+    CHECK(turned.partner_of_prompt < turned.partner_in_hindsight);
+    CHECK(bench::compare_pairs(prompt.events, {}).lanes == 0);
+    CHECK(bench::compare_pairs({}, decode.events).rank_correlation == 0);
+}
+
 TEST_CASE("rows have every key, for each bound") {
     const scratch_folder folder;
     bench::decode_options o;
@@ -270,8 +298,10 @@ TEST_CASE("rows have every key, for each bound") {
         CHECK(row["horizons"].size() == 5);
         CHECK(row["reuse"].size() == 4);
         CHECK(row["touched_frames"] > 0);
-        CHECK(row["replacement"].size() == 4 * 9); // three shares and the run's own frames
-        CHECK(row["difference"].size() == 4 * 2);
+        CHECK(row["replacement"].size() == 7 * 9); // six shares and the run's own frames
+        CHECK(row["difference"].size() == 7 * 2);
+        CHECK(row["together"]["lanes"] > 0);
+        CHECK(row["together"]["foretold"] <= row["together"]["concentration"]);
         for (const auto& r : row["replacement"]) {
             CHECK(r["hit_rate"] >= 0);
             CHECK(r["hit_rate"] <= 1);

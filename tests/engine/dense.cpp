@@ -68,7 +68,8 @@ struct options : engine::cache_options {
         supplied = engine::engine_signals | kvtl::signal::external;
         settings.push_back({"infinigen", "selector", "alpha", "1e9"});
         settings.push_back({"squeezed", "selector", "kept", "1"});
-        settings.push_back({"shadowkv", "compressor", "rank", "100000"}); // no approximation: all directions
+        for (const char* p : {"shadowkv", "shadowkv_joint"})
+            settings.push_back({p, "compressor", "rank", "100000"}); // no approximation: all directions
         for (const char* p : low_rank) {
             const bool by_rate = p == std::string_view("palu") || engine::policy_wants(p).trained;
             settings.push_back({p, "compressor", by_rate ? "rate" : "share", "1"});
@@ -145,7 +146,7 @@ std::size_t inputs_of(std::string_view policy, const kvtl::shape& m) {
 /// Low-rank keys come back from f16 coefficients and two rotations; bytes are within half a code.
 double tolerance_of(std::string_view policy, double otherwise = exact) {
     if (std::find(std::begin(low_rank), std::end(low_rank), policy) != std::end(low_rank)) return 5e-2;
-    return policy == "shadowkv" ? 5e-2 : policy.ends_with("_int8") ? 0.15 : otherwise;
+    return policy.starts_with("shadowkv") ? 5e-2 : policy.ends_with("_int8") ? 0.15 : otherwise;
 }
 /// Chunks that wait for a prompt's last one take what memory leaves: the least holds a prompt in one chunk where
 /// what retention keeps moves to storage.

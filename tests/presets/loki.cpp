@@ -33,6 +33,7 @@ template <class Preset> void with_any_basis(typename calibrated_cache<Preset>::c
 
 TEST_CASE("loki with the budget for everything is dense attention, whatever the basis") {
     with_any_basis<kvtl::presets::loki>();
+    with_any_basis<kvtl::presets::loki_predicted>();
 }
 
 TEST_CASE("loki without a basis is refused, and says what it needs") {

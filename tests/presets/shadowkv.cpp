@@ -8,19 +8,20 @@ using namespace kvtl_test;
 
 namespace {
 using cache_type = cache_of<kvtl::presets::shadowkv>;
+using joint_cache = cache_of<kvtl::presets::shadowkv_joint>;
 constexpr kvtl::shape model{2, 4, 2, 64};
 
 /// Largest error of a prompt in one piece and some steps, all attended, with `rank` numbers per key.
-double error_at(std::uint32_t rank) {
+template <class Cache = cache_type> double error_at(std::uint32_t rank) {
     const drift data(model, 400, 4);
-    cache_type::config c;
+    typename Cache::config c;
     c.shape = model;
     c.max_tokens = 400;
     c.attend_tokens = 400;
     c.memory_bytes = std::size_t{16} << 20;
     c.compressor.rank = rank;
-    auto cache = open_cache<cache_type>(c);
-    reader<cache_type> one(cache, data);
+    auto cache = open_cache<Cache>(c);
+    reader<Cache> one(cache, data);
     one.prefill(300);
     one.decode(60);
     one.check_tokens();
@@ -33,6 +34,28 @@ TEST_CASE("shadowkv with everything attended is dense attention as far as its ke
     CHECK(full < 5e-3); // codes are rounded to f16
     CHECK(half > full);
     CHECK(least > 2 * half);
+    CHECK(error_at<joint_cache>(128) < 5e-3);
+}
+
+TEST_CASE("shadowkv_joint reads no chunk that not all heads chose, shadowkv up to a chunk for each") {
+    const drift data(model, 1200, 4);
+    const auto entries_read = [&]<class Cache>(Cache*) {
+        typename Cache::config c;
+        c.shape = model;
+        c.max_tokens = 1200;
+        c.attend_tokens = 128;
+        c.memory_bytes = std::size_t{16} << 20;
+        auto cache = open_cache<Cache>(c);
+        reader<Cache> one(cache, data);
+        one.prefill(1000);
+        one.decode(40);
+        const kvtl::statistics s = cache.stats();
+        return static_cast<double>(s.chosen_bytes) / static_cast<double>(s.choices);
+    };
+    const double by_head = entries_read(static_cast<cache_type*>(nullptr)),
+                 joint = entries_read(static_cast<joint_cache*>(nullptr));
+    CHECK(joint * 1.05 < by_head);
+    CHECK(by_head <= joint * 2.001); // two heads
 }
 
 TEST_CASE(

@@ -8,7 +8,7 @@
 #include <kvtl/simd/attention.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/dot.hpp>
-#include <kvtl/simd/softmax.hpp>
+#include <kvtl/simd/dot_columns.hpp>
 
 #include "cleanup.hpp"
 #include "error.hpp"
@@ -158,26 +158,21 @@ double attend_us(const kvtl::shape& shape, std::uint32_t tokens) {
 double score_us(const kvtl::shape& shape, std::uint64_t context, std::uint32_t rank) {
     const std::size_t dim = shape.head_dim, heads = shape.query_heads, group = heads / shape.kv_heads;
     const std::size_t width = shape.kv_heads * dim;
+    const std::size_t rows = (context + kvtl::simd::column_block - 1) / kvtl::simd::column_block *
+                             kvtl::simd::column_block; // blocks are whole in memory
     const auto adapter = random_values<float>(rank * width);
-    const auto index = random_values<kvtl::f16>(context * rank);
+    const auto index = random_values<kvtl::f16>(rows * rank);
     const auto q = random_values<float>(heads * dim);
-    std::vector<float> low(heads * rank), logits(group * context), sum(context);
+    std::vector<float> mean(width), low(rank), score(context);
     return median_us(7, [&] {
-        std::fill(sum.begin(), sum.end(), 0.0F);
-        for (std::size_t h = 0; h < heads; ++h) // columns of the adapter that belong to the query's KV head
-            kvtl::simd::dot_rows<kvtl::simd::default_arch, float>(
-                q.data() + h * dim, {adapter.data() + h / group * dim, rank, dim, width},
-                low.data() + h * rank);
-        for (std::size_t h = 0; h < heads; h += group) {
-            kvtl::simd::dot_group<kvtl::simd::default_arch, kvtl::f16>(low.data() + h * rank, group, rank,
-                                                                       {index.data(), context, rank, rank},
-                                                                       logits.data(), context);
-            for (std::size_t g = 0; g < group; ++g) {
-                float* x = logits.data() + g * context;
-                const float total = kvtl::simd::exp_shifted_sum(x, context, kvtl::simd::max_of(x, context));
-                kvtl::simd::axpy(1.0F / total, x, sum.data(), context);
-            }
-        }
+        std::fill(mean.begin(), mean.end(), 0.0F);
+        for (std::size_t h = 0; h < heads; ++h)
+            kvtl::simd::axpy(1.0F / static_cast<float>(group), q.data() + h * dim,
+                             mean.data() + h / group * dim, dim);
+        kvtl::simd::dot_rows<kvtl::simd::default_arch, float>(
+            mean.data(), {adapter.data(), rank, width, width}, low.data());
+        kvtl::simd::dot_columns<kvtl::simd::default_arch, kvtl::f16>(
+            low.data(), 1, rank, {index.data(), context, rank, 0, rank}, score.data(), context);
     });
 }
 

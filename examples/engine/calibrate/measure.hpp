@@ -44,8 +44,8 @@ class read_meter {
 /// Attention of all query heads of a layer to `tokens` entries of f16.
 [[nodiscard]] double attend_us(const kvtl::shape& shape, std::uint32_t tokens);
 
-/// Low-rank scores of `context` tokens of f16: every query head's projection and inner products, soft-max per
-/// head, sum over the heads.
+/// Low-rank scores of `context` tokens of f16 as `kvswap` computes them: the mean query brought into `rank` dimensions, one
+/// product per token.
 [[nodiscard]] double score_us(const kvtl::shape& shape, std::uint64_t context, std::uint32_t rank);
 
 } // namespace engine

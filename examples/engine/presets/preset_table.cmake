@@ -57,10 +57,12 @@ set(KVTL_PRESET_TABLE
     "infinigen_star infinigen retrieval 'InfiniGen with tokens of all heads together'"
     "infinigen_star_reuse infinigen retrieval 'InfiniGen* with what was read kept for later steps'"
     "shadowkv shadowkv retrieval 'ShadowKV: low-rank keys in memory, values of chosen chunks read'"
+    "shadowkv_joint shadowkv retrieval 'ShadowKV with one choice for all heads of a layer'"
     # Pages, blocks and tokens with an index
     "quest quest retrieval demo 'Quest: pages of 16 by the box around their keys'"
     "pqcache pqcache retrieval demo 'PQCache: tokens by product-quantised keys'"
     "loki loki retrieval 'Loki: tokens by the leading principal components of keys'"
+    "loki_predicted loki retrieval 'Loki that chooses a layer ahead'"
     "fasa sparq retrieval 'FASA: tokens by a few frequency pairs of RoPE'"
     "sparq sparq retrieval 'SparQ: tokens by the channels in which the query is largest'"
     "infllm infllm retrieval 'InfLLM: blocks of 8 by their most representative keys'"

@@ -3,10 +3,14 @@
 // Paper: "Loki: Low-rank Keys for Efficient Sparse Attention" (§4): the basis comes from calibration keys,
 // the first r of D directions give approximate scores, the best tokens are attended exactly. Extended to
 // storage: the reduced keys stay in memory, whole entries are read.
+//
+//   loki_predicted  chooses by the query that the previous layer's input foretells, as KVSwap's authors run it, so that
+//                   reads begin a layer earlier.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/policies/index_rotated_channels.hpp>
+#include <kvtl/policies/schedule_next_layer.hpp>
 #include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
@@ -27,9 +31,17 @@ struct loki : offloaded {
     }
 };
 
+struct loki_predicted : loki {
+    static constexpr std::string_view name = "loki_predicted";
+    using selector = topk<reduce::group_mean, query::predicted>;
+    using schedule = next_layer;
+};
+
 } // namespace presets
 
 template <class Geometry, class Supplied = supplied_for<presets::loki>>
 using loki = kv_manager<presets::loki, Geometry, Supplied>;
+template <class Geometry, class Supplied = supplied_for<presets::loki_predicted>>
+using loki_predicted = kv_manager<presets::loki_predicted, Geometry, Supplied>;
 
 }} // namespace kvtl::v0

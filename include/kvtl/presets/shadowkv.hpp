@@ -9,7 +9,11 @@
 //
 // Decided by measurement (bench/RESULTS.md): chunks of 4, not 8, as it is the mean over a chunk that loses single
 // facts, not the rank; KVSwap's authors run it with 8 and 16. A chunk is read for all heads as soon as one of them
-// chooses it, as the code is joint and so are the chunks; each attends what it chose.
+// chooses it, as the code is joint and so are the chunks; each attends what it chose. That reads up to H times the bytes
+// that chunks of single heads would take:
+//
+//   shadowkv_joint  one choice for all heads of a layer, and so no byte that a head did not choose: as many as its
+//                   authors read, in an H-th of the requests. What speed is compared with.
 //
 // Deviations: the basis is fitted to, and outliers are kept exactly of, the first chunk of the prompt that prefill() is
 // given (at least `rank` tokens should come in it); decoded tokens are coded with the prompt's basis like the prompt's
@@ -62,8 +66,14 @@ struct shadowkv : offloaded {
     }
 };
 
+struct shadowkv_joint : shadowkv {
+    static constexpr std::string_view name = "shadowkv_joint";
+    using selector = topk<reduce::softmax_max>;
+};
+
 } // namespace presets
 
+template <class Geometry> using shadowkv_joint = kv_manager<presets::shadowkv_joint, Geometry>;
 template <class Geometry> using shadowkv = kv_manager<presets::shadowkv, Geometry>;
 
 }} // namespace kvtl::v0
