@@ -49,7 +49,6 @@ endif()
 
 if(TARGET kvtl_llama_cpp)
     target_link_libraries(kvtl_rivals INTERFACE kvtl_llama_cpp)
-    target_sources(kvtl_rivals INTERFACE "${CMAKE_CURRENT_LIST_DIR}/../bench/rival_ggml.cpp")
     _kvtl_rival(GGML)
 endif()
 
