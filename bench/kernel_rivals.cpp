@@ -235,7 +235,7 @@ void attended(table& out, const rows_memory<E>& memory, std::size_t dim, const s
                 theirs.result(result.data());
                 return farthest(result, ours.result());
             },
-            .1); // theirs round queries and weights to the rows' type
+            allowed);
     }
 #else
     static_cast<void>(out), static_cast<void>(memory), static_cast<void>(dim), static_cast<void>(place);
