@@ -8,19 +8,12 @@
 #include "kernel_limits.hpp"
 
 #include <kvtl/simd/assign.hpp>
-#include <kvtl/simd/attend.hpp>
-#include <kvtl/simd/attention.hpp>
-#include <kvtl/simd/codes.hpp>
 #include <kvtl/simd/distance.hpp>
-#include <kvtl/simd/dot.hpp>
 
-#include "support/oracle.hpp"
+#include "kernel_data.hpp"
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <limits>
 #include <regex>
 #include <string_view>
@@ -30,16 +23,8 @@
 namespace kernels {
 namespace {
 
-using namespace kvtl;
-using simd::number;
-using arch = simd::default_arch;
 using wide = simd::floats<arch>;
 constexpr std::size_t lanes = simd::floats_per_register<arch>;
-
-/// What the compiler may not leave out.
-inline void keep(float& x) {
-    asm volatile("" : "+x"(x) : : "memory");
-}
 
 /// The sum of all registers of the bytes, as floats whatever they are.
 void read_all(const std::byte* at, std::size_t bytes) {
@@ -71,90 +56,6 @@ double multiply_add() {
     keep(result);
     return 2.0 * static_cast<double>(chains * repeats * lanes);
 }
-
-template <class F> double seconds(F&& f) {
-    const auto start = std::chrono::steady_clock::now();
-    f();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-/// Rows of one element type: `bytes` of them, a few random numbers again and again.
-template <number E> class rows_memory {
-  public:
-    explicit rows_memory(std::size_t bytes) : memory_(bytes / sizeof(E)) {
-        constexpr std::size_t period = 1 << 16;
-        const auto numbers = oracle::normal_values<f16>(period, 1);
-        for (std::size_t i = 0; i < std::min(period, memory_.size()); ++i)
-            if constexpr (std::is_same_v<E, std::int8_t>)
-                memory_[i] = static_cast<E>(std::clamp(30 * to_float(numbers[i]), -127.0F, 127.0F));
-            else
-                memory_[i] = from_float<E>(to_float(numbers[i]));
-        for (std::size_t i = period; i < memory_.size(); i += period)
-            std::memcpy(&memory_[i], memory_.data(), std::min(period, memory_.size() - i) * sizeof(E));
-    }
-    /// Part `part` of `parts` equal ones, as rows.
-    [[nodiscard]] rows_view<E> rows(std::size_t dim, std::size_t part = 0, std::size_t parts = 1) const {
-        const std::size_t count = memory_.size() / dim / parts;
-        return {memory_.data() + part * count * dim, count, dim, dim};
-    }
-    [[nodiscard]] const std::byte* bytes() const {
-        return reinterpret_cast<const std::byte*>(memory_.data());
-    }
-
-  private:
-    std::vector<E> memory_;
-};
-
-template <number E> std::string_view type_name() {
-    if constexpr (std::is_same_v<E, std::int8_t>)
-        return "int8";
-    else
-        return element_name<E>();
-}
-
-template <number E> double bytes_of(rows_view<E> rows) {
-    return static_cast<double>(rows.count * rows.dim * sizeof(E));
-}
-
-/// Attention of a group over rows: those of codes as the int8_row codec does it, with a scale for each.
-template <number E> class attention {
-  public:
-    attention(std::size_t group, std::size_t dim)
-        : group_(group), q_(oracle::normal_values(group * dim, 3)),
-          state_(partial_floats(static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(dim))),
-          scratch_(simd::attend_scratch_floats(group)), out_(group * dim),
-          scaled_(group * simd::attend_block) {}
-
-    void over(rows_view<E> keys, rows_view<E> values) {
-        const auto dim = static_cast<std::uint32_t>(keys.dim);
-        const partial part = partial_at(state_.data(), static_cast<std::uint32_t>(group_), dim);
-        const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
-        reset(part);
-        if constexpr (element<E>) {
-            simd::attend_rows(q_.data(), dim, scale, keys, values, nullptr, part, scratch_);
-        } else {
-            simd::attend_blocks<arch>(
-                keys.count, scale, nullptr, part, scratch_, simd::all_queries,
-                [&](std::size_t first, std::size_t n, std::size_t, std::size_t count, float* s) {
-                    simd::score_rows<arch>(q_.data(), count, dim, keys.slice(first, n), s,
-                                           simd::attend_block);
-                    for (std::size_t g = 0; g < count; ++g)
-                        for (std::size_t i = 0; i < n; ++i) s[g * simd::attend_block + i] *= code_scale;
-                },
-                [&](std::size_t first, std::size_t n, std::size_t count, const float* s, float* acc) {
-                    for (std::size_t i = 0; i < count * simd::attend_block; ++i)
-                        scaled_[i] = s[i] * code_scale;
-                    simd::accumulate_rows<arch>(scaled_.data(), count, values.slice(first, n), acc, dim);
-                });
-        }
-        finish(part, out_.data(), dim);
-    }
-
-  private:
-    static constexpr float code_scale = 1.0F / 30;
-    std::size_t group_;
-    std::vector<float> q_, state_, scratch_, out_, scaled_;
-};
 
 class table {
   public:
@@ -204,12 +105,6 @@ class table {
     std::regex filter_;
     std::size_t rows_ = 0;
 };
-
-constexpr std::size_t head_sizes[] = {64, 80, 96, 128, 256};
-
-template <number E> std::string named(const char* kernel, std::size_t dim, const std::string& rest) {
-    return std::string(kernel) + "/" + std::string(type_name<E>()) + "/" + std::to_string(dim) + rest;
-}
 
 constexpr std::size_t at_once = 1024; ///< rows of one call over memory: their results stay in the cache
 
@@ -303,16 +198,6 @@ template <number E> void all_of(table& out, std::size_t bytes) {
     from_memory<E>(out, bytes);
     from_cache<E>(out, "L1", std::size_t{16} << 10);
     from_cache<E>(out, "L2", std::size_t{256} << 10);
-}
-
-/// std::regex reports what is wrong by an exception.
-bool compile(const std::string& text, std::regex& filter) {
-    try {
-        filter = std::regex(text);
-    } catch (const std::regex_error&) {
-        return false;
-    }
-    return true;
 }
 
 } // namespace

@@ -3,6 +3,7 @@
 //   kvtl-kernels --benchmark_filter='dot/f16'    what to run, a regular expression over the names
 //   kvtl-kernels --json out.json                 (- for standard output)
 //   kvtl-kernels --limits[=REGEX]                beside what the machine can do: kernel_limits.hpp
+//   kvtl-kernels --rivals[=REGEX]                beside other libraries' kernels: kernel_rivals.hpp
 //
 // All other options are Google Benchmark's. Names are kernel/element/dim[/parameter=value]. Row kernels
 // run over rows of 256 KiB, which stay in the L2 cache; names with /mem run over 64 MiB. GB/s counts
@@ -26,6 +27,7 @@
 #include <kvtl/version.hpp>
 
 #include "kernel_limits.hpp"
+#include "kernel_rivals.hpp"
 #include "support/oracle.hpp"
 
 #include <benchmark/benchmark.h>
@@ -446,6 +448,9 @@ int main(int argc, char** argv) {
         }
         if (argument == "--limits" || argument.substr(0, 9) == "--limits=")
             return kernels::print_limits(
+                {.filter = std::string(argument.substr(std::min<std::size_t>(argument.size(), 9)))});
+        if (argument == "--rivals" || argument.substr(0, 9) == "--rivals=")
+            return kernels::print_rivals(
                 {.filter = std::string(argument.substr(std::min<std::size_t>(argument.size(), 9)))});
         if (argument != "--json") {
             arguments.emplace_back(argument);

@@ -11,6 +11,8 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
+#include <vector>
 
 namespace simd = kvtl::simd;
 using arch = simd::default_arch;
@@ -87,6 +89,35 @@ TEST_CASE_TEMPLATE("partial loads fill with zero, partial stores leave neighbour
     }
 }
 
+TEST_CASE("a partial load may fill with another number") {
+    std::vector<float> numbers(lane_count);
+    for (std::size_t n = 0; n <= lane_count;
+         ++n) { // an array of just n: reading on is seen by the sanitizers
+        for (std::size_t i = 0; i < n; ++i) numbers[i] = static_cast<float>(i) + 1;
+        const std::vector<float> some(numbers.begin(), numbers.begin() + static_cast<std::ptrdiff_t>(n));
+        float all[lane_count];
+        simd::store<arch>(all, simd::load_part<arch>(some.data(), n, -inf));
+        for (std::size_t i = 0; i < lane_count; ++i) CHECK(all[i] == (i < n ? numbers[i] : -inf));
+    }
+}
+
+TEST_CASE("a register is stored as rows, and nothing between them is touched") {
+    float numbers[lane_count];
+    for (std::size_t i = 0; i < lane_count; ++i) numbers[i] = static_cast<float>(i) + 1;
+    const auto x = simd::load<arch>(numbers);
+    const auto of = [&](auto rows) {
+        constexpr std::size_t R = decltype(rows)::value, stride = R + 3;
+        std::vector<float> out(lane_count / R * stride, -5.0F);
+        simd::store_rows<arch, R>(out.data(), stride, x);
+        for (std::size_t i = 0; i < out.size(); ++i)
+            CHECK(out[i] == (i % stride < R ? numbers[i / stride * R + i % stride] : -5.0F));
+    };
+    of(std::integral_constant<std::size_t, 1>{});
+    of(std::integral_constant<std::size_t, 2>{});
+    of(std::integral_constant<std::size_t, 4>{});
+    of(std::integral_constant<std::size_t, lane_count>{});
+}
+
 TEST_CASE("reductions") {
     for (std::uint64_t seed = 0; seed < 50; ++seed) {
         const std::vector<float> x = oracle::normal_values(lane_count * lane_count, seed);
@@ -119,6 +150,16 @@ TEST_CASE("the largest lane is found wherever it is") {
         for (std::size_t i = 0; i < lane_count; ++i) x[i] = i == at ? -1.0F : -2.0F - static_cast<float>(i);
         CHECK(simd::reduce_max<arch>(simd::load<arch>(x)) == -1.0F);
     }
+}
+
+TEST_CASE("fma_from takes one number from memory, in the same rounding as fma") {
+    const auto x = oracle::normal_values(3, 1), y = oracle::normal_values(lane_count, 2),
+               z = oracle::normal_values(lane_count, 3);
+    float got[lane_count], expected[lane_count];
+    const auto vy = simd::load<arch>(y.data()), vz = simd::load<arch>(z.data());
+    simd::store<arch>(got, simd::fma_from<arch>(&x[1], vy, vz));
+    simd::store<arch>(expected, simd::fma<arch>(simd::floats<arch>(x[1]), vy, vz));
+    for (std::size_t i = 0; i < lane_count; ++i) CHECK(got[i] == expected[i]);
 }
 
 TEST_CASE("fma multiplies, then adds") {

@@ -151,6 +151,18 @@ template <class Arch, element E> KVTL_SIMD_INLINE floats<Arch> load_part(const E
     return load<Arch>(whole);
 }
 
+/// The first `n` <= floats_per_register numbers, `behind` in the lanes after them.
+template <class Arch>
+KVTL_SIMD_INLINE floats<Arch> load_part(const float* p, std::size_t n, float behind) noexcept {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    if constexpr (std::derived_from<Arch, xsimd::avx512bw>)
+        return _mm512_mask_loadu_ps(_mm512_set1_ps(behind), first_lanes(n), p);
+#endif
+    float whole[floats_per_register<Arch>];
+    for (std::size_t i = 0; i < floats_per_register<Arch>; ++i) whole[i] = i < n ? p[i] : behind;
+    return load<Arch>(whole);
+}
+
 // -------------------------------------------------------------------------------------------------- stores
 
 /// Writes `floats_per_register<Arch>` elements to any address, rounding to nearest even.
@@ -274,6 +286,25 @@ template <class Arch> KVTL_SIMD_INLINE floats<Arch> keep(floats<Arch> x) noexcep
     return x;
 }
 
+/// Writes a register as rows of R numbers, R a power of two, that are `stride` apart.
+template <class Arch, std::size_t R>
+KVTL_SIMD_INLINE void store_rows(float* p, std::size_t stride, const floats<Arch>& x) noexcept {
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
+    if constexpr (R >= lane_count) return store<Arch>(p, x);
+#if defined(__AVX512F__)
+    if constexpr (std::derived_from<Arch, xsimd::avx512f> && R == 4) {
+        _mm_storeu_ps(p, _mm512_castps512_ps128(x));
+        _mm_storeu_ps(p + stride, _mm512_extractf32x4_ps(x, 1));
+        _mm_storeu_ps(p + 2 * stride, _mm512_extractf32x4_ps(x, 2));
+        _mm_storeu_ps(p + 3 * stride, _mm512_extractf32x4_ps(x, 3));
+        return;
+    }
+#endif
+    float all[lane_count];
+    store<Arch>(all, x);
+    for (std::size_t i = 0; i < lane_count; ++i) p[i / R * stride + i % R] = all[i];
+}
+
 /// Asks for the cache line at `p`; harmless for any address.
 template <class Arch = default_arch> KVTL_SIMD_INLINE void prefetch(const void* p) noexcept {
     __builtin_prefetch(p);
@@ -291,6 +322,19 @@ KVTL_SIMD_INLINE floats<Arch> fma(const floats<Arch>& x, const floats<Arch>& y,
     }
 #endif
     return xsimd::fma(x, y, z);
+}
+
+/// *x * y + z, where x is read by the instruction itself: a number that is used a few times takes no register, and
+/// conversions beside it are not held up.
+template <class Arch>
+KVTL_SIMD_INLINE floats<Arch> fma_from(const float* x, const floats<Arch>& y, floats<Arch> z) noexcept {
+#if defined(__GNUC__) && !defined(__clang__) && defined(__AVX512F__)
+    if constexpr (std::derived_from<Arch, xsimd::avx512f>) {
+        asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(z.data) : "v"(y.data), "m"(*x));
+        return z;
+    }
+#endif
+    return fma<Arch>(floats<Arch>(*x), y, z);
 }
 
 /// Sum of the lanes, always in the same order.

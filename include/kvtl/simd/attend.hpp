@@ -47,47 +47,85 @@ template <class Arch>
 inline constexpr std::size_t sum_registers =
     floats_per_register<Arch> == 16 || std::derived_from<Arch, xsimd::neon> ? 16 : 8;
 
-/// Turns a block's inner products into weights, in place, and brings one query's max, sum and acc up to date
-/// with them. `s` has room for attend_block floats.
-template <class Arch>
-void weigh(float* s, std::size_t n, const logit_rule& rule, const float* log_weight, float& max, float& sum,
+/// Turns a block's inner products into weights, in place, and brings max, sum and acc of Q queries up to date with them:
+/// query g at s + g * attend_block, max[g], sum[g], acc + g * dim. Several queries are taken together because each waits
+/// for its maximum, its exponentials and its sum in turn. `s` has room for attend_block floats a query.
+template <class Arch, std::size_t Q>
+void weigh(float* s, std::size_t n, const logit_rule& rule, const float* log_weight, float* max, float* sum,
            float* acc, std::size_t dim) noexcept {
     using F = floats<Arch>;
     constexpr std::size_t lane_count = floats_per_register<Arch>;
     constexpr float infinity = std::numeric_limits<float>::infinity();
-    const std::size_t whole = (n + lane_count - 1) / lane_count * lane_count;
-    std::fill(s + n, s + whole, -infinity);
+    const F scale(rule.cap > 0 ? 1.0F : rule.scale);
+    if (rule.cap > 0)
+        for (std::size_t g = 0; g < Q; ++g) to_logits<Arch>(rule, s + g * attend_block, n);
 
-    F largest(-infinity);
-    for (std::size_t i = 0; i < whole; i += lane_count) {
-        F bias(0.0F);
-        if (log_weight != nullptr)
-            bias = i + lane_count <= n ? load<Arch>(log_weight + i) : load_part<Arch>(log_weight + i, n - i);
-        F logit = fma<Arch>(load<Arch>(s + i), F(rule.scale), rule.cap > 0 ? F(0.0F) : bias);
-        if (rule.cap > 0) // what is behind the block stays -inf
-            logit = xsimd::select(logit > F(-infinity), kvtl::detail::capped<Arch>(logit, rule.cap) + bias,
-                                  logit);
-        largest = xsimd::max(largest, logit);
-        store<Arch>(s + i, logit);
+    F largest[Q];
+    unrolled<Q>([&](auto g) { largest[g] = F(-infinity); });
+    const auto logits = [&](std::size_t i, F bias, auto get) __attribute__((always_inline)) {
+        unrolled<Q>([&](auto g) {
+            const F logit = fma<Arch>(get(s + g * attend_block + i), scale, bias);
+            largest[g] = xsimd::max(largest[g], logit);
+            store<Arch>(s + g * attend_block + i, logit);
+        });
+    };
+    std::size_t whole = 0; // of registers; what is behind the block becomes -inf
+    for (; whole + lane_count <= n; whole += lane_count)
+        logits(
+            whole, log_weight != nullptr ? load<Arch>(log_weight + whole) : F(0.0F),
+            [](const float* p) __attribute__((always_inline)) { return load<Arch>(p); });
+    if (const std::size_t rest = n - whole; rest != 0) {
+        logits(
+            whole, log_weight != nullptr ? load_part<Arch>(log_weight + whole, rest) : F(0.0F),
+            [rest](const float* p)
+                __attribute__((always_inline)) { return load_part<Arch>(p, rest, -infinity); });
+        whole += lane_count;
     }
-    const float block_max = reduce_max<Arch>(largest);
-    if (block_max > max) {
-        const float shrink = detail::exp_shifted<Arch>(max, block_max);
-        simd::scale<Arch>(shrink, acc, dim);
-        sum *= shrink;
-        max = block_max;
-    }
-    if (max == -infinity) { // nothing seen yet, and nothing here: -inf - -inf would be no number
-        std::fill(s, s + n, 0.0F);
-        return;
-    }
-    F total(0.0F);
-    for (std::size_t i = 0; i < whole; i += lane_count) {
-        const F weight = exp<Arch>(load<Arch>(s + i) - F(max));
-        total = total + weight;
-        store<Arch>(s + i, weight);
-    }
-    sum += reduce_add<Arch>(total);
+
+    float now[Q];
+    bool grows = false;
+    unrolled<Q>([&](auto g) {
+        now[g] = reduce_max<Arch>(largest[g]);
+        grows |= now[g] > max[g];
+    });
+    if (grows)
+        for (std::size_t g = 0; g < Q; ++g) {
+            if (!(now[g] > max[g])) continue;
+            if (max[g] > -infinity) { // otherwise all is zero
+                const float shrink = detail::exp_shifted<Arch>(max[g], now[g]);
+                simd::scale<Arch>(shrink, acc + g * dim, dim);
+                sum[g] *= shrink;
+            }
+            max[g] = now[g];
+        }
+    F shift[Q], total[Q];
+    unrolled<Q>([&](auto g) { // nothing seen yet, and nothing here: -inf - -inf would be no number
+        shift[g] = F(max[g] > -infinity ? max[g] : 0.0F);
+        total[g] = F(0.0F);
+    });
+    for (std::size_t i = 0; i < whole; i += lane_count)
+        unrolled<Q>([&](auto g) {
+            const F weight = exp<Arch>(load<Arch>(s + g * attend_block + i) - shift[g]);
+            total[g] = total[g] + weight;
+            store<Arch>(s + g * attend_block + i, weight);
+        });
+    unrolled<Q>([&](auto g) { sum[g] += reduce_add<Arch>(total[g]); });
+}
+
+/// weigh for any number of queries.
+template <class Arch>
+inline void weigh_group(std::size_t group, float* s, std::size_t n, const logit_rule& rule,
+                        const float* log_weight, float* max, float* sum, float* acc,
+                        std::size_t dim) noexcept {
+    std::size_t g = 0;
+    const auto together = [&](auto queries) {
+        constexpr std::size_t Q = decltype(queries)::value;
+        for (; g + Q <= group; g += Q)
+            weigh<Arch, Q>(s + g * attend_block, n, rule, log_weight, max + g, sum + g, acc + g * dim, dim);
+    };
+    together(constant<4>{});
+    together(constant<2>{});
+    together(constant<1>{});
 }
 
 /// acc[g][j] += sum over the rows of weight[g][row] * row[j], for Q queries and the `width` numbers j from
@@ -103,22 +141,27 @@ void weighted_sum(const float* weight, rows_view<E> rows, std::size_t first, Wid
             return load_part<Arch>(p + at, width);
     };
     F sum[Q * N];
-    unrolled<Q * N>(
-        [&](auto i) { sum[i] = get(acc + i / N * acc_stride + first, i % N * floats_per_register<Arch>); });
+    unrolled<Q>([&](auto g) { // a pointer per query, not one per register: those would not all have room
+        const float* from = acc + g * acc_stride + first;
+        unrolled<N>([&](auto j) { sum[g * N + j] = get(from, j * floats_per_register<Arch>); });
+    });
     for (std::size_t r = 0; r < rows.count; ++r) {
         F x[N];
-        unrolled<N>([&](auto j) { x[j] = get(rows.row(r) + first, j * floats_per_register<Arch>); });
+        unrolled<N>(
+            [&](auto j) { x[j] = keep<Arch>(get(rows.row(r) + first, j * floats_per_register<Arch>)); });
         unrolled<Q>([&](auto g) {
-            const F w(weight[g * attend_block + r]);
-            unrolled<N>([&](auto j) { sum[g * N + j] = fma<Arch>(w, x[j], sum[g * N + j]); });
+            const float* w = weight + g * attend_block + r;
+            unrolled<N>([&](auto j) { sum[g * N + j] = fma_from<Arch>(w, x[j], sum[g * N + j]); });
         });
     }
-    unrolled<Q * N>([&](auto i) {
-        float* to = acc + i / N * acc_stride + first + i % N * floats_per_register<Arch>;
-        if constexpr (std::is_same_v<Width, constant<N * floats_per_register<Arch>>>)
-            store<Arch>(to, sum[i]);
-        else
-            store_part<Arch>(to, sum[i], width);
+    unrolled<Q>([&](auto g) {
+        float* to = acc + g * acc_stride + first;
+        unrolled<N>([&](auto j) {
+            if constexpr (std::is_same_v<Width, constant<N * floats_per_register<Arch>>>)
+                store<Arch>(to + j * floats_per_register<Arch>, sum[g * N + j]);
+            else
+                store_part<Arch>(to + j * floats_per_register<Arch>, sum[g * N + j], width);
+        });
     });
 }
 
@@ -193,10 +236,8 @@ template <class Arch = default_arch, class Score, class Accumulate>
             float* s = scratch.data();
             float* acc = p.acc + begin * p.dim;
             score(first, n, begin, count, s);
-            for (std::size_t g = 0; g < count; ++g)
-                weigh<Arch>(s + g * attend_block, n, rule,
-                            log_weight != nullptr ? log_weight + first : nullptr, p.max[begin + g],
-                            p.sum[begin + g], acc + g * p.dim, p.dim);
+            weigh_group<Arch>(count, s, n, rule, log_weight != nullptr ? log_weight + first : nullptr,
+                              p.max + begin, p.sum + begin, acc, p.dim);
             accumulate(first, n, count, s, acc);
         }
     }
@@ -219,8 +260,13 @@ void attend_rows(const float* q, std::size_t q_stride, const logit_rule& rule, r
 }
 
 #ifdef KVTL_KERNEL
-KVTL_KERNEL void weigh<default_arch>(float*, std::size_t, const logit_rule&, const float*, float&, float&,
-                                     float*, std::size_t) noexcept;
+#define KVTL_WEIGH(Q)                                                                                        \
+    KVTL_KERNEL void weigh<default_arch, Q>(float*, std::size_t, const logit_rule&, const float*, float*,    \
+                                            float*, float*, std::size_t) noexcept;
+KVTL_WEIGH(1)
+KVTL_WEIGH(2)
+KVTL_WEIGH(4)
+#undef KVTL_WEIGH
 #define KVTL_SUMS(Q, E)                                                                                      \
     KVTL_KERNEL void weighted_sums<default_arch, Q, E>(const float*, rows_view<E>, float*,                   \
                                                        std::size_t) noexcept;

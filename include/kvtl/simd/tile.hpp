@@ -80,11 +80,20 @@ template <class Arch, class Op, std::size_t R, std::size_t Q, number E, class Di
                 [rest](const auto* p) __attribute__((always_inline)) { return load_part<Arch>(p, rest); }, d);
     });
 
-    float finished[registers * lane_count];
     unrolled<registers>([&](auto i) __attribute__((always_inline)) {
-        store<Arch>(finished + i * lane_count, reduce_add_each<Arch>(sum + i * lane_count));
+        const F finished = reduce_add_each<Arch>(sum + i * lane_count);
+        if constexpr (R * Q % lane_count == 0 && (lane_count % R == 0 || R % lane_count == 0)) {
+            constexpr std::size_t pair = i * lane_count; // the first of a register's
+            store_rows<Arch, R>(out + pair / R * out_stride + pair % R, out_stride, finished);
+        } else {
+            float all[lane_count];
+            store<Arch>(all, finished);
+            unrolled<lane_count>([&](auto j) {
+                constexpr std::size_t pair = i * lane_count + j;
+                if constexpr (pair < R * Q) out[pair / R * out_stride + pair % R] = all[j];
+            });
+        }
     });
-    unrolled<Q>([&](auto g) { unrolled<R>([&](auto r) { out[g * out_stride + r] = finished[g * R + r]; }); });
 }
 
 /// f(i) for the first row i of each block of R; the last block reaches back over rows that are done already.
@@ -123,17 +132,22 @@ KVTL_INLINE_KERNEL void tile_group(const float* q, std::size_t group, std::size_
             tile_rows<Arch, Op>(q + g * q_stride, rows, out + g * out_stride);
         return;
     }
-    for_row_blocks<R>(rows.count, [&](std::size_t i) {
-        const auto against = [&](auto queries, std::size_t g) {
-            tile<Arch, Op, R, decltype(queries)::value>(q + g * q_stride, q_stride, rows.row(i), rows.stride,
-                                                        rows.dim, out + g * out_stride + i, out_stride);
-        };
-        std::size_t g = 0;
-        for (; g + 4 <= group; g += 4) against(constant<4>{}, g);
-        if (group - g == 3) against(constant<3>{}, g);
-        if (group - g == 2) against(constant<2>{}, g);
-        if (group - g == 1) against(constant<1>{}, g);
-    });
+    // Everything by value: what is behind a reference would be read again after every store.
+    for_row_blocks<R>(
+        rows.count, [=](std::size_t i) __attribute__((always_inline)) {
+            const E* row = rows.row(i);
+            const float* query = q;
+            float* to = out + i;
+            const auto against = [&](auto queries) __attribute__((always_inline)) {
+                tile<Arch, Op, R, decltype(queries)::value>(query, q_stride, row, rows.stride, rows.dim, to,
+                                                            out_stride);
+            };
+            std::size_t left = group;
+            for (; left >= 4; left -= 4, query += 4 * q_stride, to += 4 * out_stride) against(constant<4>{});
+            if (left == 3) against(constant<3>{});
+            if (left == 2) against(constant<2>{});
+            if (left == 1) against(constant<1>{});
+        });
 }
 
 #ifdef KVTL_KERNEL
