@@ -28,9 +28,7 @@ struct coded_rows {
                 code[i * stride + j] = static_cast<std::int8_t>(static_cast<int>(random.below(255)) - 127);
         }
     }
-    [[nodiscard]] kvtl::rows_view<std::int8_t> view() const {
-        return {const_cast<std::int8_t*>(code.data()), count, dim, stride};
-    }
+    [[nodiscard]] kvtl::rows_view<std::int8_t> view() const { return {code.data(), count, dim, stride}; }
     [[nodiscard]] double distance(const float* q, std::size_t i) const {
         double sum = 0;
         for (std::size_t j = 0; j < dim; ++j) {

@@ -1,10 +1,11 @@
 // The k best of n scores, in order.
 //
-// What:   scores become 64-bit keys that sort like (score descending, index ascending). One sweep keeps
-//         every score that still can be among the best in a buffer; when the buffer is full, a selection
-//         cuts it back to k and raises the bar. Most scores are only ever compared, a register at a time.
+// What:   scores become 64-bit keys that sort like (score descending, index ascending). Maxima of groups set a bar
+//         that k scores reach. One sweep keeps every score that still can be among the best in a buffer; when
+//         the buffer is full, a selection cuts it back to k and raises the bar. Most scores are only ever
+//         compared, a register at a time.
 // Shapes: score (n), out (k).
-// Cost:   n / lanes comparisons, O(k log(n / k)) candidates, one sort of k keys.
+// Cost:   n / lanes comparisons twice, once for the first bar, O(k log(n / k)) candidates, one sort of k keys.
 // Limits: NaN ranks below -inf; +0 and -0 tie. n < 2^32.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -70,6 +71,26 @@ template <class Arch> inline void select_best(std::uint64_t* keys, std::size_t n
         (split >= k ? last : first) = split;
     }
     std::nth_element(keys + first, keys + (k - 1), keys + last, better_key<Arch>{});
+}
+
+/// Writes the indices of n distinct keys, best first. Of few keys each one's place is counted: n^2 comparisons, but none
+/// that a processor may guess wrong.
+template <class Arch>
+inline void put_in_order(std::uint64_t* keys, std::size_t n, std::uint32_t* out) noexcept {
+    constexpr std::size_t together = 16, few = 96;
+    if (n > few) {
+        std::sort(keys, keys + n, better_key<Arch>{});
+        for (std::size_t i = 0; i < n; ++i) out[i] = top_k_index(keys[i]);
+        return;
+    }
+    for (std::size_t first = 0; first < n; first += together) {
+        const std::size_t some = std::min(together, n - first);
+        std::uint64_t mine[together] = {}, better[together] = {};
+        std::copy_n(keys + first, some, mine);
+        for (std::size_t j = 0; j < n; ++j)
+            for (std::size_t i = 0; i < together; ++i) better[i] += keys[j] > mine[i] ? 1U : 0U;
+        for (std::size_t i = 0; i < some; ++i) out[better[i]] = top_k_index(mine[i]);
+    }
 }
 
 /// A bar that at least k of n scores reach, and not many more where these lie in no order: the k-th best of the maxima of
@@ -147,8 +168,7 @@ KVTL_INLINE_KERNEL std::size_t top_k(const float* score, std::size_t n, std::siz
         }
         for (std::size_t j = before; j < filled; ++j) keys[j] = top_k_key<Arch>(score[keys[j]], keys[j]);
     }
-    std::sort(keys, keys + k, better_key<Arch>{});
-    for (std::size_t j = 0; j < k; ++j) out[j] = top_k_index(keys[j]);
+    put_in_order<Arch>(keys, k, out);
     return k;
 }
 
