@@ -3,6 +3,7 @@
 #include "dynakv_loop.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace bench {
 
@@ -45,16 +46,22 @@ dynakv_loop::growth dynakv_loop::judge(head& h, const cluster& c, float distance
     return full ? growth::open : growth::append;
 }
 
+simd::neighbour dynakv_loop::nearest_to(const head& h, const number* k) noexcept {
+    simd::decode(k, query_.data(), dim);
+    return simd::nearest_code(query_.data(), {h.code.data(), h.clusters.size(), dim, dim}, h.scale.data(),
+                              distance_.data());
+}
+
 dynakv_loop::growth dynakv_loop::assign(head& h, const number* k, std::uint32_t& nearest) noexcept {
     const std::size_t clusters = h.clusters.size();
+    const simd::neighbour known = std::exchange(h.leaves, {none}),
+                          closest = known.index != none ? known : nearest_to(h, k);
+    nearest = static_cast<std::uint32_t>(closest.index);
+    const growth how = judge(h, h.clusters[nearest], closest.distance);
+    if (how != growth::open) return how;
     simd::decode(k, query_.data(), dim);
     simd::l2sq_codes(query_.data(), kvtl::rows_view<std::int8_t>{h.code.data(), clusters, dim, dim},
                      h.scale.data(), distance_.data());
-    nearest = 0;
-    for (std::uint32_t c = 1; c < clusters; ++c)
-        if (distance_[c] < distance_[nearest]) nearest = c;
-    const growth how = judge(h, h.clusters[nearest], distance_[nearest]);
-    if (how != growth::open) return how;
     std::uint32_t room = none;
     for (std::uint32_t c = 0; c < clusters; ++c)
         if (h.clusters[c].entries + h.clusters[c].waiting < max_entries() &&
@@ -69,6 +76,7 @@ void dynakv_loop::merge_waiting(head& h) noexcept {
     for (std::uint32_t i = 0; i < h.waiting;) {
         const std::uint32_t c = h.wait_for[i], before = h.waiting, f = h.clusters[c].frames;
         if (f != none) {
+            h.leaves = {none};
             ++frames_[f].pins;
             merge_cluster(h, c);
             unpin(f);

@@ -76,6 +76,8 @@ status dynakv_loop::step(std::uint32_t layer, const float* q, const float* k, co
         simd::encode(v + i * std::size_t{dim}, &h.ring_v[std::size_t{ring(h.tokens)} * dim], dim);
         chosen* const of_head = &chosen_[i * most];
         count_[i] = choose(h, q + i * group, of_head);
+        if (h.tokens + 1 - h.window_begin > s_.window) // its means are in cache
+            h.leaves = nearest_to(h, &h.ring_k[std::size_t{ring(h.window_begin)} * dim]);
         if (h.waiting < s_.waiting) continue; // else one more is brought in, so that some can join it
         const std::uint32_t c = most_awaited(h);
         const bool there =

@@ -18,6 +18,7 @@
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/simd/codes.hpp>
 #include <kvtl/simd/moments.hpp>
+#include <kvtl/simd/nearest_code.hpp>
 #include <kvtl/simd/topk.hpp>
 
 #include "cluster_order.hpp"
@@ -65,6 +66,8 @@ class dynakv_loop {
         std::vector<cluster> clusters;
         std::uint32_t tokens = 0, window_begin = 0, waiting = 0;
         float threshold = 0; ///< variance beyond which a cluster splits
+        kvtl::simd::neighbour leaves{
+            none}; ///< the mean nearest to the entry that leaves next, while that holds
     };
 
     dynakv_loop(const dynakv_sizes& s, page_file file);
@@ -114,6 +117,7 @@ class dynakv_loop {
     [[nodiscard]] bool place(head& h, const number* k, const number* v) noexcept;
     [[nodiscard]] growth judge(head& h, const cluster& c, float distance) const noexcept;
     [[nodiscard]] growth assign(head& h, const number* k, std::uint32_t& nearest) noexcept;
+    [[nodiscard]] kvtl::simd::neighbour nearest_to(const head& h, const number* k) noexcept;
     void merge_waiting(head& h) noexcept;
     void merge_cluster(head& h, std::uint32_t c) noexcept;
     [[nodiscard]] bool move_elsewhere(head& h, std::uint32_t i) noexcept;

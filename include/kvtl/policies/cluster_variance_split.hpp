@@ -135,12 +135,15 @@ struct variance_split {
         [[nodiscard]] assignment assign(lane& l, const float* key, const units_view& u,
                                         std::span<float> distance) const noexcept {
             if (u.count == 0) return {none, growth::open};
-            u.mean_distances(key, distance.data());
-            std::uint32_t nearest = 0;
-            for (std::uint32_t i = 1; i < u.count; ++i)
-                if (distance[i] < distance[nearest]) nearest = i;
-            const growth how = judge(l, u.record(nearest), distance[nearest], u);
+            return assign_near(l, u.nearest_mean(key, distance.data()), key, u, distance);
+        }
+        /// The same when the nearest mean is known.
+        [[nodiscard]] assignment assign_near(lane& l, const simd::neighbour& closest, const float* key,
+                                             const units_view& u, std::span<float> distance) const noexcept {
+            const auto nearest = static_cast<std::uint32_t>(closest.index);
+            const growth how = judge(l, u.record(nearest), closest.distance, u);
             if (how != growth::open) return {nearest, how};
+            u.mean_distances(key, distance.data());
             const std::uint32_t room = nearest_with_room(u, distance);
             if (room == none) return {nearest, growth::open}; // nothing has room: it waits for its cluster
             return {room, growth::append};

@@ -29,6 +29,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <span>
 #include <string_view>
 
@@ -146,9 +148,14 @@ template <class Reduce, query Source = query::current, overshoot Last = overshoo
                 simd::top_k_key<simd::default_arch>(in.score[in.order[first - 1]], in.order[first - 1]);
             for (std::uint32_t most = 16; left > 0; most *= 4) {
                 std::uint64_t* const keys = in.scratch.data();
-                std::uint32_t candidates = 0;
-                for (std::uint32_t u = 0; u < units; ++u) {
-                    if (in.entries(u) == 0 || (!truncates && in.entries(u) > left)) continue;
+                const std::uint32_t largest = truncates ? std::numeric_limits<std::uint32_t>::max() : left;
+                std::uint32_t small = 0, candidates = 0;
+                for (std::uint32_t u = 0; u < units; ++u) { // written always, kept if it fits: no branch
+                    keys[small] = u;
+                    small += in.entries(u) - 1U < largest ? 1 : 0; // none is more than any
+                }
+                for (std::uint32_t i = 0; i < small; ++i) {
+                    const auto u = static_cast<std::uint32_t>(keys[i]);
                     keys[candidates] = simd::top_k_key<simd::default_arch>(in.score[u], u);
                     candidates += keys[candidates] < seen ? 1 : 0;
                 }

@@ -1,10 +1,11 @@
 // The k best of n scores, in order.
 //
-// What:   scores become 64-bit keys that sort like (score descending, index ascending). One sweep keeps
-//         every score that still can be among the best in a buffer; when the buffer is full, a selection
-//         cuts it back to k and raises the bar. Most scores are only ever compared, a register at a time.
+// What:   scores become 64-bit keys that sort like (score descending, index ascending). Maxima of groups set a bar
+//         that k scores reach. One sweep keeps every score that still can be among the best in a buffer; when
+//         the buffer is full, a selection cuts it back to k and raises the bar. Most scores are only ever
+//         compared, a register at a time.
 // Shapes: score (n), out (k).
-// Cost:   n / lanes comparisons, O(k log(n / k)) candidates, one sort of k keys.
+// Cost:   n / lanes comparisons twice, once for the first bar, O(k log(n / k)) candidates, one sort of k keys.
 // Limits: NaN ranks below -inf; +0 and -0 tie. n < 2^32.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -38,6 +39,13 @@ template <class Arch> [[nodiscard]] inline std::uint64_t top_k_key(float score, 
     return 0xFFFFFFFFU - static_cast<std::uint32_t>(key);
 }
 
+/// The score that a key was made of; NaN of every kind is one.
+[[nodiscard]] constexpr float top_k_score(std::uint64_t key) noexcept {
+    const auto ordered = static_cast<std::uint32_t>(key >> 32);
+    if (ordered == 0) return std::numeric_limits<float>::quiet_NaN();
+    return std::bit_cast<float>((ordered >> 31) != 0 ? ordered & 0x7FFFFFFFU : ~ordered);
+}
+
 /// Sorts keys best first. One type per Arch keeps std::sort's code apart between translation units.
 template <class Arch> struct better_key {
     bool operator()(std::uint64_t a, std::uint64_t b) const noexcept { return a > b; }
@@ -65,6 +73,51 @@ template <class Arch> inline void select_best(std::uint64_t* keys, std::size_t n
     std::nth_element(keys + first, keys + (k - 1), keys + last, better_key<Arch>{});
 }
 
+/// Writes the indices of n distinct keys, best first. Of few keys each one's place is counted: n^2 comparisons, but none
+/// that a processor may guess wrong.
+template <class Arch>
+inline void put_in_order(std::uint64_t* keys, std::size_t n, std::uint32_t* out) noexcept {
+    constexpr std::size_t together = 16, few = 96;
+    if (n > few) {
+        std::sort(keys, keys + n, better_key<Arch>{});
+        for (std::size_t i = 0; i < n; ++i) out[i] = top_k_index(keys[i]);
+        return;
+    }
+    for (std::size_t first = 0; first < n; first += together) {
+        const std::size_t some = std::min(together, n - first);
+        std::uint64_t mine[together] = {}, better[together] = {};
+        std::copy_n(keys + first, some, mine);
+        for (std::size_t j = 0; j < n; ++j)
+            for (std::size_t i = 0; i < together; ++i) better[i] += keys[j] > mine[i] ? 1U : 0U;
+        for (std::size_t i = 0; i < some; ++i) out[better[i]] = top_k_index(mine[i]);
+    }
+}
+
+/// A bar that at least k of n scores reach, and not many more where these lie in no order: the k-th best of the maxima of
+/// groups, of which there are at least 2 k. -inf: there are too few scores for that, or too few that are greater.
+template <class Arch>
+[[nodiscard]] inline float first_bar(const float* score, std::size_t n, std::size_t k,
+                                     std::span<std::uint64_t> scratch) noexcept {
+    using F = floats<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
+    const float lowest = -std::numeric_limits<float>::infinity();
+    const std::size_t registers = n / lane_count, groups = (2 * k + lane_count - 1) / lane_count;
+    const std::size_t together = registers / groups; // registers whose maximum is taken, lane by lane
+    if (together < 2 || groups * lane_count > top_k_scratch(n, k)) return lowest;
+    std::uint64_t* const keys = scratch.data();
+    for (std::size_t g = 0; g < groups; ++g) {
+        F most(lowest);
+        for (std::size_t r = g * together; r < (g + 1) * together; ++r)
+            most = xsimd::max(load<Arch>(score + r * lane_count), most);
+        float each[lane_count];
+        store<Arch>(each, most);
+        for (std::size_t j = 0; j < lane_count; ++j)
+            keys[g * lane_count + j] = top_k_key<Arch>(each[j], g * lane_count + j);
+    }
+    select_best<Arch>(keys, groups * lane_count, k);
+    return top_k_score(keys[k - 1]);
+}
+
 /// Writes the indices of the min(n, k) best scores to `out`, best first, and returns how many these are.
 template <class Arch = default_arch>
 KVTL_INLINE_KERNEL std::size_t top_k(const float* score, std::size_t n, std::size_t k, std::uint32_t* out,
@@ -72,29 +125,37 @@ KVTL_INLINE_KERNEL std::size_t top_k(const float* score, std::size_t n, std::siz
     using F = floats<Arch>;
     constexpr std::size_t lane_count = floats_per_register<Arch>;
     constexpr std::size_t stride = 4 * lane_count;
+    const float lowest = -std::numeric_limits<float>::infinity();
     k = std::min(n, k);
     if (k == 0) return 0;
     std::uint64_t* const keys = scratch.data();
     const std::size_t capacity = top_k_scratch(n, k);
-    std::size_t i = 0;
-    for (; i < capacity; ++i) keys[i] = top_k_key<Arch>(score[i], i);
-    std::size_t filled = capacity;
-    select_best<Arch>(keys, filled, k);
-    while (i < n) {
-        // The k-th best so far sets the bar. What comes later loses ties, so only a greater score matters.
-        filled = k;
-        const std::uint64_t kth = keys[k - 1];
-        const float reached = score[top_k_index(kth)];
-        const float lowest = -std::numeric_limits<float>::infinity();
-        const float bar = std::isnan(reached) ? lowest : std::nextafter(reached, -lowest);
+    std::size_t i = 0, filled = 0;
+    float bar = first_bar<Arch>(score, n, k, scratch);
+    if (!(bar > lowest)) { // NaN are below it: whatever comes first
+        for (; i < capacity; ++i) keys[i] = top_k_key<Arch>(score[i], i);
+        filled = capacity;
+    }
+    for (;;) {
+        if (filled > k || i == n) {
+            select_best<Arch>(keys, filled, k);
+            filled = k;
+            if (i == n) break;
+        }
+        if (filled ==
+            k) { // The k-th best so far sets the bar. What comes later loses ties, so only a greater score matters.
+            const float reached = top_k_score(keys[k - 1]);
+            bar = std::isnan(reached) ? lowest : std::nextafter(reached, -lowest);
+        }
         const F bars(bar);
         const auto offer = [&](std::size_t from,
                                std::size_t to) { // written always, kept if it passes: no branch
             for (std::size_t j = from; j < to; ++j) {
-                keys[filled] = top_k_key<Arch>(score[j], j);
+                keys[filled] = j;
                 filled += static_cast<std::size_t>(score[j] >= bar);
             }
         };
+        const std::size_t before = filled;
         for (; i + stride <= n && filled + stride <= capacity; i += stride) {
             const auto passes = [&](std::size_t j) { return load<Arch>(score + i + j * lane_count) >= bars; };
             if (!xsimd::any((passes(0) | passes(1)) | (passes(2) | passes(3)))) continue;
@@ -105,10 +166,9 @@ KVTL_INLINE_KERNEL std::size_t top_k(const float* score, std::size_t n, std::siz
             offer(i, n);
             i = n;
         }
-        select_best<Arch>(keys, filled, k);
+        for (std::size_t j = before; j < filled; ++j) keys[j] = top_k_key<Arch>(score[keys[j]], keys[j]);
     }
-    std::sort(keys, keys + k, better_key<Arch>{});
-    for (std::size_t j = 0; j < k; ++j) out[j] = top_k_index(keys[j]);
+    put_in_order<Arch>(keys, k, out);
     return k;
 }
 

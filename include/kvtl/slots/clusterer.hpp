@@ -5,7 +5,8 @@
 // prompt at its end, segment_entries() of it at a time, or down to least_segment() where memory is
 // small; until then units are sequential), a trivially copyable `lane` (what it remembers per
 // lane) and, where its units are always runs of a fixed number of consecutive entries, `sequential`. With `among_some`
-// its assign() may be shown some of the lane's units only (units_view::some), and answers in their numbers.
+// its assign() may be shown some of the lane's units only (units_view::some), and answers in their numbers. With
+// assign_near(), assign() for an entry whose nearest mean is known, that mean is looked for when units are scored anyway.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -38,6 +39,13 @@ template <class Clusterer> [[nodiscard]] consteval bool sequential_units() {
     else
         return false;
 }
+/// assign() goes by the nearest mean, and may be told which that is: assign_near().
+template <class State, class Lane>
+concept assigns_near = requires(const State& s, Lane& l, const simd::neighbour& nearest, const float* key,
+                                const units_view& u, std::span<float> distance) {
+    { s.assign_near(l, nearest, key, u, distance) }
+    noexcept->std::same_as<assignment>;
+};
 /// assign() may be shown some of the units.
 template <class Clusterer> [[nodiscard]] consteval bool assigns_among_some() {
     if constexpr (requires { Clusterer::among_some; })

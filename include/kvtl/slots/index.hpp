@@ -137,6 +137,12 @@ struct units_view {
         else
             mean.distances(key, count, out);
     }
+    /// The unit, of those seen, whose mean is nearest to `key`; ties go to the lower one. There is one; scratch: (count)
+    [[nodiscard]] simd::neighbour nearest_mean(const float* key, float* scratch) const noexcept {
+        if (some == nullptr) return mean.nearest(key, count, scratch);
+        mean_distances(key, scratch);
+        return simd::first_least(scratch, count);
+    }
     /// The size that all units have, or 0 where they differ.
     [[nodiscard]] std::uint32_t entries_if_fixed() const noexcept {
         return unit != nullptr ? 0 : max_entries;

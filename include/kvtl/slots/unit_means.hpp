@@ -3,7 +3,7 @@
 // What:   clusterers place entries by them, indices score them, remainders estimate with them. 8 bits: codes with one
 //         scale per unit, its largest magnitude / 127, so a number is off by half a scale at most. 16 bits: f16.
 // Shapes: (U, D) from unit to unit; D: numbers of the lane, or of one head of it.
-// Cost:   score() and distances() read every mean once: D, 2 D or 4 D bytes and, for codes, a scale.
+// Cost:   score(), distances() and nearest() read every mean once: D, 2 D or 4 D bytes and, for codes, a scale.
 // Limits: what is stored is rounded; the sum that a growing unit is added to is not (core/store/summaries.hpp).
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -13,6 +13,7 @@
 #include <kvtl/simd/convert.hpp>
 #include <kvtl/simd/distance.hpp>
 #include <kvtl/simd/dot.hpp>
+#include <kvtl/simd/nearest_code.hpp>
 #include <kvtl/views.hpp>
 
 #include <algorithm>
@@ -98,6 +99,14 @@ class unit_means {
         for_runs(some, [&](std::size_t at, std::uint32_t first, std::uint32_t n) {
             from(first).distances(key, n, out + at);
         });
+    }
+    /// The mean nearest to `key` (D) of the first `units` >= 1, which are compared as distances() would have them.
+    /// scratch: (U)
+    [[nodiscard]] simd::neighbour nearest(const float* key, std::uint32_t units,
+                                          float* scratch) const noexcept {
+        if (bits_ == 8) return simd::nearest_code(key, rows<std::int8_t>(units), scale_, scratch);
+        return bits_ == 16 ? simd::nearest_row(key, rows<f16>(units))
+                           : simd::nearest_row(key, rows<float>(units));
     }
 
   private:

@@ -92,7 +92,8 @@ template <class Types> class group_growth {
     }
 
     // Groups are complete when they are made: nothing ever waits for them.
-    void merge_buffered(std::uint32_t) const noexcept {}
+    static constexpr bool foresees = false; ///< see unit_growth
+    bool merge_buffered(std::uint32_t) const noexcept { return false; }
     [[nodiscard]] static std::uint32_t fullest_buffered(std::uint32_t) noexcept { return none; }
 
     /// Pages that `entries` more entries may take from the end of the file.

@@ -35,6 +35,10 @@ template <class Types> class unit_growth : private unit_rows<Types> {
     static constexpr bool among_few =
         detail::narrows_units<typename Types::index>() && detail::assigns_among_some<clusterer>();
 
+    /// Where an entry belongs can be found out before its turn.
+    static constexpr bool foresees =
+        !among_few && !batches && detail::assigns_near<clusterer_state, typename clusterer::lane>;
+
     struct scratch {
         static constexpr std::uint32_t some_rows = 16; ///< decoded at once
         std::span<float> key, mean;                    ///< (width)
@@ -103,9 +107,26 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         return l.state().tokens - l.state().window_begin >= l.sizes().window + l.sizes().spare;
     }
 
+    static constexpr simd::neighbour nothing_known{none};
+    /// The mean nearest to the entry that leaves the window once the next token has arrived: asked right after units were
+    /// scored, which finds all means in cache. It holds until a unit of the lane changes. Or nothing_known.
+    [[nodiscard]] simd::neighbour foresee(std::uint32_t lane_id) const noexcept {
+        if constexpr (foresees) {
+            const lane l = store_->at(lane_id);
+            const lane_state& s = l.state();
+            const bool leaves = s.tokens >= l.sizes().sinks &&
+                                s.tokens + 1 - s.window_begin >= l.sizes().window + l.sizes().spare;
+            if (!leaves || !s.founded || s.units == 0) return nothing_known;
+            simd::decode(l.window_k(s.window_begin), x_.key.data(), l.sizes().width);
+            return view(lane_id).nearest_mean(x_.key.data(), x_.distance.data());
+        }
+        return static_cast<void>(lane_id), nothing_known;
+    }
+
     /// The oldest entry of the window (or batch of them) goes to a unit or to the buffer. False: not possible
-    /// now (a write failed), the entry stays where it is.
-    [[nodiscard]] bool place_oldest(std::uint32_t lane_id) noexcept {
+    /// now (a write failed), the entry stays where it is. `nearest`: what foresee() has found, if that still holds.
+    [[nodiscard]] bool place_oldest(std::uint32_t lane_id,
+                                    const simd::neighbour& nearest = nothing_known) noexcept {
         if constexpr (batches) return place_batch(lane_id);
         const lane l = store_->at(lane_id);
         lane_state& s = l.state();
@@ -113,22 +134,24 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         const element_type* v = l.window_v(s.window_begin);
         if (s.buffered >= l.sizes().buffer) return false;
         if (!place_entry(lane_id, k, v,
-                         {l.position_of(s.window_begin), l.weight_at(l.window_w(s.window_begin))}))
+                         {l.position_of(s.window_begin), l.weight_at(l.window_w(s.window_begin))}, nearest))
             return false;
         ++s.window_begin;
         return true;
     }
 
     /// Entries that wait for units that are resident now join them: a flagged unit splits with all of them
-    /// (Algorithm 1), others take them one by one under the usual rule.
-    void merge_buffered(std::uint32_t lane_id) noexcept {
+    /// (Algorithm 1), others take them one by one under the usual rule. False: no unit has changed.
+    bool merge_buffered(std::uint32_t lane_id) noexcept {
         const lane l = store_->at(lane_id);
         pool& frames = store_->pool_of(lane_id);
+        bool changed = false;
         for (std::uint32_t i = 0; i < l.state().buffered;) {
             const std::uint32_t u = l.buffer_unit(i);
             const auto& now = l.residency(u);
             const std::uint32_t before = l.state().buffered;
             if (now.frames != none) {
+                changed = true;
                 store_->pin(now, frames);
                 const std::uint32_t pinned = now.frames;
                 merge_unit(lane_id, u);
@@ -136,6 +159,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             }
             i = l.state().buffered < before ? 0 : i + 1; // rows moved up: look again from the start
         }
+        return changed;
     }
 
     /// The unit with the most waiting entries (ties: lowest index), or none.
@@ -176,10 +200,10 @@ template <class Types> class unit_growth : private unit_rows<Types> {
     }
 
     bool place_entry(std::uint32_t lane_id, const element_type* k, const element_type* v,
-                     const entry_facts& facts) noexcept {
+                     const entry_facts& facts, const simd::neighbour& nearest) noexcept {
         const lane l = store_->at(lane_id);
         pool& frames = store_->pool_of(lane_id);
-        const assignment a = assign(lane_id, k);
+        const assignment a = assign(lane_id, k, nearest);
         new_entry e = entry_of(lane_id, k, v, facts, none);
         if constexpr (by_entry && !packed)
             if (!stream_append(lane_id, e)) return false;
@@ -207,7 +231,8 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         return true;
     }
 
-    [[nodiscard]] assignment assign(std::uint32_t lane_id, const element_type* k) noexcept {
+    [[nodiscard]] assignment assign(std::uint32_t lane_id, const element_type* k,
+                                    const simd::neighbour& nearest = nothing_known) noexcept {
         const lane l = store_->at(lane_id);
         const units_view u = view(lane_id);
         if constexpr (clusterer::founds) {
@@ -220,6 +245,10 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             }
         }
         simd::decode(k, x_.key.data(), l.sizes().width);
+        if constexpr (foresees)
+            if (nearest.index != none)
+                return clusterer_->assign_near(l.clusterer(), nearest, x_.key.data(), u, x_.distance);
+        static_cast<void>(nearest);
         if constexpr (among_few) {
             const units_view few = u.only(x_.few.unit.first(sums_->index().near(x_.key.data(), u, x_.few)));
             const auto before = l.clusterer();

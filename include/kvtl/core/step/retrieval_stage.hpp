@@ -77,6 +77,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         const bool chosen = done.ok();
         if (chosen) {
             step_.force_full_buffers(lanes, plan_.buffer_limit);
+            step_.foresee(lanes);
             // What the next layer keeps is read in once the misses of this one have landed.
             done = step_.attend(lanes, q, in, out, a != nullptr ? a->flight : none,
                                 [&] { announce_next(slot, layer); });

@@ -60,8 +60,19 @@ template <class Types> class step_runner : public step_attention<Types> {
                       [](const chosen_unit& a, const chosen_unit& b) { return a.unit < b.unit; });
             x_.chosen_count[i] = n;
             x_.forced[i] = none;
+            for (const chosen_unit& c : chosen.first(n))
+                __builtin_prefetch(&l.residency(c.unit)); // is asked for next
         }
         return {};
+    }
+
+    /// Finds out, while scoring's data are in cache, where the entries belong that commit() will place.
+    void foresee(std::span<const lane_ref> lanes) noexcept {
+        if constexpr (growth_of<Types>::foresees) {
+            const phase_clock::span timed(p_.clock, &phase_times::maintain);
+            for (std::uint32_t i = 0; i < lanes.size(); ++i) x_.leaves[i] = p_.growth->foresee(lanes[i].id);
+        }
+        static_cast<void>(lanes);
     }
 
     /// Adds to a lane's work the unit whose waiting entries must be merged now because the buffer is full.
@@ -97,7 +108,7 @@ template <class Types> class step_runner : public step_attention<Types> {
         return done;
     }
 
-    /// Counts the arrived token, lets the oldest window entry go to its unit, merges waiting entries.
+    /// Counts the arrived token, lets the oldest window entry go to its unit, merges waiting entries. After foresee().
     void commit(std::span<const lane_ref> lanes, std::uint32_t buffer_limit) noexcept {
         const phase_clock::span timed(p_.clock, &phase_times::maintain);
         remember_choice(lanes);
@@ -105,10 +116,16 @@ template <class Types> class step_runner : public step_attention<Types> {
             const lane l = store_->at(lanes[i].id);
             arrive(l);
             if (x_.forced[i] != none) ++store_->stats().forced_loads;
-            p_.growth->merge_buffered(lanes[i].id);
+            bool changed = p_.growth->merge_buffered(lanes[i].id);
             // Still full: what should have been merged was attended, but had to leave its frames to a later
             // batch.
-            if (l.state().buffered >= buffer_limit) static_cast<void>(force_load(lanes[i].id));
+            if (l.state().buffered >= buffer_limit) {
+                static_cast<void>(force_load(lanes[i].id));
+                changed = true;
+            }
+            if constexpr (growth_of<Types>::foresees)
+                if (!changed && p_.growth->overdue(l) && !p_.growth->place_oldest(lanes[i].id, x_.leaves[i]))
+                    continue;
             drain_window(lanes[i].id);
         }
         return_borrowed(lanes[0].id);

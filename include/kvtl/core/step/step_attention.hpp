@@ -52,8 +52,9 @@ template <class Types> class step_attention {
     struct scratch {
         std::span<chosen_unit> chosen;                 ///< (lanes, chosen_per_lane)
         std::span<std::uint32_t> chosen_count, forced; ///< (lanes)
-        std::span<float> total;                        ///< (lanes, lane heads) partials
-        std::span<float> item;                         ///< (batch_items, lane heads) partials; gathered: none
+        std::span<simd::neighbour> leaves; ///< (lanes) for whose entry the nearest mean is foreseen
+        std::span<float> total;            ///< (lanes, lane heads) partials
+        std::span<float> item;             ///< (batch_items, lane heads) partials; gathered: none
         entry_tile<Types> tile;
         std::span<float> attend;
         std::span<element_type> turn_k, turn_v; ///< (turn_tokens, width)
@@ -68,6 +69,7 @@ template <class Types> class step_attention {
             x.chosen = c.take<chosen_unit>(std::size_t{lanes} * p.chosen_per_lane);
             x.chosen_count = c.take<std::uint32_t>(lanes);
             x.forced = c.take<std::uint32_t>(lanes);
+            x.leaves = c.take<simd::neighbour>(growth_of<Types>::foresees ? lanes : 0);
             x.total = c.take<float>(lanes * lane_partial);
             const bool gathered = entry_tile<Types>::gathers(p.max_entries);
             x.item = shared.take<float>(gathered ? 0 : p.batch_items * lane_partial);
@@ -120,6 +122,7 @@ template <class Types> class step_attention {
             const lane l = store_->at(lanes[i].id);
             pool& frames = store_->pool_of(lanes[i].id);
             const auto before = l.chosen_before();
+            ask_for_frames(l, frames, i);
             if (!Types::selector::takes_everything && l.state().units > 0) {
                 const std::uint32_t in_memory = l.entries_in_memory() + 1; // the arriving token
                 ++stats.choices;
@@ -145,6 +148,13 @@ template <class Types> class step_attention {
             stats.useful_bytes += all - resident;
             stats.read_entries += missing_entries;
         }
+    }
+
+    /// Asks for what is looked at of the frames of a lane's choice: they lie anywhere. Always inlined, as ask_for().
+    [[gnu::always_inline]] void ask_for_frames(const lane& l, const pool& frames,
+                                               std::uint32_t i) const noexcept {
+        for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i]))
+            if (const std::uint32_t f = l.residency(c.unit).frames; f != none) __builtin_prefetch(&frames[f]);
     }
 
     // ------------------------------------------------------------------------------------------------------
