@@ -66,15 +66,6 @@ template <class Types> class step_runner : public step_attention<Types> {
         return {};
     }
 
-    /// Finds out, while scoring's data are in cache, where the entries belong that commit() will place.
-    void foresee(std::span<const lane_ref> lanes) noexcept {
-        if constexpr (growth_of<Types>::foresees) {
-            const phase_clock::span timed(p_.clock, &phase_times::maintain);
-            for (std::uint32_t i = 0; i < lanes.size(); ++i) x_.leaves[i] = p_.growth->foresee(lanes[i].id);
-        }
-        static_cast<void>(lanes);
-    }
-
     /// Adds to a lane's work the unit whose waiting entries must be merged now because the buffer is full.
     void force_full_buffers(std::span<const lane_ref> lanes, std::uint32_t limit) noexcept {
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
@@ -128,15 +119,9 @@ template <class Types> class step_runner : public step_attention<Types> {
                     continue;
             drain_window(lanes[i].id);
         }
-        return_borrowed(lanes[0].id);
+        if constexpr (!Types::sequential) store_->return_borrowed(store_->pool_of(lanes[0].id));
         store_->flush_writes();
         store_->io().poll(false);
-    }
-
-    /// Units were added: their tables find room to go on growing.
-    void return_borrowed(std::uint32_t lane_id) noexcept {
-        if constexpr (!Types::sequential) store_->return_borrowed(store_->pool_of(lane_id));
-        static_cast<void>(lane_id);
     }
 
     /// Makes sure that the window has a row for the next token, or says why it has none: entries that found
@@ -217,7 +202,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             arrive(l);
             if (l.state().buffered >= buffer_limit) static_cast<void>(force_load(ref.id));
             drain_window(ref.id); // the last token may stay: the next call makes room
-            return_borrowed(ref.id);
+            if constexpr (!Types::sequential) store_->return_borrowed(store_->pool_of(ref.id));
         }
         store_->flush_writes();
         return {};

@@ -98,6 +98,15 @@ template <class Types> class step_attention {
     }
     [[nodiscard]] std::uint32_t& chosen_count(std::uint32_t i) noexcept { return x_.chosen_count[i]; }
 
+    /// Finds out, while scoring's data are in cache, where the entries belong that commit() will place.
+    void foresee(std::span<const lane_ref> lanes) noexcept {
+        if constexpr (growth_of<Types>::foresees) {
+            const phase_clock::span timed(p_.clock, &phase_times::maintain);
+            for (std::uint32_t i = 0; i < lanes.size(); ++i) x_.leaves[i] = p_.growth->foresee(lanes[i].id);
+        }
+        static_cast<void>(lanes);
+    }
+
   protected:
     [[nodiscard]] std::size_t lane_partial() const noexcept {
         return p_.model.lane_heads * partial_floats(p_.model.group, p_.model.dim);
