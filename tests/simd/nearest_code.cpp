@@ -93,6 +93,23 @@ TEST_CASE("rows that are hardly apart, or not at all: the first of the nearest")
     }
 }
 
+TEST_CASE("two rows that are apart by less than a query of 16 bits shows") {
+    oracle::generator random(3);
+    for (std::size_t seed = 1; seed < 200; ++seed) {
+        coded_rows rows(64, 64, seed);
+        const std::size_t first = random.below(16), second = 32 + random.below(16), at = random.below(64);
+        std::int8_t *a = &rows.code[first * rows.stride], *b = &rows.code[second * rows.stride];
+        a[at] = static_cast<std::int8_t>(std::min<int>(a[at], 100));
+        std::memcpy(b, a, 64);
+        b[at] = static_cast<std::int8_t>(a[at] + 1);
+        rows.scale[first] = rows.scale[second] = 0.01F;
+        std::vector<float> q(64);
+        for (std::size_t j = 0; j < 64; ++j) q[j] = 0.01F * (static_cast<float>(a[j]) + 0.1F);
+        q[at] = 0.01F * (static_cast<float>(a[at]) + 0.5F) + static_cast<float>(1e-6 * random.normal());
+        compare(q, rows);
+    }
+}
+
 TEST_CASE(
     "queries that 16 bits do not hold: zeros, the smallest numbers, the largest, and what is no number") {
     const coded_rows rows(50, 64, 9);
