@@ -55,6 +55,11 @@ class reservation {
     [[nodiscard]] std::span<std::byte> memory() const noexcept {
         return memory_;
     }
+    /// Whether the system takes memory behind byte `first` back when it is told to; not where memory is locked.
+    [[nodiscard]] bool gives_back(std::size_t first) const noexcept {
+        return first == memory_.size() ||
+               ::madvise(memory_.data() + first, memory_.size() - first, MADV_DONTNEED) == 0;
+    }
     /// What is never touched of this part takes no memory: first touches bring in one page of the system's each.
     static void in_small_pages(std::span<std::byte> part) noexcept {
 #ifdef MADV_NOHUGEPAGE

@@ -54,7 +54,7 @@ TEST_CASE("a sweep stands together, its bars to one scale") {
 TEST_CASE("who could not run is named, in text that is safe") {
     json refused = row("dynakv", 0, 1);
     refused["error"] = "memory_bytes < 4 MiB";
-    const std::string page = bench::decode_page({refused});
+    const std::string page = bench::decode_page(json::array({refused}));
     CHECK(page.find("dynakv: memory_bytes &lt; 4 MiB") != std::string::npos);
     CHECK(count(page, "class=\"bars\"") == 0);
 }

@@ -113,7 +113,10 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
     using core_type = cache_core<Preset, Geometry>;
     using types = typename core_type::types;
     const std::uint32_t shards = a.plan.division.shards;
+    // Frames that tables lend need addresses of their own, and a system that takes memory back: else there are none.
     auto memory = reservation::make(a.bytes() + a.borrowed_bytes());
+    const bool lends = memory.ok() && memory->gives_back(a.bytes());
+    if (!lends) memory = reservation::make(a.bytes());
     if (!memory) return memory.error();
     const std::span<std::byte> fixed = memory->memory().first(a.fixed_bytes),
                                frames =
@@ -143,6 +146,7 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
     }
     made->layer_numbers = a.sliding.others;
     cache_plan p = a.plan;
+    if (!lends) p.borrowed_frames = 0;
     p.numbers.of_model = made->layer_numbers;
     made->memory = std::move(*memory);
     made->division = p.division;

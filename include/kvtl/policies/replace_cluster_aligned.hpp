@@ -12,17 +12,13 @@
 // Principle 2: a share of the frames is reserved for clusters that received entries or were split in the
 // last `updated_steps` steps; while they fit there they are not victims at all. One that loses this
 // protection joins the list of its size as the most recent.
-// Where memory does not hold what one token chooses in all layers (the victim was used in this pass over the layers or the
-// one before), an order by age gives up what the next layers are about to ask for, and nothing is ever found again. Then
-// lanes have equal shares and overwrite their own (replace_fifo_by_lane.hpp): bench/RESULTS.md, Small.
-// The paper names both principles without a formula; the weight, the share (1/4), the horizon (16 steps,
-// the range of its Table 2) and the lanes' shares are this project's choice.
+// The paper names both principles without a formula; the weight, the share (1/4) and the horizon (16 steps,
+// the range of its Table 2) are this project's choice.
 //
-// Cost: O(number of sizes) per victim, and the pinned ones passed over. Memory: 40 bytes per frame.
+// Cost: O(number of sizes) per victim, and the pinned ones passed over.
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/replace_fifo_by_lane.hpp>
 #include <kvtl/policies/support/resident_lists.hpp>
 #include <kvtl/slots/replacement.hpp>
 
@@ -47,7 +43,6 @@ struct cluster_aligned {
     template <class Geometry> class state {
         struct entry {
             std::uint32_t used = 0;    ///< request that chose it last
-            std::uint32_t pass = 0;    ///< tick of that
             std::uint32_t updated = 0; ///< tick of the last update
             std::uint16_t pages = 1;
             bool is_protected = false;
@@ -62,20 +57,16 @@ struct cluster_aligned {
             lists_ = resident_lists(handles, classes_ + 1, memory.first(list_bytes));
             entry_ = reinterpret_cast<entry*>(memory.data() + list_bytes);
             std::fill_n(entry_, handles, entry{});
-            shares_ = shares({}, handles, unit_pages, memory.subspan(list_bytes + handles * sizeof(entry)));
         }
         [[nodiscard]] static std::size_t bytes(std::uint32_t handles, std::uint32_t unit_pages) noexcept {
-            return resident_lists::bytes(handles, unit_pages + 1) + handles * sizeof(entry) +
-                   shares::bytes(handles, unit_pages);
+            return resident_lists::bytes(handles, unit_pages + 1) + handles * sizeof(entry);
         }
 
         /// The pool has so many frames from now on.
         void resize(std::uint32_t frames) noexcept {
             reserved_ = frames * config_.updated_percent / 100;
             while (protected_pages_ > reserved_) unprotect(lists_.back(classes_));
-            shares_.resize(frames);
         }
-        void serve(std::uint32_t lane) noexcept { shares_.serve(lane), serving_ = lane != none; }
         void tick() noexcept {
             ++now_;
             for (std::uint32_t h = lists_.back(classes_);
@@ -83,13 +74,12 @@ struct cluster_aligned {
                 unprotect(h);
         }
         void admit(std::uint32_t h, resident_facts facts) noexcept {
-            entry_[h] = {++requests_, now_, now_, static_cast<std::uint16_t>(facts.pages), false};
+            entry_[h] = {++requests_, now_, static_cast<std::uint16_t>(facts.pages), false};
             lists_.push_front(size_class(h), h);
-            shares_.admit(h, facts);
             if (facts.updated) protect(h);
         }
         void touch(std::uint32_t h) noexcept {
-            entry_[h].used = ++requests_, entry_[h].pass = now_;
+            entry_[h].used = ++requests_;
             if (!entry_[h].is_protected) lists_.move_front(size_class(h), h);
         }
         void refresh(std::uint32_t h, resident_facts facts) noexcept {
@@ -99,7 +89,6 @@ struct cluster_aligned {
         void remove(std::uint32_t h) noexcept {
             if (entry_[h].is_protected) protected_pages_ -= entry_[h].pages;
             lists_.remove(h);
-            shares_.remove(h);
         }
 
         template <class Pinned> [[nodiscard]] std::uint32_t victim(Pinned&& pinned) const noexcept {
@@ -113,11 +102,7 @@ struct cluster_aligned {
                 const double weight = age * pages / (pages + config_.access_percent * 0.01);
                 if (best == none || weight > best_weight) best = h, best_weight = weight;
             }
-            if (best != none) {
-                const bool scarce = serving_ && now_ - entry_[best].pass <= 1;
-                const std::uint32_t own = scarce ? shares_.victim(pinned) : none;
-                return own != none ? own : best;
-            }
+            if (best != none) return best;
             for (std::uint32_t h = lists_.back(classes_); h != none; h = lists_.towards_front(classes_, h))
                 if (!pinned(h)) return h;
             return none;
@@ -144,11 +129,7 @@ struct cluster_aligned {
             lists_.move_front(size_class(h), h);
         }
 
-        using shares = fifo_by_lane::state<Geometry>;
-
         config config_{};
-        shares shares_;
-        bool serving_ = false;
         resident_lists lists_; ///< one list per size, then the updated ones
         entry* entry_ = nullptr;
         std::uint32_t classes_ = 1;

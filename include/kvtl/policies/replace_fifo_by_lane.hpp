@@ -45,8 +45,6 @@ struct fifo_by_lane {
                    handles * sizeof(resident);
         }
 
-        /// The pool has so many frames from now on.
-        void resize(std::uint32_t frames) noexcept { handles_ = frames; }
         void tick() noexcept {}
         void serve(std::uint32_t lane) noexcept { serving_ = lane == none ? none : lane % list_count_; }
         void admit(std::uint32_t h, resident_facts facts) noexcept {

@@ -306,9 +306,10 @@ TEST_CASE("random lives") {
 
 TEST_CASE("borrowed frames come as far as tables have bytes to spare, and go with what they held") {
     const std::size_t page_bytes = system_page();
-    constexpr std::uint32_t own = 4, most = 40;
+    constexpr std::uint32_t own = 4, most = 400;
     auto memory = reservation::make((own + most) * page_bytes);
     REQUIRE(memory.ok());
+    CHECK(memory->gives_back(own * page_bytes));
     const std::size_t bytes = pool_type::table_bytes(own + most, 2, 4, 64);
     kvtl_test::guarded_bytes tables(bytes);
     carver c(tables.memory());
@@ -320,36 +321,36 @@ TEST_CASE("borrowed frames come as far as tables have bytes to spare, and go wit
     CHECK(pool.may_borrow());
     pool.borrow();
     CHECK(pool.borrowed() == 0); // nothing is spare
-    CHECK(pool.tables_may_grow());
+    CHECK(pool.tables_may_take(1 << 30));
 
-    pool.spare_changed(0, 30 * page_bytes);
+    pool.spare_changed(0, 320 * page_bytes);
     pool.borrow();
-    const std::uint32_t some = pool.borrowed(); // all but what is kept back for tables
-    CHECK(some > 8);
-    CHECK(some < 30);
-    CHECK(pool.free() == own + some);
+    CHECK(pool.borrowed() == 280); // an eighth is kept back
+    CHECK(pool.free() == own + 280);
+    CHECK_FALSE(pool.overdrawn());
+    CHECK(pool.tables_may_take(40 * page_bytes));
+    CHECK_FALSE(pool.tables_may_take(40 * page_bytes + 1));
     std::vector<std::uint32_t> taken;
     for (std::uint32_t f = pool.pop_free(); f != none; f = pool.pop_free()) {
-        REQUIRE(f < own + some);
+        REQUIRE(f < own + 280);
         CHECK(pool.bytes(f) == memory->memory().data() + f * page_bytes);
         pool.bytes(f)[0] = std::byte{7};
         taken.push_back(f);
     }
-    CHECK(taken.size() == own + some);
+    CHECK(taken.size() == own + 280);
     CHECK(pool.peak() == own); // the others are counted as tables
     for (const std::uint32_t f : taken) pool.settle(f);
 
-    pool.give_back(own + 1);
-    CHECK(pool.borrowed() == some - 1);
-    CHECK(pool.free() == own + some - 1);
-    CHECK(pool.bytes(own + 1)[0] == std::byte{0});
-    pool.spare_changed(30 * page_bytes, 10 * page_bytes);
+    pool.spare_changed(320 * page_bytes, 290 * page_bytes);
     CHECK(pool.overdrawn());
-    CHECK_FALSE(pool.tables_may_grow());
     pool.give_all_back();
     CHECK(pool.borrowed() == 0);
     CHECK(pool.free() == own);
-    CHECK(pool.tables_may_grow());
+    CHECK(pool.bytes(own + 1)[0] == std::byte{0});
+    CHECK_FALSE(pool.overdrawn());
+    pool.borrow();
+    CHECK(pool.borrowed() == 290 - 36);
+    pool.give_all_back();
     for (std::uint32_t i = 0; i < own; ++i) REQUIRE(pool.pop_free() < own);
     CHECK(pool.pop_free() == none);
     CHECK((tables.intact() && c.used() <= bytes));

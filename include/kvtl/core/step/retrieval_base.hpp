@@ -219,6 +219,15 @@ template <class Types> class retrieval_base {
         }
         static_cast<void>(lanes);
     }
+    /// Sees to it that tables find memory for what a call or some tokens of a turn may add.
+    void let_tables_grow(std::span<const lane_ref> lanes) noexcept {
+        if constexpr (!types::sequential)
+            if (pool& frames = pool_for(lanes); frames.overdrawn()) {
+                release_all_aheads();
+                store_.borrow_anew(frames);
+            }
+        static_cast<void>(lanes);
+    }
     /// Gives up what was read ahead for a layer of the sequence, or of those that share its frames.
     [[nodiscard]] auto leaver(std::uint32_t slot) noexcept {
         return [this, group = group_of(slot)](std::uint32_t layer) {
@@ -274,6 +283,7 @@ template <class Types> class retrieval_base {
         if (plan_.window_only) return {};
         if (status s = check_complete(lanes); !s) return s;
         if (status s = check_writes(slot_of(lanes[0].id)); !s) return s;
+        let_tables_grow(lanes);
         std::uint32_t pages = 0;
         for (const lane_ref& ref : lanes) {
             const lane l = store_.at(ref.id);

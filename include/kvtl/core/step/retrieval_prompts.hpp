@@ -149,6 +149,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         return {};
     }
 
+    static constexpr std::uint32_t grown_at_once = 64; ///< tokens of a turn
     /// T further tokens of a lane. One that becomes long enough to be clustered on the way is, before it outgrows
     /// the memory for that.
     [[nodiscard]] status append_turn(const lane_ref& ref, const layer_input& in,
@@ -156,6 +157,11 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         const auto rows = step_.rows_of(ref, in);
         for (std::uint32_t done = 0, some = 0; done < tokens; done += some) {
             some = tokens - done;
+            if constexpr (!types::sequential) { // whose tables grow on the way
+                const std::span<const lane_ref> one(&ref, 1);
+                if (done > 0) this->let_tables_grow(one);
+                if (this->pool_for(one).may_borrow()) some = std::min(some, grown_at_once);
+            }
             if constexpr (types::clusterer::founds) {
                 const std::span<const lane_ref> one(&ref, 1);
                 if (done > 0)

@@ -119,7 +119,6 @@ template <class Types> class step_runner : public step_attention<Types> {
                     continue;
             drain_window(lanes[i].id);
         }
-        if constexpr (!Types::sequential) store_->return_borrowed(store_->pool_of(lanes[0].id));
         store_->flush_writes();
         store_->io().poll(false);
     }
@@ -202,7 +201,6 @@ template <class Types> class step_runner : public step_attention<Types> {
             arrive(l);
             if (l.state().buffered >= buffer_limit) static_cast<void>(force_load(ref.id));
             drain_window(ref.id); // the last token may stay: the next call makes room
-            if constexpr (!Types::sequential) store_->return_borrowed(store_->pool_of(ref.id));
         }
         store_->flush_writes();
         return {};

@@ -9,8 +9,8 @@
 // it waits for the write, so that which unit is evicted never depends on how fast the device is.
 //
 // Behind its own frames a pool may have *borrowed* ones: their bytes are those of tables that units have not reached yet.
-// They are away until borrow() brings them in, and go again as the tables grow (unit_store.hpp); what is lent as plain
-// memory is never theirs.
+// They are away until borrow() brings them in, and go all at once, from an empty pool, when tables have grown
+// (unit_store.hpp): who is resident never depends on which frames are borrowed. What is lent as plain memory is never theirs.
 //
 // Where units differ in size (ragged records) a frame is a small piece, and a unit is linked as a *run* of
 // frames in a row: its head stands for it, the frames behind the head belong to it. Such a pool hands out
@@ -209,37 +209,37 @@ template <class Replacement> class frame_pool {
     [[nodiscard]] std::uint32_t borrowed() const noexcept { return count_ - own_ - away_; }
     /// Some tables had so many bytes to spare, and have so many now.
     void spare_changed(std::size_t before, std::size_t now) noexcept { spare_bytes_ += now - before; }
-    /// What a table may take for its next unit is not lent: more than a page of each of its arrays.
-    [[nodiscard]] bool tables_may_grow() const noexcept { return borrowed() == 0 || lendable(growing) > 0; }
+    /// Tables may take `bytes` more that frames do not hold.
+    [[nodiscard]] bool tables_may_take(std::size_t bytes) const noexcept {
+        return borrowed() == 0 || spare_bytes_ >= std::size_t{borrowed()} * page_bytes_ + bytes;
+    }
     /// Less is left than tables should find.
-    [[nodiscard]] bool overdrawn() const noexcept { return borrowed() > 0 && lendable(kept_back) < 0; }
-    /// Brings in as many frames as spare bytes allow.
+    [[nodiscard]] bool overdrawn() const noexcept {
+        return borrowed() > 0 && spare_pages() < std::size_t{borrowed()} + kept_back / 2;
+    }
+    /// Brings in frames for seven eighths of the spare bytes: the rest is for tables to grow.
     void borrow() noexcept {
-        for (std::uint32_t i = own_; i < count_ && lendable(kept_back) > 0; ++i) {
+        const std::size_t most =
+            spare_pages() - std::min(spare_pages(), std::max(spare_pages() / 8, kept_back));
+        for (std::uint32_t i = own_; i < count_ && borrowed() < most; ++i) {
             if (!frame_[i].away) continue;
             --away_;
             push_free(i);
         }
         resize_replacement();
     }
-    /// A borrowed frame that nothing holds goes, and its bytes with it.
-    void give_back(std::uint32_t i) noexcept {
-        assert(i >= own_ && frame_[i].idle());
-        std::uint32_t* link = &free_;
-        while (*link != i) link = &frame_[*link].next;
-        *link = frame_[i].next;
-        --free_count_;
-        send_away(i);
-        resize_replacement();
-    }
     /// All of them; nothing may hold one.
     void give_all_back() noexcept {
         if (borrowed() == 0) return;
-        free_ = none, free_count_ = 0;
+        static_cast<void>(
+            ::madvise(borrowed_memory_, std::size_t{count_ - own_} * page_bytes_, MADV_DONTNEED));
         for (std::uint32_t i = own_; i < count_; ++i) {
             assert(frame_[i].away || frame_[i].idle());
-            if (!frame_[i].away) send_away(i);
+            frame_[i] = frame_record{};
+            frame_[i].away = true;
         }
+        away_ = count_ - own_;
+        free_ = none, free_count_ = 0;
         for (std::uint32_t i = own_; i-- > 0;)
             if (frame_[i].idle()) push_free(i);
         resize_replacement();
@@ -363,17 +363,8 @@ template <class Replacement> class frame_pool {
         return first;
     }
 
-    static constexpr std::int64_t growing = 8, kept_back = 16; ///< pages
-    /// Pages that are spare and not lent, all but so many.
-    [[nodiscard]] std::int64_t lendable(std::int64_t all_but) const noexcept {
-        return static_cast<std::int64_t>(spare_bytes_ / page_bytes_) - borrowed() - all_but;
-    }
-    void send_away(std::uint32_t i) noexcept {
-        static_cast<void>(::madvise(bytes(i), page_bytes_, MADV_DONTNEED));
-        frame_[i] = frame_record{};
-        frame_[i].away = true;
-        ++away_;
-    }
+    static constexpr std::size_t kept_back = 32; ///< pages
+    [[nodiscard]] std::size_t spare_pages() const noexcept { return spare_bytes_ / page_bytes_; }
     /// Policies that divide the frames are told how many there are.
     void resize_replacement() noexcept {
         if constexpr (requires { replacement_.resize(count_); }) replacement_.resize(count_ - away_);

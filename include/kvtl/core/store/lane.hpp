@@ -219,6 +219,13 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
         each_spare_part(units, page, [&](std::span<std::byte> memory) { bytes += memory.size(); });
         return bytes;
     }
+    /// At most what one more unit takes of memory that comes in pages.
+    [[nodiscard]] std::size_t bytes_of_unit(std::size_t page) const noexcept {
+        constexpr std::size_t tables = 7;
+        return tables * page + sizeof(Unit) + sizeof(typename Unit::residency) + sizeof(unit_extent) +
+               sizes_->width * sizes_->mean_bits / 8 + sizeof(float) + sizes_->index_unit +
+               sizes_->remainder_unit;
+    }
     /// What the codec fitted to this lane.
     [[nodiscard]] std::byte* codec() const noexcept { return block_ + at_->codec; }
     void forget_fit() const noexcept { std::memset(codec(), 0, sizes_->codec_lane); }

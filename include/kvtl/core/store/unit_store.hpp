@@ -148,36 +148,35 @@ template <class Types> class unit_store : public page_store<Types> {
     /// Whether the lane may have one more unit: a row in its tables, and memory for it that frames do not hold.
     [[nodiscard]] bool may_add_unit(std::uint32_t lane_id) const noexcept {
         const lane l = at(lane_id);
-        return l.state().units < l.sizes().max_units && pool_of(lane_id).tables_may_grow();
+        return l.state().units < l.sizes().max_units &&
+               pool_of(lane_id).tables_may_take(l.bytes_of_unit(system_page()));
     }
     /// To be told after each unit that was added.
     void unit_added(std::uint32_t lane_id) noexcept {
         if (pool_of(lane_id).may_borrow()) count_spare(lane_id);
     }
     /// A lane's tables are about to grow by many units, for which nothing must be borrowed (vacate() has seen to that), or
-    /// how far they have been used is not known: nothing of them is spare.
+    /// how far they have been used is not known: until they are offered nothing of them is spare.
     void keep_tables(std::uint32_t lane_id) noexcept {
-        pool_of(lane_id).spare_changed(std::exchange(at(lane_id).state().spare_bytes, 0), 0);
+        lane_state& s = at(lane_id).state();
+        pool_of(lane_id).spare_changed(std::exchange(s.spare_bytes, 0), 0);
+        s.tables_kept = true;
     }
     /// A lane's tables are as long as its units need: the rest, as if it had never been touched, is spare.
     void offer_tables(std::uint32_t lane_id) noexcept {
         if (!pool_of(lane_id).may_borrow()) return;
-        at(lane_id).each_spare_part(at(lane_id).state().units, system_page(), [](std::span<std::byte> part) {
-            static_cast<void>(::madvise(part.data(), part.size(), MADV_DONTNEED));
+        const lane l = at(lane_id);
+        bool untouched = true;
+        l.each_spare_part(l.state().units, system_page(), [&](std::span<std::byte> part) {
+            untouched = ::madvise(part.data(), part.size(), MADV_DONTNEED) == 0 && untouched;
         });
+        l.state().tables_kept = !untouched;
         count_spare(lane_id);
     }
-    /// Tables have grown: borrowed frames go until they may grow on, unless something holds all of them.
-    void return_borrowed(pool& frames) noexcept {
-        for (std::uint32_t f = frames.size(); frames.overdrawn() && f-- > frames.own();) {
-            const frame_record& r = frames[f];
-            if (r.linked && !r.dirty && !r.writing && !r.failed && r.unit != none) {
-                const lane l = at(r.lane);
-                const std::uint32_t head = l.residency(r.unit).frames;
-                if (head != none && frames[head].pins == 0) evict(l, r.unit, frames);
-            }
-            if (frames[f].idle()) frames.give_back(f);
-        }
+    /// Tables have grown into what was left to them: all that is resident leaves, and frames are borrowed anew. Nothing may
+    /// be pinned. Seldom: when an eighth of the spare bytes has been used up.
+    void borrow_anew(pool& frames) noexcept {
+        if (vacate(frames).ok()) frames.borrow();
     }
 
     // ------------------------------------------------------------------------------------------------------
@@ -330,6 +329,7 @@ template <class Types> class unit_store : public page_store<Types> {
   private:
     void count_spare(std::uint32_t lane_id) noexcept {
         const lane l = at(lane_id);
+        if (l.state().tables_kept) return;
         const auto now = static_cast<std::uint32_t>(
             std::min<std::size_t>(l.spare_bytes(l.state().units, system_page()), none));
         pool_of(lane_id).spare_changed(std::exchange(l.state().spare_bytes, now), now);
