@@ -60,8 +60,9 @@ template <class Types> class step_runner : public step_attention<Types> {
                       [](const chosen_unit& a, const chosen_unit& b) { return a.unit < b.unit; });
             x_.chosen_count[i] = n;
             x_.forced[i] = none;
-            for (const chosen_unit& c : chosen.first(n))
-                __builtin_prefetch(&l.residency(c.unit)); // is asked for next
+            if constexpr (!Types::sequential)
+                for (const chosen_unit& c : chosen.first(n))
+                    __builtin_prefetch(&l.residency(c.unit)); // is asked for next
         }
         return {};
     }

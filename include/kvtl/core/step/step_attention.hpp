@@ -131,7 +131,7 @@ template <class Types> class step_attention {
             const lane l = store_->at(lanes[i].id);
             pool& frames = store_->pool_of(lanes[i].id);
             const auto before = l.chosen_before();
-            ask_for_frames(l, frames, i);
+            if constexpr (!Types::sequential) ask_for_frames(l, frames, i);
             if (!Types::selector::takes_everything && l.state().units > 0) {
                 const std::uint32_t in_memory = l.entries_in_memory() + 1; // the arriving token
                 ++stats.choices;
