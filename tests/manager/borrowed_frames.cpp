@@ -1,6 +1,8 @@
 // Tables of units lend what units have not reached to frames: never more than that, less as units are added, and what
 // frames hold of it is as good as any other frame.
 // SPDX-License-Identifier: MIT
+#include <kvtl/io/faulty.hpp>
+#include <kvtl/io/in_memory.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/retroinfer.hpp>
 
@@ -170,4 +172,67 @@ TEST_CASE("a turn that is appended in one call takes memory back token by token"
     const use now = use_of(cache, lanes_of(1));
     CHECK(now.tables + now.frames <= now.all);
     CHECK(now.frames > 0);
+}
+
+TEST_CASE("who is resident does not depend on how fast the device is") {
+    struct slow : kvtl::presets::dynakv {
+        using io = kvtl::faulty<kvtl::in_memory>;
+    };
+    using cache_type = kvtl::kv_manager<slow, any_model>;
+    const drift data(model, 1500, 12);
+    std::vector<float> outputs;
+    std::uint64_t resident = 0;
+    for (const unsigned held : {0U, 60U, 98U}) {
+        CAPTURE(held);
+        auto c = config_for<cache_type>(10);
+        c.max_tokens = 6000; // tables that are soon used up
+        c.memory_bytes = least_memory<cache_type>(c) + 10 * 4096;
+        c.io.faults = std::make_shared<kvtl::io_faults>();
+        c.io.faults->hold_percent = held;
+        auto cache = open_cache<cache_type>(c);
+        reader<cache_type> one(cache, data, 0);
+        one.prefill(700);
+        one.decode(800);
+        const auto s = cache.stats();
+        CHECK(s.borrowed_bytes > 0);
+        if (held == 0) {
+            outputs = one.outputs();
+            resident = s.resident_chosen_bytes;
+        }
+        CHECK(same_bits(one.outputs(), outputs));
+        CHECK(s.resident_chosen_bytes == resident);
+    }
+    CHECK(resident > 0);
+}
+
+TEST_CASE("tables of a prompt that failed are not lent before they are known to be untouched") {
+    struct failing : kvtl::presets::dynakv {
+        using io = kvtl::faulty<kvtl::in_memory>;
+    };
+    using cache_type = kvtl::kv_manager<failing, any_model>;
+    auto c = config_for<cache_type>(0);
+    c.max_sequences = 2, c.share = true;
+    c.memory_bytes = least_memory<cache_type>(c) + 40 * 4096;
+    c.io.faults = std::make_shared<kvtl::io_faults>();
+    const drift data(model, 2400, 13);
+    auto cache = open_cache<cache_type>(c);
+    const auto check = [&] {
+        const use now = use_of(cache, lanes_of(2));
+        CHECK(now.tables + now.frames <= now.all);
+        return now;
+    };
+    const auto first = *cache.begin();
+    std::vector<float> out(1500 * data.query_floats());
+    c.io.faults->fail_write.first = c.io.faults->writes.load() + 2;
+    CHECK_FALSE(cache.prefill(first, 0, data.input(0, 0, 1500), out).ok());
+    c.io.faults->fail_write.first = kvtl::io_faults::never;
+    for (std::size_t t = 0; t < 60; ++t)
+        for (std::size_t l = 0; l < model.layers; ++l)
+            require_ok(
+                cache.attend(first, l, data.input(l, t, 1), std::span(out).first(data.query_floats())));
+    reader<cache_type> two(cache, data, 0);
+    two.prefill(1800);
+    CHECK(check().frames > 0);
+    two.decode(100);
+    check();
 }
