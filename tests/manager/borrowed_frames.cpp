@@ -230,6 +230,8 @@ TEST_CASE("tables of a prompt that failed are not lent before they are known to 
         for (std::size_t l = 0; l < model.layers; ++l)
             require_ok(
                 cache.attend(first, l, data.input(l, t, 1), std::span(out).first(data.query_floats())));
+    CHECK(cache.inspect(0).store().at(0).state().units > 0);
+    CHECK(cache.inspect(0).store().at(0).state().spare_bytes == 0); // pages behind its units have memory
     reader<cache_type> two(cache, data, 0);
     two.prefill(1800);
     CHECK(check().frames > 0);
