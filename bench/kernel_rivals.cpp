@@ -120,10 +120,11 @@ template <element E> void products(table& out, rows_view<E> rows, const std::str
     for (std::size_t i = 0; i < dim; ++i) // so that both sides multiply the same numbers
         narrow[i] = from_float<E>(q[i]), q[i] = to_float(narrow[i]);
     std::vector<float> ours(n), theirs(n), of_four(4 * n), theirs_of_four(4 * n);
-    const auto apart = [&] { return farthest(ours, theirs); };
-    const double allowed = 1e-2;
-    const auto dot = [&] { simd::dot_rows(q.data(), rows, ours.data()); };
-    const auto l2sq = [&] { simd::l2sq_rows(q.data(), rows, ours.data()); };
+    // Of use where there is something to compare with.
+    [[maybe_unused]] const auto apart = [&] { return farthest(ours, theirs); };
+    [[maybe_unused]] const double allowed = 1e-2;
+    [[maybe_unused]] const auto dot = [&] { simd::dot_rows(q.data(), rows, ours.data()); };
+    [[maybe_unused]] const auto l2sq = [&] { simd::l2sq_rows(q.data(), rows, ours.data()); };
     if (const auto name = named<E>("dot", dim, place); out.wants(name)) {
 #ifdef KVTL_RIVAL_SIMSIMD
         out.pair(
