@@ -37,14 +37,27 @@ struct unit_record {
     [[nodiscard]] std::uint32_t members() const noexcept { return where.first; }
     [[nodiscard]] std::uint32_t& last_member() noexcept { return where.extra; }
     [[nodiscard]] std::uint32_t last_member() const noexcept { return where.extra; }
-
-    /// Where it is now: nothing of it outlives the process.
-    struct residency {
-        std::uint32_t frames = none; ///< first of the chain of resident frames; none: not resident
-        std::uint32_t tail = none;   ///< frame of the last page while it has entries that storage has not
-    };
 };
-static_assert(sizeof(unit_record) == 20 && sizeof(unit_record::residency) == 8,
+
+/// Where a unit is now: nothing of it outlives the process. A unit that is resident is a chain of frames, of which the last
+/// may be its tail (frame_pool.hpp); one that is not may still have a tail, by itself.
+class unit_residency {
+  public:
+    /// First of the chain of resident frames; none: not resident.
+    [[nodiscard]] std::uint32_t frames() const noexcept { return at_ < alone ? at_ : none; }
+    /// The frame of its last page, where that has entries that storage has not and nothing else is resident; or none.
+    [[nodiscard]] std::uint32_t lone_tail() const noexcept {
+        return at_ < alone || at_ == none ? none : at_ - alone;
+    }
+    void set_frames(std::uint32_t first) noexcept { at_ = first; }
+    void set_lone_tail(std::uint32_t frame) noexcept { at_ = frame == none ? none : frame + alone; }
+    void clear() noexcept { at_ = none; }
+
+  private:
+    static constexpr std::uint32_t alone = 1U << 31;
+    std::uint32_t at_ = none; ///< the first frame; a lone tail with the upper bit set; or none
+};
+static_assert(sizeof(unit_record) == 20 && sizeof(unit_residency) == 4,
               "there is one of each for every 8 entries or so");
 
 /// What ragged records (slots/compressor.hpp) take of a unit's pages.
@@ -55,12 +68,8 @@ struct unit_extent {
 };
 
 /// A unit that is a run of consecutive entries in its lane's stream: where it lies follows from its number
-/// and its size is the same for all, so there is nothing to say but where it is now.
-struct group_record {
-    struct residency {
-        std::uint32_t frames = none; ///< slot that holds it, or none
-    };
-};
+/// and its size is the same for all, so there is nothing to say but where it is now: its frame is the slot that holds it.
+struct group_record {};
 
 /// Counters of a lane. Tokens [0, sinks) are sinks, [sinks, window_begin) are in units or the buffer,
 /// [window_begin, tokens) are in the window.

@@ -60,7 +60,7 @@ template <class Cache> std::size_t check_slots(Cache& cache, std::uint32_t lanes
     for (std::uint32_t id = 0; id < lanes; ++id) {
         const auto l = store.at(id);
         for (std::uint32_t u = 0; u < l.state().units; ++u) {
-            const std::uint32_t head = l.residency(u).frames;
+            const std::uint32_t head = l.residency(u).frames();
             if (head == kvtl::none) continue;
             ++resident;
             const std::uint32_t run = slots[head].run;

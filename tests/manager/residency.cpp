@@ -104,7 +104,7 @@ template <class Cache> void reads_only_what_is_missing(std::size_t frames_more) 
             for (std::uint32_t lane = 0; lane < model.kv_heads; ++lane) {
                 const std::uint32_t id = lane_id(model, 0, static_cast<std::uint32_t>(layer), lane);
                 for (std::uint32_t u = 0; u < store.at(id).state().units; ++u)
-                    if (store.at(id).residency(u).frames != kvtl::none)
+                    if (store.at(id).residency(u).frames() != kvtl::none)
                         there.push_back({id, u, pages_of(cache, id, u)});
             }
         });

@@ -141,18 +141,18 @@ lane_content look_at(Cache& cache, io_log& log, const drift& data, std::uint32_t
                 members.push_back(token_in(page, e % format.rows));
             }
             token_list resident;
-            std::uint32_t f = now.frames;
-            for (std::uint32_t i = 0; now.frames != kvtl::none && i < unit.entries; ++i) {
+            std::uint32_t f = now.frames();
+            for (std::uint32_t i = 0; now.frames() != kvtl::none && i < unit.entries; ++i) {
                 resident.push_back(token_in(frames.bytes(f), i % format.rows));
                 if ((i + 1) % format.rows == 0) f = frames[f].next;
             }
-            c.frames_agree = c.frames_agree && (now.frames == kvtl::none || resident == members);
+            c.frames_agree = c.frames_agree && (now.frames() == kvtl::none || resident == members);
         } else {
-            std::uint32_t f = now.frames, left = unit.entries;
+            std::uint32_t f = now.frames(), left = unit.entries;
             for (std::uint32_t i = 0; i < store.pages_of(l, u); ++i) {
                 const bool last = i + 1 == store.pages_of(l, u);
                 const std::uint32_t page_number = store.layout().page(unit.where, i);
-                std::byte* page = page_bytes(page_number, last ? now.tail : kvtl::none);
+                std::byte* page = page_bytes(page_number, last ? store.tail_of(now, frames) : kvtl::none);
                 const std::uint32_t rows = format.entries_in(page, left);
                 left -= rows;
                 for (std::uint32_t r = 0; r < rows; ++r) members.push_back(token_in(page, r));
@@ -163,7 +163,7 @@ lane_content look_at(Cache& cache, io_log& log, const drift& data, std::uint32_t
                         c.frames_agree = text_of(format.entry(resident, r)) == text_of(format.entry(page, r));
                     f = frames[f].next;
                 } else {
-                    c.frames_agree = c.frames_agree && now.frames == kvtl::none;
+                    c.frames_agree = c.frames_agree && now.frames() == kvtl::none;
                 }
             }
             c.frames_agree = c.frames_agree && f == kvtl::none;

@@ -306,7 +306,7 @@ void run(arguments a) {
         for (std::uint64_t c = contexts[0] / 2; c >= 4096; c /= 2) contexts.insert(contexts.begin(), c);
     a.limits.memory_bytes = static_cast<std::uint64_t>(a.memory_mib * (1 << 20));
     a.limits.largest_batch = static_cast<std::uint32_t>(batches.back());
-    a.limits.record_bytes = sizeof(kvtl::unit_record) + sizeof(kvtl::unit_record::residency);
+    a.limits.record_bytes = sizeof(kvtl::unit_record) + sizeof(kvtl::unit_residency);
 
     engine::delays delays;
     delays.reuse = reuse_by_share(a.trace.empty() ? usual_reuse : reuse_of_trace(a));

@@ -106,13 +106,18 @@ struct two_level_centroid : centroid {
             const std::uint32_t blocks = blocks_of(u);
             const std::uint32_t share = (blocks * c_.probe_percent + 99) / 100;
             if (u.hidden != 0 || u.count < c_.least_units || share >= blocks) return 0;
-            refresh(u, x);
             float *const best = x.score.data(), *const next = best + blocks;
             for (std::uint32_t i = 0; i < queries; ++i) {
                 float* const score = i == 0 ? best : next;
-                simd::dot_rows(q + std::size_t{i} * u.dim, codes_of(u), score);
-                for (std::uint32_t b = 0; b < blocks; ++b)
+                const float* const query = q + std::size_t{i} * u.dim;
+                simd::dot_rows(query, codes_of(u, 0, blocks), score);
+                for (std::uint32_t b = 0; b < blocks; ++b) {
+                    if (std::isnan(scale_of(u.summary, b))) {
+                        sum_up(u, b, x);
+                        simd::dot_rows(query, codes_of(u, b, 1), score + b);
+                    }
                     best[b] = std::max(i == 0 ? lowest : best[b], score[b] * scale_of(u.summary, b));
+                }
             }
             return units_in_best(u, share, std::uint64_t{budget} * c_.probe_entries, x);
         }
@@ -122,10 +127,12 @@ struct two_level_centroid : centroid {
                                          const narrowing& x) const noexcept {
             const std::uint32_t blocks = blocks_of(u);
             if (u.hidden != 0 || u.count < c_.least_units || c_.near_blocks >= blocks) return 0;
-            refresh(u, x);
             float* const scale = x.score.data() + blocks;
-            for (std::uint32_t b = 0; b < blocks; ++b) scale[b] = scale_of(u.summary, b);
-            simd::l2sq_codes(key, codes_of(u), scale, x.score.data());
+            for (std::uint32_t b = 0; b < blocks; ++b) {
+                if (std::isnan(scale_of(u.summary, b))) sum_up(u, b, x);
+                scale[b] = scale_of(u.summary, b);
+            }
+            simd::l2sq_codes(key, codes_of(u, 0, blocks), scale, x.score.data());
             simd::scale(-1.0F, x.score.data(), blocks);
             return units_in_best(u, c_.near_blocks, 0, x);
         }
@@ -140,8 +147,10 @@ struct two_level_centroid : centroid {
         [[nodiscard]] float& scale_of(const summary_view& view, std::uint32_t b) const noexcept {
             return *view.of<float>(b * c_.units_per_block);
         }
-        [[nodiscard]] rows_view<std::int8_t> codes_of(const units_view& u) const noexcept {
-            return {reinterpret_cast<const std::int8_t*>(&scale_of(u.summary, 0) + 1), blocks_of(u), u.dim,
+        /// Of `n` blocks from `first` on.
+        [[nodiscard]] rows_view<std::int8_t> codes_of(const units_view& u, std::uint32_t first,
+                                                      std::uint32_t n) const noexcept {
+            return {reinterpret_cast<const std::int8_t*>(&scale_of(u.summary, first) + 1), n, u.dim,
                     c_.units_per_block * u.summary.stride};
         }
 
@@ -149,21 +158,18 @@ struct two_level_centroid : centroid {
         void forget(const summary_view& view, std::uint32_t u) const noexcept {
             scale_of(view, u / c_.units_per_block) = std::numeric_limits<float>::quiet_NaN();
         }
-        void refresh(const units_view& u, const narrowing& x) const noexcept {
+        void sum_up(const units_view& u, std::uint32_t b, const narrowing& x) const noexcept {
+            float& scale = scale_of(u.summary, b);
             float *const sum = x.mean.data(), *const mean = sum + u.dim;
-            for (std::uint32_t b = 0; b < blocks_of(u); ++b) {
-                float& scale = scale_of(u.summary, b);
-                if (!std::isnan(scale)) continue;
-                const std::uint32_t first = b * c_.units_per_block,
-                                    end = std::min(u.count, first + c_.units_per_block);
-                std::fill_n(sum, u.dim, 0.0F);
-                for (std::uint32_t i = first; i < end; ++i) {
-                    u.mean.get(i, mean);
-                    simd::add(mean, sum, u.dim);
-                }
-                simd::scale(1.0F / static_cast<float>(end - first), sum, u.dim);
-                scale = simd::quantise(sum, reinterpret_cast<std::int8_t*>(&scale + 1), u.dim);
+            const std::uint32_t first = b * c_.units_per_block,
+                                end = std::min(u.count, first + c_.units_per_block);
+            std::fill_n(sum, u.dim, 0.0F);
+            for (std::uint32_t i = first; i < end; ++i) {
+                u.mean.get(i, mean);
+                simd::add(mean, sum, u.dim);
             }
+            simd::scale(1.0F / static_cast<float>(end - first), sum, u.dim);
+            scale = simd::quantise(sum, reinterpret_cast<std::int8_t*>(&scale + 1), u.dim);
         }
 
         /// The units of at least `least` blocks with the best scores, as many as hold `entries` entries where units have

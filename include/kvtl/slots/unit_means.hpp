@@ -118,14 +118,23 @@ class unit_means {
         simd::dot_group(q, queries, dim_, rows<std::int8_t>(units), out, out_stride);
         for (std::uint32_t i = 0; i < queries; ++i) simd::multiply(scale_, out + i * out_stride, units);
     }
-    /// visit(place in `some`, first unit, units) for each run of units that lie side by side.
-    template <class Visit> static void for_runs(std::span<const std::uint32_t> some, Visit&& visit) noexcept {
-        for (std::size_t at = 0, end = 0; at < some.size(); at = end) {
+    /// visit(place in `some`, first unit, units) for each run of units that lie side by side. Runs lie anywhere: the next
+    /// ones are asked for while one is visited.
+    template <class Visit> void for_runs(std::span<const std::uint32_t> some, Visit&& visit) const noexcept {
+        const std::size_t row_bytes = std::size_t{dim_} * bits_ / 8, ahead = 1 + asked_ahead / row_bytes;
+        for (std::size_t at = 0, end = 0, asked = 0; at < some.size(); at = end) {
             do ++end;
             while (end < some.size() && some[end] == some[end - 1] + 1);
+            for (; asked < std::min(some.size(), end + ahead); ++asked) {
+                for (std::size_t byte = 0; byte < row_bytes; byte += 64)
+                    __builtin_prefetch(row<std::byte>(some[asked]) + byte);
+                if (scale_ != nullptr && (asked == at || some[asked] % 16 == 0))
+                    __builtin_prefetch(scale_ + some[asked]);
+            }
             visit(at, some[at], static_cast<std::uint32_t>(end - at));
         }
     }
+    static constexpr std::size_t asked_ahead = 4096; ///< bytes of means
 
     template <class T> [[nodiscard]] T* row(std::uint32_t u) const noexcept {
         return reinterpret_cast<T*>(data_ + u * stride_ * bits_ / 8);

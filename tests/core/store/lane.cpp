@@ -68,7 +68,7 @@ TEST_CASE("arrays are aligned, apart, and make up the block") {
         {&l.state(), sizeof(lane_state)},
         {&l.clusterer(), sizeof(clusterer_lane)},
         {&l.unit(0), 11 * sizeof(unit_record)},
-        {&l.residency(0), 11 * sizeof(unit_record::residency)},
+        {&l.residency(0), 11 * sizeof(unit_residency)},
         {&l.extent(0), 11 * sizeof(unit_extent)},
         {&l.page_first(0), 9 * sizeof(std::uint32_t)},
         {l.chosen_before().data(), sizeof(std::uint64_t)},
@@ -260,7 +260,7 @@ TEST_CASE("parts of tables that units do not reach are whole pages, and nobody e
         };
         const std::byte* representatives = reinterpret_cast<std::byte*>(f.memory.data()) + f.at.bytes;
         CHECK(free_of_marks(&l.unit(0), units * sizeof(unit_record)));
-        CHECK(free_of_marks(&l.residency(0), units * sizeof(unit_record::residency)));
+        CHECK(free_of_marks(&l.residency(0), units * sizeof(unit_residency)));
         CHECK(free_of_marks(&l.extent(0), units * sizeof(unit_extent)));
         CHECK(free_of_marks(representatives + f.at.means, units * many.width));
         CHECK(free_of_marks(representatives + f.at.mean_scale, units * sizeof(float)));

@@ -36,7 +36,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
 
     /// Where an entry belongs can be found out before its turn.
     static constexpr bool foresees =
-        !among_few && !batches && detail::assigns_near<clusterer_state, typename clusterer::lane>;
+        !batches && detail::assigns_near<clusterer_state, typename clusterer::lane>;
 
     unit_growth() = default;
     unit_growth(store& s, const clusterer_state& c, const summaries<Types>& sums, const scratch& x) noexcept
@@ -70,9 +70,12 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             const lane_state& s = l.state();
             const bool leaves = s.tokens >= l.sizes().sinks &&
                                 s.tokens + 1 - s.window_begin >= l.sizes().window + l.sizes().spare;
-            if (!leaves || !s.founded || s.units == 0) return nothing_known;
+            if (!leaves || !s.founded || s.units == 0 || will_merge(l)) return nothing_known;
             simd::decode(l.window_k(s.window_begin), x_.key.data(), l.sizes().width);
-            return view(lane_id).nearest_mean(x_.key.data(), x_.distance.data());
+            const units_view u = worth_comparing(view(lane_id));
+            simd::neighbour nearest = u.nearest_mean(x_.key.data(), x_.distance.data());
+            nearest.index = u.id(static_cast<std::uint32_t>(nearest.index));
+            return nearest;
         }
         return static_cast<void>(lane_id), nothing_known;
     }
@@ -104,10 +107,10 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             const std::uint32_t u = l.buffer_unit(i);
             const auto& now = l.residency(u);
             const std::uint32_t before = l.state().buffered;
-            if (now.frames != none) {
+            if (now.frames() != none) {
                 changed = true;
                 store_->pin(now, frames);
-                const std::uint32_t pinned = now.frames;
+                const std::uint32_t pinned = now.frames();
                 merge_unit(lane_id, u);
                 release_pin(frames, pinned);
             }
@@ -172,9 +175,9 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         if (a.how == growth::append) {
             if (unit.buffered == 0 && append(lane_id, a.unit, e)) return true;
         } else {
-            if (const auto& now = l.residency(a.unit); now.frames != none) {
+            if (const auto& now = l.residency(a.unit); now.frames() != none) {
                 store_->pin(now, frames);
-                const std::uint32_t pinned = now.frames;
+                const std::uint32_t pinned = now.frames();
                 const bool done = split(lane_id, a.unit, &e);
                 release_pin(frames, pinned);
                 if (done) return true;
@@ -199,13 +202,17 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             }
         }
         simd::decode(k, x_.key.data(), l.sizes().width);
+        const auto before = l.clusterer();
         if constexpr (foresees)
-            if (nearest.index != none)
-                return clusterer_->assign_near(l.clusterer(), nearest, x_.key.data(), u, x_.distance);
-        static_cast<void>(nearest);
+            if (nearest.index != none) { // alone in view: if it has no room, one that has is looked for below
+                const auto unit = static_cast<std::uint32_t>(nearest.index);
+                const assignment a = clusterer_->assign_near(l.clusterer(), {0, nearest.distance},
+                                                             x_.key.data(), u.only({&unit, 1}), x_.distance);
+                if (a.how != growth::open) return {unit, a.how};
+                l.clusterer() = before;
+            }
         if constexpr (among_few) {
-            const units_view few = u.only(x_.few.unit.first(sums_->index().near(x_.key.data(), u, x_.few)));
-            const auto before = l.clusterer();
+            const units_view few = worth_comparing(u);
             assignment a = clusterer_->assign(l.clusterer(), x_.key.data(), few, x_.distance);
             if (a.how != growth::open || few.hidden == 0) {
                 if (a.unit != none) a.unit = few.id(a.unit);
@@ -213,7 +220,20 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             }
             l.clusterer() = before; // none of these has room: one of all units may have
         }
+        static_cast<void>(nearest), static_cast<void>(before);
         return clusterer_->assign(l.clusterer(), x_.key.data(), u, x_.distance);
+    }
+    /// Whether an entry waits for a unit that is there: merging it will change what foresee() looks at.
+    [[nodiscard]] static bool will_merge(const lane& l) noexcept {
+        for (std::uint32_t i = 0; i < l.state().buffered; ++i)
+            if (l.residency(l.buffer_unit(i)).frames() != none) return true;
+        return false;
+    }
+    /// Those units that an entry may belong to, whose key is x_.key: all, or few that the index names.
+    [[nodiscard]] units_view worth_comparing(const units_view& u) const noexcept {
+        if constexpr (among_few)
+            return u.only(x_.few.unit.first(sums_->index().near(x_.key.data(), u, x_.few)));
+        return u;
     }
 
     // -------------------------------------------------------------------------------------------------------
@@ -287,7 +307,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
                 for (std::uint32_t f = 0; f < frames.size(); ++f)
                     if (frames[f].failed && frames[f].lane == lane_id && frames[f].unit == u)
                         frames.write_finished(f, true);
-            if (l.residency(u).frames != none) store_->evict(l, u, frames);
+            if (l.residency(u).frames() != none) store_->evict(l, u, frames);
             store_->layout().release(l.unit(u).where);
         }
         store_->offer_tables(lane_id);
@@ -415,8 +435,8 @@ template <class Types> class unit_growth : private unit_rows<Types> {
                 --merged;
             }
             unit_record& parent = l.unit(u);
-            if (std::uint32_t& tail = l.residency(u).tail; tail != none)
-                frames.clear_dirty(std::exchange(tail, none));
+            if (const std::uint32_t tail = store_->tail_of(l.residency(u), frames); tail != none)
+                frames.clear_dirty(tail);
             store_->evict(l, u, frames);
             parent.flagged = parent.buffered > 0; // more were waiting than two units hold
             if constexpr (!by_entry)
@@ -479,7 +499,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             x_.entries.set(codec, n, k, v, facts);
             x_.entry[n++] = entry;
         };
-        std::uint32_t f = l.residency(u).frames, member = l.unit(u).members();
+        std::uint32_t f = l.residency(u).frames(), member = l.unit(u).members();
         for (std::uint32_t left = l.unit(u).entries; left > 0; f = frames[f].next) {
             const std::uint32_t rows = format.entries_in(frames.bytes(f), left);
             for (std::uint32_t row = 0; row < rows; ++row) {
@@ -565,7 +585,6 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         }
         if constexpr (!by_entry)
             if (store::ragged || unit.entries % format.rows != 0) {
-                l.residency(u).tail = with.back();
                 store_->make_tail(frames, with.back());
                 if (sums_->rounds())
                     std::memcpy(frames.running(with.back()), sums_->building(), l.sizes().running);

@@ -64,8 +64,8 @@ template <class Types> class unit_rows {
         const lane l = store_->at(lane_id);
         pool& frames = store_->pool_of(lane_id);
         const auto& now = l.residency(u);
-        const bool was_resident = now.frames != none;
-        const std::uint32_t pinned = now.frames;
+        const bool was_resident = now.frames() != none;
+        const std::uint32_t pinned = now.frames();
         if (was_resident) store_->pin(now, frames);
         bool done = false;
         if constexpr (by_entry)
@@ -74,7 +74,7 @@ template <class Types> class unit_rows {
             done = append_row(lane_id, u, e, frames);
         if (was_resident) release_pin(frames, pinned);
         if (!done) return false;
-        if (now.frames != none) store_->note_resident(l, u, frames, true);
+        if (now.frames() != none) store_->note_resident(l, u, frames, true);
         return true;
     }
 
@@ -84,11 +84,13 @@ template <class Types> class unit_rows {
         auto& now = l.residency(u);
         const auto& format = store_->format();
         const bool fresh = !store_->last_page_takes(l, u, e.record.bytes);
-        if (store::ragged && fresh && now.tail != none) { // the page is full: this entry is too large for it
-            format.pad(frames.bytes(now.tail), 0);
-            store_->seal(frames, std::exchange(now.tail, none));
+        std::uint32_t tail = store_->tail_of(now, frames);
+        if (store::ragged && fresh && tail != none) { // the page is full: this entry is too large for it
+            format.pad(frames.bytes(tail), 0);
+            if (now.lone_tail() == tail) now.clear();
+            store_->seal(frames, std::exchange(tail, none));
         }
-        std::uint32_t f = now.tail;
+        std::uint32_t f = tail;
         if (fresh) {
             const std::uint32_t page = store_->pages_of(l, u);
             if (page + 1 > store_->layout().capacity(unit.where) && !relocate(lane_id, u, page + 1))
@@ -98,15 +100,16 @@ template <class Types> class unit_rows {
             frames[f].page = store_->layout().page(unit.where, page);
             frames[f].lane = lane_id;
             frames[f].unit = u;
-            if (unit.entries == 0 || now.frames != none) store_->link(now, frames, f);
+            if (unit.entries == 0 || now.frames() != none)
+                store_->link(now, frames, f);
+            else
+                now.set_lone_tail(f);
         } else if (f == none) {
-            if (now.frames == none) return false;
-            f = now.frames;
-            while (frames[f].next != none) f = frames[f].next;
+            if (now.frames() == none) return false;
+            f = store_->last_of(now, frames);
             if (!store_->writable(frames, f)) return false;
         }
-        const bool goes_on = now.tail == f;
-        now.tail = f;
+        const bool goes_on = tail == f;
         store_->make_tail(frames, f);
         std::byte* running = frames.running(f);
         if (!goes_on) take_up(lane_id, u, frames, running);
@@ -115,7 +118,7 @@ template <class Types> class unit_rows {
         keep_mean(lane_id, u, running);
         if (!store::ragged && unit.entries % format.rows == 0) {
             format.pad(frames.bytes(f), format.rows);
-            now.tail = none;
+            if (now.lone_tail() == f) now.clear();
             store_->seal(frames, f);
         }
         return true;
@@ -131,17 +134,17 @@ template <class Types> class unit_rows {
             at = unit.entries > 0 ? unit.last_member() + 1 : l.state().stored;
             if (!stream_.splice(lane_id, at, at, 1, [&](std::uint32_t) { return e.record; })) return false;
         }
-        if (now.frames != none) { // keep the resident copy complete, or give it up
+        if (now.frames() != none) { // keep the resident copy complete, or give it up
             std::uint32_t f = none;
             if (unit.entries % format.rows == 0) {
                 f = store_->acquire(frames, lane_id);
                 if (f != none) {
-                    frames[f].lane = frames[now.frames].lane;
+                    frames[f].lane = frames[now.frames()].lane;
                     frames[f].unit = u;
                     store_->link(now, frames, f);
                 }
             } else {
-                for (f = now.frames; frames[f].next != none;) f = frames[f].next;
+                f = store_->last_of(now, frames);
             }
             if (f != none)
                 format.put(frames.bytes(f), unit.entries % format.rows, e.record);
@@ -182,12 +185,12 @@ template <class Types> class unit_rows {
         const lane l = store_->at(lane_id);
         unit_record& unit = l.unit(u);
         if (unit.entries == 0 || !sums_->rounds()) return;
-        if (l.residency(u).frames == none) return sums_->resume(lane_id, u, unit.entries, running);
+        if (l.residency(u).frames() == none) return sums_->resume(lane_id, u, unit.entries, running);
         const auto& format = store_->format();
         decltype(auto) codec = store_->codec(lane_id);
         const float m2 = unit.m2;
         const std::uint32_t entries = std::exchange(unit.entries, 0);
-        for (std::uint32_t f = l.residency(u).frames, left = entries; left > 0; f = frames[f].next) {
+        for (std::uint32_t f = l.residency(u).frames(), left = entries; left > 0; f = frames[f].next) {
             const std::uint32_t rows = format.entries_in(frames.bytes(f), left);
             const std::size_t width = l.sizes().width;
             tile_.show(codec, format.keys(frames.bytes(f), 0, rows), format.values(frames.bytes(f), 0, rows),
@@ -235,7 +238,7 @@ template <class Types> class unit_rows {
             pool& frames = store_->pool_of(lane_id);
             unit_record& unit = l.unit(u);
             const auto& now = l.residency(u);
-            if (now.frames == none || !store_->settle_writes(lane_id, u, frames)) return false;
+            if (now.frames() == none || !store_->settle_writes(lane_id, u, frames)) return false;
             place where;
             if (!store_->layout().place_unit(pages, where)) return false;
             if (store_->layout().capacity(where) < pages) {
@@ -245,7 +248,7 @@ template <class Types> class unit_rows {
             store_->layout().release(unit.where);
             unit.where = where;
             std::uint32_t i = 0;
-            for (std::uint32_t f = now.frames; f != none; f = frames[f].next) {
+            for (std::uint32_t f = now.frames(); f != none; f = frames[f].next) {
                 frames[f].page = store_->layout().page(where, i++);
                 store_->queue_write(frames, f);
             }

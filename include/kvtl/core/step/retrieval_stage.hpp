@@ -186,9 +186,10 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         status s = step_.prefetch(lanes, a->flight);
         if (s.ok() && !step_.all_planned(lanes, a->flight))
             s = status::failure(errc::bound_too_small,
-                                "select: the chosen units do not fit in %u frames at once; raise "
-                                "memory_bytes or lower attend_tokens",
-                                plan_.frames);
+                                "select: the chosen units do not fit in %u frames at once, or %u pages are "
+                                "not all that has to be read for them; lower attend_tokens, or raise "
+                                "memory_bytes (pages: half of the frames, at most 512)",
+                                plan_.frames, plan_.flight_pages);
         if (s.ok()) s = step_.land_prefetch(lanes, a->flight);
         if (!s) {
             release(a, lanes, runner::fate::dropped);
@@ -230,7 +231,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
                 if (w.lane != i) continue;
                 const auto& format = store_.unit_format();
                 std::uint32_t left = store_.entries_of(l, w.unit);
-                for (std::uint32_t f = l.residency(w.unit).frames; left > 0; f = frames[f].next) {
+                for (std::uint32_t f = l.residency(w.unit).frames(); left > 0; f = frames[f].next) {
                     const std::byte* page = frames.bytes(f);
                     const std::uint32_t rows = format.entries_in(page, left);
                     memory_.shown.show(store_.unit_codec(lanes[i].id), format.keys(page, 0, rows),

@@ -76,7 +76,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
             const bool there =
                 std::any_of(chosen.begin(), chosen.end(), [u](const chosen_unit& c) { return c.unit == u; });
-            if (!there && l.residency(u).frames == none) x_.forced[i] = u;
+            if (!there && l.residency(u).frames() == none) x_.forced[i] = u;
         }
     }
 
@@ -361,14 +361,14 @@ template <class Types> class step_runner : public step_attention<Types> {
     void want_resident(std::span<const lane_ref> lanes) noexcept {
         for (std::uint32_t i = 0; i < lanes.size(); ++i)
             for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i]))
-                if (const auto& now = store_->at(lanes[i].id).residency(c.unit); now.frames != none)
+                if (const auto& now = store_->at(lanes[i].id).residency(c.unit); now.frames() != none)
                     store_->want(now, store_->pool_of(lanes[i].id));
     }
     void forget_wanted(std::span<const lane_ref> lanes) noexcept {
         for (std::uint32_t i = 0; i < lanes.size(); ++i)
             for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i]))
-                if (const auto& now = store_->at(lanes[i].id).residency(c.unit); now.frames != none)
-                    store_->pool_of(lanes[i].id)[now.frames].wanted = false;
+                if (const auto& now = store_->at(lanes[i].id).residency(c.unit); now.frames() != none)
+                    store_->pool_of(lanes[i].id)[now.frames()].wanted = false;
     }
 
     /// The next batch into whichever step flight is not `busy`; none when there is nothing (or no frame)
@@ -395,7 +395,7 @@ template <class Types> class step_runner : public step_attention<Types> {
                     chosen ? chosen_of(at.lane)[at.i] : chosen_unit{.unit = x_.forced[at.lane], .mask = 0};
                 const std::uint32_t item = f.add_item({c, at.lane});
                 const auto& now = l.residency(c.unit);
-                if (now.frames == none) {
+                if (now.frames() == none) {
                     if (!store_->plan_load(lanes[at.lane].id, c.unit, id, item)) {
                         f.drop_item();
                         return;
@@ -492,7 +492,7 @@ template <class Types> class step_runner : public step_attention<Types> {
         if constexpr (Types::keeps_nothing) {
             const lane l = store_->at(lane_id);
             pool& frames = store_->pool_of(lane_id);
-            if (l.residency(u).frames != none && frames[l.residency(u).frames].pins == 0)
+            if (l.residency(u).frames() != none && frames[l.residency(u).frames()].pins == 0)
                 store_->evict(l, u, frames);
         } else {
             static_cast<void>(lane_id), static_cast<void>(u);
@@ -532,7 +532,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             for (; u < l.state().units && f.item_room(); ++u) {
                 const std::uint32_t item = f.add_item({{.unit = u}});
                 const auto& now = l.residency(u);
-                if (now.frames != none)
+                if (now.frames() != none)
                     store_->touch(now, store_->pool_of(ref.id));
                 else if (!store_->plan_load(ref.id, u, 0, item)) {
                     f.drop_item();
@@ -571,7 +571,7 @@ template <class Types> class step_runner : public step_attention<Types> {
         if (u == none) return {};
         const lane l = store_->at(lane_id);
         pool& frames = store_->pool_of(lane_id);
-        if (l.residency(u).frames == none) {
+        if (l.residency(u).frames() == none) {
             const lane_ref ref{lane_id, 0};
             const std::span<const lane_ref> one(&ref, 1);
             flight& f = store_->io().at(0);

@@ -144,11 +144,11 @@ template <class Types> class step_attention {
                 const std::size_t bytes = store_->bytes_of(l, c.unit);
                 reused += before[c.unit / 64] >> (c.unit % 64) & 1;
                 all += bytes;
-                if (now.frames != none && store_->flight_of(now, frames) == none)
+                if (now.frames() != none && store_->flight_of(now, frames) == none)
                     resident += bytes;
                 else
                     missing_entries += store_->entries_of(l, c.unit);
-                if (now.frames != none) store_->want(now, frames);
+                if (now.frames() != none) store_->want(now, frames);
             }
             stats.chosen_units += x_.chosen_count[i];
             stats.reused_units += reused;
@@ -163,7 +163,8 @@ template <class Types> class step_attention {
     [[gnu::always_inline]] void ask_for_frames(const lane& l, const pool& frames,
                                                std::uint32_t i) const noexcept {
         for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i]))
-            if (const std::uint32_t f = l.residency(c.unit).frames; f != none) __builtin_prefetch(&frames[f]);
+            if (const std::uint32_t f = l.residency(c.unit).frames(); f != none)
+                __builtin_prefetch(&frames[f]);
     }
 
     // ------------------------------------------------------------------------------------------------------
@@ -239,7 +240,7 @@ template <class Types> class step_attention {
             for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) reset(head_partial(into, h));
         const std::uint32_t entries = store_->entries_of(l, u);
         std::uint32_t seen = 0;
-        for (std::uint32_t f = l.residency(u).frames; seen < entries; f = frames[f].next) {
+        for (std::uint32_t f = l.residency(u).frames(); seen < entries; f = frames[f].next) {
             const std::byte* page = frames.bytes(f);
             const std::uint32_t rows = format.entries_in(page, entries - seen);
             // Queries that attend a part of the unit, and those that attend all of it.
@@ -262,7 +263,7 @@ template <class Types> class step_attention {
     [[gnu::always_inline]] void ask_for(const lane_ref& ref, const work_item& w) const noexcept {
         if constexpr (!Types::compressor::ragged) { // there a page itself says where its records are
             const lane l = store_->at(ref.id);
-            const std::uint32_t frame = l.residency(w.unit).frames;
+            const std::uint32_t frame = l.residency(w.unit).frames();
             if (frame == none || w.mask == 0) return;
             const auto& format = store_->unit_format();
             const std::byte* page = store_->pool_of(ref.id).bytes(frame);
@@ -282,7 +283,7 @@ template <class Types> class step_attention {
     void gather_unit(std::span<const lane_ref> lanes, const work_item& w, const float* q) noexcept {
         if (x_.tile.lane() != w.lane) attend_tile(lanes, q);
         const lane_ref& ref = lanes[w.lane];
-        const std::byte* slot = store_->pool_of(ref.id).bytes(store_->at(ref.id).residency(w.unit).frames);
+        const std::byte* slot = store_->pool_of(ref.id).bytes(store_->at(ref.id).residency(w.unit).frames());
         const std::uint32_t entries = store_->entries_of(store_->at(ref.id), w.unit);
         for (std::uint32_t row = 0, n = 0; row < entries && w.queries_of(row) != 0; row += n) {
             const std::uint32_t alike =

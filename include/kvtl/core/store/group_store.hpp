@@ -29,7 +29,7 @@ template <class Types> class group_store : public page_store<Types> {
     using element_type = typename Types::element_type;
     using lane = typename Types::lane;
     using pool = typename Types::pool;
-    using residency = group_record::residency;
+    using residency = unit_residency;
     using base::at, base::flush_writes, base::has_failed_writes, base::pool_of, base::queue_write,
         base::release_stream, base::settle_all_writes, base::stream_page, base::unsettled_frame;
     static constexpr bool by_entry = true;
@@ -69,10 +69,10 @@ template <class Types> class group_store : public page_store<Types> {
     }
     /// The prefetch or selection that reads a group. A slot is not a page, so its record keeps this there.
     [[nodiscard]] static std::uint32_t flight_of(const residency& now, const pool& slots) noexcept {
-        return now.frames == none ? none : slots[now.frames].page;
+        return now.frames() == none ? none : slots[now.frames()].page;
     }
     static void set_flight(const residency& now, pool& slots, std::uint32_t id) noexcept {
-        if (now.frames != none) slots[now.frames].page = id;
+        if (now.frames() != none) slots[now.frames()].page = id;
     }
 
     // ---------------------------------------------------------------------------------------------------
@@ -98,26 +98,26 @@ template <class Types> class group_store : public page_store<Types> {
     }
     void evict(const lane& l, std::uint32_t u, pool& slots) noexcept {
         residency& now = l.residency(u);
-        slots.replacement().remove(now.frames);
-        release(now.frames, slots);
-        now.frames = none;
+        slots.replacement().remove(now.frames());
+        release(now.frames(), slots);
+        now.clear();
     }
     /// Drops everything that is resident in a pool, so that its memory can be used for something else.
     void vacate(pool& slots) noexcept {
         for (std::uint32_t f = 0; f < slots.size(); ++f)
             if (slots[f].linked) evict(at(slots[f].lane), slots[f].unit, slots);
     }
-    void touch(const residency& now, pool& slots) noexcept { slots.replacement().touch(now.frames); }
+    void touch(const residency& now, pool& slots) noexcept { slots.replacement().touch(now.frames()); }
     /// A resident unit that a step has chosen is used now, and leaves after all others until it is pinned.
     void want(const residency& now, pool& slots) noexcept {
         touch(now, slots);
-        slots[now.frames].wanted = true;
+        slots[now.frames()].wanted = true;
     }
     void pin(const residency& now, pool& slots) noexcept {
-        ++slots[now.frames].pins;
-        slots[now.frames].wanted = false;
+        ++slots[now.frames()].pins;
+        slots[now.frames()].wanted = false;
     }
-    void unpin(const residency& now, pool& slots) noexcept { --slots[now.frames].pins; }
+    void unpin(const residency& now, pool& slots) noexcept { --slots[now.frames()].pins; }
 
     /// A page frame for an append; waits for writes when all others are busy. `none` when reads ahead or
     /// failed writes hold them all.
@@ -167,7 +167,7 @@ template <class Types> class group_store : public page_store<Types> {
                 return false;
             }
         }
-        l.residency(u).frames = slot;
+        l.residency(u).set_frames(slot);
         slots.replacement().admit(slot, {slots[slot].run, false, lane_id, u});
         return true;
     }
@@ -175,9 +175,9 @@ template <class Types> class group_store : public page_store<Types> {
     /// Copies a group's rows out of the pages that have landed.
     void finish_load(const lane& l, std::uint32_t u, pool& slots) noexcept {
         pool& pages = pages_of(slots);
-        std::byte* to = slots.bytes(l.residency(u).frames);
+        std::byte* to = slots.bytes(l.residency(u).frames());
         if constexpr (ragged) {
-            const page_format run = slot_.shortened(slots[l.residency(u).frames].run * slots.frame_bytes());
+            const page_format run = slot_.shortened(slots[l.residency(u).frames()].run * slots.frame_bytes());
             run.begin(to);
             for (std::uint32_t row = 0; row < group(); ++row) {
                 const position from = find(l, u * group() + row);
@@ -197,7 +197,7 @@ template <class Types> class group_store : public page_store<Types> {
             row += n;
         }
         if constexpr (!keys_on_storage) {
-            decltype(auto) codec = base::codec(slots[l.residency(u).frames].lane);
+            decltype(auto) codec = base::codec(slots[l.residency(u).frames()].lane);
             auto* plain = reinterpret_cast<element_type*>(to);
             for (std::uint32_t first = 0; first < group(); first += decode_block) {
                 const std::uint32_t n = std::min(group() - first, decode_block);
@@ -304,7 +304,7 @@ template <class Types> class group_store : public page_store<Types> {
         pool& slots = pool_of(lane_id);
         pool& pages = pages_of(slots);
         for (std::uint32_t u = 0; u < l.state().units; ++u)
-            if (l.residency(u).frames != none) evict(l, u, slots);
+            if (l.residency(u).frames() != none) evict(l, u, slots);
         for (std::uint32_t field = 0; field < fields; ++field)
             if (const std::uint32_t f = tail(l.state(), field); f != none) {
                 pages.clear_dirty(f);

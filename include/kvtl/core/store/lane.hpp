@@ -86,7 +86,7 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         o.state = put(sizeof(lane_state));
         o.clusterer = put(sizeof(ClustererLane));
         o.units = put(std::is_empty_v<Unit> ? 0 : s.max_units * sizeof(Unit));
-        o.residency = put(s.max_units * sizeof(typename Unit::residency));
+        o.residency = put(s.max_units * sizeof(unit_residency));
         o.extents = put(s.ragged ? s.max_units * sizeof(unit_extent) : 0);
         o.page_first = put(s.stream_pages * sizeof(std::uint32_t));
         o.chosen = put((s.max_units + 63) / 64 * sizeof(std::uint64_t));
@@ -138,8 +138,8 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
     [[nodiscard]] const lane_sizes& sizes() const noexcept { return *sizes_; }
 
     [[nodiscard]] Unit& unit(std::uint32_t i) const noexcept { return get<Unit>(at_->units)[i]; }
-    [[nodiscard]] typename Unit::residency& residency(std::uint32_t i) const noexcept {
-        return get<typename Unit::residency>(at_->residency)[i];
+    [[nodiscard]] unit_residency& residency(std::uint32_t i) const noexcept {
+        return get<unit_residency>(at_->residency)[i];
     }
     /// Unit i begins: it is what `unit` says and nowhere yet.
     void begin_unit(std::uint32_t i, const Unit& fresh) const noexcept {
@@ -206,7 +206,7 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
             part(base, units * of_unit + behind, sizes_->max_units * of_unit + behind);
         };
         if constexpr (!std::is_empty_v<Unit>) table(block_ + at_->units, sizeof(Unit));
-        table(block_ + at_->residency, sizeof(typename Unit::residency));
+        table(block_ + at_->residency, sizeof(unit_residency));
         if (sizes_->ragged) table(block_ + at_->extents, sizeof(unit_extent));
         table(representatives_ + at_->means, sizes_->width * sizes_->mean_bits / 8);
         if (sizes_->mean_bits == 8) table(representatives_ + at_->mean_scale, sizeof(float));
@@ -222,7 +222,7 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
     /// At most what one more unit takes of memory that comes in pages.
     [[nodiscard]] std::size_t bytes_of_unit(std::size_t page) const noexcept {
         constexpr std::size_t tables = 7;
-        return tables * page + sizeof(Unit) + sizeof(typename Unit::residency) + sizeof(unit_extent) +
+        return tables * page + sizeof(Unit) + sizeof(unit_residency) + sizeof(unit_extent) +
                sizes_->width * sizes_->mean_bits / 8 + sizeof(float) + sizes_->index_unit +
                sizes_->remainder_unit;
     }

@@ -18,7 +18,7 @@ template <class Types> class unit_store : public page_store<Types> {
     using element_type = typename Types::element_type;
     using lane = typename Types::lane;
     using pool = typename Types::pool;
-    using residency = unit_record::residency;
+    using residency = unit_residency;
     using parts = typename base::parts;
     using base::at, base::flush_writes, base::has_failed_writes, base::pool_of, base::queue_write,
         base::release_runs, base::release_stream, base::settle_all_writes, base::stream_page,
@@ -61,15 +61,16 @@ template <class Types> class unit_store : public page_store<Types> {
     }
     /// The prefetch or selection that reads a resident unit, or none.
     [[nodiscard]] static std::uint32_t flight_of(const residency& now, const pool& frames) noexcept {
-        const std::uint8_t id = now.frames == none ? frame_record::no_flight : frames[now.frames].flight;
+        const std::uint8_t id = now.frames() == none ? frame_record::no_flight : frames[now.frames()].flight;
         return id == frame_record::no_flight ? none : id;
     }
     [[nodiscard]] status submit_reads(std::uint32_t id, pool& frames) noexcept {
         return p_.io->submit_reads(id, frames);
     }
     static void set_flight(const residency& now, pool& frames, std::uint32_t id) noexcept {
-        if (now.frames != none)
-            frames[now.frames].flight = id == none ? frame_record::no_flight : static_cast<std::uint8_t>(id);
+        if (now.frames() != none)
+            frames[now.frames()].flight =
+                id == none ? frame_record::no_flight : static_cast<std::uint8_t>(id);
     }
 
     // ---------------------------------------------------------------------------------------------------
@@ -91,18 +92,20 @@ template <class Types> class unit_store : public page_store<Types> {
 
     void evict(const lane& l, std::uint32_t u, pool& frames) noexcept {
         residency& now = l.residency(u);
-        if (frames[now.frames].admitted) frames.replacement().remove(now.frames);
-        for (std::uint32_t f = now.frames; f != none;) {
+        if (frames[now.frames()].admitted) frames.replacement().remove(now.frames());
+        std::uint32_t tail = none;
+        for (std::uint32_t f = now.frames(); f != none;) {
             const std::uint32_t next = frames[f].next;
+            if (frames[f].dirty) tail = f;
             frames.unlink(f);
             f = next;
         }
-        now.frames = none;
+        now.set_lone_tail(tail);
     }
 
     /// Tells the replacement policy about a resident unit.
     void note_resident(const lane& l, std::uint32_t u, pool& frames, bool updated) noexcept {
-        const std::uint32_t handle = l.residency(u).frames;
+        const std::uint32_t handle = l.residency(u).frames();
         std::uint32_t pages = 0;
         for (std::uint32_t f = handle; f != none; f = frames[f].next) ++pages;
         frame_record& head = frames[handle];
@@ -116,31 +119,40 @@ template <class Types> class unit_store : public page_store<Types> {
     }
 
     void touch(const residency& now, pool& frames) noexcept {
-        frames[now.frames].used = frames.steps();
-        if (frames[now.frames].admitted) frames.replacement().touch(now.frames);
+        frames[now.frames()].used = frames.steps();
+        if (frames[now.frames()].admitted) frames.replacement().touch(now.frames());
     }
     /// A resident unit that a step has chosen is used now, and leaves after all others until it is pinned.
     void want(const residency& now, pool& frames) noexcept {
         touch(now, frames);
-        frames[now.frames].wanted = true;
+        frames[now.frames()].wanted = true;
     }
     void pin(const residency& now, pool& frames) noexcept {
-        ++frames[now.frames].pins;
-        frames[now.frames].wanted = false;
+        ++frames[now.frames()].pins;
+        frames[now.frames()].wanted = false;
     }
-    void unpin(const residency& now, pool& frames) noexcept { --frames[now.frames].pins; }
+    void unpin(const residency& now, pool& frames) noexcept { --frames[now.frames()].pins; }
 
+    /// The frame of a unit's last page while it has entries that storage has not, or none.
+    [[nodiscard]] static std::uint32_t tail_of(const residency& now, const pool& frames) noexcept {
+        if (now.frames() == none) return now.lone_tail();
+        const std::uint32_t last = last_of(now, frames);
+        return frames[last].dirty ? last : none;
+    }
+    /// The last frame of a resident unit's chain.
+    [[nodiscard]] static std::uint32_t last_of(const residency& now, const pool& frames) noexcept {
+        std::uint32_t last = now.frames();
+        while (frames[last].next != none) last = frames[last].next;
+        return last;
+    }
     /// Appends frame f to a unit's chain.
     void link(residency& now, pool& frames, std::uint32_t f) noexcept {
         frames[f].next = none;
         frames.link(f);
-        if (now.frames == none) {
-            now.frames = f;
-            return;
-        }
-        std::uint32_t last = now.frames;
-        while (frames[last].next != none) last = frames[last].next;
-        frames[last].next = f;
+        if (now.frames() == none)
+            now.set_frames(f);
+        else
+            frames[last_of(now, frames)].next = f;
     }
 
     // ------------------------------------------------------------------------------------------------------
@@ -195,7 +207,7 @@ template <class Types> class unit_store : public page_store<Types> {
     /// nothing.
     void finish_load(const lane& l, std::uint32_t u, pool& frames) noexcept {
         if constexpr (by_entry) {
-            std::uint32_t frame = l.residency(u).frames, row = 0;
+            std::uint32_t frame = l.residency(u).frames(), row = 0;
             for (std::uint32_t e = l.unit(u).members(); e != none; e = l.next_member(e)) {
                 std::byte* from = frames.bytes(stream_frame(l, e / p_.format.rows));
                 p_.format.put(frames.bytes(frame), row, p_.format.entry(from, e % p_.format.rows));
@@ -267,7 +279,7 @@ template <class Types> class unit_store : public page_store<Types> {
         } else {
             const std::uint32_t u = frames[f].unit;
             p_.format.pad(frames.bytes(f), l.unit(u).entries % p_.format.rows);
-            l.residency(u).tail = none;
+            if (residency& now = l.residency(u); now.lone_tail() == f) now.clear();
             start_tail_write(frames, f);
         }
     }
@@ -289,7 +301,7 @@ template <class Types> class unit_store : public page_store<Types> {
         for (std::uint32_t f = 0; f < frames.size(); ++f)
             if (frames[f].linked && frames[f].unit != none) {
                 const lane l = at(frames[f].lane);
-                if (l.residency(frames[f].unit).frames == f) evict(l, frames[f].unit, frames);
+                if (l.residency(frames[f].unit).frames() == f) evict(l, frames[f].unit, frames);
             }
     }
 
@@ -299,11 +311,12 @@ template <class Types> class unit_store : public page_store<Types> {
         pool& frames = pool_of(lane_id);
         for (std::uint32_t u = 0; u < l.state().units; ++u) {
             const residency& now = l.residency(u);
-            if (now.tail != none) frames.clear_dirty(now.tail);
-            if (now.frames != none)
+            const std::uint32_t tail = tail_of(now, frames);
+            if (tail != none) frames.clear_dirty(tail);
+            if (now.frames() != none)
                 evict(l, u, frames);
-            else if (now.tail != none)
-                frames.settle(now.tail);
+            else if (tail != none)
+                frames.settle(tail);
             if constexpr (!by_entry)
                 if (l.unit(u).where.first != none) p_.layout->release(l.unit(u).where);
         }
@@ -348,7 +361,7 @@ template <class Types> class unit_store : public page_store<Types> {
         const unit_record& unit = l.unit(u);
         residency& now = l.residency(u);
         flight& f = p_.io->at(id);
-        const std::uint32_t pages = pages_of(l, u) - (now.tail != none ? 1 : 0);
+        const std::uint32_t tail = now.lone_tail(), pages = pages_of(l, u) - (tail != none ? 1 : 0);
         if (!f.room(pages)) return false;
         const auto before = static_cast<std::uint32_t>(f.pages().size());
         std::uint32_t chain = none, last = none, reads = 0;
@@ -375,8 +388,8 @@ template <class Types> class unit_store : public page_store<Types> {
                 frames[last].next = frame;
             last = frame;
         }
-        now.frames = chain;
-        if (now.tail != none) link(now, frames, now.tail);
+        now.set_frames(chain);
+        if (tail != none) link(now, frames, tail);
         if (item != none) f.items()[item].pending += reads;
         note_resident(l, u, frames, false);
         return true;
@@ -434,7 +447,7 @@ template <class Types> class unit_store : public page_store<Types> {
             f.add(page, p_.bounce[page], item);
             if (item != none) ++f.items()[item].pending;
         }
-        now.frames = chain;
+        now.set_frames(chain);
         note_resident(l, u, frames, false);
         return true;
     }
