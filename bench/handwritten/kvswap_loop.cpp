@@ -214,7 +214,7 @@ void kvswap_loop::put(layer_state& l, const float* k, const float* v) noexcept {
 /// The oldest four tokens of the window become a group once as many more than the window are there.
 status kvswap_loop::drain(layer_state& l, std::uint32_t layer) noexcept {
     if (l.tokens - l.window_begin < s_.window + group_tokens) return {};
-    const kvtl::rows_view<float> adapter = adapter_.adapter(layer).slice(0, s_.rank);
+    const kvtl::rows_view<kvtl::f16> adapter = adapter_.adapter(layer).slice(0, s_.rank);
     for (std::uint32_t i = 0; i < group_tokens; ++i) {
         const std::uint32_t e = l.groups * group_tokens + i, row = e % page_rows_;
         const std::size_t from = std::size_t{ring(l.window_begin + i)} * width_;

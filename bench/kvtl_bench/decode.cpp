@@ -13,6 +13,7 @@
 #include "progress.hpp"
 #include "random_reads.hpp"
 #include "scratch_files.hpp"
+#include "size_probe.hpp"
 #include "stand_ins.hpp"
 #include "thread_pool.hpp"
 #include "workload.hpp"
@@ -232,6 +233,12 @@ class runner {
         if (needs(kvtl::signal::probe)) stand_ins_.push_back("predicted queries as probes");
     }
 
+    /// The size knob goes so many turns beyond the largest index that fits, as `probed` says why.
+    void set_size(unsigned turns, json probed = nullptr) {
+        options_.turns = turns;
+        probed_ = std::move(probed);
+    }
+
     [[nodiscard]] kvtl::result<engine::memory_use> least(made_up_files& files) {
         supply(files);
         return least_memory_of(options_);
@@ -301,8 +308,9 @@ class runner {
     }
 
     /// From here on the device is this one, and so long the rest of a layer; counting begins anew after the warm-up.
-    void begin_run(const kvtl::device_profile& device, double compute_us_per_layer) {
+    void begin_run(const kvtl::device_profile& device, double compute_us_per_layer, std::size_t steps) {
         device_ = device;
+        steps_ = steps;
         limit_->set(device);
         compute_us_ = compute_us_per_layer;
         step_s_.clear(), reuse_.clear();
@@ -312,7 +320,7 @@ class runner {
     }
 
     [[nodiscard]] bool finished() const {
-        if (done_ >= decode_options::warm_up + o_.steps) return true;
+        if (done_ >= decode_options::warm_up + steps_) return true;
         return step_s_.size() >= decode_options::least_steps && seconds_ >= o_.max_seconds;
     }
 
@@ -398,6 +406,13 @@ class runner {
     [[nodiscard]] json row(const std::optional<device_probe>& before,
                            const std::optional<device_probe>& after) const;
     [[nodiscard]] bool measured() const { return !step_s_.empty(); }
+    [[nodiscard]] tried_size tried() const {
+        std::vector<double> sorted = step_s_;
+        std::sort(sorted.begin(), sorted.end());
+        tried_size t{sorted[sorted.size() / 2] * 1e3, std::nullopt, cache_->stats().config};
+        if (recall_count_ > 0) t.mass = recall_sum_ / static_cast<double>(recall_count_);
+        return t;
+    }
     [[nodiscard]] std::size_t position() const { return position_; }
     [[nodiscard]] const engine::cache_wants& wants() const { return wants_; }
     [[nodiscard]] std::size_t done() const { return done_; }
@@ -423,7 +438,8 @@ class runner {
     kvtl::statistics last_; ///< after the last step
     std::vector<double> step_s_, reuse_;
     double prefill_s_ = 0, seconds_ = 0, recall_sum_ = 0;
-    std::size_t position_ = 0, done_ = 0, recall_count_ = 0;
+    std::size_t position_ = 0, done_ = 0, recall_count_ = 0, steps_ = 0;
+    json probed_; ///< the sizes that were tried before this one was taken
 };
 
 /// Extremes and standard deviation over the steps; null where nothing is chosen.
@@ -520,6 +536,9 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
         {"selectable_entries",
          ratio(gained(a.selectable_entries, b.selectable_entries), gained(a.choices, b.choices))},
         {"empty_choices", ratio(gained(a.empty_choices, b.empty_choices), gained(a.choices, b.choices))},
+        {"scored_per_step", gained(a.choosing.scored, b.choosing.scored) / steps},
+        {"compared_per_step", gained(a.choosing.compared, b.choosing.compared) / steps},
+        {"opened_per_step", gained(a.choosing.opened, b.choosing.opened) / steps},
         {"unpredicted_choices", b.unpredicted_choices - a.unpredicted_choices},
         {"units", b.units},
         {"splits", b.splits - a.splits},
@@ -543,6 +562,7 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
         {"share_by_part", shares},
         {"mass_recall",
          recall_count_ > 0 ? json(recall_sum_ / static_cast<double>(recall_count_)) : json(nullptr)},
+        {"size_probe", probed_},
         {"probe_before", probe_json(before)},
         {"probe_after", probe_json(after)},
         {"error", nullptr},
@@ -763,6 +783,42 @@ json run_decode(const decode_options& o, const std::function<void(const json&)>&
         if (row_done) row_done(row);
 
     step_rows data(*w, o.batch, seed_of(o.workload));
+    const auto fill = [&](runner& r, const std::string& what) {
+        engine::progress_bar bar(what, o.batch * o.context);
+        r.prefill(*w, bar);
+        data.with_guess |= r.wants().prefetch;
+        data.with_k_pre |= contains(r.wants().signals, kvtl::signal::k_pre);
+    };
+    // Each size with a prompt of its own, on the first of the group's devices.
+    const auto choose_size = [&](const device_group& group, const entry& e) -> size_choice {
+        if (!o.fit || o.size_candidates < 2 || e.policy == mapped_file_name || !wants_of(e.policy).retrieves)
+            return {};
+        const auto opened = [&](unsigned turns) {
+            auto r = make_runner(group, e.policy, e.at, 0);
+            r->set_size(turns);
+            try {
+                r->open(files);
+            } catch (const engine::bad_input&) {
+                r.reset();
+            }
+            return r;
+        };
+        if (!opened(1)) return {}; // there is nothing to choose from
+        std::vector<tried_size> tried;
+        for (unsigned turns = 0; turns < o.size_candidates; ++turns) {
+            std::vector<std::unique_ptr<runner>> one;
+            one.push_back(opened(turns));
+            if (!one.front()) break;
+            fill(*one.front(), e.policy + ": size " + std::to_string(turns + 1));
+            one.front()->begin_run(group.devices.front(), o.compute_us_per_layer.front(),
+                                   std::min(o.steps, decode_options::probe_steps));
+            engine::progress_bar bar(e.policy + ": size " + std::to_string(turns + 1),
+                                     decode_options::probe_steps + decode_options::warm_up);
+            run_steps(one, data, *w, bar);
+            tried.push_back(one.front()->tried());
+        }
+        return choice_of(tried);
+    };
     for (std::size_t g = 0; g < groups.size(); ++g) {
         const device_group& group = groups[g];
         const bool in_memory = group.simulated || memory_only;
@@ -773,21 +829,19 @@ json run_decode(const decode_options& o, const std::function<void(const json&)>&
             });
             for (const auto& policies : plan_rounds(at, free_resources(o, in_memory), in_memory)) {
                 std::vector<std::unique_ptr<runner>> all;
+                std::vector<size_choice> sizes;
+                for (const auto& policy : policies) sizes.push_back(choose_size(group, {policy, b}));
                 for (std::size_t i = 0; i < policies.size(); ++i) {
                     all.push_back(make_runner(group, policies[i], b, i));
+                    all.back()->set_size(sizes[i].turns, std::move(sizes[i].tried));
                     all.back()->open(files);
                 }
-                for (std::size_t i = 0; i < all.size(); ++i) {
-                    engine::progress_bar bar(policies[i] + ": prompt", o.batch * o.context);
-                    all[i]->prefill(*w, bar);
-                    data.with_guess |= all[i]->wants().prefetch;
-                    data.with_k_pre |= contains(all[i]->wants().signals, kvtl::signal::k_pre);
-                }
+                for (std::size_t i = 0; i < all.size(); ++i) fill(*all[i], policies[i] + ": prompt");
                 const std::size_t times = o.compute_us_per_layer.size();
                 for (std::size_t run = 0; run < o.runs(group.devices.size()); ++run) {
                     const kvtl::device_profile& device = group.devices[run / times];
                     const auto before = take_probe();
-                    for (auto& r : all) r->begin_run(device, o.compute_us_per_layer[run % times]);
+                    for (auto& r : all) r->begin_run(device, o.compute_us_per_layer[run % times], o.steps);
                     engine::progress_bar bar(std::string(device.name) + ": steps",
                                              o.steps + decode_options::warm_up);
                     run_steps(all, data, *w, bar);

@@ -44,13 +44,16 @@ struct decode_options {
     unsigned threads = 1; ///< shards of each cache, a thread for each
     bool interleave = false;
     bool prompt_queries = true; ///< the last chunk of a prompt comes with its queries
-    bool fit = true;            ///< the largest index that takes at most half of the memory
-    std::string calibration;    ///< "": fitted to another text
-    std::string gates;          ///< "": random
+    bool fit = true;            ///< an index that takes at most half of the memory: of the
+                                ///< `size_candidates` largest ones the fastest, see size_probe.hpp
+    unsigned size_candidates = 3;
+    std::string calibration; ///< "": fitted to another text
+    std::string gates;       ///< "": random
     std::vector<engine::setting> settings;
 
     static constexpr std::size_t warm_up = 8;
     static constexpr std::size_t least_steps = 3;
+    static constexpr std::size_t probe_steps = 16; ///< of each size that is tried, after as many to warm up
 
     /// Rows that share a prompt when it is decoded on so many devices.
     [[nodiscard]] std::size_t runs(std::size_t on_devices) const {

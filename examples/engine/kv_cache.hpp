@@ -65,7 +65,8 @@ struct cache_options {
     std::uint64_t fingerprint = 0; ///< of the model (fingerprint.hpp): finds what ships with it; 0: nothing
     kvtl::signal supplied = engine_signals; ///< what whoever calls the cache can hand over
     bool fit = false;                       ///< turn size knobs down until the index takes half of the memory
-    bool time_phases = false;               ///< fill cache_stats::detail.phase_ns
+    unsigned turns = 0; ///< with fit: turns of the preset's size knob beyond the largest index that fits
+    bool time_phases = false; ///< fill cache_stats::detail.phase_ns
     std::vector<setting> settings;
 };
 

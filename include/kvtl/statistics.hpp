@@ -45,6 +45,19 @@ struct memory_parts {
     }
 };
 
+/// What choices take, as a protocol on secret shares would pay for it. Those of prompts and reads ahead included;
+/// reductions over queries and over the entries of a unit are not counted.
+struct choice_counts {
+    std::uint64_t scored = 0;   ///< scores: a query and a unit, an entry, or what stands for several units
+    std::uint64_t compared = 0; ///< scores among which the best were sought
+    std::uint64_t opened = 0;   ///< numbers that came of it, of units and of what stands for several
+
+    choice_counts& operator+=(const choice_counts& o) noexcept {
+        scored += o.scored, compared += o.compared, opened += o.opened;
+        return *this;
+    }
+};
+
 /// Nanoseconds that decode spent in each phase, when cache_config::time_phases asks for it.
 struct phase_times {
     std::uint64_t append = 0;     ///< taking the arriving token in
@@ -107,6 +120,7 @@ struct statistics {
     std::uint64_t borrowed_bytes = 0;      ///< of index and metadata, that no unit uses and frames hold now
     std::uint64_t kept_entries = 0;        ///< entries (per KV head) that retention holds now
     std::uint64_t kept_bytes = 0;          ///< of all entries now: records, and rows that are none yet
+    choice_counts choosing;
     phase_times phase_ns;
     memory_parts bytes_by_part;
 
@@ -132,6 +146,7 @@ struct statistics {
         storage_bytes += o.storage_bytes;
         resident_bytes_peak += o.resident_bytes_peak, borrowed_bytes += o.borrowed_bytes;
         kept_entries += o.kept_entries, kept_bytes += o.kept_bytes;
+        choosing += o.choosing;
         phase_ns += o.phase_ns;
         return *this;
     }

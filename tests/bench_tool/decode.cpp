@@ -4,6 +4,7 @@
 
 #include "contracts/io.hpp"
 #include "error.hpp"
+#include "size_probe.hpp"
 
 #include <doctest/doctest.h>
 
@@ -66,6 +67,9 @@ TEST_CASE("rows have every key, for each policy and device") {
                                     "reuse_rate",
                                     "selectable_entries",
                                     "empty_choices",
+                                    "scored_per_step",
+                                    "compared_per_step",
+                                    "opened_per_step",
                                     "unpredicted_choices",
                                     "units",
                                     "splits",
@@ -83,6 +87,7 @@ TEST_CASE("rows have every key, for each policy and device") {
                                     "raw_cache_bytes",
                                     "share_by_part",
                                     "mass_recall",
+                                    "size_probe",
                                     "probe_before",
                                     "probe_after"})
                 CHECK_MESSAGE(row.contains(key), key);
@@ -381,4 +386,49 @@ TEST_CASE("mapped_file attends all of a file and keeps to its memory") {
     o.devices = {"emmc"};
     CHECK_THROWS_WITH_AS(bench::run_decode(o, ignore), doctest::Contains("--device native"),
                          engine::bad_input);
+}
+
+TEST_CASE("of the sizes that attend as much as the largest the fastest is taken, if it is clearly faster") {
+    using bench::choice_of, bench::tried_size;
+    const auto size = [](double ms, std::optional<double> mass, const char* rank) {
+        return tried_size{.step_ms = ms, .mass = mass, .settings = {{"index.rank", rank}, {"seed", "1"}}};
+    };
+    const auto taken = [](const std::vector<tried_size>& tried) { return choice_of(tried).turns; };
+    CHECK(taken({}) == 0);
+    CHECK(choice_of({}).tried.is_null());
+    CHECK(taken({size(10, .5, "32"), size(8, .491, "16"), size(7, .489, "8")}) == 1);
+    CHECK(taken({size(10, .5, "32"), size(9.6, .5, "16")}) == 0);
+    CHECK(taken({size(10, .5, "32"), size(9, .5, "16"), size(8.9, .5, "8"), size(9.2, .6, "4")}) == 2);
+    CHECK(taken({size(10, .5, "32"), size(5, std::nullopt, "16")}) == 0);
+    const auto choice = choice_of({size(10, .5, "32"), size(8, .5, "16")});
+    REQUIRE(choice.tried.size() == 2);
+    CHECK(choice.tried[0].dump() ==
+          R"({"step_ms":10.0,"mass_recall":0.5,"settings":{"index.rank":"32"},"taken":false})");
+    CHECK(choice.tried[1]["taken"] == true);
+}
+
+TEST_CASE("sizes are tried where there is a knob, and the row says which") {
+    const scratch_folder folder;
+    auto o = small_run(folder);
+    o.policies = {"dynakv", "full"};
+    const auto rows = bench::run_decode(o, ignore);
+    REQUIRE(rows.size() == 2);
+    const auto& tried = rows[0]["size_probe"];
+    REQUIRE(tried.size() >= 2);
+    CHECK(tried.size() <= 3);
+    CHECK(std::count_if(tried.begin(), tried.end(), [](const auto& t) { return t["taken"] == true; }) == 1);
+    for (std::size_t i = 0; i < tried.size(); ++i) {
+        CHECK(tried[i]["step_ms"] > 0);
+        CHECK(tried[i]["mass_recall"] > 0);
+        const std::string tokens = tried[i]["settings"]["clusterer.tokens_per_cluster"];
+        CHECK(tokens == std::to_string(16U << i));
+        if (tried[i]["taken"] == true) CHECK(rows[0]["config"]["clusterer.tokens_per_cluster"] == tokens);
+    }
+    CHECK(rows[1]["size_probe"].is_null());
+    o.policies = {"dynakv"};
+    o.size_candidates = 1;
+    CHECK(bench::run_decode(o, ignore)[0]["size_probe"].is_null());
+    o.size_candidates = 3;
+    o.fit = false;
+    CHECK(bench::run_decode(o, ignore)[0]["size_probe"].is_null());
 }

@@ -125,7 +125,7 @@ TEST_CASE("every section comes back where it belongs") {
         REQUIRE(v.adapter(l).dim == 8);
         for (std::size_t j = 0; j < 3; ++j)
             for (std::size_t i = 0; i < 8; ++i)
-                CHECK(v.adapter(l).row(j)[i] == s.adapter[(l * 3 + j) * 8 + i]);
+                CHECK(v.adapter(l).row(j)[i] == from_float<f16>(s.adapter[(l * 3 + j) * 8 + i]));
         for (std::uint32_t h = 0; h < 2; ++h) {
             for (std::size_t j = 0; j < 4; ++j)
                 for (std::size_t i = 0; i < 4; ++i) {
@@ -159,8 +159,8 @@ TEST_CASE("only what was asked for is read, and its size is known before") {
     REQUIRE(pairs->read(std::span(memory).first(pairs->bytes()))); // whatever the memory held before
     const auto all = calibration_file::open(here.file("a.cal"), small);
     REQUIRE(all);
-    CHECK(all->bytes() == 192 + 256 + 256 + 64 + 1024);
-    CHECK(all->bytes() + 64 * 6 == std::filesystem::file_size(here.file("a.cal")));
+    CHECK(all->bytes() == 128 + 256 + 256 + 64 + 1024); // the adapter's 48 numbers take 2 bytes each here,
+    CHECK(all->bytes() + 64 + 64 * 6 == std::filesystem::file_size(here.file("a.cal")));
 }
 
 TEST_CASE("what is optional is read where it is there, all of it, and missed nowhere") {
@@ -192,13 +192,14 @@ TEST_CASE("the first directions are read alone") {
     const auto adapter = kind_bit(kind::joint_adapter), pca = kind_bit(kind::pca_basis);
     const auto loaded = calibration::load(here.file("a.cal"), small, {.kinds = adapter | pca, .rank = 2});
     REQUIRE(loaded);
-    CHECK(loaded->bytes() == 2 * 2 * 8 * 4 + 2 * 2 * 2 * 4 * 4);
+    CHECK(loaded->bytes() == 2 * 2 * 8 * 2 + 2 * 2 * 2 * 4 * 4);
     const calibration_view& v = loaded->view();
     CHECK(v.rank(kind::joint_adapter) == 2);
     CHECK(v.rank(kind::pca_basis) == 2);
     for (std::uint32_t l = 0; l < 2; ++l) {
         CHECK(v.adapter(l).count == 2);
-        for (std::size_t i = 0; i < 16; ++i) CHECK(v.adapter(l).data[i] == s.adapter[l * 24 + i]);
+        for (std::size_t i = 0; i < 16; ++i)
+            CHECK(v.adapter(l).data[i] == from_float<f16>(s.adapter[l * 24 + i]));
         for (std::uint32_t h = 0; h < 2; ++h)
             for (std::size_t i = 0; i < 8; ++i)
                 CHECK(v.pca_basis(l, h).data[i] == s.pca[(l * 2 + h) * 16 + i]);
@@ -222,7 +223,8 @@ TEST_CASE("sections longer than a piece") {
         bool same = true;
         for (std::uint32_t l = 0; l < 3; ++l)
             for (std::size_t i = 0; i < r * row; ++i)
-                same &= loaded->view().adapter(l).data[i] == values[l * rank * row + i];
+                same &= loaded->view().adapter(l).data[i] ==
+                        from_float<f16>(static_cast<float>(values[l * rank * row + i]));
         CHECK(same);
     }
     std::string bytes = content(here.file("a.cal"));
@@ -342,6 +344,22 @@ TEST_CASE("a value that is not finite is refused, though every checksum is right
         says(refusal(path), "section pca_basis holds a value that is not finite");
         CHECK(calibration::load(path, small, {.kinds = kind_bit(kind::skew_basis)})); // nobody asks
     }
+}
+
+TEST_CASE("numbers of an adapter that f16 does not have are refused, those of other kinds are kept") {
+    const folder here;
+    sample s;
+    s.adapter[3] = 65519.0F; // rounds to 65504
+    s.pca[3] = 1e9F;
+    s.write(here.file("a.cal"));
+    const auto loaded = calibration::load(here.file("a.cal"), small);
+    REQUIRE(loaded);
+    CHECK(to_float(loaded->view().adapter(0).row(0)[3]) == 65504.0F);
+    CHECK(loaded->view().pca_basis(0, 0).row(0)[3] == 1e9F);
+    s.adapter[3] = -65520.0F;
+    s.write(here.file("a.cal"));
+    says(refusal(here.file("a.cal"), small, kind_bit(kind::joint_adapter)),
+         "section joint_adapter holds a value that is not finite or beyond 65504");
 }
 
 TEST_CASE("the writer refuses what no reader could use") {

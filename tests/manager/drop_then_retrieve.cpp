@@ -529,7 +529,7 @@ TEST_CASE("sequences in turn and side by side are strangers to each other") {
     const drift first = numbered(400, 1), second = numbered(400, 2);
     auto c = sized<cache_t>(48, 2);
     c.max_sequences = 2;
-    c.attend_tokens = 40;
+    c.attend_tokens = 48;
     c.memory_bytes = *cache_t::least_memory(c);
     const auto play = [&](auto& a) {
         a.prefill(150);

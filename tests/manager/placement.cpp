@@ -214,7 +214,72 @@ kvtl::statistics watch(typename Cache::config config, const std::shared_ptr<io_l
     return s;
 }
 
+/// What entries of all lanes wait for, and how many joined units that were cold, step by step.
+struct waiting_entries {
+    std::uint64_t for_a_split = 0, for_their_last_page = 0, for_nothing = 0;
+    std::uint64_t joined_cold_units = 0, tails_of_cold_units = 0;
+};
+template <class Cache>
+void note_waiting(Cache& cache, std::vector<std::vector<std::uint32_t>>& cold, waiting_entries& w,
+                  bool keeps_tails) {
+    auto& store = cache.inspect(0).store();
+    for (std::uint32_t id = 0; id < cold.size(); ++id) {
+        const auto l = store.at(id);
+        const auto was_cold = [&](std::uint32_t u) {
+            return u < cold[id].size() && cold[id][u] != kvtl::none;
+        };
+        for (std::uint32_t i = 0; i < l.state().buffered; ++i) {
+            const kvtl::unit_record& unit = l.unit(l.buffer_unit(i));
+            const auto& now = l.residency(l.buffer_unit(i));
+            const bool page_is_away =
+                now.frames == kvtl::none && now.tail == kvtl::none && unit.entries % store.format().rows != 0;
+            ++(unit.flagged ? w.for_a_split : page_is_away ? w.for_their_last_page : w.for_nothing);
+        }
+        std::vector<std::uint32_t> next(l.state().units, kvtl::none);
+        for (std::uint32_t u = 0; u < next.size(); ++u) {
+            const std::uint32_t entries = l.unit(u).entries;
+            const auto& now = l.residency(u);
+            if (now.frames != kvtl::none) continue;
+            next[u] = entries;
+            if (!was_cold(u) || entries == cold[id][u]) continue;
+            w.joined_cold_units += entries - cold[id][u];
+            w.tails_of_cold_units += now.tail != kvtl::none ? 1 : 0;
+            if (keeps_tails) CHECK((now.tail != kvtl::none || entries % store.format().rows == 0));
+        }
+        cold[id] = next;
+    }
+}
+
 } // namespace
+
+TEST_CASE(
+    "entries join cold units where these have a tail or begin a page; they wait for splits, and for a page "
+    "that is on storage in part") {
+    const auto log = std::make_shared<io_log>();
+    auto config = tight<dual>(log);
+    bool keeps_tails = true;
+    SUBCASE("as it is") {}
+    SUBCASE("two tails: pages that are begun are put away") {
+        config.tail_frames = 2;
+        keeps_tails = false;
+    }
+    const drift data(small, config.max_tokens, 3, {.numbered = true});
+    auto cache = open_cache<dual>(config);
+    reader<dual> one(cache, data, 0);
+    one.prefill(150, 60);
+    std::vector<std::vector<std::uint32_t>> cold(std::size_t{small.layers} * small.kv_heads);
+    waiting_entries w, first;
+    note_waiting(cache, cold, first, keeps_tails);
+    for (int i = 0; i < 400; ++i) {
+        one.decode(1);
+        note_waiting(cache, cold, w, keeps_tails);
+    }
+    CHECK(w.for_a_split > 0);
+    CHECK(w.for_their_last_page > 0);
+    CHECK(w.for_nothing == 0);
+    CHECK(w.joined_cold_units > 0);
+    CHECK(w.tails_of_cold_units > 0);
+}
 
 TEST_CASE("dual_head: every entry is in one place, also while clusters split late") {
     const auto log = std::make_shared<io_log>();

@@ -1,10 +1,15 @@
 // What a cache counts is what happened: on the device, in memory, on storage.
 // SPDX-License-Identifier: MIT
 #include <kvtl/io/backends.hpp>
+#include <kvtl/presets/composed.hpp>
 #include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/infllm.hpp>
+#include <kvtl/presets/quest.hpp>
+#include <kvtl/presets/sparq.hpp>
 
 #include "contracts/io.hpp"
 #include "support/cache_fixture.hpp"
+#include "support/size_knob.hpp"
 
 #include <fstream>
 #include <optional>
@@ -118,7 +123,8 @@ TEST_CASE("counters agree with each other and with what was done") {
 TEST_CASE("a budget that leaves nothing to choose is counted") {
     const drift data(model, 1000, 54);
     auto c = config_for(1000, {.use = backend::memory});
-    c.attend_tokens = 4 + 32 + 1; // sinks, window, and no room for a cluster unless it has one entry
+    c.attend_tokens =
+        4 + 32 + 2; // sinks, window, what arrives, and no room for a cluster of more than one entry
     auto cache = open_cache<cache_t>(c);
     reader<cache_t> one(cache, data, 0);
     one.prefill(900);
@@ -128,6 +134,77 @@ TEST_CASE("a budget that leaves nothing to choose is counted") {
     CHECK(s.mean_selectable_entries() <= 1.0);
     CHECK(s.empty_choices > s.choices * 9 / 10);
     CHECK(s.chosen_units == s.choices - s.empty_choices);
+}
+
+TEST_CASE_TEMPLATE("the least budget that open() takes lets something be chosen; less is refused", Preset,
+                   kvtl::presets::quest, kvtl::presets::infllm, kvtl::presets::shared_boxes,
+                   kvtl::presets::sparq, kvtl::presets::dynakv) {
+    using cache = cache_of<Preset>;
+    const drift data(model, 600, 54);
+    typename cache::config c;
+    c.shape = model;
+    c.max_tokens = 600;
+    std::uint32_t unit = 1;
+    if constexpr (requires { c.clusterer.group_tokens; }) unit = c.clusterer.group_tokens;
+    const std::size_t least = std::size_t{c.sink_tokens} + c.window_tokens + 1 + unit;
+    c.attend_tokens = least - 1;
+    const auto refused = cache::least_memory(c);
+    REQUIRE(!refused);
+    CHECK(refused.error().code == kvtl::errc::invalid_argument);
+    const std::string why = refused.error().message;
+    CAPTURE(why);
+    CHECK(why.find("attend_tokens is " + std::to_string(least - 1)) == 0);
+    CHECK(why.find("valid: " + std::to_string(least) + " and more") != std::string::npos);
+
+    c.attend_tokens = least;
+    c.memory_bytes = std::size_t{16} << 20;
+    auto small = open_cache<cache>(c);
+    reader<cache> one(small, data, 0);
+    one.prefill(500);
+    one.decode(32);
+    CHECK(small.stats().choices > 0);
+    if (unit > 1 || std::is_same_v<Preset, kvtl::presets::sparq>) // a cluster may have more entries
+        CHECK(small.stats().chosen_units > 0);
+
+    c.max_tokens = c.attend_tokens = c.window_tokens + c.sink_tokens + 1; // everything may be attended
+    CHECK(cache::least_memory(c).ok());
+}
+
+namespace {
+struct flat_boxes : kvtl::presets::shared_boxes {
+    static constexpr std::string_view name = "flat_boxes";
+    using selector = kvtl::topk<kvtl::reduce::group_max>;
+};
+} // namespace
+
+TEST_CASE("what choices take: scores, comparisons, opened numbers") {
+    using cache = cache_of<flat_boxes>;
+    const drift data(model, 600, 55);
+    typename cache::config c;
+    c.shape = model;
+    c.max_tokens = 600;
+    c.attend_tokens = 100;
+    c.memory_bytes = std::size_t{16} << 20;
+    const auto run = [&](std::uint32_t per_block) {
+        c.index.units_per_block = per_block;
+        auto made = open_cache<cache>(c);
+        reader<cache> one(made, data, 0);
+        one.prefill(516);
+        CHECK(made.stats().choosing.scored == 0);
+        one.decode(4); // 516 - 36 = 60 groups of 8, and no further one yet
+        return made.stats();
+    };
+    const std::uint64_t choices = 4 * model.layers * model.kv_heads, queries = 2;
+    const kvtl::statistics flat = run(1);
+    CHECK(flat.choices == choices);
+    CHECK(flat.choosing.scored == choices * queries * 60);
+    CHECK(flat.choosing.compared == choices * 60);
+    CHECK(flat.choosing.opened == flat.chosen_units);
+    const kvtl::statistics two = run(4); // 15 blocks; 63 to 60 entries may be chosen: twice that is 4 blocks
+    CHECK(two.choosing.scored == choices * queries * (15 + 4 * 4));
+    CHECK(two.choosing.compared == choices * (15 + 4 * 4));
+    CHECK(two.choosing.opened == two.chosen_units + choices * 4);
+    CHECK(two.chosen_units == flat.chosen_units);
 }
 
 TEST_CASE("more memory means more hits, and all of it when everything fits") {

@@ -7,6 +7,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <vector>
+
 using namespace kvtl;
 
 namespace {
@@ -29,7 +35,7 @@ template <class P> struct bound {
 };
 
 /// (q A_g) . (A^T k) in double precision
-double equation_1(rows_view<float> a, const auto& lane, const float* q, std::uint32_t h, std::uint32_t u,
+double equation_1(rows_view<f16> a, const auto& lane, const float* q, std::uint32_t h, std::uint32_t u,
                   std::uint32_t i) {
     double sum = 0;
     for (std::size_t j = 0; j < a.count; ++j)
@@ -59,10 +65,10 @@ TEST_CASE("low_rank_keys") {
     check<low_rank_keys_as<float>>(100, 1e-5, 4); // neither a multiple of a register nor of a block
 }
 
-TEST_CASE("full rank is exact") {
+TEST_CASE("full rank is exact, but for the adapter's rounding") {
     bound<low_rank_keys_as<float>> make{1000};
     kvtl_test::summarising_index_contract<low_rank_keys_as<float>>(
-        std::ref(make), 1e-5, [](const summary_shape& s) { return s.max_entries * s.width() * 4; },
+        std::ref(make), 0x1p-10, [](const summary_shape& s) { return s.max_entries * s.width() * 4; },
         [](const auto& lane, const float* q, std::uint32_t h, std::uint32_t u, std::uint32_t i) {
             return oracle::dot(q, lane.key(u, i, h), lane.shape().dim);
         });
@@ -81,6 +87,50 @@ TEST_CASE("a calibration of lower rank than configured is used as far as it goes
         for (std::uint32_t i = 0; i < 4; ++i)
             CHECK(static_cast<double>(got[u * 4 + i]) ==
                   doctest::Approx(equation_1(few.view().adapter(1), x, q.data(), 1, u, i)).epsilon(1e-4));
+}
+
+TEST_CASE("the adapter is held as f16: scores are within its rounding of those by the file's numbers") {
+    const shape model{2, 4, 2, 32};
+    constexpr std::size_t width = 64, rank = 40;
+    std::vector<float> adapter; // (2, rank, width), as the file has it
+    for (const std::uint64_t seed : {5U, 6U}) {
+        const auto all = kvtl_test::random_rotation(width, seed);
+        adapter.insert(adapter.end(), all.begin(), all.begin() + rank * width);
+    }
+    calibration_writer out(model, 1);
+    REQUIRE(out.add(calibration_kind::joint_adapter, rank, adapter));
+    const std::string path = (std::filesystem::temp_directory_path() / "kvtl-adapter-of-floats").string();
+    REQUIRE(out.write(path));
+    const auto loaded = calibration::load(path, model);
+    std::filesystem::remove(path);
+    REQUIRE(loaded.ok());
+    CHECK(loaded->bytes() == 2 * rank * width * sizeof(f16));
+
+    low_rank_keys_as<float>::state<any_geometry> s({rank}, {}); // keys as f32: what is off is the adapter
+    s.bind(loaded->view());
+    kvtl_test::index_suite::lane<low_rank_keys_as<float>> x(s, {{2, 2, 32, 4}, 50, true}, 3);
+    x.absorb_all();
+    const auto q = oracle::normal_values<float>(2 * 32, 9);
+    double largest = 0;
+    for (std::uint32_t h = 0; h < 2; ++h) {
+        const auto got = x.score(q, 2, h);
+        for (std::uint32_t g = 0; g < 2; ++g)
+            for (std::uint32_t u = 0; u < 50; ++u)
+                for (std::uint32_t i = 0; i < 4; ++i) {
+                    const float *const query = &q[g * std::size_t{32}], *const key = x.key(u, i);
+                    double exact = 0, magnitude = 0;
+                    for (std::size_t j = 0; j < rank; ++j) {
+                        const float* const a = &adapter[(x.layer * rank + j) * width];
+                        exact += oracle::dot(query, a + h * 32, 32) * oracle::dot(a, key, width);
+                        magnitude += oracle::dot_of_magnitudes(query, a + h * 32, 32) *
+                                     oracle::dot_of_magnitudes(a, key, width);
+                    }
+                    const double off = std::fabs(oracle::value(got[(g * 50 + u) * 4 + i]) - exact);
+                    CHECK(off <= 1.05 * 2 * 0x1p-11 * magnitude); // each number of A is used twice
+                    largest = std::max(largest, off / magnitude);
+                }
+    }
+    CHECK(largest > 0x1p-20); // an f32 adapter would be nearer than that
 }
 
 TEST_CASE("a query of the whole lane scores as much as all heads together") {

@@ -58,6 +58,9 @@ kvtl::statistics difference(const kvtl::statistics& after, const kvtl::statistic
     d.choices = after.choices - before.choices;
     d.selectable_entries = after.selectable_entries - before.selectable_entries;
     d.empty_choices = after.empty_choices - before.empty_choices;
+    d.choosing.scored = after.choosing.scored - before.choosing.scored;
+    d.choosing.compared = after.choosing.compared - before.choosing.compared;
+    d.choosing.opened = after.choosing.opened - before.choosing.opened;
     d.phase_ns.append = after.phase_ns.append - before.phase_ns.append;
     d.phase_ns.score = after.phase_ns.score - before.phase_ns.score;
     d.phase_ns.choose = after.phase_ns.choose - before.phase_ns.choose;
@@ -387,6 +390,9 @@ row tally::to_row(const engine::cache_options& options, const task& of) const {
         if (decode.choices != 0) {
             r.selectable_entries = decode.mean_selectable_entries();
             r.empty_choices = static_cast<double>(decode.empty_choices) / static_cast<double>(decode.choices);
+            r.scored_per_token = per_token(decode.choosing.scored);
+            r.compared_per_token = per_token(decode.choosing.compared);
+            r.opened_per_token = per_token(decode.choosing.opened);
         }
         if (decode_s > 0) r.tokens_per_s = static_cast<double>(steps) / decode_s;
         const auto& t = decode.phase_ns;

@@ -64,8 +64,10 @@ struct row {
     std::optional<double> selectable_entries; ///< mean of what the budget left to choose after all that is
                                               ///< always attended; empty: nothing chooses
     std::optional<double> empty_choices;      ///< share of the choices that could not take a single unit
-    std::optional<double> tokens_per_s;       ///< of the whole engine
-    std::optional<double> prefill_s;          ///< taking a prompt in, without the model
+    std::optional<double> scored_per_token, compared_per_token,
+        opened_per_token;                                 ///< what choices take (statistics.hpp)
+    std::optional<double> tokens_per_s;                   ///< of the whole engine
+    std::optional<double> prefill_s;                      ///< taking a prompt in, without the model
     std::vector<std::pair<std::string, double>> phase_us; ///< per decoded token
 
     /// Mean share of a row's 16-bit numbers that records take, sinks and window encoded too; empty where all take the same.

@@ -77,6 +77,12 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
             auto fitting = manager::fitted(c);
             if (!fitting) return fitting.error();
             c = *fitting;
+            for (unsigned i = 0; i < o.turns; ++i)
+                if (!turn_down(c))
+                    return kvtl::error(kvtl::errc::unsupported, "the size knob of policy " + o.policy +
+                                                                    " has " + std::to_string(i) +
+                                                                    " turns beyond what fits; " +
+                                                                    std::to_string(o.turns) + " are wanted");
         }
         auto opened = manager::open(c);
         if (!opened) return opened.error();
@@ -120,6 +126,11 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
     }
 
   private:
+    /// The next smaller size of the preset's index. False: there is none.
+    [[nodiscard, gnu::cold]] static bool turn_down(typename manager::config& c) {
+        if constexpr (requires { Preset::shrink(c); }) return Preset::shrink(c);
+        return static_cast<void>(c), false;
+    }
     /// A config, and what it refers to.
     struct prepared_config {
         typename manager::config config;

@@ -4,15 +4,16 @@
 //   auto file = calibration_file::open(path, shape, {.kinds = kind_bit(kind::joint_adapter), .rank = r});
 //   if (!file) return file.error();
 //   auto view = file->read(memory.first(file->bytes())); // calibration::load() owns its memory
-//   rows_view<float> a = view->adapter(layer);           // (r, H*D)
+//   rows_view<f16> a = view->adapter(layer);             // (r, H*D)
 //
-// The kinds of sections and the format: calibration/format.hpp.
+// The kinds of sections and the format: calibration/format.hpp. In memory a joint adapter is f16, everything else f32.
 // Cost:   bytes() is known before anything large is read. A section passes through 64 KiB of stack, so that
 //         all of it is checked though only its first directions may be kept.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/calibration/format.hpp>
+#include <kvtl/element.hpp>
 #include <kvtl/geometry.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/simd/convert.hpp>
@@ -26,8 +27,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cerrno>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -74,8 +77,8 @@ class calibration_view {
     [[nodiscard]] bool pre_rope(calibration_kind k) const noexcept { return at(k).pre_rope; }
 
     /// (r, H*D): row j is direction j; head h has columns [h*D, (h+1)*D).
-    [[nodiscard]] rows_view<float> adapter(std::uint32_t layer) const noexcept {
-        return block(calibration_kind::joint_adapter, layer, 0);
+    [[nodiscard]] rows_view<f16> adapter(std::uint32_t layer) const noexcept {
+        return block_of<f16>(calibration_kind::joint_adapter, layer, 0);
     }
     /// (D, D): row j is direction j.
     [[nodiscard]] rows_view<float> pca_basis(std::uint32_t layer, std::uint32_t head) const noexcept {
@@ -162,10 +165,16 @@ class calibration_view {
     }
     [[nodiscard]] rows_view<float> block(calibration_kind k, std::uint32_t layer,
                                          std::uint32_t head) const noexcept {
+        return block_of<float>(k, layer, head);
+    }
+    template <element E>
+    [[nodiscard]] rows_view<E> block_of(calibration_kind k, std::uint32_t layer,
+                                        std::uint32_t head) const noexcept {
+        assert(held_as_f16(k) == (std::same_as<E, f16>));
         const section& s = at(k);
         const calibration_extents& e = s.extents;
-        return {reinterpret_cast<const float*>(s.data) + (layer * e.blocks + head) * e.rows * e.columns,
-                e.rows, e.columns, e.columns};
+        return {reinterpret_cast<const E*>(s.data) + (layer * e.blocks + head) * e.rows * e.columns, e.rows,
+                e.columns, e.columns};
     }
 
     std::array<section, calibration_kinds> sections_{};
@@ -227,7 +236,7 @@ class calibration_file {
     [[nodiscard]] std::size_t bytes() const noexcept {
         std::size_t sum = 0;
         for (const calibration_section& s : sections())
-            if (wants(s)) sum += kept(s).file_bytes();
+            if (wants(s)) sum += kept(s).memory_bytes(s.kind);
         return sum;
     }
     /// `memory` holds bytes() bytes, aligned to 4, and must outlive the view.
@@ -236,7 +245,7 @@ class calibration_file {
         for (const calibration_section& s : sections()) {
             if (!wants(s)) continue;
             const calibration_extents extents = kept(s);
-            const std::span<std::byte> part = memory.first(extents.file_bytes());
+            const std::span<std::byte> part = memory.first(extents.memory_bytes(s.kind));
             memory = memory.subspan(part.size());
             std::uint32_t sum = 0;
             if (!read_section(s, part, sum))
@@ -246,10 +255,10 @@ class calibration_file {
                                                  " has another checksum");
             if (s.kind == calibration_kind::channels && !are_pairs(part, header_.shape.head_dim / 2))
                 return refuse(errc::corrupt, "is damaged: section channels names a pair beyond D/2");
-            if (s.kind != calibration_kind::channels &&
-                !simd::all_finite(reinterpret_cast<const float*>(part.data()), extents.numbers()))
+            if (s.kind != calibration_kind::channels && !all_finite(s.kind, part, extents.numbers()))
                 return refuse(errc::corrupt, "is damaged: section " + std::string(kind_name(s.kind)) +
-                                                 " holds a value that is not finite");
+                                                 " holds a value that is not finite" +
+                                                 (held_as_f16(s.kind) ? " or beyond 65504" : ""));
             const bool cut = calibration_extents::has_directions(s.kind) && rank_ != 0;
             view.sections_[static_cast<std::uint32_t>(s.kind)] = {
                 part.data(), extents, cut ? rank_ : s.rank, s.pre_rope != 0, s.pair_distance, s.rate};
@@ -287,7 +296,7 @@ class calibration_file {
         if (calibration_extents::has_directions(s.kind) && rank_ != 0) e.rows = rank_;
         return e;
     }
-    /// Puts the first rows of every block side by side into `to`, and sums up all of the section.
+    /// Puts the first rows of every block side by side into `to`, as memory has this kind, and sums up all of the section.
     [[nodiscard]] bool read_section(const calibration_section& s, std::span<std::byte> to,
                                     std::uint32_t& sum) const noexcept {
         const auto whole = calibration_extents::of(s.kind, header_.shape, s.rank);
@@ -304,12 +313,26 @@ class calibration_file {
                 const std::uint64_t inside = i % block;
                 const std::uint64_t next = std::min(end, i - inside + block);
                 if (inside < wanted)
-                    std::memcpy(to.data() + i / block * wanted + inside, bytes.data() + (i - at),
-                                std::min(next - i, wanted - inside));
+                    keep(s.kind, to, i / block * wanted + inside,
+                         bytes.subspan(i - at, std::min(next - i, wanted - inside)));
                 i = next;
             }
         }
         return true;
+    }
+    /// `bytes` of f32, number `at / 4` and what follows of what is kept.
+    static void keep(calibration_kind k, std::span<std::byte> to, std::uint64_t at,
+                     std::span<const std::byte> bytes) noexcept {
+        if (held_as_f16(k))
+            simd::encode(reinterpret_cast<const float*>(bytes.data()),
+                         reinterpret_cast<f16*>(to.data()) + at / 4, bytes.size() / 4);
+        else
+            std::memcpy(to.data() + at, bytes.data(), bytes.size());
+    }
+    [[nodiscard]] static bool all_finite(calibration_kind k, std::span<const std::byte> part,
+                                         std::uint64_t numbers) noexcept {
+        return held_as_f16(k) ? simd::all_finite(reinterpret_cast<const f16*>(part.data()), numbers)
+                              : simd::all_finite(reinterpret_cast<const float*>(part.data()), numbers);
     }
     [[nodiscard]] verdict read_header(std::uint64_t size) {
         const auto cut = [size](std::uint64_t whole) {

@@ -85,6 +85,11 @@ inline constexpr std::uint32_t calibration_format_version = 1;
     return calibration_kind_names[static_cast<std::uint32_t>(k)];
 }
 
+/// Kinds whose numbers are f16 in memory, as the authors of KVSwap hold their adapter; in files they are f32.
+[[nodiscard]] constexpr bool held_as_f16(calibration_kind k) noexcept {
+    return k == calibration_kind::joint_adapter;
+}
+
 /// Sections are read and summed up in pieces of this size.
 inline constexpr std::size_t calibration_piece = 1U << 16;
 
@@ -185,6 +190,10 @@ struct calibration_extents {
     }
     [[nodiscard]] constexpr std::uint64_t file_bytes() const noexcept {
         return (numbers() * 4 + 63) / 64 * 64;
+    }
+    /// Of a section of this kind once it is read.
+    [[nodiscard]] constexpr std::uint64_t memory_bytes(calibration_kind kind) const noexcept {
+        return (numbers() * (held_as_f16(kind) ? 2 : 4) + 63) / 64 * 64;
     }
 };
 

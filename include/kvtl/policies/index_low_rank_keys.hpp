@@ -6,10 +6,11 @@
 // A (H D, r) are the top right singular vectors of keys recorded offline (calibration kind joint_adapter):
 // the paper's compression ratio is sigma = H D / r. One k_lr serves all heads, whose queries are brought
 // into its dimensions instead. The sum of all heads' scores is (sum of A_h q_h) . k_lr: where queries are averaged before
-// they are scored, one product of r numbers per token does for all heads. With r = H D the scores are exact. Open in the paper and decided by the
+// they are scored, one product of r numbers per token does for all heads. With r = H D the scores are exact but for the rounding of A to f16. Open in the paper and decided by the
 // calibration: whether A was fitted before or after RoPE; what is projected here are keys after RoPE.
 //
-// Bytes:  per entry and layer r sizeof(E).
+// Bytes:  per entry and layer r sizeof(E); the adapter 2 r H D per layer, once for all sequences: f16, as the authors'
+//         code holds it, though a file has f32.
 // Cost:   absorb H D r multiply-adds; score() r D per query, then r per entry and query.
 // Limits: units of a whole layer only; calibration must be bound before the first key. A calibration of
 //         lower rank than configured leaves the difference unused.
@@ -71,7 +72,7 @@ template <element E> struct low_rank_keys_as {
         /// out: (queries, U, max_entries). q: (queries, u.dim), of one head or of all.
         void score(const float* q, std::uint32_t queries, const units_view& u, std::span<float> out,
                    std::span<float> scratch) const noexcept {
-            const rows_view<float> a = adapter(u.summary, std::size_t{u.head} * u.summary.shape.dim, u.dim);
+            const rows_view<f16> a = adapter(u.summary, std::size_t{u.head} * u.summary.shape.dim, u.dim);
             simd::dot_group(q, queries, u.dim, a, scratch.data(), a.count);
             rows(u.summary.shape).score(scratch.data(), queries, a.count, u, 0, a.count, out.data());
         }
@@ -81,9 +82,9 @@ template <element E> struct low_rank_keys_as {
             return {std::min<std::size_t>(rank_, shape.width())};
         }
         /// The adapter's directions that are in use; of each, `columns` numbers from the lane's `first` on.
-        [[nodiscard]] rows_view<float> adapter(const summary_view& view, std::size_t first,
-                                               std::size_t columns) const noexcept {
-            const rows_view<float> a = calibration_.adapter(view.layer);
+        [[nodiscard]] rows_view<f16> adapter(const summary_view& view, std::size_t first,
+                                             std::size_t columns) const noexcept {
+            const rows_view<f16> a = calibration_.adapter(view.layer);
             return {a.data + std::size_t{view.first_head} * view.shape.dim + first,
                     std::min(a.count, rows(view.shape).width), columns, a.stride};
         }

@@ -91,16 +91,27 @@ struct minmax_box {
         /// out: (queries, U)
         void score(const float* q, std::uint32_t queries, const units_view& u, std::span<float> out,
                    std::span<float> scratch) const noexcept {
-            const std::size_t dim = u.summary.shape.dim;
+            split_signs(q, queries, u.summary.shape.dim, scratch.data());
+            score_run(scratch.data(), queries, u, 0, u.count, out.data());
+        }
+
+      protected:
+        /// out: (queries, 2, D), the positive and the negative numbers of each query
+        static void split_signs(const float* q, std::uint32_t queries, std::size_t dim, float* out) noexcept {
             for (std::uint32_t g = 0; g < queries; ++g)
                 for (std::size_t c = 0; c < dim; ++c) {
                     const float x = q[g * dim + c];
-                    scratch[2 * g * dim + c] = std::max(x, 0.0F);
-                    scratch[(2 * g + 1) * dim + c] = std::min(x, 0.0F);
+                    out[2 * g * dim + c] = std::max(x, 0.0F);
+                    out[(2 * g + 1) * dim + c] = std::min(x, 0.0F);
                 }
-            const rows_view<f16> boxes{u.summary.of<f16>(0) + 2 * u.head * dim, u.count, 2 * dim,
-                                       2 * u.summary.shape.width()};
-            simd::dot_group(scratch.data(), queries, 2 * dim, boxes, out.data(), u.count);
+        }
+        /// Of `n` units from `first` on; out: (queries, units seen), from that of unit `first`.
+        static void score_run(const float* signs, std::uint32_t queries, const units_view& u,
+                              std::uint32_t first, std::uint32_t n, float* out) noexcept {
+            const std::size_t dim = u.summary.shape.dim;
+            const rows_view<f16> boxes{u.summary.of<f16>(first) + 2 * u.head * dim, n, 2 * dim,
+                                       u.summary.stride / sizeof(f16)};
+            simd::dot_group(signs, queries, 2 * dim, boxes, out, u.count);
         }
     };
 };

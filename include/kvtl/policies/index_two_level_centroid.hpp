@@ -119,7 +119,10 @@ struct two_level_centroid : centroid {
                     best[b] = std::max(i == 0 ? lowest : best[b], score[b] * scale_of(u.summary, b));
                 }
             }
-            return units_in_best(u, share, std::uint64_t{budget} * c_.probe_entries, x);
+            const std::uint32_t units = units_in_best(u, share, std::uint64_t{budget} * c_.probe_entries, x);
+            x.note(std::uint64_t{queries} * blocks, blocks,
+                   (units + c_.units_per_block - 1) / c_.units_per_block);
+            return units;
         }
 
         /// The units of the blocks whose means are nearest to the key (width).

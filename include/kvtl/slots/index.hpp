@@ -46,6 +46,7 @@
 #include <kvtl/reservation.hpp>
 #include <kvtl/slots/policy.hpp>
 #include <kvtl/slots/unit_means.hpp>
+#include <kvtl/statistics.hpp>
 #include <kvtl/unit.hpp>
 #include <kvtl/views.hpp>
 
@@ -151,15 +152,21 @@ struct units_view {
 
 /// Memory in which an index narrows units down.
 struct narrowing {
-    std::span<float> score;         ///< (max_units) of what stands for several units
-    std::span<std::uint32_t> order; ///< (max_units)
-    std::span<std::uint64_t> keys;  ///< (max_units)
-    std::span<float> mean;          ///< (2 lane widths)
-    std::span<std::uint32_t> unit;  ///< (max_units) the answer
+    std::span<float> score;          ///< (max_units) of what stands for several units
+    std::span<std::uint32_t> order;  ///< (max_units)
+    std::span<std::uint64_t> keys;   ///< (max_units)
+    std::span<float> mean;           ///< (2 lane widths)
+    std::span<std::uint32_t> unit;   ///< (max_units) the answer
+    choice_counts* counts = nullptr; ///< where it is counted what a choice took, or null
+
+    void note(std::uint64_t scored, std::uint64_t compared, std::uint64_t opened) const noexcept {
+        if (counts != nullptr)
+            counts->scored += scored, counts->compared += compared, counts->opened += opened;
+    }
 
     static narrowing take(carver& c, std::size_t max_units, std::size_t width) noexcept {
         return {c.take<float>(max_units), c.take<std::uint32_t>(max_units), c.take<std::uint64_t>(max_units),
-                c.take<float>(2 * width), c.take<std::uint32_t>(max_units)};
+                c.take<float>(2 * width), c.take<std::uint32_t>(max_units), nullptr};
     }
 };
 

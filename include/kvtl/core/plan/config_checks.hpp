@@ -32,6 +32,7 @@ struct config_limits {
     bool drops = false;              ///< retention gives entries up
     bool retrieves = false;          ///< entries become units
     bool chooses = false;            ///< a selector chooses among these
+    std::uint32_t unit_tokens = 1;   ///< entries of the smallest unit that it can choose
     bool by_entry = false;           ///< they lie in token order
     std::uint32_t window_tokens = 0; ///< the preset's own
 };
@@ -43,6 +44,18 @@ struct config_numbers {
     unsigned shards = 0;
     bool divide_sequences = false, share = false, adapt_prompt = false;
 };
+
+/// What must be attended at least where not everything is, so that something can be chosen: behind what is always
+/// attended comes the arriving token, then a unit.
+[[nodiscard]] constexpr std::size_t least_attended(std::size_t sinks, std::size_t window,
+                                                   std::uint32_t unit) noexcept {
+    return sinks + window + 1 + unit;
+}
+/// A lane of max_tokens has something to choose from, more than it may attend, and yet can choose nothing of it.
+[[nodiscard]] constexpr bool nothing_to_choose(std::size_t attend, std::size_t max_tokens, std::size_t sinks,
+                                               std::size_t window, std::uint32_t unit) noexcept {
+    return max_tokens > sinks + window && attend < max_tokens && attend < least_attended(sinks, window, unit);
+}
 
 [[nodiscard, gnu::cold]] inline status check_numbers(const config_numbers& c,
                                                      const config_limits& p) noexcept {
@@ -73,13 +86,16 @@ struct config_numbers {
         c.window_tokens != automatic && c.window_tokens > c.max_tokens)
         return status::failure(wrong, "window_tokens is %u; valid: 1 to max_tokens (%zu), or whole_sequence",
                                c.window_tokens, c.max_tokens);
-    const std::size_t pinned = std::size_t{c.sink_tokens} + c.window_tokens;
-    if (p.chooses && c.window_tokens != automatic && c.max_tokens > pinned && c.attend_tokens <= pinned)
-        return status::failure(
-            wrong,
-            "attend_tokens is %zu; valid: more than sink_tokens + window_tokens = %u + %u, "
-            "which are always attended",
-            c.attend_tokens, c.sink_tokens, c.window_tokens);
+    if (p.chooses && c.window_tokens != automatic &&
+        nothing_to_choose(c.attend_tokens, c.max_tokens, c.sink_tokens, c.window_tokens, p.unit_tokens))
+        return status::failure(wrong,
+                               "attend_tokens is %zu, which leaves preset %s nothing to choose; valid: %zu "
+                               "and more (sink_tokens + "
+                               "window_tokens = %u + %u and the arriving token are always attended, a unit "
+                               "has %u), or max_tokens",
+                               c.attend_tokens, p.name,
+                               least_attended(c.sink_tokens, c.window_tokens, p.unit_tokens), c.sink_tokens,
+                               c.window_tokens, p.unit_tokens);
     if (!unit_means::valid_bits(c.mean_bits))
         return status::failure(wrong, "mean_bits is %u; valid: 8, 16 and 32", c.mean_bits);
     if (c.tail_frames == 0) return status::failure(wrong, "tail_frames is 0; valid: 1 and more");

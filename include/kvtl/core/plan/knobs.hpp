@@ -49,6 +49,7 @@ struct knob_numbers {
     std::size_t planned_keep = 0;            ///< 0: nothing is dropped
     std::uint32_t planned_tails = 0;         ///< 0: there are none
     bool chooses = false;                    ///< attend_tokens count
+    std::uint32_t unit_tokens = 1;           ///< entries of the smallest unit that can be chosen
 };
 
 /// Turns one knob, all but `size`. Returns what has changed, "window_tokens 16 instead of 32"; empty where there is
@@ -82,7 +83,7 @@ struct knob_numbers {
         if (!n.chooses) return {};
         const std::size_t pinned = numbered ? std::size_t{n.window_tokens} + n.sink_tokens : 0;
         return set("attend_tokens", n.attend_tokens, n.attend_tokens,
-                   std::max(half(n.attend_tokens), pinned + 1));
+                   std::max(half(n.attend_tokens), pinned + 1 + n.unit_tokens));
     }
     case knob::window_tokens: {
         if (!numbered) return {};

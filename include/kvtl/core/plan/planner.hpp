@@ -116,13 +116,13 @@ template <class Preset, class Geometry> class planner {
             if constexpr (types::drops)
                 if (c.window_tokens == automatic) {
                     p.sizes.window = a.rows.plan.window;
-                    const std::size_t pinned = std::size_t{p.sizes.sinks} + p.sizes.window;
-                    if (c.max_tokens > pinned && c.attend_tokens <= pinned)
+                    const std::uint32_t unit = unit_tokens(c);
+                    if (nothing_to_choose(c.attend_tokens, c.max_tokens, p.sizes.sinks, p.sizes.window, unit))
                         return status::failure(
                             errc::invalid_argument,
-                            "window_tokens is automatic, here %u; valid where what is kept is "
-                            "chosen among: less than attend_tokens - sink_tokens = %zu - %u",
-                            p.sizes.window, c.attend_tokens, p.sizes.sinks);
+                            "window_tokens is automatic, here %u; valid where what is kept is chosen among: "
+                            "less than attend_tokens - sink_tokens - a unit = %zu - %u - %u",
+                            p.sizes.window, c.attend_tokens, p.sizes.sinks, unit);
                 }
             if constexpr (types::drops) p.moving_rows = rows_that_move(a.rows.plan);
             if (status s = unit_sizes<types>::settle(c, g, p, a.page_bytes); !s) return s;
@@ -146,6 +146,16 @@ template <class Preset, class Geometry> class planner {
             return types::unit_of == granularity::layer;
     }();
 
+    /// Entries of the smallest unit that can be chosen: those of a group, unless a part of it can be.
+    [[nodiscard]] static std::uint32_t unit_tokens(const config& c) noexcept {
+        if constexpr (types::retrieves)
+            if constexpr (requires { c.clusterer.group_tokens; } &&
+                          !truncates_units<typename types::selector>)
+                return std::max(1U, c.clusterer.group_tokens);
+        static_cast<void>(c);
+        return 1;
+    }
+
     [[gnu::cold]] static status check(const config& c, const Geometry& g) noexcept {
         const config_limits limits{.name = preset_name<Preset>().data(),
                                    .kv_heads = g.kv_heads(),
@@ -153,6 +163,7 @@ template <class Preset, class Geometry> class planner {
                                    .drops = types::drops,
                                    .retrieves = types::retrieves,
                                    .chooses = types::retrieves && !types::selector::takes_everything,
+                                   .unit_tokens = unit_tokens(c),
                                    .by_entry = types::retrieves && types::layout::by_entry,
                                    .window_tokens = Preset::window_tokens};
         if (status s = check_config(c, limits); !s) return s;
@@ -286,6 +297,7 @@ template <class Preset, class Geometry> class planner {
         if constexpr (types::drops) n.planned_keep = row_sizes<types>::keep_tokens(c);
         n.planned_tails = a.plan.tail_frames;
         n.chooses = types::retrieves && !types::selector::takes_everything;
+        n.unit_tokens = unit_tokens(c);
         return turn(k, n);
     }
     [[nodiscard, gnu::cold]] static std::string turn_size(config& c) {

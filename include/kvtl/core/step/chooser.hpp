@@ -90,9 +90,13 @@ template <class Types> class chooser {
     };
 
     chooser() = default;
+    /// `counts`: where it is counted what choices take, or null.
     chooser(const model_extents& m, const typename Types::index_state& scores,
-            const typename Types::selector_state& select, const scratch& x) noexcept
-        : model_(m), index_(&scores), selector_(&select), x_(x) {}
+            const typename Types::selector_state& select, const scratch& x,
+            choice_counts* counts = nullptr) noexcept
+        : model_(m), index_(&scores), selector_(&select), x_(x), counts_(counts) {
+        x_.few.counts = counts;
+    }
 
     /// Chooses among the units of a lane for the queries `q` (lane queries, D) of one token; at most `budget`
     /// entries for each query. Writes them to `out`, best first, and returns their number. For an index that
@@ -180,7 +184,11 @@ template <class Types> class chooser {
         fold_entries(u, x_.score.data());
         for (std::uint32_t h = 0; h < model_.lane_heads; ++h)
             pin(u, h, budget / model_.lane_heads, x_.score.data());
-        return selector_->choose(input(u, x_.score.first(u.count), budget), out);
+        return counted(u, selector_->choose(input(u, x_.score.first(u.count), budget), out));
+    }
+    [[nodiscard]] std::uint32_t counted(const units_view& u, std::uint32_t chosen) const noexcept {
+        if (counts_ != nullptr) counts_->compared += u.count, counts_->opened += chosen;
+        return chosen;
     }
 
     /// Those units that the index finds worth scoring, for the mean query or, where scores are not linear, for each
@@ -210,6 +218,7 @@ template <class Types> class chooser {
     void ask_index(const float* q, std::uint32_t queries, const units_view& u, std::span<float> out,
                    Stream& stream) noexcept {
         static_cast<void>(stream);
+        if (counts_ != nullptr) counts_->scored += std::uint64_t{queries} * row_length(u);
         if constexpr (by_codec) {
             static_assert(simd::attend_block % Types::compressor::granule == 0);
             float* next = out.data();
@@ -331,7 +340,7 @@ template <class Types> class chooser {
             fold_entries(u, row);
             pin(u, 0, budget, row);
             // Cuts have a bit for 16 queries: what others would cut off they go without.
-            const std::uint32_t count = selector_->choose(input(u, {row, u.count}, budget), out);
+            const std::uint32_t count = counted(u, selector_->choose(input(u, {row, u.count}, budget), out));
             for (std::uint32_t i = 0; i < count; ++i) {
                 if constexpr (truncates_units<selector>) {
                     if (out[i].first != 0 && g >= 16) continue;
@@ -359,7 +368,8 @@ template <class Types> class chooser {
             score_head(q, u, h, rows, stream);
             fold_entries(u, rows.data());
             pin(u, h, budget, rows.data());
-            const std::uint32_t count = selector_->choose(input(u, rows.first(u.count), budget), out);
+            const std::uint32_t count =
+                counted(u, selector_->choose(input(u, rows.first(u.count), budget), out));
             for (std::uint32_t i = 0; i < count; ++i) x_.mask[out[i].unit] |= group << (h * model_.group);
         }
         return unite(u, out);
@@ -385,6 +395,7 @@ template <class Types> class chooser {
     const typename Types::index_state* index_ = nullptr;
     const typename Types::selector_state* selector_ = nullptr;
     scratch x_{};
+    choice_counts* counts_ = nullptr;
     float bar_ = -std::numeric_limits<float>::infinity(); ///< of the sequence that chooses
 };
 

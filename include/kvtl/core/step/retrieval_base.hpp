@@ -76,7 +76,7 @@ template <class Types> class retrieval_base {
                                                             p.pool_layers};
         if (p.time_phases) clock_ = phase_clock(stats_.phase_ns);
         sums_ = summaries<types>(index_state_, rest_, lanes, p.model.summaries(p.max_entries), m.sums);
-        choose_ = chooser<types>(p.model, index_state_, select_, m.choose);
+        choose_ = chooser<types>(p.model, index_state_, select_, m.choose, &stats_.choosing);
         bars_ = prompt_bars<types>(plan_, select_, m.bars);
         if constexpr (types::sequential) {
             store_ = store_type(typename store_type::parts{
