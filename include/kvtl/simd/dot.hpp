@@ -2,11 +2,16 @@
 //
 // Shapes: q (D) or (G,D), rows (N,D) of E, out (N) or (G,N).
 // Cost:   N * G * D multiply-adds; a row comes from memory once for the whole group.
-// Limits: f32 sums; any D. A row's sum has the same bits wherever the row stands and whatever the group.
+// Limits: f32 sums; any D. A row's sum has the same bits wherever the row stands and whatever the group. dot_rows and
+//         dot_group multiply bf16 rows by the processor's instruction where it has one (bf16_products.hpp): within 4e-6
+//         of the sum of magnitudes then, otherwise 1e-6.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/simd/bf16_products.hpp>
 #include <kvtl/simd/tile.hpp>
+
+#include <type_traits>
 
 namespace kvtl { inline namespace v0 { namespace simd {
 
@@ -31,6 +36,8 @@ template <class Arch = default_arch, number E>
 /// out[i] = q . rows[i]
 template <class Arch = default_arch, number E>
 inline void dot_rows(const float* q, rows_view<E> rows, float* out) noexcept {
+    if constexpr (has_bf16_products<Arch> && std::is_same_v<E, bf16>)
+        if (rows.dim <= bf16_query_dims) return bf16_dot_group<Arch>(q, 1, 0, rows, out, 0);
     tile_rows<Arch, product>(q, rows, out);
 }
 
@@ -38,6 +45,9 @@ inline void dot_rows(const float* q, rows_view<E> rows, float* out) noexcept {
 template <class Arch = default_arch, number E>
 [[gnu::always_inline]] inline void dot_group(const float* q, std::size_t group, std::size_t q_stride,
                                              rows_view<E> rows, float* out, std::size_t out_stride) noexcept {
+    if constexpr (has_bf16_products<Arch> && std::is_same_v<E, bf16>)
+        if (rows.dim <= bf16_query_dims)
+            return bf16_dot_group<Arch>(q, group, q_stride, rows, out, out_stride);
     tile_group<Arch, product>(q, group, q_stride, rows, out, out_stride);
 }
 

@@ -23,6 +23,7 @@ namespace kvtl { inline namespace v0 { namespace simd {
 
 /// sum + q * x
 struct product {
+    static constexpr bool takes_pairs = false; ///< four queries put in order cost what conversions of four rows cost
     template <class Arch>
     [[gnu::always_inline]] static floats<Arch> step(const floats<Arch>& q, const floats<Arch>& x,
                                                     const floats<Arch>& sum) noexcept {
@@ -32,6 +33,7 @@ struct product {
 
 /// sum + (q - x)^2
 struct squared_difference {
+    static constexpr bool takes_pairs = true;
     template <class Arch>
     [[gnu::always_inline]] static floats<Arch> step(const floats<Arch>& q, const floats<Arch>& x,
                                                     const floats<Arch>& sum) noexcept {
@@ -44,6 +46,32 @@ struct squared_difference {
 template <class Arch>
 inline constexpr std::size_t tile_pairs = floats_per_register<Arch> < 8 ? 8 : floats_per_register<Arch>;
 
+/// Registers that hold the sums of R * Q pairs, one each, in whole groups that are added up together.
+template <class Arch, std::size_t R, std::size_t Q>
+inline constexpr std::size_t sums_of = (R * Q + floats_per_register<Arch> - 1) / floats_per_register<Arch> *
+                                       floats_per_register<Arch>;
+
+/// out[g * out_stride + r] = the sum of the lanes of sum[g * R + r], for g < Q and r < R.
+template <class Arch, std::size_t R, std::size_t Q>
+[[gnu::always_inline]] inline void store_sums(const floats<Arch>* sum, float* out,
+                                              std::size_t out_stride) noexcept {
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
+    unrolled<sums_of<Arch, R, Q> / lane_count>([&](auto i) __attribute__((always_inline)) {
+        const floats<Arch> finished = reduce_add_each<Arch>(sum + i * lane_count);
+        if constexpr (R * Q % lane_count == 0 && (lane_count % R == 0 || R % lane_count == 0)) {
+            constexpr std::size_t pair = i * lane_count; // the first of a register's
+            store_rows<Arch, R>(out + pair / R * out_stride + pair % R, out_stride, finished);
+        } else {
+            float all[lane_count];
+            store<Arch>(all, finished);
+            unrolled<lane_count>([&](auto j) {
+                constexpr std::size_t pair = i * lane_count + j;
+                if constexpr (pair < R * Q) out[pair / R * out_stride + pair % R] = all[j];
+            });
+        }
+    });
+}
+
 /// out[g * out_stride + r] = Op over the dimensions of query g and row r, for g < Q and r < R.
 template <class Arch, class Op, std::size_t R, std::size_t Q, number E, class Dim>
 [[gnu::always_inline]] inline void tile(const float* q, std::size_t q_stride, const E* rows,
@@ -51,9 +79,8 @@ template <class Arch, class Op, std::size_t R, std::size_t Q, number E, class Di
                                         std::size_t out_stride) noexcept {
     using F = floats<Arch>;
     constexpr std::size_t lane_count = floats_per_register<Arch>;
-    constexpr std::size_t registers = (R * Q + lane_count - 1) / lane_count; // of finished sums
-    F sum[registers * lane_count];
-    unrolled<registers * lane_count>([&](auto i) { sum[i] = F(0.0F); });
+    F sum[sums_of<Arch, R, Q>];
+    unrolled<sums_of<Arch, R, Q>>([&](auto i) { sum[i] = F(0.0F); });
 
     // Four rows side by side, because the prefetcher follows a few streams from memory, not sixteen. A single
     // query is bound by memory anyway: then the long f32 rows are read one after the other, where a constant
@@ -72,6 +99,19 @@ template <class Arch, class Op, std::size_t R, std::size_t Q, number E, class Di
             });
         };
         std::size_t d = 0;
+        if constexpr (Op::takes_pairs && loads_pairs<Arch, E>)
+            for (; d + 2 * lane_count <= dim; d += 2 * lane_count) {
+                register_pair<Arch> query[Q];
+                unrolled<Q>([&](auto g) { query[g] = load_pair<Arch>(q + g * q_stride + d); });
+                unrolled<S>([&](auto s) {
+                    constexpr std::size_t r = block * S + s;
+                    const register_pair<Arch> x = load_pair<Arch>(rows + r * row_stride + d);
+                    unrolled<Q>([&](auto g) {
+                        const F partly = Op::template step<Arch>(query[g].first, x.first, sum[g * R + r]);
+                        sum[g * R + r] = Op::template step<Arch>(query[g].second, x.second, partly);
+                    });
+                });
+            }
         for (; d + lane_count <= dim; d += lane_count)
             step(
                 [](const auto* p) __attribute__((always_inline)) { return load<Arch>(p); }, d);
@@ -80,20 +120,7 @@ template <class Arch, class Op, std::size_t R, std::size_t Q, number E, class Di
                 [rest](const auto* p) __attribute__((always_inline)) { return load_part<Arch>(p, rest); }, d);
     });
 
-    unrolled<registers>([&](auto i) __attribute__((always_inline)) {
-        const F finished = reduce_add_each<Arch>(sum + i * lane_count);
-        if constexpr (R * Q % lane_count == 0 && (lane_count % R == 0 || R % lane_count == 0)) {
-            constexpr std::size_t pair = i * lane_count; // the first of a register's
-            store_rows<Arch, R>(out + pair / R * out_stride + pair % R, out_stride, finished);
-        } else {
-            float all[lane_count];
-            store<Arch>(all, finished);
-            unrolled<lane_count>([&](auto j) {
-                constexpr std::size_t pair = i * lane_count + j;
-                if constexpr (pair < R * Q) out[pair / R * out_stride + pair % R] = all[j];
-            });
-        }
-    });
+    store_sums<Arch, R, Q>(sum, out, out_stride);
 }
 
 /// f(i) for the first row i of each block of R; the last block reaches back over rows that are done already.
