@@ -78,6 +78,7 @@ template <class Cache> typename Cache::config config_of(const comparison_options
     c.memory_bytes = static_cast<std::size_t>(o.memory_mib * (1 << 20));
     c.attend_tokens = o.attend_tokens;
     c.read_through_pages = 0; // a gap costs its bytes, and a request nothing
+    c.lend_tables = false;    // by hand there are as many frames all the time
     return c;
 }
 

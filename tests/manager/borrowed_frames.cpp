@@ -110,6 +110,22 @@ TEST_CASE("a step that attends everything by way of borrowed frames is dense att
     CHECK(use_of(cache, lanes_of(1)).borrowed > 20);
 }
 
+TEST_CASE("nothing is lent where lend_tables is false, and the frames of their own are as many") {
+    using cache_type = cache_of<kvtl::presets::dynakv>;
+    auto c = config_for<cache_type>(40);
+    const drift data(model, 1500 + 60, 7);
+    auto lending = open_cache<cache_type>(c);
+    c.lend_tables = false;
+    auto cache = open_cache<cache_type>(c);
+    reader<cache_type> one(cache, data, 0);
+    one.prefill(1500, 600);
+    one.decode(60);
+    const auto& pool = cache.inspect(0).store().pools()[0];
+    CHECK(pool.size() == pool.own()); // no records of frames that never come
+    CHECK(pool.own() >= lending.inspect(0).store().pools()[0].own());
+    CHECK(cache.stats().borrowed_bytes == 0);
+}
+
 TEST_CASE("tables that grow get their memory back") {
     using cache_type = cache_of<kvtl::presets::dynakv>;
     auto c = config_for<cache_type>(0);

@@ -72,7 +72,7 @@ template <class Types> class unit_sizes {
         const std::size_t per_lane = std::size_t{s.max_tokens} * p.unit_pages / p.max_entries + s.max_units;
         p.most_frames = pool_lanes * per_lane + p.least_frames;
         if constexpr (!types::sequential && !types::virtualised)
-            if (!p.window_only && page_bytes % system_page() == 0)
+            if (c.lend_tables && !p.window_only && page_bytes % system_page() == 0)
                 p.most_borrowed = lent_by_tables(p, page_bytes);
         return {};
     }
