@@ -168,7 +168,8 @@ kvtl::statistics watch(typename Cache::config config, const std::shared_ptr<io_l
             const auto was = owned.find(e.offset);
             if (e.verb != kvtl::io_verb::write || was == owned.end() || !was->second.full) continue;
             const owner& o = was->second;
-            // Only a split (or another unit that moved in) may write a full page.
+            // Only a split that takes entries of it, or of one before it (or another unit that moved in), may write a full
+            // page.
             const auto is = owned_now.find(e.offset);
             const bool same_owner = is != owned_now.end() && is->second.layer == o.layer &&
                                     is->second.lane == o.lane && is->second.unit == o.unit &&
@@ -176,9 +177,9 @@ kvtl::statistics watch(typename Cache::config config, const std::shared_ptr<io_l
             const std::size_t lane = o.layer * small.kv_heads + o.lane;
             const token_list &old_unit = before[lane].units[o.unit], &new_unit = now[lane].units[o.unit];
             const std::size_t end = (o.page + 1) * rows;
-            const bool lane_split = now[lane].units.size() > before[lane].units.size();
-            if (!lane_split && same_owner && new_unit.size() >= old_unit.size() &&
-                std::equal(old_unit.begin(), old_unit.end(), new_unit.begin()) && old_unit.size() >= end)
+            if (same_owner && old_unit.size() >= end && new_unit.size() >= end &&
+                std::equal(old_unit.begin(), old_unit.begin() + static_cast<std::ptrdiff_t>(end),
+                           new_unit.begin()))
                 ++rewrites_of_full_pages;
         }
         if constexpr (kvtl::detail::packs_units<typename Cache::types::layout>()) check_packed(cache);

@@ -373,7 +373,8 @@ template <class Types> class unit_growth : private unit_rows<Types> {
     // ------------------------------------------------------------------------------------------------------
     // splitting
     /// Splits a resident unit together with everything buffered for it and the new entry, if any. The larger
-    /// side stays in the unit (at its own head on storage), the smaller becomes a new unit.
+    /// side stays in the unit (at its own head on storage), the smaller becomes a new unit. Pages in front of the first
+    /// entry that leaves stay as they are.
     bool split(std::uint32_t lane_id, std::uint32_t u, const new_entry* extra) noexcept {
         if constexpr (!clusterer::adapts) {
             static_cast<void>(lane_id), static_cast<void>(u), static_cast<void>(extra);
@@ -439,23 +440,32 @@ template <class Types> class unit_growth : private unit_rows<Types> {
                 frames.clear_dirty(tail);
             store_->evict(l, u, frames);
             parent.flagged = parent.buffered > 0; // more were waiting than two units hold
+            const std::uint32_t same = moves ? 0 : unchanged_pages(old_entries, stays);
             if constexpr (!by_entry)
                 if (moves) store_->layout().release(std::exchange(parent.where, home));
             const std::uint32_t c = s.units++;
             l.begin_unit(c, child);
-            fill(lane_id, u, stays, n, x_.frames.first(kept_pages));
+            fill(lane_id, u, stays, n, x_.frames.first(kept_pages), same);
             fill(lane_id, c, static_cast<std::uint8_t>(1 - stays), n,
-                 x_.frames.subspan(kept_pages, child_pages));
+                 x_.frames.subspan(kept_pages, child_pages), 0);
             store_->unit_added(lane_id);
             ++store_->stats().splits;
-            if constexpr (!by_entry || packed) count_moved(old_entries, stays);
+            if constexpr (!by_entry || packed) count_moved(same * store_->format().rows, old_entries, stays);
             return true;
         }
     }
-    /// What the split rewrites of the first `stored` gathered entries, which storage had.
-    void count_moved(std::uint32_t stored, std::uint8_t stays) noexcept {
+    /// Full pages of the first `stored` gathered entries, which storage had, that hold what they held: none of their
+    /// entries leaves, nor one before them.
+    [[nodiscard]] std::uint32_t unchanged_pages(std::uint32_t stored, std::uint8_t stays) const noexcept {
+        if constexpr (by_entry || store::ragged) return 0;
+        std::uint32_t same = 0;
+        while (same < stored && x_.side[same] == stays) ++same;
+        return same / store_->format().rows;
+    }
+    /// What the split rewrites of the gathered entries that storage had, `from` to `stored`.
+    void count_moved(std::uint32_t from, std::uint32_t stored, std::uint8_t stays) noexcept {
         statistics& s = store_->stats();
-        for (std::uint32_t i = 0; i < stored; ++i) {
+        for (std::uint32_t i = from; i < stored; ++i) {
             if constexpr (packed)
                 if (x_.entry[i] == x_.place[i]) continue;
             const std::size_t bytes = x_.entries.record(i).bytes.entry();
@@ -549,9 +559,10 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         keep_mean(lane_id, u, sums_->building());
     }
 
-    /// Makes unit u from the gathered rows of one side: frames, statistics, writes of its complete pages.
+    /// Makes unit u from the gathered rows of one side: frames, statistics, writes of its complete pages but the first
+    /// `same`, of which storage has the same bytes.
     void fill(std::uint32_t lane_id, std::uint32_t u, std::uint8_t side, std::uint32_t n,
-              std::span<const std::uint32_t> with) noexcept {
+              std::span<const std::uint32_t> with, std::uint32_t same) noexcept {
         const lane l = store_->at(lane_id);
         pool& frames = store_->pool_of(lane_id);
         const auto& format = store_->format();
@@ -579,7 +590,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
                 const std::uint32_t rows = std::min(format.rows, unit.entries - i * format.rows);
                 if (store::ragged ? i + 1 < with.size() : rows == format.rows) {
                     format.pad(frames.bytes(with[i]), rows);
-                    store_->queue_write(frames, with[i]);
+                    if (i >= same) store_->queue_write(frames, with[i]);
                 }
             }
         }
