@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/reservation.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/simd/attention.hpp>
 #include <kvtl/simd/codes.hpp>
@@ -14,11 +15,14 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <regex>
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace kernels {
@@ -39,14 +43,13 @@ template <class F> double seconds(F&& f) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Rows of one element type: `bytes` of them, a few random numbers again and again. They start on a cache line, as keys and
-/// values do in the store's pages.
+/// Rows of one element type: `bytes` of them, a few random numbers again and again, in memory as a cache reserves it: much of
+/// it in large pages.
 template <number E> class rows_memory {
   public:
     explicit rows_memory(std::size_t bytes)
-        : memory_(bytes + line), count_(bytes / sizeof(E)),
-          first_(reinterpret_cast<E*>(
-              memory_.data() + (line - reinterpret_cast<std::uintptr_t>(memory_.data()) % line) % line)) {
+        : memory_(reserved(bytes)), count_(bytes / sizeof(E)),
+          first_(reinterpret_cast<E*>(memory_.memory().data())) {
         constexpr std::size_t period = 1 << 16;
         const auto numbers = oracle::normal_values<f16>(period, 1);
         for (std::size_t i = 0; i < std::min(period, count_); ++i)
@@ -68,8 +71,13 @@ template <number E> class rows_memory {
     [[nodiscard]] const std::byte* bytes() const { return reinterpret_cast<const std::byte*>(first_); }
 
   private:
-    static constexpr std::size_t line = 64;
-    std::vector<std::byte> memory_;
+    static reservation reserved(std::size_t bytes) {
+        auto made = reservation::make(bytes);
+        if (made) return std::move(*made);
+        std::fprintf(stderr, "kvtl-kernels: %s\n", made.error().message.c_str());
+        std::exit(1);
+    }
+    reservation memory_;
     std::size_t count_;
     E* first_;
 };

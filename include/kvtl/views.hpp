@@ -20,10 +20,12 @@ template <class Element> struct rows_view {
     std::size_t count = 0;
     std::size_t dim = 0;
     std::size_t stride = 0;
+    std::size_t following =
+        0; ///< rows behind these that are likely to be read next; kernels may ask memory for them
 
     [[nodiscard]] const Element* row(std::size_t i) const noexcept { return data + i * stride; }
     [[nodiscard]] rows_view slice(std::size_t first, std::size_t n) const noexcept {
-        return {data + first * stride, n, dim, stride};
+        return {data + first * stride, n, dim, stride, following + count - first - n};
     }
 };
 

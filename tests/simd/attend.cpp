@@ -8,6 +8,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <type_traits>
 
 namespace simd = kvtl::simd;
 
@@ -55,7 +56,9 @@ TEST_CASE_TEMPLATE("any group, count, dim and stride", E, float, kvtl::f16, kvtl
                     worst = std::max(
                         worst, error_of(out, g, oracle::attend(q.view().row(g), scale, k.view(), v.view())));
             }
-    CHECK(worst < 5e-6); // paddings are NaN: reading one is seen
+    // Paddings are NaN: reading one is seen. A logit of a single bf16 product may be off by 2^-17 of it (bf16_products.hpp).
+    CHECK(worst <
+          (simd::has_bf16_products<simd::default_arch> && std::is_same_v<E, kvtl::bf16> ? 2e-5 : 5e-6));
 }
 
 TEST_CASE("64 queries, and rows that come in pieces and out of order") {

@@ -164,23 +164,22 @@ KVTL_SIMD_INLINE floats<Arch> load_part(const float* p, std::size_t n, float beh
 }
 
 /// Two registers of elements at once, in an order that is the same for every type.
-template <class Arch> struct register_pair {
-    floats<Arch> first, second;
-};
+template <class Arch> struct register_pair { floats<Arch> first, second; };
 
 #if defined(__AVX512F__)
 /// Numbers of even places, then of odd ones: a bf16 at an odd place is a float already but for the bits of its neighbour, so
 /// that 32 numbers take one load, one shift and one mask. Rows compared with it are put in the same order.
 template <class Arch>
-    requires std::derived_from<Arch, xsimd::avx512f>
-KVTL_SIMD_INLINE register_pair<Arch> load_pair(const bf16* p) noexcept {
+requires std::derived_from<Arch, xsimd::avx512f> KVTL_SIMD_INLINE register_pair<Arch> load_pair(const bf16* p)
+noexcept {
     const __m512i both = _mm512_loadu_si512(p);
     return {_mm512_castsi512_ps(_mm512_slli_epi32(both, 16)),
             _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-0x10000)))};
 }
 template <class Arch>
-    requires std::derived_from<Arch, xsimd::avx512f>
-KVTL_SIMD_INLINE register_pair<Arch> load_pair(const float* p) noexcept {
+requires std::derived_from<Arch, xsimd::avx512f> KVTL_SIMD_INLINE register_pair<Arch>
+load_pair(const float* p)
+noexcept {
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
     const __m512 low = _mm512_loadu_ps(p), high = _mm512_loadu_ps(p + 16);
@@ -191,7 +190,7 @@ KVTL_SIMD_INLINE register_pair<Arch> load_pair(const float* p) noexcept {
 /// Whether rows of E are loaded faster two registers at a time.
 #if defined(__AVX512F__)
 template <class Arch, class E>
-inline constexpr bool loads_pairs = std::derived_from<Arch, xsimd::avx512f> && std::is_same_v<E, bf16>;
+inline constexpr bool loads_pairs = std::derived_from<Arch, xsimd::avx512f>&& std::is_same_v<E, bf16>;
 #else
 template <class Arch, class E> inline constexpr bool loads_pairs = false;
 #endif
@@ -341,6 +340,11 @@ KVTL_SIMD_INLINE void store_rows(float* p, std::size_t stride, const floats<Arch
 /// Asks for the cache line at `p`; harmless for any address.
 template <class Arch = default_arch> KVTL_SIMD_INLINE void prefetch(const void* p) noexcept {
     __builtin_prefetch(p);
+}
+
+/// The same for a line that is needed later: it goes to the L2 cache, and of the few that the L1 cache can wait for none.
+template <class Arch = default_arch> KVTL_SIMD_INLINE void prefetch_later(const void* p) noexcept {
+    __builtin_prefetch(p, 0, 2);
 }
 
 // ---------------------------------------------------------------------------------------------- arithmetic

@@ -146,6 +146,7 @@ void weighted_sum(const float* weight, rows_view<E> rows, std::size_t first, Wid
         unrolled<N>([&](auto j) { sum[g * N + j] = get(from, j * floats_per_register<Arch>); });
     });
     for (std::size_t r = 0; r < rows.count; ++r) {
+        if (first == 0) ask_ahead<Arch>(rows, r, 1);
         F x[N];
         unrolled<N>(
             [&](auto j) { x[j] = keep<Arch>(get(rows.row(r) + first, j * floats_per_register<Arch>)); });
@@ -189,7 +190,8 @@ template <class Arch, number E>
                                               rows_view<E> rows, float* out,
                                               std::size_t out_stride) noexcept {
     static_assert(tile_pairs<Arch> / 4 <= row_streams); // a group's blocks are low enough already
-    constexpr bool cut = has_bf16_products<Arch> && std::is_same_v<E, bf16>; // a query is cut in two once per call
+    constexpr bool cut =
+        has_bf16_products<Arch> && std::is_same_v<E, bf16>; // a query is cut in two once per call
     if (cut || group > 1) return dot_group<Arch>(q, group, q_stride, rows, out, out_stride);
     for (std::size_t i = 0; i < rows.count; i += row_streams)
         dot_rows<Arch>(q, rows.slice(i, std::min(row_streams, rows.count - i)), out + i);

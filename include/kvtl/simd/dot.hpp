@@ -3,8 +3,8 @@
 // Shapes: q (D) or (G,D), rows (N,D) of E, out (N) or (G,N).
 // Cost:   N * G * D multiply-adds; a row comes from memory once for the whole group.
 // Limits: f32 sums; any D. A row's sum has the same bits wherever the row stands and whatever the group. dot_rows and
-//         dot_group multiply bf16 rows by the processor's instruction where it has one (bf16_products.hpp): within 4e-6
-//         of the sum of magnitudes then, otherwise 1e-6.
+//         dot_group multiply bf16 rows by the processor's instruction where it has one, which costs a few bits of q
+//         (bf16_products.hpp).
 // SPDX-License-Identifier: MIT
 #pragma once
 

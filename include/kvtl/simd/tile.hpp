@@ -23,7 +23,8 @@ namespace kvtl { inline namespace v0 { namespace simd {
 
 /// sum + q * x
 struct product {
-    static constexpr bool takes_pairs = false; ///< four queries put in order cost what conversions of four rows cost
+    static constexpr bool takes_pairs =
+        false; ///< four queries put in order cost what conversions of four rows cost
     template <class Arch>
     [[gnu::always_inline]] static floats<Arch> step(const floats<Arch>& q, const floats<Arch>& x,
                                                     const floats<Arch>& sum) noexcept {
@@ -46,10 +47,27 @@ struct squared_difference {
 template <class Arch>
 inline constexpr std::size_t tile_pairs = floats_per_register<Arch> < 8 ? 8 : floats_per_register<Arch>;
 
+/// Rows of `rows` that fit so many bytes are asked for ahead of their use: as far as memory answers while they are computed
+/// with, and near enough for the L2 cache. A processor's own prefetcher follows wide loads but not blocks of rows side by
+/// side between which time passes; asked for in bursts, or into the L1 cache, rows come no faster than without.
+inline constexpr std::size_t ahead_bytes = 8192;
+
+/// Asks for n rows some way behind row i, if there are so many and they are long: shorter ones are read nearly in order, which
+/// processors follow by themselves.
+template <class Arch, number E>
+[[gnu::always_inline]] inline void ask_ahead(const rows_view<E>& rows, std::size_t i,
+                                             std::size_t n) noexcept {
+    const std::size_t bytes = rows.dim * sizeof(E), first = i + ahead_bytes / bytes;
+    if (rows.dim <= 64 || first + n > rows.count + rows.following) return;
+    for (std::size_t r = first; r < first + n; ++r)
+        for (std::size_t at = 0; at < bytes; at += 64)
+            prefetch_later<Arch>(reinterpret_cast<const char*>(rows.row(r)) + at);
+}
+
 /// Registers that hold the sums of R * Q pairs, one each, in whole groups that are added up together.
 template <class Arch, std::size_t R, std::size_t Q>
-inline constexpr std::size_t sums_of = (R * Q + floats_per_register<Arch> - 1) / floats_per_register<Arch> *
-                                       floats_per_register<Arch>;
+inline constexpr std::size_t
+    sums_of = (R * Q + floats_per_register<Arch> - 1) / floats_per_register<Arch>* floats_per_register<Arch>;
 
 /// out[g * out_stride + r] = the sum of the lanes of sum[g * R + r], for g < Q and r < R.
 template <class Arch, std::size_t R, std::size_t Q>
@@ -136,6 +154,7 @@ KVTL_INLINE_KERNEL void tile_rows(const float* q, rows_view<E> rows, float* out)
     const auto sweep = [&](auto block, auto dim) {
         constexpr std::size_t R = decltype(block)::value;
         for_row_blocks<R>(rows.count, [&](std::size_t i) {
+            if (rows.dim > 128) ask_ahead<Arch>(rows, i, R); // sixteen rows of 128 at once cost more than they gain
             tile<Arch, Op, R, 1>(q, 0, rows.row(i), rows.stride, dim, out + i, 0);
         });
     };
@@ -162,6 +181,7 @@ KVTL_INLINE_KERNEL void tile_group(const float* q, std::size_t group, std::size_
     // Everything by value: what is behind a reference would be read again after every store.
     for_row_blocks<R>(
         rows.count, [=](std::size_t i) __attribute__((always_inline)) {
+            ask_ahead<Arch>(rows, i, R);
             const E* row = rows.row(i);
             const float* query = q;
             float* to = out + i;

@@ -102,6 +102,7 @@ struct records_view {
     std::size_t stride = 0;            ///< bytes from record to record, where they have one size
     const std::uint32_t* at = nullptr; ///< else the offset from `data` of record i is at[2 * i]
     std::uint32_t granule = 1;         ///< entries of a record
+    std::size_t following = 0;         ///< entries behind these that are likely to be read next
 
     /// Record i; entry i where the granule is 1.
     [[nodiscard]] const std::byte* record(std::size_t i) const noexcept {
@@ -110,7 +111,12 @@ struct records_view {
     /// Entries [first, first + n), both whole granules.
     [[nodiscard]] records_view slice(std::size_t first, std::size_t n) const noexcept {
         if (at != nullptr) return {data, n, stride, at + 2 * first};
-        return {data + (granule == 1 ? first : first / granule) * stride, n, stride, nullptr, granule};
+        return {data + (granule == 1 ? first : first / granule) * stride,
+                n,
+                stride,
+                nullptr,
+                granule,
+                following + count - first - n};
     }
 };
 

@@ -56,7 +56,7 @@ template <element Element> class plain_rows {
     }
     [[nodiscard]] rows_view<Element> rows_of(const records_view& records, std::uint32_t head) const noexcept {
         return {reinterpret_cast<const Element*>(records.data) + std::size_t{head} * shape_.dim,
-                records.count, shape_.dim, records.stride / sizeof(Element)};
+                records.count, shape_.dim, records.stride / sizeof(Element), records.following};
     }
 
     record_shape shape_{};
