@@ -94,7 +94,6 @@ template <class Types> class group_growth {
     // Groups are complete when they are made: nothing ever waits for them.
     static constexpr bool foresees = false; ///< see unit_growth
     bool merge_buffered(std::uint32_t) const noexcept { return false; }
-    [[nodiscard]] static std::uint32_t fullest_buffered(std::uint32_t) noexcept { return none; }
 
     /// Pages that `entries` more entries may take from the end of the file.
     [[nodiscard]] std::uint32_t worst_case_pages(std::uint32_t entries) const noexcept {

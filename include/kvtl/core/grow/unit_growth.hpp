@@ -70,7 +70,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             const lane_state& s = l.state();
             const bool leaves = s.tokens >= l.sizes().sinks &&
                                 s.tokens + 1 - s.window_begin >= l.sizes().window + l.sizes().spare;
-            if (!leaves || !s.founded || s.units == 0 || will_merge(l)) return nothing_known;
+            if (!leaves || !s.founded || s.units == 0 || l.will_merge()) return nothing_known;
             simd::decode(l.window_k(s.window_begin), x_.key.data(), l.sizes().width);
             const units_view u = worth_comparing(view(lane_id));
             simd::neighbour nearest = u.nearest_mean(x_.key.data(), x_.distance.data());
@@ -117,19 +117,6 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             i = l.state().buffered < before ? 0 : i + 1; // rows moved up: look again from the start
         }
         return changed;
-    }
-
-    /// The unit with the most waiting entries (ties: lowest index), or none.
-    [[nodiscard]] std::uint32_t fullest_buffered(std::uint32_t lane_id) const noexcept {
-        const lane l = store_->at(lane_id);
-        std::uint32_t best = none;
-        for (std::uint32_t i = 0; i < l.state().buffered; ++i) {
-            const std::uint32_t u = l.buffer_unit(i);
-            if (best == none || l.unit(u).buffered > l.unit(best).buffered ||
-                (l.unit(u).buffered == l.unit(best).buffered && u < best))
-                best = u;
-        }
-        return best;
     }
 
     /// Pages that placing one entry and merging `units` waiting units may take from the end of the file.
@@ -222,12 +209,6 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         }
         static_cast<void>(nearest), static_cast<void>(before);
         return clusterer_->assign(l.clusterer(), x_.key.data(), u, x_.distance);
-    }
-    /// Whether an entry waits for a unit that is there: merging it will change what foresee() looks at.
-    [[nodiscard]] static bool will_merge(const lane& l) noexcept {
-        for (std::uint32_t i = 0; i < l.state().buffered; ++i)
-            if (l.residency(l.buffer_unit(i)).frames() != none) return true;
-        return false;
     }
     /// Those units that an entry may belong to, whose key is x_.key: all, or few that the index names.
     [[nodiscard]] units_view worth_comparing(const units_view& u) const noexcept {

@@ -72,7 +72,7 @@ template <class Types> class step_runner : public step_attention<Types> {
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const lane l = store_->at(lanes[i].id);
             if (l.state().buffered < limit) continue;
-            const std::uint32_t u = p_.growth->fullest_buffered(lanes[i].id);
+            const std::uint32_t u = l.fullest_buffered();
             const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
             const bool there =
                 std::any_of(chosen.begin(), chosen.end(), [u](const chosen_unit& c) { return c.unit == u; });
@@ -567,9 +567,9 @@ template <class Types> class step_runner : public step_attention<Types> {
     /// Reads the unit with most waiting entries and merges them (outside a step). On failure they go on
     /// waiting.
     [[nodiscard]] status force_load(std::uint32_t lane_id) noexcept {
-        const std::uint32_t u = p_.growth->fullest_buffered(lane_id);
-        if (u == none) return {};
         const lane l = store_->at(lane_id);
+        const std::uint32_t u = l.fullest_buffered();
+        if (u == none) return {};
         pool& frames = store_->pool_of(lane_id);
         if (l.residency(u).frames() == none) {
             const lane_ref ref{lane_id, 0};

@@ -325,6 +325,25 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
         --state().buffered;
     }
 
+    /// The unit with the most waiting entries (ties: lowest index), or none.
+    [[nodiscard]] std::uint32_t fullest_buffered() const noexcept {
+        std::uint32_t best = none;
+        if constexpr (!std::is_empty_v<Unit>)
+            for (std::uint32_t i = 0; i < state().buffered; ++i) {
+                const std::uint32_t u = buffer_unit(i);
+                if (best == none || unit(u).buffered > unit(best).buffered ||
+                    (unit(u).buffered == unit(best).buffered && u < best))
+                    best = u;
+            }
+        return best;
+    }
+    /// Whether an entry waits for a unit that is there, which merging it will change.
+    [[nodiscard]] bool will_merge() const noexcept {
+        for (std::uint32_t i = 0; i < state().buffered; ++i)
+            if (residency(buffer_unit(i)).frames() != none) return true;
+        return false;
+    }
+
     /// Entries that attention sees without any unit: sinks, window and buffer.
     [[nodiscard]] std::uint32_t entries_in_memory() const noexcept {
         const lane_state& s = state();
