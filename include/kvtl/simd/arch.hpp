@@ -166,34 +166,33 @@ KVTL_SIMD_INLINE floats<Arch> load_part(const float* p, std::size_t n, float beh
 /// Two registers of elements at once, in an order that is the same for every type.
 template <class Arch> struct register_pair { floats<Arch> first, second; };
 
+/// The numbers of p, or with AVX-512 those of even places, then those of odd ones: a bf16 at an odd place is a float already
+/// but for the bits of its neighbour, so that 32 of them take one load, one shift and one mask.
+template <class Arch> KVTL_SIMD_INLINE register_pair<Arch> load_pair(const bf16* p) noexcept {
 #if defined(__AVX512F__)
-/// Numbers of even places, then of odd ones: a bf16 at an odd place is a float already but for the bits of its neighbour, so
-/// that 32 numbers take one load, one shift and one mask. Rows compared with it are put in the same order.
-template <class Arch>
-requires std::derived_from<Arch, xsimd::avx512f> KVTL_SIMD_INLINE register_pair<Arch> load_pair(const bf16* p)
-noexcept {
-    const __m512i both = _mm512_loadu_si512(p);
-    return {_mm512_castsi512_ps(_mm512_slli_epi32(both, 16)),
-            _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-0x10000)))};
-}
-template <class Arch>
-requires std::derived_from<Arch, xsimd::avx512f> KVTL_SIMD_INLINE register_pair<Arch>
-load_pair(const float* p)
-noexcept {
-    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-    const __m512 low = _mm512_loadu_ps(p), high = _mm512_loadu_ps(p + 16);
-    return {_mm512_permutex2var_ps(low, even, high), _mm512_permutex2var_ps(low, odd, high)};
-}
+    if constexpr (std::derived_from<Arch, xsimd::avx512f>) {
+        const __m512i both = _mm512_loadu_si512(p);
+        return {_mm512_castsi512_ps(_mm512_slli_epi32(both, 16)),
+                _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-0x10000)))};
+    }
 #endif
+    return {load<Arch>(p), load<Arch>(p + floats_per_register<Arch>)};
+}
+template <class Arch> KVTL_SIMD_INLINE register_pair<Arch> load_pair(const float* p) noexcept {
+#if defined(__AVX512F__)
+    if constexpr (std::derived_from<Arch, xsimd::avx512f>) {
+        const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+        const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+        const __m512 low = _mm512_loadu_ps(p), high = _mm512_loadu_ps(p + 16);
+        return {_mm512_permutex2var_ps(low, even, high), _mm512_permutex2var_ps(low, odd, high)};
+    }
+#endif
+    return {load<Arch>(p), load<Arch>(p + floats_per_register<Arch>)};
+}
 
 /// Whether rows of E are loaded faster two registers at a time.
-#if defined(__AVX512F__)
 template <class Arch, class E>
-inline constexpr bool loads_pairs = std::derived_from<Arch, xsimd::avx512f>&& std::is_same_v<E, bf16>;
-#else
-template <class Arch, class E> inline constexpr bool loads_pairs = false;
-#endif
+inline constexpr bool loads_pairs = floats_per_register<Arch> == 16 && std::is_same_v<E, bf16>;
 
 // -------------------------------------------------------------------------------------------------- stores
 
