@@ -154,8 +154,7 @@ KVTL_INLINE_KERNEL void tile_rows(const float* q, rows_view<E> rows, float* out)
     const auto sweep = [&](auto block, auto dim) {
         constexpr std::size_t R = decltype(block)::value;
         for_row_blocks<R>(rows.count, [&](std::size_t i) {
-            if (rows.dim > 128)
-                ask_ahead<Arch>(rows, i, R); // sixteen rows of 128 at once cost more than they gain
+            if (rows.dim > 128 && sizeof(E) > 1) ask_ahead<Arch>(rows, i, R); // shorter rows lose
             tile<Arch, Op, R, 1>(q, 0, rows.row(i), rows.stride, dim, out + i, 0);
         });
     };
