@@ -232,20 +232,20 @@ void note_waiting(Cache& cache, std::vector<std::vector<std::uint32_t>>& cold, w
         for (std::uint32_t i = 0; i < l.state().buffered; ++i) {
             const kvtl::unit_record& unit = l.unit(l.buffer_unit(i));
             const auto& now = l.residency(l.buffer_unit(i));
-            const bool page_is_away =
-                now.frames == kvtl::none && now.tail == kvtl::none && unit.entries % store.format().rows != 0;
+            const bool page_is_away = now.frames() == kvtl::none && now.lone_tail() == kvtl::none &&
+                                      unit.entries % store.format().rows != 0;
             ++(unit.flagged ? w.for_a_split : page_is_away ? w.for_their_last_page : w.for_nothing);
         }
         std::vector<std::uint32_t> next(l.state().units, kvtl::none);
         for (std::uint32_t u = 0; u < next.size(); ++u) {
             const std::uint32_t entries = l.unit(u).entries;
             const auto& now = l.residency(u);
-            if (now.frames != kvtl::none) continue;
+            if (now.frames() != kvtl::none) continue;
             next[u] = entries;
             if (!was_cold(u) || entries == cold[id][u]) continue;
             w.joined_cold_units += entries - cold[id][u];
-            w.tails_of_cold_units += now.tail != kvtl::none ? 1 : 0;
-            if (keeps_tails) CHECK((now.tail != kvtl::none || entries % store.format().rows == 0));
+            w.tails_of_cold_units += now.lone_tail() != kvtl::none ? 1 : 0;
+            if (keeps_tails) CHECK((now.lone_tail() != kvtl::none || entries % store.format().rows == 0));
         }
         cold[id] = next;
     }
