@@ -387,7 +387,7 @@ class runner {
     /// Whether mass_recall looks at the next step. A sample generates every key before it once more, so a
     /// long run takes some 64 of them instead of one every 8 steps.
     [[nodiscard]] bool samples_recall() const {
-        const std::size_t every = std::max(recall_every, o_.steps / 64 / recall_every * recall_every);
+        const std::size_t every = std::max(recall_every, steps_ / 64 / recall_every * recall_every);
         return done_ >= decode_options::warm_up && done_ % every == 0;
     }
 

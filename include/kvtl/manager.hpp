@@ -95,15 +95,15 @@ class kv_manager<Preset, Geometry, Supplied> {
 
     /// The config with the largest index that takes at most half of memory_bytes, calibration included: the preset's size
     /// knobs are turned down in its published order (`Preset::shrink`) until it does. Without knobs, or when even the
-    /// smallest is too large, the config comes back as far as it got and open() decides.
+    /// smallest is too large or its units would leave nothing to choose, the last that may be comes back and open() decides.
     [[nodiscard, gnu::cold]] static result<config> fitted(config c) {
+        bool valid = false; // something that can be planned has been found
         if constexpr (requires { Preset::shrink(c); })
-            for (bool smaller = true; smaller;) {
-                const auto least = least_plan(c);
-                if (!least) return least.error();
-                const bool fits = least->least_bytes <= c.memory_bytes &&
-                                  least->parts.index + least->parts.calibration <= c.memory_bytes / 2;
-                smaller = !fits && Preset::shrink(c);
+            for (config next = c;; valid = true) {
+                const auto least = least_plan(next);
+                if (!least) return valid ? result<config>(c) : least.error();
+                c = next;
+                if (least->index_fits(c.memory_bytes) || !Preset::shrink(next)) break;
             }
         return c;
     }

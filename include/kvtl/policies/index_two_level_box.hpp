@@ -4,15 +4,16 @@
 //
 //   score(q, block) = sum over channels c of max(q_c low_c, q_c high_c)      low, high: of all units of the block
 //
-// No unit's score is above that of its block. Blocks are taken until they hold probe_entries times what may be chosen; where
-// that is every block, nothing is narrowed and the choice is `minmax_box`'s, bit for bit, as it is with a units_per_block
+// No unit's score is above that of its block. As many blocks are taken as hold probe_entries times what may be chosen, were
+// all units of the same size; where that is every block, nothing is narrowed and the choice is `minmax_box`'s, bit for bit, as it is with a units_per_block
 // of 1.
 //
 // Bytes:  per unit and KV head 4 D of its box and 4 D / units_per_block of its block's, which lies in pieces behind the
 //         boxes of the block's units.
 // Cost:   scores: U / units_per_block blocks and the units of those that are probed, instead of U. A block of which a unit
 //         has changed is put together anew when it is next asked for.
-// Limits: units of one KV head; others are scored as a whole. The bound is one of exact arithmetic.
+// Limits: units of one KV head; others are scored as a whole. Queries that choose for themselves share the blocks that are
+//         probed for one choice. The bound is one of exact arithmetic.
 // Source: "MPCache: MPC-Friendly KV Cache Eviction for Efficient Private LLM Inference", hierarchical clusters.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -99,10 +100,11 @@ struct two_level_box : minmax_box {
                                            std::uint32_t budget, const narrowing& x) const noexcept {
             const std::uint32_t per_block = c_.units_per_block,
                                 blocks = (u.count + per_block - 1) / per_block;
-            if (u.hidden != 0 || !two_levels(u.summary.shape) || 3 * std::size_t{blocks} > x.score.size())
+            if (u.hidden != 0 || u.count == 0 || !two_levels(u.summary.shape) ||
+                3 * std::size_t{blocks} > x.score.size())
                 return 0;
             const std::uint64_t wanted = std::uint64_t{budget} * c_.probe_entries,
-                                held = std::uint64_t{per_block} * u.max_entries,
+                                held = std::max<std::uint64_t>(1, per_block * entries_of(u) / u.count),
                                 probed = std::max<std::uint64_t>(1, (wanted + held - 1) / held);
             if (probed >= blocks) return 0;
             for (std::uint32_t b = 0; b < blocks; ++b) refresh(u, b);
@@ -129,6 +131,13 @@ struct two_level_box : minmax_box {
         }
 
       private:
+        [[nodiscard]] static std::uint64_t entries_of(const units_view& u) noexcept {
+            if (const std::uint32_t each = u.entries_if_fixed(); each != 0)
+                return std::uint64_t{each} * u.count;
+            std::uint64_t all = 0;
+            for (std::uint32_t i = 0; i < u.count; ++i) all += u.entries(i);
+            return all;
+        }
         [[nodiscard]] bool two_levels(const summary_shape& shape) const noexcept {
             return c_.units_per_block > 1 && shape.lane_heads == 1;
         }

@@ -190,8 +190,8 @@ template <class Arch, number E>
                                               rows_view<E> rows, float* out,
                                               std::size_t out_stride) noexcept {
     static_assert(tile_pairs<Arch> / 4 <= row_streams); // a group's blocks are low enough already
-    constexpr bool cut =
-        has_bf16_products<Arch> && std::is_same_v<E, bf16>; // a query is cut in two once per call
+    constexpr bool may_cut = has_bf16_products<Arch> && std::is_same_v<E, bf16>;
+    const bool cut = may_cut && bf16_products_of(rows.dim); // a query is cut in two once per call
     if (cut || group > 1) return dot_group<Arch>(q, group, q_stride, rows, out, out_stride);
     for (std::size_t i = 0; i < rows.count; i += row_streams)
         dot_rows<Arch>(q, rows.slice(i, std::min(row_streams, rows.count - i)), out + i);

@@ -7,8 +7,8 @@
 // Limits: within 2^-17 of a product, since high + low has 16 to 17 bits of q; sums of 64 random products were within 1.8e-6
 //         of the sum of their magnitudes (f32: 7e-8). The instruction rounds to nearest even whatever the mode, takes
 //         subnormal numbers (below 1.2e-38) for zero and makes zero of subnormal sums. |q| < 3.39e38, what bf16 can hold. A
-//         row's sum has the same bits wherever it stands and whatever the group. Rows longer than bf16_query_dims take the
-//         way of every other element (tile.hpp).
+//         row's sum has the same bits wherever it stands and whatever the group; one with an infinity gives a NaN. Other rows
+//         than those of 32, 64, .. 256 numbers take the way of every other element (tile.hpp).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -28,10 +28,14 @@ template <class Arch> inline constexpr bool has_bf16_products = std::derived_fro
 template <class Arch> inline constexpr bool has_bf16_products = false;
 #endif
 
-/// Numbers of a row that the instruction is used for: queries that are cut in two lie on the stack, 1 KiB each.
+/// Numbers of a row at most: queries that are cut in two lie on the stack, 1 KiB each.
 inline constexpr std::size_t bf16_query_dims = 256;
+/// Whether the instruction is used for rows of so many numbers: whole registers, since a part of one costs what is gained.
+[[nodiscard]] constexpr bool bf16_products_of(std::size_t dim) noexcept {
+    return dim % 32 == 0 && dim <= bf16_query_dims;
+}
 
-/// out[g * out_stride + i] = q_g . rows[i] for rows of at most bf16_query_dims numbers; q_g = q + g * q_stride. Only where
+/// out[g * out_stride + i] = q_g . rows[i] for rows of which bf16_products_of(rows.dim); q_g = q + g * q_stride. Only where
 /// has_bf16_products.
 template <class Arch>
 KVTL_INLINE_KERNEL void bf16_dot_group(const float* q, std::size_t group, std::size_t q_stride,
@@ -69,10 +73,10 @@ inline constexpr std::size_t bf16_queries = 8; ///< that are cut in two at a tim
 
 /// 64-byte steps of a query that is cut in two: 32 high parts, then the same numbers' low parts.
 [[nodiscard]] constexpr std::size_t parts_of(std::size_t dim) noexcept {
-    return (dim + bf16_lanes - 1) / bf16_lanes * 2 * bf16_lanes;
+    return 2 * dim;
 }
 
-/// Cuts a query in two: parts_of(dim) numbers, zeros behind the last.
+/// Cuts a query in two: parts_of(dim) numbers.
 template <class Arch>
 [[gnu::always_inline]] inline void cut_in_two(const float* q, std::size_t dim,
                                               std::uint16_t* parts) noexcept {
@@ -84,13 +88,8 @@ template <class Arch>
         _mm512_storeu_si512(parts + bf16_lanes, to_bf16(low_first, low_second));
         parts += 2 * bf16_lanes;
     };
-    constexpr std::size_t half = bf16_lanes / 2;
-    std::size_t d = 0;
-    for (; d + bf16_lanes <= dim; d += bf16_lanes) cut(load<Arch>(q + d), load<Arch>(q + d + half));
-    if (const std::size_t rest = dim - d; rest > half)
-        cut(load<Arch>(q + d), load_part<Arch>(q + d + half, rest - half));
-    else if (rest != 0)
-        cut(load_part<Arch>(q + d, rest), _mm512_setzero_ps());
+    for (std::size_t d = 0; d < dim; d += bf16_lanes)
+        cut(load<Arch>(q + d), load<Arch>(q + d + bf16_lanes / 2));
 }
 
 /// out[g * out_stride + r] for Q queries in two parts, parts_of(dim) apart, and R rows: tile() with another instruction.
@@ -104,7 +103,7 @@ template <class Arch, std::size_t R, std::size_t Q>
     unrolled<sums_of<Arch, R, Q>>([&](auto i) { sum[i] = F(0.0F); });
     constexpr std::size_t S = R < 4 ? R : 4; // rows side by side
     unrolled<R / S>([&](auto block) __attribute__((always_inline)) {
-        const auto step = [&](auto row_at, std::size_t d) __attribute__((always_inline)) {
+        for (std::size_t d = 0; d < dim; d += bf16_lanes) {
             __m512i high[Q], low[Q];
             unrolled<Q>([&](auto g) {
                 high[g] = keep_bf16(_mm512_loadu_si512(parts + g * next + 2 * d));
@@ -112,21 +111,11 @@ template <class Arch, std::size_t R, std::size_t Q>
             });
             unrolled<S>([&](auto s) {
                 constexpr std::size_t r = block * S + s;
-                const __m512i x = keep_bf16(row_at(rows + r * row_stride + d));
+                const __m512i x = keep_bf16(_mm512_loadu_si512(rows + r * row_stride + d));
                 unrolled<Q>([&](auto g) { sum[g * R + r] = add_products(sum[g * R + r], x, high[g]); });
                 unrolled<Q>([&](auto g) { sum[g * R + r] = add_products(sum[g * R + r], x, low[g]); });
             });
-        };
-        std::size_t d = 0;
-        for (; d + bf16_lanes <= dim; d += bf16_lanes)
-            step(
-                [](const bf16* p) __attribute__((always_inline)) { return _mm512_loadu_si512(p); }, d);
-        if (const std::size_t rest = dim - d; rest != 0)
-            step(
-                [rest](const bf16* p) __attribute__((always_inline)) {
-                    return _mm512_maskz_loadu_epi16(static_cast<__mmask32>((1U << rest) - 1), p);
-                },
-                d);
+        }
     });
     store_sums<Arch, R, Q>(sum, out, out_stride);
 }
@@ -154,12 +143,15 @@ KVTL_INLINE_KERNEL void bf16_dot_group(const float* q, std::size_t group, std::s
                     };
                     if (R == 4 || rows.dim > 128)
                         ask_ahead<Arch>(rows, i, R); // as tile_rows and tile_group do
-                    if constexpr (R != 4) return against(constant<1>{}, 0);
-                    std::size_t g = 0; // four rows meet all queries before the next four come from memory
-                    for (; g + 4 <= count; g += 4) against(constant<4>{}, g);
-                    if (count - g == 3) against(constant<3>{}, g);
-                    if (count - g == 2) against(constant<2>{}, g);
-                    if (count - g == 1) against(constant<1>{}, g);
+                    if constexpr (R != 4) {
+                        against(constant<1>{}, 0);
+                    } else {
+                        std::size_t g = 0; // four rows meet all queries before the next four come from memory
+                        for (; g + 4 <= count; g += 4) against(constant<4>{}, g);
+                        if (count - g == 3) against(constant<3>{}, g);
+                        if (count - g == 2) against(constant<2>{}, g);
+                        if (count - g == 1) against(constant<1>{}, g);
+                    }
                 });
         };
         if (rows.count < 4)

@@ -37,7 +37,7 @@ template <class Arch = default_arch, number E>
 template <class Arch = default_arch, number E>
 inline void dot_rows(const float* q, rows_view<E> rows, float* out) noexcept {
     if constexpr (has_bf16_products<Arch> && std::is_same_v<E, bf16>)
-        if (rows.dim <= bf16_query_dims) return bf16_dot_group<Arch>(q, 1, 0, rows, out, 0);
+        if (bf16_products_of(rows.dim)) return bf16_dot_group<Arch>(q, 1, 0, rows, out, 0);
     tile_rows<Arch, product>(q, rows, out);
 }
 
@@ -46,7 +46,7 @@ template <class Arch = default_arch, number E>
 [[gnu::always_inline]] inline void dot_group(const float* q, std::size_t group, std::size_t q_stride,
                                              rows_view<E> rows, float* out, std::size_t out_stride) noexcept {
     if constexpr (has_bf16_products<Arch> && std::is_same_v<E, bf16>)
-        if (rows.dim <= bf16_query_dims)
+        if (bf16_products_of(rows.dim))
             return bf16_dot_group<Arch>(q, group, q_stride, rows, out, out_stride);
     tile_group<Arch, product>(q, group, q_stride, rows, out, out_stride);
 }

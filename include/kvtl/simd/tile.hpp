@@ -57,8 +57,9 @@ inline constexpr std::size_t ahead_bytes = 8192;
 template <class Arch, number E>
 [[gnu::always_inline]] inline void ask_ahead(const rows_view<E>& rows, std::size_t i,
                                              std::size_t n) noexcept {
+    if (rows.dim <= 64) return;
     const std::size_t bytes = rows.dim * sizeof(E), first = i + ahead_bytes / bytes;
-    if (rows.dim <= 64 || first + n > rows.count + rows.following) return;
+    if (first + n > rows.count + rows.following) return;
     for (std::size_t r = first; r < first + n; ++r)
         for (std::size_t at = 0; at < bytes; at += 64)
             prefetch_later<Arch>(reinterpret_cast<const char*>(rows.row(r)) + at);

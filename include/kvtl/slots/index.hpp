@@ -19,7 +19,8 @@
 //                      budget, narrowing) names those that are worth it, ascending, and near(key, units_view,
 //                      narrowing) those that an entry may belong to, into narrowing::unit; both return their number, 0
 //                      for all, and for a view that hides some already. Scores, the selector and a clusterer that
-//                      assigns `among_some` then see these alone (units_view::some)
+//                      assigns `among_some` then see these alone (units_view::some). narrowing::note() counts what it
+//                      compared on the way (statistics::choosing)
 //   scores_lanes       keeps bytes of its own, and still scores a query of the whole lane (u.dim numbers, u.head 0)
 //                      in one pass: what its heads' scores would sum up to
 //

@@ -128,7 +128,8 @@ class unit_means {
             for (; asked < std::min(some.size(), end + ahead); ++asked) {
                 for (std::size_t byte = 0; byte < row_bytes; byte += 64)
                     __builtin_prefetch(row<std::byte>(some[asked]) + byte);
-                if (scale_ != nullptr && (asked == at || some[asked] % 16 == 0))
+                if (scale_ != nullptr &&
+                    (asked == 0 || some[asked] % 16 == 0 || some[asked] != some[asked - 1] + 1))
                     __builtin_prefetch(scale_ + some[asked]);
             }
             visit(at, some[at], static_cast<std::uint32_t>(end - at));

@@ -54,7 +54,8 @@ struct config_numbers {
 /// A lane of max_tokens has something to choose from, more than it may attend, and yet can choose nothing of it.
 [[nodiscard]] constexpr bool nothing_to_choose(std::size_t attend, std::size_t max_tokens, std::size_t sinks,
                                                std::size_t window, std::uint32_t unit) noexcept {
-    return max_tokens > sinks + window && attend < max_tokens && attend < least_attended(sinks, window, unit);
+    return max_tokens >= sinks + window + unit && attend < max_tokens &&
+           attend < least_attended(sinks, window, unit);
 }
 
 [[nodiscard, gnu::cold]] inline status check_numbers(const config_numbers& c,

@@ -55,6 +55,10 @@ template <class Preset, class Geometry> class planner {
         [[nodiscard]] std::size_t borrowed_bytes() const noexcept {
             return plan.borrowed_pages() * page_bytes;
         }
+        /// There is a plan for so many bytes, of which what is known of units takes at most half.
+        [[nodiscard]] bool index_fits(std::size_t memory_bytes) const noexcept {
+            return least_bytes <= memory_bytes && parts.index + parts.calibration <= memory_bytes / 2;
+        }
         [[nodiscard]] std::size_t bytes() const noexcept { return fixed_bytes + row_bytes() + frame_bytes(); }
     };
 

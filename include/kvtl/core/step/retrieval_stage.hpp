@@ -87,7 +87,9 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         if (chosen && read_ahead &&
             done.code() == errc::bound_too_small) { // what was read ahead held the frames
             release_all_aheads();
+            const choice_counts choosing = stats_.choosing; // what was chosen still holds
             stats_ = before;
+            stats_.choosing = choosing;
             done = step_.attend(lanes, q, in, out, none, [] {});
         }
         if (!done) {
