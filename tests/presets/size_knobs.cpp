@@ -4,6 +4,7 @@
 #include <kvtl/presets/clusterkv.hpp>
 #include <kvtl/presets/estimate.hpp>
 #include <kvtl/presets/pqcache.hpp>
+#include <kvtl/presets/quest.hpp>
 #include <kvtl/presets/retroinfer.hpp>
 #include <kvtl/presets/squeezed.hpp>
 
@@ -45,6 +46,24 @@ TEST_CASE("PQCache takes smaller codebooks, then fewer parts") {
     fits_with<cache_t>(all[0], least, 0, all);
     fits_with<cache_t>(all[0], least - 1, 1, all);
     coarsest_equals_dense<kvtl::presets::pqcache>();
+}
+
+TEST_CASE("the knob stops before units of which none could be chosen, and open() says what is missing") {
+    using cache_t = kvtl::kv_manager<in_ram<kvtl::presets::quest>, any_model>;
+    typename cache_t::config c;
+    c.shape = {1, 2, 1, 64};
+    c.max_tokens = 1024;
+    c.attend_tokens =
+        c.sink_tokens + c.window_tokens + 1 + 40; // a group of 32 can be chosen, one of 64 cannot
+    c.memory_bytes = 4096;
+    const auto fitted = cache_t::fitted(c);
+    REQUIRE(fitted.ok());
+    CHECK(fitted->clusterer.group_tokens == 32);
+    const auto opened = cache_t::open(*fitted);
+    REQUIRE(!opened.ok());
+    CHECK(opened.error().code == kvtl::errc::bound_too_small);
+    c.attend_tokens = c.sink_tokens + c.window_tokens; // not the knob's doing
+    CHECK(cache_t::fitted(c).error().code == kvtl::errc::invalid_argument);
 }
 
 TEST_CASE("an ablation whose clusterer has no such setting still compiles and keeps its config") {
