@@ -50,7 +50,9 @@ TEST_CASE_TEMPLATE("every point gets its nearest centroid", E, float, kvtl::f16,
                     regret.see((chosen - nearest) / size);
                     error.relative(oracle::value(got.distance[i]), chosen);
                 }
-                CHECK(regret.value() < 1e-6);
+                constexpr bool cut =
+                    simd::has_bf16_products<simd::default_arch> && std::is_same_v<E, kvtl::bf16>;
+                CHECK(regret.value() < (cut ? 8e-6 : 1e-6)); // 2^-17 of a product
                 CHECK(error.value() < 2e-6);
             }
 }
