@@ -791,7 +791,11 @@ json run_decode(const decode_options& o, const std::function<void(const json&)>&
     };
     // Each size with a prompt of its own, on the first of the group's devices.
     const auto choose_size = [&](const device_group& group, const entry& e) -> size_choice {
-        if (!o.fit || o.size_candidates < 2 || e.policy == mapped_file_name || !wants_of(e.policy).retrieves)
+        // What was set for a policy is not tried away.
+        const bool set = std::any_of(o.settings.begin(), o.settings.end(),
+                                     [&](const engine::setting& given) { return given.policy == e.policy; });
+        if (!o.fit || set || o.size_candidates < 2 || e.policy == mapped_file_name ||
+            !wants_of(e.policy).retrieves)
             return {};
         const auto opened = [&](unsigned turns) {
             auto r = make_runner(group, e.policy, e.at, 0);
