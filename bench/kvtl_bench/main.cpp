@@ -122,7 +122,8 @@ CLI::App* define_decode(CLI::App& app, decode_arguments& a) {
     define_model(d, a);
     d->add_option("--size-candidates", o.size_candidates,
                   "sizes of an index that are tried before one is taken, from the largest that fits on: the "
-                  "fastest that attends as much; 1: the largest (with --no-fit there is nothing to take)")
+                  "fastest that attends as much; 1: the largest, as for policies that --set or --tuned is "
+                  "given for (with --no-fit there is nothing to take)")
         ->check(CLI::Range(1U, 16U))
         ->capture_default_str();
     d->add_option("--batch", o.batch, "sequences")->check(engine::whole_number)->capture_default_str();

@@ -3,7 +3,8 @@
 //
 // What:   an index as large as the memory allows leaves the fewest frames for what is read, so that a smaller one may make
 //         shorter steps. Each size is tried for a few steps on the same tokens. One that is taken instead of the largest is
-//         faster by more than 5 % and attends a share of full attention's mass that is no more than .01 less.
+//         faster by more than 5 % and attends a share of full attention's mass that is no more than .01 less. Sizes are
+//         tried one after the other, and a policy that was given settings keeps its size.
 // Errors: none; where nothing was tried the choice is the largest.
 // SPDX-License-Identifier: MIT
 #pragma once
