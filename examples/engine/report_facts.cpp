@@ -63,9 +63,10 @@ std::string shell_word(std::string_view word) {
 
 std::vector<std::pair<std::string, std::string>> report_facts(int argc, const char* const* argv) {
     std::string command;
-    for (int i = 0; i < argc; ++i)
-        command += (i == 0 ? "" : " ") +
-                   shell_word(i == 0 ? std::filesystem::path(argv[0]).filename().string() : argv[i]);
+    for (int i = 0; i < argc; ++i) {
+        if (i > 0) command += ' ';
+        command += shell_word(i == 0 ? std::filesystem::path(argv[0]).filename().string() : argv[i]);
+    }
     return {{"date", now()}, {"machine", machine()}, {"command", command}};
 }
 

@@ -144,10 +144,11 @@ void generate_questions(const generator& g, const std::string& prose, const std:
         // Questions q to q + turns - 1, all but the last with their answers.
         const auto conversation = [&](std::size_t q) {
             std::string text = d.prompt.substr(0, d.prompt.rfind("Question:"));
-            for (std::size_t t = q; t < q + g.turns; ++t)
-                text += (t > q ? " " + fact(t - 1).code + ". " : "") +
-                        "Question: What is the secret code of " + fact(t).name +
-                        "? Answer: The secret code of " + fact(t).name + " is";
+            for (std::size_t t = q; t < q + g.turns; ++t) {
+                if (t > q) text.append(" ").append(fact(t - 1).code).append(". ");
+                text.append("Question: What is the secret code of ").append(fact(t).name);
+                text.append("? Answer: The secret code of ").append(fact(t).name).append(" is");
+            }
             return text;
         };
         // A document is met to within a sentence; where that one is too much for the context, it
