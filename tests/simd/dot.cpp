@@ -22,8 +22,9 @@ constexpr double tolerance = 1e-6;
 
 /// Of dot_rows and dot_group: a query that is cut in two bf16 numbers loses up to 2^-17 of each, on average far less.
 template <class E> double rows_tolerance(unsigned dim) {
-    if (!simd::has_bf16_products<simd::default_arch> || !std::is_same_v<E, kvtl::bf16>) return tolerance;
-    return dim < 32 ? 0x1p-17 + tolerance : 4e-6;
+    const bool cut = simd::has_bf16_products<simd::default_arch> && std::is_same_v<E, kvtl::bf16> &&
+                     simd::bf16_products_of(dim);
+    return cut ? 4e-6 : tolerance;
 }
 
 } // namespace
