@@ -6,8 +6,9 @@
 // A (H D, r) are the top right singular vectors of keys recorded offline (calibration kind joint_adapter):
 // the paper's compression ratio is sigma = H D / r. One k_lr serves all heads, whose queries are brought
 // into its dimensions instead. The sum of all heads' scores is (sum of A_h q_h) . k_lr: where queries are averaged before
-// they are scored, one product of r numbers per token does for all heads. With r = H D the scores are exact but for the rounding of A to f16. Open in the paper and decided by the
-// calibration: whether A was fitted before or after RoPE; what is projected here are keys after RoPE.
+// they are scored, one product of r numbers per token does for all heads. With r = H D the scores are exact but for the
+// rounding of A to f16. Open in the paper and decided by the calibration: whether A was fitted before or after RoPE; what
+// is projected here are keys after RoPE.
 //
 // Bytes:  per entry and layer r sizeof(E); the adapter 2 r H D per layer, once for all sequences: f16, as the authors'
 //         code holds it, though a file has f32.

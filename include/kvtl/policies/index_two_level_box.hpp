@@ -5,8 +5,8 @@
 //   score(q, block) = sum over channels c of max(q_c low_c, q_c high_c)      low, high: of all units of the block
 //
 // No unit's score is above that of its block. As many blocks are taken as hold probe_entries times what may be chosen, were
-// all units of the same size; where that is every block, nothing is narrowed and the choice is `minmax_box`'s, bit for bit, as it is with a units_per_block
-// of 1.
+// all units of the same size; where that is every block, nothing is narrowed and the choice is `minmax_box`'s, bit for bit,
+// as it is with a units_per_block of 1.
 //
 // Bytes:  per unit and KV head 4 D of its box and 4 D / units_per_block of its block's, which lies in pieces behind the
 //         boxes of the block's units.

@@ -13,10 +13,10 @@
 // itself, as in a model of 6 layers the second of a pair cannot live on what the first chose.
 // As in the paper, boxes around 32 tokens are compared before boxes around 8 of the best of these; statistics count the
 // scores, what is compared and what is opened (statistics::choosing). `index.units_per_block` 1 compares boxes of 8 alone.
-// Deviations: how many boxes of 32 are looked into is open in the paper, here twice what may be chosen; the maxima of the box score are exact, which secret shares make
-// expensive; every head keeps tokens of its own after the eviction, so that group u of two layers is the u-th run of
-// what each kept, which need not be the same tokens: what mpcache_shared shares is a place in the kept prompt. It is the
-// same tokens for everything after the prompt, and when nothing was dropped.
+// Deviations: how many boxes of 32 are looked into is open in the paper, here twice what may be chosen; the maxima of the
+// box score are exact, which secret shares make expensive; every head keeps tokens of its own after the eviction, so that
+// group u of two layers is the u-th run of what each kept, which need not be the same tokens: what mpcache_shared shares
+// is a place in the kept prompt. It is the same tokens for everything after the prompt, and when nothing was dropped.
 // SPDX-License-Identifier: MIT
 #pragma once
 
