@@ -101,7 +101,7 @@ template <class Arch, std::size_t R, std::size_t Q>
     const std::size_t next = parts_of(dim);
     F sum[sums_of<Arch, R, Q>];
     unrolled<sums_of<Arch, R, Q>>([&](auto i) { sum[i] = F(0.0F); });
-    constexpr std::size_t S = R < 4 ? R : 4; // rows side by side
+    constexpr std::size_t S = side_by_side<R, Q>;
     unrolled<R / S>([&](auto block) __attribute__((always_inline)) {
         for (std::size_t d = 0; d < dim; d += bf16_lanes) {
             __m512i high[Q], low[Q];

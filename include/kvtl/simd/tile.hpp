@@ -16,6 +16,7 @@
 #include <kvtl/simd/unroll.hpp>
 #include <kvtl/views.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <type_traits>
 
@@ -91,6 +92,13 @@ template <class Arch, std::size_t R, std::size_t Q>
     });
 }
 
+/// Rows of R that meet Q queries side by side: four, because the prefetcher follows a few streams from memory, not sixteen. A
+/// single query is bound by memory anyway, which gives up to twice as much where there are two streams, unless rows are
+/// known to be short.
+template <std::size_t R, std::size_t Q, std::size_t KnownDim = 0>
+inline constexpr std::size_t
+    side_by_side = std::min<std::size_t>(R, Q == 1 && (KnownDim == 0 || KnownDim > 64) ? 2 : 4);
+
 /// out[g * out_stride + r] = Op over the dimensions of query g and row r, for g < Q and r < R.
 template <class Arch, class Op, std::size_t R, std::size_t Q, number E, class Dim>
 [[gnu::always_inline]] inline void tile(const float* q, std::size_t q_stride, const E* rows,
@@ -101,11 +109,16 @@ template <class Arch, class Op, std::size_t R, std::size_t Q, number E, class Di
     F sum[sums_of<Arch, R, Q>];
     unrolled<sums_of<Arch, R, Q>>([&](auto i) { sum[i] = F(0.0F); });
 
-    // Four rows side by side, because the prefetcher follows a few streams from memory, not sixteen. A single
-    // query is bound by memory anyway: then the long f32 rows are read one after the other, where a constant
-    // dimension makes straight code of each.
-    constexpr bool one_by_one = Q == 1 && sizeof(E) == 4 && !std::is_same_v<Dim, std::size_t>;
-    constexpr std::size_t S = one_by_one ? 1 : (R < 4 ? R : 4);
+    // The long f32 rows are read one after the other where there is one query and a constant dimension makes straight
+    // code of each.
+    constexpr std::size_t known = [] {
+        if constexpr (std::is_same_v<Dim, std::size_t>)
+            return std::size_t{0};
+        else
+            return std::size_t{Dim::value};
+    }();
+    constexpr bool one_by_one = Q == 1 && sizeof(E) == 4 && known != 0;
+    constexpr std::size_t S = one_by_one ? 1 : side_by_side<R, Q, known>;
     unrolled<R / S>([&](auto block) __attribute__((always_inline)) {
         const auto step = [&](auto load_from, std::size_t d) __attribute__((always_inline)) {
             F query[Q];
