@@ -145,16 +145,23 @@ void weighted_sum(const float* weight, rows_view<E> rows, std::size_t first, Wid
         const float* from = acc + g * acc_stride + first;
         unrolled<N>([&](auto j) { sum[g * N + j] = get(from, j * floats_per_register<Arch>); });
     });
-    for (std::size_t r = 0; r < rows.count; ++r) {
-        if (first == 0) ask_ahead<Arch>(rows, r, 1);
-        F x[N];
-        unrolled<N>(
-            [&](auto j) { x[j] = keep<Arch>(get(rows.row(r) + first, j * floats_per_register<Arch>)); });
-        unrolled<Q>([&](auto g) {
-            const float* w = weight + g * attend_block + r;
-            unrolled<N>([&](auto j) { sum[g * N + j] = fma_from<Arch>(w, x[j], sum[g * N + j]); });
-        });
-    }
+    const auto sum_rows = [&](auto asks) __attribute__((always_inline)) {
+        for (std::size_t r = 0; r < rows.count; ++r) {
+            if constexpr (asks != 0)
+                if (first == 0) ask_ahead<Arch>(rows, r, 1); // the first pass asks for all
+            F x[N];
+            unrolled<N>(
+                [&](auto j) { x[j] = keep<Arch>(get(rows.row(r) + first, j * floats_per_register<Arch>)); });
+            unrolled<Q>([&](auto g) {
+                const float* w = weight + g * attend_block + r;
+                unrolled<N>([&](auto j) { sum[g * N + j] = fma_from<Arch>(w, x[j], sum[g * N + j]); });
+            });
+        }
+    };
+    if (rows.dim > short_rows)
+        sum_rows(constant<1>{});
+    else
+        sum_rows(constant<0>{});
     unrolled<Q>([&](auto g) {
         float* to = acc + g * acc_stride + first;
         unrolled<N>([&](auto j) {

@@ -53,12 +53,15 @@ inline constexpr std::size_t tile_pairs = floats_per_register<Arch> < 8 ? 8 : fl
 /// side between which time passes; asked for in bursts, or into the L1 cache, rows come no faster than without.
 inline constexpr std::size_t ahead_bytes = 8192;
 
-/// Asks for n rows some way behind row i, if there are so many and they are long: shorter ones are read nearly in order, which
-/// processors follow by themselves.
+/// Rows of so many numbers are read nearly in order, which processors follow by themselves.
+inline constexpr std::size_t short_rows = 64;
+
+/// Asks for n rows some way behind row i, if there are so many and they are not short. How far is computed each time: once
+/// per call was slower (bench/DEAD_ENDS.md).
 template <class Arch, number E>
 [[gnu::always_inline]] inline void ask_ahead(const rows_view<E>& rows, std::size_t i,
                                              std::size_t n) noexcept {
-    if (rows.dim <= 64) return;
+    if (rows.dim <= short_rows) return;
     const std::size_t bytes = rows.dim * sizeof(E), first = i + ahead_bytes / bytes;
     if (first + n > rows.count + rows.following) return;
     for (std::size_t r = first; r < first + n; ++r)
@@ -97,7 +100,7 @@ template <class Arch, std::size_t R, std::size_t Q>
 /// known to be short.
 template <std::size_t R, std::size_t Q, std::size_t KnownDim = 0>
 inline constexpr std::size_t
-    side_by_side = std::min<std::size_t>(R, Q == 1 && (KnownDim == 0 || KnownDim > 64) ? 2 : 4);
+    side_by_side = std::min<std::size_t>(R, Q == 1 && (KnownDim == 0 || KnownDim > short_rows) ? 2 : 4);
 
 /// out[g * out_stride + r] = Op over the dimensions of query g and row r, for g < Q and r < R.
 template <class Arch, class Op, std::size_t R, std::size_t Q, number E, class Dim>
