@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 namespace simd = kvtl::simd;
 constexpr float inf = std::numeric_limits<float>::infinity();
 
@@ -17,6 +19,21 @@ TEST_CASE("max_of finds the maximum at every place of every length") {
             x[n] = 100.0F; // behind the end
             x[at] = -1.0F;
             REQUIRE(simd::max_of(x.data(), n) == -1.0F);
+        }
+}
+
+TEST_CASE("max_of_each folds runs of every width in place") {
+    for (std::size_t width = 1; width <= 40; ++width)
+        for (const std::size_t n : {0, 1, 2, 3, 17, 50}) {
+            auto x = oracle::normal_values(n * width + 1, static_cast<unsigned>(width), 5.0);
+            if (n > 1) x[width] = -inf;
+            const auto before = x;
+            simd::max_of_each(x.data(), n, width);
+            for (std::size_t i = 0; i < n; ++i) {
+                const auto first = before.begin() + static_cast<std::ptrdiff_t>(i * width);
+                REQUIRE(x[i] == *std::max_element(first, first + static_cast<std::ptrdiff_t>(width)));
+            }
+            REQUIRE(x[n * width] == (n * width == 0 ? before[0] : before[n * width]));
         }
 }
 

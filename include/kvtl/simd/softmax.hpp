@@ -37,6 +37,26 @@ template <class Arch = default_arch>
     return reduce_max<Arch>(xsimd::max(xsimd::max(a, b), load<Arch>(last)));
 }
 
+/// x[i] = the largest of the `width` numbers from x[i * width] on, for i < n, in place; width > 0. A NaN may be passed over.
+template <class Arch = default_arch>
+inline void max_of_each(float* x, std::size_t n, std::size_t width) noexcept {
+    const auto greater = [](float a, float b) { return a > b ? a : b; }; // std::max would take addresses
+    if (width == 4) { // what methods that read small groups have
+        for (std::size_t i = 0; i < n; ++i) {
+            const float* of = x + 4 * i;
+            x[i] = greater(greater(of[0], of[1]), greater(of[2], of[3]));
+        }
+    } else if (width >= floats_per_register<Arch>) {
+        for (std::size_t i = 0; i < n; ++i) x[i] = max_of<Arch>(x + i * width, width);
+    } else {
+        for (std::size_t i = 0; i < n; ++i) {
+            float best = x[i * width];
+            for (std::size_t e = 1; e < width; ++e) best = greater(x[i * width + e], best);
+            x[i] = best;
+        }
+    }
+}
+
 /// x[i] = exp(factor * (x[i] - shift)); returns their sum.
 template <class Arch = default_arch>
 inline float exp_shifted_sum(float* x, std::size_t n, float shift, float factor = 1.0F) noexcept {

@@ -7,6 +7,7 @@
 #include <kvtl/core/store/lane.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/simd/axpy.hpp>
+#include <kvtl/simd/softmax.hpp>
 #include <kvtl/slots/selector.hpp>
 
 #include <algorithm>
@@ -310,12 +311,10 @@ template <class Types> class chooser {
     static void fold_entries(const units_view& u, float* score) noexcept {
         if constexpr (detail::scores_entries<index>()) {
             if (u.max_entries == 1) return;
-            for (std::uint32_t i = 0; i < u.count; ++i) {
-                const float* of = score + std::size_t{i} * u.max_entries;
-                float best = of[0];
-                for (std::uint32_t e = 1; e < u.entries(i); ++e) best = std::max(best, of[e]);
-                score[i] = best;
-            }
+            if (u.entries_if_fixed() == u.max_entries)
+                return simd::max_of_each(score, u.count, u.max_entries);
+            for (std::uint32_t i = 0; i < u.count; ++i)
+                score[i] = simd::max_of(score + std::size_t{i} * u.max_entries, u.entries(i));
         } else {
             static_cast<void>(u), static_cast<void>(score);
         }
