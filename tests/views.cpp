@@ -71,3 +71,16 @@ TEST_CASE_TEMPLATE("numbers of any stored type are seen as they are, and parts o
     CHECK(rows.k.visit([](const auto* p) { return to_float(p[0]); }) == 4.0F);
     CHECK(rows.v.visit([](const auto* p) { return to_float(p[0]); }) == 8.0F);
 }
+
+TEST_CASE("rows_view: a slice knows how many rows are behind it") {
+    const std::vector<float> numbers(10 * 4);
+    const kvtl::rows_view<float> all{numbers.data(), 10, 3, 4};
+    CHECK(all.following == 0);
+    const auto middle = all.slice(2, 5);
+    CHECK(middle.data == numbers.data() + 8);
+    CHECK(middle.count == 5);
+    CHECK(middle.following == 3);
+    CHECK(middle.slice(1, 2).following == 5);
+    CHECK(middle.slice(1, 4).following == 3);
+    CHECK(all.slice(10, 0).following == 0);
+}

@@ -39,6 +39,24 @@ TEST_CASE_TEMPLATE("l2sq_rows: any count, dim and stride", E, float, kvtl::f16, 
     CHECK(worst.value() < 2e-6);
 }
 
+TEST_CASE_TEMPLATE("l2sq_rows: rows of a long run come in one stream, to the same bits", E, float,
+                   kvtl::f16) {
+    for (const unsigned dim : {64U, 72U, 300U}) {
+        const auto count = static_cast<unsigned>(simd::streamed_bytes / (dim * sizeof(E))) + 21;
+        const oracle::table<E> rows(count, dim, dim, 7);
+        REQUIRE(simd::streamed(rows.view()));
+        const auto q = oracle::normal_values(dim, 8);
+        std::vector<float> whole(count), alone(count);
+        simd::l2sq_rows(q.data(), rows.view(), whole.data());
+        for (std::size_t i = 0; i < count; i += 37)
+            simd::l2sq_rows(
+                q.data(),
+                kvtl::rows_view<E>{rows.view().row(i), std::min<std::size_t>(37, count - i), dim, dim},
+                &alone[i]);
+        CHECK(whole == alone);
+    }
+}
+
 TEST_CASE("l2sq_codes: rows of codes with scales of their own, any count, dim and stride") {
     oracle::largest_error worst;
     oracle::generator random(11);

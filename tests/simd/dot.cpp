@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <type_traits>
 
 namespace simd = kvtl::simd;
@@ -82,6 +83,28 @@ TEST_CASE_TEMPLATE("dot_rows equals the group of one, and a row's bits do not de
         simd::dot_group(thrice.data(), 3, dim, rows.view(), grouped.data(), 100);
         for (std::size_t g = 0; g < 3; ++g)
             CHECK(std::equal(all.begin(), all.end(), grouped.begin() + static_cast<std::ptrdiff_t>(g * 100)));
+    }
+}
+
+TEST_CASE_TEMPLATE("dot_rows: rows of a long run come in one stream, to the same bits", E, float, kvtl::f16,
+                   kvtl::bf16) {
+    for (const unsigned dim : {64U, 72U, 128U, 300U}) {
+        const auto count = static_cast<unsigned>(simd::streamed_bytes / (dim * sizeof(E))) + 21;
+        const oracle::table<E> rows(count, dim, dim, 7);
+        const kvtl::rows_view<E> all = rows.view();
+        REQUIRE(simd::streamed(all) == simd::may_stream<E>);
+        const auto q = oracle::normal_values(dim, 8);
+        std::vector<float> whole(count), pieces(count), alone(count);
+        simd::dot_rows(q.data(), all, whole.data());
+        for (std::size_t i = 0; i < count; i += 37) { // in the run, then as if nothing were behind them
+            const auto piece = all.slice(i, std::min<std::size_t>(37, count - i));
+            simd::dot_rows(q.data(), piece, &pieces[i]);
+            simd::dot_rows(q.data(), kvtl::rows_view<E>{piece.data, piece.count, dim, dim}, &alone[i]);
+        }
+        CHECK(whole == alone);
+        CHECK(pieces == alone);
+        for (std::size_t i = 0; i < count; i += 997)
+            CHECK(lost(whole[i], q.data(), all.row(i), dim) < rows_tolerance<E>(dim));
     }
 }
 

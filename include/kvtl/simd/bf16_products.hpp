@@ -141,8 +141,7 @@ KVTL_INLINE_KERNEL void bf16_dot_group(const float* q, std::size_t group, std::s
                             query + g * next, rows.row(i), rows.stride, dim, out + g * out_stride + i,
                             out_stride);
                     };
-                    if (R == 4 || rows.dim > 128)
-                        ask_ahead<Arch>(rows, i, R); // as tile_rows and tile_group do
+                    if (R == 4 || rows.dim > 128) ask_ahead<Arch>(rows, i, R); // four: as tile_group does
                     if constexpr (R != 4) {
                         against(constant<1>{}, 0);
                     } else {

@@ -21,6 +21,11 @@ template <std::size_t N, class F> [[gnu::always_inline]] inline constexpr void u
     (std::make_index_sequence<N>{});
 }
 
+/// Whether with_dim() makes a constant of it.
+[[nodiscard]] constexpr bool is_common_dim(std::size_t dim) noexcept {
+    return dim == 64 || dim == 128;
+}
+
 /// Calls f with the row length: as a constant for the two commonest head sizes, otherwise as a number. Each case is
 /// code that every preset carries and every build compiles, so only kernels that gain much from a constant ask.
 template <class F> [[gnu::always_inline]] inline void with_dim(std::size_t dim, F&& f) noexcept {
