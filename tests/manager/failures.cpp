@@ -268,6 +268,11 @@ TEST_CASE("a prompt whose pages cannot be written is refused and may come again"
 TEST_CASE("a background write that fails loses nothing: appends wait, reads go on, a retry mends it") {
     const drift data(small, max_tokens, 34);
     auto c = tight<paged>(max_tokens);
+    SUBCASE("units of a page or two") {}
+    SUBCASE("units of many pages, of which a split leaves those in front as they are, written or not") {
+        c.clusterer.tokens_per_cluster = 32;
+        c.memory_bytes = least_memory<paged>(c);
+    }
     auto cache = open_cache<paged>(c);
     reader<paged> one(cache, data, 3);
     one.prefill(150);
@@ -311,6 +316,7 @@ TEST_CASE("a background write that fails loses nothing: appends wait, reads go o
     }
     one.check_tokens();
     CHECK(refused > 20);
+    CHECK(cache.stats().splits > 10);
     CHECK(one.error() < exact);
 }
 

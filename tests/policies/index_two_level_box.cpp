@@ -136,6 +136,35 @@ TEST_CASE("two_level_box names the units of the best blocks, and scores them as 
         }
 }
 
+TEST_CASE("two_level_box: units that join a last block that was put together without them are seen") {
+    const two_level_box::config c{4, 1};
+    const state s(c, {});
+    const kvtl_test::index_suite::extents e{{1, 1, 4, 8}, 39, true}; // 9 blocks of 4, and 3 units
+    lane_of<two_level_box> grown(s, e, 11), whole(s, e, 11);         // the same keys
+    whole.absorb_all();
+    lent memory(e.units, 4);
+    const auto name = [&](lane_of<two_level_box>& x, std::uint32_t units, std::uint64_t seed) {
+        const auto q = oracle::normal_values<float>(4, seed);
+        units_view u = x.table(0);
+        u.count = units;
+        const std::uint32_t n = s.narrow(q.data(), 1, u, 32, memory.few); // a block
+        return std::vector<std::uint32_t>(memory.few.unit.begin(), memory.few.unit.begin() + n);
+    };
+    for (std::uint32_t u = 0; u < 37; ++u) grown.absorb(u);
+    bool last = false;
+    for (std::uint32_t units = 37; units <= 39; ++units) { // put together, then one more comes
+        for (std::uint64_t seed = 0; seed < 200; ++seed) {
+            const auto named = name(grown, units, seed);
+            CHECK(named.size() == (named[0] == 36 ? units - 36 : 4));
+            if (units < 39) continue;
+            CHECK(named == name(whole, units, seed));
+            last = last || named[0] == 36;
+        }
+        if (units < 39) grown.absorb(units);
+    }
+    CHECK(last);
+}
+
 TEST_CASE("two_level_box narrows nothing where every block is wanted, or units have several heads") {
     const state s({4, 2}, {});
     const auto q = oracle::normal_values<float>(2 * 16, 5);
