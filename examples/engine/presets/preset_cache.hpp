@@ -79,10 +79,10 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
             c = *fitting;
             for (unsigned i = 0; i < o.turns; ++i)
                 if (!turn_down(c))
-                    return kvtl::error(kvtl::errc::unsupported, "the size knob of policy " + o.policy +
-                                                                    " has " + std::to_string(i) +
-                                                                    " turns beyond what fits; " +
-                                                                    std::to_string(o.turns) + " are wanted");
+                    return kvtl::error(kvtl::errc::out_of_range, "the size knob of policy " + o.policy +
+                                                                     " has " + std::to_string(i) +
+                                                                     " turns beyond what fits; " +
+                                                                     std::to_string(o.turns) + " are wanted");
         }
         auto opened = manager::open(c);
         if (!opened) return opened.error();
