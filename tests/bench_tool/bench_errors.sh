@@ -137,6 +137,10 @@ expect 2 "cut short" workload --trace cut.trc
 "$run" -m "$model" -p x -n 4 --record-trace no/such/folder/x.trc --io memory >out 2>err
 [ $? -eq 2 ] || complain "a trace that cannot be written is not refused"
 
+# sizes are tried until the knob has no more turns, which says nothing about the device
+expect 0 "" decode --policies kvswap --context 300 --steps 3 --memory-mib 4 --io uring --size-candidates 9 --kv-path sizes.kv
+! grep -q "io_uring cannot be used (the size knob" err || complain "a size that cannot be tried is blamed on io_uring"
+
 # interrupted: files go, the signal's own exit status stays
 "$program" decode --policies dynakv --context 500 --steps 20000 --max-seconds 100 --memory-mib 64 --io posix \
     --kv-path interrupted.kv >out 2>err &
