@@ -24,7 +24,7 @@ TEST_CASE("max_of finds the maximum at every place of every length") {
 
 TEST_CASE("max_of_each folds runs of every width in place") {
     for (std::size_t width = 1; width <= 40; ++width)
-        for (const std::size_t n : {0, 1, 2, 3, 17, 50}) {
+        for (const std::size_t n : {0U, 1U, 2U, 3U, 17U, 50U}) {
             auto x = oracle::normal_values(n * width + 1, static_cast<unsigned>(width), 5.0);
             if (n > 1) x[width] = -inf;
             const auto before = x;
