@@ -252,28 +252,28 @@ template <class Policy, class Make = by_config<Policy>> void compressor_contract
                         oracle::largest_error error;
                         for (std::size_t g = 0; g < group; ++g) {
                             for (std::uint32_t i = 0; i < n; ++i) {
-                                double exact = 0, size = 1e-30;
+                                double expected = 0, size = 1e-30;
                                 for (std::size_t d = 0; d < dim; ++d) {
                                     const double x = oracle::value(k[(i * heads + head) * dim + d]) *
                                                      static_cast<double>(q[g * dim + d]);
-                                    exact += x;
+                                    expected += x;
                                     size += mixes<Policy> ? largest_k[i] *
                                                                 std::fabs(static_cast<double>(q[g * dim + d]))
                                                           : std::fabs(x);
                                 }
-                                error.relative(static_cast<double>(out[g * 40 + i]), exact, size);
+                                error.relative(static_cast<double>(out[g * 40 + i]), expected, size);
                             }
                             CHECK(out[g * 40 + n] == -7.0F);
                             for (std::size_t d = 0; d < dim; ++d) {
-                                double exact = 0.5, size = 0.5;
+                                double expected = 0.5, size = 0.5;
                                 for (std::uint32_t i = 0; i < n; ++i) {
                                     const double x = oracle::value(v[(i * heads + head) * dim + d]) *
                                                      static_cast<double>(weight[g * simd::attend_block + i]);
-                                    exact += x;
+                                    expected += x;
                                     size += mixes<Policy> ? largest_v[i] * weight[g * simd::attend_block + i]
                                                           : std::fabs(x);
                                 }
-                                error.relative(static_cast<double>(acc[g * (dim + 3) + d]), exact, size);
+                                error.relative(static_cast<double>(acc[g * (dim + 3) + d]), expected, size);
                             }
                             CHECK(acc[g * (dim + 3) + dim] == 0.5F);
                         }
@@ -308,7 +308,7 @@ template <class Policy, class Make = by_config<Policy>> void compressor_contract
                         for (std::uint32_t i = 0; i < n; ++i)
                             log_weight.push_back(std::log(1.0F + static_cast<float>(i % 5)));
                     const float scale = 0.11F;
-                    const auto exact =
+                    const auto expected =
                         attend_decoded(e.shape, head, q, group, static_cast<double>(scale), k, v, log_weight);
                     const auto g32 = static_cast<std::uint32_t>(group);
                     std::vector<float> memory(partial_floats(group, dim)),
@@ -324,7 +324,7 @@ template <class Policy, class Make = by_config<Policy>> void compressor_contract
                     const double tolerance = 5e-6 + 4 * rounding<Policy>;
                     oracle::largest_error error;
                     for (std::size_t i = 0; i < out.size(); ++i)
-                        error.see(static_cast<double>(out[i]) - exact[i]);
+                        error.see(static_cast<double>(out[i]) - expected[i]);
                     CHECK(error.value() <= tolerance);
                     const std::vector<float> whole = out;
                     reset(p);
@@ -335,7 +335,7 @@ template <class Policy, class Make = by_config<Policy>> void compressor_contract
                     for (std::uint32_t i = 0; i < n; ++i) {
                         double mean = 0;
                         for (std::size_t g = 0; g < group; ++g)
-                            mean += exact[group * dim + g * n + i] / static_cast<double>(group);
+                            mean += expected[group * dim + g * n + i] / static_cast<double>(group);
                         error.see(static_cast<double>(mass[i]) - mean);
                     }
                     CHECK(error.value() <= tolerance);

@@ -4,6 +4,8 @@
 
 #include "contracts/budget.hpp"
 
+namespace budget_cascade_test {
+
 using namespace kvtl_test;
 using budget_suite::board, budget_suite::divide;
 
@@ -49,3 +51,5 @@ TEST_CASE("cascade_between: the layers at the ends keep the mean, whatever the o
         for (std::uint32_t l = 0; l < layers; ++l) CHECK(b.keep(l, 0) == 16);
     }
 }
+
+} // namespace budget_cascade_test

@@ -5,6 +5,8 @@
 
 #include "contracts/budget.hpp"
 
+namespace budget_head_adaptive_test {
+
 using namespace kvtl_test;
 using budget_suite::board, budget_suite::divide;
 
@@ -43,3 +45,5 @@ TEST_CASE("head_adaptive: settings that can never work are named, its own and th
     check_refusal(state_t::check({.floor = NAN, .layers = {}}, {}), "budget.floor is");
     check_refusal(state_t::check({.floor = 0.2F, .layers = {.beta = 0.5F}}, {}), "budget.beta is 0.5");
 }
+
+} // namespace budget_head_adaptive_test

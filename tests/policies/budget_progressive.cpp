@@ -4,6 +4,8 @@
 
 #include "contracts/budget.hpp"
 
+namespace budget_progressive_test {
+
 using namespace kvtl_test;
 using budget_suite::board, budget_suite::divide;
 
@@ -114,3 +116,5 @@ TEST_CASE("progressive: settings that can never work are named") {
     check_refusal(state_t::check({.floor = 1.5F}, {}), "budget.floor is 1.5");
     check_refusal(state_t::check({.floor = -0.5F}, {}), "budget.floor is -0.5");
 }
+
+} // namespace budget_progressive_test

@@ -4,6 +4,8 @@
 
 #include "contracts/budget.hpp"
 
+namespace budget_pyramid_test {
+
 using namespace kvtl_test;
 using budget_suite::board, budget_suite::divide;
 
@@ -39,3 +41,5 @@ TEST_CASE("pyramid: settings that can never work are named") {
     check_refusal(state_t::check({.beta = 0.9F}, {}), "budget.beta is 0.9");
     check_refusal(state_t::check({.beta = NAN}, {}), "budget.beta is");
 }
+
+} // namespace budget_pyramid_test

@@ -4,6 +4,8 @@
 
 #include "contracts/budget.hpp"
 
+namespace budget_table_test {
+
 using namespace kvtl_test;
 using budget_suite::board, budget_suite::divide;
 
@@ -57,3 +59,5 @@ TEST_CASE("table: settings that can never work are named") {
     check_refusal(state_t::check({.cap = 0.5F}, limits), "budget.cap is 0.5");
     check_refusal(state_t::check({.cap = NAN}, limits), "budget.cap is");
 }
+
+} // namespace budget_table_test

@@ -4,6 +4,8 @@
 
 #include "contracts/budget.hpp"
 
+namespace budget_uniform_test {
+
 using namespace kvtl_test;
 using budget_suite::board, budget_suite::divide;
 
@@ -16,3 +18,5 @@ TEST_CASE("uniform: everybody keeps the mean, or all of a short prompt") {
     CHECK(divide<kvtl::uniform>({}, limits, 100, 1).kept() == std::vector<std::uint32_t>(6, 10));
     CHECK(divide<kvtl::uniform>({}, limits, 7, 1).kept() == std::vector<std::uint32_t>(6, 7));
 }
+
+} // namespace budget_uniform_test

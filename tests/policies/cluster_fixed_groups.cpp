@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+namespace cluster_fixed_groups_test {
+
 using namespace kvtl;
 
 TEST_CASE("fixed_groups") {
@@ -51,3 +53,5 @@ TEST_CASE("group_tokens that cannot work are refused by name") {
     }
     CHECK(state::check({.group_tokens = 4096}).ok());
 }
+
+} // namespace cluster_fixed_groups_test

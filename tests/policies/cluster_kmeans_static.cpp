@@ -8,6 +8,8 @@
 
 #include <string>
 
+namespace cluster_kmeans_static_test {
+
 using namespace kvtl;
 
 namespace {
@@ -100,3 +102,5 @@ TEST_CASE("values that cannot work are refused by name") {
     CHECK(says({.buffer_entries = 0}, "clusterer.buffer_entries is 0"));
     CHECK(state::check({}).ok());
 }
+
+} // namespace cluster_kmeans_static_test

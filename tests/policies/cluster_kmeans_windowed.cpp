@@ -15,6 +15,8 @@
 #include <string>
 #include <utility>
 
+namespace cluster_kmeans_windowed_test {
+
 using namespace kvtl;
 using namespace kvtl_test;
 
@@ -234,3 +236,5 @@ TEST_CASE("a batch that cannot be placed stays in the window until writes succee
     CHECK(one.error() < exact);
     one.check_tokens();
 }
+
+} // namespace cluster_kmeans_windowed_test

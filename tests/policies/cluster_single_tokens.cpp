@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+namespace cluster_single_tokens_test {
+
 TEST_CASE("single_tokens") {
     kvtl_test::clusterer_contract<kvtl::single_tokens>({});
 }
@@ -19,3 +21,5 @@ TEST_CASE("every token is a unit of its own") {
     }
     CHECK(lane.count() == 10);
 }
+
+} // namespace cluster_single_tokens_test

@@ -9,6 +9,8 @@
 #include <cmath>
 #include <string>
 
+namespace cluster_variance_split_test {
+
 using namespace kvtl;
 
 namespace {
@@ -190,3 +192,5 @@ TEST_CASE("values that cannot work are refused by name") {
     CHECK(says({.tokens_per_cluster = 1}, "clusterer.tokens_per_cluster is 1"));
     CHECK(state::check({}).ok());
 }
+
+} // namespace cluster_variance_split_test

@@ -4,6 +4,8 @@
 
 #include "contracts/compressor.hpp"
 
+namespace compress_int8_row_test {
+
 using namespace kvtl;
 
 TEST_CASE_TEMPLATE("int8_row keeps the compressor's promises", E, float, f16, bf16) {
@@ -42,3 +44,5 @@ TEST_CASE("a scale that no float can hold makes zeros, not infinities") {
     CHECK(back[3] == doctest::Approx(-3.4e38));
     CHECK(std::isfinite(back[0]));
 }
+
+} // namespace compress_int8_row_test

@@ -7,6 +7,8 @@
 #include "contracts/compressor.hpp"
 #include "support/channel_codes.hpp"
 
+namespace compress_keys_in_memory_test {
+
 using namespace kvtl;
 
 TEST_CASE_TEMPLATE("keys_in_memory keeps a compressor's promises", P, raw<f16>, int8_row<>) {
@@ -19,3 +21,5 @@ TEST_CASE_TEMPLATE("records that several entries share keep them too", P, kvtl_t
                    kvtl_test::channel_codes<8>, kvtl_test::channel_codes<32>) {
     kvtl_test::compressor_contract<P>();
 }
+
+} // namespace compress_keys_in_memory_test

@@ -9,6 +9,8 @@
 #include <map>
 #include <memory>
 
+namespace compress_orthogonal_prefix_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -127,3 +129,5 @@ TEST_CASE("what an orthogonal prefix cannot do is said by field, value and what 
     says(codec::check({.rate = NAN}, {2, 64}), "compressor.rate is nan");
     says(codec::check({}, {1, 512}), "heads of 512 numbers; valid: up to 256");
 }
+
+} // namespace compress_orthogonal_prefix_test

@@ -7,6 +7,8 @@
 #include <complex>
 #include <memory>
 
+namespace compress_prompt_svd_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -250,3 +252,5 @@ TEST_CASE("orthonormal rows, even from dependent ones") {
         for (std::size_t j = 0; j < 6; ++j)
             CHECK(oracle::dot(&y[i * 8], &y[j * 8], 8) == doctest::Approx(i == j ? 1.0 : 0.0).epsilon(1e-5));
 }
+
+} // namespace compress_prompt_svd_test

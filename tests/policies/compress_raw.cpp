@@ -5,6 +5,8 @@
 
 #include "contracts/compressor.hpp"
 
+namespace compress_raw_test {
+
 using namespace kvtl;
 
 TEST_CASE_TEMPLATE("raw keeps the compressor's promises", E, float, f16, bf16) {
@@ -28,3 +30,5 @@ TEST_CASE_TEMPLATE("attention over records has the bits of attention over rows",
         .attend(nullptr, records, scratch);
     CHECK(a == b);
 }
+
+} // namespace compress_raw_test

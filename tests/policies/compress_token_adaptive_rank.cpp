@@ -10,6 +10,8 @@
 #include <map>
 #include <memory>
 
+namespace compress_token_adaptive_rank_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -334,3 +336,5 @@ TEST_CASE("what a codec cannot do is said by field, value and what is valid") {
     }
     says({}, {40, 128}, "rows of 5120 numbers; valid: up to 4096");
 }
+
+} // namespace compress_token_adaptive_rank_test

@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+namespace index_centroid_test {
+
 using namespace kvtl;
 
 TEST_CASE("centroid") {
@@ -13,3 +15,5 @@ TEST_CASE("centroid") {
     kvtl_test::index_contract<centroid>(
         {}, [](const float* q, const float* mean, std::size_t dim) { return oracle::dot(q, mean, dim); });
 }
+
+} // namespace index_centroid_test

@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+namespace index_centroid_spread_test {
+
 using namespace kvtl;
 
 TEST_CASE("without spread it is the centroid") {
@@ -71,3 +73,5 @@ TEST_CASE("the root mean square of weights over normal keys is what the score sa
     s.score(q.data(), 1, u, {&score, 1});
     CHECK(static_cast<double>(score) / 4 == doctest::Approx(0.5 * std::log(squares / keys)).epsilon(0.01));
 }
+
+} // namespace index_centroid_spread_test

@@ -8,6 +8,8 @@
 
 #include <numeric>
 
+namespace index_channel_subset_test {
+
 using namespace kvtl;
 
 namespace {
@@ -74,3 +76,5 @@ TEST_CASE("8 bits are exact for whole numbers up to 127, and a zero key is zero"
         CHECK(out[1] == 0.0F);
     }
 }
+
+} // namespace index_channel_subset_test

@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+namespace index_exact_keys_test {
+
 using namespace kvtl;
 
 namespace {
@@ -28,3 +30,5 @@ TEST_CASE("exact_keys") {
     check<exact_keys>(0x1p-11, 2); // f16 keeps eleven digits
     check<exact_keys_as<float>>(1e-6, 4);
 }
+
+} // namespace index_exact_keys_test

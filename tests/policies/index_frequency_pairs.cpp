@@ -8,6 +8,8 @@
 
 #include <doctest/doctest.h>
 
+namespace index_frequency_pairs_test {
+
 using namespace kvtl;
 
 namespace {
@@ -97,3 +99,5 @@ TEST_CASE("a lane without a prompt spreads its pairs evenly") {
     const auto p = s.pairs_of(x.view(), 0);
     CHECK(std::vector<std::uint32_t>(p.begin(), p.end()) == std::vector<std::uint32_t>{0, 4, 8, 12});
 }
+
+} // namespace index_frequency_pairs_test

@@ -7,6 +7,8 @@
 
 #include <doctest/doctest.h>
 
+namespace index_landmark_test {
+
 using namespace kvtl;
 
 namespace {
@@ -112,3 +114,5 @@ TEST_CASE("a new lane forgets the outliers of the one before") {
     build(0);
     CHECK(pinned() == std::vector<std::uint32_t>{0});
 }
+
+} // namespace index_landmark_test

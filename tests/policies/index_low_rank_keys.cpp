@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+namespace index_low_rank_keys_test {
+
 using namespace kvtl;
 
 namespace {
@@ -153,3 +155,5 @@ TEST_CASE("a query of the whole lane scores as much as all heads together") {
             CHECK(static_cast<double>(got[u * 4 + i]) == doctest::Approx(sum).epsilon(1e-4));
         }
 }
+
+} // namespace index_low_rank_keys_test

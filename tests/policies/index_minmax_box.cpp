@@ -9,6 +9,8 @@
 #include <cmath>
 #include <limits>
 
+namespace index_minmax_box_test {
+
 using namespace kvtl;
 
 namespace {
@@ -82,3 +84,5 @@ TEST_CASE("bounds are rounded outwards to the nearest f16") {
     CHECK(to_float(detail::round_up(1e6F)) == 65504.0F);
     CHECK(to_float(detail::round_down(-1e6F)) == -65504.0F);
 }
+
+} // namespace index_minmax_box_test

@@ -6,7 +6,11 @@
 
 #include <doctest/doctest.h>
 
+namespace index_no_index_test {
+
 TEST_CASE("no_index") {
     static_assert(kvtl::needs_of<kvtl::no_index>() == kvtl::signal::nothing);
     kvtl_test::index_contract<kvtl::no_index>({}, nullptr);
 }
+
+} // namespace index_no_index_test

@@ -8,6 +8,8 @@
 
 #include <set>
 
+namespace index_product_codes_test {
+
 using namespace kvtl;
 
 namespace {
@@ -112,3 +114,5 @@ TEST_CASE("as many centroids as keys decode exactly, and a short prompt leaves r
             for (std::uint32_t c = 0; c < 16; ++c)
                 CHECK(decoded(s, x, u, i)[c] == doctest::Approx(x.key(u, i)[c]));
 }
+
+} // namespace index_product_codes_test

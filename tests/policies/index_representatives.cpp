@@ -8,6 +8,8 @@
 
 #include <numeric>
 
+namespace index_representatives_test {
+
 using namespace kvtl;
 
 namespace {
@@ -101,3 +103,5 @@ TEST_CASE("as many representatives as entries find the unit's best key") {
         CHECK(static_cast<double>(got[u]) == doctest::Approx(best).epsilon(0.01));
     }
 }
+
+} // namespace index_representatives_test

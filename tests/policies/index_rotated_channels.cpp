@@ -10,6 +10,8 @@
 
 #include <numeric>
 
+namespace index_rotated_channels_test {
+
 using namespace kvtl;
 
 namespace {
@@ -121,3 +123,5 @@ TEST_CASE("the largest magnitudes stay, ties go to the lower index") {
     CHECK(kept(x, 8) == x);
     CHECK(kept(x, 100) == x);
 }
+
+} // namespace index_rotated_channels_test

@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+namespace index_stored_keys_test {
+
 using namespace kvtl;
 
 TEST_CASE("stored_keys keeps nothing and scores entries") {
@@ -15,3 +17,5 @@ TEST_CASE("stored_keys keeps nothing and scores entries") {
     static_assert(detail::linear_in_query<stored_keys>());
     CHECK(contains(needs_of<stored_keys>(), signal::k));
 }
+
+} // namespace index_stored_keys_test

@@ -13,6 +13,8 @@
 #include <set>
 #include <vector>
 
+namespace index_two_level_box_test {
+
 using namespace kvtl;
 
 namespace {
@@ -182,3 +184,5 @@ TEST_CASE("two_level_box narrows nothing where every block is wanted, or units h
         std::string::npos);
     CHECK(std::string(state::check({4, 0}).what()).find("index.probe_entries is 0") != std::string::npos);
 }
+
+} // namespace index_two_level_box_test

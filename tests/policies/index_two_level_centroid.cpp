@@ -10,6 +10,8 @@
 #include <numeric>
 #include <set>
 
+namespace index_two_level_centroid_test {
+
 using namespace kvtl;
 
 namespace {
@@ -238,3 +240,5 @@ TEST_CASE("two_level_centroid refuses what is out of range, by name") {
     CHECK(message({.probe_entries = 0}) == "index.probe_entries is 0; valid: 1 to 1024");
     CHECK(message({.near_blocks = 0}) == "index.near_blocks is 0; valid: 1 to 1024");
 }
+
+} // namespace index_two_level_centroid_test

@@ -4,6 +4,10 @@
 
 #include "contracts/position.hpp"
 
+namespace position_original_test {
+
 TEST_CASE("original") {
     kvtl_test::position_contract<kvtl::original>({});
 }
+
+} // namespace position_original_test

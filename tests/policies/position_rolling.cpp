@@ -4,6 +4,8 @@
 
 #include "contracts/position.hpp"
 
+namespace position_rolling_test {
+
 using kvtl::rolling;
 using kvtl_test::check_refusal, kvtl_test::position_contract;
 using state = rolling::state<kvtl_test::position_suite::any_geometry>;
@@ -69,3 +71,5 @@ TEST_CASE("rolling: settings that can never work are named") {
     check_refusal(state::check({.base = 0.0}, 8), "position.base is 0");
     check_refusal(state::check({.base = NAN}, 8), "position.base is");
 }
+
+} // namespace position_rolling_test

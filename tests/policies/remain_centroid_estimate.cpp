@@ -10,6 +10,8 @@
 
 #include <numeric>
 
+namespace remain_centroid_estimate_test {
+
 using namespace kvtl;
 using namespace kvtl_test;
 using namespace kvtl_test::remainder_suite;
@@ -173,3 +175,5 @@ TEST_CASE("after splits and appends the mean values are those of the units' entr
     CHECK(worst <
           1.01); // half a code from rounding, half a code from a page that was begun on the rounded mean
 }
+
+} // namespace remain_centroid_estimate_test

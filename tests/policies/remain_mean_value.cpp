@@ -4,6 +4,8 @@
 
 #include "contracts/remainder.hpp"
 
+namespace remain_mean_value_test {
+
 using namespace kvtl;
 using namespace kvtl_test;
 using namespace kvtl_test::remainder_suite;
@@ -22,3 +24,5 @@ TEST_CASE("mean_value: with nothing attended the output is the mean value, whate
         for (std::size_t d = 0; d < 64; ++d)
             CHECK(std::fabs(static_cast<double>(out[g * 64 + d]) - mean[d]) < 1e-6);
 }
+
+} // namespace remain_mean_value_test

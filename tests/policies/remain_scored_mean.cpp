@@ -12,6 +12,8 @@
 #include <limits>
 #include <vector>
 
+namespace remain_scored_mean_test {
+
 using namespace kvtl;
 
 namespace {
@@ -132,3 +134,5 @@ TEST_CASE("scored_mean: nothing where everything was attended; a new lane begins
     std::fill(x.attended.begin(), x.attended.end(), ~std::uint64_t{0});
     for (const float y : x.output(0.0F)) CHECK(y == 1.0F);
 }
+
+} // namespace remain_scored_mean_test

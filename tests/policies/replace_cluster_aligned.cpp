@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <map>
 
+namespace replace_cluster_aligned_test {
+
 using namespace kvtl;
 
 namespace {
@@ -204,3 +206,5 @@ TEST_CASE("protection ends after 16 steps") {
     CHECK(c.evict() == 0);
     CHECK(c.evict() == none);
 }
+
+} // namespace replace_cluster_aligned_test

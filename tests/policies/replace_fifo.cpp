@@ -4,6 +4,8 @@
 
 #include "support/replacement_models.hpp"
 
+namespace replace_fifo_test {
+
 using namespace kvtl;
 
 TEST_CASE("fifo") {
@@ -20,3 +22,5 @@ TEST_CASE("a loop that is one unit too long never hits") {
     CHECK(kvtl_test::same_as_model<fifo>({}, kvtl_test::fifo_model{}, 40, 2000,
                                          unit_sequence(unit_trace::loop, 41, 1)) == 0);
 }
+
+} // namespace replace_fifo_test

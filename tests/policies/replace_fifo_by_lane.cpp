@@ -4,6 +4,8 @@
 
 #include "support/replacement_models.hpp"
 
+namespace replace_fifo_by_lane_test {
+
 using namespace kvtl;
 using kvtl_test::guarded_bytes;
 
@@ -141,3 +143,5 @@ TEST_CASE("more lanes than lists share them") {
     s.remove(0), s.remove(1), s.remove(2);
     CHECK(s.victim(nothing) == none);
 }
+
+} // namespace replace_fifo_by_lane_test

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <vector>
 
+namespace replace_keep_first_test {
+
 using namespace kvtl;
 
 namespace {
@@ -38,3 +40,5 @@ TEST_CASE("drop_after_use") {
     kvtl_test::replacement_contract<drop_after_use>(
         {}, [](std::uint32_t, std::uint32_t) { return stack_model{}; });
 }
+
+} // namespace replace_keep_first_test

@@ -4,6 +4,8 @@
 
 #include "support/replacement_models.hpp"
 
+namespace replace_lfu_test {
+
 using namespace kvtl;
 
 namespace {
@@ -51,3 +53,5 @@ TEST_CASE("a count does not survive leaving, and equals leave in the order of th
     s.touch(0);
     CHECK(s.victim(nothing_pinned) == 1);
 }
+
+} // namespace replace_lfu_test

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <vector>
 
+namespace replace_lru_test {
+
 using namespace kvtl;
 
 namespace {
@@ -35,3 +37,5 @@ struct lru_model {
 TEST_CASE("lru") {
     kvtl_test::replacement_contract<lru>({}, [](std::uint32_t, std::uint32_t) { return lru_model{}; });
 }
+
+} // namespace replace_lru_test

@@ -4,6 +4,8 @@
 
 #include "support/replacement_models.hpp"
 
+namespace replace_s3_fifo_test {
+
 using namespace kvtl;
 
 namespace {
@@ -90,3 +92,5 @@ TEST_CASE("the ghost holds as many as main and forgets the oldest") {
     c.admit(0, 0);  // forgotten when 18 left: behind 19 and 20 on probation
     CHECK(c.evict() == 19 % 20);
 }
+
+} // namespace replace_s3_fifo_test

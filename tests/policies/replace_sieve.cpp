@@ -4,6 +4,8 @@
 
 #include "support/replacement_models.hpp"
 
+namespace replace_sieve_test {
+
 using namespace kvtl;
 
 TEST_CASE("sieve") {
@@ -38,3 +40,5 @@ TEST_CASE("the hand goes on where it stopped and spares what was visited, once")
     CHECK(evict() == 0);
     CHECK(evict() == 3);
 }
+
+} // namespace replace_sieve_test

@@ -4,6 +4,8 @@
 
 #include "support/replacement_models.hpp"
 
+namespace replace_slru_test {
+
 using namespace kvtl;
 
 TEST_CASE("slru") {
@@ -43,3 +45,5 @@ TEST_CASE("a sweep does not reach units that were used twice") {
     CHECK(s.victim(nothing_pinned) == 0);
     CHECK(s.victim([](std::uint32_t h) { return h == 0; }) == 1); // nothing else on probation
 }
+
+} // namespace replace_slru_test

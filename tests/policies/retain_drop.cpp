@@ -7,6 +7,8 @@
 
 #include "contracts/retention.hpp"
 
+namespace retain_drop_test {
+
 using namespace kvtl;
 using namespace kvtl_test;
 using namespace kvtl_test::retention_suite;
@@ -24,3 +26,5 @@ TEST_CASE("drop hands on what its score declares") {
     CHECK(std::is_same_v<blind::score, key_norm>);
     CHECK(std::is_same_v<drop<random_score>::config, random_score::config>);
 }
+
+} // namespace retain_drop_test

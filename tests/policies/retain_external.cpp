@@ -4,6 +4,8 @@
 
 #include "contracts/retention.hpp"
 
+namespace retain_external_test {
+
 using namespace kvtl;
 using namespace kvtl_test;
 using namespace kvtl_test::retention_suite;
@@ -54,3 +56,5 @@ TEST_CASE("numbers that are not finite are refused") {
                   std::string::npos);
         }
 }
+
+} // namespace retain_external_test

@@ -7,6 +7,8 @@
 #include <initializer_list>
 #include <numeric>
 
+namespace retain_gate_test {
+
 using namespace kvtl;
 using namespace kvtl_test;
 using namespace kvtl_test::retention_suite;
@@ -185,3 +187,5 @@ TEST_CASE("input that the gate cannot read is refused before anything changes") 
     in.q = x;
     CHECK(of_qkv.check_arrival(in, 3).ok());
 }
+
+} // namespace retain_gate_test

@@ -4,6 +4,8 @@
 
 #include "contracts/retention.hpp"
 
+namespace retain_heavy_hitters_test {
+
 using namespace kvtl;
 using namespace kvtl_test;
 using namespace kvtl_test::retention_suite;
@@ -54,3 +56,5 @@ TEST_CASE(
     even.lanes = 1;
     CHECK(state::preference(even) == 1.0F);
 }
+
+} // namespace retain_heavy_hitters_test

@@ -7,6 +7,8 @@
 
 #include <doctest/doctest.h>
 
+namespace retain_keep_all_test {
+
 using namespace kvtl;
 
 namespace {
@@ -23,3 +25,5 @@ TEST_CASE("keep_all asks for nothing, and a preset with it is one that keeps") {
     CHECK_FALSE(drops_entries<presets::full>);
     CHECK(drops_entries<dropping>);
 }
+
+} // namespace retain_keep_all_test

@@ -4,6 +4,8 @@
 
 #include "contracts/retention.hpp"
 
+namespace retain_key_difference_test {
+
 using namespace kvtl;
 using namespace kvtl_test;
 using namespace kvtl_test::retention_suite;
@@ -22,3 +24,5 @@ TEST_CASE("key_difference") {
         return score;
     });
 }
+
+} // namespace retain_key_difference_test

@@ -4,6 +4,8 @@
 
 #include "contracts/retention.hpp"
 
+namespace retain_key_norm_test {
+
 using namespace kvtl;
 using namespace kvtl_test;
 using namespace kvtl_test::retention_suite;
@@ -19,3 +21,5 @@ TEST_CASE("key_norm") {
     };
     ranks_held_contract<key_norm>({}, 0.0, [](std::uint32_t, double score) { return stays{score}; });
 }
+
+} // namespace retain_key_norm_test

@@ -4,6 +4,8 @@
 
 #include "contracts/retention.hpp"
 
+namespace retain_lag_relative_test {
+
 using namespace kvtl;
 using namespace kvtl_test;
 using namespace kvtl_test::retention_suite;
@@ -67,3 +69,5 @@ TEST_CASE("lag_relative: what has no next block comes before every rank") {
 TEST_CASE("lag_relative: settings that can never work are named") {
     check_refusal(state_of<lag_relative>::check({.lag = 1}, {}), "retention.lag is 1");
 }
+
+} // namespace retain_lag_relative_test

@@ -4,6 +4,8 @@
 
 #include "contracts/retention.hpp"
 
+namespace retain_latest_attention_test {
+
 using namespace kvtl;
 using namespace kvtl_test;
 using namespace kvtl_test::retention_suite;
@@ -28,3 +30,5 @@ TEST_CASE("latest_attention: in decode every step ranks anew") {
     };
     ranks_held_contract<latest_attention>({}, 0.0, [](std::uint32_t, double score) { return latest{score}; });
 }
+
+} // namespace retain_latest_attention_test

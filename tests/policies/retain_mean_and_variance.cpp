@@ -4,6 +4,8 @@
 
 #include "contracts/retention.hpp"
 
+namespace retain_mean_and_variance_test {
+
 using namespace kvtl;
 using namespace kvtl_test;
 using namespace kvtl_test::retention_suite;
@@ -83,3 +85,5 @@ TEST_CASE("mean_and_variance: settings that can never work are named") {
     check_refusal(state::check({.tau_variance = NAN}, {}),
                   "retention.tau_entropy and tau_variance are 1 and");
 }
+
+} // namespace retain_mean_and_variance_test

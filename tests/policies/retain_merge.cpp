@@ -6,6 +6,8 @@
 
 #include "contracts/retention.hpp"
 
+namespace retain_merge_test {
+
 using namespace kvtl;
 using namespace kvtl_test;
 using namespace kvtl_test::retention_suite;
@@ -217,3 +219,5 @@ TEST_CASE("settings that can never work are named, the rule's and the score's") 
     check_refusal(check(b, similar_neighbour::config{.width = 0.0F}),
                   "retention.similarity and width are 0.8 and 0");
 }
+
+} // namespace retain_merge_test

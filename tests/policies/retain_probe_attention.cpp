@@ -4,6 +4,8 @@
 
 #include "contracts/retention.hpp"
 
+namespace retain_probe_attention_test {
+
 using namespace kvtl;
 using namespace kvtl_test;
 using namespace kvtl_test::retention_suite;
@@ -44,3 +46,5 @@ TEST_CASE("probe_attention: settings that can never work are named") {
     check_refusal(state::check({.pool_width = 0}, {}), "retention.pool_width is 0");
     check_refusal(state::check({.pool_width = 1025}, {}), "retention.pool_width is 1025");
 }
+
+} // namespace retain_probe_attention_test

@@ -4,6 +4,8 @@
 
 #include "contracts/retention.hpp"
 
+namespace retain_random_test {
+
 using namespace kvtl;
 using namespace kvtl_test;
 using namespace kvtl_test::retention_suite;
@@ -51,3 +53,5 @@ TEST_CASE("random_score: uniform in [0, 1), and unlike in neighbouring tokens, h
                                  stream(1, std::uint64_t{1} << 48, 1)})
         CHECK(correlation(tokens, other) < 5 / std::sqrt(static_cast<double>(n)));
 }
+
+} // namespace retain_random_test

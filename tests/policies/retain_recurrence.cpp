@@ -4,6 +4,8 @@
 
 #include "contracts/retention.hpp"
 
+namespace retain_recurrence_test {
+
 using namespace kvtl;
 using namespace kvtl_test;
 using namespace kvtl_test::retention_suite;
@@ -56,3 +58,5 @@ TEST_CASE("recurrence: eviction waits for a period, and settings that can never 
     check_refusal(state::check({.activity = NAN}, {}), "retention.activity is");
     check_refusal(state::check({.period = 0}, {}), "retention.period is 0");
 }
+
+} // namespace retain_recurrence_test

@@ -4,6 +4,8 @@
 
 #include "contracts/retention.hpp"
 
+namespace retain_sink_recent_test {
+
 using namespace kvtl;
 using namespace kvtl_test;
 using namespace kvtl_test::retention_suite;
@@ -20,3 +22,5 @@ TEST_CASE("sink_recent: minus the age, in prompt and decode") {
     };
     ranks_held_contract<sink_recent>({}, 0.0, [](std::uint32_t token, double) { return ages{token}; });
 }
+
+} // namespace retain_sink_recent_test

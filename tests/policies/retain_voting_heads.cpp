@@ -4,6 +4,8 @@
 
 #include "contracts/retention.hpp"
 
+namespace retain_voting_heads_test {
+
 using namespace kvtl;
 using namespace kvtl_test;
 using namespace kvtl_test::retention_suite;
@@ -67,3 +69,5 @@ TEST_CASE("voting_heads: settings that can never work are named") {
     check_refusal(state::check({.votes = silent}, e.limits()), "retention.votes: no head of layer 2 votes");
     check_refusal(state::check({.pool_width = 2}, e.limits()), "retention.pool_width is 2");
 }
+
+} // namespace retain_voting_heads_test

@@ -4,6 +4,8 @@
 
 #include "contracts/retention.hpp"
 
+namespace retain_window_attention_test {
+
 using namespace kvtl;
 using namespace kvtl_test;
 using namespace kvtl_test::retention_suite;
@@ -62,3 +64,5 @@ TEST_CASE("pooling: averages lose what lies behind the ends, maxima do not") {
     pool_scores<pooling::off>(in, 3, out);
     CHECK(out == in);
 }
+
+} // namespace retain_window_attention_test

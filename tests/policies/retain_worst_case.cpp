@@ -8,6 +8,8 @@
 
 #include <numeric>
 
+namespace retain_worst_case_test {
+
 using namespace kvtl;
 using namespace kvtl_test;
 using namespace kvtl_test::retention_suite;
@@ -141,3 +143,5 @@ TEST_CASE("worst_case: settings that can never work are named") {
     check_refusal(state::check({.sure = 1.5F}, {}), "retention.sure is 1.5");
     check_refusal(state::check({.sure = NAN}, {}), "retention.sure is");
 }
+
+} // namespace retain_worst_case_test

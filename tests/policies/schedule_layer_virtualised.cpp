@@ -6,8 +6,12 @@
 
 #include "contracts/schedule.hpp"
 
+namespace schedule_layer_virtualised_test {
+
 TEST_CASE("layer_virtualised") {
     kvtl_test::schedule_contract<kvtl::layer_virtualised>(false);
     static_assert(kvtl::virtualises<kvtl::layer_virtualised>);
     static_assert(!kvtl::virtualises<kvtl::on_demand> && !kvtl::virtualises<kvtl::next_layer>);
 }
+
+} // namespace schedule_layer_virtualised_test

@@ -4,6 +4,10 @@
 
 #include "contracts/schedule.hpp"
 
+namespace schedule_next_layer_test {
+
 TEST_CASE("next_layer") {
     kvtl_test::schedule_contract<kvtl::next_layer>(true);
 }
+
+} // namespace schedule_next_layer_test

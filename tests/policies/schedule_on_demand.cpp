@@ -4,6 +4,10 @@
 
 #include "contracts/schedule.hpp"
 
+namespace schedule_on_demand_test {
+
 TEST_CASE("on_demand") {
     kvtl_test::schedule_contract<kvtl::on_demand>(false);
 }
+
+} // namespace schedule_on_demand_test

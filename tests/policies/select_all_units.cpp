@@ -9,6 +9,8 @@
 #include <numeric>
 #include <vector>
 
+namespace select_all_units_test {
+
 TEST_CASE("all_units") {
     kvtl_test::selector_contract<kvtl::all_units>([](const auto& x, std::uint32_t) {
         std::vector<std::uint32_t> everything(x.unit().size());
@@ -16,3 +18,5 @@ TEST_CASE("all_units") {
         return everything;
     });
 }
+
+} // namespace select_all_units_test

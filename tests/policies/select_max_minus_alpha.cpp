@@ -6,6 +6,8 @@
 
 #include <cmath>
 
+namespace select_max_minus_alpha_test {
+
 using namespace kvtl;
 using namespace kvtl_test::selector_suite::bar;
 
@@ -32,3 +34,5 @@ TEST_CASE("max_minus_alpha") {
     CHECK(all > 10000);
     CHECK(choose(selector::state<model>({}, *model::from({})), units{}, 10).empty());
 }
+
+} // namespace select_max_minus_alpha_test

@@ -8,6 +8,8 @@
 
 #include <doctest/doctest.h>
 
+namespace select_no_units_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -74,3 +76,5 @@ TEST_CASE("no_units: a step attends sinks and window, and reads nothing") {
     }
     CHECK(best < kvtl_test::exact);
 }
+
+} // namespace select_no_units_test

@@ -8,6 +8,8 @@
 
 #include <vector>
 
+namespace select_random_units_test {
+
 using namespace kvtl;
 
 namespace {
@@ -59,3 +61,5 @@ TEST_CASE("all units, and pairs of them, are drawn equally often") {
     for (std::uint32_t a = 0; a < units; ++a)
         for (std::uint32_t b = a + 1; b < units; ++b) CHECK(std::fabs(pair[a * units + b] - 421.0) < 100.0);
 }
+
+} // namespace select_random_units_test

@@ -8,6 +8,8 @@
 
 #include <map>
 
+namespace select_shared_by_layers_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -153,3 +155,5 @@ TEST_CASE("a prediction counts for the layers that choose; the others follow") {
             CHECK(choice(cache, one.id(), l) == choice(cache, one.id(), l - l % 3));
     }
 }
+
+} // namespace select_shared_by_layers_test

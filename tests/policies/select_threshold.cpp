@@ -8,6 +8,8 @@
 #include <cmath>
 #include <limits>
 
+namespace select_threshold_test {
+
 using namespace kvtl;
 using namespace kvtl_test::selector_suite::bar;
 
@@ -115,3 +117,5 @@ TEST_CASE("threshold: settings that can never work are named") {
     for (const float bad : {-0.1F, 1.5F, NAN})
         CHECK(state::check({.kept = bad}).code() == errc::invalid_argument);
 }
+
+} // namespace select_threshold_test

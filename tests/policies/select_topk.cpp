@@ -10,6 +10,8 @@
 #include <numeric>
 #include <vector>
 
+namespace select_topk_test {
+
 using namespace kvtl;
 
 namespace {
@@ -198,3 +200,5 @@ TEST_CASE("by_head: every head of a lane has the whole budget for its own best u
             CHECK(got == mask);
         });
 }
+
+} // namespace select_topk_test

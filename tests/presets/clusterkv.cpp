@@ -3,6 +3,8 @@
 
 #include "support/size_knob.hpp"
 
+namespace clusterkv_test {
+
 using namespace kvtl_test;
 
 TEST_CASE("clusterkv with the budget for everything is dense attention over f16 entries") {
@@ -17,3 +19,5 @@ TEST_CASE(
     const cache_of<preset>::config c;
     CHECK(c.clusterer.smallest_batch * c.clusterer.window_clusters / c.clusterer.window >= 2);
 }
+
+} // namespace clusterkv_test

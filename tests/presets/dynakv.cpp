@@ -9,6 +9,8 @@ using any_model = kvtl::geometry<kvtl::shape{}>;
 template class kvtl::kv_manager<kvtl::presets::dynakv, any_model>;
 template class kvtl::kv_manager<kvtl::presets::dynakv_packed, any_model>;
 
+namespace dynakv_test {
+
 TEST_CASE("dynakv with the budget for everything is dense attention over f16 entries") {
     const kvtl_test::scratch_folder folder;
     kvtl_test::equals_dense<kvtl::dynakv<any_model>>({.io = {.path = folder.file("a.kv")}});
@@ -18,3 +20,5 @@ TEST_CASE("dynakv_packed with the budget for everything is dense attention over 
     const kvtl_test::scratch_folder folder;
     kvtl_test::equals_dense<kvtl::dynakv_packed<any_model>>({.io = {.path = folder.file("a.kv")}});
 }
+
+} // namespace dynakv_test

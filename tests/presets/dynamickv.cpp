@@ -7,6 +7,8 @@
 #include "support/eviction.hpp"
 #include "support/scratch_folder.hpp"
 
+namespace dynamickv_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -416,3 +418,5 @@ TEST_CASE("everything kept is dense attention") {
     run(kvtl::presets::pyramidkv{});
     run(kvtl::presets::layer_defensivekv{});
 }
+
+} // namespace dynamickv_test

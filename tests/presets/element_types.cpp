@@ -5,6 +5,8 @@
 
 #include "support/cache_fixture.hpp"
 
+namespace element_types_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -43,3 +45,5 @@ TEST_CASE_TEMPLATE("attention is dense over entries rounded to the element, and 
         for (std::size_t i = 0; i < 3; ++i) CHECK((of[i] < exact) == (i == own));
     }
 }
+
+} // namespace element_types_test

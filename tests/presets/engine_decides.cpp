@@ -5,6 +5,8 @@
 
 #include "support/eviction.hpp"
 
+namespace engine_decides_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -81,3 +83,5 @@ TEST_CASE("external_mask: what the engine does not want leaves, in prompt and de
     for (std::size_t t = prompt; t < 180; ++t) CHECK(decode_and_compare(cache, seq, data, t, say) < exact);
     check(180);
 }
+
+} // namespace engine_decides_test

@@ -9,6 +9,8 @@ using any_model = kvtl::geometry<kvtl::shape{}>;
 
 template class kvtl::kv_manager<kvtl::presets::dynakv_estimate, any_model>;
 
+namespace estimate_test {
+
 TEST_CASE("dynakv_estimate with the budget for everything is dense attention over f16 entries") {
     const kvtl_test::scratch_folder folder;
     kvtl_test::equals_dense<kvtl::dynakv_estimate<any_model>>({.io = {.path = folder.file("a.kv")}});
@@ -111,3 +113,5 @@ TEST_CASE("estimates do no harm, whatever the head size, the length of queries a
             CHECK(with <= 1.02 * plain);
         }
 }
+
+} // namespace estimate_test

@@ -3,6 +3,8 @@
 
 #include "support/size_knob.hpp"
 
+namespace flexgen_test {
+
 using namespace kvtl_test;
 
 TEST_CASE("flexgen with the budget for everything is dense attention over f16 entries") {
@@ -20,3 +22,5 @@ TEST_CASE("flexgen attends everything, whatever the budget") {
     one.decode(30);
     CHECK(one.error() < exact);
 }
+
+} // namespace flexgen_test

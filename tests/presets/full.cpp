@@ -7,6 +7,8 @@ using any_model = kvtl::geometry<kvtl::shape{}>;
 
 template class kvtl::kv_manager<kvtl::presets::full, any_model>;
 
+namespace full_test {
+
 TEST_CASE("full is dense attention over f16 entries") {
     kvtl_test::equals_dense<kvtl::full<any_model>>();
 }
@@ -32,3 +34,5 @@ TEST_CASE("full reads and writes nothing, and counts its window as memory") {
     one.decode(30);
     CHECK(one.error() < kvtl_test::exact);
 }
+
+} // namespace full_test

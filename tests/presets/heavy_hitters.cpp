@@ -7,6 +7,8 @@
 
 #include <map>
 
+namespace heavy_hitters_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -285,3 +287,5 @@ TEST_CASE("endless generation: memory and the work of a step stay bounded") {
     run.template operator()<precise<kvtl::presets::h2o>>({}, 48);
     run.template operator()<precise<kvtl::presets::lazy_eviction>>({}, 48);
 }
+
+} // namespace heavy_hitters_test

@@ -5,6 +5,8 @@
 #include "support/calibrated.hpp"
 #include "support/size_knob.hpp"
 
+namespace infinigen_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -65,3 +67,5 @@ TEST_CASE("infinigen_star_reuse without a basis is refused, and says what it nee
     REQUIRE_FALSE(opened.ok());
     CHECK(opened.error().message.find("calibration") != std::string::npos);
 }
+
+} // namespace infinigen_test

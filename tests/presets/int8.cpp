@@ -6,6 +6,8 @@
 #include "support/cache_fixture.hpp"
 #include "support/calibrated.hpp"
 
+namespace int8_test {
+
 namespace {
 using namespace kvtl_test;
 using any_model = kvtl::geometry<kvtl::shape{}>;
@@ -149,3 +151,5 @@ TEST_CASE_TEMPLATE("engines that attend themselves are shown decoded rows", P, d
     CHECK(error < coded);
     CHECK(error > exact);
 }
+
+} // namespace int8_test

@@ -10,6 +10,8 @@
 #include "support/calibrated.hpp"
 #include "support/size_knob.hpp"
 
+namespace kvswap_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -91,3 +93,5 @@ TEST_CASE("kvswap, bases fitted to its own recorded keys, budget for everything:
     CHECK(refused.error().message.find("was fitted to another model of the same shape") != std::string::npos);
 }
 #endif
+
+} // namespace kvswap_test

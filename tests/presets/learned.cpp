@@ -6,6 +6,8 @@
 
 #include <cstring>
 
+namespace learned_test {
+
 using namespace kvtl_test;
 using kvtl::signal;
 
@@ -252,3 +254,5 @@ TEST_CASE("weights of another model, version or size are refused") {
     h = good, h.inputs = 255;
     CHECK(open(h, 0, 2 * h.layer_floats()).find("valid: q, k and v of a token, 256") != std::string::npos);
 }
+
+} // namespace learned_test

@@ -5,6 +5,8 @@
 #include "support/calibrated.hpp"
 #include "support/size_knob.hpp"
 
+namespace loki_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -42,3 +44,5 @@ TEST_CASE("loki without a basis is refused, and says what it needs") {
     REQUIRE_FALSE(opened.ok());
     CHECK(opened.error().message.find("calibration") != std::string::npos);
 }
+
+} // namespace loki_test

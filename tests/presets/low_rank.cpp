@@ -6,6 +6,8 @@
 #include "support/cache_fixture.hpp"
 #include "support/calibrated.hpp"
 
+namespace low_rank_test {
+
 namespace {
 using namespace kvtl_test;
 using any_model = kvtl::geometry<kvtl::shape{}>;
@@ -162,3 +164,5 @@ TEST_CASE("a preset of calibrated records says what it lacks") {
     c.shape.head_dim = 32;
     says("this one has");
 }
+
+} // namespace low_rank_test

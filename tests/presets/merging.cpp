@@ -6,6 +6,8 @@
 
 #include "support/eviction.hpp"
 
+namespace merging_test {
+
 using namespace kvtl_test;
 using kvtl::signal;
 
@@ -202,3 +204,5 @@ TEST_CASE("everything kept is dense attention, merging or not") {
     run(kvtl::presets::d2o{});
     run(kvtl::presets::kv_merger{});
 }
+
+} // namespace merging_test

@@ -6,9 +6,9 @@
 
 #include "support/cache_fixture.hpp"
 
-namespace {
 using any_model = kvtl::geometry<kvtl::shape{}>;
 
+namespace {
 struct offload_groups : kvtl::presets::full {
     static constexpr std::string_view name = "offload_groups";
     static constexpr std::uint32_t window_tokens = 16;
@@ -32,6 +32,8 @@ template class kvtl::kv_manager<offload_groups, any_model>;
 template class kvtl::kv_manager<offload_in_order, any_model>;
 template class kvtl::kv_manager<offload_layers, any_model>;
 
+namespace offload_groups_test {
+
 TEST_CASE("offloaded groups are dense attention") {
     kvtl_test::equals_dense<kvtl::kv_manager<offload_groups, any_model>>();
 }
@@ -43,3 +45,5 @@ TEST_CASE("offloaded groups in token order are dense attention") {
 TEST_CASE("offloaded groups of whole layers are dense attention") {
     kvtl_test::equals_dense<kvtl::kv_manager<offload_layers, any_model>>();
 }
+
+} // namespace offload_groups_test

@@ -5,6 +5,8 @@
 
 #include "support/eviction.hpp"
 
+namespace query_free_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -192,3 +194,5 @@ TEST_CASE("lookahead_probe: the engine's queries of the future rank the prompt")
         },
         probes, config);
 }
+
+} // namespace query_free_test

@@ -3,6 +3,8 @@
 
 #include "support/size_knob.hpp"
 
+namespace quest_test {
+
 using namespace kvtl_test;
 
 TEST_CASE("quest with the budget for everything is dense attention over f16 entries") {
@@ -18,3 +20,5 @@ TEST_CASE("quest: every query head chooses pages for itself") {
     CHECK(kvtl::presets::quest::selector::reduction::per_query);
     CHECK(cache_of<kvtl::presets::quest>::config{}.clusterer.group_tokens == 16);
 }
+
+} // namespace quest_test

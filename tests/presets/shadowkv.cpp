@@ -4,6 +4,8 @@
 
 #include "support/size_knob.hpp"
 
+namespace shadowkv_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -89,3 +91,5 @@ TEST_CASE(
     REQUIRE(least.ok());
     CHECK(*least <= c.memory_bytes);
 }
+
+} // namespace shadowkv_test

@@ -10,6 +10,8 @@
 
 #include "support/size_knob.hpp"
 
+namespace size_knobs_test {
+
 using namespace kvtl_test;
 
 TEST_CASE("DynaKV and what is built on it take larger clusters") {
@@ -80,3 +82,5 @@ TEST_CASE("an ablation whose clusterer has no such setting still compiles and ke
     REQUIRE(fitted.ok());
     CHECK(fitted->clusterer.group_tokens == 1);
 }
+
+} // namespace size_knobs_test

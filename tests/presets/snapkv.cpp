@@ -4,6 +4,8 @@
 
 #include "support/eviction.hpp"
 
+namespace snapkv_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -69,3 +71,5 @@ TEST_CASE("everything kept is dense attention") {
     run(kvtl::presets::snapkv_group{});
     run(kvtl::presets::snapkv_qhead{});
 }
+
+} // namespace snapkv_test

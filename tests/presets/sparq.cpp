@@ -3,6 +3,8 @@
 
 #include "support/size_knob.hpp"
 
+namespace sparq_test {
+
 using namespace kvtl_test;
 
 TEST_CASE("sparq with the budget for everything is dense attention over f16 entries") {
@@ -22,3 +24,5 @@ TEST_CASE("fasa: the size knob, fewer pairs; the coarsest setting is exact as we
     CHECK(every_setting<kvtl::presets::fasa>().size() > 1);
     coarsest_equals_dense<kvtl::presets::fasa>();
 }
+
+} // namespace sparq_test

@@ -6,6 +6,8 @@
 
 #include <numeric>
 
+namespace squeezed_test {
+
 using namespace kvtl_test;
 
 TEST_CASE("squeezed with the budget for everything is dense attention over f16 entries") {
@@ -101,3 +103,5 @@ TEST_CASE(
     REQUIRE(!refused);
     CHECK(refused.error().message.find("selector.kept is 1.5; valid: 0 to 1") != std::string::npos);
 }
+
+} // namespace squeezed_test

@@ -4,6 +4,8 @@
 
 #include "support/eviction.hpp"
 
+namespace streaming_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -156,3 +158,5 @@ TEST_CASE("everything kept is dense attention") {
     run(kvtl::presets::streaming_llm{});
     run(kvtl::presets::random_keep{});
 }
+
+} // namespace streaming_test

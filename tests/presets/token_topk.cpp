@@ -11,6 +11,8 @@
 #include <memory>
 #include <utility>
 
+namespace token_topk_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -265,3 +267,5 @@ TEST_CASE("a write of keys or values that fails loses nothing, and a sequence gi
         CHECK(store.write_pool(0).in_use() == 0);
     }
 }
+
+} // namespace token_topk_test

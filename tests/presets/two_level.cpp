@@ -8,6 +8,8 @@ using namespace kvtl_test;
 template class kvtl::kv_manager<kvtl::presets::dynakv_two_level, any_model>;
 template class kvtl::kv_manager<kvtl::presets::dynakv_two_level_int8, any_model>;
 
+namespace two_level_test {
+
 namespace {
 
 constexpr kvtl::shape model{1, 4, 2, 64};
@@ -109,3 +111,5 @@ TEST_CASE("dynakv_two_level refuses settings of its index by name") {
     REQUIRE_FALSE(opened.ok());
     CHECK(opened.error().message == "index.units_per_block is 6; valid: multiples of 4 from 4 to 256");
 }
+
+} // namespace two_level_test

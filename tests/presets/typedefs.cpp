@@ -39,6 +39,8 @@
 #include <string_view>
 #include <vector>
 
+namespace typedefs_test {
+
 namespace {
 
 using any_model = kvtl::geometry<kvtl::shape{}>;
@@ -203,3 +205,5 @@ TEST_CASE("what an alias promised for its engine and does not come is refused in
     REQUIRE_FALSE(opened.ok());
     CHECK(opened.error().message.find("needs a calibration file") != std::string::npos);
 }
+
+} // namespace typedefs_test

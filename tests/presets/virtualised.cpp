@@ -3,6 +3,8 @@
 
 #include "support/size_knob.hpp"
 
+namespace virtualised_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -69,3 +71,5 @@ TEST_CASE("dynakv_estimate_virtualised with the budget for everything is dense a
 TEST_CASE("clusterkv_virtualised with the budget for everything is dense attention over f16 entries") {
     equals_dense_in_turns<kvtl::presets::clusterkv_virtualised>();
 }
+
+} // namespace virtualised_test

@@ -10,6 +10,8 @@
 #include <numeric>
 #include <vector>
 
+namespace budget_split_test {
+
 TEST_CASE("split_exactly: exact, within caps, proportional") {
     oracle::generator random(9);
     for (int round = 0; round < 3000; ++round) {
@@ -73,3 +75,5 @@ TEST_CASE("rank_threshold finds where the best end, ties in order") {
         CHECK(passed == best);
     }
 }
+
+} // namespace budget_split_test

@@ -10,6 +10,8 @@
 #include <cmath>
 #include <vector>
 
+namespace entry_columns_test {
+
 using namespace kvtl;
 
 TEST_CASE_TEMPLATE("scores are products with what was set, whatever the sizes; absent entries are lowest", E,
@@ -75,3 +77,5 @@ TEST_CASE_TEMPLATE("scores are products with what was set, whatever the sizes; a
                 for (std::size_t i = out.size() - 4; i < out.size(); ++i) CHECK(out[i] == 77.0F);
             }
 }
+
+} // namespace entry_columns_test

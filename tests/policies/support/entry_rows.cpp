@@ -10,6 +10,8 @@
 #include <cmath>
 #include <vector>
 
+namespace entry_rows_test {
+
 using namespace kvtl;
 
 TEST_CASE("rows of all units are one table without gaps") {
@@ -67,3 +69,5 @@ TEST_CASE(
         CHECK((std::isinf(score[i]) && score[i] < 0) == absent);
     }
 }
+
+} // namespace entry_rows_test

@@ -10,6 +10,8 @@
 #include <numeric>
 #include <set>
 
+namespace kmeans_test {
+
 namespace {
 
 /// Keys of a text that drifts: topics follow each other in bursts, their centres wander, dimensions differ in
@@ -454,3 +456,5 @@ TEST_CASE("equal points and lone outliers do not break the limit or the bound on
     CHECK(limit(points.view(), 1, 33, labels) == limit(points.view(), 1, 33, again));
     CHECK(labels == again);
 }
+
+} // namespace kmeans_test

@@ -9,6 +9,8 @@
 #include <cmath>
 #include <vector>
 
+namespace largest_magnitudes_test {
+
 TEST_CASE("all but the largest magnitudes become zero, ties to the lower index") {
     oracle::generator random(4);
     for (int round = 0; round < 500; ++round) {
@@ -26,3 +28,5 @@ TEST_CASE("all but the largest magnitudes become zero, ties to the lower index")
         CHECK(std::vector<float>(scratch.end() - 4, scratch.end()) == std::vector<float>(4, 77.0F));
     }
 }
+
+} // namespace largest_magnitudes_test

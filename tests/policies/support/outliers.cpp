@@ -9,6 +9,8 @@
 #include <map>
 #include <vector>
 
+namespace outliers_test {
+
 using kvtl::detail::outlier;
 
 TEST_CASE("agreement is the smallest cosine with the sum") {
@@ -59,3 +61,5 @@ TEST_CASE("a list holds the units that agree least, the worst first, each once")
         for (std::size_t i = 2; i <= room; ++i) CHECK(list[i].unit != worst);
     }
 }
+
+} // namespace outliers_test

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <vector>
 
+namespace position_table_test {
+
 TEST_CASE("turning equals rotation in double precision, both ways, for both pairings and any position") {
     for (const bool neighbours : {false, true})
         for (const std::uint32_t pairs : {1U, 4U, 12U, 32U, 40U, 64U}) {
@@ -37,3 +39,5 @@ TEST_CASE("turning equals rotation in double precision, both ways, for both pair
             CHECK(error.value() < 2e-6);
         }
 }
+
+} // namespace position_table_test

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <vector>
 
+namespace resident_lists_test {
+
 using kvtl::none, kvtl::resident_lists;
 
 namespace {
@@ -83,3 +85,5 @@ TEST_CASE("share_of: a percentage of the frames, at least one unless it is none"
     CHECK(kvtl::share_of(5, 250) == 5);
     CHECK(kvtl::share_of(4'000'000'000U, 100) == 4'000'000'000U);
 }
+
+} // namespace resident_lists_test

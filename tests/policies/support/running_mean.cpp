@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <vector>
 
+namespace running_mean_test {
+
 using kvtl::detail::running_sum;
 
 TEST_CASE("the mean is rounded once, however many entries") {
@@ -37,3 +39,5 @@ TEST_CASE("the mean is rounded once, however many entries") {
         CHECK(static_cast<double>(scale) == doctest::Approx(3.1 / 127).epsilon(0.1));
     }
 }
+
+} // namespace running_mean_test

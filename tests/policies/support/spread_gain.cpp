@@ -9,6 +9,8 @@
 #include <cmath>
 #include <vector>
 
+namespace spread_gain_test {
+
 using kvtl::detail::spread_bend;
 using kvtl::detail::spread_gain;
 
@@ -68,3 +70,5 @@ TEST_CASE("for normal logits it lies below the mean of what units really gain wh
             if (sigma < 0.5) CHECK(known == doctest::Approx(mean).epsilon(0.05));
         }
 }
+
+} // namespace spread_gain_test
