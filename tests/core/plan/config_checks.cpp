@@ -69,27 +69,22 @@ TEST_CASE("tokens and sequences") {
 
 TEST_CASE("shards: of heads up to these, of sequences up to those, of neither up to 256") {
     taken([](auto& c) { c.shards = 8; });
-    refused([](auto& c) { c.shards = 9; }, "shards is 9", "KV heads (8)");
-    refused([](auto& c) { c.shards = 0; }, "shards is 0", "KV heads (8)");
+    refused([](auto& c) { c.shards = 9; }, "shards is 9", "1 to the number of KV heads (8)");
+    refused([](auto& c) { c.shards = 0; }, "shards is 0", "1 to the number of KV heads (8)");
     const auto divided = [](unsigned shards) {
         return [shards](config_numbers& c) {
             c.divide_sequences = true, c.max_sequences = 12, c.shards = shards;
         };
     };
     taken(divided(12));
-    refused(divided(13), "shards is 13", "max_sequences (12)");
-    refused(divided(0), "shards is 0", "max_sequences (12)");
+    refused(divided(13), "shards is 13", "1 to max_sequences (12)");
+    refused(divided(0), "shards is 0", "1 to max_sequences (12)");
     config_limits whole = chooses;
     whole.one_shard = true;
     taken([](auto& c) { c.shards = 256; }, whole);
-    CHECK_FALSE(kvtl::check_numbers(
-                    [] {
-                        config_numbers c = good;
-                        c.shards = 257;
-                        return c;
-                    }(),
-                    whole)
-                    .ok());
+    refused([](auto& c) { c.shards = 257; }, "shards is 257", "1 to 256", whole);
+    refused([](auto& c) { c.divide_sequences = true, c.max_sequences = 1000, c.shards = 257; },
+            "shards is 257", "1 to 256");
 }
 
 TEST_CASE("what is attended leaves a unit to choose, or is everything") {

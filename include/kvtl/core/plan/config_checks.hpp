@@ -23,6 +23,8 @@ namespace kvtl { inline namespace v0 {
 
 /// Pages of one request: a gap cannot be longer.
 inline constexpr std::uint32_t most_read_through_pages = 128;
+/// Of a manager, whatever is divided among them.
+inline constexpr unsigned most_shards = 256;
 
 /// What a preset's slots say about which fields of the config count.
 struct config_limits {
@@ -66,13 +68,18 @@ struct config_numbers {
         return status::failure(wrong, "max_tokens is %zu; valid: 1 to %u", c.max_tokens, most_tokens);
     if (c.max_sequences == 0 || c.max_sequences > 4096)
         return status::failure(wrong, "max_sequences is %zu; valid: 1 to 4096", c.max_sequences);
-    if (c.divide_sequences && !p.one_shard && (c.shards == 0 || c.shards > c.max_sequences))
-        return status::failure(wrong,
-                               "shards is %u; valid where sequences are divided: 1 to max_sequences (%zu)",
-                               c.shards, c.max_sequences);
-    if (c.shards == 0 || c.shards > 256 || (!p.one_shard && !c.divide_sequences && c.shards > p.kv_heads))
-        return status::failure(wrong, "shards is %u; valid: 1 to the number of KV heads (%u)", c.shards,
-                               p.kv_heads);
+    // A shard without a part of what is divided would never be called.
+    const bool by_sequence = c.divide_sequences && !p.one_shard;
+    const std::size_t parts = p.one_shard ? most_shards : by_sequence ? c.max_sequences : p.kv_heads;
+    if (c.shards == 0 || c.shards > std::min<std::size_t>(parts, most_shards))
+        return p.one_shard || parts > most_shards
+                   ? status::failure(wrong, "shards is %u; valid: 1 to %u", c.shards, most_shards)
+               : by_sequence
+                   ? status::failure(
+                         wrong, "shards is %u; valid where sequences are divided: 1 to max_sequences (%zu)",
+                         c.shards, parts)
+                   : status::failure(wrong, "shards is %u; valid: 1 to the number of KV heads (%zu)",
+                                     c.shards, parts);
     if (c.memory_bytes == 0) return status::failure(wrong, "memory_bytes is 0; valid: what the parts need");
     if (c.keep_tokens != 0 && !p.drops)
         return status::failure(wrong, "keep_tokens is %zu; valid: 0, as preset %s keeps every entry",
