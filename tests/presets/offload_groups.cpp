@@ -8,7 +8,8 @@
 
 using any_model = kvtl::geometry<kvtl::shape{}>;
 
-namespace {
+namespace offload_groups_test { namespace {
+
 struct offload_groups : kvtl::presets::full {
     static constexpr std::string_view name = "offload_groups";
     static constexpr std::uint32_t window_tokens = 16;
@@ -26,11 +27,13 @@ struct offload_layers : offload_groups {
     static constexpr std::string_view name = "offload_layers";
     using clusterer = kvtl::fixed_layer_groups;
 };
-} // namespace
 
-template class kvtl::kv_manager<offload_groups, any_model>;
-template class kvtl::kv_manager<offload_in_order, any_model>;
-template class kvtl::kv_manager<offload_layers, any_model>;
+} // namespace
+} // namespace offload_groups_test
+
+template class kvtl::kv_manager<offload_groups_test::offload_groups, any_model>;
+template class kvtl::kv_manager<offload_groups_test::offload_in_order, any_model>;
+template class kvtl::kv_manager<offload_groups_test::offload_layers, any_model>;
 
 namespace offload_groups_test {
 
