@@ -287,6 +287,14 @@ KVTL_SUMS_OF(bf16)
 KVTL_SUMS_OF(std::int8_t)
 #undef KVTL_SUMS_OF
 #undef KVTL_SUMS
+#define KVTL_ATTEND(E)                                                                                       \
+    KVTL_KERNEL void attend_rows<default_arch, E>(const float*, std::size_t, const logit_rule&,              \
+                                                  rows_view<E>, rows_view<E>, const float*, const partial&,  \
+                                                  std::span<float>, std::uint64_t) noexcept;
+KVTL_ATTEND(float)
+KVTL_ATTEND(f16)
+KVTL_ATTEND(bf16)
+#undef KVTL_ATTEND
 #endif
 
 }}} // namespace kvtl::v0::simd

@@ -39,7 +39,8 @@ inline void l2sq_rows(const float* q, rows_view<E> rows, float* out) noexcept {
 
 /// out[i] = ||q - scale[i] rows[i]||^2: rows of codes, each with a scale of its own.
 template <class Arch = default_arch>
-inline void l2sq_codes(const float* q, rows_view<std::int8_t> rows, const float* scale, float* out) noexcept {
+KVTL_INLINE_KERNEL void l2sq_codes(const float* q, rows_view<std::int8_t> rows, const float* scale,
+                                   float* out) noexcept {
     using F = floats<Arch>;
     constexpr std::size_t lane_count = floats_per_register<Arch>, pairs = tile_pairs<Arch>;
     constexpr std::size_t registers = pairs / lane_count; // of finished sums
@@ -105,5 +106,10 @@ template <class Arch = default_arch, element E>
     }
     return best;
 }
+
+#ifdef KVTL_KERNEL
+KVTL_KERNEL void l2sq_codes<default_arch>(const float*, rows_view<std::int8_t>, const float*,
+                                          float*) noexcept;
+#endif
 
 }}} // namespace kvtl::v0::simd

@@ -125,8 +125,8 @@ template <class Arch>
 #endif
 
 template <class Arch = default_arch>
-[[nodiscard]] inline neighbour nearest_code(const float* q, rows_view<std::int8_t> rows, const float* scale,
-                                            float* bound) noexcept {
+[[nodiscard]] KVTL_INLINE_KERNEL neighbour nearest_code(const float* q, rows_view<std::int8_t> rows,
+                                                        const float* scale, float* bound) noexcept {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
     if constexpr (std::derived_from<Arch, xsimd::avx512bw>) {
         using F = floats<Arch>;
@@ -149,5 +149,10 @@ template <class Arch = default_arch>
     l2sq_codes<Arch>(q, rows, scale, bound);
     return first_least(bound, rows.count);
 }
+
+#ifdef KVTL_KERNEL
+KVTL_KERNEL neighbour nearest_code<default_arch>(const float*, rows_view<std::int8_t>, const float*,
+                                                 float*) noexcept;
+#endif
 
 }}} // namespace kvtl::v0::simd
