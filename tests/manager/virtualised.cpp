@@ -28,6 +28,10 @@ using cache_of = kvtl::kv_manager<testing<Preset, Schedule>, any_model>;
 using dynakv = kvtl::presets::dynakv_virtualised;
 using estimate = kvtl::presets::dynakv_estimate_virtualised;
 using clusterkv = kvtl::presets::clusterkv_virtualised;
+/// Not over bytes, as the preset is: clusters as small as here would use up the pages that layers share in the file.
+struct two_level : kvtl::presets::dynakv_two_level {
+    using schedule = kvtl::layer_virtualised;
+};
 
 /// So many heads that a layer's least frames hold a part of its units only.
 constexpr kvtl::shape five{5, 8, 8, 64};
@@ -49,6 +53,13 @@ template <class Cache> typename Cache::config config_for(const kvtl::shape& shap
         c.clusterer.segment = c.clusterer.found_entries;
     else
         c.clusterer.segment = 512;
+    if constexpr (requires { c.index.probe_percent; }) { // few clusters already have a coarse level
+        c.index.least_units = 8;
+        c.index.units_per_block = 4;
+        c.index.probe_percent = 20;
+        c.index.probe_entries = 1;
+        c.index.near_blocks = 1;
+    }
     return c;
 }
 
@@ -191,6 +202,9 @@ TEST_CASE("a layer's cache is what it would be if its memory had never been lent
     }
     SUBCASE("dynakv_estimate, shards") {
         same_bits_as_one_cache_per_layer<estimate>(1, 2, false);
+    }
+    SUBCASE("dynakv_two_level: means of blocks go and come with those of their units") {
+        same_bits_as_one_cache_per_layer<two_level>(1, 1, false);
     }
 }
 } // namespace

@@ -98,6 +98,7 @@ constexpr named typedefs[] = {
     TYPEDEF(dynakv_estimate),
     TYPEDEF(dynakv_virtualised),
     TYPEDEF(dynakv_estimate_virtualised),
+    TYPEDEF(dynakv_two_level_int8_virtualised),
     TYPEDEF(clusterkv_virtualised),
     TYPEDEF(streaming_llm),
     TYPEDEF(sink_and_window),

@@ -68,6 +68,13 @@ TEST_CASE("dynakv_estimate_virtualised with the budget for everything is dense a
     equals_dense_in_turns<kvtl::presets::dynakv_estimate_virtualised>();
 }
 
+TEST_CASE("dynakv_two_level_int8_virtualised with the budget for everything is dense attention within its "
+          "codec's error") {
+    using cache_type = cache_of<kvtl::presets::dynakv_two_level_int8_virtualised>;
+    run_scenario<cache_type>(
+        {.shape = {4, 4, 2, 64}, .prompt = 400, .decode = 60, .turn = 30, .turn_decode = 10}, {}, 2e-2);
+}
+
 TEST_CASE("clusterkv_virtualised with the budget for everything is dense attention over f16 entries") {
     equals_dense_in_turns<kvtl::presets::clusterkv_virtualised>();
 }

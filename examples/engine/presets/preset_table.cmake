@@ -28,6 +28,7 @@ set(KVTL_PRESET_TABLE
     # Layers that have the memory of their cache in turn
     "dynakv_virtualised virtualised retrieval 'DynaKV whose layers have the memory of the cache in turn'"
     "dynakv_estimate_virtualised virtualised retrieval 'dynakv_estimate whose layers have the memory in turn'"
+    "dynakv_two_level_int8_virtualised virtualised composition 'dynakv_two_level_int8 whose layers have the memory in turn'"
     "clusterkv_virtualised virtualised retrieval 'ClusterKV whose layers have the memory in turn'"
     # Entries as signed bytes
     "full_int8 int8 compression 'everything attended, as signed bytes with a scale per row'"

@@ -12,6 +12,7 @@
 #include <kvtl/presets/clusterkv.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/estimate.hpp>
+#include <kvtl/presets/two_level.hpp>
 
 namespace kvtl { inline namespace v0 {
 
@@ -25,6 +26,12 @@ struct dynakv_estimate_virtualised : dynakv_estimate {
     static constexpr std::string_view name = "dynakv_estimate_virtualised";
     using schedule = layer_virtualised;
 };
+/// For contexts whose representatives memory does not hold: all of a layer are on storage and read before its query is
+/// there, those of the best blocks are scored.
+struct dynakv_two_level_int8_virtualised : dynakv_two_level_int8 {
+    static constexpr std::string_view name = "dynakv_two_level_int8_virtualised";
+    using schedule = layer_virtualised;
+};
 struct clusterkv_virtualised : clusterkv {
     static constexpr std::string_view name = "clusterkv_virtualised";
     using schedule = layer_virtualised;
@@ -35,6 +42,8 @@ struct clusterkv_virtualised : clusterkv {
 template <class Geometry> using dynakv_virtualised = kv_manager<presets::dynakv_virtualised, Geometry>;
 template <class Geometry>
 using dynakv_estimate_virtualised = kv_manager<presets::dynakv_estimate_virtualised, Geometry>;
+template <class Geometry>
+using dynakv_two_level_int8_virtualised = kv_manager<presets::dynakv_two_level_int8_virtualised, Geometry>;
 template <class Geometry> using clusterkv_virtualised = kv_manager<presets::clusterkv_virtualised, Geometry>;
 
 }} // namespace kvtl::v0
