@@ -183,7 +183,7 @@ engine::cache_options options_of(const decode_options& o, const std::string& pol
     c.rope_neighbours = turned.neighbours;
     c.calibration = o.calibration;
     c.gates = o.gates;
-    c.shards = o.threads;
+    c.shards = o.shards != 0 ? o.shards : o.threads;
     c.time_phases = true;
     c.settings = o.settings;
     c.fit = o.fit;
@@ -496,7 +496,8 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
         {"shape", o_.shape_name},
         {"context", o_.context},
         {"batch", o_.batch},
-        {"threads", cache_->shards()},
+        {"threads", std::min(o_.threads, cache_->shards())},
+        {"shards", cache_->shards()},
         {"steps", sorted.size()},
         {"device", std::string(device_.name)},
         {"simulated", in_memory_ && device_.limited()},

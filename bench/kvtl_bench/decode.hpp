@@ -41,7 +41,8 @@ struct decode_options {
     std::string kv_path;
     std::string workload = "drift:1";
     std::vector<double> compute_us_per_layer = {0};
-    unsigned threads = 1; ///< shards of each cache, a thread for each
+    unsigned threads = 1;
+    unsigned shards = 0; ///< of each cache, taken by whichever thread is free; 0: one for each thread
     bool interleave = false;
     bool prompt_queries = true; ///< the last chunk of a prompt comes with its queries
     bool fit = true;            ///< an index that takes at most half of the memory: of the

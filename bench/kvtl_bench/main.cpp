@@ -88,7 +88,9 @@ void define_model(CLI::App* d, decode_arguments& a) {
     d->add_option("--context", o.context, "tokens of the prompt")
         ->check(engine::whole_number)
         ->capture_default_str();
-    d->add_option("--workload", o.workload, "drift:SEED or trace:FILE")->capture_default_str();
+    d->add_option("--workload", o.workload,
+                  "drift:SEED, drift:SEED,KNOB=VALUE,... (knobs of bench/workload/drift.hpp) or trace:FILE")
+        ->capture_default_str();
     d->add_flag("--rope-neighbours", o.rope_neighbours,
                 "keys of the trace were rotated in pairs (0, 1), (2, 3), ..., as models of arch llama do");
     d->add_option("--attend-tokens", o.attend_tokens,
@@ -147,6 +149,9 @@ CLI::App* define_decode(CLI::App& app, decode_arguments& a) {
     d->add_option("--threads", o.threads, "threads, each with a shard of every cache")
         ->check(engine::whole_number)
         ->capture_default_str();
+    d->add_option("--shards", o.shards,
+                  "shards of every cache, taken by whichever thread is free (default: one for each)")
+        ->check(engine::whole_number);
     d->add_flag(
         "--least-memory", a.least_memory,
         "print the smallest memory that each policy can be opened with (its sizes as they are, not made "
@@ -241,6 +246,9 @@ void complete(decode_arguments& a) {
     require(o.batch >= 1 && o.batch <= 4096, "--batch: valid: 1 to 4096");
     require(o.threads >= 1 && o.threads <= o.shape.kv_heads,
             "--threads: valid: 1 to the model's KV heads, " + std::to_string(o.shape.kv_heads));
+    require(o.shards == 0 || (o.shards >= o.threads && o.shards <= o.shape.kv_heads),
+            "--shards: valid: at least --threads, at most the model's KV heads, " +
+                std::to_string(o.shape.kv_heads));
     require(o.steps >= 3 && o.steps <= 1U << 20, "--steps: valid: 3 to 1048576");
     require(o.max_seconds > 0 && o.max_seconds <= 1e6, "--max-seconds: valid: more than 0, up to 1000000");
     for (const double us : o.compute_us_per_layer)

@@ -50,6 +50,23 @@ struct drift_config {
     double variety = 0.5;     ///< by how much heads differ in them
     double prediction = 0.72; ///< cosine of the predicted query and the true one
     double rope_base = 500'000;
+
+    /// visit(name, value, least, most) for every knob that a text of the generator may name.
+    template <class Visit> void knobs(Visit&& visit) {
+        visit("burst", burst, 1.0, 1e6);
+        visit("fresh", fresh, 0.0, 1.0);
+        visit("zipf", zipf, 0.0, 4.0);
+        visit("dwell", dwell, 1.0, 1e6);
+        visit("wander", wander, 0.0, 1.0);
+        visit("wander_tokens", wander_tokens, 1.0, 1e9);
+        visit("sink_logit", sink_logit, 0.0, 100.0);
+        visit("near_logit", near_logit, 0.0, 100.0);
+        visit("topic_logit", topic_logit, 0.0, 100.0);
+        visit("focus_logit", focus_logit, 0.0, 100.0);
+        visit("noise_logit", noise_logit, 0.0, 100.0);
+        visit("variety", variety, 0.0, 2.0);
+        visit("prediction", prediction, 0.0, 1.0);
+    }
 };
 
 class drift final : public workload {

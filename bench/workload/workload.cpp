@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 
 namespace bench {
 
@@ -15,7 +16,35 @@ namespace {
 struct parsed {
     std::uint64_t seed = 1; ///< of drift
     std::string trace;      ///< "" for drift
+    drift_config config;
 };
+
+/// KNOB=VALUE
+void turn_knob(const std::string& text, drift_config& config) {
+    const auto equals = text.find('=');
+    const std::string name = text.substr(0, equals);
+    double value = 0;
+    const char* const begin = text.data() + (equals == std::string::npos ? text.size() : equals + 1);
+    const char* const past = text.data() + text.size();
+    const auto [end, error] = std::from_chars(begin, past, value);
+    const bool number = begin != past && error == std::errc{} && end == past;
+    std::string names;
+    bool found = false;
+    config.knobs([&](const char* knob, double& now, double least, double most) {
+        names += (names.empty() ? "" : ", ") + std::string(knob);
+        if (name != knob) return;
+        found = true;
+        if (!number || !(value >= least && value <= most)) {
+            char range[64];
+            std::snprintf(range, sizeof range, "%g to %g", least, most);
+            throw engine::bad_input("--workload: '" + text + "'; valid: " + knob + "= and a number from " +
+                                    range);
+        }
+        now = value;
+    });
+    if (!found)
+        throw engine::bad_input("--workload: the generator has no knob '" + name + "'; valid: " + names);
+}
 
 parsed parse(const std::string& text) {
     const auto colon = text.find(':');
@@ -26,15 +55,21 @@ parsed parse(const std::string& text) {
         p.trace = rest;
         return p;
     }
-    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), p.seed);
-    if (kind != "drift" || error != std::errc{} || end != rest.data() + rest.size())
-        throw engine::bad_input("--workload: '" + text + "'; valid: drift:SEED, trace:FILE");
+    const auto comma = std::min(rest.find(','), rest.size());
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + comma, p.seed);
+    if (kind != "drift" || error != std::errc{} || end != rest.data() + comma)
+        throw engine::bad_input("--workload: '" + text +
+                                "'; valid: drift:SEED, trace:FILE, drift:SEED,KNOB=VALUE,...");
+    for (std::size_t at = comma; at < rest.size();) {
+        const auto next = std::min(rest.find(',', at + 1), rest.size());
+        turn_knob(rest.substr(at + 1, next - at - 1), p.config);
+        at = next;
+    }
     return p;
 }
 
 std::unique_ptr<workload> make_drift(const workload_request& r, std::size_t prompt, std::size_t tokens,
-                                     std::uint64_t seed) {
-    drift_config config;
+                                     std::uint64_t seed, drift_config config) {
     config.rope_base = r.rope_base;
     return std::make_unique<drift>(r.shape, prompt, tokens, r.sequences, seed, config);
 }
@@ -43,7 +78,7 @@ std::unique_ptr<workload> make_drift(const workload_request& r, std::size_t prom
 
 std::unique_ptr<workload> make_workload(const workload_request& r) {
     const parsed p = parse(r.text);
-    if (p.trace.empty()) return make_drift(r, r.prompt_tokens, r.tokens, p.seed);
+    if (p.trace.empty()) return make_drift(r, r.prompt_tokens, r.tokens, p.seed, p.config);
     auto replay = std::make_unique<trace_workload>(p.trace);
     replay->require_shape(r.shape);
     if (replay->tokens() < r.tokens)
@@ -56,7 +91,7 @@ std::unique_ptr<workload> make_calibration_sample(const workload_request& r) {
     const parsed p = parse(r.text);
     if (!p.trace.empty()) return make_workload(r);
     constexpr std::size_t tokens = 2048; // 16 keys and more per dimension of a head
-    return make_drift(r, tokens, tokens, p.seed ^ 0x6361'6c69'6272'6174U);
+    return make_drift(r, tokens, tokens, p.seed ^ 0x6361'6c69'6272'6174U, p.config);
 }
 
 } // namespace bench

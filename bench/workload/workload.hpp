@@ -42,8 +42,8 @@ class workload {
     }
 };
 
-/// "drift:SEED" for that many tokens of each sequence, or "trace:FILE", which must have the shape and enough
-/// tokens. Throws engine::bad_input.
+/// "drift:SEED", or with knobs of drift_config "drift:SEED,KNOB=VALUE,...", for that many tokens of each sequence, or
+/// "trace:FILE", which must have the shape and enough tokens. Throws engine::bad_input.
 struct workload_request {
     std::string text = "drift:1";
     kvtl::shape shape;

@@ -21,12 +21,15 @@ expect 2 "unknown policy 'magic'; valid: " decode --policies dynakv,magic
 expect 2 "unknown device 'tape'; valid: native, emmc" decode --device emmc,tape
 expect 2 "unknown device 'tape'; valid: uring" decode --io tape
 expect 2 "valid: drift:SEED, trace:FILE" decode --workload noise:1
+expect 2 "no knob 'magic'; valid: burst" decode --workload drift:1,magic=2
 expect 2 "No such file" decode --workload trace:missing.trc
 expect 2 "POLICY.SLOT.FIELD=VALUE" decode --set nonsense
 expect 2 "no/such/folder" decode --kv-path no/such/folder/x.kv
 expect 2 "cannot write no/such/folder/out.json" decode --json no/such/folder/out.json
 expect 2 "query_heads" decode --query-heads 3
 expect 2 "--head-dim" decode --head-dim 63
+expect 2 "--shards: valid: at least --threads" decode --threads 2 --shards 1
+expect 2 "--shards" decode --shards 1000
 for value in "--context 0" "--context -1" "--batch 0" "--batch x" "--threads 0" "--threads 1000" "--threads x" "--steps 2" "--steps -1" "--max-seconds 0" "--memory-mib 0" \
     "--memory-mib -3" "--attend-tokens 0" "--keep-tokens x" "--keep-tokens 64,0" "--compute-us-per-layer -1" "--compute-us-per-layer 0,x" "--html -" "--layers x"; do
     # shellcheck disable=SC2086

@@ -142,11 +142,19 @@ TEST_CASE("threads share the work and change no choice") {
     o.threads = 2;
     o.memory_mib = {8};
     const auto both = bench::run_decode(o, ignore);
+    o.threads = 1;
+    o.shards = 2;
+    const auto in_turn = bench::run_decode(o, ignore);
     REQUIRE(both.size() == alone.size());
+    REQUIRE(in_turn.size() == alone.size());
     for (std::size_t i = 0; i < both.size(); ++i) {
         CAPTURE(both[i]["policy"]);
         CHECK(alone[i]["threads"] == 1);
         CHECK(both[i]["threads"] == (both[i]["policy"] == "dynakv" ? 2 : 1));
+        CHECK(both[i]["shards"] == both[i]["threads"]);
+        CHECK(in_turn[i]["threads"] == 1);
+        CHECK(in_turn[i]["shards"] == both[i]["shards"]);
+        CHECK(in_turn[i]["mass_recall"] == alone[i]["mass_recall"]);
         CHECK(both[i]["mass_recall"] == alone[i]["mass_recall"]);
         CHECK(both[i]["units"] == alone[i]["units"]);
         CHECK(both[i]["mean_unit_entries"] == alone[i]["mean_unit_entries"]);

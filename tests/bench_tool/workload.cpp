@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <string>
 
 namespace {
@@ -109,6 +110,12 @@ TEST_CASE("workloads are chosen by text") {
     CHECK(refusal("drift:3").empty());
     for (const char* text : {"drift:", "drift", "drift:x", "drift:1x", "trace:", "magic:1", ""})
         CHECK_MESSAGE(refusal(text).find("valid: drift:SEED, trace:FILE") != std::string::npos, text);
+    CHECK(refusal("drift:3,prediction=1,dwell=200").empty());
+    for (const char* text : {"drift:3,", "drift:3,magic=1", "drift:3,=1", "drift:3,dwell=9,,burst=3"})
+        CHECK_MESSAGE(refusal(text).find("valid: burst, ") != std::string::npos, text);
+    for (const char* text : {"drift:3,prediction", "drift:3,prediction=", "drift:3,prediction=x",
+                             "drift:3,dwell=9,prediction=1.1", "drift:3,prediction=nan"})
+        CHECK_MESSAGE(refusal(text).find("prediction= and a number from 0 to 1") != std::string::npos, text);
     CHECK(refusal("trace:missing.trc").find("No such file") != std::string::npos);
     // The calibration sample is another text of the same model.
     const bench::workload_request request = {
@@ -120,6 +127,22 @@ TEST_CASE("workloads are chosen by text") {
     text->rows(0, 0, 7, 1, {.k = b});
     CHECK(a != b);
     CHECK(sample->shape() == text->shape());
+}
+
+TEST_CASE("a text may turn the generator's knobs, each by itself") {
+    const auto cosine = [](const std::string& text) { // of a query and its prediction
+        const auto w = bench::make_workload(
+            {.text = text, .shape = small, .prompt_tokens = 5, .tokens = 10, .rope_base = 50});
+        std::vector<float> q(w->query_floats()), guess(w->query_floats());
+        w->rows(0, 1, 7, 1, {.q = q, .prediction = guess});
+        const auto dot = [](const std::vector<float>& a, const std::vector<float>& b) {
+            return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+        };
+        return dot(q, guess) / std::sqrt(dot(q, q) * dot(guess, guess));
+    };
+    CHECK(cosine("drift:3,prediction=1") == doctest::Approx(1).epsilon(1e-4));
+    CHECK(cosine("drift:3") < .95);
+    CHECK(cosine("drift:3,dwell=9") < .95);
 }
 
 TEST_CASE("bases fitted to a sample are those of its shape") {
