@@ -14,7 +14,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/policies/support/kmeans.hpp>
+#include <kvtl/policies/support/halve.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/simd/codes.hpp>
 #include <kvtl/simd/moments.hpp>

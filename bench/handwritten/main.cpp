@@ -12,6 +12,7 @@
 #include "error.hpp"
 #include "program.hpp"
 #include "suggestion.hpp"
+#include "workload.hpp"
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -53,7 +54,7 @@ void define(CLI::App& app, arguments& a) {
         ->check(engine::whole_number)
         ->capture_default_str();
     app.add_option("--memory-mib", o.memory_mib, "memory of the whole cache in MiB")->capture_default_str();
-    app.add_option("--workload", o.workload, "drift:SEED or trace:FILE")->capture_default_str();
+    app.add_option("--workload", o.workload, bench::workload_help())->capture_default_str();
     app.add_flag("--list-policies", a.list_policies, "print the policies that a loop is written for");
     app.add_option("--json", a.json_file, "write the rows as JSON; - for standard output");
 }

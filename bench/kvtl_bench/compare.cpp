@@ -29,6 +29,8 @@ constexpr std::array key_fields = {key_field{"policy", "%"},
                                    key_field{"context", "context %"},
                                    key_field{"batch", "batch %"},
                                    key_field{"threads", "threads %", 1},
+                                   key_field{"shards", "shards %"},
+                                   key_field{"workload", "%"},
                                    key_field{"device", "%"},
                                    key_field{"task", "%"},
                                    key_field{"question", "question %"},
@@ -57,6 +59,9 @@ json key_of(const json& row) {
         }
         if (key.contains(f.name) && key[f.name] == f.usual) key.erase(f.name);
     }
+    // As usual are a shard for each thread, too, and the generator's first text.
+    if (key.contains("shards") && key["shards"] == row.value("threads", 1)) key.erase("shards");
+    if (key.value("workload", "") == "drift:1") key.erase("workload");
     return key;
 }
 

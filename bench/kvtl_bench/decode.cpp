@@ -367,7 +367,7 @@ class runner {
         const std::size_t row = o_.batch * o_.shape.query_heads;
         return std::span(lse_).subspan(l * row, row);
     }
-    /// call(shard) for every shard of the cache, each on a thread.
+    /// call(shard) for every shard of the cache, on whichever thread is free.
     template <class Call> void on_shards(const Call& call) {
         said_.resize(cache_->shards());
         threads_.parallel(said_.size(),

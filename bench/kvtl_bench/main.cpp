@@ -26,6 +26,7 @@
 #include "shapes.hpp"
 #include "suggestion.hpp"
 #include "tuned_file.hpp"
+#include "workload.hpp"
 #include "workload_report.hpp"
 
 #include <CLI/CLI.hpp>
@@ -88,9 +89,7 @@ void define_model(CLI::App* d, decode_arguments& a) {
     d->add_option("--context", o.context, "tokens of the prompt")
         ->check(engine::whole_number)
         ->capture_default_str();
-    d->add_option("--workload", o.workload,
-                  "drift:SEED, drift:SEED,KNOB=VALUE,... (knobs of bench/workload/drift.hpp) or trace:FILE")
-        ->capture_default_str();
+    d->add_option("--workload", o.workload, bench::workload_help())->capture_default_str();
     d->add_flag("--rope-neighbours", o.rope_neighbours,
                 "keys of the trace were rotated in pairs (0, 1), (2, 3), ..., as models of arch llama do");
     d->add_option("--attend-tokens", o.attend_tokens,
@@ -146,11 +145,11 @@ CLI::App* define_decode(CLI::App& app, decode_arguments& a) {
          "spin this long per layer, for the model's other work (a list: a row each, behind one prompt)")
         ->delimiter(',')
         ->capture_default_str();
-    d->add_option("--threads", o.threads, "threads, each with a shard of every cache")
+    d->add_option("--threads", o.threads, "threads; without --shards each has a shard of every cache")
         ->check(engine::whole_number)
         ->capture_default_str();
     d->add_option("--shards", o.shards,
-                  "shards of every cache, taken by whichever thread is free (default: one for each)")
+                  "shards of every cache, taken by whichever thread is free; 0: one for each thread")
         ->check(engine::whole_number);
     d->add_flag(
         "--least-memory", a.least_memory,

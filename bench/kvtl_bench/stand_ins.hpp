@@ -22,7 +22,7 @@ namespace bench {
 
 inline constexpr std::size_t probes = 8;
 
-/// The seed of everything that is made up beside a workload: equal texts, equal numbers.
+/// The seed of everything that is made up beside a workload: equal texts, equal numbers, whatever their knobs.
 [[nodiscard]] std::uint64_t seed_of(std::string_view workload) noexcept;
 
 /// Gates that read `inputs` numbers per token, into a file for cache_options::gates.

@@ -3,11 +3,14 @@
 
 #include "drift.hpp"
 #include "error.hpp"
+#include "suggestion.hpp"
 #include "trace_workload.hpp"
 
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <string>
+#include <vector>
 
 namespace bench {
 
@@ -19,31 +22,35 @@ struct parsed {
     drift_config config;
 };
 
-/// KNOB=VALUE
-void turn_knob(const std::string& text, drift_config& config) {
-    const auto equals = text.find('=');
+/// KNOB=VALUE; the knobs in `turned` have been named before.
+void turn_knob(const std::string& text, drift_config& config, std::vector<std::string>& turned) {
+    const auto equals = std::min(text.find('='), text.size());
     const std::string name = text.substr(0, equals);
     double value = 0;
-    const char* const begin = text.data() + (equals == std::string::npos ? text.size() : equals + 1);
+    const char* const begin = text.data() + std::min(equals + 1, text.size());
     const char* const past = text.data() + text.size();
     const auto [end, error] = std::from_chars(begin, past, value);
     const bool number = begin != past && error == std::errc{} && end == past;
-    std::string names;
+    std::vector<std::string> names;
     bool found = false;
     config.knobs([&](const char* knob, double& now, double least, double most) {
-        names += (names.empty() ? "" : ", ") + std::string(knob);
+        names.emplace_back(knob);
         if (name != knob) return;
         found = true;
         if (!number || !(value >= least && value <= most)) {
             char range[64];
-            std::snprintf(range, sizeof range, "%g to %g", least, most);
+            std::snprintf(range, sizeof range, "%.10g to %.10g", least, most);
             throw engine::bad_input("--workload: '" + text + "'; valid: " + knob + "= and a number from " +
                                     range);
         }
         now = value;
     });
     if (!found)
-        throw engine::bad_input("--workload: the generator has no knob '" + name + "'; valid: " + names);
+        throw engine::bad_input("--workload: the generator has no knob '" + name + "'; " +
+                                engine::valid_names(name, names));
+    if (std::find(turned.begin(), turned.end(), name) != turned.end())
+        throw engine::bad_input("--workload: knob '" + name + "' is named twice");
+    turned.push_back(name);
 }
 
 parsed parse(const std::string& text) {
@@ -60,9 +67,10 @@ parsed parse(const std::string& text) {
     if (kind != "drift" || error != std::errc{} || end != rest.data() + comma)
         throw engine::bad_input("--workload: '" + text +
                                 "'; valid: drift:SEED, trace:FILE, drift:SEED,KNOB=VALUE,...");
+    std::vector<std::string> turned;
     for (std::size_t at = comma; at < rest.size();) {
         const auto next = std::min(rest.find(',', at + 1), rest.size());
-        turn_knob(rest.substr(at + 1, next - at - 1), p.config);
+        turn_knob(rest.substr(at + 1, next - at - 1), p.config, turned);
         at = next;
     }
     return p;
@@ -75,6 +83,14 @@ std::unique_ptr<workload> make_drift(const workload_request& r, std::size_t prom
 }
 
 } // namespace
+
+std::string workload_help() {
+    std::string knobs;
+    drift_config{}.knobs([&](const char* knob, double, double, double) {
+        knobs += (knobs.empty() ? "" : ", ") + std::string(knob);
+    });
+    return "drift:SEED, drift:SEED,KNOB=VALUE,... or trace:FILE; knobs of the generator: " + knobs;
+}
 
 std::unique_ptr<workload> make_workload(const workload_request& r) {
     const parsed p = parse(r.text);

@@ -53,6 +53,8 @@ struct workload_request {
     double rope_base = 10'000; ///< of the generator
 };
 [[nodiscard]] std::unique_ptr<workload> make_workload(const workload_request& r);
+/// What --workload takes, for --help.
+[[nodiscard]] std::string workload_help();
 
 /// Another text of the same model, to fit bases to: another seed, or, where there is only one recording, the
 /// prompt of that.

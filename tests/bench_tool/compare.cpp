@@ -120,6 +120,20 @@ TEST_CASE("one thread is what a row without a number of threads had; others are 
           json{"dynakv, tiny-2k, context 1024, batch 1, threads 2, native, 64 attended, 4.0 MiB"});
 }
 
+TEST_CASE("shards beyond threads and another text are rows of their own") {
+    json usual = row("dynakv", 64, 2), shards = usual, knobs = usual;
+    usual["threads"] = shards["threads"] = knobs["threads"] = 1;
+    usual["shards"] = knobs["shards"] = 1, shards["shards"] = 2;
+    usual["config"]["workload"] = "drift:1", knobs["config"]["workload"] = "drift:1,dwell=9";
+    const json out =
+        bench::compare_rows(json::array({row("dynakv", 64, 4)}), json::array({shards, knobs, usual}));
+    REQUIRE(out["rows"].size() == 1);
+    CHECK(out["rows"][0]["metrics"]["step_ms_median"]["b"] == 2);
+    CHECK(out["only_b"] ==
+          json{"dynakv, tiny-2k, context 1024, batch 1, shards 2, native, 64 attended, 4.0 MiB",
+               "dynakv, tiny-2k, context 1024, batch 1, drift:1,dwell=9, native, 64 attended, 4.0 MiB"});
+}
+
 TEST_CASE("times without an interval have a ratio without one") {
     json short_run = row("dynakv", 64, 1);
     short_run["step_ms_low"] = nullptr;

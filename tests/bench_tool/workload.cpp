@@ -9,6 +9,7 @@
 #include "drift.hpp"
 #include "error.hpp"
 #include "fit_calibration.hpp"
+#include "stand_ins.hpp"
 #include "statistics.hpp"
 #include "support/oracle.hpp"
 #include "workload_report.hpp"
@@ -113,9 +114,13 @@ TEST_CASE("workloads are chosen by text") {
     CHECK(refusal("drift:3,prediction=1,dwell=200").empty());
     for (const char* text : {"drift:3,", "drift:3,magic=1", "drift:3,=1", "drift:3,dwell=9,,burst=3"})
         CHECK_MESSAGE(refusal(text).find("valid: burst, ") != std::string::npos, text);
-    for (const char* text : {"drift:3,prediction", "drift:3,prediction=", "drift:3,prediction=x",
-                             "drift:3,dwell=9,prediction=1.1", "drift:3,prediction=nan"})
+    for (const char* text :
+         {"drift:3,prediction", "drift:3,prediction=", "drift:3,prediction=x",
+          "drift:3,dwell=9,prediction=1.1", "drift:3,prediction=-0.1", "drift:3,prediction=nan"})
         CHECK_MESSAGE(refusal(text).find("prediction= and a number from 0 to 1") != std::string::npos, text);
+    CHECK(refusal("drift:3,dwel=9").find("did you mean 'dwell'?") != std::string::npos);
+    CHECK(refusal("drift:3,dwell=9,burst=3,dwell=9").find("'dwell' is named twice") != std::string::npos);
+    CHECK(refusal("drift:3,burst=0").find("from 1 to 1000000") != std::string::npos);
     CHECK(refusal("trace:missing.trc").find("No such file") != std::string::npos);
     // The calibration sample is another text of the same model.
     const bench::workload_request request = {
@@ -127,6 +132,53 @@ TEST_CASE("workloads are chosen by text") {
     text->rows(0, 0, 7, 1, {.k = b});
     CHECK(a != b);
     CHECK(sample->shape() == text->shape());
+}
+
+TEST_CASE("every knob of the generator has a place of its own, and turns its text") {
+    bench::drift_config config;
+    std::vector<std::pair<std::string, const double*>> knobs;
+    config.knobs([&](const char* name, double& value, double least, double most) {
+        CAPTURE(name);
+        CHECK(value >= least);
+        CHECK(value <= most);
+        for (const auto& [other, at] : knobs) {
+            CHECK(other != name);
+            CHECK(at != &value);
+        }
+        knobs.emplace_back(name, &value);
+    });
+    CHECK(knobs.size() == 13);
+    const auto numbers = [](const std::string& text) {
+        constexpr std::size_t tokens = 400;
+        const auto w = bench::make_workload(
+            {.text = text, .shape = small, .prompt_tokens = 5, .tokens = tokens, .rope_base = 50});
+        std::vector<float> q(tokens * w->query_floats()), k(tokens * w->key_floats()), guess(q.size());
+        w->rows(0, 0, 0, tokens, {.q = q, .k = k, .prediction = guess});
+        q.insert(q.end(), k.begin(), k.end());
+        q.insert(q.end(), guess.begin(), guess.end());
+        return q;
+    };
+    const auto plain = numbers("drift:3");
+    for (const auto& [name, at] : knobs) {
+        CAPTURE(name);
+        char usual[64];
+        std::snprintf(usual, sizeof usual, "drift:3,%s=%.17g", name.c_str(), *at);
+        CHECK(numbers(usual) == plain);
+        const double other = name == "burst" || name == "dwell" ? 9 : name == "wander_tokens" ? 50 : .77;
+        CHECK(numbers("drift:3," + name + "=" + std::to_string(other)) != plain);
+    }
+    // Bases are fitted to a sample of the same text.
+    const auto sample = [](const std::string& text) {
+        std::vector<float> row(16);
+        bench::make_calibration_sample({.text = text, .shape = small, .prompt_tokens = 5, .tokens = 10})
+            ->rows(0, 0, 700, 1, {.k = row});
+        return row;
+    };
+    CHECK(sample("drift:3") != sample("drift:3,wander_tokens=50"));
+    // What is made up for a policy is of the same model.
+    CHECK(bench::seed_of("drift:3") == bench::seed_of("drift:3,dwell=9"));
+    CHECK(bench::seed_of("drift:3") != bench::seed_of("drift:4"));
+    CHECK(bench::seed_of("trace:a,b") != bench::seed_of("trace:a,c"));
 }
 
 TEST_CASE("a text may turn the generator's knobs, each by itself") {

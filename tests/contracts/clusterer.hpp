@@ -7,7 +7,7 @@
 #pragma once
 
 #include <kvtl/geometry.hpp>
-#include <kvtl/policies/support/kmeans.hpp>
+#include <kvtl/policies/support/halve.hpp>
 #include <kvtl/slots/clusterer.hpp>
 
 #include "contracts/replacement.hpp" // guarded_bytes

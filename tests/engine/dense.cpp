@@ -146,7 +146,8 @@ std::size_t inputs_of(std::string_view policy, const kvtl::shape& m) {
 /// Low-rank keys come back from f16 coefficients and two rotations; bytes are within half a code.
 double tolerance_of(std::string_view policy, double otherwise = exact) {
     if (std::find(std::begin(low_rank), std::end(low_rank), policy) != std::end(low_rank)) return 5e-2;
-    return policy.starts_with("shadowkv") ? 5e-2 : policy.find("_int8") != policy.npos ? 0.15 : otherwise;
+    if (policy.find("_int8") != std::string_view::npos) return 0.15;
+    return policy.starts_with("shadowkv") ? 5e-2 : otherwise;
 }
 /// Chunks that wait for a prompt's last one take what memory leaves: the least holds a prompt in one chunk where
 /// what retention keeps moves to storage.

@@ -205,6 +205,17 @@ TEST_CASE("a layer's cache is what it would be if its memory had never been lent
     }
     SUBCASE("dynakv_two_level: means of blocks go and come with those of their units") {
         same_bits_as_one_cache_per_layer<two_level>(1, 1, false);
+        // Some of the blocks are not looked at: as a whole the lanes choose otherwise.
+        const drift data(five, prompt + steps + 80, 31);
+        const std::array<const drift*, 1> one{&data};
+        const std::array<std::size_t, 5> all{0, 1, 2, 3, 4};
+        auto c = config_for<cache_of<two_level>>(five, 96);
+        c.memory_bytes = std::size_t{8} << 20;
+        auto narrows = open_cache<cache_of<two_level>>(c);
+        c.index.least_units = 4096;
+        auto looks_at_all = open_cache<cache_of<two_level>>(c);
+        CHECK_FALSE(
+            same_bits(run(narrows, one, all, hook::never)[0], run(looks_at_all, one, all, hook::never)[0]));
     }
 }
 } // namespace

@@ -26,8 +26,8 @@ struct dynakv_estimate_virtualised : dynakv_estimate {
     static constexpr std::string_view name = "dynakv_estimate_virtualised";
     using schedule = layer_virtualised;
 };
-/// For contexts whose representatives memory does not hold: all of a layer are on storage and read before its query is
-/// there, those of the best blocks are scored.
+/// For contexts whose representatives do not fit in memory: those of a layer are read from storage before its query is
+/// there, and only those of the best blocks are scored.
 struct dynakv_two_level_int8_virtualised : dynakv_two_level_int8 {
     static constexpr std::string_view name = "dynakv_two_level_int8_virtualised";
     using schedule = layer_virtualised;

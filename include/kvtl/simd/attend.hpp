@@ -12,6 +12,7 @@
 
 #include <kvtl/simd/attention.hpp>
 #include <kvtl/simd/axpy.hpp>
+#include <kvtl/simd/compiled.hpp>
 #include <kvtl/simd/dot.hpp>
 
 #include <algorithm>

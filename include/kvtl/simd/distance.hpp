@@ -6,6 +6,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/simd/compiled.hpp>
 #include <kvtl/simd/tile.hpp>
 
 #include <algorithm>

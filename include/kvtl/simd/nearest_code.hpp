@@ -11,6 +11,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/simd/compiled.hpp>
 #include <kvtl/simd/distance.hpp>
 
 #include <algorithm>

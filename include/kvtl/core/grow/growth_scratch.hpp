@@ -5,7 +5,7 @@
 #pragma once
 
 #include <kvtl/core/grow/unit_rows.hpp>
-#include <kvtl/policies/support/kmeans.hpp>
+#include <kvtl/policies/support/halve.hpp>
 #include <kvtl/slots/clusterer.hpp>
 
 namespace kvtl { inline namespace v0 {

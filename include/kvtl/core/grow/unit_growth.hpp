@@ -8,7 +8,7 @@
 
 #include <kvtl/core/grow/growth_scratch.hpp>
 #include <kvtl/core/grow/unit_rows.hpp>
-#include <kvtl/policies/support/kmeans.hpp>
+#include <kvtl/policies/support/halve.hpp>
 #include <kvtl/slots/clusterer.hpp>
 
 namespace kvtl { inline namespace v0 {

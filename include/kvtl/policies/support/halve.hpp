@@ -9,6 +9,7 @@
 
 #include <kvtl/reservation.hpp>
 #include <kvtl/simd/axpy.hpp>
+#include <kvtl/simd/compiled.hpp>
 #include <kvtl/simd/convert.hpp>
 #include <kvtl/simd/distance.hpp>
 #include <kvtl/simd/dot.hpp>

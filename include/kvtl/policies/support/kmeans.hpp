@@ -13,6 +13,7 @@
 #include <kvtl/policies/support/halve.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/simd/assign.hpp>
+#include <kvtl/simd/compiled.hpp>
 #include <kvtl/simd/convert.hpp>
 #include <kvtl/simd/moments.hpp>
 #include <kvtl/views.hpp>
