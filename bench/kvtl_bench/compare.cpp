@@ -60,8 +60,10 @@ json key_of(const json& row) {
         if (key.contains(f.name) && key[f.name] == f.usual) key.erase(f.name);
     }
     // As usual are a shard for each thread, too, and the generator's first text.
-    if (key.contains("shards") && key["shards"] == row.value("threads", 1)) key.erase("shards");
-    if (key.value("workload", "") == "drift:1") key.erase("workload");
+    const auto threads = row.find("threads");
+    const json of_threads = threads != row.end() ? *threads : json(1);
+    if (key.contains("shards") && key["shards"] == of_threads) key.erase("shards");
+    if (key.contains("workload") && key["workload"] == "drift:1") key.erase("workload");
     return key;
 }
 

@@ -134,6 +134,14 @@ TEST_CASE("shards beyond threads and another text are rows of their own") {
                "dynakv, tiny-2k, context 1024, batch 1, drift:1,dwell=9, native, 64 attended, 4.0 MiB"});
 }
 
+TEST_CASE("what identifies a row may be anything: it is compared, not read") {
+    json odd = row("dynakv", 64, 2);
+    odd["threads"] = "two", odd["shards"] = 2, odd["config"]["workload"] = 7;
+    const json out = bench::compare_rows(json::array({odd}), json::array({odd}));
+    REQUIRE(out["rows"].size() == 1);
+    CHECK(out["rows"][0]["metrics"]["step_ms_median"]["ratio"] == 1);
+}
+
 TEST_CASE("times without an interval have a ratio without one") {
     json short_run = row("dynakv", 64, 1);
     short_run["step_ms_low"] = nullptr;
