@@ -51,8 +51,8 @@ struct drift_config {
     double prediction = 0.72; ///< cosine of the predicted query and the true one
     double rope_base = 500'000;
 
-    /// visit(name, value, least, most) for what --workload may turn: how a text goes on and what queries look for, not what
-    /// makes the keys of the model (bases would have to be fitted anew, and its traces would be of another one).
+    /// visit(name, value, least, most) for what --workload may turn: how a text goes on, what queries look for and how well
+    /// they are foretold. What a key is made of stays as it was fitted to the model.
     template <class Visit> void knobs(Visit&& visit) {
         visit("burst", burst, 1.0, 1e6);
         visit("fresh", fresh, 0.0, 1.0);
