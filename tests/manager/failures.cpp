@@ -5,6 +5,7 @@
 #include <kvtl/presets/composed.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/dynamickv.hpp>
+#include <kvtl/presets/int8.hpp>
 #include <kvtl/presets/snapkv.hpp>
 
 #include "support/cache_fixture.hpp"
@@ -23,6 +24,11 @@ template <class Preset> struct testing : Preset {
 };
 using paged = kvtl::kv_manager<testing<kvtl::presets::dynakv>, any_model>;
 using in_order = kvtl::kv_manager<testing<kvtl::presets::dynakv_sequence_order>, any_model>;
+/// Entries in token order whose records are other than the rows that chunks wait as.
+struct codes_in_token_order : testing<kvtl::presets::dynakv_sequence_order> {
+    using compressor = kvtl::int8_row<float>;
+};
+using in_order_codes = kvtl::kv_manager<codes_in_token_order, any_model>;
 
 constexpr kvtl::shape small{2, 4, 2, 64};
 constexpr std::size_t max_tokens = 420;
@@ -263,6 +269,58 @@ TEST_CASE("a prompt whose pages cannot be written is refused and may come again"
     one.prefill(40);
     one.decode(30);
     CHECK(same_bits(one.outputs(), should));
+}
+
+TEST_CASE_TEMPLATE("whichever read or write of a prompt in chunks fails, its chunk may come again", Cache,
+                   paged, in_order, in_order_codes) {
+    const drift data(small, max_tokens, 38);
+    auto c = tight<Cache>();
+    c.clusterer.segment = 64; // the last chunk reads the ones before it back, a segment at a time
+    c.memory_bytes = least_memory<Cache>(c);
+    auto& f = *c.io.faults;
+    const auto run = [&](bool failing) {
+        auto cache = open_cache<Cache>(c);
+        const auto seq = *cache.begin();
+        std::vector<float> outputs;
+        std::size_t token = 0, failures = 0;
+        for (const std::size_t chunk : {90U, 61U, 103U}) { // no chunk begins with a page
+            for (std::size_t l = 0; l < small.layers; ++l) {
+                std::vector<float> out(chunk * data.query_floats(), NAN);
+                auto in = data.input(l, token, chunk);
+                in.last_chunk = chunk == 103;
+                const auto until_done = [&](std::atomic<std::uint64_t>& nth,
+                                            const std::atomic<std::uint64_t>& calls) {
+                    for (std::uint64_t n = 0;; ++n) {
+                        nth = calls.load() + n;
+                        const kvtl::status s = cache.prefill(seq, l, in, out);
+                        nth = kvtl::io_faults::never;
+                        if (s.ok()) return true;
+                        ++failures;
+                        CHECK_MESSAGE(s.code() == kvtl::errc::io_error, std::string(s.what()));
+                        CHECK(cache.tokens(seq, l) == token);
+                        if (n == 40) return false;
+                    }
+                };
+                if (!failing)
+                    require_ok(cache.prefill(seq, l, in, out));
+                else if (l % 2 == 0)
+                    REQUIRE(until_done(f.fail_read.first, f.reads));
+                else
+                    REQUIRE(until_done(f.fail_write.first, f.writes));
+                outputs.insert(outputs.end(), out.begin(), out.end());
+            }
+            token += chunk;
+        }
+        for (int i = 0; i < 60; ++i, ++token)
+            for (std::size_t l = 0; l < small.layers; ++l) {
+                std::vector<float> out(data.query_floats());
+                require_ok(cache.attend(seq, l, data.input(l, token), out));
+                outputs.insert(outputs.end(), out.begin(), out.end());
+            }
+        if (failing) CHECK(failures > 5);
+        return outputs;
+    };
+    CHECK(same_bits(run(true), run(false)));
 }
 
 TEST_CASE("a background write that fails loses nothing: appends wait, reads go on, a retry mends it") {

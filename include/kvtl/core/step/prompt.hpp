@@ -31,10 +31,9 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
         const std::uint32_t sinks = std::min(total, p_.sizes.sinks);
         const std::uint32_t window = std::min(total - sinks, p_.sizes.window), end = total - window;
         if (status s = keep_in_memory(lane_id, sinks, total, window, source); !s) return s;
-        if (end == sinks) {
-            if constexpr (own_stream) l.state().staged_runs = l.state().runs;
-            return {};
-        }
+        // What fails from here on gives back the runs behind these, and no staged chunk.
+        if constexpr (own_stream) l.state().staged_runs = l.state().runs;
+        if (end == sinks) return {};
         if constexpr (packed) begin_packed(l);
         bool founded = false;
         if constexpr (clusterer::founds) founded = p_.cluster->ready(end - sinks);

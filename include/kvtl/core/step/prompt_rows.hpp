@@ -176,7 +176,7 @@ template <class Types> class prompt_rows {
         return {};
     }
 
-    /// Writes rows [from, to) to the lane's stream; `from` is rounded down to a page.
+    /// Writes rows [from, to) to the lane's stream.
     template <class Source>
     [[nodiscard]] status stage(const lane& l, std::uint32_t from, std::uint32_t to,
                                Source&& source) noexcept {
@@ -184,13 +184,20 @@ template <class Types> class prompt_rows {
         if (to <= from) return {};
         if (!store_->extend_stream(l, format.pages_for(to) - 1)) return no_storage();
         if (status s = store_->ensure_space(0); !s) return s;
-        // The page that earlier rows share is written again. Should that fail, the old page still counts.
-        std::uint32_t& shared_page = store_->io().checksum(store_->stream_page(l, from / format.rows));
-        const std::uint32_t before = shared_page;
-        const status done = write_rows(l, from / format.rows * format.rows, to, source);
-        if (!done) shared_page = before;
-        return done;
+        // A page that earlier rows share is written again, by itself: should that fail, the old one still counts, and
+        // if only what follows does, the new one, whose further rows nobody reads.
+        if (const std::uint32_t shared = from % format.rows; shared != 0) {
+            std::uint32_t& checksum = store_->io().checksum(store_->stream_page(l, from / format.rows));
+            const std::uint32_t before = checksum, end = std::min(to, from - shared + format.rows);
+            if (const status done = write_rows(l, from - shared, end, source); !done) {
+                checksum = before;
+                return done;
+            }
+            from = end;
+        }
+        return write_rows(l, from, to, source);
     }
+    /// `from`: the first of a page.
     template <class Source>
     [[nodiscard]] status write_rows(const lane& l, std::uint32_t from, std::uint32_t to,
                                     Source& source) noexcept {
@@ -218,7 +225,6 @@ template <class Types> class prompt_rows {
         const lane l = store_->at(lane_id);
         const page_format& format = store_->format();
         lane_state& s = l.state();
-        s.staged_runs = s.runs;
         const std::uint32_t base = s.runs * store_->layout().run_pages();
         if (!store_->extend_stream(l, base + format.pages_for(count) - 1)) return no_storage();
         if (status space = store_->ensure_space(0); !space) return space;
