@@ -23,7 +23,7 @@ namespace kvtl { inline namespace v0 {
     return bytes;
 }
 
-/// An anonymous mapping, zeroed, page-aligned. Move-only.
+/// An anonymous mapping, zeroed, aligned to pages of the system or more. Move-only.
 class reservation {
   public:
     reservation() = default;
@@ -38,18 +38,29 @@ class reservation {
         if (!memory_.empty()) ::munmap(memory_.data(), memory_.size());
     }
 
-    [[nodiscard]] static result<reservation> make(std::size_t bytes) {
-        void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (p == MAP_FAILED)
+    /// `alignment`: a power of two.
+    [[nodiscard]] static result<reservation> make(std::size_t bytes, std::size_t alignment = 1) {
+        const std::size_t more = alignment > system_page() ? alignment : 0;
+        void* const all =
+            ::mmap(nullptr, bytes + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (all == MAP_FAILED)
             return status::failure(errc::bound_too_small, "memory_bytes: the system does not give %zu bytes",
                                    bytes);
+        std::byte* p = static_cast<std::byte*>(all);
+        if (more != 0) { // gives what is too much at both ends back
+            const std::size_t skew = -reinterpret_cast<std::uintptr_t>(all) & (alignment - 1),
+                              page = system_page(), end = (skew + bytes + page - 1) / page * page;
+            if (skew != 0) ::munmap(p, skew);
+            if (end < bytes + more) ::munmap(p + end, bytes + more - end);
+            p += skew;
+        }
 #ifdef MADV_HUGEPAGE
         // A pass over much memory, or a scattered read of it, looks up pages most of the time. First touches then clear
         // 2 MiB at once, and the system may have to make room for them.
         if (bytes >= large) static_cast<void>(::madvise(p, bytes, MADV_HUGEPAGE));
 #endif
         reservation r;
-        r.memory_ = {static_cast<std::byte*>(p), bytes};
+        r.memory_ = {p, bytes};
         return r;
     }
     [[nodiscard]] std::span<std::byte> memory() const noexcept {

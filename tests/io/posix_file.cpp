@@ -99,7 +99,7 @@ TEST_CASE("posix_file reads what counters() says from the device, and not from t
     CHECK(proc_io("read_bytes") - before == read);
 }
 
-TEST_CASE("posix_file uses all of its threads for one submit") {
+TEST_CASE("posix_file has as many threads as it is given") {
     const scratch_folder folder;
     auto device = open_device<posix_file>({.path = folder.file("a.kv"), .threads = 3}, plan_of(4 << 20));
     REQUIRE(device.reserve(0, 4 << 20).ok());

@@ -352,7 +352,7 @@ TEST_CASE("without a prediction the true query decides, read on demand and count
     CHECK(cache.stats().read_bytes == read); // a guess of what layer 1 will not go by
 }
 
-TEST_CASE("a prompt whose first chunk fails leaves an empty sequence, a later one ends it") {
+TEST_CASE("a prompt whose first chunk fails leaves an empty sequence") {
     const drift data(model, 400, 33);
     auto c = config_for<layer_cache>(60, 4);
     c.io.faults = std::make_shared<kvtl::io_faults>();

@@ -219,8 +219,7 @@ template <class Cache> class reader {
     });
 }
 
-// ------------------------------------------------------------------------------ "budget = everything equals
-// dense"
+// -------------------------------------------------------------- "budget = everything equals dense"
 
 /// What an engine does in one scenario, and with which cache.
 struct scenario {

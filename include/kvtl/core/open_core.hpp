@@ -114,9 +114,9 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
     using types = typename core_type::types;
     const std::uint32_t shards = a.plan.division.shards;
     // Frames that tables lend need addresses of their own, and a system that takes memory back: else there are none.
-    auto memory = reservation::make(a.bytes() + a.borrowed_bytes());
+    auto memory = reservation::make(a.bytes() + a.borrowed_bytes(), a.plan.device_page);
     const bool lends = memory.ok() && memory->gives_back(a.bytes());
-    if (!lends) memory = reservation::make(a.bytes());
+    if (!lends) memory = reservation::make(a.bytes(), a.plan.device_page);
     if (!memory) return memory.error();
     const std::span<std::byte> fixed = memory->memory().first(a.fixed_bytes),
                                frames =

@@ -220,6 +220,7 @@ class cache_file {
                     return failure(errc::invalid_argument, "io_plan.superblock: " + given.error().message);
                 first = *given;
             }
+            if (fresh) write_in_place(fd);
             if (want_direct) {
                 if (::fcntl(fd, F_SETFL, O_DIRECT) != 0 || (::fcntl(fd, F_GETFL) & O_DIRECT) == 0)
                     return no_direct("refuses O_DIRECT");

@@ -7,8 +7,9 @@
 // error, facts() says so.
 //
 // A queue may be used by different threads over time, so neither IORING_SETUP_SINGLE_ISSUER nor
-// DEFER_TASKRUN is set. COOP_TASKRUN is, where the kernel knows it: completions wait until the thread enters
-// the kernel anyway and do not interrupt the attention it computes meanwhile.
+// DEFER_TASKRUN is set. COOP_TASKRUN is, where the kernel knows it: completions wait until the thread that submitted
+// enters the kernel anyway and do not interrupt the attention it computes meanwhile. (Where another thread takes the
+// queue over, it may wait for that moment, a tick of the clock at most: a queue had better stay with its thread.)
 //
 // Units: bytes. Cost: one system call for the first two requests of a batch, for four more, and for every eight
 // of the rest, one per reap() that has to wait; 88 bytes per slot of the depth. Registering the arena brings all

@@ -5,6 +5,7 @@
 #include <kvtl/manager.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/estimate.hpp>
+#include <kvtl/presets/quest.hpp>
 #include <kvtl/presets/snapkv.hpp>
 #include <kvtl/presets/token_topk.hpp>
 
@@ -140,5 +141,22 @@ TEST_CASE("a thirteenth and a thirty-fourth of the raw entries are enough to ope
         CHECK(*cache_type::least_memory(c) < raw / 13);
         c.clusterer.tokens_per_cluster = 64;
         CHECK(*cache_type::least_memory(c) < raw / 34);
+    }
+}
+
+TEST_CASE("what query heads choose together, each for itself, does not wrap around") {
+    kvtl::cache_config<kvtl::presets::quest> c;
+    c.shape = {1, 64, 1, 64};
+    c.max_tokens = std::size_t{1} << 26;
+    c.memory_bytes = std::size_t{1} << 50;
+    std::uint32_t fewer = 0;
+    for (const std::size_t attended :
+         {std::size_t{1} << 20, std::size_t{1} << 26}) { // 64 heads: 2^26 and 2^32
+        c.attend_tokens = attended;
+        const auto answer =
+            kvtl::planner<kvtl::presets::quest, any_model>::plan(c, *any_model::from(c.shape), 4096);
+        REQUIRE_MESSAGE(answer.ok(), answer.error().message);
+        CHECK(answer->plan.chosen_per_lane >= std::max(fewer, 1U << 20));
+        fewer = answer->plan.chosen_per_lane;
     }
 }

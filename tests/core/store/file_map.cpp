@@ -44,3 +44,19 @@ TEST_CASE("pages of all shards lie behind the superblock, nowhere twice, those i
         CHECK(last_in_front < first_behind);
     }
 }
+
+TEST_CASE("a page lies beyond 4 GiB where that many are in front of it") {
+    constexpr std::uint32_t step = 1U << 14, bytes = 4096,
+                            page = (3U << 21) + 5; // 24 GiB of a shard's own pages
+    for (std::uint32_t shard = 0; shard < 2; ++shard) {
+        const kvtl::file_map map{.data_offset = 4096,
+                                 .page_bytes = bytes,
+                                 .step_pages = step,
+                                 .shard = shard,
+                                 .shards = 2,
+                                 .front = UINT32_MAX,
+                                 .front_steps = 0};
+        const std::uint64_t steps = std::uint64_t{page / step} * 2 + shard;
+        CHECK(map.offset(page) == 4096 + (steps * step + page % step) * std::uint64_t{bytes});
+    }
+}

@@ -161,8 +161,8 @@ template <class Config> [[nodiscard]] status check_config(const Config& c, const
                          p);
 }
 
-[[nodiscard]] constexpr std::size_t whole_pages(std::size_t bytes) noexcept {
-    return (bytes + 4095) / 4096 * 4096;
+[[nodiscard]] constexpr std::size_t whole_pages(std::size_t bytes, std::size_t page = 4096) noexcept {
+    return (bytes + page - 1) / page * page;
 }
 
 /// What the lines of the error say beside their numbers.

@@ -45,7 +45,7 @@ template <class Preset, class Geometry> class planner {
 
         /// Of the rows' blocks, rounded up to pages.
         [[nodiscard]] std::size_t row_bytes() const noexcept {
-            if constexpr (types::drops) return whole_pages(rows.pool_bytes());
+            if constexpr (types::drops) return whole_pages(rows.pool_bytes(), plan.device_page);
             return 0;
         }
         [[nodiscard]] std::size_t frame_bytes() const noexcept {
@@ -202,7 +202,9 @@ template <class Preset, class Geometry> class planner {
         m.window += sliding_bytes(a);
         const std::size_t pages = std::size_t{a.plan.division.shards} * a.plan.lent_representatives(),
                           lent = m.tails + m.frames + pages * a.page_bytes;
-        a.fixed_bytes = whole_pages(m.total() - lent) + (types::retrieves ? 4096 : 0);
+        // What is transferred begins with a page of the device.
+        a.fixed_bytes =
+            whole_pages(m.total() - lent, a.plan.device_page) + (types::retrieves ? a.plan.device_page : 0);
         m.metadata += a.bytes() - m.total();
         const model_extents& model = a.plan.model;
         m.raw_cache = c.max_tokens * c.max_sequences * (model.layers + a.sliding.layers.size()) *

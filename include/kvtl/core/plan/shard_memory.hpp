@@ -64,7 +64,7 @@ template <class Types> struct shard_memory {
             m.layout = metadata.take<std::byte>(Types::layout_state::bytes(limits));
         }
         const auto format = Types::page_format_of(p.device_page, p.sizes);
-        m.trash = scratch.take<std::byte>(format.page_bytes, 4096);
+        m.trash = scratch.take<std::byte>(format.page_bytes, p.device_page);
         const std::uint32_t flights =
             runner::store::step_flights + p.prefetches + runner::store::write_flights;
         m.flights = metadata.take<flight>(flights + p.page_in_flights() + p.representative_flights());

@@ -52,10 +52,11 @@ template <class Types> class unit_sizes {
         if (!p.window_only)
             if (status fits = size_units(cluster, format, c.mean_bits, p); !fits) return fits;
         size_policies(c, g, p);
-        const std::uint32_t choosers = chooser<types>::choosers(p.model);
-        p.chosen_per_lane = types::selector::takes_everything
+        const std::uint64_t may_be_chosen =
+            std::uint64_t{chooser<types>::choosers(p.model)} * p.attend_tokens;
+        p.chosen_per_lane = types::selector::takes_everything || may_be_chosen > s.max_units
                                 ? s.max_units
-                                : std::min(s.max_units, choosers * p.attend_tokens);
+                                : static_cast<std::uint32_t>(may_be_chosen);
         p.chosen_per_lane = std::max<std::uint32_t>(1, p.chosen_per_lane);
         if constexpr (requires { c.schedule.true_layers; }) p.true_layers = c.schedule.true_layers;
         p.prefetches = std::min<std::uint32_t>(16, p.max_sequences + 1);
@@ -111,7 +112,7 @@ template <class Types> class unit_sizes {
         m.metadata += shards * p.max_in_flight * ring_bytes;
         constexpr std::size_t slot_bytes = 192; // of one more request that the kernel may have at once
         m.metadata += shards * (p.io_depth() - cache_plan::usual_depth) * slot_bytes;
-        m.scratch += shards * (scratch.used() + 4096 + 64);
+        m.scratch += shards * (scratch.used() + p.device_page + 64);
         const std::size_t tails =
             p.pool_layers > 1 ? p.parked_frames() : p.pools * std::size_t{std::min(frames, p.tail_frames)};
         m.tails += shards * tails * page_bytes;
@@ -205,8 +206,7 @@ template <class Types> class unit_sizes {
         s.buffer = p.buffer_limit + 2;
         s.max_units = cluster.max_units(s.max_tokens);
         if constexpr (!types::sequential)
-            if constexpr (unit_growth<types>::batches) { // entries that wait are attended: not too many of
-                                                         // them
+            if constexpr (unit_growth<types>::batches) { // entries that wait are attended: not too many
                 s.spare = cluster.batch_entries(p.attend_tokens / 4);
                 s.batch_scratch = cluster.batch_scratch_bytes(s.spare, s.width);
             }
@@ -233,8 +233,17 @@ template <class Types> class unit_sizes {
             s.buffer = 0;
             s.spare = p.max_entries;
         }
-        // A stream that is interrupted goes on in a new page; a sequence is interrupted about once per layer.
-        s.chain_entries = s.max_tokens + (types::sequential ? 0 : (p.model.layers + 8) * format.rows);
+        return size_file(format, size_stream(format, p), p);
+    }
+    /// Runs of pages that a lane may have: for its stream of entries, and for chunks of a prompt that wait. Returns a run's
+    /// pages.
+    [[nodiscard, gnu::cold]] static std::uint32_t size_stream(const page_format& format,
+                                                              cache_plan& p) noexcept {
+        lane_sizes& s = p.sizes;
+        // A stream that is interrupted goes on in a new page; a sequence is interrupted about once per layer, and each time
+        // that frames borrow anew: when an eighth of what they may is used up (unit_store::borrow_anew()).
+        const std::uint32_t interruptions = p.model.layers + 8 + (types::layout::by_entry ? 80 : 0);
+        s.chain_entries = s.max_tokens + (types::sequential ? 0 : interruptions * format.rows);
         const std::uint32_t run_pages = types::layout::by_entry ? 8 : 2 * p.unit_pages;
         std::uint32_t stream_pages = format.pages_for(s.chain_entries);
         if constexpr (types::sequential) {
@@ -247,6 +256,12 @@ template <class Types> class unit_sizes {
             stream_pages = types::layout::by_entry ? stream_pages + staged_pages + run_pages : staged_pages;
         }
         s.runs = (stream_pages + run_pages - 1) / run_pages + 1;
+        return run_pages;
+    }
+    /// Pages of storage of a shard.
+    [[nodiscard, gnu::cold]] static status size_file(const page_format& format, std::uint32_t run_pages,
+                                                     cache_plan& p) noexcept {
+        const lane_sizes& s = p.sizes;
         const double lanes = static_cast<double>(p.shard_lanes) * p.model.layers * p.shard_sequences;
         const double grown = storage_factor * format.pages_for(s.max_tokens) + 2 * run_pages;
         // A prompt may fall into as many clusters as the table has, each in a place for the largest one.

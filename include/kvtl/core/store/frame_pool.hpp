@@ -68,7 +68,8 @@ struct tail_record {
     std::uint32_t stamp = 0; ///< when it last received an entry
 };
 
-template <class Replacement> class frame_pool {
+/// Aligned: the pools of different threads lie side by side.
+template <class Replacement> class alignas(64) frame_pool {
   public:
     static constexpr std::uint32_t max_run = 32; ///< frames
 
