@@ -16,7 +16,8 @@
 //          (config.divide); shard(i) gives one of them to one thread, different shards may run concurrently,
 //          and each call fills only its heads' part of `out`. Two threads in one shard: the second gets
 //          errc::busy and nothing happens. begin(), and end(), rewind() of sequences of different shards,
-//          may run concurrently too; stats(), facts() and tokens() want everything at rest.
+//          may run concurrently too; stats(), facts(), tokens() and kept_entries() want everything at rest (the last
+//          two: of the sequence's shards).
 // Numbers: q, k, v and out are floats, f16 or bf16, each as the engine has it (numbers_view, numbers_span). 16 bits take no
 //          more memory than is planned: queries are widened where they are used, results rounded once where they are
 //          stored, so that they are those of floats, rounded.
@@ -24,8 +25,9 @@
 //          units and statistics as they were, and may be repeated. (Of attend() with several tokens the tokens are as
 //          they were; what left the window for those before the one that failed stays in its unit.) A call
 //          without a shard that failed in one of them may be repeated with the same `out`: shards that had
-//          completed it are left alone. Who is resident is not part of "as they were": where frames are few, a repeated
-//          call, or one after a prefetch, may let waiting entries join their units at another step. Two exceptions: a further
+//          completed it are left alone. A call with a shard is repeated on the shards that failed only: the others would
+//          take its tokens once more; and so would the first parts of a forward(): rewind_to() comes before.
+//          Who is resident is not part of "as they were": where frames are few, a repeated call, or one after a prefetch, may let waiting entries join their units at another step. Two exceptions: a further
 //          turn (prefill after decode) whose writes fail half-way cannot be undone, every later call on that sequence says
 //          that it must be ended; and a prompt of which retention has dropped entries stays dropped when what it keeps could
 //          not be written: repeated, it only writes.
@@ -38,6 +40,7 @@
 #include <kvtl/core/plan/planner.hpp>
 #include <kvtl/core/refused.hpp>
 #include <kvtl/core/shard.hpp>
+#include <kvtl/core/shard_handle.hpp>
 #include <kvtl/core/shard_turn.hpp>
 #include <kvtl/core/step/no_views.hpp>
 #include <kvtl/slots/preset.hpp>
@@ -65,6 +68,9 @@ class kv_manager<Preset, Geometry, Supplied> {
     using config = cache_config<Preset>;
     using types = cache_types<Preset, Geometry>;
     using element_type = typename types::element_type;
+    using shard_handle = kvtl::shard_handle<kv_manager>;
+    /// Rows that select() shows outlast their visit.
+    static constexpr bool views_last = types::plain_records;
 
     kv_manager(kv_manager&&) noexcept = default;
     kv_manager& operator=(kv_manager&&) noexcept = default;
@@ -250,8 +256,9 @@ class kv_manager<Preset, Geometry, Supplied> {
 
     /// For engines with their own attention kernel: brings in what q (HQ, D) selects and calls
     /// visit(std::size_t kv_head, rows_view<E> keys, rows_view<E> values) for every block to attend (append()
-    /// first). The views stay valid until the next call on this shard. Refused where keys and values alone do
-    /// not make the attention.
+    /// first), which calls nothing of this manager. Rows stay where they are until the next call on this shard if
+    /// views_last; else they are decoded for one visit, and the next one overwrites them. Refused where keys and
+    /// values alone do not make the attention.
     template <class Visit>
     [[nodiscard]] status select(sequence_id seq, std::size_t layer, numbers_view q, Visit&& visit) noexcept {
         return one_by_one("select", seq, layer,
@@ -279,7 +286,8 @@ class kv_manager<Preset, Geometry, Supplied> {
         if (status unknown = core_->calls.sequence("rewind", seq); !unknown) return unknown;
         const all_turns mine(*core_, seq.slot);
         if (!mine.taken()) return busy("rewind", mine.blocked());
-        status refused;
+        status refused = core_->calls.sequence("rewind", seq); // it may have ended meanwhile
+        if (!refused) return refused;
         core_->for_each_owner(seq.slot, [&](shard_type& s) {
             for (std::uint32_t l = 0; l < core_->calls.layers && refused.ok(); ++l)
                 refused = s.check_rewind(seq.slot, l, count);
@@ -300,6 +308,7 @@ class kv_manager<Preset, Geometry, Supplied> {
         if (status unknown = core_->calls.sequence("rewind_to", seq); !unknown) return unknown;
         const all_turns mine(*core_, seq.slot);
         if (!mine.taken()) return busy("rewind_to", mine.blocked());
+        if (status ended = core_->calls.sequence("rewind_to", seq); !ended) return ended;
         const auto for_each_beyond = [&](auto&& f) {
             core_->for_each_owner(seq.slot, [&](shard_type& s) {
                 for (std::uint32_t l = 0; l < core_->calls.layers; ++l)
@@ -366,44 +375,6 @@ class kv_manager<Preset, Geometry, Supplied> {
         return n;
     }
 
-    /// The calls of one shard, for the thread that has it. Refers to the manager, which must not move meanwhile.
-    class shard_handle {
-      public:
-        [[nodiscard]] status prefill(sequence_id seq, std::size_t layer, const layer_input& in,
-                                     numbers_span out) const noexcept {
-            return cache_->prefill(seq, layer, in, out, index_);
-        }
-        [[nodiscard]] status attend(sequence_id seq, std::size_t layer, const layer_input& in,
-                                    numbers_span out) const noexcept {
-            return cache_->attend(seq, layer, in, out, index_);
-        }
-        [[nodiscard]] status forward(std::span<const batch_part> parts, std::size_t layer,
-                                     const layer_input& in, numbers_span out) const noexcept {
-            return cache_->forward(parts, layer, in, out, index_);
-        }
-        [[nodiscard]] status append(sequence_id seq, std::size_t layer,
-                                    const layer_input& in) const noexcept {
-            return cache_->append(seq, layer, in, index_);
-        }
-        status before_query(sequence_id seq, std::size_t layer) const noexcept {
-            return cache_->before_query(seq, layer, index_);
-        }
-        status prefetch(sequence_id seq, std::size_t layer, numbers_view q) const noexcept {
-            return cache_->prefetch(seq, layer, q, index_);
-        }
-        template <class Visit>
-        [[nodiscard]] status select(sequence_id seq, std::size_t layer, numbers_view q,
-                                    Visit&& visit) const noexcept {
-            return cache_->select(seq, layer, q, visit, index_);
-        }
-        [[nodiscard]] unsigned index() const noexcept { return index_; }
-
-      private:
-        friend kv_manager;
-        shard_handle(kv_manager& cache, unsigned index) noexcept : cache_(&cache), index_(index) {}
-        kv_manager* cache_;
-        unsigned index_;
-    };
     /// `i` beyond shards(): every call on the handle says so.
     [[nodiscard]] shard_handle shard(unsigned i) noexcept { return {*this, i}; }
     /// The shard that a sequence belongs to where sequences are divided.
@@ -459,7 +430,7 @@ class kv_manager<Preset, Geometry, Supplied> {
     [[nodiscard]] status for_each_part(std::span<const batch_part> parts, std::size_t layer,
                                        const layer_input& in, numbers_span out, shard_range range,
                                        F&& f) noexcept {
-        if (status s = core_->calls.batch("forward", parts, in); !s) return s;
+        if (status s = core_->calls.batch("forward", parts, in, out); !s) return s;
         const std::size_t tokens = in.k.size() / core_->calls.key_floats, row = out.size() / tokens;
         std::size_t first = 0;
         bool announced = false, stepped = false;
@@ -530,6 +501,7 @@ class kv_manager<Preset, Geometry, Supplied> {
         if (status unknown = core_->calls.sequence(name, seq); !unknown) return unknown;
         const all_turns mine(*core_, seq.slot);
         if (!mine.taken()) return busy(name, mine.blocked());
+        if (status ended = core_->calls.sequence(name, seq); !ended) return ended;
         core_->for_each_owner(seq.slot, f);
         return {};
     }

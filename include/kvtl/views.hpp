@@ -115,12 +115,12 @@ class numbers_span {
 /// What the engine hands over for one layer. Row-major, T tokens. What the preset does not declare as a signal may stay
 /// empty.
 struct layer_input {
-    numbers_view q{};                  ///< (T, HQ, D) post-RoPE queries: float, f16 or bf16
-    numbers_view k{};                  ///< (T, H, D)  post-RoPE keys: float, f16 or bf16
-    numbers_view v{};                  ///< (T, H, D)  float, f16 or bf16
-    std::span<const float> k_pre{};    ///< (T, H, D)  keys before RoPE
-    std::span<const float> x{};        ///< (T, M)     input of the layer
-    std::span<const float> probe{};    ///< (P, HQ, D) queries that stand for the future
+    numbers_view q{};               ///< (T, HQ, D) post-RoPE queries: float, f16 or bf16
+    numbers_view k{};               ///< (T, H, D)  post-RoPE keys: float, f16 or bf16
+    numbers_view v{};               ///< (T, H, D)  float, f16 or bf16
+    std::span<const float> k_pre{}; ///< (T, H, D)  keys before RoPE: for traces and fits, no cache reads them
+    std::span<const float> x{};     ///< (T, M)     input of the layer
+    std::span<const float> probe{}; ///< (P, HQ, D) queries that stand for the future
     std::span<const float> external{}; ///< (T, H)     scores computed outside
     std::span<float> lse{}; ///< (T, HQ) attend() writes, when not empty: log of the sum of exp(logit)
                             ///< over the entries it attended, estimates and sink_logits not included

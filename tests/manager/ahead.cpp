@@ -239,6 +239,28 @@ TEST_CASE("select refuses more than fits at once, and goes on working") {
     CHECK(one.error() < exact);
 }
 
+TEST_CASE("how many tokens a cache has may be asked while it shows rows") {
+    const drift data(small, 500, 27);
+    auto c = config_for<paged>(500);
+    c.max_sequences = 2;
+    auto cache = open_cache<paged>(c);
+    reader<paged> one(cache, data, 0), two(cache, data, 0);
+    one.prefill(300), two.prefill(200);
+    std::size_t rows = 0;
+    require_ok(cache.select(one.id(), 1, data.q(1, 300), [&](std::size_t head, auto keys, auto) {
+        CHECK(cache.tokens(two.id(), 0) == 200); // of other lanes than those that are being shown
+        CHECK(cache.kept_entries(two.id(), 2) == 200 * small.kv_heads);
+        CHECK(cache.stats().units > 0);
+        CHECK(head < small.kv_heads);
+        rows += keys.count;
+    }));
+    CHECK(rows > 0);
+    std::size_t again = 0;
+    require_ok(cache.select(one.id(), 1, data.q(1, 300),
+                            [&](std::size_t, auto keys, auto) { again += keys.count; }));
+    CHECK(rows == again);
+}
+
 TEST_CASE("rewind gives up tokens of the window, and no others") {
     const drift data(small, 500, 25), other(small, 500, 26);
     auto c = config_for<paged>(500);

@@ -236,3 +236,43 @@ TEST_CASE("what a batch that fails had asked for is given up, and it may be repe
     }
     for (auto& one : batch) require_ok(opened.end(one.id()));
 }
+
+TEST_CASE("a batch with a mistake anywhere is refused before its first part is taken") {
+    using cache = cache_of<kvtl::presets::dynakv>;
+    const drift data(small, 500, 38);
+    auto opened = open_cache<cache>(config_for<cache>());
+    auto batch = prompts(opened, data);
+    std::vector<kvtl::batch_part> parts;
+    for (const auto& one : batch) parts.push_back({.seq = one.id()});
+    const std::size_t q_row = small.query_heads * small.head_dim, k_row = small.kv_heads * small.head_dim;
+    const std::vector<float> q(sequences * q_row + 1, .5F), k(sequences * k_row + 1, .5F);
+    std::vector<float> out(q.size()), lse(sequences * small.query_heads + 1);
+    const auto rows = [](auto& x, std::size_t more = 0) { return std::span(x).first(x.size() - 1 + more); };
+    const kvtl::layer_input good{.q = rows(q), .k = rows(k), .v = rows(k), .lse = rows(lse)};
+    const auto refused = [&](const kvtl::layer_input& in, std::span<float> to, const std::string& word) {
+        const auto before = opened.stats();
+        const kvtl::status s = opened.forward(parts, 0, in, to);
+        CHECK_MESSAGE(std::string(s.what()).find(word) != std::string::npos, s.what());
+        for (const auto& one : batch)
+            if (opened.tokens(one.id(), 1) != 0) CHECK(opened.tokens(one.id(), 0) == one.tokens());
+        CHECK(opened.stats().steps == before.steps);
+    };
+    auto in = good;
+    in.q = rows(q, 1);
+    refused(in, rows(out), "forward: q has 1025 floats and the parts 4 tokens; valid: 1024");
+    in = good, in.v = rows(k, 1);
+    refused(in, rows(out), "forward: v has 513 floats and the parts 4 tokens; valid: 512");
+    in = good, in.lse = rows(lse, 1);
+    refused(in, rows(out), "forward: lse has 17 floats");
+    refused(good, rows(out, 1), "forward: out has 1025 floats");
+    require_ok(opened.end(batch[2].id()));
+    refused(good, rows(out), "forward: sequence 2 (generation 1) is not open");
+    parts.erase(parts.begin() + 2);
+    const std::size_t n = sequences - 1;
+    require_ok(opened.forward(parts, 0,
+                              {.q = std::span(q).first(n * q_row),
+                               .k = std::span(k).first(n * k_row),
+                               .v = std::span(k).first(n * k_row)},
+                              std::span(out).first(n * q_row)));
+    CHECK(opened.tokens(batch[3].id(), 0) == batch[3].tokens() + 1);
+}

@@ -104,4 +104,26 @@ TEST_CASE(
     CHECK(refused.error().message.find("selector.kept is 1.5; valid: 0 to 1") != std::string::npos);
 }
 
+TEST_CASE("squeezed: a prompt whose last chunk comes without queries is refused: they settle the threshold") {
+    const drift data(model, 1000, 43);
+    auto cache = open_cache<cache_t>(settings(.5F));
+    const auto seq = *cache.begin();
+    reader<cache_t> one(cache, data, 0);
+    const auto rows = [&](std::size_t first, std::size_t n, bool last) {
+        kvtl::layer_input in = one.input(0, first, n);
+        in.q = {}, in.last_chunk = last;
+        return in;
+    };
+    require_ok(cache.prefill(seq, 0, rows(0, 300, false), {}));
+    const kvtl::status s = cache.prefill(seq, 0, rows(300, 100, true), {});
+    CHECK(s.code() == kvtl::errc::invalid_argument);
+    CHECK_MESSAGE(std::string(s.what()).find("q is empty; valid: the queries of the prompt's last chunk") !=
+                      std::string::npos,
+                  s.what());
+    CHECK(cache.tokens(seq, 0) == 300);
+    kvtl::layer_input in = one.input(0, 300, 100);
+    require_ok(cache.prefill(seq, 0, in, {}));
+    CHECK(cache.tokens(seq, 0) == 400);
+}
+
 } // namespace squeezed_test

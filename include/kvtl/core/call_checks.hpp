@@ -124,11 +124,12 @@ template <element E> struct call_checks {
                                    in.lse.size(), tokens * query_heads);
         return {};
     }
-    /// The rows of a batch's parts are those of its input.
-    [[nodiscard]] status batch(const char* call, std::span<const batch_part> parts,
-                               const layer_input& in) const noexcept {
+    /// The rows of a batch's parts are those of its tensors, and its sequences are open: before the first part is taken.
+    [[nodiscard]] status batch(const char* call, std::span<const batch_part> parts, const layer_input& in,
+                               const numbers_span& out) const noexcept {
         std::size_t tokens = 0;
         for (const batch_part& p : parts) {
+            if (status s = sequence(call, p.seq); !s) return s;
             if (p.tokens == 0)
                 return status::failure(errc::invalid_argument, "%s: a part has 0 tokens; valid: 1 and more",
                                        call);
@@ -139,7 +140,17 @@ template <element E> struct call_checks {
                                    "%s: k has %zu floats and %zu parts with %zu tokens; valid: one part and "
                                    "more, and kv_heads * head_dim = %zu floats for each token",
                                    call, in.k.size(), parts.size(), tokens, key_floats);
-        return {};
+        const auto rows = [&](const char* name, std::size_t size, std::size_t row,
+                              bool may_be_empty) -> status {
+            if (size == tokens * row || (may_be_empty && size == 0)) return {};
+            return status::failure(errc::invalid_argument,
+                                   "%s: %s has %zu floats and the parts %zu tokens; valid: %zu%s", call, name,
+                                   size, tokens, tokens * row, may_be_empty ? ", or none" : "");
+        };
+        if (status s = rows("v", in.v.size(), key_floats, false); !s) return s;
+        if (status s = rows("q", in.q.size(), query_floats, true); !s) return s;
+        if (status s = rows("out", out.size(), query_floats, true); !s) return s;
+        return rows("lse", in.lse.size(), query_heads, true);
     }
     [[nodiscard]] status room(const char* call, std::size_t have, std::size_t more) const noexcept {
         if (have + more > max_tokens)

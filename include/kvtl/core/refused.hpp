@@ -68,6 +68,7 @@ template <class Preset, class Geometry, class Manager> class refused_cache {
     using config = typename detail::refused_config<Preset>::type;
     using element_type = float;
     using shard_handle = refused_cache;
+    static constexpr bool views_last = false;
 
     static result<Manager> open(const config&);
     static result<config> fitted(config);

@@ -54,6 +54,8 @@ template <class Types> class alignas(64) shard {
             const std::uint32_t here = retrieval_.tokens(slot, layer);
             if (here == none) return {};
             if (here == 0) {
+                if (in.last_chunk)
+                    if (status s = retrieval_.check_last_queries(in); !s) return s;
                 const bool repeated = retention_.holds(slot, layer) && !retention_.prompt_open(slot, layer);
                 if (!repeated)
                     if (status s = retention_.prefill(slot, layer, in, tokens, out); !s) return s;

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace kvtl { inline namespace v0 {
 
@@ -26,10 +27,10 @@ struct rolling {
     static constexpr std::string_view name = "rolling";
     static constexpr bool moves = true;
     struct config {
-        double base = 10000.0;   ///< theta: pair i turns by base^(-2 i / dims) per position
-        std::uint32_t dims = 0;  ///< numbers of a head that are rotated, from the first (0: all)
-        bool neighbours = false; ///< pairs are (0, 1), (2, 3), ... instead of (0, dims / 2), ...
-        std::span<const double> frequencies{}; ///< (dims / 2) instead of base; read by open() only
+        double base = 10000.0;             ///< theta: pair i turns by base^(-2 i / dims) per position
+        std::uint32_t dims = 0;            ///< numbers of a head that are rotated, from the first (0: all)
+        bool neighbours = false;           ///< pairs are (0, 1), (2, 3), ... instead of (0, dims / 2), ...
+        std::vector<double> frequencies{}; ///< (dims / 2) instead of base
         template <class Visit> void fields(Visit&& visit) {
             visit("base", base);
             visit("dims", dims);

@@ -11,6 +11,8 @@
 #include <kvtl/slots/retention.hpp>
 
 #include <algorithm>
+#include <span>
+#include <vector>
 
 namespace kvtl { inline namespace v0 {
 
@@ -22,7 +24,7 @@ struct voting_heads : score_defaults {
     static constexpr std::uint32_t spare_rows = 1;
     struct config {
         std::uint32_t pool_width = 5;
-        std::span<const std::uint8_t> votes{}; ///< (L, HQ), not 0 where a head votes. Read by open() only
+        std::vector<std::uint8_t> votes{}; ///< (L, HQ), not 0 where a head votes
         template <class Visit> void fields(Visit&& visit) { visit("pool_width", pool_width); }
     };
     template <class Geometry> class state {
@@ -45,7 +47,7 @@ struct voting_heads : score_defaults {
                                        "retention.votes has %zu entries; valid: layers * query_heads = %zu",
                                        c.votes.size(), l.layers * heads);
             for (std::size_t layer = 0; layer < l.layers && !c.votes.empty(); ++layer) {
-                const auto own = c.votes.subspan(layer * heads, heads);
+                const auto own = std::span(c.votes).subspan(layer * heads, heads);
                 if (std::all_of(own.begin(), own.end(), [](std::uint8_t v) { return v == 0; }))
                     return status::failure(errc::invalid_argument,
                                            "retention.votes: no head of layer %zu votes; valid: one or more",

@@ -101,8 +101,7 @@ template <class T>
 concept retrieves = store_of_preset<T>()
 != store_kind::rows;
 
-// ----------------------------------------------------------------------------------------- all slots are
-// there
+// ---------------------------------------------------------------------------------- all slots are there
 template <class T>
 concept has_all_slots = requires {
     typename T::clusterer;
@@ -131,8 +130,7 @@ concept slots_are_filled = clusterer_for<typename T::clusterer, G> && index_for<
     layout_for<typename T::layout, G> && replacement_for<typename T::replacement, G> &&
     schedule_for<typename T::schedule> && io_policy<typename T::io>;
 
-// ------------------------------------------------------------------------------------------ every slot is
-// read
+// ---------------------------------------------------------------------------------- every slot is read
 template <class T>
 concept storage_is_read = retrieves<T> ||
     (std::same_as<typename T::layout, sequence_order>&& std::same_as<typename T::replacement, lru>&&
@@ -159,8 +157,7 @@ concept mass_is_fed = feedback_of<typename T::clusterer>()
 == feedback::unused&& feedback_of<typename T::replacement>() ==
     feedback::unused&& feedback_of<typename T::budget>() == feedback::unused;
 
-// --------------------------------------------------------------------------------------------- slots that
-// agree
+// ------------------------------------------------------------------------------------ slots that agree
 template <class T> [[nodiscard]] consteval bool needs_layer_units() {
     return layer_wide_only<typename T::compressor>() || layer_wide_only<typename T::index>() ||
            layer_wide_only<typename T::selector>();

@@ -1,8 +1,7 @@
 // What makes two cache files alike: everything that shapes the bytes of stored entries, and nothing else.
 //
 // What:   how an entry is encoded (compressor and its config), which fields share a page, how entries are
-// grouped
-//         into units and how large these may be (clusterer, as far as it sizes units), where units lie
+//         grouped into units and how large these may be (clusterer, as far as it sizes units), where units lie
 //         (layout and its config). What only chooses, scores, evicts or caches may differ: the same bytes
 //         serve. Shape, element and page size stand in the superblock by themselves.
 // Cost:   of open() only.

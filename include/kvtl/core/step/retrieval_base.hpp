@@ -49,46 +49,7 @@ template <class Types> class retrieval_base {
             layout_ = typename types::layout_state(config.layout, {p.file_pages, p.grow_pages, p.unit_pages},
                                                    m.layout);
         make_pools(config, format, frames, borrowed, pools, fixed);
-        const auto step_pages =
-            static_cast<std::uint32_t>(std::max<std::uint64_t>(1, file_map::step_bytes / format.page_bytes));
-        const std::uint32_t front = p.storage_pages() - p.file_pages;
-        const file_map map{.data_offset = data_offset,
-                           .page_bytes = format.page_bytes,
-                           .step_pages = step_pages,
-                           .shard = index,
-                           .shards = p.division.shards,
-                           .front = p.file_pages,
-                           .front_steps = (front + step_pages - 1) / step_pages};
-        io_ =
-            typename types::transfers(device.queue(index), map, m.checksum, m.trash, p.gap_pages, m.flights);
-        const typename page_store<types>::parts store_parts{format,
-                                                            types::plain_format_of(p.device_page, p.sizes),
-                                                            {p.model.lane_heads, p.model.dim},
-                                                            &codec_,
-                                                            &layout_,
-                                                            &io_,
-                                                            &device,
-                                                            pools_,
-                                                            m.bounce,
-                                                            &lanes,
-                                                            &stats_,
-                                                            p.division.by_sequence ? p.division.shards : 1,
-                                                            p.pool_layers};
-        if (p.time_phases) clock_ = phase_clock(stats_.phase_ns);
-        sums_ = summaries<types>(index_state_, rest_, lanes, p.model.summaries(p.max_entries), m.sums);
-        choose_ = chooser<types>(p.model, index_state_, select_, m.choose, &stats_.choosing);
-        bars_ = prompt_bars<types>(plan_, select_, m.bars);
-        if constexpr (types::sequential) {
-            store_ = store_type(typename store_type::parts{
-                store_parts, types::slot_format_of(p.sizes, p.max_entries), page_pools_, p.spare_pages});
-            growth_ = growth_of<types>(store_, sums_, m.growth);
-        } else {
-            store_ = store_type(store_parts);
-            growth_ = growth_of<types>(store_, cluster_, sums_, m.growth);
-            prompt_ = prompt_builder<types>(store_, {p.model, p.sizes, p.attend_tokens, p.unit_pages,
-                                                     &cluster_, &growth_, &choose_, &sums_, m.query});
-        }
-        store_.set_first_write_flight(runner::store::step_flights + p.prefetches);
+        make_store(device, lanes, format, data_offset);
         if constexpr (types::virtualised)
             if (p.pool_layers > 1)
                 arenas_ = layer_arenas<types>(store_, plan_, index, lanes, m.arenas, frames,
@@ -120,19 +81,26 @@ template <class Types> class retrieval_base {
 
     /// Tokens that a layer has seen, dropped ones included; `none` when the shard owns no lane of it.
     [[nodiscard]] std::uint32_t tokens(std::uint32_t slot, std::uint32_t layer) noexcept {
-        const auto lanes = lanes_of(slot, layer);
-        if (lanes.empty()) return none;
-        const lane_state& s = store_.at(lanes[0].id).state();
+        if (lane_count(slot) == 0) return none;
+        const lane_state& s = store_.at(lane_at(slot, layer, 0).id).state();
         return s.dropped + s.tokens + s.staged;
     }
     /// Of all heads of a layer, staged ones included.
     [[nodiscard]] std::size_t kept_entries(std::uint32_t slot, std::uint32_t layer) noexcept {
         std::size_t entries = 0;
-        for (const lane_ref& ref : lanes_of(slot, layer)) {
-            const lane_state& s = store_.at(ref.id).state();
+        for (std::uint32_t i = 0; i < lane_count(slot); ++i) {
+            const lane_state& s = store_.at(lane_at(slot, layer, i).id).state();
             entries += (std::size_t{s.tokens} + s.staged) * plan_.model.lane_heads;
         }
         return entries;
+    }
+    /// A selector that calibrates on prompts must see the queries of their last chunk.
+    [[nodiscard]] static status check_last_queries(const layer_input& in) noexcept {
+        if (!prompt_bars<types>::any || !in.q.empty()) return {};
+        return status::failure(errc::invalid_argument,
+                               "prefill: q is empty; valid: the queries of the prompt's last chunk, on which "
+                               "selector %s calibrates",
+                               types::selector::name.data());
     }
     /// A failed write of the sequence, whichever layer's.
     [[nodiscard]] status check_writes(std::uint32_t slot) noexcept {
@@ -146,19 +114,22 @@ template <class Types> class retrieval_base {
     [[nodiscard]] growth_of<types>& growth() noexcept { return growth_; }
 
   protected:
-    /// The lanes of a layer that this shard owns. Layer-wide lanes belong to the shard of their sequence.
+    /// How many lanes of each layer this shard owns. Layer-wide lanes belong to the shard of their sequence.
+    [[nodiscard]] std::uint32_t lane_count(std::uint32_t slot) const noexcept {
+        return plan_.division.owns(slot, index_) ? plan_.division.lanes_of(plan_.model.lanes(), index_) : 0;
+    }
+    [[nodiscard]] lane_ref lane_at(std::uint32_t slot, std::uint32_t layer, std::uint32_t i) const noexcept {
+        const std::uint32_t in_layer = plan_.division.lane(i, index_);
+        return {(slot * plan_.model.layers + layer) * plan_.model.lanes() + in_layer, in_layer};
+    }
+    /// Those lanes, for a call: until the next one is listed.
     [[nodiscard]] std::span<const lane_ref> lanes_of(std::uint32_t slot, std::uint32_t layer) noexcept {
         return list_lanes(slot, layer, memory_.lanes);
     }
     [[nodiscard]] std::span<const lane_ref> list_lanes(std::uint32_t slot, std::uint32_t layer,
                                                        std::span<lane_ref> into) const noexcept {
-        const std::uint32_t lanes = plan_.model.lanes(), base = (slot * plan_.model.layers + layer) * lanes;
-        if (!plan_.division.owns(slot, index_)) return {};
-        const std::uint32_t n = plan_.division.lanes_of(lanes, index_);
-        for (std::uint32_t i = 0; i < n; ++i) {
-            const std::uint32_t in_layer = plan_.division.lane(i, index_);
-            into[i] = {base + in_layer, in_layer};
-        }
+        const std::uint32_t n = lane_count(slot);
+        for (std::uint32_t i = 0; i < n; ++i) into[i] = lane_at(slot, layer, i);
         return into.first(n);
     }
     [[nodiscard]] std::uint32_t slot_of(std::uint32_t lane_id) const noexcept {
@@ -239,6 +210,53 @@ template <class Types> class retrieval_base {
                     release(&a, list_lanes(a.slot, a.layer, memory_.other_lanes), runner::fate::dropped);
             }
         };
+    }
+
+    /// The file's pages on their way, what is in memory of them, and how units grow.
+    [[gnu::cold]] void make_store(typename types::device& device, const typename types::lane_table& lanes,
+                                  const page_format& format, std::uint64_t data_offset) noexcept {
+        const cache_plan& p = plan_;
+        const memory& m = memory_;
+        const auto step_pages =
+            static_cast<std::uint32_t>(std::max<std::uint64_t>(1, file_map::step_bytes / format.page_bytes));
+        const std::uint32_t front = p.storage_pages() - p.file_pages;
+        const file_map map{.data_offset = data_offset,
+                           .page_bytes = format.page_bytes,
+                           .step_pages = step_pages,
+                           .shard = index_,
+                           .shards = p.division.shards,
+                           .front = p.file_pages,
+                           .front_steps = (front + step_pages - 1) / step_pages};
+        io_ =
+            typename types::transfers(device.queue(index_), map, m.checksum, m.trash, p.gap_pages, m.flights);
+        const typename page_store<types>::parts store_parts{format,
+                                                            types::plain_format_of(p.device_page, p.sizes),
+                                                            {p.model.lane_heads, p.model.dim},
+                                                            &codec_,
+                                                            &layout_,
+                                                            &io_,
+                                                            &device,
+                                                            pools_,
+                                                            m.bounce,
+                                                            &lanes,
+                                                            &stats_,
+                                                            p.division.by_sequence ? p.division.shards : 1,
+                                                            p.pool_layers};
+        if (p.time_phases) clock_ = phase_clock(stats_.phase_ns);
+        sums_ = summaries<types>(index_state_, rest_, lanes, p.model.summaries(p.max_entries), m.sums);
+        choose_ = chooser<types>(p.model, index_state_, select_, m.choose, &stats_.choosing);
+        bars_ = prompt_bars<types>(plan_, select_, m.bars);
+        if constexpr (types::sequential) {
+            store_ = store_type(typename store_type::parts{
+                store_parts, types::slot_format_of(p.sizes, p.max_entries), page_pools_, p.spare_pages});
+            growth_ = growth_of<types>(store_, sums_, m.growth);
+        } else {
+            store_ = store_type(store_parts);
+            growth_ = growth_of<types>(store_, cluster_, sums_, m.growth);
+            prompt_ = prompt_builder<types>(store_, {p.model, p.sizes, p.attend_tokens, p.unit_pages,
+                                                     &cluster_, &growth_, &choose_, &sums_, m.query});
+        }
+        store_.set_first_write_flight(runner::store::step_flights + p.prefetches);
     }
 
     /// Divides the shard's frames among its pools. Lanes of fixed groups have two kinds: page frames, then

@@ -36,6 +36,8 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         if (plan_.window_only) return prefill_window(lanes, in, tokens, out);
         release_all_aheads();
         if constexpr (types::sequential) {
+            if (last)
+                if (status s = base::check_last_queries(in); !s) return s;
             const status done = prefill_groups(lanes, in, tokens, out);
             if (done.ok() && last) look_at_prompt(slot, layer, lanes, in, tokens);
             return done;
@@ -46,6 +48,8 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
                 announce_next(slot, layer);
                 return prefill_turn(lanes, in, tokens, out);
             }
+            if (last)
+                if (status s = base::check_last_queries(in); !s) return s;
             if (status s = lend_to_prompt(slot, layer); !s) return s;
             const status done = prefill_prompt(lanes, in, tokens, out, last);
             if (done.ok()) lend_tables(lanes);

@@ -1,7 +1,6 @@
 // The part of a shard whose entries are units on storage: prompts become units, steps choose among them.
 //
-// What:   each lane has sinks, a window, entries that wait, and units, which are resident or not. The window
-// may
+// What:   each lane has sinks, a window, entries that wait, and units, which are resident or not. The window may
 //         be all there is (`full`). Nothing of this is shared with other shards but the file.
 // Errors: a failed call leaves tokens, units and statistics as they were; a further turn whose writes fail
 //         half-way is the exception (manager.hpp).
@@ -291,9 +290,10 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         s.reads = c.reads, s.read_bytes = c.read_bytes, s.writes = c.writes, s.written_bytes = c.write_bytes;
         for (std::uint32_t slot = 0; slot < plan_.max_sequences; ++slot)
             for (std::uint32_t layer = 0; layer < plan_.model.layers; ++layer)
-                for (const lane_ref& ref : list_lanes(slot, layer, memory_.other_lanes)) {
-                    const lane_state& state = store_.at(ref.id).state();
-                    s.kept_bytes += bytes_of(store_.at(ref.id));
+                for (std::uint32_t i = 0; i < base::lane_count(slot); ++i) {
+                    const lane l = store_.at(base::lane_at(slot, layer, i).id);
+                    const lane_state& state = l.state();
+                    s.kept_bytes += bytes_of(l);
                     if (!plan_.window_only) s.units += state.units;
                     if constexpr (types::drops)
                         s.kept_entries += std::uint64_t{state.tokens} * plan_.model.lane_heads;
