@@ -34,9 +34,13 @@ TEST_CASE("table: a least part, the rest by importance, capped") {
     const std::vector<float> importance = {1, 1, 2, 996};
     const kvtl::table::config c{.least = 32, .cap = 3.0F, .importance = importance};
     const state_t state(c, limits, memory);
-    CHECK(state.provisional(3, 1000) == 300);
-    CHECK(state.provisional(2, 1000) == 34); // half of the 4 that are left
-    CHECK(state.provisional(0, 1000) == 33);
+    CHECK(state.provisional(3, 1000) == 3 * 108 - 8); // 8 of every head are pinned
+    CHECK(state.provisional(2, 1000) == 24 + 6);      // half of the 12 that are left
+    CHECK(state.provisional(0, 1000) == 24 + 3);
+    // A least part that the pinned ones are already.
+    const state_t covered({.least = 8, .cap = 3.0F, .importance = importance}, limits, memory);
+    CHECK(covered.provisional(3, 1000) == 3 * 108 - 8);
+    CHECK(covered.provisional(2, 1000) == 42); // half of 84
 }
 
 TEST_CASE("table: the importance is copied") {
@@ -46,7 +50,7 @@ TEST_CASE("table: the importance is copied") {
     std::vector<float> importance = {1, 1, 2, 996};
     const state_t state({.least = 32, .cap = 3.0F, .importance = importance}, limits, memory);
     std::fill(importance.begin(), importance.end(), 1.0F);
-    CHECK(state.provisional(3, 1000) == 300);
+    CHECK(state.provisional(3, 1000) == 316);
 }
 
 TEST_CASE("table: settings that can never work are named") {

@@ -115,4 +115,33 @@ TEST_CASE("as many centroids as keys decode exactly, and a short prompt leaves r
                 CHECK(decoded(s, x, u, i)[c] == doctest::Approx(x.key(u, i)[c]));
 }
 
+TEST_CASE("keys that are alike take one centroid, and leave room for those that come later") {
+    const state s({.parts = 2, .bits = 3}, {}); // 8 centroids a part
+    const summary_shape shape{1, 1, 8, 1};
+    constexpr std::uint32_t early = 30, late = 7;
+    // A prompt of two keys that repeat, whose second part is always the same; then keys that differ.
+    std::vector<float> keys((early + late) * 8, 1.0F);
+    for (std::uint32_t t = 0; t < early; ++t) std::fill_n(&keys[t * 8], 4, t % 3 == 0 ? 2.0F : -1.0F);
+    for (std::uint32_t t = early; t < early + late; ++t)
+        for (std::uint32_t c = 0; c < 8; ++c) keys[t * 8 + c] = static_cast<float>(t * (c + 1));
+    for (const bool fitted : {true, false}) { // or absorbed without a prompt
+        lane x(s, {shape, early + late, true}, 1);
+        const summary_view view = x.view();
+        if (fitted) {
+            std::vector<std::byte> memory(s.fit_scratch_bytes(shape, early) + 64);
+            const auto from = (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64) % 64;
+            s.fit(view, rows_view<float>{keys.data(), early, 8, 8}, std::span(memory).subspan(from));
+        }
+        for (std::uint32_t u = 0; u < early + late; ++u) {
+            s.clear(view, u);
+            s.absorb(view, u, 0, &keys[u * 8], nullptr);
+        }
+        for (std::uint32_t u = 0; u < early + late; ++u) {
+            const auto key = decoded(s, x, u, 0);
+            const bool whole = u < early + 6; // two and six are eight; the second part has room for one more
+            CHECK(std::equal(key.begin() + (whole ? 0 : 4), key.end(), &keys[u * 8 + (whole ? 0 : 4)]));
+        }
+    }
+}
+
 } // namespace index_product_codes_test

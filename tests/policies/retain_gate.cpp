@@ -82,8 +82,9 @@ std::vector<std::byte> silent_gate(std::uint32_t inputs) {
 
 } // namespace
 
-TEST_CASE("decaying_gate: log sigmoid of what the layer's input says, times age") {
-    gate_contract<decaying_gate>(
+TEST_CASE_TEMPLATE("decaying_gate, global_gate: log sigmoid of what the layer's input says, times age", Score,
+                   decaying_gate, global_gate) {
+    gate_contract<Score>(
         arrivals::inputs, [](const arriving& a) { return joined({a.x}); },
         [](double x) { return -std::log1p(std::exp(-x)); });
     struct decays {
@@ -92,10 +93,10 @@ TEST_CASE("decaying_gate: log sigmoid of what the layer's input says, times age"
         [[nodiscard]] double worth(std::uint32_t now) const { return score * (now - token); }
     };
     const auto gate = silent_gate(5);
-    ranks_held_contract<decaying_gate>({.weights = gate}, 1e-6, [](std::uint32_t token, double score) {
+    ranks_held_contract<Score>({.weights = gate}, 1e-6, [](std::uint32_t token, double score) {
         return decays{token, score};
     });
-    CHECK(decaying_gate::ages);
+    CHECK(Score::ages);
 }
 
 TEST_CASE("decaying_gate: numbers far out neither overflow nor lose their order") {
@@ -134,11 +135,6 @@ TEST_CASE("retention_gate: what q, k and v of all heads say, for ever") {
     const auto gate = silent_gate(16 * 2 * (2 + 2));
     ranks_held_contract<retention_gate>({.weights = gate}, 0.0,
                                         [](std::uint32_t, double score) { return stays{score}; });
-}
-
-TEST_CASE("global_gate: what the layer's input says, on one scale") {
-    gate_contract<global_gate>(
-        arrivals::inputs, [](const arriving& a) { return joined({a.x}); }, [](double x) { return x; });
 }
 
 TEST_CASE("a buffer is entries over the limit before decode evicts") {

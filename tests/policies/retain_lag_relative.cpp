@@ -11,10 +11,11 @@ using namespace kvtl_test;
 using namespace kvtl_test::retention_suite;
 
 namespace {
-/// The score by definition, in plain loops.
+/// The score by definition, in plain loops: the tail before every rank, the latest first.
 template <class Lane> numbers definition(const Lane& lane, std::uint32_t lag) {
     const auto [tokens, dim, group, sinks, window] = lane.size();
-    numbers score(tokens, 2.0);
+    numbers score;
+    for (std::uint32_t t = 0; t < tokens; ++t) score.push_back(1.0 + t);
     const std::uint32_t first_sinks = std::min(tokens, sinks), blocks = (tokens - first_sinks) / lag;
     for (std::uint32_t b = 0; b + 1 < blocks; ++b) {
         const std::uint32_t first = first_sinks + b * lag;
@@ -53,17 +54,49 @@ template <class Lane> numbers definition(const Lane& lane, std::uint32_t lag) {
 } // namespace
 
 TEST_CASE("lag_relative") {
-    for (const std::uint32_t lag : {8U, 16U, 32U})
-        ranks_prompts_contract<lag_relative>({.lag = lag}, 1e-6,
-                                             [lag](const auto& lane) { return definition(lane, lag); });
+    for (const std::uint32_t lag : {3U, 8U, 128U})
+        ranks_prompts_contract<lag_relative>({.lag = lag}, 1e-6, [lag](const auto& lane) {
+            const score_limits l = lane.size().limits(); // a block has a quarter of the budget at most
+            return definition(lane, std::min(lag, std::max(2U, (l.keep - l.sinks) / 4)));
+        });
+    for (const std::uint32_t lag : {8U, 16U, 32U}) { // with room for the lag that was asked for
+        const retention_suite::extents e{300, 40, 2, 4, 8};
+        score_limits limits = e.limits();
+        limits.keep = 4 + 4 * lag;
+        const lane<lag_relative, float> x(e, lag);
+        const auto score = x.score(state_of<lag_relative>({.lag = 100}, limits, {}), 0.0F);
+        const numbers exact = definition(x, lag);
+        for (std::uint32_t t = 4; t < 292; ++t)
+            CHECK(std::fabs(static_cast<double>(score[t]) - exact[t]) < 1e-6);
+    }
 }
 
-TEST_CASE("lag_relative: what has no next block comes before every rank") {
+TEST_CASE("lag_relative: what has no next block comes before every rank, the latest first") {
     const retention_suite::extents e{40, 16, 1, 4, 1};
-    const state_of<lag_relative> s({.lag = 8}, e.limits(), {});
+    score_limits limits = e.limits();
+    limits.keep = 36;
+    const state_of<lag_relative> s({.lag = 8}, limits, {});
     const auto score = lane<lag_relative, float>(e, 1).score(s, 0.0F);
-    for (std::uint32_t t = 0; t < 40; ++t) CHECK((score[t] == 2.0F) == (t < 4 || t >= 4 + 3 * 8));
-    for (std::uint32_t t = 4; t < 28; ++t) CHECK(score[t] < 1.0F);
+    for (std::uint32_t t = 4; t < 28; ++t)
+        CHECK(score[t] < 1.0F); // three blocks; the fourth and four entries follow
+    for (std::uint32_t t = 28; t < 40; ++t) CHECK((score[t] >= 1.0F && (t == 28 || score[t] > score[t - 1])));
+    // A block less than two: nothing can be ranked.
+    const retention_suite::extents few{19, 16, 1, 4, 1};
+    const auto latest = lane<lag_relative, float>(few, 1).score(s, 0.0F);
+    for (std::uint32_t t = 5; t < 19; ++t) CHECK((latest[t - 1] >= 1.0F && latest[t] > latest[t - 1]));
+}
+
+TEST_CASE("lag_relative: the tail takes at most half of the budget, however small that is") {
+    for (const std::uint32_t keep : {20U, 64U, 128U, 256U, 600U}) {
+        const retention_suite::extents e{1500, 8, 1, 4, 8};
+        score_limits limits = e.limits();
+        limits.keep = keep;
+        const auto score =
+            lane<lag_relative, float>(e, 1).score(state_of<lag_relative>({}, limits, {}), 0.0F);
+        const auto tail = std::count_if(score.begin() + 4, score.end(), [](float x) { return x >= 1.0F; });
+        CHECK(2 * tail <= keep - 4);
+        CHECK(tail >= (keep >= 516 ? 128 : (keep - 4) / 4));
+    }
 }
 
 TEST_CASE("lag_relative: settings that can never work are named") {

@@ -49,8 +49,9 @@ TEST_CASE("mean_and_variance: pooled mean plus gamma times variance, averaged ov
                 });
 }
 
-TEST_CASE("mean_and_variance: a layer's preference is entropy times variance of what competes, each with its "
-          "power") {
+TEST_CASE("mean_and_variance: a layer's preference is entropy of queries times variance of what competes, "
+          "each with "
+          "its power") {
     const retention_suite::extents e{90, 64, 4, 4, 16};
     for (const float tau : {1.0F, 0.4F, 2.3F}) {
         const state_of<mean_and_variance> s({.tau_entropy = tau, .tau_variance = 2 * tau}, e.limits(), {});
@@ -62,9 +63,11 @@ TEST_CASE("mean_and_variance: a layer's preference is entropy times variance of 
             ++notes.lanes;
             for (std::uint32_t g = 0; g < 4; ++g) {
                 const moments m = over_window(x, g);
-                for (std::uint32_t t = x.begin(); t < x.end(); ++t) {
-                    entropy -= m.mean[t] * std::log(m.mean[t]) / 8;
-                    variance += m.variance[t] / 8;
+                for (std::uint32_t t = x.begin(); t < x.end(); ++t) variance += m.variance[t] / 8;
+                for (std::uint32_t w = 0; w < x.observed(); ++w) {
+                    const numbers p = x.attention(w, g);
+                    for (std::uint32_t t = x.begin(); t < x.end(); ++t)
+                        entropy -= p[t] * std::log(p[t]) / (8 * x.observed());
                 }
             }
         }

@@ -189,7 +189,7 @@ TEST_CASE("locret: a gate over q, k and v of all heads; a prompt in chunks takes
     CHECK(kept(cache, seq, 0, 0) == best(0, 0, 70));
 }
 
-TEST_CASE("global_gates: one scale for all heads and layers") {
+TEST_CASE("global_gates: one scale for all heads and layers decides how many, worth that decays which") {
     const drift data(small, 600, 61);
     using cache_t = kvtl::kv_manager<in_f32<kvtl::presets::global_gates>, any_model, with_x>;
     kvtl::gate_header h;
@@ -202,31 +202,39 @@ TEST_CASE("global_gates: one scale for all heads and layers") {
     config.retention.weights = bytes;
     auto cache = open_cache<cache_t>(config);
     const auto seq = *cache.begin();
-    feed_prompt(cache, seq, data, 100, 100,
-                [&](kvtl::layer_input& in, std::size_t, std::size_t t, std::size_t n) {
-                    in.x = std::span(x).subspan(t * 6, n * 6);
-                });
-    struct entry {
-        double score;
-        std::size_t lane;
-        std::uint32_t token;
+    const decorate give_x = [&](kvtl::layer_input& in, std::size_t, std::size_t t, std::size_t n) {
+        in.x = std::span(x).subspan(t * 6, n * 6);
     };
-    std::vector<entry> all;
+    feed_prompt(cache, seq, data, 100, 100, give_x);
+    const auto log_beta = [&](std::size_t lane, std::uint32_t t) {
+        const std::vector<float> in(x.begin() + t * 6, x.begin() + t * 6 + 6);
+        return -std::log1p(std::exp(-gate(h, weights, lane / 2, lane % 2, in)));
+    };
+    std::vector<std::pair<double, std::size_t>> all; // worth, lane
     for (std::size_t lane = 0; lane < 4; ++lane)
-        for (std::uint32_t t = 0; t < 92; ++t) {
-            const std::vector<float> in(x.begin() + t * 6, x.begin() + t * 6 + 6);
-            all.push_back({gate(h, weights, lane / 2, lane % 2, in), lane, t});
-        }
-    std::stable_sort(all.begin(), all.end(),
-                     [](const entry& a, const entry& b) { return a.score > b.score; });
-    std::vector<tokens_t> expected(4);
-    for (std::size_t i = 0; i < 4 * 22; ++i) expected[all[i].lane].push_back(all[i].token); // 30 - 8 each
+        for (std::uint32_t t = 0; t < 92; ++t) all.emplace_back(log_beta(lane, t) * (99 - t), lane);
+    std::sort(all.begin(), all.end(), std::greater<>());
+    std::size_t share[4] = {};
+    for (std::size_t i = 0; i < 4 * 22; ++i) ++share[all[i].second]; // 30 - 8 each
+    CHECK(share[0] != share[1]);
+    std::vector<tokens_t> held(4);
     for (std::size_t lane = 0; lane < 4; ++lane) {
-        for (std::uint32_t t = 92; t < 100; ++t) expected[lane].push_back(t);
-        std::sort(expected[lane].begin(), expected[lane].end());
-        CHECK(kept(cache, seq, lane / 2, lane % 2) == expected[lane]);
+        scores_t worth;
+        for (std::uint32_t t = 0; t < 100; ++t) worth.push_back(log_beta(lane, t) * (99 - t));
+        held[lane] = naive(data, 0, 8).best(worth, share[lane]);
+        CHECK(kept(cache, seq, lane / 2, lane % 2) == held[lane]);
     }
-    CHECK(expected[0].size() != expected[1].size());
+    for (std::uint32_t now = 100; now < 140; ++now) { // every head at its own limit
+        CHECK(decode_and_compare(cache, seq, data, now, give_x) < exact);
+        for (std::size_t lane = 0; lane < 4; ++lane) {
+            held[lane].push_back(now);
+            const auto competing = held[lane].end() - 8;
+            held[lane].erase(std::min_element(held[lane].begin(), competing, [&](auto a, auto b) {
+                return log_beta(lane, a) * (now - a) < log_beta(lane, b) * (now - b);
+            }));
+            CHECK(kept(cache, seq, lane / 2, lane % 2) == held[lane]);
+        }
+    }
 }
 
 TEST_CASE("weights of another model, version or size are refused") {

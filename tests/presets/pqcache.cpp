@@ -11,4 +11,30 @@ TEST_CASE("pqcache with the budget for everything is dense attention over f16 en
     equals_dense_in_short<cache_of<kvtl::presets::pqcache>>();
 }
 
+TEST_CASE("pqcache: what one query head of a group wants is chosen, however little the other does") {
+    constexpr kvtl::shape one{1, 2, 1, 16};
+    constexpr std::size_t tokens = 200, wanted = 50;
+    using cache_t = cache_of<kvtl::presets::pqcache>;
+    cache_t::config c;
+    c.shape = one;
+    c.max_tokens = 256;
+    c.attend_tokens = c.sink_tokens + c.window_tokens + 1 + 8;
+    c.memory_bytes = std::size_t{4} << 20;
+    auto cache = open_cache<cache_t>(c);
+    const auto seq = *cache.begin();
+    // All keys are alike but one. Its logits are 30 and -40: least on average, all of the first head's attention.
+    std::vector<float> q(tokens * 32, 0.0F), k(tokens * 16, 0.0F), v(k), out(q);
+    for (std::size_t t = 0; t < tokens; ++t) k[t * 16 + 1] = 1.0F;
+    k[wanted * 16] = 4.0F;
+    v[wanted * 16] = 1.0F;
+    kvtl::layer_input in;
+    in.q = q, in.k = k, in.v = v;
+    require_ok(cache.prefill(seq, 0, in, out));
+    q[0] = 30.0F, q[16] = -40.0F;
+    in.q = std::span(q).first(32), in.k = std::span(k).first(16), in.v = std::span(v).first(16);
+    require_ok(cache.attend(seq, 0, in, std::span(out).first(32)));
+    CHECK(out[0] > 0.99F);
+    CHECK(out[16] < 0.01F);
+}
+
 } // namespace pqcache_test

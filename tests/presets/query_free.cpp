@@ -88,47 +88,51 @@ TEST_CASE("keydiff: keys that differ from the mean direction stay") {
 TEST_CASE("lagkv: entries that stand out against the next block stay") {
     const drift data(small, 400, 33);
     using cache_t = precise<kvtl::presets::lagkv>;
-    constexpr std::size_t lag = 32, dim = small.head_dim;
-    auto config = sized<cache_t>(52);
-    config.retention.lag = lag;
-    check<cache_t>(
-        data,
-        [&](std::size_t l, std::size_t h) {
-            scores_t s(prompt, 2.0);
-            const std::size_t blocks = (prompt - 4) / lag;
-            for (std::size_t b = 0; b + 1 < blocks; ++b) {
-                scores_t sum(lag, 0.0);
-                for (const bool keys : {true, false}) {
-                    const auto x = [&](std::size_t i, std::size_t d) {
-                        const std::size_t t = 4 + b * lag + i;
-                        return static_cast<double>((keys ? data.key(l, t, h) : data.value(l, t, h))[d]);
-                    };
-                    scores_t deviation;
-                    for (std::size_t i = 0; i < lag; ++i) {
-                        double mean = 0, square = 0;
-                        for (std::size_t d = 0; d < dim; ++d) {
-                            double low = 1e300, high = -1e300;
-                            for (std::size_t j = lag; j < 2 * lag; ++j) {
-                                low = std::min(low, x(j, d));
-                                high = std::max(high, x(j, d));
-                            }
-                            const double place = (x(i, d) - low) / (high - low);
-                            mean += place / dim, square += place * place / dim;
+    constexpr std::size_t lag = 12,
+                          dim = small.head_dim; // a quarter of the 48 that are kept behind the sinks
+    check<cache_t>(data, [&](std::size_t l, std::size_t h) {
+        scores_t s;
+        for (std::size_t t = 0; t < prompt; ++t) s.push_back(1.0 + static_cast<double>(t));
+        const std::size_t blocks = (prompt - 4) / lag;
+        for (std::size_t b = 0; b + 1 < blocks; ++b) {
+            scores_t sum(lag, 0.0);
+            for (const bool keys : {true, false}) {
+                const auto x = [&](std::size_t i, std::size_t d) {
+                    const std::size_t t = 4 + b * lag + i;
+                    return static_cast<double>((keys ? data.key(l, t, h) : data.value(l, t, h))[d]);
+                };
+                scores_t deviation;
+                for (std::size_t i = 0; i < lag; ++i) {
+                    double mean = 0, square = 0;
+                    for (std::size_t d = 0; d < dim; ++d) {
+                        double low = 1e300, high = -1e300;
+                        for (std::size_t j = lag; j < 2 * lag; ++j) {
+                            low = std::min(low, x(j, d));
+                            high = std::max(high, x(j, d));
                         }
-                        deviation.push_back(std::sqrt(square - mean * mean));
+                        const double place = (x(i, d) - low) / (high - low);
+                        mean += place / dim, square += place * place / dim;
                     }
-                    double all = 0;
-                    for (const double d : deviation) all += std::exp(d);
-                    for (std::size_t i = 0; i < lag; ++i) sum[i] += std::exp(deviation[i]) / all;
+                    deviation.push_back(std::sqrt(square - mean * mean));
                 }
-                for (std::size_t i = 0; i < lag; ++i)
-                    s[4 + b * lag + i] = static_cast<double>(std::count_if(
-                                             sum.begin(), sum.end(), [&](double o) { return o < sum[i]; })) /
-                                         lag;
+                double all = 0;
+                for (const double d : deviation) all += std::exp(d);
+                for (std::size_t i = 0; i < lag; ++i) sum[i] += std::exp(deviation[i]) / all;
             }
-            return s;
-        },
-        {}, config);
+            for (std::size_t i = 0; i < lag; ++i)
+                s[4 + b * lag + i] = static_cast<double>(std::count_if(
+                                         sum.begin(), sum.end(), [&](double o) { return o < sum[i]; })) /
+                                     lag;
+        }
+        return s;
+    });
+    // Too short a prompt for two blocks behind the sinks: the latest stay.
+    auto config = sized<cache_t>(6);
+    config.window_tokens = 1;
+    auto cache = open_cache<cache_t>(config);
+    const auto seq = *cache.begin();
+    feed_prompt(cache, seq, data, 7);
+    CHECK(kept(cache, seq, 0, 0) == tokens_t{0, 1, 2, 3, 5, 6});
 }
 
 TEST_CASE("external_scores and external_mask: the engine decides") {
@@ -171,16 +175,19 @@ TEST_CASE("external_scores and external_mask: the engine decides") {
         }
 }
 
+namespace {
+using probed = kvtl::kv_manager<in_f32<kvtl::presets::lookahead_probe>, any_model,
+                                kvtl::supplied_for<kvtl::presets::lookahead_probe>>;
+} // namespace
+
 TEST_CASE("lookahead_probe: the engine's queries of the future rank the prompt") {
     const drift data(small, 400, 36);
-    using cache_t = kvtl::kv_manager<in_f32<kvtl::presets::lookahead_probe>, any_model,
-                                     kvtl::supplied_for<kvtl::presets::lookahead_probe>>;
     const decorate probes = [&](kvtl::layer_input& in, std::size_t l, std::size_t, std::size_t) {
         in.probe = data.q(l, 200, 6); // what later tokens will really ask
     };
     const naive truth(data, 4, 8);
-    auto config = sized<cache_t>(52);
-    check<cache_t>(
+    auto config = sized<probed>(52);
+    check<probed>(
         data,
         [&](std::size_t l, std::size_t h) {
             scores_t mean(prompt, 0.0);
@@ -190,9 +197,29 @@ TEST_CASE("lookahead_probe: the engine's queries of the future rank the prompt")
                     const scores_t p = truth.softmax_over(l, h, q, naive::first(prompt));
                     for (std::size_t i = 0; i < prompt; ++i) mean[i] += p[i] / 12.0;
                 }
+            std::fill(mean.end() - 8, mean.end(), 0.0); // the window's
             return naive::average_pool(mean, 5);
         },
         probes, config);
+}
+
+TEST_CASE("lookahead_probe: what the window receives does not raise its neighbours") {
+    // The probe asks for a token of the window most, for an early one a third as much, for all others hardly.
+    constexpr kvtl::shape one{1, 1, 1, 16};
+    constexpr std::uint32_t tokens = 64, early = 7;
+    std::vector<float> q(tokens * 16, 0.0F), k(q), v(tokens * 16, 1.0F), probe(16, 0.0F), out(q);
+    k[(tokens - 8) * 16] = 30.0F, k[early * 16] = 29.0F, probe[0] = 4.0F;
+    probed::config c;
+    c.shape = one;
+    c.max_tokens = tokens;
+    c.memory_bytes = std::size_t{4} << 20;
+    c.keep_tokens = 10, c.window_tokens = 8, c.sink_tokens = 0;
+    auto cache = open_cache<probed>(c);
+    const auto seq = *cache.begin();
+    kvtl::layer_input in;
+    in.q = q, in.k = k, in.v = v, in.probe = probe;
+    require_ok(cache.prefill(seq, 0, in, out));
+    CHECK(kept(cache, seq, 0, 0) == tokens_t{5, 6, 56, 57, 58, 59, 60, 61, 62, 63});
 }
 
 } // namespace query_free_test

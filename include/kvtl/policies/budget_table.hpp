@@ -1,9 +1,10 @@
 // Budget: a table that was made offline says how much each layer matters (CompressKV, EpiCache, LUKV).
 //
 // What:   every layer keeps `least` entries; the rest of the whole budget is divided in proportion to the
-//         table, no layer getting more than `cap` times the mean. Without a table all layers matter
-//         equally.
-// Source: CompressKV: 32 entries beside importance times the rest, at most 3 times the mean.
+//         table, no layer getting more than `cap` times the mean. Both count what is pinned, too. Without a table
+//         all layers matter equally.
+// Source: CompressKV: 32 entries, of which the window is a part, beside importance times the rest, at most 3 times
+//         the mean.
 // Limits: the table is copied.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -13,7 +14,9 @@
 #include <kvtl/slots/budget.hpp>
 
 #include <algorithm>
+#include <span>
 #include <string_view>
+#include <vector>
 
 namespace kvtl { inline namespace v0 {
 
@@ -23,9 +26,9 @@ struct table {
     static constexpr bool decides_together = false;
     static constexpr bool reads_preference = false;
     struct config {
-        std::uint32_t least = 32;            ///< entries every layer keeps, as far as the mean allows
-        float cap = 3.0F;                    ///< the most a layer gets, as a multiple of the mean
-        std::span<const float> importance{}; ///< (L); empty: equal. Read by open() only
+        std::uint32_t least = 32;        ///< entries every layer keeps, as far as the mean allows
+        float cap = 3.0F;                ///< the most a layer gets, as a multiple of the mean
+        std::vector<float> importance{}; ///< (L); empty: equal
         template <class Visit> void fields(Visit&& visit) {
             visit("least", least);
             visit("cap", cap);
@@ -35,14 +38,13 @@ struct table {
       public:
         state() = default;
         state(const config& c, const budget_limits& limits, std::span<std::byte> memory) noexcept
-            : config_(c), limits_(limits) {
+            : least_(c.least), cap_(c.cap), limits_(limits) {
             carver carve(memory);
             importance_ = carve.take<float>(limits.layers);
             weight_ = carve.take<double>(limits.layers);
             keep_ = carve.take<std::uint32_t>(limits.layers);
             std::fill(importance_.begin(), importance_.end(), 1.0F);
             std::copy(c.importance.begin(), c.importance.end(), importance_.begin());
-            config_.importance = {};
         }
         [[nodiscard]] static std::size_t bytes(const budget_limits& limits) noexcept {
             carver carve;
@@ -68,8 +70,10 @@ struct table {
             return {};
         }
         [[nodiscard]] std::uint32_t provisional(std::uint32_t layer, std::uint32_t n) const noexcept {
-            const std::uint32_t sure = std::min({config_.least, limits_.base, n});
-            const double most = static_cast<double>(config_.cap) * limits_.base;
+            const std::uint32_t pinned = limits_.pinned;
+            const std::uint32_t sure = std::min({least_ - std::min(least_, pinned), limits_.base, n});
+            const double most =
+                static_cast<double>(cap_) * (static_cast<double>(limits_.base) + pinned) - pinned;
             const std::uint32_t cap = most < n ? static_cast<std::uint32_t>(most) : n;
             std::copy(importance_.begin(), importance_.end(), weight_.begin());
             std::fill(keep_.begin(), keep_.end(), cap - std::min(cap, sure));
@@ -81,7 +85,8 @@ struct table {
         void revise(std::uint32_t, const Board&, std::span<std::uint32_t>) const noexcept {}
 
       private:
-        config config_{};
+        std::uint32_t least_ = 0;
+        float cap_ = 0;
         budget_limits limits_{};
         std::span<float> importance_;
         std::span<double> weight_;

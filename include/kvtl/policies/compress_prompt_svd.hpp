@@ -10,8 +10,10 @@
 //         With r = lane heads * D keys come back exactly, but for rounding. A lane that was never fitted keeps r of
 //         its channels, evenly spaced.
 //         Outlier chunks, those whose keys agree least with their mean (support/outliers.hpp; of the lane's heads the
-//         one that agrees least counts), keep their exact keys beside the basis. Chunks are counted from token
-//         `skip` on, so that they are the units of a clusterer with groups of `chunk` behind so many sinks.
+//         one that agrees least counts), keep their exact keys beside the basis: of the rows that fit() gets, for all
+//         heads or none. Whether they are attended is the index's to say (index_landmark.hpp pins outliers of its own,
+//         head by head). Chunks are counted from token `skip` on: they are the units of a clusterer with groups of
+//         `chunk` behind so many sinks.
 // Record: of a key its position (4 bytes) and r coefficients in 16 bits; of a value the plain row.
 // Bytes:  per lane 2 r lane heads D for B, and 64; of an outlier chunk 4, and its keys as plain rows.
 // Cost:   encode and decode: r lane heads D multiply-adds and D sines from a table. fit: W^2 (sample + iterations r)
@@ -130,6 +132,20 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
                 return status::failure(errc::invalid_argument, "compressor.chunk is %u; valid: 1 to 1024",
                                        c.chunk);
             return check_rope(c, shape.dim);
+        }
+        /// Chunks that stay exact are the units that an index may pin.
+        [[nodiscard]] static status check_units(const config& c, std::uint32_t unit_tokens,
+                                                std::uint32_t sink_tokens) noexcept {
+            if (c.outliers != 0 && c.chunk != unit_tokens)
+                return status::failure(
+                    errc::invalid_argument,
+                    "compressor.chunk is %u; valid, with outliers: the tokens of a group, %u", c.chunk,
+                    unit_tokens);
+            if (c.outliers != 0 && c.skip != sink_tokens)
+                return status::failure(errc::invalid_argument,
+                                       "compressor.skip is %u; valid, with outliers: sink_tokens = %u",
+                                       c.skip, sink_tokens);
+            return {};
         }
 
         [[nodiscard]] record_bytes bytes() const noexcept {

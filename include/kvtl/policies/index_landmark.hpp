@@ -8,7 +8,8 @@
 // Outliers: a mean says little about keys that point in different directions. `outliers` units of each KV head
 // whose keys agree least with their mean, by the smallest cosine of a key and the mean, are pinned: chosen before all
 // others, the worst first, as far as `pinned` of what a step may choose goes (ShadowKV: 24 chunks of 8 per 1,024
-// tokens of budget are 3/16).
+// tokens of budget are 3/16). Units that come later compete for the list like the first ones. Pinning says nothing about
+// how exactly keys are kept: a codec may have outliers of its own (compress_prompt_svd.hpp).
 //
 // Bytes:  per unit and KV head 2 D (f16); one sum of 4 D per unfinished page and head. With outliers 4 D per entry
 //         of a unit more there, and 8 per outlier and head in the lane.

@@ -7,11 +7,11 @@
 //   score(q, entry) = q . d(entry) = sum over parts s of table_s[code_s]      table_s[c] = q_s . centroid_s,c
 //
 // fit() finds the centroids by k-means over an even sample of a lane's first keys; they never change after
-// that (nor do the paper's). While a codebook has fewer than 2^b centroids, because the prompt was short or
-// there was none, every new key becomes one.
+// that (nor do the paper's). While a codebook has fewer than 2^b centroids, because the prompt was short, its
+// keys alike, or there was none, every new key that is not one yet becomes one.
 //
 // Bytes:  per entry and KV head m (a code takes a byte whatever b is); per lane and KV head 4 D 2^b for
-//         centroids.
+//         centroids, 4 m for their numbers.
 // Cost:   absorb 2^b D multiply-adds per head; a query's tables 2^b D, then m loads and additions per entry.
 // Limits: b <= 8. Parts differ in length by one when m does not divide D.
 // SPDX-License-Identifier: MIT
@@ -20,6 +20,7 @@
 #include <kvtl/policies/support/entry_rows.hpp>
 #include <kvtl/policies/support/kmeans.hpp>
 #include <kvtl/signals.hpp>
+#include <kvtl/simd/distance.hpp>
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/simd/lookup.hpp>
 #include <kvtl/slots/index.hpp>
@@ -65,7 +66,7 @@ struct product_codes {
             return shape.max_entries * code_bytes(shape);
         }
         [[nodiscard]] std::size_t lane_bytes(const summary_shape& shape) const noexcept {
-            return sizeof(header) + centroids() * shape.width() * sizeof(float);
+            return books_at(shape) + centroids() * shape.width() * sizeof(float);
         }
         [[nodiscard]] std::size_t scratch_floats(const summary_shape& shape, std::uint32_t) const noexcept {
             return parts(shape) * centroids();
@@ -95,9 +96,15 @@ struct product_codes {
             for_each_part(view.shape, [&](std::uint32_t h, std::uint32_t s, std::size_t first,
                                           std::size_t d) {
                 const rows_view<E> sample{keys.data + h * view.shape.dim + first, n, d, step * keys.stride};
-                kmeans(sample, k, how, rest, codebook(view, h, s), label);
+                float* book = codebook(view, h, s);
+                kmeans(sample, k, how, rest, book, label);
+                std::uint32_t& kept = filled(view, h, s) = 0;
+                for (std::size_t j = 0; j < k; ++j) // with fewer different keys some are copies
+                    if (is_new(nearest(book + j * d, book, kept, d))) {
+                        if (j != kept) std::copy_n(book + j * d, d, book + kept * d);
+                        ++kept;
+                    }
             });
-            view.of_lane<header>()->filled = k;
         }
 
         /// Entries that are absent get code 0, which every table has.
@@ -106,22 +113,19 @@ struct product_codes {
         }
         void absorb(const summary_view& view, std::uint32_t u, std::uint32_t i, const float* key,
                     const float*) const noexcept {
-            std::uint32_t& filled = view.of_lane<header>()->filled;
             std::uint8_t* code = codes(view, u, i);
-            const bool found = filled < centroids();
             for_each_part(view.shape,
                           [&](std::uint32_t h, std::uint32_t s, std::size_t first, std::size_t d) {
                               const float* part = key + h * view.shape.dim + first;
                               float* book = codebook(view, h, s);
-                              if (found) {
-                                  std::copy_n(part, d, book + filled * d);
-                                  *code++ = static_cast<std::uint8_t>(filled);
-                              } else {
-                                  const rows_view<float> all{book, centroids(), d, d};
-                                  *code++ = static_cast<std::uint8_t>(simd::nearest_row(part, all).index);
+                              std::uint32_t& n = filled(view, h, s);
+                              simd::neighbour at = nearest(part, book, n, d);
+                              if (n < centroids() && is_new(at)) {
+                                  std::copy_n(part, d, book + n * d);
+                                  at.index = n++;
                               }
+                              *code++ = static_cast<std::uint8_t>(at.index);
                           });
-            filled += found ? 1 : 0;
         }
         /// key: (lane heads, D), the key that entry i scores as
         void decode(const summary_view& view, std::uint32_t u, std::uint32_t i, float* key) const noexcept {
@@ -138,11 +142,11 @@ struct product_codes {
             const summary_view& view = u.summary;
             const std::size_t m = parts(view.shape), entries = std::size_t{u.count} * u.max_entries;
             const std::uint8_t* code = codes(view, 0, 0) + u.head * m;
-            const std::size_t filled = view.of_lane<header>()->filled;
             for (std::uint32_t g = 0; g < queries; ++g, q += view.shape.dim) {
                 for (std::uint32_t s = 0; s < m; ++s) {
                     const std::size_t first = begin(view.shape, s), d = begin(view.shape, s + 1) - first;
-                    simd::dot_rows(q + first, rows_view<float>{codebook(view, u.head, s), filled, d, d},
+                    simd::dot_rows(q + first,
+                                   rows_view<float>{codebook(view, u.head, s), filled(view, u.head, s), d, d},
                                    scratch.data() + s * centroids());
                 }
                 simd::sum_lookups(scratch.data(), centroids(), m, code, code_bytes(view.shape), entries,
@@ -152,10 +156,6 @@ struct product_codes {
         }
 
       private:
-        struct alignas(64) header {
-            std::uint32_t filled = 0; ///< centroids of every part
-        };
-
         [[nodiscard]] std::size_t centroids() const noexcept { return std::size_t{1} << config_.bits; }
         [[nodiscard]] std::uint32_t parts(const summary_shape& shape) const noexcept {
             return std::clamp(config_.parts, 1U, shape.dim);
@@ -174,10 +174,24 @@ struct product_codes {
                 for (std::uint32_t s = 0; s < parts(shape); ++s)
                     f(h, s, begin(shape, s), begin(shape, s + 1) - begin(shape, s));
         }
+        /// How many centroids a part has.
+        [[nodiscard]] std::uint32_t& filled(const summary_view& view, std::uint32_t h,
+                                            std::uint32_t s) const noexcept {
+            return view.of_lane<std::uint32_t>()[std::size_t{h} * parts(view.shape) + s];
+        }
+        [[nodiscard]] std::size_t books_at(const summary_shape& shape) const noexcept {
+            return (std::size_t{shape.lane_heads} * parts(shape) * sizeof(std::uint32_t) + 63) / 64 * 64;
+        }
+        /// Among the first n of a codebook.
+        [[nodiscard]] static simd::neighbour nearest(const float* part, const float* book, std::size_t n,
+                                                     std::size_t d) noexcept {
+            return simd::nearest_row(part, rows_view<float>{book, n, d, d});
+        }
+        [[nodiscard]] static bool is_new(const simd::neighbour& at) noexcept { return at.distance > 0.0F; }
         /// (centroids, channels of the part)
         [[nodiscard]] float* codebook(const summary_view& view, std::uint32_t h,
                                       std::uint32_t s) const noexcept {
-            return reinterpret_cast<float*>(view.lane + sizeof(header)) +
+            return reinterpret_cast<float*>(view.lane + books_at(view.shape)) +
                    centroids() * (std::size_t{h} * view.shape.dim + begin(view.shape, s));
         }
         [[nodiscard]] std::uint8_t* codes(const summary_view& view, std::uint32_t u,

@@ -6,7 +6,7 @@
 // pca_channels     Loki: b are the principal directions of the head's keys (mean not subtracted), the
 //                  first r of them; whether fitted before or after RoPE is the calibration's choice, rotated
 //                  are keys after RoPE. r = D is exact.
-// skewed_channels  InfiniGen: b are the principal directions of queries times keys, and a query uses
+// skewed_channels  InfiniGen: b are the principal directions of queries (those of sum q q^T), and a query uses
 //                  its largest components only. What is stored differs: the paper picks the columns once per
 //                  head, those whose sums of |q| and |k| over the prompt are largest, and stores these; here
 //                  the first `channels` of the basis are stored, which no prompt can make wrong, and every

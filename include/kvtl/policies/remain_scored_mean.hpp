@@ -4,6 +4,9 @@
 //   out = sum over attended entries of exp(s_i) v_i + M mean of v,  M = sum over the others of exp(s'_i)
 //   s: exact logits, s': those of the index's scores, the whole divided by the sum of all weights
 //
+// Deviation: the share of the mean mixes the exact mass of what is attended with the approximate mass of the rest, where
+// SparQ takes both from approximate scores.
+//
 // The mean is that of all entries in units, summed as they arrive: two numbers a channel, where `mean_value` keeps a
 // mean value per unit, which for single tokens would be the cache. How much mass is missing is as good as the scores:
 // they must be logits but for the scale of the model (channel_subset: with its temperature).

@@ -4,11 +4,12 @@
 // Variants, by what the gate reads and what its number means:
 //   decaying_gate   TRIM-KV: reads the layer's input; log beta = logsigmoid(gate); an entry is worth
 //                   log beta * age, so that beta = 1 never leaves. Decode evicts when `buffer` entries over.
-//   retention_gate  Locret: reads q, k and v of all heads; the number itself is the worth, for ever. A prompt
-//                   is evicted from as it comes. As worth never changes, what survives is the same however
-//                   the prompt is cut into chunks; only what a chunk's queries see is not.
-//   global_gate     "Make Each Token Count": reads the layer's input; one scale for all heads and layers, so
-//                   that they compete (with budget progressive_heads).
+//   global_gate     "Make Each Token Count": the same on one scale for all heads and layers, so that they compete
+//                   (with budget progressive_heads).
+//   retention_gate  Locret: reads q, k and v of all heads as they are given, after RoPE; the number itself is the
+//                   worth, for ever. A prompt is evicted from as it comes. As worth never changes, what survives is
+//                   the same however the prompt is cut into chunks; only what a chunk's queries see is not.
+// In decode each head evicts down to its own limit.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -20,22 +21,23 @@
 
 namespace kvtl { inline namespace v0 {
 
-enum class gate_reads : std::uint8_t { input, qkv };
+enum class gate_kind : std::uint8_t { decaying, global, retention };
 
-template <gate_reads Reads, bool Decays> struct gate_score : score_defaults {
-    static constexpr std::string_view name = Decays                     ? "decaying_gate"
-                                             : Reads == gate_reads::qkv ? "retention_gate"
-                                                                        : "global_gate";
-    static constexpr signal needs =
-        Reads == gate_reads::input ? signal::x : signal::q | signal::k | signal::v;
+template <gate_kind Kind> struct gate_score : score_defaults {
+    static constexpr std::string_view name = Kind == gate_kind::decaying ? "decaying_gate"
+                                             : Kind == gate_kind::global ? "global_gate"
+                                                                         : "retention_gate";
+    static constexpr bool reads_input = Kind != gate_kind::retention;
+    static constexpr signal needs = reads_input ? signal::x : signal::q | signal::k | signal::v;
     static constexpr score_source source = score_source::arrival;
     static constexpr bool evicts_in_decode = true;
-    static constexpr bool evicts_in_prompt = Reads == gate_reads::qkv;
-    static constexpr bool ages = Decays; ///< worth depends on age: a prompt is ranked by it, too
+    static constexpr bool evicts_in_prompt = !reads_input;
+    static constexpr bool ages = reads_input; ///< worth depends on age: a prompt is ranked by it, too
     struct config {
-        std::uint32_t buffer = Decays ? 128 : 1; ///< entries over the limit before decode evicts
-        std::uint64_t model = 0;                 ///< number of the model; 0: not checked
-        std::span<const std::byte> weights{};    ///< a gate blob. Read by open() only
+        /// Entries over the limit before decode evicts.
+        std::uint32_t buffer = Kind == gate_kind::decaying ? 128 : 1;
+        std::uint64_t model = 0;              ///< number of the model; 0: not checked
+        std::span<const std::byte> weights{}; ///< a gate blob. Read by open() only
         template <class Visit> void fields(Visit&& visit) { visit("buffer", buffer); }
     };
     template <class Geometry> class state {
@@ -54,36 +56,36 @@ template <gate_reads Reads, bool Decays> struct gate_score : score_defaults {
             gate_header h;
             std::memcpy(&h, c.weights.data(), sizeof h);
             const std::size_t width = std::size_t{l.kv_heads} * (l.group + 2) * l.dim;
-            if (Reads == gate_reads::qkv && h.inputs != width)
+            if (!reads_input && h.inputs != width)
                 return status::failure(errc::invalid_argument,
                                        "retention.weights read %u numbers; valid: q, k and v of a token, %zu",
                                        h.inputs, width);
             return {};
         }
         [[nodiscard]] status check_arrival(const layer_input& in, std::size_t tokens) const noexcept {
-            if (Reads == gate_reads::input && in.x.size() != tokens * gate_.inputs())
+            if (reads_input && in.x.size() != tokens * gate_.inputs())
                 return status::failure(errc::invalid_argument, "x has %zu floats; valid: tokens * %u = %zu",
                                        in.x.size(), gate_.inputs(), tokens * gate_.inputs());
-            if (Reads == gate_reads::input && !simd::all_finite(in.x.data(), in.x.size()))
+            if (reads_input && !simd::all_finite(in.x.data(), in.x.size()))
                 return status::failure(errc::invalid_argument, "x holds a number that is not finite");
-            if (Reads == gate_reads::qkv && in.q.empty())
+            if (!reads_input && in.q.empty())
                 return status::failure(errc::invalid_argument,
                                        "q is empty; valid: the queries, the gate reads them");
             return {};
         }
         void arrive(const arriving& a, std::span<float> out) const noexcept {
-            if constexpr (Reads == gate_reads::input) {
+            if constexpr (reads_input) {
                 const std::span<const float> in[] = {a.x};
                 gate_.forward(a.layer, in, out, a.first_head, a.head_step);
             } else {
                 const std::span<const float> in[] = {a.q, a.k, a.v};
                 gate_.forward(a.layer, in, out, a.first_head, a.head_step);
             }
-            if constexpr (Decays)
+            if constexpr (ages)
                 for (float& x : out) x = log_sigmoid(x);
         }
         [[nodiscard]] float worth(const held_entry& e, const record&) const noexcept {
-            return Decays ? e.score * e.age() : e.score;
+            return ages ? e.score * e.age() : e.score;
         }
         [[nodiscard]] std::uint32_t slack() const noexcept { return buffer_ - 1; }
 
@@ -97,8 +99,8 @@ template <gate_reads Reads, bool Decays> struct gate_score : score_defaults {
     };
 };
 
-using decaying_gate = gate_score<gate_reads::input, true>;
-using retention_gate = gate_score<gate_reads::qkv, false>;
-using global_gate = gate_score<gate_reads::input, false>;
+using decaying_gate = gate_score<gate_kind::decaying>;
+using global_gate = gate_score<gate_kind::global>;
+using retention_gate = gate_score<gate_kind::retention>;
 
 }} // namespace kvtl::v0

@@ -3,9 +3,13 @@
 // What:   behind the sinks the prompt is cut into blocks of `lag`. Each number of a block's keys is placed
 //         between the minimum and maximum that the next block has in that dimension; an entry's score is
 //         the standard deviation of its places, softmaxed over the block; likewise for values; the mean of
-//         both ranks it in its block. Ranks are comparable between blocks. What has no next block comes
-//         first.
-// Source: LagKV: 4 sinks, lag 128.
+//         both ranks it in its block. Ranks are comparable between blocks. What has no next block, the tail of
+//         one block to two, comes before all ranks and the latest first: a sliding window. Of a prompt shorter
+//         than the sinks and two blocks nothing can be ranked, and the latest stay.
+// Source: LagKV: 4 sinks, lag 128. It keeps a ratio of what has a next block beside the whole tail; here one
+//         budget is for both. Deviation: a block has at most a quarter of what is kept behind the sinks, so that
+//         the tail never takes more than half and the score has something to decide. With 516 entries and more
+//         the lag is the paper's.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -22,7 +26,7 @@ struct lag_relative : score_defaults {
     static constexpr score_source source = score_source::keys;
     static constexpr std::uint32_t spare_rows = 3;
     struct config {
-        std::uint32_t lag = 128;
+        std::uint32_t lag = 128; ///< entries of a block, at most
         template <class Visit> void fields(Visit&& visit) { visit("lag", lag); }
     };
     template <class Geometry> class state : public score_state<config> {
@@ -35,9 +39,8 @@ struct lag_relative : score_defaults {
             return {};
         }
         template <element E> void score(const prompt_lane<E>& lane, std::span<float> out) const noexcept {
-            const std::uint32_t n = lane.tokens(), lag = this->config_.lag;
-            const std::uint32_t blocks = (n - lane.sinks) / lag;
-            std::fill(out.begin(), out.end(), 2.0F); // more than any rank
+            const std::uint32_t n = lane.tokens(), lag = block_tokens(), blocks = (n - lane.sinks) / lag;
+            for (std::uint32_t t = 0; t < n; ++t) out[t] = 1.0F + static_cast<float>(t); // more than any rank
             for (std::uint32_t b = 0; b + 1 < blocks; ++b) {
                 const std::size_t first = lane.sinks + std::size_t{b} * lag;
                 const std::span<float> sum = lane.spare.first(lag);
@@ -55,6 +58,10 @@ struct lag_relative : score_defaults {
         }
 
       private:
+        [[nodiscard]] std::uint32_t block_tokens() const noexcept {
+            const score_limits& l = this->limits_;
+            return std::min(this->config_.lag, std::max(2U, (l.keep - std::min(l.keep, l.sinks)) / 4));
+        }
         /// sum[i] += half of the softmax of the deviations. spare: three runs of lag floats, the first of
         /// them `sum`.
         template <element E>

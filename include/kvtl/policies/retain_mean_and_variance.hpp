@@ -2,9 +2,10 @@
 // how widely and how restlessly a layer attends (CAKE).
 //
 // What:   per query head, mean + gamma * variance over the window, pooled over neighbours; mean over the
-//         group. A layer's preference is H^(1/tau1) * V^(1/tau2): H the entropy of the window's mean
-//         attention, V the variances summed over entries, both over the competing entries and averaged
-//         over query heads.
+//         group. A layer's preference is H^(1/tau1) * V^(1/tau2): H = -sum p ln p of every query of the window
+//         (p as it is, not divided anew), V the variances summed over entries, both over the competing entries and
+//         averaged over queries and query heads, where CAKE sums: that divides layers alike.
+// Cost:   a logarithm per observed query and competing entry.
 // Source: CAKE; gamma 200 is its command line's default. tau (0.4 to 2.3) is tuned per model there; 1
 //         here. Variances are those of the window itself (no sample correction).
 // SPDX-License-Identifier: MIT
@@ -58,18 +59,20 @@ struct mean_and_variance : score_defaults {
                 one.group = 1;
                 std::fill(mean.begin(), mean.end(), 0.0F);
                 std::fill(square.begin(), square.end(), 0.0F);
+                const float queries = 1.0F / static_cast<float>(lane.observed);
                 for_each_observed(one, [&](std::uint32_t, std::uint32_t, std::span<const float> p) {
                     for (std::size_t t = 0; t < p.size(); ++t) {
                         mean[t] += p[t];
                         square[t] += p[t] * p[t];
                     }
+                    lane.notes->entropy += static_cast<double>(share * queries) * entropy(lane, p);
                 });
-                const float queries = 1.0F / static_cast<float>(lane.observed);
                 for (std::uint32_t t = 0; t < n; ++t) {
                     mean[t] *= queries;
                     square[t] = std::max(0.0F, square[t] * queries - mean[t] * mean[t]);
                 }
-                note(lane, mean, square, share);
+                for (std::uint32_t t = lane.sinks; t < n - lane.window; ++t)
+                    lane.notes->variance += static_cast<double>(share * square[t]);
                 for (std::uint32_t t = 0; t < n; ++t) mean[t] += this->config_.gamma * square[t];
                 strip_window(lane, mean);
                 pool_scores<pooling::average>(mean, this->config_.pool_width, pooled);
@@ -86,14 +89,13 @@ struct mean_and_variance : score_defaults {
         }
 
       private:
+        /// Of one query over the competing entries.
         template <element E>
-        static void note(const prompt_lane<E>& lane, std::span<const float> mean,
-                         std::span<const float> variance, float share) noexcept {
-            for (std::uint32_t t = lane.sinks; t < lane.tokens() - lane.window; ++t) {
-                const auto p = static_cast<double>(mean[t]);
-                if (p > 0.0) lane.notes->entropy -= static_cast<double>(share) * p * std::log(p);
-                lane.notes->variance += static_cast<double>(share * variance[t]);
-            }
+        [[nodiscard]] static double entropy(const prompt_lane<E>& lane, std::span<const float> p) noexcept {
+            double sum = 0;
+            for (std::uint32_t t = lane.sinks; t < lane.tokens() - lane.window; ++t)
+                if (p[t] > 0.0F) sum -= static_cast<double>(p[t] * std::log(p[t]));
+            return sum;
         }
     };
 };

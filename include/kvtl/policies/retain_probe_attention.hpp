@@ -3,7 +3,7 @@
 // patched prompt per episode (EpiCache).
 //
 // What:   softmax of each probe over the whole prompt, reduced over probes and group by mean or maximum,
-//         pooled.
+//         without what the pinned window receives, pooled.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -38,6 +38,7 @@ template <over How, pooling Pool, std::uint32_t Width> struct probe_attention : 
                 else
                     for (std::size_t t = 0; t < p.size(); ++t) sum[t] = std::max(sum[t], p[t]);
             });
+            strip_window(lane, sum);
             pool_scores<Pool>(sum, this->config_.pool_width, out);
         }
     };

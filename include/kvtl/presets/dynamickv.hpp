@@ -2,12 +2,14 @@
 //
 //   pyramidkv          PyramidKV: less with every layer, beta 20, window 8. Score as SnapKV, group mean.
 //   pyramidkv_kvpress  the variant whose budget includes the window.
-//   dynamickv          DynamicKV: layers compete as they arrive. Window 8, average of 7, r_max 10, every 4
-//                      layers, group mean: what its published scripts run (class and command-line defaults
-//                      differ).
+//   dynamickv          DynamicKV: layers compete as they arrive. Window 8, average of 7, r_max 10, every 4 layers:
+//                      what its published scripts run for Llama-3 and InternLM; they take the maximum for Mistral and
+//                      Qwen2, and r_max 5 for Qwen2 (class and command-line defaults differ). Deviation: group
+//                      mean, which none of them takes; see the next one.
 //   dynamickv_qhead    what its authors' code keeps: keys are repeated before they are cached, so that every query
 //                      head keeps entries of its own, and `keep_tokens` of them are G times the bytes.
-//   cake               CAKE: every layer takes its share by entropy and variance. Window 32, average of 5.
+//   cake               CAKE: every layer takes its share by entropy and variance. Window 32, average of 5. Deviation:
+//                      its authors' code evicts in decode as well, here nothing is.
 //   adakv              Ada-KV: the heads of a layer compete, floor 0.2. Window 32, maximum of 7.
 //   defensivekv        DefensiveKV: worst case instead of mean, heads compete. Window 32. Its authors keep ahead of all
 //                      others what attention on average needs to reach 90 %, at budgets of a fifth of the context.

@@ -4,10 +4,14 @@
 //   trim_kv       TRIM-KV: log beta per token and KV head from the layer's input, decaying with age; evicts
 //                 when 128 entries over (the paper's buffer is 128 to 512). Needs supplied<..., signal::x>.
 //   locret        Locret: a score from q, k and v; a prompt in chunks never takes more than keep_tokens and a
-//                 chunk, and may be longer than prefill_tokens. Deviation: the last 100 entries stay,
-//                 whenever that is; the paper protects more while the prompt comes in (2,500 of 6,000,
-//                 "stabilizers").
-//   global_gates  "Make Each Token Count": heads of all layers compete under one scale. Needs signal::x.
+//                 chunk, and may be longer than prefill_tokens. Deviations: the gate sees q and k as the engine gives
+//                 them, after RoPE, so that the published heads, trained on what comes before it, cannot be used:
+//                 gates are fitted anew (docs/calibrate.md). The last 100 entries stay, whenever that is; the paper
+//                 protects more while the prompt comes in (2,500 of 6,000, "stabilizers"). Decode evicts as the prompt
+//                 does; the paper keeps what is decoded.
+//   global_gates  "Make Each Token Count": log beta of heads of all layers on one scale, decaying with age as in
+//                 trim_kv. Needs signal::x. Deviations: how many entries a head may keep is decided when the prompt
+//                 ends, and stays as it is: in decode each head evicts at its own limit.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -2,10 +2,10 @@
 // the nearest code (a static update).
 //
 // Paper: "PQCache: Product Quantization-based KVCache for Long Context LLM Inference" (§3.2-3.4): m = 2 parts
-// of 64 centroids, scores of the query heads of a group summed, 32 sinks, an LFU
-// cache. Deviations: the window has 32 entries (the paper: half of the tokens attended are recent); codebooks
-// are fitted to the prompt's first chunk; the cache holds tokens, not blocks of 128 with admission by hits;
-// keys and values lie together on storage; codes take a byte.
+// of 64 centroids, scores of each query head soft-maxed over what can be chosen (all but sinks and window), summed over
+// the group, 32 sinks, an LFU cache. Deviations: the window has 32 entries (the paper: half of the tokens attended are
+// recent); codebooks are fitted to the prompt's first chunk; the cache holds
+// tokens, not blocks of 128 with admission by hits; keys and values lie together on storage; codes take a byte.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -22,7 +22,7 @@ struct pqcache : offloaded {
     static constexpr std::string_view name = "pqcache";
     static constexpr std::uint32_t sink_tokens = 32;
     using index = product_codes;
-    using selector = topk<reduce::group_mean>; ///< the sum's order
+    using selector = topk<reduce::softmax_sum>;
     using replacement = lfu;
 
     /// The cache of tokens is what the index leaves and needs no knob. Smaller codebooks, never below 4 bits,

@@ -3,7 +3,8 @@
 //
 //   knorm    small keys stay ("A Simple and Effective L2 Norm-Based Strategy"), in decode as well.
 //   keydiff  KeyDiff: keys that differ from the mean direction stay.
-//   lagkv    LagKV: entries that stand out against the block after them; 4 sinks, lag 128.
+//   lagkv    LagKV: entries that stand out against the block after them; 4 sinks, lag 128, less where fewer than 516
+//            entries are kept (the latest, up to two lags, are kept as they are and shall leave half of the budget).
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -15,9 +15,14 @@
 //   shadowkv_joint  one choice for all heads of a layer, and so no byte that a head did not choose: as many as its
 //                   authors read, in an H-th of the requests. What speed is compared with.
 //
-// Deviations: the basis is fitted to, and outliers are kept exactly of, the first chunk of the prompt that prefill() is
-// given (at least `rank` tokens should come in it); decoded tokens are coded with the prompt's basis like the prompt's
-// instead of staying in memory for good.
+// Deviations: the basis is fitted to the first chunk of the prompt that prefill() is given (at least `rank` tokens should
+// come in it); decoded tokens are coded with the prompt's basis like the prompt's instead of staying in memory for good.
+// The paper's outliers are one list per KV head, kept exactly and attended. Here these are two lists: what a head
+// always attends is its own (`landmark`: of all chunks that have come, decoded ones too, as far as 3/16 of the budget
+// goes); whose keys are exact is one for all heads of a layer (`prompt_svd`: by the head that agrees least, of the
+// prompt's first chunk alone). So a chunk that a head pins may be rebuilt from codes like any other, and one with exact
+// keys is attended only where it is chosen. Exact chunks are the units of the cache: who sets clusterer.group_tokens or
+// sink_tokens sets compressor.chunk or compressor.skip, too, or open() refuses.
 // SPDX-License-Identifier: MIT
 #pragma once
 

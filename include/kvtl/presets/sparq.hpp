@@ -2,7 +2,9 @@
 //
 // sparq  "SparQ Attention: Bandwidth-Efficient LLM Inference" (§3): every query reads the r channels where it is
 //        largest, takes its own best tokens, and gives the mass of the others, as its scores have it, to the mean value.
-//        r = 32 of 64 to 128. Deviation: sinks and window, which are always attended, are no part of the mean.
+//        r = 32 of 64 to 128. Deviations: sinks and window, which are always attended, are no part of the mean; its
+//        share mixes the exact mass of what is attended with the approximate mass of the rest, where SparQ takes both
+//        from approximate scores.
 // fasa   "FASA" (abstract only): per head a few dominant frequency pairs of RoPE order the keys as all of
 //        them do; the chosen tokens are attended in full. The pairs come from calibration, or from the
 //        prompt's first keys.

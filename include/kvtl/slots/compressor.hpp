@@ -24,7 +24,8 @@
 //               acc_g += sum over i of weight[g * attend_block + i] * value i of `head`
 //         A call gets at most simd::attend_block entries; core/step/attend_records.hpp makes attention of
 //         these two.
-//         Where not every config goes with every shape also static status check(config, record_shape).
+//         Where not every config goes with every shape also static status check(config, record_shape), or with every
+//         unit check_units(config, tokens of a unit, sink_tokens).
 // Granule: with granule > 1 so many consecutive entries share a record, of keys and of values: units are runs
 //         of a multiple of it, and simd::attend_block is one too.
 // Trust:  a codec takes what a record says of itself for granted. Pages come back byte for byte or are refused: their

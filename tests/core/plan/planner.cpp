@@ -6,6 +6,7 @@
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/estimate.hpp>
 #include <kvtl/presets/quest.hpp>
+#include <kvtl/presets/shadowkv.hpp>
 #include <kvtl/presets/snapkv.hpp>
 #include <kvtl/presets/token_topk.hpp>
 
@@ -159,4 +160,25 @@ TEST_CASE("what query heads choose together, each for itself, does not wrap arou
         CHECK(answer->plan.chosen_per_lane >= std::max(fewer, 1U << 20));
         fewer = answer->plan.chosen_per_lane;
     }
+}
+
+TEST_CASE("chunks whose keys stay exact are units: other numbers of theirs are refused") {
+    kvtl::cache_config<kvtl::presets::shadowkv> c;
+    c.shape = {2, 4, 2, 64};
+    c.max_tokens = 4096;
+    c.memory_bytes = std::size_t{1} << 30;
+    const auto answer = [&] {
+        const auto plan =
+            kvtl::planner<kvtl::presets::shadowkv, any_model>::plan(c, *any_model::from(c.shape), 4096);
+        return plan.ok() ? std::string() : plan.error().message;
+    };
+    CHECK(answer().empty());
+    c.clusterer.group_tokens = 8;
+    CHECK(answer() == "compressor.chunk is 4; valid, with outliers: the tokens of a group, 8");
+    c.compressor.chunk = 8;
+    CHECK(answer().empty());
+    c.sink_tokens = 20;
+    CHECK(answer() == "compressor.skip is 4; valid, with outliers: sink_tokens = 20");
+    c.compressor.outliers = 0;
+    CHECK(answer().empty());
 }

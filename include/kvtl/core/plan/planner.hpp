@@ -180,7 +180,12 @@ template <class Preset, class Geometry> class planner {
             if (status s = types::remainder_state::check(c.remainder); !s) return s;
         if constexpr (requires { types::schedule::check(c.schedule); })
             if (status s = types::schedule::check(c.schedule); !s) return s;
-        if constexpr (types::retrieves) return types::clusterer_state::check(c.clusterer);
+        if constexpr (types::retrieves)
+            if (status s = types::clusterer_state::check(c.clusterer); !s) return s;
+        if constexpr (requires {
+                          types::codec::check_units(c.compressor, c.clusterer.group_tokens, c.sink_tokens);
+                      })
+            return types::codec::check_units(c.compressor, c.clusterer.group_tokens, c.sink_tokens);
         return {};
     }
 

@@ -374,8 +374,14 @@ template <class Types> class prompt_eviction {
             return shard->memory.preference[shard->seat_of(slot) * shard->plan.layers + layer];
         }
         template <class F> void visit(std::uint32_t layer, std::uint32_t head, F&& f) const noexcept {
-            const rows held = shard->open(shard->lanes_of(slot, layer)[head]);
-            for (std::uint32_t i = ledger().pinned; i < held.size(); ++i) f(std::as_const(held.score(i)));
+            kept_lane& lane = shard->lanes_of(slot, layer)[head];
+            const rows held = shard->open(lane);
+            for (std::uint32_t i = ledger().pinned; i < held.size(); ++i)
+                if constexpr (ages)
+                    f(shard->score.worth(held_entry{held.score(i), held.token(i), lane.tokens - 1},
+                                         record{}));
+                else
+                    f(std::as_const(held.score(i)));
         }
         [[nodiscard]] const retention_ledger& ledger() const noexcept { return shard->ledger_of(slot); }
     };
