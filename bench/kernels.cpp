@@ -5,6 +5,8 @@
 //   kvtl-kernels --limits[=REGEX]                beside what the machine can do: kernel_limits.hpp
 //   kvtl-kernels --rivals[=REGEX]                beside other libraries' kernels: kernel_rivals.hpp
 //
+// Exit status: 2 for bad usage and a filter that nothing matches, 1 where a kernel fails its check.
+//
 // All other options are Google Benchmark's. Names are kernel/element/dim[/parameter=value]. Row kernels
 // run over rows of 256 KiB, which stay in the L2 cache; names with /mem run over 64 MiB. GB/s counts
 // bytes of stored elements read or written once, GFLOP/s two per multiply-add. Each benchmark first
@@ -32,8 +34,11 @@
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,9 +57,12 @@ void report(State& state, double bytes, double flops) {
     if (flops > 0) state.counters["GFLOP/s"] = Counter(flops * 1e-9, Counter::kIsIterationInvariantRate);
 }
 
+bool all_agree = true; ///< no kernel has failed its check
+
 /// False, and the benchmark fails, unless got is within `tolerance` of exact, relative to `scale`.
 bool agrees(State& state, double got, double exact, double scale, double tolerance = 1e-5) {
     if (std::fabs(got - exact) <= tolerance * scale) return true;
+    all_agree = false;
     state.SkipWithError(
         ("result is " + std::to_string(got) + ", should be " + std::to_string(exact)).c_str());
     return false;
@@ -439,34 +447,37 @@ void add_all() {
 } // namespace
 
 int main(int argc, char** argv) {
+    const auto refuse = [](const std::string& why) {
+        std::fprintf(stderr, "kvtl-kernels: %s\n", why.c_str());
+        return 2;
+    };
     std::vector<std::string> arguments;
+    std::optional<std::string> limits, rivals, file;
     for (int i = 0; i < argc; ++i) {
         const std::string_view argument = argv[i];
         if (argument == "--version") {
             std::puts("kvtl-kernels " KVTL_VERSION_STRING);
             return 0;
         }
-        if (argument == "--limits" || argument.substr(0, 9) == "--limits=")
-            return kernels::print_limits(
-                {.filter = std::string(argument.substr(std::min<std::size_t>(argument.size(), 9)))});
-        if (argument == "--rivals" || argument.substr(0, 9) == "--rivals=")
-            return kernels::print_rivals(
-                {.filter = std::string(argument.substr(std::min<std::size_t>(argument.size(), 9)))});
-        if (argument != "--json") {
+        const bool of_limits = argument == "--limits" || argument.starts_with("--limits=");
+        if (of_limits || argument == "--rivals" || argument.starts_with("--rivals=")) {
+            (of_limits ? limits : rivals) = argument.substr(std::min<std::size_t>(argument.size(), 9));
+        } else if (argument != "--json") {
             arguments.emplace_back(argument);
-            continue;
-        }
-        if (i + 1 == argc) {
-            std::fputs("kvtl-kernels: --json needs a file name, or - for standard output\n", stderr);
-            return 2;
-        }
-        const std::string file = argv[++i];
-        if (file == "-") {
-            arguments.emplace_back("--benchmark_format=json");
         } else {
-            arguments.emplace_back("--benchmark_out_format=json");
-            arguments.emplace_back("--benchmark_out=" + file);
+            if (i + 1 == argc) return refuse("--json needs a file name, or - for standard output");
+            file = argv[++i];
         }
+    }
+    if (file && (limits || rivals)) return refuse("--json: valid: without --limits and --rivals");
+    if (limits) return kernels::print_limits({.filter = *limits});
+    if (rivals) return kernels::print_rivals({.filter = *rivals});
+    if (file == "-") {
+        arguments.emplace_back("--benchmark_format=json");
+    } else if (file) {
+        if (!std::ofstream(*file, std::ios::app)) return refuse("--json: cannot write " + *file);
+        arguments.emplace_back("--benchmark_out_format=json");
+        arguments.emplace_back("--benchmark_out=" + *file);
     }
     std::vector<char*> pointers;
     for (std::string& argument : arguments) pointers.push_back(argument.data());
@@ -476,7 +487,7 @@ int main(int argc, char** argv) {
     benchmark::AddCustomContext("kvtl", KVTL_VERSION_STRING);
     benchmark::AddCustomContext("arch", simd::default_arch::name());
     add_all();
-    benchmark::RunSpecifiedBenchmarks();
+    const std::size_t ran = benchmark::RunSpecifiedBenchmarks(); // says so where nothing matches
     benchmark::Shutdown();
-    return 0;
+    return ran == 0 ? 2 : all_agree ? 0 : 1;
 }

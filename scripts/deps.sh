@@ -106,7 +106,7 @@ install_missing() {
     "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >&2
 }
 
-wanted=(g++ cmake ninja-build pkg-config
+wanted=(g++ cmake ninja-build pkg-config python3
     libxsimd-dev liburing-dev doctest-dev libbenchmark-dev libcli11-dev nlohmann-json3-dev libeigen3-dev)
 processor=
 for argument in "$@"; do

@@ -239,6 +239,8 @@ class line_up {
         return std::all_of(own.begin(), own.end(), [](const auto& c) { return c.error.empty(); });
     }
 
+    [[nodiscard]] const std::vector<std::string>& policies() const { return policies_; }
+
     std::vector<eval::contender> contenders;
     engine::cache_wants wants; ///< of all of them
 
@@ -375,6 +377,7 @@ void run(const arguments& a) {
     line_up lines(options, attend, keep, tasks, !a.least_memory);
     if (a.least_memory) {
         for (const auto& policy : named) lines.add(policy, false);
+        engine::require_running(options.settings, lines.policies());
         print_least(lines.contenders, a.json_file);
         return;
     }
@@ -386,6 +389,7 @@ void run(const arguments& a) {
     add_reference("random_units");
     add_reference("oracle");
     for (const auto& policy : named) lines.add(policy, false);
+    engine::require_running(options.settings, lines.policies());
     eval::require_any(lines.contenders, named);
 
     // Threads inherit what is held back: only this one takes the ending signals, and so never while it opens

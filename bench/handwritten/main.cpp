@@ -66,6 +66,8 @@ void complete(arguments& a) {
             "--shape: unknown shape '" + a.shape + "'; " + engine::valid_names(a.shape, bench::shape_names));
     o.shape = model->shape, o.rope_base = model->rope_base;
     if (a.layers > 0) o.shape.layers = a.layers;
+    if (auto good = kvtl::geometry<kvtl::shape{}>::from(o.shape); !good)
+        throw engine::bad_input(good.error().message);
     require(o.shape.head_dim == bench::dynakv_loop::dim, "--shape: heads of " + a.shape + " have " +
                                                              std::to_string(o.shape.head_dim) +
                                                              " numbers; the loops are written for 64");
@@ -73,6 +75,7 @@ void complete(arguments& a) {
         require(std::find(written.begin(), written.end(), p) != written.end(),
                 "--policies: no loop is written for '" + p + "'; valid: dynakv, kvswap");
     require(o.context >= 1024 && o.context <= 1U << 20, "--context: valid: 1024 to 1048576");
+    require(o.attend_tokens >= 1 && o.attend_tokens <= 1U << 20, "--attend-tokens: valid: 1 to 1048576");
     require(o.steps >= 6 && o.steps <= 1U << 20, "--steps: valid: 6 to 1048576");
     require(o.memory_mib > 0 && o.memory_mib <= 1 << 20, "--memory-mib: valid: more than 0, up to 1048576");
     o.scratch = "./" + std::string(program) + "-" + std::to_string(::getpid());

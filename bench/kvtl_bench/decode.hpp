@@ -27,7 +27,7 @@ struct decode_options {
     std::string shape_name = "tiny-2k";
     kvtl::shape shape;
     double rope_base = 10'000;
-    bool rope_neighbours = false; ///< a trace's keys were rotated in pairs (0, 1), (2, 3), ...
+    bool rope_neighbours = false; ///< keys of a trace that does not say so: pairs are (0, 1), (2, 3), ...
     std::size_t context = 1024;   ///< tokens of the prompt
     std::size_t batch = 1;
     std::size_t steps = 64;
@@ -81,9 +81,13 @@ struct resources {
 [[nodiscard]] std::vector<engine::least_row> least_memory(const decode_options& o);
 
 /// Runs everything and returns the rows. `begun` is called once when every policy could be opened, `row_done` sees each row
-/// as soon as there is one. Throws engine::bad_input or run_failure.
+/// as soon as there is one. A policy that fails midway has a row with its "error" and "midway", and the others go on. Throws
+/// engine::bad_input, or run_failure when the device itself fails.
 [[nodiscard]] nlohmann::ordered_json
-run_decode(const decode_options& o, const std::function<void(const nlohmann::ordered_json&)>& row_done,
+run_decode(const decode_options& asked, const std::function<void(const nlohmann::ordered_json&)>& row_done,
            const std::function<void()>& begun = {});
+
+/// Throws engine::run_failure with the first policy that failed midway.
+void require_finished(const nlohmann::ordered_json& rows);
 
 } // namespace bench

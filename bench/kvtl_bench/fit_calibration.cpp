@@ -44,7 +44,8 @@ kvtl::status fit_calibration(const kvtl::shape& shape, workload& sample, const s
         const auto keys_wide = static_cast<std::uint32_t>(sample.key_floats());
         // Policies keep an eighth of the directions unless they are told otherwise; small models up to a head's worth.
         auto fit = kvtl::calibration_fit::make(
-            shape, {.rank = std::min(keys_wide, std::max({64U, keys_wide / 8, rank})), .pair_distance = 1});
+            shape, {.rank = std::min(keys_wide, std::max({64U, keys_wide / 8, rank})),
+                    .pair_distance = sample.neighbours() ? 1 : shape.head_dim / 2});
         if (!fit) return kvtl::status::failure(fit.error().code, "%s", fit.error().message.c_str());
         const std::size_t tokens = sample.prompt_tokens();
         std::vector<float> keys(tokens * sample.key_floats()), values(keys.size()), before,

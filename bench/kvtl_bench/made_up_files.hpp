@@ -31,7 +31,7 @@ class made_up_files {
             const auto sample = make_calibration_sample(request_);
             file.emplace(o_.kv_path + (of_entries ? ".calibration-entries" : ".calibration"),
                          scratch_file::owner::ours);
-            const rotation turned = rope(o_.shape.head_dim, o_.rope_base, o_.rope_neighbours);
+            const rotation turned = rope(o_.shape.head_dim, o_.rope_base, sample->neighbours());
             if (auto s = fit_calibration(o_.shape, *sample, file->path(), of_entries ? &turned : nullptr,
                                          largest_rank());
                 !s)

@@ -90,8 +90,10 @@ void define_model(CLI::App* d, decode_arguments& a) {
         ->check(engine::whole_number)
         ->capture_default_str();
     d->add_option("--workload", o.workload, bench::workload_help())->capture_default_str();
-    d->add_flag("--rope-neighbours", o.rope_neighbours,
-                "keys of the trace were rotated in pairs (0, 1), (2, 3), ..., as models of arch llama do");
+    d->add_flag(
+        "--rope-neighbours", o.rope_neighbours,
+        "keys of a trace that does not say so were rotated in pairs (0, 1), (2, 3), ..., as models of "
+        "arch llama do");
     d->add_option("--attend-tokens", o.attend_tokens,
                   "entries each head attends per step (a list: a row each)")
         ->delimiter(',')
@@ -267,6 +269,7 @@ void complete(decode_arguments& a) {
     engine::require_io(o.io);
     o.settings = engine::tuned_settings(a.tuned, o.policies, o.shape, o.batch, o.context + o.steps);
     for (const auto& text : a.settings) o.settings.push_back(engine::parse_setting(text));
+    engine::require_running(o.settings, o.policies);
     if (o.kv_path.empty()) o.kv_path = "./kvtl-bench-" + std::to_string(::getpid()) + ".kv";
     engine::require_writable(a.json_file, "--json");
     engine::require_writable(a.csv_file, "--csv");
@@ -290,12 +293,13 @@ void print_row(const json& r) {
         if (last != std::string::npos) std::printf("%-24s %s\n", "", why.substr(last + 1).c_str());
         return;
     }
-    std::printf("%-24s %-7s%s %9.3f ms %9.1f tok/s %9.1f KiB in %7.1f reads/step  hit %.2f  %7.1f MiB\n",
+    char hit[16] = "   -"; // nothing is chosen
+    if (r["hit_rate"].is_number()) std::snprintf(hit, sizeof hit, "%.2f", number(r["hit_rate"]));
+    std::printf("%-24s %-7s%s %9.3f ms %9.1f tok/s %9.1f KiB in %7.1f reads/step  hit %s  %7.1f MiB\n",
                 r["policy"].get<std::string>().c_str(), r["device"].get<std::string>().c_str(),
                 r["simulated"].get<bool>() ? "*" : " ", number(r["step_ms_median"]),
                 number(r["tokens_per_s"]), number(r["read_bytes_per_step"]) / 1024,
-                number(r["reads_per_step"]), number(r["hit_rate"]),
-                number(r["resident_bytes_peak"]) / (1 << 20));
+                number(r["reads_per_step"]), hit, number(r["resident_bytes_peak"]) / (1 << 20));
     if (const double compute = number(r["config"]["compute_us_per_layer"]); compute > 0)
         std::printf("%-24s %.0f us of compute per layer\n", "", compute);
     engine::memory_use memory;
@@ -342,6 +346,7 @@ void run(decode_arguments& a) {
     if (!a.json_file.empty()) engine::write_output(a.json_file, rows.dump(1));
     if (!a.csv_file.empty()) engine::write_output(a.csv_file, engine::to_csv(rows.dump()));
     if (!a.html_file.empty()) engine::write_output(a.html_file, bench::decode_page(rows));
+    bench::require_finished(rows);
 }
 
 void run(io_arguments& a) {
@@ -358,7 +363,8 @@ void run(io_arguments& a) {
     require(a.file.size >= a.block, "--size: the file is smaller than a block");
     engine::require_writable(a.json_file, "--json");
     const bool memory = a.file.io == "memory";
-    const double room = memory ? bench::available_memory_bytes() : bench::free_disk_bytes(a.file.path);
+    const double room =
+        memory ? bench::available_memory_bytes() : bench::free_disk_bytes(a.file.path, "--path");
     require(!a.file.written || !memory, "--reuse: valid: with --io uring or posix");
     require(a.file.written || static_cast<double>(a.file.size) <= 0.8 * room,
             std::string("--size: more than 80 % of the free ") + (memory ? "memory" : "disk"));

@@ -48,9 +48,10 @@ void require_written(const std::string& path, std::uint64_t size) {
 
 random_reader::random_reader(const config& c, const std::function<void(std::uint64_t)>& progress)
     : size_(c.size), max_depth_(c.max_depth), max_block_(std::max<std::uint32_t>(c.max_block, 1U << 17)),
-      io_(c.io), file_(c.path), random_(0x9E3779B97F4A7C15U * (2 * c.seed + 1)) {
+      io_(c.io), random_(0x9E3779B97F4A7C15U * (2 * c.seed + 1)) {
     constexpr std::uint64_t page = 4096;
     if (c.written) require_written(c.path, size_);
+    if (io_ != "memory") file_.emplace(c.path);
     kvtl::io_plan plan;
     plan.depth = c.max_depth;
     plan.max_in_flight = c.max_depth;

@@ -59,7 +59,7 @@ class random_reader {
     unsigned max_depth_;
     std::uint32_t max_block_;
     std::string io_;
-    scratch_file file_;
+    std::optional<scratch_file> file_;               ///< none in memory
     std::unique_ptr<std::byte, free_memory> memory_; ///< (max_depth, max_block)
     std::optional<kvtl::any_io::device> device_;
     std::uint64_t random_;

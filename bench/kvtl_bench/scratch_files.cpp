@@ -28,7 +28,7 @@ struct slot {
     char path[PATH_MAX];
     std::atomic<bool> used = false;
 };
-std::array<slot, 32> slots;
+std::array<slot, 512> slots;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 extern "C" void remove_all_and_end(int number) {
@@ -52,7 +52,8 @@ void install() {
 } // namespace
 
 scratch_file::scratch_file(std::string path, owner who) : path_(std::move(path)), who_(who), slot_(-1) {
-    engine::require(path_.size() < PATH_MAX, "--kv-path: the path is too long");
+    engine::require(path_.size() < PATH_MAX, "a path of " + std::to_string(path_.size()) +
+                                                 " bytes is too long: " + path_.substr(0, 64) + "...");
     std::error_code ignored; // a file that is there already is not ours to remove; opening it decides
     if (std::filesystem::exists(path_, ignored)) {
         engine::require(who == owner::device, path_ + " is there already");
@@ -60,7 +61,8 @@ scratch_file::scratch_file(std::string path, owner who) : path_(std::move(path))
     }
     for (std::size_t i = 0; i < slots.size() && slot_ < 0; ++i)
         if (!slots[i].used.load()) slot_ = static_cast<int>(i);
-    if (slot_ < 0) return;
+    engine::require(slot_ >= 0, path_ + ": " + std::to_string(slots.size()) +
+                                    " files are open already, more than a signal could remove");
     slot& s = slots[static_cast<std::size_t>(slot_)];
     std::memcpy(s.path, path_.c_str(), path_.size() + 1);
     s.used = true;
@@ -72,12 +74,12 @@ scratch_file::~scratch_file() {
     if (slot_ >= 0) slots[static_cast<std::size_t>(slot_)].used = false;
 }
 
-double free_disk_bytes(const std::string& path) {
+double free_disk_bytes(const std::string& path, const char* option) {
     const std::filesystem::path folder = std::filesystem::path(path).parent_path();
     const std::string name = folder.empty() ? "." : folder.string();
     struct statvfs info = {};
     if (::statvfs(name.c_str(), &info) != 0)
-        throw engine::bad_input("--kv-path: " + name + ": " + std::strerror(errno));
+        throw engine::bad_input(std::string(option) + ": " + name + ": " + std::strerror(errno));
     return static_cast<double>(info.f_bavail) * static_cast<double>(info.f_frsize);
 }
 

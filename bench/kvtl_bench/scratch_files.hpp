@@ -7,7 +7,8 @@
 namespace bench {
 
 /// While it lives, a signal that ends the program removes the file first. Caches and devices remove their
-/// files themselves when they are closed; what nobody else removes is `ours`, and goes with this object.
+/// files themselves when they are closed; what nobody else removes is `ours`, and goes with this object. There may be 512
+/// at a time; throws engine::bad_input beyond that.
 class scratch_file {
   public:
     enum class owner : bool { device, ours };
@@ -26,8 +27,8 @@ class scratch_file {
 };
 
 /// Bytes that may still be written to the file system of a path's folder, and bytes of memory that programs
-/// can get without swapping. Throw engine::bad_input when the system does not say.
-[[nodiscard]] double free_disk_bytes(const std::string& path);
+/// can get without swapping. Throw engine::bad_input, naming the option that gave the path, when the system does not say.
+[[nodiscard]] double free_disk_bytes(const std::string& path, const char* option = "--kv-path");
 [[nodiscard]] double available_memory_bytes();
 
 } // namespace bench

@@ -72,6 +72,7 @@ int main(int argc, char** argv) {
         auto* speed = app.add_subcommand("speed", "how fast are prompts and steps?");
         speed->add_option("--contexts", s.contexts, "tokens, separated by commas")
             ->delimiter(',')
+            ->check(engine::whole_number)
             ->capture_default_str();
         auto* hook = app.add_subcommand("hook", "what does the hook itself take?");
         for (auto* command : {speed, hook}) {
@@ -90,6 +91,11 @@ int main(int argc, char** argv) {
         engine::require_io(o.io);
         for (const auto& policy : o.policies) engine::require_policy(policy, "--policies");
         for (const auto& text : settings) o.settings.push_back(engine::parse_setting(text));
+        engine::require_running(o.settings, o.policies);
+        engine::require(s.steps >= 1 && s.steps <= 1U << 20, "--steps: valid: 1 to 1048576");
+        engine::require(s.rounds >= 1 && s.rounds <= 1U << 20, "--rounds: valid: 1 to 1048576");
+        for (const std::size_t context : s.contexts)
+            engine::require(context >= 1 && context <= 1U << 24, "--contexts: valid: 1 to 16777216");
         engine::require_writable(json_file, "--json");
         print(agree->parsed()  ? llama_bench::agree(o, a)
               : hook->parsed() ? llama_bench::hook(o, s)

@@ -78,6 +78,7 @@ class drift final : public workload {
     [[nodiscard]] const kvtl::shape& shape() const noexcept override { return shape_; }
     [[nodiscard]] std::size_t tokens() const noexcept override { return tokens_; }
     [[nodiscard]] std::size_t prompt_tokens() const noexcept override { return prompt_tokens_; }
+    [[nodiscard]] bool neighbours() const noexcept override { return true; }
     void rows(std::size_t sequence, std::uint32_t layer, std::size_t first, std::size_t count,
               const token_rows& out) override;
 

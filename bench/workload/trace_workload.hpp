@@ -15,9 +15,10 @@ namespace bench {
 
 class trace_workload final : public workload {
   public:
-    /// Throws engine::bad_input.
-    explicit trace_workload(const std::string& path)
-        : trace_(engine::insist(kvtl::trace_reader::open(path))) {
+    /// `neighbours`: whatever the file says of that. Throws engine::bad_input.
+    explicit trace_workload(const std::string& path, bool neighbours = false)
+        : trace_(engine::insist(kvtl::trace_reader::open(path))),
+          neighbours_(neighbours || trace_.header().pair_distance == 1) {
         engine::insist(trace_.require(true, true));
     }
 
@@ -29,6 +30,7 @@ class trace_workload final : public workload {
     [[nodiscard]] std::size_t prompt_tokens() const noexcept override {
         return trace_.header().prompt_tokens;
     }
+    [[nodiscard]] bool neighbours() const noexcept override { return neighbours_; }
     void rows(std::size_t /*sequence*/, std::uint32_t layer, std::size_t first, std::size_t count,
               const token_rows& out) override {
         for (std::size_t i = 0; i < count; ++i) {
@@ -49,6 +51,7 @@ class trace_workload final : public workload {
 
   private:
     kvtl::trace_reader trace_;
+    bool neighbours_;
 };
 
 } // namespace bench

@@ -95,7 +95,7 @@ std::string workload_help() {
 std::unique_ptr<workload> make_workload(const workload_request& r) {
     const parsed p = parse(r.text);
     if (p.trace.empty()) return make_drift(r, r.prompt_tokens, r.tokens, p.seed, p.config);
-    auto replay = std::make_unique<trace_workload>(p.trace);
+    auto replay = std::make_unique<trace_workload>(p.trace, r.rope_neighbours);
     replay->require_shape(r.shape);
     if (replay->tokens() < r.tokens)
         throw engine::bad_input("trace " + p.trace + " has " + std::to_string(replay->tokens()) +

@@ -31,6 +31,8 @@ class workload {
     /// Fills the rows of tokens [first, first + count). Sequences beyond those there are repeat the first.
     virtual void rows(std::size_t sequence, std::uint32_t layer, std::size_t first, std::size_t count,
                       const token_rows& out) = 0;
+    /// Whether RoPE has turned elements (0, 1), (2, 3), ... together, instead of (0, D / 2), (1, D / 2 + 1), ...
+    [[nodiscard]] virtual bool neighbours() const noexcept = 0;
     /// The first token that was decoded where the data come from; the statistics begin there.
     [[nodiscard]] virtual std::size_t prompt_tokens() const noexcept = 0;
 
@@ -50,7 +52,8 @@ struct workload_request {
     std::size_t prompt_tokens = 0;
     std::size_t tokens = 0; ///< the prompt's included
     std::size_t sequences = 1;
-    double rope_base = 10'000; ///< of the generator
+    double rope_base = 10'000;    ///< of the generator
+    bool rope_neighbours = false; ///< of a trace that does not say so
 };
 [[nodiscard]] std::unique_ptr<workload> make_workload(const workload_request& r);
 /// What --workload takes, for --help.

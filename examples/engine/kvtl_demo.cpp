@@ -301,9 +301,11 @@ std::string report_of(const arguments& a, const std::vector<line>& lines) {
 void run(const arguments& a) {
     check(a);
     engine::cache_options options;
-    options.settings = proportions();
-    for (const auto& text : a.settings) options.settings.push_back(engine::parse_setting(text)); // these win
+    for (const auto& text : a.settings) options.settings.push_back(engine::parse_setting(text));
     const auto policies = eval::parse_policies(a.policies);
+    engine::require_running(options.settings, policies);
+    const auto usual = proportions(); // of whichever policy; what was given wins
+    options.settings.insert(options.settings.begin(), usual.begin(), usual.end());
     const auto budgets = engine::whole_numbers(a.attend_tokens, "--attend-tokens");
     const engine::gguf_file file(a.model);
     const engine::model model(file);

@@ -63,6 +63,13 @@ setting parse_setting(const std::string& text) {
     return s;
 }
 
+void require_running(const std::vector<setting>& settings, const std::vector<std::string>& policies) {
+    for (const setting& s : settings)
+        require(std::find(policies.begin(), policies.end(), s.policy) != policies.end(),
+                "--set " + s.policy + "." + s.slot + "." + s.field + "=" + s.value +
+                    ": this policy does not run; " + valid_names(s.policy, policies));
+}
+
 void require_policy(const std::string& name, const char* option) {
     const auto names = policy_names();
     if (std::find(names.begin(), names.end(), name) != names.end()) return;
@@ -101,6 +108,14 @@ void require_writable(const std::string& file, const char* option) {
     const bool exists = fs::exists(path, ignored);
     const bool writable = ::access((exists ? path : folder).c_str(), W_OK) == 0;
     require(writable && !fs::is_directory(path, ignored), std::string(option) + ": cannot write " + file);
+}
+
+void require_replaceable(const std::string& file, const char* option) {
+    require_writable(file, option);
+    std::error_code ignored;
+    require(file.empty() || file == "-" || !std::filesystem::exists(file, ignored) ||
+                std::filesystem::is_regular_file(file, ignored),
+            std::string(option) + ": " + file + " is there and no regular file, which could be replaced");
 }
 
 void write_output(const std::string& file, const std::string& text) {

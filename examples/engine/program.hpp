@@ -31,6 +31,9 @@ void require(bool good, const std::string& message);
 /// POLICY.SLOT.FIELD=VALUE of a policy that is built in. Throws bad_input.
 [[nodiscard]] setting parse_setting(const std::string& text);
 
+/// That each setting is of one of these, which run. Throws bad_input.
+void require_running(const std::vector<setting>& settings, const std::vector<std::string>& policies);
+
 inline constexpr std::array<std::string_view, 3> io_names = {"uring", "posix", "memory"};
 [[nodiscard]] std::vector<std::string_view> device_names(); ///< profiles that --device takes
 
@@ -44,6 +47,8 @@ void require_device(const std::string& name);
 
 /// A run may take long: finds out before it whether its result can be written. "" and "-" always can.
 void require_writable(const std::string& file, const char* option);
+/// The same of a file that is replaced as a whole: what is there must be a regular file, or a link to one.
+void require_replaceable(const std::string& file, const char* option);
 
 /// Text and a line end into a file, or for "-" to standard output. Throws run_failure.
 void write_output(const std::string& file, const std::string& text);

@@ -97,6 +97,7 @@ std::string read_prompt_file(const std::string& path) {
 cache_options cache_options_of(const run_options& o) {
     cache_options c;
     for (const auto& text : o.settings) c.settings.push_back(parse_setting(text));
+    require_running(c.settings, {o.policy});
     if (o.keep_tokens != 0 && !policy_wants(o.policy).evicts)
         throw bad_input("--keep-tokens: valid: 0, as policy " + o.policy + " keeps every entry");
     c.policy = o.policy;

@@ -23,6 +23,9 @@ one_line "unknown policy ''" "${base[@]}" --policies ""
 one_line "unknown device 'tape'" "${base[@]}" --io tape
 one_line "POLICY.SLOT.FIELD=VALUE" "${base[@]}" --set nonsense
 one_line "window_tokens=8,: a value is empty" "${base[@]}" --set dynakv.cache.window_tokens=8,
+one_line "--set streaming_llm.cache.sink_tokens=4: this policy does not run; valid: dynakv" "${base[@]}" --least-memory \
+    --set streaming_llm.cache.sink_tokens=4
+one_line "--task nll:builtin: --nll-tokens is 0; valid: 3 or more" "${base[@]}" --task nll:builtin --nll-tokens 0
 one_line "--probe: the text is empty" "${base[@]}" --probe ""
 one_line "unknown task 'haystack'" "${base[@]}" --task haystack
 one_line "unknown task 'nedle:gen'; did you mean 'needle:gen'? valid: " "${base[@]}" --task nedle:gen

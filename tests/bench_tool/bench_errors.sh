@@ -24,7 +24,6 @@ expect 2 "valid: drift:SEED, trace:FILE" decode --workload noise:1
 expect 2 "no knob 'magic'; valid: burst" decode --workload drift:1,magic=2
 expect 2 "No such file" decode --workload trace:missing.trc
 expect 2 "POLICY.SLOT.FIELD=VALUE" decode --set nonsense
-expect 2 "no/such/folder" decode --kv-path no/such/folder/x.kv
 expect 2 "cannot write no/such/folder/out.json" decode --json no/such/folder/out.json
 expect 2 "query_heads" decode --query-heads 3
 expect 2 "--head-dim" decode --head-dim 63
@@ -49,6 +48,10 @@ done
 expect 2 "valid: drift:SEED, trace:FILE" reuse --workload noise:1
 expect 2 "needs at least" reuse --memory-mib 0.05 --context 300
 expect 2 "no such field" reuse --set dynakv.replacement.magic=1
+one_line "--set full.cache.magic=1: this policy does not run; valid: dynakv" decode --set full.cache.magic=1
+one_line "--set full.cache.magic=1: this policy does not run" reuse --set full.cache.magic=1
+one_line "--path: no/such/folder: No such file" io --path no/such/folder/x.io
+one_line "--kv-path: no/such/folder: No such file" decode --kv-path no/such/folder/x.kv
 expect 2 "No such file" workload --trace missing.trc
 expect 2 "--tokens" workload --tokens 3
 
@@ -77,6 +80,8 @@ expect 0 "kvtl-bench: tiny-2k (6 layers, 4 query heads, 2 KV heads of 64), dynak
 head -n 1 out | grep -q '^policy,shape,context,batch,.*,step_ms_median,step_ms_low,step_ms_high,.*,phase_us.append,' ||
     complain "--csv: no column names"
 [ "$(wc -l <out)" -eq 3 ] || complain "--csv: not a line per row"
+expect 0 "" decode --policies full --context 200 --steps 4 --memory-mib 4 --io memory
+grep -q 'reads/step  hit    -  ' out || complain "a hit rate where nothing is chosen"
 expect 0 "" decode --policies dynakv --context 200 --steps 8 --memory-mib 4 --io memory --json b.json
 expect 0 "" compare a.json b.json
 grep -q '^dynakv, tiny-2k, context 200, batch 1, native, 256 attended, 4.0 MiB$' out || complain "compare: no row"
@@ -140,6 +145,20 @@ expect 2 "cut short: 100000 bytes for" decode --workload trace:cut.trc --context
 expect 2 "cut short" workload --trace cut.trc
 "$run" -m "$model" -p x -n 4 --record-trace no/such/folder/x.trc --io memory >out 2>err
 [ $? -eq 2 ] || complain "a trace that cannot be written is not refused"
+
+# a policy that fails midway: what is finished is written, the row says why, and the exit status is 1
+# (a file may have as many bytes as the device's probe writes, which are fewer than dynakv needs)
+: >midway.json
+(
+    ulimit -f 66000
+    expect 1 "dynakv failed midway: " decode --shape llama3.2-1b --layers 4 --context 10000 --steps 4 --memory-mib 16 --io posix \
+        --size-candidates 1 --policies dynakv,full --json midway.json --csv -
+    exit "$failures"
+) || failures=$((failures + 1))
+python3 -c 'import json; rows = json.load(open("midway.json")); assert [(r["policy"], r["error"] is None) for r in rows
+    ] == [("dynakv", False), ("full", True)], rows' || complain "not a row for each policy"
+[ "$(wc -l <out)" -eq 3 ] || complain "--csv: not a line per row"
+rm midway.json
 
 # sizes are tried until the knob has no more turns, which says nothing about the device
 expect 0 "" decode --policies kvswap --context 300 --steps 3 --memory-mib 4 --io uring --size-candidates 9 --kv-path sizes.kv

@@ -2,15 +2,26 @@
 // SPDX-License-Identifier: MIT
 #include "decode.hpp"
 
+#include <kvtl/calibration/trace_writer.hpp>
+
 #include "contracts/io.hpp"
 #include "error.hpp"
+#include "recall_samples.hpp"
+#include "scratch_files.hpp"
 #include "size_probe.hpp"
+#include "workload.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
+#include <fstream>
+#include <memory>
 #include <string>
+#include <vector>
 
 using bench::decode_options;
 using kvtl_test::scratch_folder;
@@ -30,6 +41,30 @@ decode_options small_run(const scratch_folder& folder) {
 }
 
 const auto ignore = [](const nlohmann::ordered_json&) {};
+
+bool built_in(std::string_view policy) {
+    return engine::policy_wants(policy).signals != kvtl::signal{};
+}
+
+/// What the options' workload would give, as a file that does not have the keys before RoPE.
+void record(const decode_options& o, const std::string& path) {
+    const std::size_t tokens = o.context + decode_options::warm_up + o.steps;
+    const auto w = bench::make_workload({.text = o.workload,
+                                         .shape = o.shape,
+                                         .prompt_tokens = o.context,
+                                         .tokens = tokens,
+                                         .rope_base = o.rope_base});
+    auto out = kvtl::trace_writer::create(
+        path, {.shape = o.shape, .fields = kvtl::trace_header::has_prediction, .pair_distance = 1});
+    REQUIRE(out.ok());
+    std::vector<float> q(w->query_floats()), k(w->key_floats()), v(k.size()), guess(q.size());
+    for (std::size_t t = 0; t < tokens; ++t)
+        for (std::uint32_t l = 0; l < o.shape.layers; ++l) {
+            w->rows(0, l, t, 1, {.q = q, .k = k, .v = v, .prediction = guess});
+            out->write(t, l, {.q = q, .k = k, .v = v}, guess);
+        }
+    REQUIRE(out->close(o.context, tokens).ok());
+}
 
 } // namespace
 
@@ -83,6 +118,9 @@ TEST_CASE("rows have every key, for each policy and device") {
                                     "bytes_moved_by_leaving_children",
                                     "storage_bytes",
                                     "resident_bytes_peak",
+                                    "cpu_s_per_step",
+                                    "kept_bytes",
+                                    "bytes_per_entry",
                                     "bytes_by_part",
                                     "raw_cache_bytes",
                                     "share_by_part",
@@ -113,6 +151,12 @@ TEST_CASE("rows have every key, for each policy and device") {
             CHECK(row["tokens_per_s"].get<double>() ==
                   doctest::Approx(1000 / row["step_ms_median"].get<double>()));
             CHECK(row["config"]["attend_tokens"] == 96);
+            // One thread that waits for the device or works, and once more what the system does for it.
+            CHECK(row["cpu_s_per_step"].get<double>() > 0);
+            CHECK(row["cpu_s_per_step"].get<double>() < 20e-3 * row["step_ms_median"].get<double>());
+            // K and V of 64 numbers in f16, and what a policy's records have beside them.
+            CHECK(row["bytes_per_entry"].get<double>() == doctest::Approx(256).epsilon(.1));
+            CHECK(row["kept_bytes"].get<double>() >= 324 * 6 * 2 * 256);
             const double recall = row["mass_recall"].get<double>();
             if (row["policy"] == "full") { // attends everything there is
                 CHECK(recall == doctest::Approx(1).epsilon(1e-4));
@@ -132,6 +176,110 @@ TEST_CASE("rows have every key, for each policy and device") {
         CHECK(dynakv == 2);
         CHECK(std::filesystem::is_empty(folder.path())); // nothing stays behind
     }
+}
+
+TEST_CASE("caches are told how the workload turns keys, of a trace by its header") {
+    if (!built_in("shadowkv")) return; // it turns the prompt's keys back itself
+    const scratch_folder folder;
+    auto o = small_run(folder);
+    o.shape = {.layers = 1, .query_heads = 8, .kv_heads = 8, .head_dim = 64};
+    o.rope_base = 500'000;
+    o.context = 1536, o.attend_tokens = {256}, o.memory_mib = {16};
+    o.policies = {"shadowkv"}, o.io = "memory", o.fit = false;
+    const double found = bench::run_decode(o, ignore)[0]["mass_recall"];
+    CHECK(found > 0.87); // .79 with the wrong pairs
+    record(o, folder.file("same.trc"));
+    o.workload = "trace:" + folder.file("same.trc");
+    CHECK(bench::run_decode(o, ignore)[0]["mass_recall"].get<double>() ==
+          doctest::Approx(found).epsilon(.02));
+}
+
+TEST_CASE("a policy that fails midway is a row that says so, and the others go on") {
+    const scratch_folder folder;
+    auto o = small_run(folder);
+    const std::string trace = folder.file("short.trc");
+    o.steps = 8, o.compute_us_per_layer = {0, 1}; // two rows of each, behind one prompt
+    o.shape.layers = 2;
+    auto longer = o;
+    longer.steps = 2 * o.steps + decode_options::warm_up;
+    record(longer, trace);
+    const auto records = std::filesystem::file_size(trace) - kvtl::trace_header::bytes;
+    const auto cut_to = [&](std::size_t tokens) {
+        std::filesystem::resize_file(trace, kvtl::trace_header::bytes + records / 332 * tokens);
+    };
+    o.workload = "trace:" + trace;
+    o.policies = {"full", "dynakv"};
+    for (const bool interleave : {false, true}) {
+        CAPTURE(interleave);
+        record(longer, trace);
+        o.interleave = interleave;
+        std::size_t seen = 0;
+        const auto rows = bench::run_decode(o, [&](const auto&) {
+            if (++seen == 2)
+                cut_to(interleave ? 320 : 100); // behind both first rows, in a step; or before a prompt
+        });
+        REQUIRE(rows.size() == 4);
+        CHECK(seen == 4);
+        for (std::size_t i = 0; i < 4; ++i) {
+            const auto& row = rows[i];
+            CHECK(row["policy"] == o.policies[interleave ? i % 2 : i / 2]);
+            CHECK(row["error"].is_null() == (i < 2));
+            if (i < 2) continue;
+            CHECK(row["midway"] == true);
+            CHECK(row["error"].get<std::string>().find("short.trc") != std::string::npos);
+        }
+        CHECK_THROWS_WITH_AS(bench::require_finished(rows), doctest::Contains("failed midway: "),
+                             engine::run_failure);
+        std::filesystem::remove(trace);
+        CHECK(std::filesystem::is_empty(folder.path()));
+    }
+    CHECK_NOTHROW(bench::require_finished({}));
+}
+
+TEST_CASE("mass_recall looks at every layer in turn, however long a run is") {
+    for (const std::size_t steps : {64U, 1000U, 1024U, 4096U, 100'000U})
+        for (const std::size_t layers : {1U, 2U, 7U, 16U}) {
+            CAPTURE(steps);
+            CAPTURE(layers);
+            const bench::recall_samples samples(steps);
+            std::vector<std::size_t> seen(layers);
+            std::size_t all = 0;
+            for (std::size_t step = 0; step < steps; ++step) {
+                if (!samples.has(step)) continue;
+                ++all;
+                for (std::size_t l = 0; l < layers; ++l) seen[l] += samples.has(step, l, layers) ? 1 : 0;
+            }
+            CHECK(all >= 8);
+            CHECK(all <= 130);
+            const auto [least, most] = std::minmax_element(seen.begin(), seen.end());
+            CHECK(*least > 0);
+            CHECK(*most - *least <= 1);
+        }
+}
+
+TEST_CASE("a signal removes every file, and more than it could remove are refused") {
+    const scratch_folder folder;
+    std::vector<std::unique_ptr<bench::scratch_file>> files;
+    const auto name = [&] {
+        files.push_back(
+            std::make_unique<bench::scratch_file>(folder.file("x" + std::to_string(files.size()))));
+    };
+    const ::pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        while (files.size() < 100) name(), std::ofstream(files.back()->path()) << "x";
+        ::raise(SIGTERM);
+        ::_exit(0);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM));
+    CHECK(std::filesystem::is_empty(folder.path()));
+
+    while (files.size() < 512) name();
+    CHECK_THROWS_WITH_AS(name(), doctest::Contains("512 files are open already"), engine::bad_input);
+    files.pop_back();
+    CHECK_NOTHROW(name());
 }
 
 TEST_CASE("threads share the work and change no choice") {
@@ -386,6 +534,9 @@ TEST_CASE("mapped_file attends all of a file and keeps to its memory") {
     CHECK(row["resident_bytes_peak"].get<double>() <= (.75 + .5) * (1 << 20));
     CHECK(row["hit_rate"].get<double>() < 0.5);
     CHECK_FALSE(std::filesystem::exists(folder.file("run.kv")));
+
+    CHECK(row["kept_bytes"].is_null()); // it has no records
+    CHECK(row["bytes_per_entry"].is_null());
 
     o.memory_mib = {.5};
     CHECK_THROWS_WITH_AS(bench::run_decode(o, ignore), doctest::Contains("655360 or more"),

@@ -62,6 +62,26 @@ struct counting_cache final : engine::kv_cache {
 
 } // namespace
 
+TEST_CASE("a trace says in which pairs its keys were turned, and may be told") {
+    const scratch_folder folder;
+    const std::string path = folder.file("a.trc");
+    const auto neighbours = [&](std::uint32_t distance, bool told) {
+        auto out = kvtl_test::create_trace(path, {.shape = small, .pair_distance = distance});
+        for (std::uint32_t l = 0; l < small.layers; ++l) {
+            const auto q = numbers(32, 0, l, 0), k = numbers(16, 0, l, 1), v = numbers(16, 0, l, 2);
+            out.write(0, l, {.q = q, .k = k, .v = v});
+        }
+        REQUIRE(out.close(1, 1).ok());
+        return bench::make_workload(
+                   {.text = "trace:" + path, .shape = small, .tokens = 1, .rope_neighbours = told})
+            ->neighbours();
+    };
+    CHECK(neighbours(1, false));
+    CHECK_FALSE(neighbours(4, false)); // halves of 8
+    CHECK_FALSE(neighbours(0, false));
+    CHECK(neighbours(0, true));
+}
+
 TEST_CASE("a trace of another shape or length is refused with both") {
     const scratch_folder folder;
     const std::string path = folder.file("a.trc");

@@ -37,6 +37,12 @@ one_line "--gates: cannot write nowhere/a.gates" "${base[@]}" --gates nowhere/a.
 one_line "--gates: weights need a file" "${base[@]}" --gates -
 one_line "--votes: cannot write nowhere/a.votes" "${base[@]}" --votes nowhere/a.votes
 one_line "--votes: votes need a file" "${base[@]}" --votes -
+mkfifo pipe
+one_line "--output: pipe is there and no regular file" "${base[@]}" -o pipe
+one_line "--gates: pipe is there and no regular file" "${base[@]}" --gates pipe
+one_line "--output: /dev/null is there and no regular file" "${base[@]}" -o /dev/null
+[ -p pipe ] || complain "a pipe was replaced"
+rm pipe
 one_line "--votes: 200 tokens of the text are used; valid: 257 or more" "${base[@]}" --max-tokens 200 --votes a.votes
 one_line "--piece-tokens: pieces have 256 tokens; valid with --votes: 289 or more" "${base[@]}" --piece-tokens 256 --votes a.votes
 one_line "too short to fit gates of 512 inputs" "${base[@]}" --max-tokens 600 --gates a.gates

@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <csignal>
 #include <filesystem>
@@ -76,6 +77,39 @@ TEST_CASE("when the disk is full the old file stays, and nothing lies beside it"
               std::string::npos);
     }
     CHECK(content(path) == "old");
+    CHECK(files_in(folder) == 1);
+}
+
+TEST_CASE("links stay and are written through, to where there is nothing yet as well") {
+    const scratch_folder folder;
+    std::filesystem::create_directory(folder.file("far"));
+    const std::string there = folder.file("far/there"), link = folder.file("link"),
+                      far = folder.file("far/link");
+    REQUIRE(write_whole_file(there, {bytes("old")}).ok());
+    std::filesystem::create_symlink("far/link", link);
+    std::filesystem::create_symlink("there", far);
+    REQUIRE(write_whole_file(link, {bytes("new")}).ok());
+    CHECK(content(there) == "new");
+    std::filesystem::remove(there);
+    REQUIRE(write_whole_file(link, {bytes("first")}).ok());
+    CHECK(content(there) == "first");
+    for (const auto& name : {link, far}) CHECK(std::filesystem::is_symlink(name));
+
+    std::filesystem::remove(far);
+    std::filesystem::create_symlink(link, far); // and back again
+    CHECK(std::string(write_whole_file(link, {bytes("x")}).what()).find("Too many levels") !=
+          std::string::npos);
+    CHECK(std::filesystem::is_symlink(link));
+    CHECK(content(there) == "first");
+}
+
+TEST_CASE("what is there and no regular file stays") {
+    const scratch_folder folder;
+    const std::string pipe = folder.file("pipe");
+    REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+    CHECK(std::string(write_whole_file(pipe, {bytes("x")}).what()) ==
+          "cannot write " + pipe + ": it is there and no regular file");
+    CHECK(std::filesystem::is_fifo(pipe));
     CHECK(files_in(folder) == 1);
 }
 

@@ -48,6 +48,8 @@ one_line "--keep-tokens: valid: 0, as policy $policy keeps every entry" "${base[
 one_line "--tuned: valid: with policy kvswap" "${base[@]}" --tuned missing.json
 one_line "--probe: the text is empty" "${base[@]}" --probe ""
 one_line "unknown policy 'magic'" "${base[@]}" --set magic.index.x=1
+other=$("$program" --list-policies | grep -vx "$policy" | head -n 1)
+[ -z "$other" ] || one_line "--set $other.cache.x=1: this policy does not run; valid: $policy" "${base[@]}" --set "$other.cache.x=1"
 
 # files
 one_line "No such file" "${base[@]}" -m missing.gguf

@@ -39,6 +39,7 @@ for value in "--predict -1" "--temp -1" "--memory-mib 0" "--threads 0" "--attend
 done
 one_line "--parallel: the prompts come from a file" "${base[@]}" --parallel 2
 one_line "POLICY.SLOT.FIELD=VALUE" "${base[@]}" --set nonsense
+one_line "--set full.cache.x=1: this policy does not run; valid: dynakv" "${base[@]}" --policy dynakv --set full.cache.x=1
 expect 2 "preset dynakv needs at least" "${base[@]}" --policy dynakv --memory-mib 0.01
 
 expect 0 "" "${base[@]}" --policy dynakv --least-memory

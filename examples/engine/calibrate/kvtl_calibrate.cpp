@@ -110,9 +110,9 @@ void check(const CLI::App& app, const arguments& a) {
     require(a.piece_tokens > 0, "--piece-tokens is 0; valid: 1 or more");
     require(a.threads >= 1 && a.threads <= 256,
             "--threads is " + std::to_string(a.threads) + "; valid: 1 to 256");
-    engine::require_writable(a.output, "--output");
+    engine::require_replaceable(a.output, "--output");
     require(a.gates != "-", "--gates: weights need a file");
-    engine::require_writable(a.gates, "--gates");
+    engine::require_replaceable(a.gates, "--gates");
     require(a.votes != "-", "--votes: votes need a file");
     engine::require_writable(a.votes, "--votes");
     engine::require_writable(a.json_file, "--json");

@@ -172,6 +172,8 @@ void cut_text(const std::string& text, const engine::tokenizer& words, std::size
     const std::vector<engine::token_id> begin = words.encode("");
     const std::vector<engine::token_id> all = words.encode(text);
     const std::size_t piece = std::min(options.nll_tokens, context);
+    require(piece >= 3,
+            where + ": --nll-tokens is " + std::to_string(options.nll_tokens) + "; valid: 3 or more");
     require(options.nll_prefill >= 1 && options.nll_prefill + 2 <= piece,
             where + ": --nll-prefill is " + std::to_string(options.nll_prefill) + "; valid: 1 to " +
                 std::to_string(piece - 2) + " for pieces of " + std::to_string(piece) + " tokens");

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# How the smaller programs of the bench fail: exit status, and one clear line on standard error before anything runs.
+#
+#   program_errors.sh KVTL-HANDWRITTEN KVTL-KERNELS [KVTL-LLAMA-BENCH MODEL.gguf]
+# SPDX-License-Identifier: MIT
+here=$(dirname "$(realpath "$0")")
+program=$(realpath "$1") kernels=$(realpath "$2") llama_bench=${3:+$(realpath "$3")} model=${4:+$(realpath "$4")}
+# shellcheck source=tests/support/expect.sh
+. "$here/../support/expect.sh"
+
+# composed caches beside loops written by hand
+for value in "--attend-tokens 0" "--attend-tokens 1048577" "--attend-tokens -1" "--context 1023" "--steps 5" "--memory-mib 0" \
+    "--shape llama3-8b" "--layers x"; do
+    # shellcheck disable=SC2086
+    one_line "${value%% *}" $value
+done
+one_line "layers" --layers 4294967295
+
+# kernels
+program=$kernels
+one_line "--json needs a file name" --json
+one_line "--json: cannot write no/such/folder/out.json" --json no/such/folder/out.json
+one_line "--json: valid: without --limits and --rivals" --limits=dot --json out.json
+one_line "--json: valid: without --limits and --rivals" --json out.json --rivals
+expect 2 "magic" --benchmark_filter=magic
+expect 2 "magic" --limits=magic
+expect 0 "" --benchmark_filter='^max_of/4096$' --benchmark_min_time=0.01
+
+# llama.cpp beside kvtl in llama.cpp
+if [ -n "$llama_bench" ]; then
+    program=$llama_bench
+    for value in "--steps 0" "--steps x" "--rounds 0" "--rounds -1" "--contexts 0" "--contexts x" "--contexts 1024,-1"; do
+        # shellcheck disable=SC2086
+        one_line "${value%% *}" speed -m "$model" $value
+    done
+    one_line "--steps: valid" hook -m "$model" --steps 0
+    one_line "this policy does not run; valid: dynakv" hook -m "$model" --policies dynakv --set full.cache.x=1
+fi
+
+finish
