@@ -280,7 +280,8 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
                 std::min<std::size_t>(slots.size(), plan_.fit_bytes / slots.frame_bytes() + 1)));
             if constexpr (detail::fits_lane<typename types::index>()) { // of what it will score
                 const std::size_t sinks = std::min<std::size_t>(plan_.sizes.sinks, keys.count);
-                index_state_.fit(sums_.index_of(ref.id), keys.slice(sinks, keys.count - sinks), slots.memory());
+                index_state_.fit(sums_.index_of(ref.id), keys.slice(sinks, keys.count - sinks),
+                                 slots.memory());
             }
             store_.fit_codec(ref.id, keys, values, slots.memory());
         } else {
