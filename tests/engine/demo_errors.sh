@@ -78,7 +78,7 @@ fi
 
 # what works
 expect 0 "" "${base[@]}" --policies full,dynakv
-grep -Eq '^full +[01]\.00 +1\.000 +[0-9.]+ MiB +0\.0 +0\.0 +- +[0-9.]+$' out || complain "no row of full: $(cat out)"
+grep -Eq '^full +[01]\.00 +1\.000 +[0-9.]+ MiB +0\.0 +0\.0 +1\.00 +[0-9.]+$' out || complain "no row of full: $(cat out)"
 grep -Eq '^dynakv +[01]\.00 +[0-9.]+ +[0-9.]+ MiB +[0-9.]+ +[0-9.]+ +[01]\.[0-9]+ +[0-9.]+$' out ||
     complain "no row of dynakv: $(cat out)"
 [ "$(wc -L <out)" -le 100 ] || complain "wider than 100 columns"

@@ -386,7 +386,7 @@ row tally::to_row(const engine::cache_options& options, const task& of) const {
         r.read_entries = per_token(decode.read_entries) /
                          (static_cast<double>(options.shape.layers) * options.shape.kv_heads);
         r.mean_read_entries = decode.mean_read_entries();
-        if (decode.chosen_bytes != 0) r.hit_rate = decode.hit_rate(); // else nothing was looked for
+        r.hit_rate = decode.hit_rate();
         if (decode.choices != 0) {
             r.selectable_entries = decode.mean_selectable_entries();
             r.empty_choices = static_cast<double>(decode.empty_choices) / static_cast<double>(decode.choices);
