@@ -276,7 +276,7 @@ void runner::prefill(workload& w, engine::progress_bar& bar) {
 void runner::begin_run(const kvtl::device_profile& device, double compute_us_per_layer, std::size_t steps) {
     device_ = device;
     steps_ = steps;
-    samples_ = recall_samples(steps);
+    samples_ = {};
     limit_->set(device);
     compute_us_ = compute_us_per_layer;
     step_s_.clear(), reuse_.clear();
@@ -298,7 +298,7 @@ void runner::step(step_rows& rows, bool recall) {
     const auto begin = clock::now();
     for (std::uint32_t l = 0; l < layers; ++l) {
         on_shards([&](unsigned shard) noexcept {
-            return layer(rows, l, recall && samples_.has(done_, l, layers), shard);
+            return layer(rows, l, recall && samples_.has_layer(l, layers), shard);
         });
         if (compute_us_ > 0) {
             const auto until =
@@ -348,6 +348,7 @@ void runner::sample_recall(workload& w, step_rows& rows) {
         for (std::size_t h = 0; h < all.size(); ++h)
             recall_sum_ += std::min(1.0, std::exp(static_cast<double>(seen[h]) - all[h])), ++recall_count_;
     }
+    samples_.take();
 }
 
 tried_size runner::tried() const {

@@ -110,7 +110,7 @@ class runner {
 
     /// Whether mass_recall looks at the next step.
     [[nodiscard]] bool samples_recall() const {
-        return done_ >= decode_options::warm_up && samples_.has(done_);
+        return done_ >= decode_options::warm_up && samples_.has(done_ - decode_options::warm_up);
     }
 
     /// Adds up what share of full attention's mass the last step attended, where that was sampled.

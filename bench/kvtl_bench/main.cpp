@@ -113,7 +113,7 @@ void define_model(CLI::App* d, decode_arguments& a) {
                 "keep the size knobs of the papers, also when an index takes over half of the memory");
     d->add_flag("!--no-prompt-queries", o.prompt_queries,
                 "prompts come without queries: layouts do not learn what is retrieved together, selectors "
-                "calibrate on nothing");
+                "that calibrate on them refuse");
     d->add_option("--set", a.settings, "POLICY.SLOT.FIELD=VALUE: change a policy's config (repeatable)")
         ->allow_extra_args(false);
     d->add_option("--json", a.json_file, "write the rows as JSON; - for standard output");

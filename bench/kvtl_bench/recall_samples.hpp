@@ -1,5 +1,5 @@
-// Which steps and layers mass_recall looks at: a sample generates every key before it once more, so that a long run takes
-// some 64 of them instead of one every 8 steps.
+// Which steps and layers mass_recall looks at. A sample generates every key before it once more: the longer a run, the further
+// they lie apart.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -8,19 +8,22 @@
 
 namespace bench {
 
-struct recall_samples {
-    static constexpr std::size_t least =
-        8; ///< steps between two samples; layers between two that one looks at
-    std::size_t every = least;
+class recall_samples {
+  public:
+    static constexpr std::size_t least = 8, some = 64;
 
-    recall_samples() = default;
-    explicit recall_samples(std::size_t steps) : every(std::max(least, steps / 64 / least * least)) {}
-
-    [[nodiscard]] bool has(std::size_t step) const noexcept { return step % every == 0; }
-    /// One layer in 8 of a step that has a sample, the next ones in the next sample.
-    [[nodiscard]] bool has(std::size_t step, std::size_t layer, std::size_t layers) const noexcept {
-        return layer % least == step / every % std::min(least, layers);
+    /// Of steps that count: every 8th at first, and half as often after each 64 samples.
+    [[nodiscard]] bool has(std::size_t step) const noexcept { return step % every_ == 0; }
+    /// One layer in 8, the next ones in the next sample.
+    [[nodiscard]] bool has_layer(std::size_t layer, std::size_t layers) const noexcept {
+        return layer % least == taken_ % std::min(least, layers);
     }
+    void take() noexcept {
+        if (++taken_ % some == 0) every_ *= 2;
+    }
+
+  private:
+    std::size_t every_ = least, taken_ = 0;
 };
 
 } // namespace bench

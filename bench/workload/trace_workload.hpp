@@ -15,10 +15,10 @@ namespace bench {
 
 class trace_workload final : public workload {
   public:
-    /// `neighbours`: whatever the file says of that. Throws engine::bad_input.
+    /// `neighbours`: of a file that does not say. Throws engine::bad_input.
     explicit trace_workload(const std::string& path, bool neighbours = false)
         : trace_(engine::insist(kvtl::trace_reader::open(path))),
-          neighbours_(neighbours || trace_.header().pair_distance == 1) {
+          neighbours_(trace_.header().pair_distance == 0 ? neighbours : trace_.header().pair_distance == 1) {
         engine::insist(trace_.require(true, true));
     }
 

@@ -27,9 +27,10 @@
 //          without a shard that failed in one of them may be repeated with the same `out`: shards that had
 //          completed it are left alone. A call with a shard is repeated on the shards that failed only: the others would
 //          take its tokens once more; and so would the first parts of a forward(): rewind_to() comes before.
-//          Who is resident is not part of "as they were": where frames are few, a repeated call, or one after a prefetch, may let waiting entries join their units at another step. Two exceptions: a further
-//          turn (prefill after decode) whose writes fail half-way cannot be undone, every later call on that sequence says
-//          that it must be ended; and a prompt of which retention has dropped entries stays dropped when what it keeps could
+//          Who is resident is not part of "as they were": where frames are few, a repeated call, or one after a prefetch,
+//          may let waiting entries join their units at another step. Two exceptions: a further turn (prefill after
+//          decode) whose writes fail half-way cannot be undone, every later call on that sequence says that it must be
+//          ended; and a prompt of which retention has dropped entries stays dropped when what it keeps could
 //          not be written: repeated, it only writes.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -148,8 +149,8 @@ class kv_manager<Preset, Geometry, Supplied> {
     }
 
     /// A chunk of T prompt tokens of one layer: q (T, HQ, D), k, v (T, H, D), exact causal attention over
-    /// everything so far to out (T, HQ, D). With `out` empty the engine attended itself. Chunks before the
-    /// last set in.last_chunk = false. After decode it is a further turn and goes the way of decode, in bulk.
+    /// everything so far to out (T, HQ, D). With `out` empty the engine attended itself; q may be empty then, too, unless
+    /// a retention or a selector reads it. Chunks before the last set in.last_chunk = false. After decode it is a further turn and goes the way of decode, in bulk.
     [[nodiscard]] status prefill(sequence_id seq, std::size_t layer, const layer_input& in,
                                  numbers_span out) noexcept {
         return one_by_one("prefill", seq, layer,
@@ -256,7 +257,7 @@ class kv_manager<Preset, Geometry, Supplied> {
 
     /// For engines with their own attention kernel: brings in what q (HQ, D) selects and calls
     /// visit(std::size_t kv_head, rows_view<E> keys, rows_view<E> values) for every block to attend (append()
-    /// first), which calls nothing of this manager. Rows stay where they are until the next call on this shard if
+    /// first), which calls nothing of this manager but stats(), tokens() and kept_entries(). Rows stay where they are until the next call on this shard if
     /// views_last; else they are decoded for one visit, and the next one overwrites them. Refused where keys and
     /// values alone do not make the attention.
     template <class Visit>

@@ -80,6 +80,7 @@ TEST_CASE("a trace says in which pairs its keys were turned, and may be told") {
     CHECK_FALSE(neighbours(4, false)); // halves of 8
     CHECK_FALSE(neighbours(0, false));
     CHECK(neighbours(0, true));
+    CHECK_FALSE(neighbours(4, true)); // it says so itself
 }
 
 TEST_CASE("a trace of another shape or length is refused with both") {

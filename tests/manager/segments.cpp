@@ -173,3 +173,18 @@ TEST_CASE("a segment is no smaller than what a lane is clustered with") {
     REQUIRE_FALSE(refused.ok());
     CHECK(refused.error().message == "clusterer.segment is 32; valid: 64 (found_entries) to 1048576");
 }
+
+TEST_CASE("a chunk that ends in the page in which it began writes that page once") {
+    const drift data(small, 1300, 3);
+    const auto log = std::make_shared<io_log>();
+    auto cache = open_cache<dual>(config_for<dual>(log, segment)); // 8 rows of f32 to a page
+    const auto seq = *cache.begin();
+    for (const std::size_t chunk : {0U, 1U, 2U})
+        for (std::size_t l = 0; l < small.layers; ++l) {
+            const auto before = cache.stats().writes;
+            auto in = data.input(l, 3 * chunk, 3); // the third one goes on in the next page
+            in.last_chunk = false;
+            require_ok(cache.prefill(seq, l, in, {}));
+            CHECK(cache.stats().writes - before == small.kv_heads * (chunk == 2 ? 2 : 1));
+        }
+}

@@ -130,6 +130,10 @@ template <element E> struct call_checks {
         std::size_t tokens = 0;
         for (const batch_part& p : parts) {
             if (status s = sequence(call, p.seq); !s) return s;
+            if (p.kind == part_kind::decode && out.empty())
+                return status::failure(errc::invalid_argument,
+                                       "%s: out is empty and a part is decoded; valid: rows of every part",
+                                       call);
             if (p.tokens == 0)
                 return status::failure(errc::invalid_argument, "%s: a part has 0 tokens; valid: 1 and more",
                                        call);

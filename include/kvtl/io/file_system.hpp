@@ -11,7 +11,6 @@
 #include <kvtl/version.hpp>
 
 #include <fcntl.h>
-#include <linux/fs.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -68,13 +67,16 @@ namespace kvtl { inline namespace v0 {
 /// brought: reads that drop what they do not want into one page would fail. It also takes room anew for what is written
 /// again. btrfs excepts an empty file from both; where it does not, all is as before.
 inline void write_in_place(int fd) noexcept {
+    // As linux/fs.h has them, which defines hundreds of short names besides.
+    constexpr unsigned long get_flags = _IOR('f', 1, long), set_flags = _IOW('f', 2, long);
+    constexpr int no_copy_on_write = 0x00800000;
     struct ::statfs found {};
     int flags = 0;
     if (::fstatfs(fd, &found) != 0 || static_cast<std::uint32_t>(found.f_type) != 0x9123683E ||
-        ::ioctl(fd, FS_IOC_GETFLAGS, &flags) != 0)
+        ::ioctl(fd, get_flags, &flags) != 0)
         return;
-    flags |= FS_NOCOW_FL;
-    static_cast<void>(::ioctl(fd, FS_IOC_SETFLAGS, &flags));
+    flags |= no_copy_on_write;
+    static_cast<void>(::ioctl(fd, set_flags, &flags));
 }
 
 struct dio_alignment {

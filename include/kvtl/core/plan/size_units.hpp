@@ -240,10 +240,8 @@ template <class Types> class unit_sizes {
     [[nodiscard, gnu::cold]] static std::uint32_t size_stream(const page_format& format,
                                                               cache_plan& p) noexcept {
         lane_sizes& s = p.sizes;
-        // A stream that is interrupted goes on in a new page; a sequence is interrupted about once per layer, and each time
-        // that frames borrow anew: when an eighth of what they may is used up (unit_store::borrow_anew()).
-        const std::uint32_t interruptions = p.model.layers + 8 + (types::layout::by_entry ? 80 : 0);
-        s.chain_entries = s.max_tokens + (types::sequential ? 0 : interruptions * format.rows);
+        // A stream that is interrupted goes on in a new page; a sequence is interrupted about once per layer.
+        s.chain_entries = s.max_tokens + (types::sequential ? 0 : (p.model.layers + 8) * format.rows);
         const std::uint32_t run_pages = types::layout::by_entry ? 8 : 2 * p.unit_pages;
         std::uint32_t stream_pages = format.pages_for(s.chain_entries);
         if constexpr (types::sequential) {

@@ -193,6 +193,7 @@ template <class Types> class prompt_rows {
                 checksum = before;
                 return done;
             }
+            if (end == to) return {};
             from = end;
         }
         return write_rows(l, from, to, source);
