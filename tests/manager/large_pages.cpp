@@ -21,22 +21,16 @@ struct coarse {
     struct config {
         std::shared_ptr<std::atomic<std::size_t>> refused = std::make_shared<std::atomic<std::size_t>>(0);
     };
-    class queue {
+    class queue : public forwarding_queue {
       public:
         queue(kvtl::in_memory::queue& inner, std::shared_ptr<std::atomic<std::size_t>> refused)
-            : inner_(&inner), refused_(std::move(refused)) {}
+            : forwarding_queue(inner), refused_(std::move(refused)) {}
         [[nodiscard]] kvtl::status submit(std::span<const kvtl::io_request> requests) noexcept {
             for (const auto& r : requests) *refused_ += kvtl::check_request(r, page, UINT64_MAX).error != 0;
-            return inner_->submit(requests);
+            return forwarding_queue::submit(requests);
         }
-        [[nodiscard]] std::size_t reap(std::span<kvtl::io_completion> done, bool wait) noexcept {
-            return inner_->reap(done, wait);
-        }
-        [[nodiscard]] std::size_t in_flight() const noexcept { return inner_->in_flight(); }
-        [[nodiscard]] kvtl::io_counters counters() const noexcept { return inner_->counters(); }
 
       private:
-        kvtl::in_memory::queue* inner_;
         std::shared_ptr<std::atomic<std::size_t>> refused_;
     };
     using memory = wrapped_memory<queue>;

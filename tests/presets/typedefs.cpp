@@ -45,6 +45,10 @@ namespace {
 
 using any_model = kvtl::geometry<kvtl::shape{}>;
 
+// Rows that select() shows are those of the store only where records are rows.
+static_assert(kvtl::dynakv<any_model>::views_last && kvtl::flexgen<any_model>::views_last);
+static_assert(!kvtl::dynakv_int8<any_model>::views_last && !kvtl::palu<any_model>::views_last);
+
 struct named {
     std::string_view alias;  ///< as the README has it
     std::string_view preset; ///< the name of the preset behind it

@@ -4,11 +4,30 @@
 
 #include <kvtl/io/in_memory.hpp>
 
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
 namespace kvtl_test {
+
+/// A queue that does what in_memory's does: the base of those that do a little more.
+class forwarding_queue {
+  public:
+    explicit forwarding_queue(kvtl::in_memory::queue& inner) noexcept : inner_(&inner) {}
+    [[nodiscard]] kvtl::status submit(std::span<const kvtl::io_request> requests) noexcept {
+        return inner_->submit(requests);
+    }
+    [[nodiscard]] std::size_t reap(std::span<kvtl::io_completion> done, bool wait) noexcept {
+        return inner_->reap(done, wait);
+    }
+    [[nodiscard]] std::size_t in_flight() const noexcept { return inner_->in_flight(); }
+    [[nodiscard]] kvtl::io_counters counters() const noexcept { return inner_->counters(); }
+
+  private:
+    kvtl::in_memory::queue* inner_;
+};
 
 /// Queue: made of an in_memory::queue& and what open() is given beside the plan.
 template <class Queue> class wrapped_memory {
