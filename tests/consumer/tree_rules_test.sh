@@ -8,11 +8,12 @@ work=$2
 rules=$root/tests/consumer/tree_rules.sh
 failures=0
 
-# A tree in which every rule holds.
-fresh() {
-    rm -rf "$work"
-    mkdir -p "$work"/{include/kvtl/simd,include/kvtl/io,tests,examples/data}
-    cd "$work"
+# A tree in which every rule holds, made once and copied for every case.
+whole=$work.whole
+make_whole() {
+    rm -rf "$whole"
+    mkdir -p "$whole"/{include/kvtl/simd,include/kvtl/io,tests,examples/data}
+    cd "$whole"
     cp "$root/include/kvtl/version.hpp" include/kvtl/
     printf '// SPDX-License-Identifier: MIT\n#pragma once\n' >include/kvtl/a.hpp
     printf '// SPDX-License-Identifier: MIT\n#pragma once\n#include <xsimd/xsimd.hpp>\n' >include/kvtl/simd/b.hpp
@@ -24,6 +25,12 @@ fresh() {
     version=$(sed -nE 's/.*STRING "(.*)"/\1/p' include/kvtl/version.hpp)
     printf '## [%s]\n' "$version" >CHANGELOG.md
     printf 'find_package(kvtl %s CONFIG REQUIRED)\n' "${version%.*}" >README.md
+}
+make_whole
+fresh() {
+    rm -rf "$work"
+    cp -r "$whole" "$work"
+    cd "$work"
 }
 
 # expect TEXT: the rules fail, and say TEXT and nothing else.

@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+namespace core_shard_turn_test {
+
 namespace {
 
 /// Shards 0, 2, 3, 5 have parts of sequence 0; 1 and 4 of sequence 1.
@@ -92,3 +94,5 @@ TEST_CASE("two threads are never in a shard at once") {
     CHECK(calls == 6000);
     CHECK(twice == 0);
 }
+
+} // namespace core_shard_turn_test

@@ -6,6 +6,8 @@
 
 #include <contracts/io.hpp>
 
+namespace io_any_io_test {
+
 using namespace kvtl_test;
 
 TEST_CASE("any_io over memory keeps the contract of a device") {
@@ -55,3 +57,5 @@ TEST_CASE("a config without a device, and a device that refuses, are errors of o
     REQUIRE_FALSE(refused.ok());
     CHECK(refused.error().code == errc::file_refused);
 }
+
+} // namespace io_any_io_test

@@ -3,6 +3,8 @@
 
 #include <contracts/io.hpp>
 
+namespace io_backends_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -76,3 +78,5 @@ TEST_CASE("backends are chosen by name") {
     CHECK_FALSE(parse_backend("floppy").has_value());
     CHECK_FALSE(parse_backend("").has_value());
 }
+
+} // namespace io_backends_test

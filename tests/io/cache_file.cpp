@@ -12,6 +12,8 @@
 #include <iterator>
 #include <optional>
 
+namespace io_cache_file_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -491,3 +493,5 @@ TEST_CASE("file systems and kinds of files have names") {
     CHECK(std::string(file_kind(S_IFBLK)) == "a block device");
     CHECK(file_system_name(-1) == "of unknown type");
 }
+
+} // namespace io_cache_file_test

@@ -5,6 +5,8 @@
 
 #include <contracts/io.hpp>
 
+namespace io_faulty_test {
+
 using namespace kvtl_test;
 
 using faulty_memory = faulty<in_memory>;
@@ -139,3 +141,5 @@ TEST_CASE("reserve can be made to find a full disk") {
     f.faults->full_beyond = io_faults::never;
     CHECK(f.device.reserve(4096, 8192).ok());
 }
+
+} // namespace io_faulty_test

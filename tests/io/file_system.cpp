@@ -10,6 +10,8 @@
 #include <bit>
 #include <string>
 
+namespace io_file_system_test {
+
 TEST_CASE("what is no regular file is called by its kind") {
     CHECK(std::string(kvtl::file_kind(S_IFDIR | 0755)) == "a folder");
     CHECK(std::string(kvtl::file_kind(S_IFIFO)) == "a FIFO");
@@ -49,3 +51,5 @@ TEST_CASE("the default is io_uring where the build has it") {
     CHECK(std::string(kvtl::default_file::name) == "posix_file");
 #endif
 }
+
+} // namespace io_file_system_test

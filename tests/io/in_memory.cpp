@@ -3,6 +3,8 @@
 
 #include <contracts/io.hpp>
 
+namespace io_in_memory_test {
+
 using namespace kvtl_test;
 
 TEST_CASE("in_memory keeps the contract of a device") {
@@ -33,3 +35,5 @@ TEST_CASE("in_memory takes address space, not memory") {
     REQUIRE_FALSE(impossible.ok());
     CHECK(impossible.error().code == errc::disk_full);
 }
+
+} // namespace io_in_memory_test

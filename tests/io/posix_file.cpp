@@ -7,6 +7,8 @@
 #include <atomic>
 #include <fstream>
 
+namespace io_posix_file_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -129,3 +131,5 @@ TEST_CASE("posix_file reports a file that was cut short behind its back") {
     CHECK(transfer_one(device.queue(0), io_verb::read, 0, memory.data(), 65536) == EIO);
     CHECK(transfer_one(device.queue(0), io_verb::read, 0, memory.data(), 8192) == 0);
 }
+
+} // namespace io_posix_file_test

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+namespace io_superblock_test {
+
 using namespace kvtl;
 
 namespace {
@@ -81,3 +83,5 @@ TEST_CASE("a file of another model is told by the first field that differs") {
                               make_superblock({16, 32, 8, 64}, 2, 99, 8192))
               .code() == errc::file_refused);
 }
+
+} // namespace io_superblock_test

@@ -9,6 +9,8 @@
 #include <set>
 #include <string>
 
+namespace io_throttled_test {
+
 using namespace kvtl_test;
 
 using throttled_memory = throttled<in_memory>;
@@ -120,3 +122,5 @@ TEST_CASE("a limit may be changed while the device is open, and is shared by its
     CHECK(limit.profile().name == "emmc");
     CHECK(limit.admit(0, 25'000) == 100'000);
 }
+
+} // namespace io_throttled_test

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+namespace io_transfer_test {
+
 using namespace kvtl;
 
 namespace {
@@ -143,3 +145,5 @@ TEST_CASE("a fixed ring is first in, first out, across its end") {
         CHECK(ring.size() == 1);
     }
 }
+
+} // namespace io_transfer_test

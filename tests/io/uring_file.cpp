@@ -11,6 +11,8 @@
 
 #include <fstream>
 
+namespace io_uring_file_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -239,10 +241,15 @@ TEST_CASE("uring_file finishes what is under way before it goes") {
     CHECK(bytes == std::string(63 * 65536, '\6'));
 }
 
+} // namespace io_uring_file_test
 #else
 #include <doctest/doctest.h>
+
+namespace io_uring_file_test {
 
 TEST_CASE("uring_file was not compiled in") {
     MESSAGE("KVTL_HAS_URING is not set: nothing to test");
 }
+
+} // namespace io_uring_file_test
 #endif

@@ -11,6 +11,8 @@
 #include <map>
 #include <vector>
 
+namespace layout_co_retrieval_test {
+
 using namespace kvtl;
 
 namespace {
@@ -142,3 +144,5 @@ TEST_CASE("without sets the order is that of the units") {
         CHECK(pairs.strength[u] == 0);
     }
 }
+
+} // namespace layout_co_retrieval_test

@@ -9,6 +9,8 @@
 #include <numeric>
 #include <vector>
 
+namespace layout_dual_head_test {
+
 using namespace kvtl;
 using kvtl_test::layout_under_test;
 
@@ -145,3 +147,5 @@ TEST_CASE("the file ends with its last whole pool") {
     l->release(at[7]);
     CHECK(l->may_place());
 }
+
+} // namespace layout_dual_head_test

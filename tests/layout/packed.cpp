@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+namespace layout_packed_test {
+
 TEST_CASE("packed") {
     kvtl_test::layout_contract<kvtl::packed>();
 }
@@ -15,3 +17,5 @@ TEST_CASE("packed is a stream whose units lie one behind the other") {
     static_assert(kvtl::detail::packs_units<kvtl::packed>());
     static_assert(!kvtl::detail::packs_units<kvtl::sequence_order>());
 }
+
+} // namespace layout_packed_test

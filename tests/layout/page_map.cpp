@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <vector>
 
+namespace layout_page_map_test {
+
 using namespace kvtl;
 
 namespace {
@@ -95,3 +97,5 @@ TEST_CASE("a map may be full, and runs end at its last page") {
     CHECK(map.allocate(10) == 60);
     CHECK(map.used() == 70);
 }
+
+} // namespace layout_page_map_test

@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+namespace layout_sequence_order_test {
+
 TEST_CASE("sequence_order") {
     kvtl_test::layout_contract<kvtl::sequence_order>();
 }
@@ -15,3 +17,5 @@ TEST_CASE("a stream's runs are adjacent while the file is fresh") {
     for (std::uint32_t i = 0; i < 8; ++i) CHECK(l->allocate_run() == 8 * i);
     CHECK(l->allocate_run() == kvtl::none);
 }
+
+} // namespace layout_sequence_order_test

@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+namespace layout_unit_contiguous_test {
+
 using namespace kvtl;
 using kvtl_test::layout_under_test;
 
@@ -47,3 +49,5 @@ TEST_CASE("a prompt that fits nowhere in one piece falls into pieces") {
     CHECK(unit[1].where.first == at[4].first);
     CHECK_FALSE(l->may_place());
 }
+
+} // namespace layout_unit_contiguous_test

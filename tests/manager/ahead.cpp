@@ -5,6 +5,8 @@
 
 #include "support/cache_fixture.hpp"
 
+namespace manager_ahead_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -293,3 +295,5 @@ TEST_CASE("rewind gives up tokens of the window, and no others") {
     one.decode(10);
     CHECK(one.error() < exact);
 }
+
+} // namespace manager_ahead_test

@@ -13,6 +13,8 @@
 
 #include "support/cache_fixture.hpp"
 
+namespace manager_attention_rules_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -308,3 +310,5 @@ TEST_CASE("layers that slide wait for the last chunk too, and are called by the 
     const auto s = opened.rewind(one.id(), 33);
     CHECK_MESSAGE(std::string(s.what()).find("layer 2 can give up 32 tokens") != std::string::npos, s.what());
 }
+
+} // namespace manager_attention_rules_test

@@ -10,6 +10,8 @@
 
 #include <thread>
 
+namespace manager_backends_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -155,3 +157,5 @@ TEST_CASE("two shards give the same bits from one thread and from two") {
     }
     CHECK(same_bits(outputs[0], outputs[1]));
 }
+
+} // namespace manager_backends_test

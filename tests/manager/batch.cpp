@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+namespace manager_batch_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -276,3 +278,5 @@ TEST_CASE("a batch with a mistake anywhere is refused before its first part is t
                               std::span(out).first(n * q_row)));
     CHECK(opened.tokens(batch[3].id(), 0) == batch[3].tokens() + 1);
 }
+
+} // namespace manager_batch_test

@@ -13,6 +13,8 @@
 
 #include <numeric>
 
+namespace manager_borrowed_frames_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -254,3 +256,5 @@ TEST_CASE("tables of a prompt that failed are not lent before they are known to 
     two.decode(100);
     check();
 }
+
+} // namespace manager_borrowed_frames_test

@@ -16,6 +16,8 @@
 #include <string>
 #include <tuple>
 
+namespace manager_drop_then_retrieve_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -771,3 +773,5 @@ TEST_CASE("size knobs are those of retrieval") {
     CHECK(fitted->keep_tokens == 200);
     CHECK(fitted->memory_bytes == c.memory_bytes);
 }
+
+} // namespace manager_drop_then_retrieve_test

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <limits>
 
+namespace manager_failures_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -600,3 +602,5 @@ TEST_CASE_TEMPLATE("rewind_to does not mix thinned prompts with whole ones", Pre
     CHECK(cache.tokens(one.id(), 0) == 208);
     one.end();
 }
+
+} // namespace manager_failures_test

@@ -6,6 +6,8 @@
 
 #include "support/cache_fixture.hpp"
 
+namespace manager_foresight_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -76,3 +78,5 @@ TEST_CASE_TEMPLATE("an entry joins the unit that it would join if nobody had loo
         if (scale < 1.0F) CHECK(a.stats.splits > 50);
     }
 }
+
+} // namespace manager_foresight_test

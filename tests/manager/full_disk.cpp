@@ -11,6 +11,8 @@
 
 #include <sys/resource.h>
 
+namespace manager_full_disk_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -121,3 +123,5 @@ TEST_CASE("entries in token order") {
 TEST_CASE("groups of consecutive entries") {
     fills_up<kvtl::presets::quest>();
 }
+
+} // namespace manager_full_disk_test

@@ -12,6 +12,8 @@
 
 #include <numeric>
 
+namespace manager_groups_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -383,3 +385,5 @@ TEST_CASE("a prompt whose first chunk fails leaves an empty sequence") {
     require_ok(cache.attend(seq, 0, data.input(0, 150), step));
     CHECK(cache.tokens(seq, 0) == 151);
 }
+
+} // namespace manager_groups_test

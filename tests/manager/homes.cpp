@@ -13,6 +13,8 @@
 #include "support/cache_fixture.hpp"
 #include "support/channel_codes.hpp"
 
+namespace manager_homes_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -178,3 +180,5 @@ TEST_CASE("groups that are no whole granules are refused when the cache is opene
     CHECK(opened.error().message ==
           "clusterer: groups of 6 entries; valid: multiples of 4, which the compressor encodes together");
 }
+
+} // namespace manager_homes_test

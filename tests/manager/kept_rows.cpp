@@ -11,6 +11,8 @@
 
 #include <string>
 
+namespace manager_kept_rows_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -518,3 +520,5 @@ TEST_CASE("the phases are timed when asked for, and only then") {
         CHECK(s.hit_rate() == 1.0);
     }
 }
+
+} // namespace manager_kept_rows_test

@@ -15,6 +15,8 @@
 
 #include <memory>
 
+namespace manager_lanes_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -182,3 +184,5 @@ TEST_CASE_TEMPLATE("behind a retention records have the positions that their tok
     one.decode(20);
     CHECK(look() > kept + 4 * 100);
 }
+
+} // namespace manager_lanes_test

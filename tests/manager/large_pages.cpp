@@ -10,6 +10,8 @@
 
 #include <atomic>
 
+namespace manager_large_pages_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -78,3 +80,5 @@ TEST_CASE_TEMPLATE("pages of 16 KiB", Preset, kvtl::presets::dynakv, kvtl::prese
         CHECK(*c.io.refused == 0);
     }
 }
+
+} // namespace manager_large_pages_test

@@ -8,6 +8,8 @@
 
 #include "support/cache_fixture.hpp"
 
+namespace manager_lent_representatives_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -182,3 +184,5 @@ TEST_CASE("a disk without room for it is an error before anything is accepted") 
         require_ok(cache.prefill(*seq, l, data.input(l, 0, 100), out));
     CHECK(cache.tokens(*seq, 0) == 100);
 }
+
+} // namespace manager_lent_representatives_test

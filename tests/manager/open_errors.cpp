@@ -9,6 +9,8 @@
 #include <fstream>
 #include <functional>
 
+namespace manager_open_errors_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -333,3 +335,5 @@ TEST_CASE("sequences are counted") {
     CHECK(next->slot == ids[1].slot);
     CHECK_FALSE(*next == ids[1]);
 }
+
+} // namespace manager_open_errors_test

@@ -13,6 +13,8 @@
 #include <cmath>
 #include <utility>
 
+namespace manager_packed_stream_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -217,3 +219,5 @@ TEST_CASE("writes that fail keep what moved in memory until they are tried again
         }
     CHECK(failures > 10);
 }
+
+} // namespace manager_packed_stream_test

@@ -11,6 +11,8 @@
 #include <map>
 #include <set>
 
+namespace manager_placement_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -331,3 +333,5 @@ TEST_CASE("unit_contiguous: every entry is in one place, units move when they gr
     CHECK(s.bytes_moved_by_updates >=
           s.bytes_moved_by_appends + s.bytes_moved_by_staying_children + s.bytes_moved_by_leaving_children);
 }
+
+} // namespace manager_placement_test

@@ -12,6 +12,8 @@
 
 #include <initializer_list>
 
+namespace manager_ragged_groups_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -172,3 +174,5 @@ TEST_CASE_TEMPLATE("a read that failed, or brought something else, is as if nobo
         CHECK(same_bits(outputs, should));
     }
 }
+
+} // namespace manager_ragged_groups_test

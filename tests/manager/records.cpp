@@ -17,6 +17,8 @@
 
 #include <memory>
 
+namespace manager_records_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -179,3 +181,5 @@ TEST_CASE_TEMPLATE("rows in memory may be ragged too", Preset, kvtl::presets::sn
         error.see(static_cast<double>(a[i]) - static_cast<double>(b[i]));
     CHECK(error.value() < exact);
 }
+
+} // namespace manager_records_test

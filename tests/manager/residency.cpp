@@ -17,6 +17,8 @@
 
 #include <set>
 
+namespace manager_residency_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -151,3 +153,5 @@ TEST_CASE("how much stays in memory changes no bit of the result") {
         CHECK(same_bits(one.outputs(), expected));
     }
 }
+
+} // namespace manager_residency_test

@@ -12,6 +12,8 @@
 #include <set>
 #include <type_traits>
 
+namespace manager_segments_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -188,3 +190,5 @@ TEST_CASE("a chunk that ends in the page in which it began writes that page once
             CHECK(cache.stats().writes - before == small.kv_heads * (chunk == 2 ? 2 : 1));
         }
 }
+
+} // namespace manager_segments_test

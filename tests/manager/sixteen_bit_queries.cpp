@@ -11,6 +11,8 @@
 #include "support/sixteen_bits.hpp"
 #include "support/size_knob.hpp"
 
+namespace manager_sixteen_bit_queries_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -105,3 +107,5 @@ TEST_CASE("what is wrong with q or out is said in 16 bits too") {
     says(cache.attend(seq, 0, numbers.input<kvtl::f16>(0, 0, 1), {}), "attend: out is empty");
     CHECK(cache.tokens(seq, 0) == 0);
 }
+
+} // namespace manager_sixteen_bit_queries_test

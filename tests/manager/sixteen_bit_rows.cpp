@@ -10,6 +10,8 @@
 
 #include <cstring>
 
+namespace manager_sixteen_bit_rows_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -61,3 +63,5 @@ TEST_CASE("queries that are turned back to positions inside the cache") {
     using cache_t = kvtl::streaming_llm<model>;
     check_sixteen_bits<cache_t>(config_for<cache_t>(), habits);
 }
+
+} // namespace manager_sixteen_bit_rows_test

@@ -8,6 +8,8 @@
 
 #include "support/cache_fixture.hpp"
 
+namespace manager_sixteen_bits_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -164,3 +166,5 @@ TEST_CASE("a number that is none, and a tensor of another size, are found in 16 
           std::string::npos);
     CHECK(cache.tokens(*seq, 0) == 0);
 }
+
+} // namespace manager_sixteen_bits_test

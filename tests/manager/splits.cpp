@@ -11,6 +11,8 @@
 
 #include <numeric>
 
+namespace manager_splits_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -251,3 +253,5 @@ TEST_CASE("clusters that split are tighter than static and local ones of the sam
     CHECK(windowed.variance < fixed.variance);
     CHECK(split.variance <= windowed.variance);
 }
+
+} // namespace manager_splits_test

@@ -14,6 +14,8 @@
 #include <fstream>
 #include <optional>
 
+namespace manager_statistics_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -282,3 +284,5 @@ TEST_CASE("a prompt of max_tokens fits on storage, whatever its keys are like an
             one.check_tokens();
         }
 }
+
+} // namespace manager_statistics_test

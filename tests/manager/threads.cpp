@@ -12,6 +12,8 @@
 #include <barrier>
 #include <thread>
 
+namespace manager_threads_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -250,3 +252,5 @@ TEST_CASE_TEMPLATE("a layer that was left out is noticed at the next token", Cac
         require_ok(cache.attend(seq, 1 - left_out, next, out));
     }
 }
+
+} // namespace manager_threads_test

@@ -6,6 +6,8 @@
 
 #include "support/cache_fixture.hpp"
 
+namespace manager_virtualised_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -219,3 +221,5 @@ TEST_CASE("a layer's cache is what it would be if its memory had never been lent
     }
 }
 } // namespace
+
+} // namespace manager_virtualised_test

@@ -11,6 +11,8 @@
 
 #include <set>
 
+namespace manager_virtualised_calls_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -439,3 +441,5 @@ TEST_CASE("before_query: legal everywhere, and says what is wrong with it") {
     CHECK(there.stats().unannounced_layers == 0);
     CHECK(there.stats().hot_set_reads == 0);
 }
+
+} // namespace manager_virtualised_calls_test

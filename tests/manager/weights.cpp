@@ -7,6 +7,8 @@
 
 #include "support/cache_fixture.hpp"
 
+namespace manager_weights_test {
+
 using namespace kvtl_test;
 
 namespace {
@@ -131,3 +133,5 @@ TEST_CASE("a cache without weights has no room for them") {
     CHECK(kvtl::weight_bytes<types> == 4);
     CHECK(kvtl::weight_bytes<plain> == 0);
 }
+
+} // namespace manager_weights_test

@@ -14,6 +14,8 @@
 #include <type_traits>
 #include <vector>
 
+namespace simd_arch_test {
+
 namespace simd = kvtl::simd;
 using arch = simd::default_arch;
 constexpr std::size_t lane_count = simd::floats_per_register<arch>;
@@ -196,3 +198,5 @@ TEST_CASE("exp is good to two units in the last place over its whole range") {
     CHECK(at(inf) == inf);
     CHECK(std::isnan(at(std::numeric_limits<float>::quiet_NaN())));
 }
+
+} // namespace simd_arch_test

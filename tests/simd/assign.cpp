@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+namespace simd_assign_test {
+
 namespace simd = kvtl::simd;
 
 namespace {
@@ -87,3 +89,5 @@ TEST_CASE("a point with NaN gets label 0 and disturbs no other") {
     const auto after = assign(points.view(), centroids);
     for (std::size_t i = 0; i < 20; ++i) CHECK(after.label[i] == (i == 4 ? 0 : before.label[i]));
 }
+
+} // namespace simd_assign_test

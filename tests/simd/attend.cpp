@@ -10,6 +10,8 @@
 #include <cstring>
 #include <type_traits>
 
+namespace simd_attend_test {
+
 namespace simd = kvtl::simd;
 
 namespace {
@@ -202,3 +204,5 @@ TEST_CASE("a mask lets some queries attend and leaves the others' state alone") 
         }
     }
 }
+
+} // namespace simd_attend_test

@@ -8,6 +8,8 @@
 
 #include <cstring>
 
+namespace simd_attend_mass_test {
+
 namespace simd = kvtl::simd;
 
 TEST_CASE_TEMPLATE("shares sum to one and equal double precision", E, float, kvtl::f16, kvtl::bf16) {
@@ -56,3 +58,5 @@ TEST_CASE_TEMPLATE("shares sum to one and equal double precision", E, float, kvt
                         for (std::size_t i = rows; i < stride; ++i) REQUIRE(logit[g * stride + i] == 9.0F);
                 }
 }
+
+} // namespace simd_attend_mass_test

@@ -9,6 +9,8 @@
 #include <bit>
 #include <cstring>
 
+namespace simd_attention_test {
+
 namespace {
 
 /// A partial that owns its memory and can see entries one at a time, in double precision.
@@ -136,3 +138,5 @@ TEST_CASE("n equal entries weigh n times one") {
     CHECK(other.view.sum[0] == 3.0F);
     CHECK(kvtl::mass(one.view, other.view, 0) == doctest::Approx(1.0 / 3.0));
 }
+
+} // namespace simd_attention_test

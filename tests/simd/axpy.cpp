@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+namespace simd_axpy_test {
+
 namespace simd = kvtl::simd;
 
 TEST_CASE_TEMPLATE("axpy, add and scale", E, float, kvtl::f16, kvtl::bf16) {
@@ -41,3 +43,5 @@ TEST_CASE_TEMPLATE("axpy, add and scale", E, float, kvtl::f16, kvtl::bf16) {
         CHECK(y[n] == 42.0F);
     }
 }
+
+} // namespace simd_axpy_test

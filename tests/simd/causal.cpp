@@ -9,6 +9,8 @@
 
 #include <cstring>
 
+namespace simd_causal_test {
+
 namespace simd = kvtl::simd;
 
 namespace {
@@ -219,3 +221,5 @@ TEST_CASE_TEMPLATE("queries and results of 16 bits: of the same numbers, the res
         CHECK(pieces == out);
     }
 }
+
+} // namespace simd_causal_test

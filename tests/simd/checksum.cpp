@@ -9,6 +9,8 @@
 #include <cstring>
 #include <set>
 
+namespace simd_checksum_test {
+
 namespace simd = kvtl::simd;
 
 namespace {
@@ -111,3 +113,5 @@ TEST_CASE("what flash does to pages: zeros, another page, shifted sectors, anoth
     }
     CHECK(seen.size() == sums);
 }
+
+} // namespace simd_checksum_test

@@ -10,6 +10,8 @@
 
 #include <vector>
 
+namespace simd_codes_test {
+
 using namespace kvtl;
 
 TEST_CASE("inner products with codes") {
@@ -133,3 +135,5 @@ TEST_CASE("sum_lookups") {
                 CHECK(out[n] == -7.0F);
             }
 }
+
+} // namespace simd_codes_test

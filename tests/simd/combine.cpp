@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <vector>
 
+namespace simd_combine_test {
+
 namespace {
 
 template <class E> struct scene {
@@ -95,3 +97,5 @@ TEST_CASE_TEMPLATE("coefficients of many rows are summed up to where each ends",
                 CHECK(error.value() < 1e-6);
             }
 }
+
+} // namespace simd_combine_test

@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+namespace simd_convert_test {
+
 namespace simd = kvtl::simd;
 
 TEST_CASE_TEMPLATE("encode and decode agree with the scalar reference at every length", E, float, kvtl::f16,
@@ -72,3 +74,5 @@ TEST_CASE_TEMPLATE("encode from 16 bits: each number rounded once, the same type
         }
     }
 }
+
+} // namespace simd_convert_test

@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+namespace simd_distance_test {
+
 namespace simd = kvtl::simd;
 
 TEST_CASE_TEMPLATE("l2sq over all small sizes and some large", E, float, kvtl::f16, kvtl::bf16) {
@@ -117,3 +119,5 @@ TEST_CASE("nearest_row: ties go to the lower index, NaN never wins, nothing give
     CHECK(none.index == 0);
     CHECK(none.distance == std::numeric_limits<float>::infinity());
 }
+
+} // namespace simd_distance_test

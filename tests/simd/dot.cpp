@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <type_traits>
 
+namespace simd_dot_test {
+
 namespace simd = kvtl::simd;
 
 namespace {
@@ -160,3 +162,5 @@ TEST_CASE("dot: a narrower architecture gives the same numbers") {
     simd::dot_rows<narrow>(q.data(), rows.view(), narrow_out.data());
     for (std::size_t i = 0; i < 20; ++i) CHECK(narrow_out[i] == doctest::Approx(wide_out[i]).epsilon(1e-4));
 }
+
+} // namespace simd_dot_test

@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+namespace simd_dot_columns_test {
+
 namespace simd = kvtl::simd;
 
 namespace {
@@ -90,3 +92,5 @@ TEST_CASE("a row's bits do not depend on its place or on the group") {
             REQUIRE(out[g * count + r + 40] == out[r]);
         }
 }
+
+} // namespace simd_dot_columns_test

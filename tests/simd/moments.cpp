@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+namespace simd_moments_test {
+
 namespace simd = kvtl::simd;
 
 namespace {
@@ -73,3 +75,5 @@ TEST_CASE("the spread of distant, tight clusters is not lost in their distance")
     const auto exact = oracle::moments_of(rows.view());
     CHECK(static_cast<double>(m2) == doctest::Approx(exact.m2).epsilon(2e-3));
 }
+
+} // namespace simd_moments_test

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <limits>
 
+namespace simd_nearest_code_test {
+
 namespace simd = kvtl::simd;
 
 namespace {
@@ -127,3 +129,5 @@ TEST_CASE(
     std::fill(zeros.scale.begin(), zeros.scale.end() - 1, 0.0F);
     compare(oracle::normal_values(64, 11), zeros);
 }
+
+} // namespace simd_nearest_code_test

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 
+namespace simd_softmax_test {
+
 namespace simd = kvtl::simd;
 constexpr float inf = std::numeric_limits<float>::infinity();
 
@@ -98,3 +100,5 @@ TEST_CASE("log_sum_exp") {
     const float one[] = {1.0F, inf, -inf};
     CHECK(simd::log_sum_exp(one, 3) == inf);
 }
+
+} // namespace simd_softmax_test

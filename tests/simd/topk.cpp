@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+namespace simd_topk_test {
+
 namespace simd = kvtl::simd;
 
 namespace {
@@ -88,3 +90,5 @@ TEST_CASE("subnormal scores keep their order") {
     for (float& x : score) x = static_cast<float>(random.below(2000)) * 1e-45F - 1e-42F;
     for (const std::size_t k : some_k) compare(score, k);
 }
+
+} // namespace simd_topk_test

@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+namespace simd_unroll_test {
+
 using kvtl::simd::unrolled, kvtl::simd::with_dim;
 
 TEST_CASE("indices come in order, as constants") {
@@ -34,3 +36,5 @@ TEST_CASE("the commonest head sizes are constants, others numbers") {
         CHECK(is_constant == (dim == 64 || dim == 128));
     }
 }
+
+} // namespace simd_unroll_test

@@ -10,6 +10,8 @@
 #include <limits>
 #include <string>
 
+namespace core_plan_config_checks_test {
+
 namespace {
 
 using kvtl::config_limits;
@@ -164,3 +166,5 @@ TEST_CASE("lanes and bytes stay within what indices and products hold") {
     const kvtl::status bytes = kvtl::check_extents(std::size_t{1} << 26, std::size_t{1} << 20, s);
     CHECK(std::string(bytes.what()).rfind("max_tokens is 67108864", 0) == 0);
 }
+
+} // namespace core_plan_config_checks_test

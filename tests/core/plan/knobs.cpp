@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+namespace core_plan_knobs_test {
+
 using namespace kvtl;
 
 namespace {
@@ -122,3 +124,5 @@ TEST_CASE("the best is the smallest; what serves less stands beside the best tha
     best.tried(knob::size, "index.bits 4 instead of 5", 800);
     CHECK(best.text() == "what would help most: index.bits 4 instead of 5 (needs 800 bytes, 0.00 MiB)");
 }
+
+} // namespace core_plan_knobs_test

@@ -15,6 +15,8 @@
 #include <cstddef>
 #include <string>
 
+namespace core_plan_planner_test {
+
 namespace {
 using any_model = kvtl::geometry<kvtl::shape{}>;
 
@@ -182,3 +184,5 @@ TEST_CASE("chunks whose keys stay exact are units: other numbers of theirs are r
     c.compressor.outliers = 0;
     CHECK(answer().empty());
 }
+
+} // namespace core_plan_planner_test

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+namespace core_plan_retention_plan_test {
+
 namespace {
 
 using model = kvtl::geometry<kvtl::shape{}>;
@@ -106,3 +108,5 @@ TEST_CASE("every kind of score has the scratch that it reads, and no more") {
     CHECK(worst.turned.empty());
     CHECK(worst.runs.empty());
 }
+
+} // namespace core_plan_retention_plan_test

@@ -11,6 +11,8 @@
 #include <limits>
 #include <string>
 
+namespace core_plan_sliding_plan_test {
+
 using namespace kvtl;
 
 namespace {
@@ -98,3 +100,5 @@ TEST_CASE("the planner refuses windows beside a calibration, and rows beyond wha
     CHECK(counted.error().message.find("max_sequences is 4096 with 1000 layers of 65536 KV heads") !=
           std::string::npos);
 }
+
+} // namespace core_plan_sliding_plan_test

@@ -12,6 +12,8 @@
 #include <functional>
 #include <string>
 
+namespace core_plan_storage_fingerprint_test {
+
 namespace {
 using any_model = kvtl::geometry<kvtl::shape{}>;
 
@@ -74,3 +76,5 @@ TEST_CASE("choosing, caching, devices and retention are no part of it") {
     CHECK(print_of<otherwise_chosen>() == print_of<dynakv>());
     CHECK(print_of<kvtl::presets::snapkv_then_dynakv>() == print_of<dynakv>());
 }
+
+} // namespace core_plan_storage_fingerprint_test

@@ -10,6 +10,8 @@
 #include <cmath>
 #include <vector>
 
+namespace core_step_entry_tile_test {
+
 using namespace kvtl;
 
 namespace {
@@ -105,3 +107,5 @@ TEST_CASE("entries that lie behind each other come at once") {
         CHECK(to_float(value[79]) == static_cast<float>(row * 80 + 79) + 0.5F);
     }
 }
+
+} // namespace core_step_entry_tile_test

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <vector>
 
+namespace core_store_file_map_test {
+
 TEST_CASE("pages of all shards lie behind the superblock, nowhere twice, those in front before all others") {
     constexpr std::uint32_t shards = 3, pages = 23, in_front = 7, step = 5, bytes = 512;
     for (const std::uint32_t front_steps : {0U, 2U}) {
@@ -60,3 +62,5 @@ TEST_CASE("a page lies beyond 4 GiB where that many are in front of it") {
         CHECK(map.offset(page) == 4096 + (steps * step + page % step) * std::uint64_t{bytes});
     }
 }
+
+} // namespace core_store_file_map_test

@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <vector>
 
+namespace core_store_frame_pool_test {
+
 using namespace kvtl;
 
 namespace {
@@ -355,3 +357,5 @@ TEST_CASE("borrowed frames come as far as tables have bytes to spare, and go wit
     CHECK(pool.pop_free() == none);
     CHECK((tables.intact() && c.used() <= bytes));
 }
+
+} // namespace core_store_frame_pool_test

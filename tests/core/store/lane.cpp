@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+namespace core_store_lane_test {
+
 using namespace kvtl;
 
 namespace {
@@ -274,3 +276,5 @@ TEST_CASE("parts of tables that units do not reach are whole pages, and nobody e
     CHECK(before == 0);
     CHECK(l.spare_bytes(0, page) > 300 * (24 + 4 + 12 + 8 + 28) * 9 / 10);
 }
+
+} // namespace core_store_lane_test

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <vector>
 
+namespace core_store_page_format_test {
+
 using namespace kvtl;
 
 namespace {
@@ -208,3 +210,5 @@ TEST_CASE("known shapes") {
     CHECK(page_format::make(4096, {68, 68}).rows == 30);
     CHECK(page_format::make(4096, {68, 68}, true).rows == 28); // a header of 8 bytes, 8 for each entry
 }
+
+} // namespace core_store_page_format_test

@@ -8,6 +8,8 @@
 
 #include <vector>
 
+namespace core_store_row_pool_test {
+
 namespace {
 struct remembered {
     std::uint32_t a = 0;
@@ -93,3 +95,5 @@ TEST_CASE_TEMPLATE("lanes hold what was put there, and free blocks are counted",
     CHECK(counted);
     CHECK(pool.used_peak() == blocks);
 }
+
+} // namespace core_store_row_pool_test
