@@ -37,4 +37,35 @@ TEST_CASE("pqcache: what one query head of a group wants is chosen, however litt
     CHECK(out[16] < 0.01F);
 }
 
+TEST_CASE("pqcache: sinks, which are never scored, take no centroid from what is") {
+    constexpr kvtl::shape one{1, 1, 1, 16};
+    constexpr std::size_t tokens = 200, wanted = 100; // on to 120: between the sinks and the window
+    using cache_t = cache_of<kvtl::presets::pqcache>;
+    cache_t::config c;
+    c.shape = one;
+    c.max_tokens = 256;
+    c.attend_tokens = c.sink_tokens + c.window_tokens + 1 + 8;
+    c.memory_bytes = std::size_t{4} << 20;
+    c.index.parts = 1;
+    c.index.bits = 1; // two centroids: for the two keys there are, or for those far away
+    auto cache = open_cache<cache_t>(c);
+    const auto seq = *cache.begin();
+    std::vector<float> q(tokens * 16, 0.0F), k(q), v(q), out(q);
+    for (std::size_t t = 0; t < tokens; ++t) {
+        const bool want = t >= wanted && t < wanted + 20;
+        if (t < c.sink_tokens)
+            k[t * 16 + 2] = t % 2 == 0 ? 100.0F : -100.0F;
+        else
+            k[t * 16 + (want ? 1 : 0)] = 1.0F;
+        v[t * 16] = want ? 1.0F : 0.0F;
+    }
+    kvtl::layer_input in;
+    in.q = q, in.k = k, in.v = v;
+    require_ok(cache.prefill(seq, 0, in, out));
+    q[1] = 60.0F;
+    in.q = std::span(q).first(16), in.k = std::span(k).last(16), in.v = std::span(v).last(16);
+    require_ok(cache.attend(seq, 0, in, std::span(out).first(16)));
+    CHECK(out[0] > 0.99F);
+}
+
 } // namespace pqcache_test

@@ -106,18 +106,18 @@ struct two_level_centroid : centroid {
             const std::uint32_t blocks = blocks_of(u);
             const std::uint32_t share = (blocks * c_.probe_percent + 99) / 100;
             if (u.hidden != 0 || u.count < c_.least_units || share >= blocks) return 0;
-            float *const best = x.score.data(), *const next = best + blocks;
-            for (std::uint32_t i = 0; i < queries; ++i) {
-                float* const score = i == 0 ? best : next;
-                const float* const query = q + std::size_t{i} * u.dim;
-                simd::dot_rows(query, codes_of(u, 0, blocks), score);
-                for (std::uint32_t b = 0; b < blocks; ++b) {
-                    if (std::isnan(scale_of(u.summary, b))) {
-                        sum_up(u, b, x);
-                        simd::dot_rows(query, codes_of(u, b, 1), score + b);
-                    }
-                    best[b] = std::max(i == 0 ? lowest : best[b], score[b] * scale_of(u.summary, b));
-                }
+            for (std::uint32_t b = 0; b < blocks; ++b)
+                if (std::isnan(scale_of(u.summary, b))) sum_up(u, b, x);
+            // A block's mean is read once for as many queries as there is room for beside the best of all.
+            float *const best = x.score.data(), *const scores = best + blocks;
+            const auto rows = static_cast<std::uint32_t>(x.score.size() / blocks - 1);
+            std::fill_n(best, blocks, lowest);
+            for (std::uint32_t i = 0; i < queries; i += rows) {
+                const std::uint32_t n = std::min(rows, queries - i);
+                simd::dot_group(q + std::size_t{i} * u.dim, n, u.dim, codes_of(u, 0, blocks), scores, blocks);
+                for (std::uint32_t b = 0; b < blocks; ++b)
+                    for (std::uint32_t j = 0; j < n; ++j)
+                        best[b] = std::max(best[b], scores[j * blocks + b] * scale_of(u.summary, b));
             }
             const std::uint32_t units = units_in_best(u, share, std::uint64_t{budget} * c_.probe_entries, x);
             x.note(std::uint64_t{queries} * blocks, blocks,
@@ -181,13 +181,8 @@ struct two_level_centroid : centroid {
                                                   std::uint64_t entries, const narrowing& x) const noexcept {
             const std::uint32_t blocks = blocks_of(u);
             assert(2 * std::size_t{blocks} <= x.score.size()); // two rows, from four units a block on
-            std::uint64_t held = std::max(u.tokens, 1U);
-            if (entries >= u.count) { // may be all: then to the last entry
-                held = 0;
-                for (std::uint32_t i = 0; i < u.count; ++i) held += u.entries(i);
-                if (entries >= held) return 0;
-            }
-            const std::uint64_t units = entries * u.count / held + 1;
+            if (holds_all(u, entries)) return 0;
+            const std::uint64_t units = entries * u.count / std::max(u.tokens, 1U) + 1;
             const auto probed = static_cast<std::uint32_t>(std::min<std::uint64_t>(
                 blocks, std::max<std::uint64_t>(least, units / c_.units_per_block + 1)));
             if (probed == blocks) return 0;
@@ -198,8 +193,19 @@ struct two_level_centroid : centroid {
                 const std::uint32_t first = x.order[i] * c_.units_per_block,
                                     end = std::min(u.count, first + c_.units_per_block);
                 for (std::uint32_t unit = first; unit < end; ++unit) x.unit[n++] = unit;
+                if (u.unit != nullptr) // what chooses among them reads their records
+                    for (std::uint32_t unit = first; unit < end; ++unit)
+                        __builtin_prefetch(u.unit + unit, 0, 2);
             }
             return n;
+        }
+
+        /// `entries` are all of the lane's. Reads no more records than it takes to know.
+        [[nodiscard]] static bool holds_all(const units_view& u, std::uint64_t entries) noexcept {
+            if (entries < u.count) return false; // no unit is empty
+            std::uint64_t held = 0;
+            for (std::uint32_t i = 0; i < u.count && held <= entries; ++i) held += u.entries(i);
+            return held <= entries;
         }
 
         static constexpr float lowest = -std::numeric_limits<float>::infinity();
