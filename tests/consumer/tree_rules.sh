@@ -24,7 +24,7 @@ including() {
 }
 
 mapfile -t headers < <(find include -type f | sort)
-((${#headers[@]} > 0)) || breach "include/: no header found"
+((${#headers[@]} > 0)) || { echo "include/: no header found" >&2; exit 1; }
 
 # --- dependencies stay where they can be replaced
 while read -r file; do
@@ -93,8 +93,8 @@ roots=$(find include/kvtl -maxdepth 1 -name '*.hpp' | wc -l)
 # --- every header is compiled somewhere: by a test that names it, or by the self-containment check
 if [[ -n $covered ]]; then
     declare -A compiled
-    while read -r name; do compiled[$name]=1; done \
-        < <(cat "$covered"; grep -rhoE '<kvtl/[^>]+>' tests --include='*.cpp' | tr -d '<>' || true)
+    while read -r name; do [[ -z $name ]] || compiled[$name]=1; done \
+        < <(awk 1 "$covered"; grep -rhoE '<kvtl/[^>]+>' tests --include='*.cpp' | tr -d '<>' || true)
     for file in "${headers[@]}"; do
         [[ -n ${compiled[${file#include/}]:-} ]] ||
             breach "$file: no test includes it and the self-containment check does not cover it"

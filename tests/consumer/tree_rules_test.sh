@@ -4,12 +4,13 @@
 # SPDX-License-Identifier: MIT
 set -euo pipefail
 root=$(cd "$1" && pwd)
-work=$2
+work=${2%/}
 rules=$root/tests/consumer/tree_rules.sh
 failures=0
 
 # A tree in which every rule holds, made once and copied for every case.
 whole=$work.whole
+trap 'rm -rf "$whole"' EXIT
 make_whole() {
     rm -rf "$whole"
     mkdir -p "$whole"/{include/kvtl/simd,include/kvtl/io,tests,examples/data}
@@ -51,6 +52,8 @@ bash "$rules" "$work" covered.txt >/dev/null
 fresh; echo '#include <xsimd/xsimd.hpp>' >>include/kvtl/a.hpp;         expect 'a.hpp: includes xsimd'
 fresh; echo '#  include "liburing.h"' >examples/x.cpp;                 expect 'x.cpp: includes liburing'
 fresh; echo '#include <Eigen/Core>' >>include/kvtl/a.hpp;              expect 'a.hpp: includes Eigen'
+fresh; rm -r include/*;                                                expect 'include/: no header found'
+fresh; cp include/kvtl/a.hpp include/kvtl/a.h; echo kvtl/a.h >>covered.txt; expect 'only .hpp files belong below include/'
 fresh; sed -i /pragma/d include/kvtl/a.hpp;                            expect "a.hpp: no '#pragma once'"
 fresh; sed -i /SPDX/d include/kvtl/a.hpp;                              expect "a.hpp: no '// SPDX"
 fresh; sed -i 's|^// SPDX|// Text. SPDX|' include/kvtl/a.hpp;          expect "a.hpp: no '// SPDX"

@@ -149,16 +149,18 @@ TEST_CASE("two_level_centroid names the units of the best blocks, enough of them
 TEST_CASE("two_level_centroid asks its blocks for more queries than it has room for at once") {
     const two_level_centroid::config c{
         .least_units = 0, .units_per_block = 4, .probe_percent = 10, .probe_entries = 1, .near_blocks = 1};
-    constexpr std::uint32_t dim = 32, queries = 7; // room for the best of a block and two more
-    blobs x(200, dim, 4, c, 6);
-    const auto q = oracle::normal_values<float>(std::size_t{queries} * dim, 8);
-    const auto named = x.named(x.s.narrow(q.data(), queries, x.view(), 1, x.few));
-    CHECK(named.size() == 20);
-    x.are_the_best(named, [&](const std::vector<double>& mean) {
-        double best = -1e30;
-        for (std::uint32_t i = 0; i < queries; ++i) best = std::max(best, product(&q[i * dim], mean));
-        return best;
-    });
+    constexpr std::uint32_t dim = 32, queries = 7;
+    for (const std::uint32_t units : {200U, 203U}) { // room for the best of a block and three more, or two
+        blobs x(units, dim, 4, c, 6);
+        const auto q = oracle::normal_values<float>(std::size_t{queries} * dim, 8);
+        const auto named = x.named(x.s.narrow(q.data(), queries, x.view(), 1, x.few));
+        CHECK(named.size() >= 20);
+        x.are_the_best(named, [&](const std::vector<double>& mean) {
+            double best = -1e30;
+            for (std::uint32_t i = 0; i < queries; ++i) best = std::max(best, product(&q[i * dim], mean));
+            return best;
+        });
+    }
 }
 
 TEST_CASE("two_level_centroid looks for an entry's cluster in the nearest blocks") {

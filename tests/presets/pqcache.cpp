@@ -47,7 +47,7 @@ TEST_CASE("pqcache: sinks, which are never scored, take no centroid from what is
     c.attend_tokens = c.sink_tokens + c.window_tokens + 1 + 8;
     c.memory_bytes = std::size_t{4} << 20;
     c.index.parts = 1;
-    c.index.bits = 1; // two centroids: for the two keys there are, or for those far away
+    c.index.bits = 1; // two centroids: enough for two kinds of keys, unless the sinks take one
     auto cache = open_cache<cache_t>(c);
     const auto seq = *cache.begin();
     std::vector<float> q(tokens * 16, 0.0F), k(q), v(q), out(q);

@@ -106,6 +106,7 @@ struct two_level_centroid : centroid {
             const std::uint32_t blocks = blocks_of(u);
             const std::uint32_t share = (blocks * c_.probe_percent + 99) / 100;
             if (u.hidden != 0 || u.count < c_.least_units || share >= blocks) return 0;
+            assert(2 * std::size_t{blocks} <= x.score.size()); // two rows, from four units a block on
             for (std::uint32_t b = 0; b < blocks; ++b)
                 if (std::isnan(scale_of(u.summary, b))) sum_up(u, b, x);
             // A block's mean is read once for as many queries as there is room for beside the best of all.
@@ -120,6 +121,9 @@ struct two_level_centroid : centroid {
                         best[b] = std::max(best[b], scores[j * blocks + b] * scale_of(u.summary, b));
             }
             const std::uint32_t units = units_in_best(u, share, std::uint64_t{budget} * c_.probe_entries, x);
+            static_assert(2 * sizeof(unit_record) <= 64);
+            if (u.unit != nullptr) // what chooses among them reads their records: two lie in a line or less
+                for (std::uint32_t i = 0; i < units; i += 2) simd::prefetch_later(u.unit + x.unit[i]);
             x.note(std::uint64_t{queries} * blocks, blocks,
                    (units + c_.units_per_block - 1) / c_.units_per_block);
             return units;
@@ -130,6 +134,7 @@ struct two_level_centroid : centroid {
                                          const narrowing& x) const noexcept {
             const std::uint32_t blocks = blocks_of(u);
             if (u.hidden != 0 || u.count < c_.least_units || c_.near_blocks >= blocks) return 0;
+            assert(2 * std::size_t{blocks} <= x.score.size());
             float* const scale = x.score.data() + blocks;
             for (std::uint32_t b = 0; b < blocks; ++b) {
                 if (std::isnan(scale_of(u.summary, b))) sum_up(u, b, x);
@@ -176,11 +181,10 @@ struct two_level_centroid : centroid {
         }
 
         /// The units of at least `least` blocks with the best scores, as many as hold `entries` entries where units have
-        /// as many as the lane's have on average.
+        /// as many as the lane's have on average: its tokens, those in the window too, stand for what they hold.
         [[nodiscard]] std::uint32_t units_in_best(const units_view& u, std::uint32_t least,
                                                   std::uint64_t entries, const narrowing& x) const noexcept {
             const std::uint32_t blocks = blocks_of(u);
-            assert(2 * std::size_t{blocks} <= x.score.size()); // two rows, from four units a block on
             if (holds_all(u, entries)) return 0;
             const std::uint64_t units = entries * u.count / std::max(u.tokens, 1U) + 1;
             const auto probed = static_cast<std::uint32_t>(std::min<std::uint64_t>(
@@ -193,16 +197,13 @@ struct two_level_centroid : centroid {
                 const std::uint32_t first = x.order[i] * c_.units_per_block,
                                     end = std::min(u.count, first + c_.units_per_block);
                 for (std::uint32_t unit = first; unit < end; ++unit) x.unit[n++] = unit;
-                if (u.unit != nullptr) // what chooses among them reads their records
-                    for (std::uint32_t unit = first; unit < end; ++unit)
-                        __builtin_prefetch(u.unit + unit, 0, 2);
             }
             return n;
         }
 
         /// `entries` are all of the lane's. Reads no more records than it takes to know.
         [[nodiscard]] static bool holds_all(const units_view& u, std::uint64_t entries) noexcept {
-            if (entries < u.count) return false; // no unit is empty
+            if (entries < u.count) return false; // a unit has an entry at least
             std::uint64_t held = 0;
             for (std::uint32_t i = 0; i < u.count && held <= entries; ++i) held += u.entries(i);
             return held <= entries;
