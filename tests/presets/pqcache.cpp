@@ -7,20 +7,30 @@ namespace pqcache_test {
 
 using namespace kvtl_test;
 
+namespace {
+
+using cache_t = cache_of<kvtl::presets::pqcache>;
+
+/// Of 256 tokens; beside sinks, window and the arriving token 8 are attended.
+cache_t::config eight_chosen(const kvtl::shape& model) {
+    cache_t::config c;
+    c.shape = model;
+    c.max_tokens = 256;
+    c.attend_tokens = c.sink_tokens + c.window_tokens + 1 + 8;
+    c.memory_bytes = std::size_t{4} << 20;
+    return c;
+}
+
+} // namespace
+
 TEST_CASE("pqcache with the budget for everything is dense attention over f16 entries") {
-    equals_dense_in_short<cache_of<kvtl::presets::pqcache>>();
+    equals_dense_in_short<cache_t>();
 }
 
 TEST_CASE("pqcache: what one query head of a group wants is chosen, however little the other does") {
     constexpr kvtl::shape one{1, 2, 1, 16};
     constexpr std::size_t tokens = 200, wanted = 50;
-    using cache_t = cache_of<kvtl::presets::pqcache>;
-    cache_t::config c;
-    c.shape = one;
-    c.max_tokens = 256;
-    c.attend_tokens = c.sink_tokens + c.window_tokens + 1 + 8;
-    c.memory_bytes = std::size_t{4} << 20;
-    auto cache = open_cache<cache_t>(c);
+    auto cache = open_cache<cache_t>(eight_chosen(one));
     const auto seq = *cache.begin();
     // All keys are alike but one. Its logits are 30 and -40: least on average, all of the first head's attention.
     std::vector<float> q(tokens * 32, 0.0F), k(tokens * 16, 0.0F), v(k), out(q);
@@ -40,12 +50,7 @@ TEST_CASE("pqcache: what one query head of a group wants is chosen, however litt
 TEST_CASE("pqcache: sinks, which are never scored, take no centroid from what is") {
     constexpr kvtl::shape one{1, 1, 1, 16};
     constexpr std::size_t tokens = 200, wanted = 100; // on to 120: between the sinks and the window
-    using cache_t = cache_of<kvtl::presets::pqcache>;
-    cache_t::config c;
-    c.shape = one;
-    c.max_tokens = 256;
-    c.attend_tokens = c.sink_tokens + c.window_tokens + 1 + 8;
-    c.memory_bytes = std::size_t{4} << 20;
+    auto c = eight_chosen(one);
     c.index.parts = 1;
     c.index.bits = 1; // two centroids: enough for two kinds of keys, unless the sinks take one
     auto cache = open_cache<cache_t>(c);
