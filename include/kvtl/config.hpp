@@ -134,8 +134,9 @@ template <class Preset> struct cache_config {
     std::uint32_t read_through_pages =
         4; ///< gaps up to this many pages are read rather than skipped (4 suits eMMC to NVMe within 4 %)
     bool lend_tables =
-        true; ///< what units have not reached yet of their tables serves as frames (clusters). Then a call may,
-              ///< seldom, give pages back to the system; without, calls make no system call but I/O
+        true; ///< what units do not need of their tables yet serves as frames (clusters). Then a call may,
+              ///< seldom, copy a sequence's tables and give pages back to the system; without, calls make no
+              ///< system call but I/O
     std::size_t keep_tokens = 0; ///< presets that drop entries: mean number of entries per layer and KV head
                                  ///< that survive, sinks and window included (0: attend_tokens,
                                  ///< or four times as many where these are chosen among what was kept)

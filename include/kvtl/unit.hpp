@@ -86,9 +86,7 @@ struct lane_state {
     std::uint32_t staged = 0;         ///< tokens staged by a prefill whose last chunk has not come
     std::uint32_t runs = 0;           ///< page runs held for staging or for the stream
     std::uint32_t stream_pages = 0;   ///< runs of ragged records: pages begun
-    std::uint32_t spare_bytes = 0;    ///< of its tables, that the pool may borrow
     std::uint32_t staged_runs = 0;    ///< the first of these, while they hold chunks that were staged apart
-    bool tables_kept = false;         ///< their memory is not known to be untouched behind the units
     bool cut_short = false;           ///< a further turn failed after some of its tokens were taken
     bool founded = false; ///< the clusterer has grouped this lane (until then units are sequential)
 };

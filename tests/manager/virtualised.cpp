@@ -148,6 +148,7 @@ void same_bits_as_one_cache_per_layer(std::size_t sequences, unsigned shards, bo
     c.max_sequences = one.max_sequences = sequences;
     c.shards = one.shards = shards;
     c.share = one.share = share;
+    one.lend_tables = false; // the others do not
     one.memory_bytes = *alone::least_memory(one);
     c.memory_bytes = std::size_t{1} << 30;
     const std::uint32_t least = plan_of<alone>(one).frames, roomy = plan_of<together>(c).frames;

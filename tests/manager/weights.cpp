@@ -127,7 +127,7 @@ TEST_CASE("a cache without weights has no room for them") {
     CHECK(offsets::make(sizes::of(true)).window_bytes > offsets::make(sizes::of(false)).window_bytes);
     const auto without = offsets::make(sizes::of(false));
     CHECK(without.sink_w == without.window_w);
-    CHECK(without.window_w == without.bytes);
+    CHECK(without.window_w == without.units);
     using types = kvtl::cache_types<runs, model>;
     using plain = kvtl::cache_types<kvtl::presets::full, model>;
     CHECK(kvtl::weight_bytes<types> == 4);

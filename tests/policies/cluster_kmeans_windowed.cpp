@@ -217,22 +217,22 @@ TEST_CASE("a batch that cannot be placed stays in the window until writes succee
     auto cache = open_cache<cache_type>(c);
     reader<cache_type> one(cache, data);
     one.prefill(200);
-    const auto lane = cache.inspect(0).store().at(0);
+    const auto lane = [&cache] { return cache.inspect(0).store().at(0); };
     REQUIRE(cache.inspect(0).store().pool_of(0).size() < 100);
-    const std::uint32_t units = lane.state().units;
+    const std::uint32_t units = lane().state().units;
     c.io.faults->fail_write.first = 0, c.io.faults->fail_write.count = UINT64_MAX;
     one.decode(100); // the last one fills the batch
-    CHECK(lane.state().units == units);
-    CHECK(lane.state().window_begin == 192);
+    CHECK(lane().state().units == units);
+    CHECK(lane().state().window_begin == 192);
     std::vector<float> out(data.query_floats());
     const status s = cache.attend(one.id(), 0, data.input(0, 300), out);
     CHECK_FALSE(s.ok());
     CHECK(cache.tokens(one.id(), 0) == 300);
-    CHECK(lane.state().units == units);
+    CHECK(lane().state().units == units);
     c.io.faults->fail_write.first = io_faults::never;
     require_ok(cache.retry_writes(one.id()));
     one.decode(190);
-    CHECK(lane.state().units == units + 200);
+    CHECK(lane().state().units == units + 200);
     CHECK(one.error() < exact);
     one.check_tokens();
 }

@@ -105,6 +105,36 @@ template <class Preset, class Geometry> struct cache_core {
     }
 };
 
+/// The blocks of all lanes, without an entry yet.
+template <class Lane>
+[[gnu::cold]] void lay_out_lanes(lane_table<Lane>& table, const cache_plan& p, carver& carve) noexcept {
+    table.sizes = p.sizes;
+    table.longest = Lane::offsets::make(p.sizes);
+    table.lanes_per_layer = p.model.lanes();
+    table.lane_heads = p.model.lane_heads;
+    table.lanes_per_slot = p.model.layers * p.model.lanes();
+    const std::uint32_t lanes = p.max_sequences * table.lanes_per_slot;
+    table.places = carve.take<lane_place<Lane>>(lanes);
+    table.regions = carve.take<lane_region<Lane>>(p.regions());
+    if (p.representative_pages > 0) table.representatives = carve.take<std::byte*>(lanes).data();
+    const std::size_t stride = lane_region<Lane>::stride(table.longest, p.representative_pages > 0);
+    const std::span<std::byte> blocks = carve.take<std::byte>(lanes * stride);
+    if (p.lent_page == system_page()) reservation::in_small_pages(blocks);
+    std::size_t at = 0;
+    for (std::uint32_t r = 0; r < p.regions(); ++r) {
+        const std::uint32_t in_slot = p.regions() / p.max_sequences, shard = r % in_slot;
+        const shard_division& d = p.division;
+        const lane_numbers numbers{.first = r / in_slot * table.lanes_per_slot + shard,
+                                   .layers = p.model.layers,
+                                   .of_layer = d.lanes_of(table.lanes_per_layer, shard),
+                                   .apart = in_slot,
+                                   .layer_apart = table.lanes_per_layer};
+        const std::size_t bytes = numbers.count() * stride;
+        table.begin_region(table.regions[r], blocks.subspan(at, bytes), numbers, p.lent_page);
+        at += bytes;
+    }
+}
+
 /// Reserves the memory that was planned, opens the device and lays the shards out.
 template <class Preset, class Geometry>
 [[nodiscard, gnu::cold]] result<std::unique_ptr<cache_core<Preset, Geometry>>>
@@ -114,14 +144,18 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
     using types = typename core_type::types;
     const std::uint32_t shards = a.plan.division.shards;
     // Frames that tables lend need addresses of their own, and a system that takes memory back: else there are none.
-    auto memory = reservation::make(a.bytes() + a.borrowed_bytes(), a.plan.device_page);
-    const bool lends = memory.ok() && memory->gives_back(a.bytes());
-    if (!lends) memory = reservation::make(a.bytes(), a.plan.device_page);
+    const bool may_lend = a.borrowed_bytes() > 0;
+    const std::size_t lent_page = std::max<std::size_t>(a.plan.lent_page, 1),
+                      lent_from = (a.bytes() + lent_page - 1) / lent_page * lent_page;
+    auto memory = reservation::make(may_lend ? lent_from + a.borrowed_bytes() : a.bytes(),
+                                    std::max<std::size_t>(a.plan.device_page, lent_page));
+    const bool lends = may_lend && memory.ok() && memory->gives_back(lent_from);
+    if (may_lend && !lends) memory = reservation::make(a.bytes(), a.plan.device_page);
     if (!memory) return memory.error();
     const std::span<std::byte> fixed = memory->memory().first(a.fixed_bytes),
                                frames =
                                    memory->memory().subspan(a.fixed_bytes + a.row_bytes(), a.frame_bytes()),
-                               borrowed = memory->memory().subspan(a.bytes());
+                               borrowed = memory->memory().subspan(lends ? lent_from : a.bytes());
     std::unique_ptr<core_type> made;
     if constexpr (types::retrieves) {
         const superblock block =
@@ -146,7 +180,7 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
     }
     made->layer_numbers = a.sliding.others;
     cache_plan p = a.plan;
-    if (!lends) p.borrowed_frames = 0;
+    if (!lends) p.borrowed_frames = 0, p.lent_page = 0;
     p.numbers.of_model = made->layer_numbers;
     made->memory = std::move(*memory);
     made->division = p.division;
@@ -183,20 +217,11 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
         auto& storage = made->storage;
         const std::size_t shard_pools = p.pools * (types::sequential ? 2U : 1U);
         storage.pools.resize(shards * shard_pools);
-        storage.lanes.sizes = p.sizes;
-        storage.lanes.offsets = types::lane::offsets::make(p.sizes);
-        storage.lanes.lanes_per_layer = p.model.lanes();
-        storage.lanes.lane_heads = p.model.lane_heads;
-        storage.lanes.lanes_per_slot = p.model.layers * p.model.lanes();
-        const std::uint32_t lanes = p.max_sequences * storage.lanes.lanes_per_slot;
-        if (p.representative_pages > 0)
-            storage.lanes.representatives = carve.template take<std::byte*>(lanes).data();
-        storage.lanes.blocks = carve.template take<std::byte>(lanes * storage.lanes.stride()).data();
-        if (!borrowed.empty()) {
-            reservation::in_small_pages({storage.lanes.blocks, lanes * storage.lanes.stride()});
-            reservation::in_small_pages(borrowed);
-        }
-        for (std::uint32_t i = 0; i < lanes; ++i) storage.lanes.at(i).reset();
+        lay_out_lanes(storage.lanes, p, carve);
+        // What lies between a page and the large page that it would be part of takes memory with it.
+        if (lends)
+            reservation::in_small_pages(made->memory.memory().subspan(a.bytes(), lent_from - a.bytes()));
+        if (lends && p.lent_page <= system_page()) reservation::in_small_pages(borrowed);
         const std::size_t shard_frames = frames.size() / shards, shard_borrowed = borrowed.size() / shards;
         for (std::uint32_t s = 0; s < shards; ++s) {
             auto& stage = made->shards[s].retrieved();

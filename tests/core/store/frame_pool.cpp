@@ -323,15 +323,16 @@ TEST_CASE("borrowed frames come as far as tables have bytes to spare, and go wit
     CHECK(pool.may_borrow());
     pool.borrow();
     CHECK(pool.borrowed() == 0); // nothing is spare
-    CHECK(pool.tables_may_take(1 << 30));
 
-    pool.spare_changed(0, 320 * page_bytes);
+    pool.spare_changed(0, 280 * page_bytes + page_bytes / 2);
     pool.borrow();
-    CHECK(pool.borrowed() == 280); // an eighth is kept back
+    CHECK(pool.borrowed() == 280);
     CHECK(pool.free() == own + 280);
-    CHECK_FALSE(pool.overdrawn());
-    CHECK(pool.tables_may_take(40 * page_bytes));
-    CHECK_FALSE(pool.tables_may_take(40 * page_bytes + 1));
+    pool.borrow();
+    CHECK(pool.borrowed() == 280); // nothing is borrowed twice
+    CHECK(pool.may_keep_borrowed(60 * page_bytes, 60 * page_bytes));
+    CHECK(pool.may_keep_borrowed(60 * page_bytes, 60 * page_bytes - page_bytes / 2));
+    CHECK_FALSE(pool.may_keep_borrowed(60 * page_bytes, 60 * page_bytes - page_bytes / 2 - 1));
     std::vector<std::uint32_t> taken;
     for (std::uint32_t f = pool.pop_free(); f != none; f = pool.pop_free()) {
         REQUIRE(f < own + 280);
@@ -343,15 +344,17 @@ TEST_CASE("borrowed frames come as far as tables have bytes to spare, and go wit
     CHECK(pool.peak() == own); // the others are counted as tables
     for (const std::uint32_t f : taken) pool.settle(f);
 
-    pool.spare_changed(320 * page_bytes, 290 * page_bytes);
-    CHECK(pool.overdrawn());
     pool.give_all_back();
     CHECK(pool.borrowed() == 0);
     CHECK(pool.free() == own);
     CHECK(pool.bytes(own + 1)[0] == std::byte{0});
-    CHECK_FALSE(pool.overdrawn());
+    pool.spare_changed(60 * page_bytes, 30 * page_bytes);
     pool.borrow();
-    CHECK(pool.borrowed() == 290 - 36);
+    CHECK(pool.borrowed() == 250);
+    pool.give_all_back();
+    pool.spare_changed(0, 1000 * page_bytes);
+    pool.borrow();
+    CHECK(pool.borrowed() == most); // more than it has a use for
     pool.give_all_back();
     for (std::uint32_t i = 0; i < own; ++i) REQUIRE(pool.pop_free() < own);
     CHECK(pool.pop_free() == none);

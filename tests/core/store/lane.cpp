@@ -232,49 +232,47 @@ TEST_CASE("a lane may be copied as bytes") {
     CHECK(to_float(b.buffer_v(0)[5]) == 4.0F);
 }
 
-TEST_CASE("parts of tables that units do not reach are whole pages, and nobody else's") {
+TEST_CASE("a block whose tables become longer or shorter, in place, says what it said") {
     lane_sizes many = sizes;
     many.max_units = 300;
     many.index_unit = 12, many.index_tail = 100, many.remainder_unit = 8;
-    fixture f(many);
-    const view l = f.lane();
-    constexpr std::size_t page = 128;
-    constexpr std::byte mark{0x5A};
-    std::size_t before = f.bytes();
-    for (const std::uint32_t units : {0U, 1U, 40U, 170U, 299U, 300U}) {
-        std::memset(f.memory.data(), 0, f.bytes());
-        std::size_t bytes = 0;
-        l.each_spare_part(units, page, [&](std::span<std::byte> part) {
-            CHECK(reinterpret_cast<std::uintptr_t>(part.data()) % page == 0);
-            CHECK(part.size() % page == 0);
-            CHECK(
-                std::all_of(part.begin(), part.end(), [](std::byte b) { return b == std::byte{0}; })); // once
-            std::memset(part.data(), static_cast<int>(mark), part.size());
-            bytes += part.size();
-        });
-        CHECK(l.spare_bytes(units, page) == bytes);
-        CHECK(bytes <= before);
-        before = bytes;
-        // What units have is where it was.
-        const auto free_of_marks = [](const void* at, std::size_t n) {
-            const auto* from = static_cast<const std::byte*>(at);
-            return std::none_of(from, from + n, [](std::byte b) { return b == mark; });
-        };
-        const std::byte* representatives = reinterpret_cast<std::byte*>(f.memory.data()) + f.at.bytes;
-        CHECK(free_of_marks(&l.unit(0), units * sizeof(unit_record)));
-        CHECK(free_of_marks(&l.residency(0), units * sizeof(unit_residency)));
-        CHECK(free_of_marks(&l.extent(0), units * sizeof(unit_extent)));
-        CHECK(free_of_marks(representatives + f.at.means, units * many.width));
-        CHECK(free_of_marks(representatives + f.at.mean_scale, units * sizeof(float)));
-        CHECK(free_of_marks(representatives + f.at.index_units, units * many.index_unit + many.index_tail));
-        CHECK(free_of_marks(representatives + f.at.remainder_units, units * many.remainder_unit));
-        CHECK(free_of_marks(&l.state(), sizeof(lane_state)));
-        CHECK(free_of_marks(l.chosen_before().data(), l.chosen_before().size_bytes()));
-        CHECK(free_of_marks(l.window_k(0), 6 * many.width * sizeof(f16)));
-        CHECK(free_of_marks(l.buffer_k(0), 6 * many.width * sizeof(f16)));
-    }
-    CHECK(before == 0);
-    CHECK(l.spare_bytes(0, page) > 300 * (24 + 4 + 12 + 8 + 28) * 9 / 10);
+    const auto filled = [](void* at, std::size_t bytes, unsigned seed) {
+        for (std::size_t i = 0; i < bytes; ++i)
+            static_cast<std::byte*>(at)[i] = static_cast<std::byte>(seed + 7 * i);
+    };
+    const auto holds = [](const void* at, std::size_t bytes, unsigned seed) {
+        for (std::size_t i = 0; i < bytes; ++i)
+            if (static_cast<const std::byte*>(at)[i] != static_cast<std::byte>(seed + 7 * i)) return false;
+        return true;
+    };
+    for (const std::uint32_t units : {0U, 1U, 40U})
+        for (const auto& [before, after] :
+             {std::pair{40U, 41U}, {40U, 300U}, {300U, 40U}, {41U, 40U}, {64U, 64U}}) {
+            CAPTURE(units);
+            CAPTURE(before);
+            CAPTURE(after);
+            const auto was = view::offsets::make(many, before), now = view::offsets::make(many, after);
+            std::vector<std::uint64_t> memory(
+                std::max(was.bytes + was.representative_bytes, now.bytes + now.representative_bytes) / 8);
+            auto* const block = reinterpret_cast<std::byte*>(memory.data());
+            const auto each = [&](const view::offsets& at, auto&& visit) {
+                const view l(block, block + at.bytes, many, at);
+                CHECK(l.table_rows() == at.rows);
+                visit(block, at.units, 1U); // whatever lies in front of the tables
+                visit(&l.unit(0), units * sizeof(unit_record), 2U);
+                visit(&l.residency(0), units * sizeof(unit_residency), 3U);
+                visit(&l.extent(0), units * sizeof(unit_extent), 4U);
+                std::byte* const representatives = block + at.bytes;
+                visit(representatives + at.means, units * many.width, 5U);
+                visit(representatives + at.mean_scale, units * sizeof(float), 6U);
+                visit(representatives + at.index_units, units * many.index_unit + many.index_tail, 7U);
+                visit(representatives + at.remainder_units, units * many.remainder_unit, 8U);
+            };
+            each(was, filled);
+            was.move(many, units, block, now, block);
+            each(now,
+                 [&](const void* at, std::size_t bytes, unsigned seed) { CHECK(holds(at, bytes, seed)); });
+        }
 }
 
 } // namespace core_store_lane_test

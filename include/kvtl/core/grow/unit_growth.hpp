@@ -122,7 +122,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
     /// Pages that placing one entry and merging `units` waiting units may take from the end of the file.
     [[nodiscard]] std::uint32_t worst_case_pages(std::uint32_t units) const noexcept {
         if constexpr (batches) {
-            const std::uint32_t batch = store_->at(0).sizes().spare;
+            const std::uint32_t batch = store_->lanes().sizes.spare;
             units = (units / batch + 1) * clusterer_->batch_units(batch);
         }
         return (units + 1) * store_->layout().run_pages();
@@ -273,7 +273,6 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             store_->queue_write(frames, f);
         }
         store_->note_resident(l, u, frames, true);
-        store_->unit_added(lane_id);
         return true;
     }
 
@@ -291,7 +290,6 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             if (l.residency(u).frames() != none) store_->evict(l, u, frames);
             store_->layout().release(l.unit(u).where);
         }
-        store_->offer_tables(lane_id);
     }
 
     void merge_unit(std::uint32_t lane_id, std::uint32_t u) noexcept {
@@ -429,7 +427,6 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             fill(lane_id, u, stays, n, x_.frames.first(kept_pages), same);
             fill(lane_id, c, static_cast<std::uint8_t>(1 - stays), n,
                  x_.frames.subspan(kept_pages, child_pages), 0);
-            store_->unit_added(lane_id);
             ++store_->stats().splits;
             if constexpr (!by_entry || packed) count_moved(same * store_->format().rows, old_entries, stays);
             return true;

@@ -48,13 +48,11 @@ template <class Types> class unit_rows {
         if constexpr (store::ragged) l.extent(u) = {};
         if (!append(lane_id, u, e)) {
             --s.units;
-            store_->offer_tables(lane_id);
             if constexpr (!by_entry) store_->layout().release(fresh.where);
             return false;
         }
         if constexpr (Types::means)
             if (like != none) l.means().copy(like, u);
-        store_->unit_added(lane_id);
         return true;
     }
 

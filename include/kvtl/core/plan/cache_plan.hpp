@@ -64,6 +64,7 @@ struct cache_plan {
     std::uint32_t tail_frames = 1;   ///< per pool
     std::uint32_t frames = 0;        ///< per pool (and arena), tails included
     std::uint32_t most_borrowed = 0; ///< per pool: frames that tables of units may lend before they are full
+    std::size_t lent_page = 0;       ///< in which tables lend their memory
     std::uint32_t borrowed_frames = 0; ///< of these, as many as the pool has a use for
     std::uint32_t slots = 0;           ///< fixed groups: per pool, what frames beyond page_frames hold
     std::uint32_t page_frames = 0;     ///< fixed groups: per pool, frames that carry pages
@@ -89,6 +90,10 @@ struct cache_plan {
     layer_numbers numbers;
     bool window_only = false; ///< every token stays in the window: no units, no storage
 
+    /// Sequences and shards that have lanes of them (lane_table.hpp).
+    [[nodiscard]] std::uint32_t regions() const noexcept {
+        return max_sequences * (division.by_sequence ? 1 : division.shards);
+    }
     /// Sequences of a shard that have pools of their own: one where all share.
     [[nodiscard]] std::uint32_t pool_groups() const noexcept { return pools / pool_layers; }
     /// Of a shard: tails of layers whose frames have no memory wait beside the arenas.

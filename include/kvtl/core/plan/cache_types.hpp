@@ -4,7 +4,7 @@
 
 #include <kvtl/core/store/decoded_keys.hpp>
 #include <kvtl/core/store/frame_pool.hpp>
-#include <kvtl/core/store/lane.hpp>
+#include <kvtl/core/store/lane_table.hpp>
 #include <kvtl/core/store/page_format.hpp>
 #include <kvtl/core/store/record_rows.hpp>
 #include <kvtl/core/store/transfers.hpp>
@@ -17,33 +17,6 @@
 #include <utility>
 
 namespace kvtl { inline namespace v0 {
-
-/// All lanes of a cache: numbered (slot * layers + layer) * lanes per layer + lane.
-template <class Lane> struct lane_table {
-    std::byte* blocks = nullptr;
-    /// (lanes) where layers have memory for them in turn; else null, and they are in the blocks.
-    std::byte** representatives = nullptr;
-    lane_sizes sizes;
-    typename Lane::offsets offsets;
-    std::uint32_t lanes_per_slot = 0;
-    std::uint32_t lanes_per_layer = 0;
-    std::uint32_t lane_heads = 1; ///< KV heads of a lane
-
-    /// From block to block.
-    [[nodiscard]] std::size_t stride() const noexcept {
-        return offsets.bytes + (representatives == nullptr ? offsets.representative_bytes : 0);
-    }
-    [[nodiscard]] Lane at(std::uint32_t id) const noexcept {
-        std::byte* const block = blocks + id * stride();
-        return {block, representatives == nullptr ? block + offsets.bytes : representatives[id], sizes,
-                offsets};
-    }
-    [[nodiscard]] std::uint32_t slot_of(std::uint32_t id) const noexcept { return id / lanes_per_slot; }
-    [[nodiscard]] std::uint32_t layer_of(std::uint32_t id) const noexcept {
-        return id % lanes_per_slot / lanes_per_layer;
-    }
-    [[nodiscard]] std::uint32_t in_layer(std::uint32_t id) const noexcept { return id % lanes_per_layer; }
-};
 
 template <class Remainder> [[nodiscard]] consteval bool remainder_needs_means() {
     if constexpr (requires { Remainder::needs_means; })

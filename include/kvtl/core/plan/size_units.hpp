@@ -74,7 +74,7 @@ template <class Types> class unit_sizes {
         p.most_frames = pool_lanes * per_lane + p.least_frames;
         if constexpr (!types::sequential && !types::virtualised)
             if (c.lend_tables && !p.window_only && page_bytes % system_page() == 0)
-                p.most_borrowed = lent_by_tables(p, page_bytes);
+                size_lending(page_bytes, p);
         return {};
     }
 
@@ -85,9 +85,13 @@ template <class Types> class unit_sizes {
         p.frames = frames;
         p.borrowed_frames = static_cast<std::uint32_t>(std::min<std::size_t>(
             p.most_borrowed, p.most_frames - std::min<std::size_t>(p.most_frames, frames)));
+        if (p.lent_page > page_bytes)
+            p.borrowed_frames -= p.borrowed_frames % static_cast<std::uint32_t>(p.lent_page / page_bytes);
         const std::size_t lanes = std::size_t{p.max_sequences} * p.model.layers * p.model.lanes();
-        const auto at = types::lane::offsets::make(p.sizes);
-        m.metadata += lanes * at.metadata_bytes;
+        using lane = typename types::lane;
+        const auto at = lane::offsets::make(p.sizes);
+        m.metadata += lanes * at.metadata_bytes + p.regions() * sizeof(lane_region<lane>) +
+                      (lanes * sizeof(lane_place<lane>) + 63) / 64 * 64;
         m.buffers += lanes * at.buffer_bytes;
         m.index += lanes * at.index_bytes;
         if (p.pool_layers > 1) {
@@ -137,16 +141,19 @@ template <class Types> class unit_sizes {
             p.fit_bytes = std::max(p.fit_bytes, index.fit_scratch_bytes(shape, p.sizes.max_tokens));
     }
 
-    /// Frames that the tables of a pool's lanes can lend while they are half full, as prompts leave them about.
-    [[nodiscard, gnu::cold]] static std::uint32_t lent_by_tables(const cache_plan& p,
-                                                                 std::uint32_t page_bytes) noexcept {
+    /// What the tables of a pool's lanes can lend while they are half full, as prompts leave them about.
+    [[gnu::cold]] static void size_lending(std::uint32_t page_bytes, cache_plan& p) noexcept {
         using lane = typename types::lane;
-        const auto at = lane::offsets::make(p.sizes);
-        // Only addresses are looked at, here those of a lane that begins with a page.
-        std::byte* const nowhere = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 20);
-        const lane l(nowhere, nowhere + at.bytes, p.sizes, at);
-        const std::size_t bytes = l.spare_bytes(p.sizes.max_units / 2, system_page());
-        return static_cast<std::uint32_t>(std::min<std::size_t>(bytes * p.pool_lanes / page_bytes, 1U << 30));
+        using region = lane_region<lane>;
+        const std::size_t lanes = std::size_t{p.shard_lanes} * p.model.layers,
+                          all = lanes * region::stride(lane::offsets::make(p.sizes), false),
+                          half = lanes *
+                                 region::stride(lane::offsets::make(p.sizes, p.sizes.max_units / 2), false);
+        p.lent_page = region::page_for(all);
+        if (p.lent_page % page_bytes != 0) p.lent_page = system_page();
+        const std::size_t lent =
+            (all - half) / p.lent_page * p.lent_page / page_bytes * (p.pool_lanes / lanes);
+        p.most_borrowed = static_cast<std::uint32_t>(std::min<std::size_t>(lent, 1U << 30));
     }
     /// Pages for what a pool's lanes know of their units.
     [[nodiscard, gnu::cold]] static status size_representatives(std::uint32_t page_bytes,

@@ -40,8 +40,13 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
         status done;
         for (std::uint32_t first = sinks, n = 0; done.ok() && first < end; first += n) {
             n = std::min(segment_, end - first);
-            if constexpr (packed) // the next segment's units begin with a page
-                if (first + n < end) n -= n % store_->format().rows;
+            if (first + n <
+                end) { // the next segment's units begin with a page, or are the ones that one would make
+                if constexpr (packed)
+                    n -= n % store_->format().rows;
+                else if (!founded)
+                    n -= n % p_.cluster->sequential_entries();
+            }
             done = hold(first, first + n, total, source);
             if (done.ok()) done = organise_segment(lane_id, lane_in_layer, in, {first, n}, founded, chunk);
         }
@@ -184,6 +189,12 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
         store_->fit_codec(lane_id, keys, x_.rows.values(at, rows.count), x_.cluster);
         if constexpr (!by_entry || packed) encode_held(lane_id);
         const std::uint32_t units = label(keys, founded);
+        if (units > l.table_rows() - first_unit)
+            return status::failure(
+                errc::out_of_range,
+                "clusterer %s made %u units of a prompt's first tokens; valid: the %u that "
+                "its max_units() says",
+                clusterer::name.data(), first_unit + units, l.table_rows());
         make_units(lane_id, first_unit, at, keys, units);
         if constexpr (packed) {
             return write_units(lane_id, first_unit, at, units);

@@ -65,6 +65,9 @@ template <class Types> class retrieval_base {
         parts.query = m.query;
         step_ = runner(store_, parts, m.step);
         source_ = choice_source<types>(step_, store_, plan_);
+        if constexpr (!types::sequential)
+            for (std::uint32_t slot = 0; slot < p.max_sequences; ++slot)
+                if (lane_count(slot) > 0 && plan_.lent_page > 0) store_.offer_tables(lane_at(slot, 0, 0).id);
     }
 
     /// Hands index and codec what was fitted offline, before the first key. A codec may refuse it.
@@ -177,39 +180,42 @@ template <class Types> class retrieval_base {
         static_cast<void>(slot), static_cast<void>(layer);
         return {};
     }
-    /// The tables of these lanes are about to grow by a prompt; afterwards what they do not need is lent to frames.
-    void keep_tables(std::span<const lane_ref> lanes) noexcept {
-        if constexpr (!types::sequential)
-            for (const lane_ref& ref : lanes) store_.keep_tables(ref.id);
-        static_cast<void>(lanes);
-    }
-    void lend_tables(std::span<const lane_ref> lanes) noexcept {
+    /// Sees to it that the tables of these lanes have room for what `tokens` further tokens may add, and that frames borrow
+    /// what no table needs. A prompt or a turn leaves tables longer than its units are: the next token of the first layer,
+    /// with which all layers have theirs, makes them short again.
+    void let_tables_grow(std::span<const lane_ref> lanes, std::uint32_t tokens) noexcept {
         if constexpr (!types::sequential) {
-            for (const lane_ref& ref : lanes) store_.offer_tables(ref.id);
+            if (!pool_for(lanes).may_borrow()) return;
+            const std::uint32_t at_once =
+                plan_.sizes.buffer + plan_.sizes.spare + tokens; // each its own unit
+            std::uint32_t units = 0, more = 0;
+            for (const lane_ref& ref : lanes) {
+                const lane_state& s = store_.at(ref.id).state();
+                const std::uint32_t most = std::max(s.units, cluster_.max_units(s.tokens + tokens));
+                units = std::max(units, s.units);
+                more = std::max(more, std::min(at_once, most - s.units));
+            }
+            const std::uint32_t first = lanes[0].id;
+            if (tokens == 1 && layer_of(first) == 0) store_.trim_tables(first, more);
+            store_.extend_tables(first, units, more, [&] { release_aheads_of(group_of(slot_of(first))); });
             pool_for(lanes).borrow();
         }
-        static_cast<void>(lanes);
+        static_cast<void>(lanes), static_cast<void>(tokens);
     }
-    /// Sees to it that tables find memory for what a call or some tokens of a turn may add.
-    void let_tables_grow(std::span<const lane_ref> lanes) noexcept {
-        if constexpr (!types::sequential)
-            if (pool& frames = pool_for(lanes); frames.overdrawn()) {
-                release_all_aheads();
-                store_.borrow_anew(frames);
-            }
-        static_cast<void>(lanes);
-    }
-    /// Gives up what was read ahead for a layer of the sequence, or of those that share its frames.
+    /// What gives up what was read ahead for a layer of the sequence, or of those that share its frames.
     [[nodiscard]] auto leaver(std::uint32_t slot) noexcept {
-        return [this, group = group_of(slot)](std::uint32_t layer) {
-            for (ahead& a : memory_.aheads) {
-                if (a.flight == none || a.layer != layer || group_of(a.slot) != group) continue;
-                if (&a == selection_)
-                    release_selection();
-                else
-                    release(&a, list_lanes(a.slot, a.layer, memory_.other_lanes), runner::fate::dropped);
-            }
-        };
+        return [this, group = group_of(slot)](std::uint32_t layer) { release_aheads_of(group, layer); };
+    }
+    /// Gives up what was read ahead for a layer of those that share the frames, or for all layers.
+    void release_aheads_of(std::uint32_t group, std::uint32_t layer = none) noexcept {
+        for (ahead& a : memory_.aheads) {
+            if (a.flight == none || group_of(a.slot) != group || (layer != none && a.layer != layer))
+                continue;
+            if (&a == selection_)
+                release_selection();
+            else
+                release(&a, list_lanes(a.slot, a.layer, memory_.other_lanes), runner::fate::dropped);
+        }
     }
 
     /// The file's pages on their way, what is in memory of them, and how units grow.
@@ -295,13 +301,13 @@ template <class Types> class retrieval_base {
         io_.poll(false);
     }
 
-    /// What must hold before entries are accepted: no failed write, room on storage, the lane clustered when
-    /// it is time.
+    /// What must hold before entries are accepted: room in the tables, no failed write, room on storage, the lane
+    /// clustered when it is time.
     status accept(std::span<const lane_ref> lanes, std::uint32_t tokens) noexcept {
         if (plan_.window_only) return {};
         if (status s = check_complete(lanes); !s) return s;
+        let_tables_grow(lanes, tokens);
         if (status s = check_writes(slot_of(lanes[0].id)); !s) return s;
-        let_tables_grow(lanes);
         std::uint32_t pages = 0;
         for (const lane_ref& ref : lanes) {
             const lane l = store_.at(ref.id);
@@ -326,9 +332,9 @@ template <class Types> class retrieval_base {
                 release_all_aheads();
                 if (status s = lend_to_prompt(slot_of(ref.id), layer_of(ref.id)); !s) return s;
                 if (status s = prompt_.begin(pool_for(lanes), 0); !s) return s;
-                keep_tables({&ref, 1});
+                store_.make_room_for_prompt(ref.id, cluster_.max_units(store_.at(ref.id).state().tokens));
                 if (status s = prompt_.found(ref.id); !s) return s;
-                lend_tables({&ref, 1});
+                pool_for(lanes).borrow();
             }
         static_cast<void>(lanes);
         return {};

@@ -15,8 +15,8 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
   protected:
     using base = retrieval_base<Types>;
     using base::accept, base::announce_next, base::begin_call, base::bring, base::forget, base::found_ready,
-        base::keep_tables, base::lanes_of, base::lend_tables, base::lend_to_prompt, base::look_at_prompt,
-        base::note_storage, base::pool_for, base::release_all_aheads;
+        base::lanes_of, base::lend_to_prompt, base::look_at_prompt, base::note_storage, base::pool_for,
+        base::release_all_aheads;
     using base::cluster_, base::growth_, base::index_state_, base::sums_, base::memory_, base::plan_,
         base::prompt_, base::stats_, base::step_, base::store_;
 
@@ -52,7 +52,6 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
                 if (status s = base::check_last_queries(in); !s) return s;
             if (status s = lend_to_prompt(slot, layer); !s) return s;
             const status done = prefill_prompt(lanes, in, tokens, out, last);
-            if (done.ok()) lend_tables(lanes);
             if (done.ok() && last) look_at_prompt(slot, layer, lanes, in, tokens);
             return done;
         }
@@ -105,7 +104,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         if (store_.has_failed_writes(frames)) return store_.write_error(frames);
         const std::uint32_t before = store_.at(lanes[0].id).state().staged, total = before + tokens;
         if (status s = prompt_.begin(frames, total); !s) return s;
-        keep_tables(lanes);
+        if (last) store_.make_room_for_prompt(lanes[0].id, cluster_.max_units(total));
         status done;
         std::uint32_t organised = 0;
         for (const lane_ref& ref : lanes) {
@@ -153,7 +152,6 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         return {};
     }
 
-    static constexpr std::uint32_t grown_at_once = 64; ///< tokens of a turn
     /// T further tokens of a lane. One that becomes long enough to be clustered on the way is, before it outgrows
     /// the memory for that.
     [[nodiscard]] status append_turn(const lane_ref& ref, const layer_input& in,
@@ -161,11 +159,6 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         const auto rows = step_.rows_of(ref, in);
         for (std::uint32_t done = 0, some = 0; done < tokens; done += some) {
             some = tokens - done;
-            if constexpr (!types::sequential) { // whose tables grow on the way
-                const std::span<const lane_ref> one(&ref, 1);
-                if (done > 0) this->let_tables_grow(one);
-                if (this->pool_for(one).may_borrow()) some = std::min(some, grown_at_once);
-            }
             if constexpr (types::clusterer::founds) {
                 const std::span<const lane_ref> one(&ref, 1);
                 if (done > 0)
@@ -187,7 +180,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         if (store_.has_failed_writes(frames)) return store_.write_error(frames);
         if (status s = lend_to_prompt(slot, layer); !s) return s;
         if (status s = prompt_.begin(frames, most); !s) return s;
-        keep_tables(lanes);
+        store_.make_room_for_prompt(lanes[0].id, cluster_.max_units(most));
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const std::uint32_t n = kept.rows(slot, layer, i);
             const auto rows = [&](std::uint32_t first, std::uint32_t end) {
@@ -204,7 +197,6 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         }
         for (std::uint32_t i = 0; i < lanes.size(); ++i)
             prompt_.commit(store_.at(lanes[i].id), kept.rows(slot, layer, i));
-        lend_tables(lanes);
         return {};
     }
     template <class Kept>

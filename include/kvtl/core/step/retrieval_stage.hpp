@@ -279,6 +279,8 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         for (pool& writes : write_pools_at(slot)) store_.settle_all_writes(writes);
         for (std::uint32_t layer = 0; layer < plan_.model.layers; ++layer)
             for (const lane_ref& ref : lanes_of(slot, layer)) store_.forget_lane(ref.id);
+        if constexpr (!types::sequential)
+            if (base::lane_count(slot) > 0) store_.empty_tables(base::lane_at(slot, 0, 0).id);
         bars_.forget(slot);
         if constexpr (types::virtualised) // others that share the memory may have been kept waiting
             if (!arenas_.idle()) static_cast<void>(arenas_.retry_writes(group_of(slot)));
@@ -324,6 +326,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         for (const lane_ref& ref : lanes)
             if (should_found(store_.at(ref.id))) return {}; // attend() will cluster this lane first
         if (status s = bring(slot, layer); !s) return s;
+        this->let_tables_grow(lanes, 1); // not in between: nothing of what is read would stay
         simd::encode(q, 0, a->query.data(), a->query.size());
         if (status s = source_.guess(lanes, a->query.data(), 1, layer); !s) return s;
         a->slot = slot, a->layer = layer;

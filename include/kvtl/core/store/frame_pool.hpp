@@ -8,8 +8,8 @@
 // It is free when it is none of these. A frame that is only `writing` counts as free already: whoever needs
 // it waits for the write, so that which unit is evicted never depends on how fast the device is.
 //
-// Behind its own frames a pool may have *borrowed* ones: their bytes are those of tables that units have not reached yet.
-// They are away until borrow() brings them in, and go all at once, from an empty pool, when tables have grown
+// Behind its own frames a pool may have *borrowed* ones: their bytes are those that tables of units do not need yet.
+// They are away until borrow() brings them in, and go all at once, from an empty pool, when tables grow
 // (unit_store.hpp): who is resident never depends on which frames are borrowed. What is lent as plain memory is never theirs.
 //
 // Where units differ in size (ragged records) a frame is a small piece, and a unit is linked as a *run* of
@@ -210,18 +210,14 @@ template <class Replacement> class alignas(64) frame_pool {
     [[nodiscard]] std::uint32_t borrowed() const noexcept { return count_ - own_ - away_; }
     /// Some tables had so many bytes to spare, and have so many now.
     void spare_changed(std::size_t before, std::size_t now) noexcept { spare_bytes_ += now - before; }
-    /// Tables may take `bytes` more that frames do not hold.
-    [[nodiscard]] bool tables_may_take(std::size_t bytes) const noexcept {
-        return borrowed() == 0 || spare_bytes_ >= std::size_t{borrowed()} * page_bytes_ + bytes;
+    /// What is borrowed is still spare when some tables have `now` instead of `before` bytes to spare.
+    [[nodiscard]] bool may_keep_borrowed(std::size_t before, std::size_t now) const noexcept {
+        return std::size_t{borrowed()} * page_bytes_ + before <= spare_bytes_ + now;
     }
-    /// Less is left than tables should find.
-    [[nodiscard]] bool overdrawn() const noexcept {
-        return borrowed() > 0 && spare_pages() < std::size_t{borrowed()} + kept_back / 2;
-    }
-    /// Brings in frames for seven eighths of the spare bytes: the rest is for tables to grow.
+    /// Brings in frames for all bytes that are spare.
     void borrow() noexcept {
-        const std::size_t most =
-            spare_pages() - std::min(spare_pages(), std::max(spare_pages() / 8, kept_back));
+        const std::size_t most = spare_bytes_ / page_bytes_;
+        if (borrowed() >= most || away_ == 0) return;
         for (std::uint32_t i = own_; i < count_ && borrowed() < most; ++i) {
             if (!frame_[i].away) continue;
             --away_;
@@ -364,8 +360,6 @@ template <class Replacement> class alignas(64) frame_pool {
         return first;
     }
 
-    static constexpr std::size_t kept_back = 32; ///< pages
-    [[nodiscard]] std::size_t spare_pages() const noexcept { return spare_bytes_ / page_bytes_; }
     /// Policies that divide the frames are told how many there are.
     void resize_replacement() noexcept {
         if constexpr (requires { replacement_.resize(count_); }) replacement_.resize(count_ - away_);

@@ -1,5 +1,5 @@
 // A lane's block of memory: sinks, window, buffer, unit table, representatives. One lane is one KV head of a layer (or
-// a whole layer) of one sequence; its block has the same layout for every lane of a cache, contains no
+// a whole layer) of one sequence; its block has the same layout for every lane of a sequence in a shard, contains no
 // pointers and is contiguous, so it can be copied, saved and counted as bytes.
 //
 // A unit's *representative* is all that is known of it without reading it: its mean, and the summaries of index and
@@ -16,6 +16,7 @@
 #include <kvtl/views.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -56,10 +57,11 @@ struct lane_sizes {
     std::size_t running_index = 0, running_remainder = 0; ///< where in them
 };
 
-/// Offsets of a lane's arrays in its block.
+/// Offsets of a lane's arrays in its block. Tables have a row for each of `rows` units and come last: what lies in front of
+/// them is the same however long they are.
 template <element E, class ClustererLane, class Unit = unit_record> struct lane_offsets {
-    std::size_t state = 0, clusterer = 0, units = 0, residency = 0, extents = 0, runs = 0, page_first = 0,
-                chain = 0;
+    std::uint32_t rows = 0; ///< units that the tables have room for
+    std::size_t state = 0, clusterer = 0, runs = 0, page_first = 0, chain = 0;
     std::size_t codec = 0;
     std::size_t buffer_unit = 0, buffer_entry = 0, buffer_position = 0;
     std::size_t index_lane = 0, remainder_lane = 0, key_records = 0;
@@ -68,43 +70,44 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
     std::size_t buffer_k = 0, buffer_v = 0;
     std::size_t sink_w = 0, window_w = 0, buffer_w = 0; ///< log-weights
     std::size_t window_position = 0;
-    /// Of the representatives, from where these begin.
+    std::size_t units = 0, residency = 0, extents = 0; ///< tables
+    /// Tables of the representatives, from where these begin.
     std::size_t means = 0, mean_scale = 0, index_units = 0, remainder_units = 0;
     std::size_t bytes = 0; ///< of all but the representatives
     std::size_t representative_bytes = 0;
     std::size_t metadata_bytes = 0, index_bytes = 0, window_bytes = 0, buffer_bytes = 0;
 
-    [[nodiscard]] static lane_offsets make(const lane_sizes& s) noexcept {
+    /// With tables for all units that a lane may come to have.
+    [[nodiscard]] static lane_offsets make(const lane_sizes& s) noexcept { return make(s, s.max_units); }
+    [[nodiscard]] static lane_offsets make(const lane_sizes& s, std::uint32_t rows) noexcept {
         lane_offsets o;
-        std::size_t used = 0;
-        const auto put = [&used](std::size_t size) {
-            const std::size_t at = used;
-            used += (size + 63) / 64 * 64;
-            return at;
+        o.rows = rows;
+        std::size_t used = 0, *part = &o.metadata_bytes;
+        const auto put = [&](std::size_t size) {
+            const std::size_t lines = (size + 63) / 64 * 64;
+            *part += lines;
+            return std::exchange(used, used + lines);
         };
         const std::size_t row = s.width * sizeof(E);
         o.state = put(sizeof(lane_state));
         o.clusterer = put(sizeof(ClustererLane));
-        o.units = put(std::is_empty_v<Unit> ? 0 : s.max_units * sizeof(Unit));
-        o.residency = put(s.max_units * sizeof(unit_residency));
-        o.extents = put(s.ragged ? s.max_units * sizeof(unit_extent) : 0);
         o.page_first = put(s.stream_pages * sizeof(std::uint32_t));
         o.chosen = put((s.max_units + 63) / 64 * sizeof(std::uint64_t));
         o.runs = put(s.runs * sizeof(std::uint32_t));
         o.chain = put(s.chains ? s.chain_entries * sizeof(std::uint32_t) : 0);
-        o.metadata_bytes = used;
+        part = &o.buffer_bytes;
         o.buffer_unit = put(s.buffer * sizeof(std::uint32_t));
         o.buffer_entry = put(s.chains ? s.buffer * sizeof(std::uint32_t) : 0);
         o.buffer_position = put(s.positions ? s.buffer * sizeof(std::uint32_t) : 0);
         o.buffer_k = put(s.buffer * row);
         o.buffer_v = put(s.buffer * row);
         o.buffer_w = put(s.weights ? s.buffer * sizeof(float) : 0);
-        o.buffer_bytes = used - o.metadata_bytes;
+        part = &o.index_bytes;
         o.index_lane = put(s.index_lane);
         o.remainder_lane = put(s.remainder_lane);
         o.codec = put(s.codec_lane);
         o.key_records = put(s.key_records);
-        o.index_bytes = used - o.metadata_bytes - o.buffer_bytes;
+        part = &o.window_bytes;
         o.sink_k = put(s.sinks * row);
         o.sink_v = put(s.sinks * row);
         o.window_k = put((std::size_t{s.window} + s.spare) * row);
@@ -113,14 +116,54 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         o.window_w = put(s.weights ? (std::size_t{s.window} + s.spare) * sizeof(float) : 0);
         o.window_position =
             put(s.window_positions ? (std::size_t{s.window} + s.spare) * sizeof(std::uint32_t) : 0);
-        o.window_bytes = used - o.metadata_bytes - o.buffer_bytes - o.index_bytes;
+        part = &o.metadata_bytes;
+        const table_bytes t(s, rows);
+        o.units = put(t.units);
+        o.residency = put(t.residency);
+        o.extents = put(t.extents);
         o.bytes = std::exchange(used, 0);
-        o.means = put(std::size_t{s.max_units} * s.width * s.mean_bits / 8);
-        o.mean_scale = put(s.mean_bits == 8 ? s.max_units * sizeof(float) : 0);
-        o.index_units = put(s.index_unit * s.max_units + s.index_tail);
-        o.remainder_units = put(s.remainder_unit * s.max_units);
-        o.representative_bytes = used;
+        part = &o.representative_bytes;
+        o.means = put(t.means);
+        o.mean_scale = put(t.mean_scale);
+        o.index_units = put(t.index_units);
+        o.remainder_units = put(t.remainder_units);
         return o;
+    }
+
+    /// What the tables say of `n` units.
+    struct table_bytes {
+        std::size_t units, residency, extents, means, mean_scale, index_units, remainder_units;
+
+        table_bytes(const lane_sizes& s, std::uint32_t n) noexcept
+            : units(std::is_empty_v<Unit> ? 0 : n * sizeof(Unit)), residency(n * sizeof(unit_residency)),
+              extents(s.ragged ? n * sizeof(unit_extent) : 0),
+              means(std::size_t{n} * s.width * s.mean_bits / 8),
+              mean_scale(s.mean_bits == 8 ? n * sizeof(float) : 0),
+              index_units(s.index_unit * n + s.index_tail), remainder_units(s.remainder_unit * n) {}
+    };
+
+    /// A block of these offsets, its representatives behind the rest, becomes one of the offsets `to`. It has `n` units, for
+    /// which both have room. The two may overlap where every part moves the same way: to a higher address where
+    /// tables become longer, to a lower one where they become shorter.
+    void move(const lane_sizes& s, std::uint32_t n, const std::byte* from, const lane_offsets& to,
+              std::byte* block) const noexcept {
+        struct part {
+            std::size_t from, to, bytes;
+        };
+        const table_bytes t(s, n);
+        const std::array<part, 8> parts{
+            {{0, 0, units}, // all in front of the tables
+             {units, to.units, t.units},
+             {residency, to.residency, t.residency},
+             {extents, to.extents, t.extents},
+             {bytes + means, to.bytes + to.means, t.means},
+             {bytes + mean_scale, to.bytes + to.mean_scale, t.mean_scale},
+             {bytes + index_units, to.bytes + to.index_units, t.index_units},
+             {bytes + remainder_units, to.bytes + to.remainder_units, t.remainder_units}}};
+        for (std::size_t i = 0; i < parts.size(); ++i) {
+            const part& p = parts[to.rows > rows ? parts.size() - 1 - i : i];
+            std::memmove(block + p.to, from + p.from, p.bytes);
+        }
     }
 };
 
@@ -180,52 +223,18 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
     /// visit(first byte, end) of each part of the representatives that says something of the lane's units, ascending;
     /// bytes count from where the representatives begin.
     template <class Visit> void each_representative_part(Visit&& visit) const {
-        const std::size_t units = state().units;
+        if (state().units == 0) return;
         const auto part = [&](std::size_t at, std::size_t bytes) {
             if (bytes > 0) visit(at, at + bytes);
         };
-        if (units == 0) return;
-        part(at_->means, units * sizes_->width * sizes_->mean_bits / 8);
-        part(at_->mean_scale, sizes_->mean_bits == 8 ? units * sizeof(float) : 0);
-        // The last units may lie in a block that goes on behind them.
-        const std::size_t all = sizes_->max_units * sizes_->index_unit + sizes_->index_tail;
-        part(at_->index_units, std::min(all, units * sizes_->index_unit + sizes_->index_tail));
-        part(at_->remainder_units, units * sizes_->remainder_unit);
+        const typename offsets::table_bytes of(*sizes_, state().units);
+        part(at_->means, of.means);
+        part(at_->mean_scale, of.mean_scale);
+        part(at_->index_units, of.index_units);
+        part(at_->remainder_units, of.remainder_units);
     }
-    /// visit(memory) of the parts of its tables that `units` of them do not reach: whole pages of `page` bytes, as they lie
-    /// now. Not for representatives that lie elsewhere.
-    template <class Visit>
-    void each_spare_part(std::uint32_t units, std::size_t page, Visit&& visit) const noexcept {
-        const auto part = [&](const std::byte* base, std::size_t used, std::size_t all) {
-            const auto at = reinterpret_cast<std::uintptr_t>(base);
-            const std::size_t first = (at + std::min(used, all) + page - 1) / page * page,
-                              end = (at + all) / page * page;
-            if (first < end) visit(std::span(const_cast<std::byte*>(base) + (first - at), end - first));
-        };
-        const auto table = [&](const std::byte* base, std::size_t of_unit, std::size_t behind = 0) {
-            part(base, units * of_unit + behind, sizes_->max_units * of_unit + behind);
-        };
-        if constexpr (!std::is_empty_v<Unit>) table(block_ + at_->units, sizeof(Unit));
-        table(block_ + at_->residency, sizeof(unit_residency));
-        if (sizes_->ragged) table(block_ + at_->extents, sizeof(unit_extent));
-        table(representatives_ + at_->means, sizes_->width * sizes_->mean_bits / 8);
-        if (sizes_->mean_bits == 8) table(representatives_ + at_->mean_scale, sizeof(float));
-        table(representatives_ + at_->index_units, sizes_->index_unit, sizes_->index_tail);
-        table(representatives_ + at_->remainder_units, sizes_->remainder_unit);
-    }
-    /// Bytes of these parts.
-    [[nodiscard]] std::size_t spare_bytes(std::uint32_t units, std::size_t page) const noexcept {
-        std::size_t bytes = 0;
-        each_spare_part(units, page, [&](std::span<std::byte> memory) { bytes += memory.size(); });
-        return bytes;
-    }
-    /// At most what one more unit takes of memory that comes in pages.
-    [[nodiscard]] std::size_t bytes_of_unit(std::size_t page) const noexcept {
-        constexpr std::size_t tables = 7;
-        return tables * page + sizeof(Unit) + sizeof(unit_residency) + sizeof(unit_extent) +
-               sizes_->width * sizes_->mean_bits / 8 + sizeof(float) + sizes_->index_unit +
-               sizes_->remainder_unit;
-    }
+    /// Units that its tables have room for.
+    [[nodiscard]] std::uint32_t table_rows() const noexcept { return at_->rows; }
     /// What the codec fitted to this lane.
     [[nodiscard]] std::byte* codec() const noexcept { return block_ + at_->codec; }
     void forget_fit() const noexcept { std::memset(codec(), 0, sizes_->codec_lane); }

@@ -202,7 +202,7 @@ template <class Types> class lent_representatives {
                 visit((slot * plan_->model.layers + layer) * lanes + d.lane(i, shard_), n++);
     }
     void bind(std::uint32_t g, std::uint32_t layer, std::byte* memory) noexcept {
-        const std::size_t bytes = lanes_->offsets.representative_bytes;
+        const std::size_t bytes = lanes_->longest.representative_bytes;
         each_lane(g, layer, [&](std::uint32_t lane, std::uint32_t n) {
             lanes_->representatives[lane] = memory == nullptr ? nullptr : memory + n * bytes;
         });
@@ -211,7 +211,7 @@ template <class Types> class lent_representatives {
     template <class Wanted>
     void list(std::uint32_t g, std::uint32_t layer, flight& f, Wanted&& wanted) const noexcept {
         const std::size_t page_bytes = store_->format().page_bytes,
-                          bytes = lanes_->offsets.representative_bytes;
+                          bytes = lanes_->longest.representative_bytes;
         const std::uint32_t home =
             plan_->file_pages + (g * plan_->pool_layers + layer) * plan_->representative_pages;
         std::uint32_t next = 0; // lanes and their parts ascend

@@ -83,6 +83,7 @@ template <class Types> class page_store {
     [[nodiscard]] layout_state& layout() const noexcept { return *p_.layout; }
     [[nodiscard]] typename Types::transfers& io() const noexcept { return *p_.io; }
     [[nodiscard]] statistics& stats() const noexcept { return *p_.stats; }
+    [[nodiscard]] const typename Types::lane_table& lanes() const noexcept { return *p_.lanes; }
     [[nodiscard]] lane at(std::uint32_t lane_id) const noexcept { return p_.lanes->at(lane_id); }
     [[nodiscard]] pool& pool_of(std::uint32_t lane_id) const noexcept {
         const std::size_t of_slot =

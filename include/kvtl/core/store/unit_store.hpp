@@ -156,40 +156,60 @@ template <class Types> class unit_store : public page_store<Types> {
     }
 
     // ------------------------------------------------------------------------------------------------------
-    // borrowed frames: tables are reserved for all units that a lane may come to have, and lend what they do not reach
-    /// Whether the lane may have one more unit: a row in its tables, and memory for it that frames do not hold.
+    // borrowed frames: what lies behind the tables of a sequence's lanes is lent (lane_table.hpp)
+    /// Whether the lane's tables have a row for one more unit.
     [[nodiscard]] bool may_add_unit(std::uint32_t lane_id) const noexcept {
         const lane l = at(lane_id);
-        return l.state().units < l.sizes().max_units &&
-               pool_of(lane_id).tables_may_take(l.bytes_of_unit(system_page()));
+        return l.state().units < l.table_rows();
     }
-    /// To be told after each unit that was added.
-    void unit_added(std::uint32_t lane_id) noexcept {
-        if (pool_of(lane_id).may_borrow()) count_spare(lane_id);
-    }
-    /// A lane's tables are about to grow by many units, for which nothing must be borrowed (vacate() has seen to that), or
-    /// how far they have been used is not known: until they are offered nothing of them is spare.
-    void keep_tables(std::uint32_t lane_id) noexcept {
-        lane_state& s = at(lane_id).state();
-        pool_of(lane_id).spare_changed(std::exchange(s.spare_bytes, 0), 0);
-        s.tables_kept = true;
-    }
-    /// A lane's tables are as long as its units need: the rest, as if it had never been touched, is spare.
+    /// What the tables of this lane's sequence do not reach may be borrowed from now on.
     void offer_tables(std::uint32_t lane_id) noexcept {
-        if (!pool_of(lane_id).may_borrow()) return;
-        const lane l = at(lane_id);
-        bool untouched = true;
-        l.each_spare_part(l.state().units, system_page(), [&](std::span<std::byte> part) {
-            untouched = ::madvise(part.data(), part.size(), MADV_DONTNEED) == 0 && untouched;
-        });
-        l.state().tables_kept = !untouched;
-        count_spare(lane_id);
+        pool_of(lane_id).spare_changed(0, p_.lanes->region_of(lane_id).spare());
     }
-    /// Tables have grown into what was left to them: all that is resident leaves, and frames are borrowed anew. Nothing may
-    /// be pinned. Seldom: when an eighth of the spare bytes has been used up.
-    void borrow_anew(pool& frames) noexcept {
-        if (vacate(frames).ok()) frames.borrow();
+    /// A prompt of the lane's sequence may need so many rows, and nothing is borrowed (vacate() has seen to that).
+    void make_room_for_prompt(std::uint32_t lane_id, std::uint32_t rows) noexcept {
+        const auto& region = p_.lanes->region_of(lane_id);
+        rows = std::min(rows, p_.lanes->sizes.max_units);
+        if (rows > region.at.rows) resize_tables(lane_id, rows);
     }
+    /// Sees to it that some lanes of a sequence, of up to `units` units, can have `more`. If not all lanes of the sequence get
+    /// tables for as many and an eighth. Where frames have borrowed the memory for that, all that is resident leaves:
+    /// leave() comes before, behind it nothing may be pinned, and other sequences that share the frames get their eighth
+    /// on the occasion. Tables stay as they are where nothing can leave.
+    template <class Leave>
+    void extend_tables(std::uint32_t lane_id, std::uint32_t units, std::uint32_t more,
+                       Leave&& leave) noexcept {
+        const auto& region = p_.lanes->region_of(lane_id);
+        const lane_sizes& sizes = p_.lanes->sizes;
+        if (std::min(units + more, sizes.max_units) <= region.at.rows) return;
+        const std::uint32_t rows = rows_for(region, more);
+        pool& frames = pool_of(lane_id);
+        if (frames.may_keep_borrowed(region.spare(), region.spare(sizes, rows))) {
+            resize_tables(lane_id, rows);
+            return;
+        }
+        leave();
+        if (!vacate(frames).ok()) return;
+        const std::span regions = p_.lanes->regions;
+        const std::size_t shards = std::size_t{p_.slots_apart} * regions.size() / p_.lanes->slots();
+        for (std::size_t i = static_cast<std::size_t>(&region - regions.data()) % shards; i < regions.size();
+             i += shards) {
+            const auto& other = regions[i];
+            if (other.at.rows == 0 || &pool_of(other.lanes[0]) != &frames) continue;
+            if (const std::uint32_t enough = rows_for(other, more); enough > other.at.rows)
+                resize_tables(other.lanes[0], enough);
+        }
+    }
+    /// Tables that have become longer since the last time become as short as would do for `more` units.
+    void trim_tables(std::uint32_t lane_id, std::uint32_t more) noexcept {
+        auto& region = p_.lanes->region_of(lane_id);
+        if (!region.roomy) return;
+        if (const std::uint32_t rows = rows_for(region, more); rows < region.at.rows)
+            resize_tables(lane_id, rows);
+        region.roomy = false;
+    }
+    /// The lanes of this sequence have no unit any more.
+    void empty_tables(std::uint32_t lane_id) noexcept { resize_tables(lane_id, 0); }
 
     // ------------------------------------------------------------------------------------------------------
     // reading
@@ -327,9 +347,7 @@ template <class Types> class unit_store : public page_store<Types> {
         for (std::uint32_t f = 0; f < frames.size(); ++f)
             if (frames[f].failed && frames[f].lane == lane_id) frames.write_finished(f, true);
         release_stream(l);
-        keep_tables(lane_id);
         l.reset();
-        offer_tables(lane_id);
     }
 
     /// The frame that holds page i of a lane's stream while a unit is loaded (entry-wise layouts).
@@ -340,12 +358,23 @@ template <class Types> class unit_store : public page_store<Types> {
     }
 
   private:
-    void count_spare(std::uint32_t lane_id) noexcept {
-        const lane l = at(lane_id);
-        if (l.state().tables_kept) return;
-        const auto now = static_cast<std::uint32_t>(
-            std::min<std::size_t>(l.spare_bytes(l.state().units, system_page()), none));
-        pool_of(lane_id).spare_changed(std::exchange(l.state().spare_bytes, now), now);
+    void resize_tables(std::uint32_t lane_id, std::uint32_t rows) noexcept {
+        auto& region = p_.lanes->region_of(lane_id);
+        if (region.lent_page == 0) return;
+        const std::size_t before = region.spare();
+        region.roomy = rows > region.at.rows;
+        region.resize(p_.lanes->sizes, p_.lanes->places, rows);
+        pool_of(lane_id).spare_changed(before, region.spare());
+    }
+    /// Of tables in which each lane of a sequence can have `more` units, and an eighth.
+    template <class Region>
+    [[nodiscard]] std::uint32_t rows_for(const Region& region, std::uint32_t more) const noexcept {
+        constexpr std::uint32_t some = 32; // short tables shall not grow all the time
+        std::uint32_t units = 0;
+        for (std::uint32_t i = 0; i < region.lanes.count(); ++i)
+            units = std::max(units, at(region.lanes[i]).state().units);
+        const std::uint32_t rows = units + more;
+        return std::min(p_.lanes->sizes.max_units, rows + rows / 8 + some);
     }
 
     void start_tail_write(pool& frames, std::uint32_t f) noexcept {
