@@ -26,7 +26,8 @@ namespace kvtl { inline namespace v0 {
 /// An anonymous mapping, zeroed, aligned to pages of the system or more. Move-only.
 class reservation {
   public:
-    static constexpr std::size_t large_page = std::size_t{2} << 20; ///< of a system whose other pages are of 4 KiB
+    static constexpr std::size_t large_page = std::size_t{2}
+                                              << 20; ///< of a system whose other pages are of 4 KiB
 
     reservation() = default;
     reservation(const reservation&) = delete;

@@ -4,6 +4,7 @@
 #include <kvtl/presets/dynakv.hpp>
 
 #include "support/cache_fixture.hpp"
+#include "support/on_device.hpp"
 
 namespace manager_ahead_test {
 
@@ -12,10 +13,7 @@ using namespace kvtl_test;
 namespace {
 using any_model = kvtl::geometry<kvtl::shape{}>;
 
-template <class Preset> struct testing : Preset {
-    using compressor = kvtl::raw<float>;
-    using io = kvtl::faulty<kvtl::in_memory>;
-};
+template <class Preset> using testing = f32_on<Preset, kvtl::faulty<kvtl::in_memory>>;
 using paged = kvtl::kv_manager<testing<kvtl::presets::dynakv>, any_model>;
 using in_order = kvtl::kv_manager<testing<kvtl::presets::dynakv_sequence_order>, any_model>;
 

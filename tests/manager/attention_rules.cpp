@@ -12,6 +12,7 @@
 #include <kvtl/presets/snapkv.hpp>
 
 #include "support/cache_fixture.hpp"
+#include "support/on_device.hpp"
 
 namespace manager_attention_rules_test {
 
@@ -20,10 +21,7 @@ using namespace kvtl_test;
 namespace {
 using any_model = kvtl::geometry<kvtl::shape{}>;
 
-template <class Preset> struct in_memory : Preset {
-    using io = std::conditional_t<kvtl::retrieves<Preset>, kvtl::in_memory, typename Preset::io>;
-};
-template <class Preset> using cache_of = kvtl::kv_manager<in_memory<Preset>, any_model>;
+template <class Preset> using cache_of = kvtl::kv_manager<without_file<Preset>, any_model>;
 
 constexpr kvtl::shape model{5, 6, 2, 32};
 constexpr std::size_t tokens = 560;

@@ -7,6 +7,7 @@
 
 #include "contracts/io.hpp"
 #include "support/cache_fixture.hpp"
+#include "support/on_device.hpp"
 
 #include <thread>
 
@@ -17,8 +18,8 @@ using namespace kvtl_test;
 namespace {
 using any_model = kvtl::geometry<kvtl::shape{}>;
 
-template <class Preset> struct switched : Preset { using io = kvtl::any_io; };
-template <class Preset> struct delayed : Preset { using io = kvtl::faulty<kvtl::in_memory>; };
+template <class Preset> using switched = on_device<Preset, kvtl::any_io>;
+template <class Preset> using delayed = on_device<Preset, kvtl::faulty<kvtl::in_memory>>;
 constexpr kvtl::shape small{2, 6, 3, 64};
 
 template <class Cache> typename Cache::config tight() {

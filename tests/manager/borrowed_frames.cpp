@@ -8,6 +8,7 @@
 #include <kvtl/presets/retroinfer.hpp>
 
 #include "support/cache_fixture.hpp"
+#include "support/on_device.hpp"
 #include "support/recording_io.hpp"
 
 #include <sys/mman.h>
@@ -22,8 +23,9 @@ namespace {
 using any_model = kvtl::geometry<kvtl::shape{}>;
 constexpr kvtl::shape model{2, 4, 2, 64};
 
-template <class Preset> struct recorded : Preset { using io = recording; };
-template <class Preset> using cache_of = kvtl::kv_manager<recorded<Preset>, any_model>;
+template <class Preset> using cache_of = kvtl::kv_manager<on_device<Preset, recording>, any_model>;
+using faulty_cache =
+    kvtl::kv_manager<on_device<kvtl::presets::dynakv, kvtl::faulty<kvtl::in_memory>>, any_model>;
 
 /// Tables for 4,000 clusters a lane, of which a prompt of 1,500 tokens makes some 200, and little else.
 template <class Cache> typename Cache::config config_for(std::size_t frames_more) {
@@ -272,10 +274,7 @@ TEST_CASE_TEMPLATE("no bit depends on whether tables lend", Preset, kvtl::preset
 }
 
 TEST_CASE("who is resident does not depend on how fast the device is") {
-    struct slow : kvtl::presets::dynakv {
-        using io = kvtl::faulty<kvtl::in_memory>;
-    };
-    using cache_type = kvtl::kv_manager<slow, any_model>;
+    using cache_type = faulty_cache;
     const drift data(model, 1500, 12);
     std::vector<float> outputs;
     std::uint64_t resident = 0;
@@ -303,10 +302,7 @@ TEST_CASE("who is resident does not depend on how fast the device is") {
 }
 
 TEST_CASE("tables of a prompt that failed are lent like others") {
-    struct failing : kvtl::presets::dynakv {
-        using io = kvtl::faulty<kvtl::in_memory>;
-    };
-    using cache_type = kvtl::kv_manager<failing, any_model>;
+    using cache_type = faulty_cache;
     auto c = config_for<cache_type>(0);
     c.max_sequences = 2, c.share = true;
     c.memory_bytes = least_memory<cache_type>(c) + 40 * 4096;

@@ -8,6 +8,7 @@
 #include <kvtl/presets/pqcache.hpp>
 
 #include "support/eviction.hpp"
+#include "support/on_device.hpp"
 #include "support/scratch_folder.hpp"
 
 #include <fstream>
@@ -23,9 +24,9 @@ using namespace kvtl_test;
 namespace {
 constexpr kvtl::shape small{2, 4, 2, 32};
 
-template <class Preset> struct in_memory : Preset { using io = kvtl::in_memory; };
-template <class Preset> struct exactly : in_f32<Preset> { using io = kvtl::in_memory; };
-template <class Preset> struct failing : in_f32<Preset> { using io = kvtl::faulty<kvtl::in_memory>; };
+template <class Preset> using in_memory = on_device<Preset, kvtl::in_memory>;
+template <class Preset> using exactly = f32_on<Preset, kvtl::in_memory>;
+template <class Preset> using failing = f32_on<Preset, kvtl::faulty<kvtl::in_memory>>;
 template <class Preset> using cache_of = kvtl::kv_manager<exactly<Preset>, any_model>;
 
 using kvtl::presets::mpcache_shared;

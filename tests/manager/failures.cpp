@@ -9,6 +9,7 @@
 #include <kvtl/presets/snapkv.hpp>
 
 #include "support/cache_fixture.hpp"
+#include "support/on_device.hpp"
 
 #include <cstring>
 #include <limits>
@@ -20,10 +21,7 @@ using namespace kvtl_test;
 namespace {
 using any_model = kvtl::geometry<kvtl::shape{}>;
 
-template <class Preset> struct testing : Preset {
-    using compressor = kvtl::raw<float>;
-    using io = kvtl::faulty<kvtl::in_memory>;
-};
+template <class Preset> using testing = f32_on<Preset, kvtl::faulty<kvtl::in_memory>>;
 using paged = kvtl::kv_manager<testing<kvtl::presets::dynakv>, any_model>;
 using in_order = kvtl::kv_manager<testing<kvtl::presets::dynakv_sequence_order>, any_model>;
 /// Entries in token order whose records are other than the rows that chunks wait as.
@@ -568,9 +566,6 @@ TEST_CASE("rewind_to says when it is too late, and then nothing has changed") {
 }
 
 namespace {
-template <class Preset> struct without_file : Preset {
-    using io = std::conditional_t<kvtl::retrieves<Preset>, kvtl::in_memory, typename Preset::io>;
-};
 } // namespace
 
 TEST_CASE_TEMPLATE("rewind_to does not mix thinned prompts with whole ones", Preset,

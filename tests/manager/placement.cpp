@@ -6,6 +6,7 @@
 
 #include "support/cache_fixture.hpp"
 #include "support/entry_walk.hpp"
+#include "support/on_device.hpp"
 #include "support/recording_io.hpp"
 
 #include <map>
@@ -18,10 +19,7 @@ using namespace kvtl_test;
 namespace {
 using any_model = kvtl::geometry<kvtl::shape{}>;
 
-template <class Preset> struct recorded : Preset {
-    using compressor = kvtl::raw<float>;
-    using io = recording;
-};
+template <class Preset> using recorded = f32_on<Preset, recording>;
 using dual = kvtl::kv_manager<recorded<kvtl::presets::dynakv>, any_model>;
 using in_order = kvtl::kv_manager<recorded<kvtl::presets::dynakv_sequence_order>, any_model>;
 using back_to_back = kvtl::kv_manager<recorded<kvtl::presets::dynakv_packed>, any_model>;

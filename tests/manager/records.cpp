@@ -13,6 +13,7 @@
 #include "support/cache_fixture.hpp"
 #include "support/entry_walk.hpp"
 #include "support/leading_numbers.hpp"
+#include "support/on_device.hpp"
 #include "support/recording_io.hpp"
 
 #include <memory>
@@ -24,11 +25,8 @@ using namespace kvtl_test;
 namespace {
 using model = kvtl::geometry<kvtl::shape{}>;
 
-template <class Preset, class Codec> struct stored_as : Preset {
-    using compressor = Codec;
-    using io = recording;
-};
-template <class Preset, class Codec> using cache_as = kvtl::kv_manager<stored_as<Preset, Codec>, model>;
+template <class Preset, class Codec>
+using cache_as = kvtl::kv_manager<on_device<Preset, recording, Codec>, model>;
 
 template <class Preset, class Codec> struct rows_as : Preset { using compressor = Codec; };
 

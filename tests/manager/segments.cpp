@@ -6,6 +6,7 @@
 
 #include "support/cache_fixture.hpp"
 #include "support/entry_walk.hpp"
+#include "support/on_device.hpp"
 #include "support/recording_io.hpp"
 
 #include <cstring>
@@ -20,12 +21,8 @@ namespace {
 using any_model = kvtl::geometry<kvtl::shape{}>;
 
 /// Chunks wait as the rows that they are, or beside records of another form.
-template <class Preset, class Compressor = kvtl::raw<float>> struct recorded : Preset {
-    using compressor = Compressor;
-    using io = recording;
-};
 template <class Preset, class Compressor = kvtl::raw<float>>
-using cache_of = kvtl::kv_manager<recorded<Preset, Compressor>, any_model>;
+using cache_of = kvtl::kv_manager<on_device<Preset, recording, Compressor>, any_model>;
 using dual = cache_of<kvtl::presets::dynakv>;
 using in_order = cache_of<kvtl::presets::dynakv_sequence_order>;
 using back_to_back = cache_of<kvtl::presets::dynakv_packed>;

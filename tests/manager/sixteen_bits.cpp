@@ -7,6 +7,7 @@
 #include <kvtl/presets/query_free.hpp>
 
 #include "support/cache_fixture.hpp"
+#include "support/on_device.hpp"
 
 namespace manager_sixteen_bits_test {
 
@@ -15,12 +16,8 @@ using namespace kvtl_test;
 namespace {
 using model = kvtl::geometry<kvtl::shape{}>;
 
-struct dynakv_in_memory : kvtl::presets::dynakv {
-    using io = kvtl::in_memory;
-};
-struct pqcache_in_memory : kvtl::presets::pqcache {
-    using io = kvtl::in_memory;
-};
+using dynakv_in_memory = on_device<kvtl::presets::dynakv, kvtl::in_memory>;
+using pqcache_in_memory = on_device<kvtl::presets::pqcache, kvtl::in_memory>;
 
 /// A stream of which keys and values are rounded to E, as such and as floats.
 template <kvtl::element E> class rounded {

@@ -9,6 +9,7 @@
 
 #include "contracts/io.hpp"
 #include "support/cache_fixture.hpp"
+#include "support/on_device.hpp"
 #include "support/size_knob.hpp"
 
 #include <fstream>
@@ -21,10 +22,7 @@ using namespace kvtl_test;
 namespace {
 using any_model = kvtl::geometry<kvtl::shape{}>;
 
-struct switched : kvtl::presets::dynakv {
-    using io = kvtl::any_io;
-};
-using cache_t = kvtl::kv_manager<switched, any_model>;
+using cache_t = kvtl::kv_manager<on_device<kvtl::presets::dynakv, kvtl::any_io>, any_model>;
 using kvtl::any_backend, kvtl::backend;
 
 constexpr kvtl::shape model{2, 8, 4, 64};

@@ -7,6 +7,7 @@
 #include <kvtl/presets/snapkv.hpp>
 
 #include "support/cache_fixture.hpp"
+#include "support/on_device.hpp"
 
 #include <atomic>
 #include <barrier>
@@ -20,7 +21,7 @@ namespace {
 
 constexpr kvtl::shape small{2, 8, 4, 32};
 using any_model = kvtl::geometry<kvtl::shape{}>;
-template <class Preset> struct in_memory : Preset { using io = kvtl::in_memory; };
+template <class Preset> using in_memory = on_device<Preset, kvtl::in_memory>;
 using clusters = kvtl::kv_manager<in_memory<kvtl::presets::dynakv>, any_model>;
 using groups = kvtl::kv_manager<in_memory<kvtl::presets::flexgen>, any_model>;
 using rows = kvtl::snapkv_group<any_model>;
@@ -80,10 +81,8 @@ TEST_CASE_TEMPLATE("a call without a shard does all of them", Cache, clusters, g
 }
 
 TEST_CASE("a call without a shard that failed half-way goes on where it failed") {
-    struct preset : kvtl::presets::dynakv {
-        using io = kvtl::faulty<kvtl::in_memory>;
-    };
-    using cache_t = kvtl::kv_manager<preset, any_model>;
+    using cache_t =
+        kvtl::kv_manager<on_device<kvtl::presets::dynakv, kvtl::faulty<kvtl::in_memory>>, any_model>;
     const drift data(small, 400, 22);
     auto c = sized<cache_t>(4);
     const auto clean = [&] {

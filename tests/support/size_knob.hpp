@@ -5,6 +5,7 @@
 #include <kvtl/io/in_memory.hpp>
 
 #include "support/cache_fixture.hpp"
+#include "support/on_device.hpp"
 
 #include <map>
 #include <string>
@@ -14,7 +15,7 @@ namespace kvtl_test {
 
 using any_model = kvtl::geometry<kvtl::shape{}>;
 
-template <class Preset> struct in_ram : Preset { using io = kvtl::in_memory; };
+template <class Preset> using in_ram = on_device<Preset, kvtl::in_memory>;
 template <class Preset, class Supplied = kvtl::supplied_by_default>
 using cache_of = kvtl::kv_manager<in_ram<Preset>, any_model, Supplied>;
 
