@@ -187,6 +187,13 @@ TEST_CASE("sequences that share a pool lend to each other, and take back when a 
         one.decode(5);
         check();
     }
+    reader<cache_type> token_by_token(cache, data, 0);
+    token_by_token.decode(100); // its tables begin with no row, and all their memory is borrowed
+    check();
+    const kvtl::lane_state& now = cache.inspect(0).store().at(lanes_of(1)).state();
+    CHECK_FALSE(now.founded);
+    CHECK(now.units > 0);
+    CHECK(now.tokens == 100);
 }
 
 TEST_CASE("large tables lend large pages, each shard its own") {

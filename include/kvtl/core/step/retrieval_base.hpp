@@ -301,13 +301,14 @@ template <class Types> class retrieval_base {
         io_.poll(false);
     }
 
-    /// What must hold before entries are accepted: room in the tables, no failed write, room on storage, the lane
+    /// What must hold before entries are accepted: no failed write, room in the tables and on storage, the lane
     /// clustered when it is time.
     status accept(std::span<const lane_ref> lanes, std::uint32_t tokens) noexcept {
         if (plan_.window_only) return {};
         if (status s = check_complete(lanes); !s) return s;
-        let_tables_grow(lanes, tokens);
         if (status s = check_writes(slot_of(lanes[0].id)); !s) return s;
+        let_tables_grow(lanes,
+                        tokens); // a write that fails on this occasion is the next call's error, as others
         std::uint32_t pages = 0;
         for (const lane_ref& ref : lanes) {
             const lane l = store_.at(ref.id);

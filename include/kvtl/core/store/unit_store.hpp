@@ -184,12 +184,13 @@ template <class Types> class unit_store : public page_store<Types> {
         if (std::min(units + more, sizes.max_units) <= region.at.rows) return;
         const std::uint32_t rows = rows_for(region, more);
         pool& frames = pool_of(lane_id);
-        if (frames.may_keep_borrowed(region.spare(), region.spare(sizes, rows))) {
-            resize_tables(lane_id, rows);
-            return;
+        const bool alone = frames.may_keep_borrowed(region.spare(), region.spare(sizes, rows));
+        if (!alone) {
+            leave();
+            if (!vacate(frames).ok()) return;
         }
-        leave();
-        if (!vacate(frames).ok()) return;
+        resize_tables(lane_id, rows);
+        if (alone) return;
         const std::span regions = p_.lanes->regions;
         const std::size_t shards = std::size_t{p_.slots_apart} * regions.size() / p_.lanes->slots();
         for (std::size_t i = static_cast<std::size_t>(&region - regions.data()) % shards; i < regions.size();
