@@ -339,4 +339,33 @@ TEST_CASE("tables of a prompt that failed are lent like others") {
     CHECK(check().frames > 0);
 }
 
+namespace {
+/// Says that a prompt falls into half as many clusters as it does.
+struct understated : kvtl::variance_split {
+    static constexpr std::string_view name = "understated";
+    template <class Geometry> struct state : kvtl::variance_split::state<Geometry> {
+        using kvtl::variance_split::state<Geometry>::state;
+        [[nodiscard]] std::uint32_t max_units(std::uint32_t tokens) const noexcept {
+            return kvtl::variance_split::state<Geometry>::max_units(tokens) / 4;
+        }
+    };
+};
+} // namespace
+
+TEST_CASE("a clusterer that makes more units than it says is found out before they are anywhere") {
+    struct wrong : kvtl::presets::dynakv {
+        using clusterer = understated;
+        using io = recording;
+    };
+    using cache_type = kvtl::kv_manager<wrong, any_model>;
+    auto c = config_for<cache_type>(40);
+    const drift data(model, 600, 16);
+    auto cache = open_cache<cache_type>(c);
+    const auto one = *cache.begin();
+    const kvtl::status s = cache.prefill(one, 0, data.input(0, 0, 600), {});
+    CHECK(s.code() == kvtl::errc::out_of_range);
+    CHECK(std::string(s.what()).find("clusterer understated made") == 0);
+    CHECK(cache.tokens(one, 0) == 0);
+}
+
 } // namespace manager_borrowed_frames_test

@@ -565,9 +565,6 @@ TEST_CASE("rewind_to says when it is too late, and then nothing has changed") {
     CHECK(one.error() < exact);
 }
 
-namespace {
-} // namespace
-
 TEST_CASE_TEMPLATE("rewind_to does not mix thinned prompts with whole ones", Preset,
                    kvtl::presets::snapkv_group, kvtl::presets::snapkv_then_dynakv, kvtl::presets::dynamickv) {
     using cache_t = kvtl::kv_manager<without_file<Preset>, any_model>;

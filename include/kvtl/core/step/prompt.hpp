@@ -120,6 +120,7 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
         const rows_view<element_type> keys = x_.rows.keys(0, n);
         const bool founded = true;
         const std::uint32_t units = label(keys, founded);
+        if (status fits = check_units(l, units); !fits) return fits;
         // The old table stays in the arena until the new units are on storage.
         const std::uint32_t old_units = s.units;
         std::copy_n(&l.unit(0), old_units, x_.old_unit.begin());
@@ -189,12 +190,7 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
         store_->fit_codec(lane_id, keys, x_.rows.values(at, rows.count), x_.cluster);
         if constexpr (!by_entry || packed) encode_held(lane_id);
         const std::uint32_t units = label(keys, founded);
-        if (units > l.table_rows() - first_unit)
-            return status::failure(
-                errc::out_of_range,
-                "clusterer %s made %u units of a prompt's first tokens; valid: the %u that "
-                "its max_units() says",
-                clusterer::name.data(), first_unit + units, l.table_rows());
+        if (status fits = check_units(l, first_unit + units); !fits) return fits;
         make_units(lane_id, first_unit, at, keys, units);
         if constexpr (packed) {
             return write_units(lane_id, first_unit, at, units);
@@ -207,6 +203,14 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
         }
     }
 
+    [[nodiscard]] static status check_units(const lane& l, std::uint32_t units) noexcept {
+        if (units <= l.table_rows()) return {};
+        return status::failure(
+            errc::out_of_range,
+            "clusterer %s made %u units of a prompt's first tokens; valid: the %u that its "
+            "max_units() says",
+            clusterer::name.data(), units, l.table_rows());
+    }
     /// Gives every row a unit: the clusterer's groups, or sequential ones while there are too few entries.
     std::uint32_t label(rows_view<element_type> keys, bool founded) noexcept {
         const auto n = static_cast<std::uint32_t>(keys.count);

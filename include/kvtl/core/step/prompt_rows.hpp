@@ -76,7 +76,8 @@ template <class Types> class prompt_rows {
                                                      const lane_sizes& s, std::uint32_t page_rows) noexcept {
         if constexpr (detail::codec_fits_lanes<typename Types::compressor>()) return whole(s.max_tokens);
         std::uint32_t rows = cluster.sequential_entries();
-        if constexpr (clusterer::founds) rows = cluster.least_segment() + s.spare + s.buffer + unfounded_rows;
+        if constexpr (clusterer::founds)
+            rows = std::max(rows, cluster.least_segment() + s.spare + s.buffer + unfounded_rows);
         return whole(std::max(std::min(rows, s.max_tokens), page_rows));
     }
     [[nodiscard]] static std::uint32_t most_segment(const typename Types::clusterer_state& cluster,

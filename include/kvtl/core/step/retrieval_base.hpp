@@ -181,8 +181,8 @@ template <class Types> class retrieval_base {
         return {};
     }
     /// Sees to it that the tables of these lanes have room for what `tokens` further tokens may add, and that frames borrow
-    /// what no table needs. A prompt or a turn leaves tables longer than its units are: the next token of the first layer,
-    /// with which all layers have theirs, makes them short again.
+    /// what no table needs. A prompt or a turn leaves tables longer than its units are: the next token makes them short
+    /// again in its first layer, when all layers have had theirs.
     void let_tables_grow(std::span<const lane_ref> lanes, std::uint32_t tokens) noexcept {
         if constexpr (!types::sequential) {
             if (!pool_for(lanes).may_borrow()) return;
@@ -196,7 +196,7 @@ template <class Types> class retrieval_base {
                 more = std::max(more, std::min(at_once, most - s.units));
             }
             const std::uint32_t first = lanes[0].id;
-            if (tokens == 1 && layer_of(first) == 0) store_.trim_tables(first, more);
+            if (tokens == 1 && layer_of(first) == 0) store_.trim_tables(first, at_once);
             store_.extend_tables(first, units, more, [&] { release_aheads_of(group_of(slot_of(first))); });
             pool_for(lanes).borrow();
         }
@@ -307,8 +307,10 @@ template <class Types> class retrieval_base {
         if (plan_.window_only) return {};
         if (status s = check_complete(lanes); !s) return s;
         if (status s = check_writes(slot_of(lanes[0].id)); !s) return s;
-        let_tables_grow(lanes,
-                        tokens); // a write that fails on this occasion is the next call's error, as others
+        // A write that fails on this occasion is the next call's error, as others are, but many tokens need the room.
+        let_tables_grow(lanes, tokens);
+        if (tokens > 1)
+            if (status s = check_writes(slot_of(lanes[0].id)); !s) return s;
         std::uint32_t pages = 0;
         for (const lane_ref& ref : lanes) {
             const lane l = store_.at(ref.id);

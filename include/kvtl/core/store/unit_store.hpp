@@ -172,10 +172,10 @@ template <class Types> class unit_store : public page_store<Types> {
         rows = std::min(rows, p_.lanes->sizes.max_units);
         if (rows > region.at.rows) resize_tables(lane_id, rows);
     }
-    /// Sees to it that some lanes of a sequence, of up to `units` units, can have `more`. If not all lanes of the sequence get
-    /// tables for as many and an eighth. Where frames have borrowed the memory for that, all that is resident leaves:
-    /// leave() comes before, behind it nothing may be pinned, and other sequences that share the frames get their eighth
-    /// on the occasion. Tables stay as they are where nothing can leave.
+    /// Sees to it that some lanes of a sequence, of up to `units` units, can have `more`: if they cannot, all lanes of the
+    /// sequence get tables for as many and an eighth. Where frames have borrowed the memory for that, all that is resident
+    /// leaves: leave() comes before, behind it nothing may be pinned, and other sequences that share the frames get their
+    /// eighth on the occasion. Tables stay as they are where nothing can leave.
     template <class Leave>
     void extend_tables(std::uint32_t lane_id, std::uint32_t units, std::uint32_t more,
                        Leave&& leave) noexcept {
@@ -197,7 +197,8 @@ template <class Types> class unit_store : public page_store<Types> {
              i += shards) {
             const auto& other = regions[i];
             if (other.at.rows == 0 || &pool_of(other.lanes[0]) != &frames) continue;
-            if (const std::uint32_t enough = rows_for(other, more); enough > other.at.rows)
+            const std::uint32_t of_token = std::min(more, sizes.buffer + sizes.spare + 1);
+            if (const std::uint32_t enough = rows_for(other, of_token); enough > other.at.rows)
                 resize_tables(other.lanes[0], enough);
         }
     }
