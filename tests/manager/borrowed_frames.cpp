@@ -251,6 +251,31 @@ TEST_CASE("a turn that is appended in one call takes the memory for it back") {
     CHECK(now.frames < before);
 }
 
+TEST_CASE(
+    "a turn for which frames cannot be emptied is refused before any of it is taken, and may come again") {
+    using cache_type = faulty_cache;
+    auto c = config_for<cache_type>(40);
+    c.max_tokens = 2400;
+    c.memory_bytes = least_memory<cache_type>(c) + 40 * 4096;
+    c.io.faults = std::make_shared<kvtl::io_faults>();
+    const drift data(model, 1500, 11);
+    auto cache = open_cache<cache_type>(c);
+    reader<cache_type> one(cache, data, 0);
+    one.prefill(700);
+    one.decode(30); // entries that storage has not
+    std::vector<float> out(600 * data.query_floats());
+    const std::uint64_t failed = c.io.faults->writes.load();
+    c.io.faults->fail_write.first = failed, c.io.faults->fail_write.count = 1;
+    CHECK(cache.prefill(one.id(), 0, data.input(0, one.tokens(), 600), out).code() ==
+          kvtl::errc::writes_pending);
+    CHECK(c.io.faults->writes.load() > failed); // to make room for the turn's units
+    CHECK(cache.tokens(one.id(), 0) == one.tokens());
+    require_ok(cache.retry_writes(one.id()));
+    one.prefill(600);
+    one.decode(20);
+    one.check_tokens();
+}
+
 // Of dynakv it does: splits wait for units that are resident.
 TEST_CASE_TEMPLATE("no bit depends on whether tables lend", Preset, kvtl::presets::clusterkv,
                    kvtl::presets::retroinfer) {
