@@ -246,8 +246,8 @@ TEST_CASE("a block whose tables become longer or shorter, in place, says what it
         return true;
     };
     for (const std::uint32_t units : {0U, 1U, 40U})
-        for (const auto& [before, after] :
-             {std::pair{40U, 41U}, {40U, 300U}, {300U, 40U}, {41U, 40U}, {64U, 64U}}) {
+        for (const auto& change : {std::pair{40U, 41U}, {40U, 300U}, {300U, 40U}, {41U, 40U}, {64U, 64U}}) {
+            const std::uint32_t before = change.first, after = change.second;
             CAPTURE(units);
             CAPTURE(before);
             CAPTURE(after);
