@@ -182,7 +182,9 @@ template <class Types> class alignas(64) shard {
         if constexpr (hands_over)
             s.kept_entries = s.kept_bytes = 0; // those on their way are none that decode has
         if constexpr (types::retrieves) s += retrieval_.stats();
-        s += sliding_.stats();
+        statistics sliding = sliding_.stats();
+        if constexpr (!types::drops) sliding.kept_entries = 0;
+        s += sliding;
         return s;
     }
 
@@ -266,7 +268,7 @@ template <class Types> class alignas(64) shard {
 
     retention retention_;
     retrieval retrieval_;
-    sliding_stage<types> sliding_;
+    sliding_stage<typename types::element_type> sliding_;
     std::span<layer_place> places_; ///< per layer of the model; empty where none slides
     layer_numbers numbers_;
 };

@@ -18,6 +18,7 @@
 #include <kvtl/slots/policy.hpp>
 #include <kvtl/slots/schedule.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -37,6 +38,14 @@ struct chosen_unit {
         return i < first ? mask : mask & ~std::uint64_t{cut};
     }
 };
+inline void sort_by_unit(std::span<chosen_unit> chosen) noexcept {
+    std::sort(chosen.begin(), chosen.end(),
+              [](const chosen_unit& a, const chosen_unit& b) { return a.unit < b.unit; });
+}
+[[nodiscard]] inline bool contains_unit(std::span<const chosen_unit> chosen, std::uint32_t unit) noexcept {
+    return std::any_of(chosen.begin(), chosen.end(),
+                       [unit](const chosen_unit& c) { return c.unit == unit; });
+}
 
 /// What a selector sees of a lane. `score` and the scratch are empty for a selector that uses no scores.
 /// Units are asked for through units() and entries(), which know both forms of them: records of any size, and

@@ -19,11 +19,7 @@ using namespace kvtl;
 
 namespace {
 
-struct replacement {
-    using config_type = lru::config;
-    using state_type = lru::state<geometry<shape{}>>;
-};
-using pool_type = frame_pool<replacement>;
+using pool_type = frame_pool<lru, geometry<shape{}>>;
 
 constexpr std::uint32_t page = 64;
 

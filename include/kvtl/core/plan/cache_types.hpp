@@ -93,11 +93,7 @@ template <class Preset, class Geometry> struct cache_types : retention_types<Pre
     using device = typename io::device;
     using queue = std::remove_reference_t<decltype(std::declval<device&>().queue(0U))>;
 
-    struct replacement {
-        using config_type = typename Preset::replacement::config;
-        using state_type = typename Preset::replacement::template state<Geometry>;
-    };
-    using pool = frame_pool<replacement>;
+    using pool = frame_pool<typename Preset::replacement, Geometry>;
     using transfers = kvtl::transfers<queue, pool>;
     /// Units are runs of consecutive entries: they need no records beyond residency (group_store.hpp).
     static constexpr bool sequential = kind == store_kind::groups;

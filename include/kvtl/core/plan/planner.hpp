@@ -27,40 +27,41 @@
 
 namespace kvtl { inline namespace v0 {
 
+/// A plan and the bytes of everything in it. Presets that keep all entries share the type.
+template <class RowPlan> struct planned {
+    cache_plan plan;
+    sliding_plan sliding;
+    RowPlan rows;
+    memory_parts parts;
+    std::size_t calibration_bytes = 0;
+    std::size_t fixed_bytes = 0; ///< everything but rows and frames, rounded up to pages
+    std::size_t least_bytes = 0; ///< memory_bytes below which there is no plan
+    std::uint32_t page_bytes = 4096;
+
+    /// Of the rows' blocks, rounded up to pages.
+    [[nodiscard]] std::size_t row_bytes() const noexcept {
+        return whole_pages(rows.pool_bytes(), plan.device_page);
+    }
+    [[nodiscard]] std::size_t frame_bytes() const noexcept {
+        return std::size_t{plan.division.shards} * plan.memory_frames() * page_bytes;
+    }
+    /// Of addresses only: what lies there is memory of tables (frame_pool.hpp).
+    [[nodiscard]] std::size_t borrowed_bytes() const noexcept {
+        return plan.borrowed_pages() * page_bytes;
+    }
+    /// There is a plan for so many bytes, of which what is known of units takes at most half.
+    [[nodiscard]] bool index_fits(std::size_t memory_bytes) const noexcept {
+        return least_bytes <= memory_bytes && parts.index + parts.calibration <= memory_bytes / 2;
+    }
+    [[nodiscard]] std::size_t bytes() const noexcept { return fixed_bytes + row_bytes() + frame_bytes(); }
+};
+
 template <class Preset, class Geometry> class planner {
   public:
     using types = cache_types<Preset, Geometry>;
     using config = cache_config<Preset>;
     using row_plan = std::conditional_t<types::drops, row_sizes<types>, no_row_sizes>;
-
-    struct answer {
-        cache_plan plan;
-        sliding_plan sliding;
-        row_plan rows;
-        memory_parts parts;
-        std::size_t calibration_bytes = 0;
-        std::size_t fixed_bytes = 0; ///< everything but rows and frames, rounded up to pages
-        std::size_t least_bytes = 0; ///< memory_bytes below which there is no plan
-        std::uint32_t page_bytes = 4096;
-
-        /// Of the rows' blocks, rounded up to pages.
-        [[nodiscard]] std::size_t row_bytes() const noexcept {
-            if constexpr (types::drops) return whole_pages(rows.pool_bytes(), plan.device_page);
-            return 0;
-        }
-        [[nodiscard]] std::size_t frame_bytes() const noexcept {
-            return std::size_t{plan.division.shards} * plan.memory_frames() * page_bytes;
-        }
-        /// Of addresses only: what lies there is memory of tables (frame_pool.hpp).
-        [[nodiscard]] std::size_t borrowed_bytes() const noexcept {
-            return plan.borrowed_pages() * page_bytes;
-        }
-        /// There is a plan for so many bytes, of which what is known of units takes at most half.
-        [[nodiscard]] bool index_fits(std::size_t memory_bytes) const noexcept {
-            return least_bytes <= memory_bytes && parts.index + parts.calibration <= memory_bytes / 2;
-        }
-        [[nodiscard]] std::size_t bytes() const noexcept { return fixed_bytes + row_bytes() + frame_bytes(); }
-    };
+    using answer = planned<row_plan>;
 
     /// As much as memory_bytes allows.
     [[nodiscard, gnu::cold]] static result<answer>
@@ -232,7 +233,7 @@ template <class Preset, class Geometry> class planner {
         carver c;
         for (std::uint32_t shard = 0; shard < a.plan.division.shards; ++shard) {
             static_cast<void>(c.take<layer_place>(a.sliding.places.size()));
-            static_cast<void>(sliding_stage<types>::memory::take(c, a.sliding, a.plan, shard));
+            static_cast<void>(sliding_stage<typename types::element_type>::memory::take(c, a.sliding, a.plan, shard));
         }
         return c.used() + 64; // wherever it begins
     }

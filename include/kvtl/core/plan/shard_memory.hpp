@@ -29,11 +29,13 @@ struct ahead {
     std::span<chosen_unit> chosen;
     std::span<std::uint32_t> count;
 };
+[[nodiscard]] inline bool any_in_use(std::span<const ahead> aheads) noexcept {
+    return std::any_of(aheads.begin(), aheads.end(), [](const ahead& a) { return a.flight != none; });
+}
 
 /// Lays a shard out in memory, or only counts when the carvers have no block.
 template <class Types> struct shard_memory {
     using runner = step_runner<Types>;
-    using lane_ref = typename runner::lane_ref;
     /// Queries of a further turn that attend together.
     static constexpr std::uint32_t turn_tokens = Types::sequential ? 64 : 32;
 

@@ -162,6 +162,8 @@ template <class Types> class row_sizes {
 };
 
 /// Where nothing is dropped there is nothing to size.
-struct no_row_sizes {};
+struct no_row_sizes {
+    [[nodiscard]] static constexpr std::size_t pool_bytes() noexcept { return 0; }
+};
 
 }} // namespace kvtl::v0

@@ -25,7 +25,6 @@ template <class Types> class choice_source {
   public:
     using runner = step_runner<Types>;
     using store = store_of<Types>;
-    using lane_ref = typename runner::lane_ref;
     using lane = typename Types::lane;
 
     choice_source() = default;

@@ -42,6 +42,11 @@ struct model_extents {
     }
 };
 
+/// Queries that attend the first entries of a unit alone.
+struct unit_cut {
+    std::uint16_t first = 0, queries = 0;
+};
+
 template <class Types> class chooser {
   public:
     using lane = typename Types::lane;
@@ -57,10 +62,6 @@ template <class Types> class chooser {
         return per_query ? m.group : per_head && m.lane_queries() <= 64 ? m.lane_heads : 1;
     }
 
-    /// Queries that attend the first entries of a unit alone.
-    struct cut {
-        std::uint16_t first = 0, queries = 0;
-    };
     struct scratch {
         std::span<float> query;   ///< (width)
         std::span<float> score;   ///< (rows, U or entries)
@@ -68,7 +69,7 @@ template <class Types> class chooser {
         std::span<std::uint32_t> order;
         std::span<std::uint64_t> keys;
         std::span<std::uint64_t> mask; ///< (U) queries that chose a unit, when not all choose together
-        std::span<cut> cuts;           ///< (U) of these, those that chose a part of it
+        std::span<unit_cut> cuts;           ///< (U) of these, those that chose a part of it
         narrowing few;                 ///< for an index that narrows
 
         static scratch take(carver& c, const model_extents& m, std::uint32_t max_units,
@@ -83,7 +84,7 @@ template <class Types> class chooser {
                 x.order = c.take<std::uint32_t>(max_units);
                 x.keys = c.take<std::uint64_t>(max_units);
                 x.mask = c.take<std::uint64_t>(unites ? max_units : 0);
-                x.cuts = c.take<cut>(truncates_units<selector> ? max_units : 0);
+                x.cuts = c.take<unit_cut>(truncates_units<selector> ? max_units : 0);
                 if constexpr (narrows) x.few = narrowing::take(c, max_units, m.width());
             }
             return x;
@@ -352,7 +353,7 @@ template <class Types> class chooser {
     }
     /// Where several queries cut a unit off, the least of them is what all of these attend.
     void cut_off(const chosen_unit& c, std::uint32_t g) noexcept {
-        cut& at = x_.cuts[c.unit];
+        unit_cut& at = x_.cuts[c.unit];
         at.first = at.queries == 0 ? c.first : std::min(at.first, c.first);
         at.queries = static_cast<std::uint16_t>(at.queries | 1U << g);
     }
@@ -381,7 +382,7 @@ template <class Types> class chooser {
             if (x_.mask[i] == 0) continue;
             out[chosen] = {.unit = i, .mask = std::exchange(x_.mask[i], 0)};
             if constexpr (truncates_units<selector>) {
-                const cut at = std::exchange(x_.cuts[i], {});
+                const unit_cut at = std::exchange(x_.cuts[i], {});
                 out[chosen].first = at.first;
                 out[chosen].cut = at.queries;
             }

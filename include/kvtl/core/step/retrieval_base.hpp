@@ -18,7 +18,6 @@ template <class Types> class retrieval_base {
     using lane = typename types::lane;
     using runner = step_runner<types>;
     using store_type = store_of<types>;
-    using lane_ref = typename runner::lane_ref;
 
     retrieval_base() = default;
     retrieval_base(const retrieval_base&) = delete;
@@ -343,8 +342,9 @@ template <class Types> class retrieval_base {
         return {};
     }
     [[nodiscard]] bool window_overflows(std::span<const lane_ref> lanes) const noexcept {
-        return std::any_of(lanes.begin(), lanes.end(),
-                           [this](const lane_ref& ref) { return growth_.overdue(store_.at(ref.id)); });
+        for (const lane_ref& ref : lanes)
+            if (growth_.overdue(store_.at(ref.id))) return true;
+        return false;
     }
     [[nodiscard]] status check_complete(std::span<const lane_ref> lanes) const noexcept {
         if (store_.at(lanes[0].id).state().cut_short)
@@ -405,8 +405,7 @@ template <class Types> class retrieval_base {
         return nullptr;
     }
     [[nodiscard]] bool anything_ahead() const noexcept {
-        return std::any_of(memory_.aheads.begin(), memory_.aheads.end(),
-                           [](const ahead& a) { return a.flight != none; });
+        return any_in_use(memory_.aheads);
     }
     void release(ahead* a, std::span<const lane_ref> lanes, typename runner::fate end) noexcept {
         if (a == nullptr) return;

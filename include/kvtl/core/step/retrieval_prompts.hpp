@@ -26,7 +26,6 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
     using pool = typename base::pool;
     using lane = typename base::lane;
     using runner = typename base::runner;
-    using lane_ref = typename base::lane_ref;
 
     [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                  std::uint32_t tokens, const numbers_span& out, bool last) noexcept {

@@ -28,7 +28,6 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     using pool = typename base::pool;
     using lane = typename base::lane;
     using runner = typename base::runner;
-    using lane_ref = typename base::lane_ref;
 
     /// The prompt of a layer is complete, so that a token may come.
     [[nodiscard]] status ready(const char*, std::uint32_t slot, std::uint32_t layer) noexcept {

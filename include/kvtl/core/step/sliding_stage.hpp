@@ -20,10 +20,8 @@
 
 namespace kvtl { inline namespace v0 {
 
-template <class Types> class sliding_stage {
+template <element E> class sliding_stage {
   public:
-    using E = typename Types::element_type;
-
     struct lane {
         std::uint32_t base = 0;   ///< token of the first row, a multiple of 64
         std::uint32_t tokens = 0; ///< of the sequence
@@ -169,7 +167,7 @@ template <class Types> class sliding_stage {
     [[nodiscard]] statistics stats() const noexcept {
         statistics s;
         for (const lane& l : x_.lanes) {
-            if constexpr (Types::drops) s.kept_entries += l.tokens - l.base;
+            s.kept_entries += l.tokens - l.base;
             s.kept_bytes += std::uint64_t{l.tokens - l.base} * 2 * plan_.model.dim * sizeof(E);
         }
         return s;

@@ -26,7 +26,6 @@ template <class Types> class step_runner : public step_attention<Types> {
     using remainder = typename Types::remainder;
     using lane = typename Types::lane;
     using pool = typename Types::pool;
-    using lane_ref = typename base::lane_ref;
     using base::by_entry, base::chosen_count, base::chosen_of;
 
     step_runner() = default;
@@ -56,8 +55,7 @@ template <class Types> class step_runner : public step_attention<Types> {
                 p_.choose->choose(q + p_.model.query_offset(lanes[i].in_layer), p_.growth->view(lanes[i].id),
                                   budget, chosen, p_.clock, stream, p_.bars->of_lane(lanes[i].id));
             if (!read) return read;
-            std::sort(chosen.begin(), chosen.begin() + n,
-                      [](const chosen_unit& a, const chosen_unit& b) { return a.unit < b.unit; });
+            sort_by_unit(chosen.first(n));
             x_.chosen_count[i] = n;
             x_.forced[i] = none;
             if constexpr (!Types::sequential)
@@ -74,9 +72,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             if (l.state().buffered < limit) continue;
             const std::uint32_t u = l.fullest_buffered();
             const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
-            const bool there =
-                std::any_of(chosen.begin(), chosen.end(), [u](const chosen_unit& c) { return c.unit == u; });
-            if (!there && l.residency(u).frames() == none) x_.forced[i] = u;
+            if (!contains_unit(chosen, u) && l.residency(u).frames() == none) x_.forced[i] = u;
         }
     }
 
@@ -310,8 +306,7 @@ template <class Types> class step_runner : public step_attention<Types> {
 
     [[nodiscard]] bool is_chosen(std::uint32_t i, std::uint32_t u) const noexcept {
         const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
-        return u == x_.forced[i] ||
-               std::any_of(chosen.begin(), chosen.end(), [u](const chosen_unit& c) { return c.unit == u; });
+        return u == x_.forced[i] || contains_unit(chosen, u);
     }
 
     template <class Meanwhile>

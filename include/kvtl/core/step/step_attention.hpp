@@ -87,12 +87,6 @@ template <class Types> class step_attention {
     step_attention() = default;
     step_attention(store& s, const parts& p, const scratch& x) noexcept : store_(&s), p_(p), x_(x) {}
 
-    /// One lane of a step: its number in the lane table, and which of its layer's lanes it is.
-    struct lane_ref {
-        std::uint32_t id = 0;
-        std::uint32_t in_layer = 0;
-    };
-
     [[nodiscard]] std::span<chosen_unit> chosen_of(std::uint32_t i) const noexcept {
         return x_.chosen.subspan(std::size_t{i} * p_.chosen_per_lane, p_.chosen_per_lane);
     }

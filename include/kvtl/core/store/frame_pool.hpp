@@ -69,8 +69,9 @@ struct tail_record {
 };
 
 /// Aligned: the pools of different threads lie side by side.
-template <class Replacement> class alignas(64) frame_pool {
+template <class Replacement, class Geometry> class alignas(64) frame_pool {
   public:
+    using replacement_state = typename Replacement::template state<Geometry>;
     static constexpr std::uint32_t max_run = 32; ///< frames
 
     /// `tails`: frames that may be tails at the same time, each with `running_bytes` beside it.
@@ -83,7 +84,7 @@ template <class Replacement> class alignas(64) frame_pool {
 
     frame_pool() = default;
     /// `borrowed`: where the bytes of borrowed frames would be; none of it is touched before borrow().
-    frame_pool(const typename Replacement::config_type& config, std::span<std::byte> frames,
+    frame_pool(const typename Replacement::config& config, std::span<std::byte> frames,
                std::uint32_t page_bytes, std::uint32_t unit_pages, std::uint32_t tail_quota,
                std::size_t running_bytes, carver& metadata, std::span<std::byte> borrowed = {}) noexcept
         : memory_(frames.data()), memory_bytes_(frames.size() / page_bytes * page_bytes),
@@ -96,7 +97,7 @@ template <class Replacement> class alignas(64) frame_pool {
         unsettled_ = t.unsettled;
         tails_ = t.tails;
         running_ = t.running;
-        replacement_ = typename Replacement::state_type(config, count_, unit_pages, t.replacement);
+        replacement_ = replacement_state(config, count_, unit_pages, t.replacement);
         for (std::uint32_t i = own_; i < count_; ++i) frame_[i].away = true;
         for (std::uint32_t i = own_; i-- > 0;) push_free(i);
         longest_run_ = std::min(unit_pages, max_run);
@@ -128,7 +129,7 @@ template <class Replacement> class alignas(64) frame_pool {
         memory_ = memory.data();
         memory_bytes_ = memory.size();
     }
-    [[nodiscard]] typename Replacement::state_type& replacement() noexcept { return replacement_; }
+    [[nodiscard]] replacement_state& replacement() noexcept { return replacement_; }
     /// A step of a layer is over.
     void tick() noexcept {
         ++steps_;
@@ -379,7 +380,7 @@ template <class Replacement> class alignas(64) frame_pool {
         t.unsettled = c.take<std::uint32_t>(frames);
         t.tails = c.take<tail_record>(tails);
         t.running = c.take<std::byte>(tails * running_bytes);
-        t.replacement = c.take<std::byte>(Replacement::state_type::bytes(frames, unit_pages));
+        t.replacement = c.take<std::byte>(replacement_state::bytes(frames, unit_pages));
         return t;
     }
     [[nodiscard]] std::byte* running_of(std::uint32_t t) noexcept { return &running_[t * running_bytes_]; }
@@ -419,7 +420,7 @@ template <class Replacement> class alignas(64) frame_pool {
     std::span<std::uint32_t> unsettled_;
     std::span<tail_record> tails_;
     std::span<std::byte> running_; ///< of the tails, in their order
-    typename Replacement::state_type replacement_{};
+    replacement_state replacement_{};
 };
 
 }} // namespace kvtl::v0

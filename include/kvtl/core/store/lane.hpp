@@ -57,6 +57,12 @@ struct lane_sizes {
     std::size_t running_index = 0, running_remainder = 0; ///< where in them
 };
 
+/// A lane of a call: its number in the lane table, and which of its layer's lanes it is.
+struct lane_ref {
+    std::uint32_t id = 0;
+    std::uint32_t in_layer = 0;
+};
+
 /// Offsets of a lane's arrays in its block. Tables have a row for each of `rows` units and come last: what lies in front of
 /// them is the same however long they are.
 template <element E, class ClustererLane, class Unit = unit_record> struct lane_offsets {

@@ -105,6 +105,18 @@ class flight {
 
   private:
     template <class, class> friend class transfers;
+
+    /// In the order of their places; those that need no transfer come last.
+    void sort_pages() noexcept {
+        const auto pages = page_.first(pages_);
+        std::sort(pages.begin(), pages.end(), [](const page_transfer& a, const page_transfer& b) {
+            if (a.held != b.held) return b.held;
+            return a.page != b.page ? a.page < b.page : a.item < b.item;
+        });
+        moved_ = pages_;
+        while (moved_ > 0 && page_[moved_ - 1].held) --moved_;
+    }
+
     std::span<page_transfer> page_;
     std::span<io_request> request_;
     std::span<std::uint32_t> begin_; ///< request r carries pages [begin_[r], begin_[r+1])
@@ -189,13 +201,7 @@ template <class Queue, class Pool> class transfers {
         f.raw_ = frames_are_memory;
         f.pool_ = &pool;
         f.requests_ = 0;
-        std::sort(f.page_.begin(), f.page_.begin() + f.pages_,
-                  [](const page_transfer& a, const page_transfer& b) {
-                      if (a.held != b.held) return b.held; // what needs no transfer comes last
-                      return a.page != b.page ? a.page < b.page : a.item < b.item;
-                  });
-        f.moved_ = f.pages_;
-        while (f.moved_ > 0 && f.page_[f.moved_ - 1].held) --f.moved_;
+        f.sort_pages();
         if (f.moved_ == 0) return {};
         std::uint32_t slices = 0;
         for (std::uint32_t begin = 0; begin < f.moved_;) begin = make_request(id, pool, begin, slices);
