@@ -161,6 +161,48 @@ TEST_CASE_TEMPLATE("sequences over threads: each conversation is what it is alon
               .ok() == (Cache::types::unit_of == kvtl::granularity::layer)); // these divide sequences anyway
 }
 
+TEST_CASE("tables that grow on two threads at once: every bit is what it is on one") {
+    constexpr std::size_t prompt = 200, steps = 400;
+    auto c = sized<clusters>(2);
+    c.max_tokens = 1600;
+    c.clusterer.threshold_scale = 1e-3F; // whatever comes splits what it joins
+    c.memory_bytes = least_memory<clusters>(c) + 64 * 4096;
+    std::vector<float> runs[2];
+    for (const bool together : {false, true}) {
+        auto cache = open_cache<clusters>(c);
+        const auto seq = *cache.begin();
+        const auto rows_of = [&](unsigned shard) {
+            return cache.inspect(shard).store().lanes().region_of(shard).at.rows;
+        };
+        std::vector<float> outputs[2];
+        std::size_t grown[2] = {};
+        const auto talk = [&](unsigned shard) {
+            const drift data(small, prompt + steps, 23);
+            std::uint32_t rows = 0;
+            outputs[shard] =
+                play(data, prompt, steps, [&](std::size_t l, std::size_t t, const auto& in, auto& out) {
+                    std::fill(out.begin(), out.end(), 0.0F); // of the other shard's heads
+                    require_ok(t == 0 ? cache.shard(shard).prefill(seq, l, in, out)
+                                      : cache.shard(shard).attend(seq, l, in, out));
+                    if (t > prompt && rows_of(shard) > rows) ++grown[shard];
+                    rows = rows_of(shard);
+                });
+        };
+        if (together) {
+            std::thread other(talk, 1U);
+            talk(0);
+            other.join();
+        } else {
+            talk(0), talk(1);
+        }
+        for (const unsigned shard : {0U, 1U}) {
+            CHECK(grown[shard] > 1);
+            runs[together].insert(runs[together].end(), outputs[shard].begin(), outputs[shard].end());
+        }
+    }
+    CHECK(same(runs[1], runs[0]));
+}
+
 TEST_CASE_TEMPLATE("two threads in one shard: the second is told, and nothing else happens", Cache, clusters,
                    rows) {
     const drift data(small, 400, 41);
