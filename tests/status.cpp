@@ -6,6 +6,8 @@
 
 #include <memory>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 using namespace kvtl;
 
@@ -26,6 +28,65 @@ TEST_CASE("long texts are cut, not overrun") {
     const status s = status::failure(errc::io_error, "%s", long_text.c_str());
     CHECK(std::string(s.what()) == long_text.substr(0, 238));
     CHECK(sizeof(status) == 240);
+}
+
+namespace {
+/// Counts those that live, and knows when it was moved from.
+struct counted {
+    static inline int alive = 0;
+    int number;
+    bool moved_from = false;
+    explicit counted(int n) : number(n) { ++alive; }
+    counted(const counted& other) : number(other.number) { ++alive; }
+    counted(counted&& other) noexcept : number(other.number) {
+        ++alive;
+        other.moved_from = true;
+    }
+    counted& operator=(const counted&) = delete;
+    ~counted() { --alive; }
+};
+const std::string long_reason(100, 'r'); // on the heap
+result<counted> value_of(int n) {
+    return counted(n);
+}
+result<counted> failed(const char* end) {
+    return error(errc::io_error, long_reason + end);
+}
+bool holds(const result<counted>& r, int n) {
+    return r.ok() && r->number == n && !r->moved_from;
+}
+bool says(const result<counted>& r, const char* end) {
+    return !r.ok() && r.error().code == errc::io_error && r.error().message == long_reason + end;
+}
+} // namespace
+
+TEST_CASE("results move, and are copied where their values can be: from either side to either") {
+    for (const bool from_value : {true, false})
+        for (const bool to_value : {true, false})
+            for (const bool copy : {true, false}) {
+                CAPTURE(from_value);
+                CAPTURE(to_value);
+                CAPTURE(copy);
+                {
+                    result<counted> from = from_value ? value_of(7) : failed("1");
+                    result<counted> to = to_value ? value_of(8) : failed("2");
+                    if (copy)
+                        to = from;
+                    else
+                        to = std::move(from);
+                    CHECK((from_value ? holds(to, 7) : says(to, "1")));
+                    if (copy) CHECK((from_value ? holds(from, 7) : says(from, "1")));
+                    if (!copy && from_value) CHECK(from->moved_from);
+                    result<counted> made = copy ? result<counted>(to) : result<counted>(std::move(to));
+                    CHECK((from_value ? holds(made, 7) : says(made, "1")));
+                    result<counted>& itself = made;
+                    made = std::move(itself);
+                    CHECK((from_value ? holds(made, 7) : says(made, "1")));
+                }
+                CHECK(counted::alive == 0);
+            }
+    static_assert(!std::is_copy_constructible_v<result<std::unique_ptr<int>>>);
+    static_assert(std::is_nothrow_move_constructible_v<result<std::unique_ptr<int>>>);
 }
 
 TEST_CASE("a result holds a value or an error") {

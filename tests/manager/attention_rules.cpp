@@ -120,6 +120,7 @@ TEST_CASE("layers that slide: no cutting of a prompt changes a bit, and sequence
             one.prefill(450, chunk);
             one.decode(100);
             CHECK(one.error() < exact);
+            CHECK(opened.stats().kept_entries == 0); // of presets that drop entries only
             const std::size_t decoded = 100 * model.layers * stream().query_floats();
             outputs.emplace_back(one.outputs().end() - static_cast<std::ptrdiff_t>(decoded),
                                  one.outputs().end());

@@ -162,28 +162,33 @@ TEST_CASE_TEMPLATE("sequences over threads: each conversation is what it is alon
 }
 
 TEST_CASE("tables that grow on two threads at once: every bit is what it is on one") {
-    constexpr std::size_t prompt = 200, steps = 400;
+    constexpr std::size_t prompt = 200, steps = 300;
     auto c = sized<clusters>(2);
     c.max_tokens = 1600;
+    c.max_sequences = 2, c.share = true;
     c.clusterer.threshold_scale = 1e-3F; // whatever comes splits what it joins
     c.memory_bytes = least_memory<clusters>(c) + 64 * 4096;
     std::vector<float> runs[2];
     for (const bool together : {false, true}) {
         auto cache = open_cache<clusters>(c);
-        const auto seq = *cache.begin();
+        const kvtl::sequence_id both[] = {*cache.begin(), *cache.begin()};
         const auto rows_of = [&](unsigned shard) {
             return cache.inspect(shard).store().lanes().region_of(shard).at.rows;
         };
         std::vector<float> outputs[2];
         std::size_t grown[2] = {};
+        std::barrier start(together ? 2 : 1);
         const auto talk = [&](unsigned shard) {
             const drift data(small, prompt + steps, 23);
             std::uint32_t rows = 0;
+            start.arrive_and_wait();
             outputs[shard] =
                 play(data, prompt, steps, [&](std::size_t l, std::size_t t, const auto& in, auto& out) {
-                    std::fill(out.begin(), out.end(), 0.0F); // of the other shard's heads
-                    require_ok(t == 0 ? cache.shard(shard).prefill(seq, l, in, out)
-                                      : cache.shard(shard).attend(seq, l, in, out));
+                    for (const kvtl::sequence_id seq : both) {
+                        std::fill(out.begin(), out.end(), 0.0F); // of the other shard's heads
+                        require_ok(t == 0 ? cache.shard(shard).prefill(seq, l, in, out)
+                                          : cache.shard(shard).attend(seq, l, in, out));
+                    }
                     if (t > prompt && rows_of(shard) > rows) ++grown[shard];
                     rows = rows_of(shard);
                 });
@@ -196,7 +201,7 @@ TEST_CASE("tables that grow on two threads at once: every bit is what it is on o
             talk(0), talk(1);
         }
         for (const unsigned shard : {0U, 1U}) {
-            CHECK(grown[shard] > 1);
+            CHECK(grown[shard] > 0);
             runs[together].insert(runs[together].end(), outputs[shard].begin(), outputs[shard].end());
         }
     }

@@ -183,7 +183,7 @@ template <class Types> class alignas(64) shard {
             s.kept_entries = s.kept_bytes = 0; // those on their way are none that decode has
         if constexpr (types::retrieves) s += retrieval_.stats();
         statistics sliding = sliding_.stats();
-        if constexpr (!types::drops) sliding.kept_entries = 0;
+        if constexpr (!types::drops) sliding.kept_entries = 0; // of presets that drop entries only
         s += sliding;
         return s;
     }

@@ -34,6 +34,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string_view>
@@ -196,7 +197,7 @@ template <estimate_options Options> struct unit_estimate {
             const std::span<float> sorted = score.subspan(n, n);
             std::copy_n(score.begin(), n, sorted.begin());
             const auto last = sorted.begin() + static_cast<std::ptrdiff_t>(most - 1);
-            std::nth_element(sorted.begin(), last, sorted.end(), [](float a, float b) { return a > b; });
+            std::nth_element(sorted.begin(), last, sorted.end(), std::greater<>{});
             return *last;
         }
 

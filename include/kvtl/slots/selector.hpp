@@ -43,8 +43,7 @@ inline void sort_by_unit(std::span<chosen_unit> chosen) noexcept {
               [](const chosen_unit& a, const chosen_unit& b) { return a.unit < b.unit; });
 }
 [[nodiscard]] inline bool contains_unit(std::span<const chosen_unit> chosen, std::uint32_t unit) noexcept {
-    return std::any_of(chosen.begin(), chosen.end(),
-                       [unit](const chosen_unit& c) { return c.unit == unit; });
+    return std::any_of(chosen.begin(), chosen.end(), [unit](const chosen_unit& c) { return c.unit == unit; });
 }
 
 /// What a selector sees of a lane. `score` and the scratch are empty for a selector that uses no scores.

@@ -28,7 +28,7 @@
 namespace kvtl { inline namespace v0 {
 
 /// A plan and the bytes of everything in it. Presets that keep all entries share the type.
-template <class RowPlan> struct planned {
+template <class RowPlan> struct sized_plan {
     cache_plan plan;
     sliding_plan sliding;
     RowPlan rows;
@@ -46,9 +46,7 @@ template <class RowPlan> struct planned {
         return std::size_t{plan.division.shards} * plan.memory_frames() * page_bytes;
     }
     /// Of addresses only: what lies there is memory of tables (frame_pool.hpp).
-    [[nodiscard]] std::size_t borrowed_bytes() const noexcept {
-        return plan.borrowed_pages() * page_bytes;
-    }
+    [[nodiscard]] std::size_t borrowed_bytes() const noexcept { return plan.borrowed_pages() * page_bytes; }
     /// There is a plan for so many bytes, of which what is known of units takes at most half.
     [[nodiscard]] bool index_fits(std::size_t memory_bytes) const noexcept {
         return least_bytes <= memory_bytes && parts.index + parts.calibration <= memory_bytes / 2;
@@ -61,7 +59,7 @@ template <class Preset, class Geometry> class planner {
     using types = cache_types<Preset, Geometry>;
     using config = cache_config<Preset>;
     using row_plan = std::conditional_t<types::drops, row_sizes<types>, no_row_sizes>;
-    using answer = planned<row_plan>;
+    using answer = sized_plan<row_plan>;
 
     /// As much as memory_bytes allows.
     [[nodiscard, gnu::cold]] static result<answer>
@@ -233,7 +231,8 @@ template <class Preset, class Geometry> class planner {
         carver c;
         for (std::uint32_t shard = 0; shard < a.plan.division.shards; ++shard) {
             static_cast<void>(c.take<layer_place>(a.sliding.places.size()));
-            static_cast<void>(sliding_stage<typename types::element_type>::memory::take(c, a.sliding, a.plan, shard));
+            using stage = sliding_stage<typename types::element_type>;
+            static_cast<void>(stage::memory::take(c, a.sliding, a.plan, shard));
         }
         return c.used() + 64; // wherever it begins
     }

@@ -69,7 +69,7 @@ template <class Types> class chooser {
         std::span<std::uint32_t> order;
         std::span<std::uint64_t> keys;
         std::span<std::uint64_t> mask; ///< (U) queries that chose a unit, when not all choose together
-        std::span<unit_cut> cuts;           ///< (U) of these, those that chose a part of it
+        std::span<unit_cut> cuts;      ///< (U) of these, those that chose a part of it
         narrowing few;                 ///< for an index that narrows
 
         static scratch take(carver& c, const model_extents& m, std::uint32_t max_units,

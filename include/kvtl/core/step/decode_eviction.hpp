@@ -5,6 +5,7 @@
 #include <kvtl/core/step/attend_records.hpp>
 #include <kvtl/core/store/lane_book.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -126,8 +127,7 @@ template <class Types> class decode_eviction {
             ++book_->memory.runs[n - 1].rows;
         }
         const std::span<token_run> runs = book_->memory.runs.first(n);
-        std::sort(runs.begin(), runs.end(),
-                  [](const token_run& a, const token_run& b) { return a.first_token > b.first_token; });
+        sort_latest_first(runs);
         std::uint32_t later = 0; // held rows from this run on
         for (token_run& run : runs) {
             later += run.rows;

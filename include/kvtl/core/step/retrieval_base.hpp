@@ -404,9 +404,7 @@ template <class Types> class retrieval_base {
             if (a.flight == none) return &a;
         return nullptr;
     }
-    [[nodiscard]] bool anything_ahead() const noexcept {
-        return any_in_use(memory_.aheads);
-    }
+    [[nodiscard]] bool anything_ahead() const noexcept { return any_in_use(memory_.aheads); }
     void release(ahead* a, std::span<const lane_ref> lanes, typename runner::fate end) noexcept {
         if (a == nullptr) return;
         step_.release_flight(lanes, a->flight, end);

@@ -68,7 +68,8 @@ struct tail_record {
     std::uint32_t stamp = 0; ///< when it last received an entry
 };
 
-/// Aligned: the pools of different threads lie side by side.
+/// Replacement: a policy of that slot, whose state for the geometry decides who leaves. Nothing else of a preset matters, so
+/// that presets with one policy share this code. Aligned: the pools of different threads lie side by side.
 template <class Replacement, class Geometry> class alignas(64) frame_pool {
   public:
     using replacement_state = typename Replacement::template state<Geometry>;
