@@ -400,7 +400,7 @@ TEST_CASE("tables of a prompt that failed are lent like others") {
 }
 
 namespace {
-/// Says that a prompt falls into half as many clusters as it does.
+/// Says that a prompt falls into a quarter of the clusters that it may.
 struct understated : kvtl::variance_split {
     static constexpr std::string_view name = "understated";
     template <class Geometry> struct state : kvtl::variance_split::state<Geometry> {
