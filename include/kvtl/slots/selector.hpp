@@ -38,10 +38,12 @@ struct chosen_unit {
         return i < first ? mask : mask & ~std::uint64_t{cut};
     }
 };
+/// By their numbers, in place. Cost: O(n log n).
 inline void sort_by_unit(std::span<chosen_unit> chosen) noexcept {
     std::sort(chosen.begin(), chosen.end(),
               [](const chosen_unit& a, const chosen_unit& b) { return a.unit < b.unit; });
 }
+/// Whether `unit` is among them. Cost: O(n).
 [[nodiscard]] inline bool contains_unit(std::span<const chosen_unit> chosen, std::uint32_t unit) noexcept {
     return std::any_of(chosen.begin(), chosen.end(), [unit](const chosen_unit& c) { return c.unit == unit; });
 }

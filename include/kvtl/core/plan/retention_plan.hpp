@@ -68,6 +68,7 @@ struct token_run {
     std::uint32_t rows = 0;
     std::uint32_t dropped = 0; ///< tokens between the run and the latest token that are no longer held
 };
+/// By their first tokens, the latest in front.
 inline void sort_latest_first(std::span<token_run> runs) noexcept {
     std::sort(runs.begin(), runs.end(),
               [](const token_run& a, const token_run& b) { return a.first_token > b.first_token; });

@@ -29,6 +29,7 @@ struct ahead {
     std::span<chosen_unit> chosen;
     std::span<std::uint32_t> count;
 };
+/// Something has been read ahead and not been used yet.
 [[nodiscard]] inline bool any_in_use(std::span<const ahead> aheads) noexcept {
     return std::any_of(aheads.begin(), aheads.end(), [](const ahead& a) { return a.flight != none; });
 }
