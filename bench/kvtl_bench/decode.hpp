@@ -45,6 +45,7 @@ struct decode_options {
     unsigned shards = 0; ///< of each cache, taken by whichever thread is free; 0: one for each thread
     bool interleave = false;
     bool prompt_queries = true; ///< the last chunk of a prompt comes with its queries
+    bool announce = true;       ///< the engine says before_query() where a schedule wants it
     bool fit = true;            ///< an index that takes at most half of the memory: of the
                                 ///< `size_candidates` largest ones the fastest, see size_probe.hpp
     unsigned size_candidates = 3;

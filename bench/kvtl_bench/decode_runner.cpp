@@ -316,7 +316,7 @@ void runner::step(step_rows& rows, bool recall) {
 
 kvtl::status runner::layer(step_rows& rows, std::uint32_t l, bool recall, unsigned shard) noexcept {
     // What the layer before has computed lies behind; an engine now projects this one's query.
-    if (wants_.announced)
+    if (wants_.announced && o_.announce)
         for (const auto seq : sequences_) static_cast<void>(cache_->before_query(seq, l, shard));
     if (wants_.prefetch && l + 1 < o_.shape.layers)
         for (std::size_t b = 0; b < o_.batch; ++b) // a hint; what is wrong with it attend() will say
@@ -416,6 +416,8 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
         {"config", config},
         {"io", now.io},
         {"direct", now.direct},
+        {"registered_file", now.registered_file},
+        {"registered_arena", now.registered_arena},
         {"prefill_s", prefill_s_},
         {"step_ms_median", median * 1e3},
         {"step_ms_low", known ? json(known->low * 1e3) : json(nullptr)}, // of the median, 95 %
@@ -442,6 +444,7 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
          gained(a.representative_bytes_written, b.representative_bytes_written) / steps},
         {"hot_set_reads_per_step", gained(a.hot_set_reads, b.hot_set_reads) / steps},
         {"late_hot_sets", b.late_hot_sets - a.late_hot_sets},
+        {"unannounced_layers", b.unannounced_layers - a.unannounced_layers},
         {"reads_per_step", gained(a.reads, b.reads) / steps},
         {"mean_read_entries", ratio(read_entries, gained(a.decode_reads, b.decode_reads))},
         {"hit_rate", ratio(gained(a.resident_chosen_bytes, b.resident_chosen_bytes), chosen_bytes)},

@@ -147,6 +147,10 @@ CLI::App* define_decode(CLI::App& app, decode_arguments& a) {
          "spin this long per layer, for the model's other work (a list: a row each, behind one prompt)")
         ->delimiter(',')
         ->capture_default_str();
+    d->add_flag(
+        "!--no-announce", o.announce,
+        "the engine never says that it is about to compute a layer's query: what layers that have memory "
+        "in turn read ahead begins when they are called");
     d->add_option("--threads", o.threads, "threads; without --shards each has a shard of every cache")
         ->check(engine::whole_number)
         ->capture_default_str();
@@ -295,11 +299,12 @@ void print_row(const json& r) {
     }
     char hit[16] = "   -"; // nothing is chosen
     if (r["hit_rate"].is_number()) std::snprintf(hit, sizeof hit, "%.2f", number(r["hit_rate"]));
-    std::printf("%-24s %-7s%s %9.3f ms %9.1f tok/s %9.1f KiB in %7.1f reads/step  hit %s  %7.1f MiB\n",
-                r["policy"].get<std::string>().c_str(), r["device"].get<std::string>().c_str(),
-                r["simulated"].get<bool>() ? "*" : " ", number(r["step_ms_median"]),
-                number(r["tokens_per_s"]), number(r["read_bytes_per_step"]) / 1024,
-                number(r["reads_per_step"]), hit, number(r["resident_bytes_peak"]) / (1 << 20));
+    std::printf(
+        "%-24s %-7s%s %9.3f ms %9.1f tok/s %9.1f KiB in %7.1f reads/step  hit %s  %7.1f MiB  %7.1f ms CPU\n",
+        r["policy"].get<std::string>().c_str(), r["device"].get<std::string>().c_str(),
+        r["simulated"].get<bool>() ? "*" : " ", number(r["step_ms_median"]), number(r["tokens_per_s"]),
+        number(r["read_bytes_per_step"]) / 1024, number(r["reads_per_step"]), hit,
+        number(r["resident_bytes_peak"]) / (1 << 20), number(r["cpu_s_per_step"]) * 1e3);
     if (const double compute = number(r["config"]["compute_us_per_layer"]); compute > 0)
         std::printf("%-24s %.0f us of compute per layer\n", "", compute);
     engine::memory_use memory;

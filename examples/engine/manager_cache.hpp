@@ -41,6 +41,8 @@ namespace engine {
              : facts.name == std::string_view("posix_file") ? "posix"
                                                             : "uring";
     out.direct = facts.direct;
+    out.registered_file = facts.registered_file;
+    out.registered_arena = facts.registered_arena;
     out.detail = s;
     return out;
 }

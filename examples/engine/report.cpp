@@ -21,6 +21,8 @@ std::string to_json(const run_report& report) {
         {"policy", report.policy},
         {"io", report.stats.io},
         {"direct", report.stats.direct},
+        {"registered_file", report.stats.registered_file},
+        {"registered_arena", report.stats.registered_arena},
         {"prompt_tokens", report.prompt_tokens},
         {"tokens", report.run.tokens},
         {"text", report.text},

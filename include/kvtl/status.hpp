@@ -90,7 +90,10 @@ template <class T> class [[nodiscard]] result {
     result& operator=(const result& other) requires std::is_copy_constructible_v<T> {
         return *this = result(other);
     }
-    ~result() { leave(); }
+    ~result() {
+        static_assert(std::is_nothrow_move_constructible_v<T>, "[kvtl] result<T>: moving a T must not throw");
+        leave();
+    }
 
     [[nodiscard]] bool ok() const noexcept { return ok_; }
     [[nodiscard]] explicit operator bool() const noexcept { return ok_; }

@@ -261,6 +261,33 @@ TEST_CASE("how many tokens a cache has may be asked while it shows rows") {
     CHECK(rows == again);
 }
 
+TEST_CASE("what a prefetch and a selection read is timed as what a step reads") {
+    const drift data(small, 500, 28);
+    for (const bool timed : {false, true}) {
+        CAPTURE(timed);
+        auto c = config_for<paged>(96);
+        c.memory_bytes = least_memory<paged>(c) + (std::size_t{256} << 10);
+        c.time_phases = timed;
+        auto cache = open_cache<paged>(c);
+        reader<paged> one(cache, data, 0);
+        one.prefill(300);
+        const auto before = cache.stats();
+        REQUIRE(before.phase_ns.fetch_wait == 0); // of decode
+        require_ok(cache.prefetch(one.id(), 0, data.q(0, 300)));
+        const auto asked = cache.stats();
+        REQUIRE(asked.read_bytes > before.read_bytes);
+        CHECK((asked.phase_ns.fetch_wait > 0) == timed);
+        CHECK((asked.phase_ns.score > 0) == timed);
+        require_ok(cache.select(one.id(), 1, data.q(1, 300), [](std::size_t, auto, auto) {}));
+        const auto shown = cache.stats();
+        REQUIRE(shown.read_bytes > asked.read_bytes);
+        CHECK((shown.phase_ns.fetch_wait > asked.phase_ns.fetch_wait) == timed);
+        CHECK(shown.phase_ns.append == 0);
+        one.decode(1);
+        CHECK((cache.stats().phase_ns.append > 0) == timed);
+    }
+}
+
 TEST_CASE("rewind gives up tokens of the window, and no others") {
     const drift data(small, 500, 25), other(small, 500, 26);
     auto c = config_for<paged>(500);

@@ -423,6 +423,22 @@ TEST_CASE("the memory is that of two layers, and a bound below says what is miss
         CHECK_MESSAGE(refused.error().message.find(part) != std::string::npos, refused.error().message);
 }
 
+TEST_CASE("what before_query reads is timed as what a step reads") {
+    const drift data(small, max_tokens, 46);
+    auto c = config_for<turns>(96, true);
+    c.time_phases = true;
+    auto cache = open_cache<turns>(c);
+    reader<turns> one(cache, data, 0);
+    one.prefill(300);
+    one.decode(3);
+    const auto before = cache.stats();
+    require_ok(cache.before_query(one.id(), 2));
+    const auto after = cache.stats();
+    CHECK(after.representative_bytes_read > before.representative_bytes_read);
+    CHECK(after.phase_ns.fetch_wait > before.phase_ns.fetch_wait);
+    CHECK(after.phase_ns.attend == before.phase_ns.attend);
+}
+
 TEST_CASE("before_query: legal everywhere, and says what is wrong with it") {
     const drift data(small, max_tokens, 45);
     auto here = open_cache<turns>(config_for<turns>(96, false));

@@ -60,7 +60,7 @@ template <class Types> class retrieval_base {
         parts.bars = &bars_;
         parts.sums = &sums_;
         parts.rest = &rest_;
-        parts.clock = p.time_phases ? &clock_ : nullptr;
+        parts.clock = clock();
         parts.query = m.query;
         step_ = runner(store_, parts, m.step);
         source_ = choice_source<types>(step_, store_, plan_);
@@ -293,6 +293,9 @@ template <class Types> class retrieval_base {
             }
         }
     }
+
+    /// The stopwatch of decode, or none.
+    [[nodiscard]] phase_clock* clock() noexcept { return plan_.time_phases ? &clock_ : nullptr; }
 
     /// Every call ends the previous selection and takes note of what landed meanwhile.
     void begin_call() noexcept {

@@ -14,12 +14,12 @@ namespace kvtl { inline namespace v0 {
 template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     using base = retrieval_prompts<Types>;
     using base::accept, base::announce_next, base::anything_ahead, base::begin_call, base::bring,
-        base::check_complete, base::find_ahead, base::free_ahead, base::group_of, base::lanes_of,
+        base::check_complete, base::clock, base::find_ahead, base::free_ahead, base::group_of, base::lanes_of,
         base::leaver, base::list_lanes, base::note_storage, base::pool_for, base::release,
         base::release_all_aheads, base::release_selection, base::should_found, base::window_overflows,
         base::write_pools_at;
-    using base::arenas_, base::bars_, base::clock_, base::codec_, base::io_, base::memory_, base::page_pools_,
-        base::plan_, base::pools_, base::selection_, base::source_, base::stats_, base::step_, base::store_;
+    using base::arenas_, base::bars_, base::codec_, base::io_, base::memory_, base::page_pools_, base::plan_,
+        base::pools_, base::selection_, base::source_, base::stats_, base::step_, base::store_;
 
   public:
     using types = Types;
@@ -60,14 +60,16 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
                               const numbers_span& out) noexcept {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty()) return {};
+        const phase_clock::span timed(clock(), &phase_times::fetch_wait);
         begin_call();
         // Entries that found no place last time are placed now, which must not meet units whose reads are in
         // the air.
         if (window_overflows(lanes)) release_all_aheads();
         if (status s = bring(slot, layer); !s) return s;
+        timed.enter(&phase_times::maintain);
         if (status s = accept(lanes, 1); !s) return s;
         const statistics before = stats_;
-        const phase_clock::span timed(plan_.time_phases ? &clock_ : nullptr, &phase_times::append);
+        timed.enter(&phase_times::append);
         for (const lane_ref& ref : lanes) step_.encode_arrival(ref, step_.rows_of(ref, in)(0));
         ahead* a = find_ahead(slot, layer);
         const float* q = step_.widen(in.q);
@@ -124,6 +126,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     void before_query(std::uint32_t slot, std::uint32_t layer) noexcept {
         if constexpr (types::virtualised) {
             if (arenas_.idle() || lanes_of(slot, layer).empty()) return;
+            const phase_clock::span timed(clock(), &phase_times::fetch_wait);
             io_.poll(false);
             arenas_.tell(slot, layer);
             arenas_.turn_to(group_of(slot), layer);
@@ -137,6 +140,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         if (lanes.empty() || plan_.window_only) return {};
         // Layer 0's query nobody guesses. A guess for others that go by their own would be read in vain.
         if (predicts && layer > 0 && layer < plan_.true_layers) return {};
+        const phase_clock::span timed(clock(), &phase_times::fetch_wait);
         begin_call();
         if (status s = check_complete(lanes); !s) return s;
         release(find_ahead(slot, layer), lanes, runner::fate::dropped);
@@ -149,6 +153,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
                                      const numbers_view& q) noexcept {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty() || plan_.window_only || (predicts && layer >= plan_.true_layers)) return true;
+        const phase_clock::span timed(clock(), &phase_times::fetch_wait);
         begin_call();
         if (find_ahead(slot, layer) != nullptr || !check_complete(lanes).ok() || window_overflows(lanes))
             return true;
@@ -170,6 +175,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         release_selection();
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty()) return {};
+        const phase_clock::span timed(clock(), &phase_times::fetch_wait);
         begin_call();
         if (status s = check_complete(lanes); !s) return s;
         release(find_ahead(slot, layer), lanes, runner::fate::dropped);
