@@ -135,10 +135,9 @@ void kvswap_loop::choose(layer_state& l, std::uint32_t layer, const float* q) no
         const float* const of = &score_[std::size_t{g} * group_tokens];
         score_[g] = std::max(std::max(of[0], of[1]), std::max(of[2], of[3]));
     }
-    const std::size_t n = simd::top_k(score_.data(), l.groups, (s_.attend_tokens - in_memory) / group_tokens,
-                                      order_.data(), keys_);
+    const std::size_t n = simd::top_k_by_index(
+        score_.data(), l.groups, (s_.attend_tokens - in_memory) / group_tokens, order_.data(), keys_);
     l.chosen.assign(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(n));
-    std::sort(l.chosen.begin(), l.chosen.end());
 }
 
 /// The slot that was filled first among those that nothing chosen is in, now the last one. none when there is none.

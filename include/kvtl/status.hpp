@@ -90,7 +90,7 @@ template <class T> class [[nodiscard]] result {
     result& operator=(const result& other) requires std::is_copy_constructible_v<T> {
         return *this = result(other);
     }
-    ~result() {
+    ~result() { // here T is complete
         static_assert(std::is_nothrow_move_constructible_v<T>, "[kvtl] result<T>: moving a T must not throw");
         leave();
     }

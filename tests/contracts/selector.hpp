@@ -65,7 +65,7 @@ template <class Selector> class instance {
         out.resize(n);
         return out;
     }
-    /// The units of one that is for all queries.
+    /// The units of one that is for all queries, by their numbers.
     [[nodiscard]] std::vector<std::uint32_t> choose(std::uint32_t budget) {
         std::vector<std::uint32_t> chosen;
         for (const chosen_unit& c : choice(budget)) {
@@ -73,6 +73,7 @@ template <class Selector> class instance {
             CHECK(c.cut == 0);
             chosen.push_back(c.unit);
         }
+        std::sort(chosen.begin(), chosen.end());
         return chosen;
     }
 
@@ -142,7 +143,7 @@ template <class Selector> void keeps_its_promises() {
 
 } // namespace selector_suite
 
-/// `naive(instance, budget)` gives the exact choice, best first.
+/// `naive(instance, budget)` gives the exact choice, by the units' numbers.
 template <class Selector, class Naive> void selector_contract(const Naive& naive) {
     static_assert(selector_for<Selector, geometry<shape{}>>);
     SUBCASE("never above the budget, no unit twice") {

@@ -288,6 +288,31 @@ TEST_CASE("what a prefetch and a selection read is timed as what a step reads") 
     }
 }
 
+TEST_CASE("a step that failed counts for nothing but its time") {
+    const drift data(small, 500, 29);
+    auto c = config_for<paged>(96);
+    c.memory_bytes = least_memory<paged>(c) + (std::size_t{256} << 10);
+    c.time_phases = true;
+    c.io.faults = std::make_shared<kvtl::io_faults>();
+    auto cache = open_cache<paged>(c);
+    reader<paged> one(cache, data, 0);
+    one.prefill(300);
+    one.decode(2);
+    const auto before = cache.stats();
+    c.io.faults->fail_read.first = c.io.faults->reads.load();
+    std::vector<float> out(data.query_floats());
+    REQUIRE(cache.attend(one.id(), 0, data.input(0, 302), out).code() == kvtl::errc::io_error);
+    c.io.faults->fail_read.first = kvtl::io_faults::never;
+    const auto after = cache.stats();
+    CHECK(after.chosen_units == before.chosen_units);
+    CHECK(after.steps == before.steps);
+    CHECK(after.phase_ns.score > before.phase_ns.score);
+    CHECK(after.phase_ns.choose > before.phase_ns.choose);
+    CHECK(after.phase_ns.fetch_wait > before.phase_ns.fetch_wait);
+    one.decode(5);
+    one.check_tokens();
+}
+
 TEST_CASE("rewind gives up tokens of the window, and no others") {
     const drift data(small, 500, 25), other(small, 500, 26);
     auto c = config_for<paged>(500);

@@ -40,7 +40,9 @@ std::vector<std::uint32_t> naive(const Instance& x, std::uint32_t budget, const 
             for (std::uint32_t g = 0; g < x.model().group; ++g) of_query.push_back(x.score(h, g, u));
             score[u] += reduce(of_query);
         }
-    return take_in_order(score, x.unit(), budget);
+    auto chosen = take_in_order(score, x.unit(), budget);
+    std::sort(chosen.begin(), chosen.end());
+    return chosen;
 }
 
 double mean(const std::vector<double>& x) {

@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cstring>
+
 namespace simd_dot_columns_test {
 
 namespace simd = kvtl::simd;
@@ -59,6 +61,22 @@ TEST_CASE_TEMPLATE("dot_columns: any count, width, range of columns and group", 
                     check<simd::default_arch, E>(count, width, first, (width - first + 1) / 2, group, worst);
                 }
     CHECK(worst < 1e-6);
+}
+
+TEST_CASE("dot_columns: a run that is read block by block has the bits of its parts") {
+    const std::size_t width = 32, count = simd::streamed_bytes / width / sizeof(kvtl::f16) + 21;
+    const auto blocks = blocked(oracle::normal_values<kvtl::f16>(count * width, 6), count, width);
+    const auto q = oracle::normal_values(width, 7);
+    const auto score = [&](std::size_t first, std::size_t n, float* out) {
+        simd::dot_columns(q.data(), 1, width,
+                          simd::columns_view<kvtl::f16>{blocks.data() + first * width, n, width, 0, width},
+                          out, n);
+    };
+    std::vector<float> whole(count), parts(count);
+    score(0, count, whole.data());
+    const std::size_t half = count / 32 * 16;
+    score(0, half, parts.data()), score(half, count - half, parts.data() + half);
+    CHECK(std::memcmp(whole.data(), parts.data(), count * sizeof(float)) == 0);
 }
 
 TEST_CASE("dot_columns: a narrower architecture gives the same numbers") {

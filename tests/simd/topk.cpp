@@ -1,4 +1,4 @@
-// The k best scores against a stable sort: order, ties, NaN, and the inputs that make selections slow.
+// The k best scores against a stable sort, best first and by index: order, ties, NaN, and the inputs that make selections slow.
 // SPDX-License-Identifier: MIT
 #include <kvtl/simd/topk.hpp>
 
@@ -24,6 +24,13 @@ void compare(const std::vector<float>& score, std::size_t k) {
     CHECK(out[k] == 0xABCDU);
     out.resize(count);
     CHECK(out == expected);
+
+    std::vector<std::uint32_t> ascending(k + 1, 0xABCDU);
+    REQUIRE(simd::top_k_by_index(score.data(), n, k, ascending.data(), scratch) == count);
+    CHECK(ascending[k] == 0xABCDU);
+    ascending.resize(count);
+    std::sort(out.begin(), out.end());
+    CHECK(ascending == out);
 }
 
 const std::vector<std::size_t> some_k = {0, 1, 2, 15, 64, 256, 300, 2000};

@@ -4,6 +4,7 @@
 
 #include "contracts/selector.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 namespace kvtl_test { namespace selector_suite { namespace bar {
@@ -14,23 +15,31 @@ using model = geometry<shape{.layers = 1, .query_heads = 4, .kv_heads = 2, .head
 struct units {
     std::vector<float> score;
     std::vector<unit_record> unit;
+    std::uint32_t fixed = 0; ///< the size of all units, which a lane then has no records of
+
+    [[nodiscard]] units_view lane() const {
+        return {.unit = fixed != 0 ? nullptr : unit.data(),
+                .count = static_cast<std::uint32_t>(unit.size()),
+                .max_entries = fixed != 0 ? fixed : 12};
+    }
 };
-inline units random_units_of(std::size_t n, std::uint64_t seed) {
-    units x{oracle::normal_values<float>(n, seed, 20.0), std::vector<unit_record>(n)};
+inline units random_units_of(std::size_t n, std::uint64_t seed, std::uint32_t fixed = 0) {
+    units x{oracle::normal_values<float>(n, seed, 20.0), std::vector<unit_record>(n), fixed};
     oracle::generator random(seed + 1);
-    for (unit_record& u : x.unit) u.entries = static_cast<std::uint32_t>(random.below(12));
+    for (unit_record& u : x.unit)
+        u.entries = fixed != 0 ? fixed : static_cast<std::uint32_t>(random.below(12));
     return x;
 }
 inline std::vector<std::uint32_t> choose(const auto& state, const units& x, std::uint32_t budget) {
     std::vector<std::uint32_t> order(x.score.size()), result;
     std::vector<std::uint64_t> scratch(x.score.size());
     std::vector<chosen_unit> out(x.score.size());
-    const units_view lane{.unit = x.unit.data(), .count = static_cast<std::uint32_t>(x.unit.size())};
-    const std::uint32_t n = state.choose({x.score, lane, budget, order, scratch}, out);
+    const std::uint32_t n = state.choose({x.score, x.lane(), budget, order, scratch}, out);
     for (std::uint32_t i = 0; i < n; ++i) result.push_back(out[i].unit);
+    std::sort(result.begin(), result.end());
     return result;
 }
-/// Units that pass, best first, while the budget lasts.
+/// Units that pass, the best while the budget lasts, by their numbers.
 inline std::vector<std::uint32_t> naive(const units& x, std::uint32_t budget, const auto& passes) {
     std::vector<std::uint32_t> order(x.score.size()), result;
     std::iota(order.begin(), order.end(), 0U);
@@ -40,6 +49,7 @@ inline std::vector<std::uint32_t> naive(const units& x, std::uint32_t budget, co
             budget -= x.unit[u].entries;
             result.push_back(u);
         }
+    std::sort(result.begin(), result.end());
     return result;
 }
 

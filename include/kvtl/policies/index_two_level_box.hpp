@@ -115,9 +115,8 @@ struct two_level_box : minmax_box {
                 for (std::uint32_t b = 0; g > 0 && b < blocks; ++b) best[b] = std::max(best[b], next[b]);
             }
             const auto n = static_cast<std::uint32_t>(
-                simd::top_k(best, blocks, static_cast<std::size_t>(probed), x.order.data(), x.keys));
+                simd::top_k_by_index(best, blocks, static_cast<std::size_t>(probed), x.order.data(), x.keys));
             x.note(std::uint64_t{queries} * blocks, blocks, n);
-            std::sort(x.order.begin(), x.order.begin() + n);
             std::uint32_t units = 0;
             for (std::uint32_t i = 0; i < n; ++i)
                 for (std::uint32_t at = x.order[i] * per_block, end = std::min(u.count, at + per_block);

@@ -190,8 +190,7 @@ struct two_level_centroid : centroid {
             const auto probed = static_cast<std::uint32_t>(std::min<std::uint64_t>(
                 blocks, std::max<std::uint64_t>(least, units / c_.units_per_block + 1)));
             if (probed == blocks) return 0;
-            static_cast<void>(simd::top_k(x.score.data(), blocks, probed, x.order.data(), x.keys));
-            std::sort(x.order.begin(), x.order.begin() + probed);
+            static_cast<void>(simd::top_k_by_index(x.score.data(), blocks, probed, x.order.data(), x.keys));
             std::uint32_t n = 0;
             for (std::uint32_t i = 0; i < probed; ++i) {
                 const std::uint32_t first = x.order[i] * c_.units_per_block,

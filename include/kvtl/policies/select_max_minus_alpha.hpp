@@ -1,4 +1,4 @@
-// Selector: every unit whose speculated logit is within alpha of the best one (InfiniGen), best first,
+// Selector: every unit whose speculated logit is within alpha of the best one (InfiniGen),
 // as far as the budget goes.
 //
 //   n = number of units with logit_scale * score > max - alpha
@@ -43,10 +43,7 @@ template <class Reduce, query Source = query::current> struct max_minus_alpha {
                                            std::span<chosen_unit> out) const noexcept {
             if (in.score.empty()) return 0;
             const float bar = simd::max_of(in.score.data(), in.score.size()) - below_;
-            // The best come first, so those above the bar are a prefix.
-            std::uint32_t n = best_.choose(in, out);
-            while (n != 0 && !(in.score[out[n - 1].unit] > bar)) --n;
-            return n;
+            return keep_above(bar, in.score, out.first(best_.choose(in, out)));
         }
 
       private:

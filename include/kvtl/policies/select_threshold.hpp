@@ -1,4 +1,4 @@
-// Selector: every unit that promises more than a share of the attention (Squeezed Attention), best first, as far as the
+// Selector: every unit that promises more than a share of the attention (Squeezed Attention), as far as the
 // budget goes.
 //
 //   share(unit i) = exp(s_i) / mean over units j of exp(s_j), weighted by their entries N_j, > threshold
@@ -65,10 +65,7 @@ template <class Reduce, query Source = query::current> struct threshold {
                                            std::span<chosen_unit> out) const noexcept {
             if (in.score.empty()) return 0;
             const float bar = (in.bar + log_mean(in)) / scale_;
-            // The best come first, so those above the bar are a prefix.
-            std::uint32_t n = best_.choose(in, out);
-            while (n != 0 && !(in.score[out[n - 1].unit] > bar)) --n;
-            return n;
+            return keep_above(bar, in.score, out.first(best_.choose(in, out)));
         }
 
         /// What top-k takes for one query of a prompt.

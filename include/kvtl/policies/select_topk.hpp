@@ -2,7 +2,7 @@
 // up; a unit that would overshoot is skipped (DynaKV §4.1: top-k clusters by query-centroid similarity).
 //
 // Cost:   two sweeps over U scores and sizes, unless units of the last ranks are very small; nothing is sorted but what
-//         may be chosen.
+//         may be chosen, and where all units have one size and none is cut off nothing at all.
 //
 // The reduction says how the scores of the queries that share KV heads become one score per unit. Published
 // systems differ in nothing but this, so it is a template argument:
@@ -128,8 +128,8 @@ template <class Reduce, query Source = query::current, overshoot Last = overshoo
         state() = default;
         state(const config&, const Geometry&) noexcept {}
 
-        /// Writes the chosen units in score order and returns their number; `out` has room for min(U,
-        /// attend_tokens) units.
+        /// Writes the chosen units and returns how many they are: by their numbers where all units have one size and none
+        /// is cut off, else best first. `out` has room for min(U, attend_tokens) units.
         [[nodiscard]] std::uint32_t choose(const choice_input& in,
                                            std::span<chosen_unit> out) const noexcept {
             const auto units = static_cast<std::uint32_t>(in.score.size());
@@ -140,6 +140,12 @@ template <class Reduce, query Source = query::current, overshoot Last = overshoo
                 std::min(units, fixed != 0 ? (in.budget + (truncates ? fixed - 1 : 0)) / fixed
                                            : std::max(16U, in.budget / 8));
             if (first == 0) return 0;
+            if (fixed != 0 && !truncates) { // all of them fit, so that their ranks do not matter
+                static_cast<void>(
+                    simd::top_k_by_index(in.score.data(), units, first, in.order.data(), in.scratch));
+                for (std::uint32_t i = 0; i < first; ++i) out[i] = {.unit = in.order[i]};
+                return first;
+            }
             static_cast<void>(simd::top_k(in.score.data(), units, first, in.order.data(), in.scratch));
             for (std::uint32_t i = 0; i < first && left > 0; ++i) take(in, in.order[i], left, out, chosen);
             if (fixed != 0) return chosen;

@@ -5,7 +5,8 @@
 //
 // Shapes: q (G,D); rows in blocks of 16, block b holds number c of row 16 b + i at (16 b W + 16 c + i), W the
 //         numbers per row, of which D from `first` on take part; out (G,N).
-// Cost:   N * G * D multiply-adds; a number comes from memory once for four queries.
+// Cost:   N * G * D multiply-adds; a number comes from memory once for four queries. A single query goes block by block where
+//         they take streamed_bytes or more: from memory 1.4 to 1.7 times as fast as four side by side, in cache a third slower.
 // Limits: f32 sums; any D, G and N. The last block is read whole: it must be there. A row's sum has the same
 //         bits wherever the row stands and whatever the group.
 // SPDX-License-Identifier: MIT
@@ -68,6 +69,7 @@ inline void dot_columns(const float* q, std::size_t group, std::size_t q_stride,
                           B = V == 1 ? 4 : 1;
     const std::size_t stride = column_block * rows.width,
                       blocks = (rows.count + column_block - 1) / column_block;
+    const bool in_one_stream = rows.columns == rows.width && blocks * stride * sizeof(E) >= streamed_bytes;
     const E* const from = rows.data + rows.first * column_block;
     const auto sweep = [&](auto queries, std::size_t g) {
         constexpr std::size_t Q = decltype(queries)::value;
@@ -80,7 +82,8 @@ inline void dot_columns(const float* q, std::size_t group, std::size_t q_stride,
                                     std::min(column_block, rows.count - row - (n - 1) * column_block));
             b += n;
         };
-        while (b + B <= blocks) tile(constant<B>{});
+        if (Q > 1 || !in_one_stream)
+            while (b + B <= blocks) tile(constant<B>{});
         while (b < blocks) tile(constant<1>{});
     };
     std::size_t g = 0;

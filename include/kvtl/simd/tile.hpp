@@ -102,15 +102,12 @@ template <std::size_t R, std::size_t Q, std::size_t KnownDim = 0>
 inline constexpr std::size_t
     side_by_side = std::min<std::size_t>(R, Q == 1 && (KnownDim == 0 || KnownDim > short_rows) ? 2 : 4);
 
-/// Rows of a run that takes more than this, about an L2 cache, are read in one stream by a single query: from memory up to
-/// 1.7 times as fast as side by side, from the L3 cache up to a third slower.
-inline constexpr std::size_t streamed_bytes = std::size_t{1} << 20;
-
 /// Not bytes and bf16: what is done to a row takes longer than it takes to come, unless another is beside it.
 template <number E> inline constexpr bool may_stream = std::is_same_v<E, float> || std::is_same_v<E, f16>;
 
-/// Whether a single query reads these rows in one stream: those of a long run, and long ones, of which two side by side come
-/// from memory at half of its bandwidth, however few there are.
+/// Whether a single query reads these rows in one stream: those of a long run, from memory up to 1.7 times as fast as side by
+/// side, from the L3 cache up to a third slower; and long ones, of which two side by side come from memory at half of its
+/// bandwidth, however few there are.
 template <number E> [[nodiscard]] constexpr bool streamed(const rows_view<E>& rows) noexcept {
     return may_stream<E> &&
            (rows.dim > 128 || (rows.count + rows.following) * rows.dim * sizeof(E) > streamed_bytes);

@@ -1,11 +1,12 @@
-// The k best of n scores, in order.
+// The k best of n scores, best first or by their index.
 //
 // What:   scores become 64-bit keys that sort like (score descending, index ascending). Maxima of groups set a bar
 //         that k scores reach. One sweep keeps every score that still can be among the best in a buffer; when
 //         the buffer is full, a selection cuts it back to k and raises the bar. Most scores are only ever
 //         compared, a register at a time.
 // Shapes: score (n), out (k).
-// Cost:   n / lanes comparisons twice, once for the first bar, O(k log(n / k)) candidates, one sort of k keys.
+// Cost:   n / lanes comparisons twice, once for the first bar, O(k log(n / k)) candidates; best first one sort of k keys,
+//         by their index a third sweep instead.
 // Limits: NaN ranks below -inf; +0 and -0 tie. n < 2^32.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -17,11 +18,12 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <span>
 
 namespace kvtl { inline namespace v0 { namespace simd {
 
-/// How many keys of scratch top_k needs for these n and k.
+/// How many keys of scratch top_k and top_k_by_index need for these n and k.
 [[nodiscard]] constexpr std::size_t top_k_scratch(std::size_t n, std::size_t k) noexcept {
     return std::min(n, k + std::max<std::size_t>(k, 512));
 }
@@ -49,6 +51,13 @@ template <class Arch> [[nodiscard]] inline std::uint64_t top_k_key(float score, 
 /// Sorts keys best first. One type per Arch keeps std::sort's code apart between translation units.
 template <class Arch> struct better_key {
     bool operator()(std::uint64_t a, std::uint64_t b) const noexcept { return a > b; }
+};
+
+/// Sorts keys by the index that they were made of.
+template <class Arch> struct lower_index {
+    bool operator()(std::uint64_t a, std::uint64_t b) const noexcept {
+        return top_k_index(a) < top_k_index(b);
+    }
 };
 
 /// Moves the k best of n distinct keys to the front, the k-th of them to keys[k - 1]. Quickselect with a
@@ -93,6 +102,33 @@ inline void put_in_order(std::uint64_t* keys, std::size_t n, std::uint32_t* out)
     }
 }
 
+/// Writes the indices of the k best of n > k scores, keys[0, k) with the k-th at the end, in ascending order.
+template <class Arch>
+inline void put_by_index(const float* score, std::size_t n, std::uint64_t* keys, std::size_t k,
+                         std::uint32_t* out) noexcept {
+    using F = floats<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
+    const float bar = top_k_score(keys[k - 1]);
+    if (std::isnan(bar)) { // all that are numbers, and some that are not: rare
+        std::sort(keys, keys + k, lower_index<Arch>{});
+        for (std::size_t i = 0; i < k; ++i) out[i] = top_k_index(keys[i]);
+        return;
+    }
+    const std::size_t last = top_k_index(keys[k - 1]); // of those that reach the bar and no more
+    std::size_t found = 0;
+    const auto offer = [&](std::size_t from, std::size_t to) { // written always, kept if it is one: no branch
+        for (std::size_t j = from; j < to; ++j) {
+            keys[found] = j;
+            found += static_cast<std::size_t>((score[j] > bar) | ((score[j] == bar) & (j <= last)));
+        }
+    };
+    std::size_t i = 0;
+    for (const F bars(bar); i + lane_count <= n; i += lane_count)
+        if (xsimd::any(load<Arch>(score + i) >= bars)) offer(i, i + lane_count);
+    offer(i, n);
+    for (std::size_t j = 0; j < k; ++j) out[j] = static_cast<std::uint32_t>(keys[j]);
+}
+
 /// A bar that at least k of n scores reach, and not many more where these lie in no order: the k-th best of the maxima of
 /// groups, of which there are at least 2 k. -inf: there are too few scores for that, or too few that are greater.
 template <class Arch>
@@ -118,16 +154,14 @@ template <class Arch>
     return top_k_score(keys[k - 1]);
 }
 
-/// Writes the indices of the min(n, k) best scores to `out`, best first, and returns how many these are.
-template <class Arch = default_arch>
-KVTL_INLINE_KERNEL std::size_t top_k(const float* score, std::size_t n, std::size_t k, std::uint32_t* out,
-                                     std::span<std::uint64_t> scratch) noexcept {
+/// Leaves the keys of the k best of n scores in front of `scratch`, the k-th at their end. 1 <= k <= n.
+template <class Arch>
+inline void select_top_k(const float* score, std::size_t n, std::size_t k,
+                         std::span<std::uint64_t> scratch) noexcept {
     using F = floats<Arch>;
     constexpr std::size_t lane_count = floats_per_register<Arch>;
     constexpr std::size_t stride = 4 * lane_count;
     const float lowest = -std::numeric_limits<float>::infinity();
-    k = std::min(n, k);
-    if (k == 0) return 0;
     std::uint64_t* const keys = scratch.data();
     const std::size_t capacity = top_k_scratch(n, k);
     std::size_t i = 0, filled = 0;
@@ -168,13 +202,40 @@ KVTL_INLINE_KERNEL std::size_t top_k(const float* score, std::size_t n, std::siz
         }
         for (std::size_t j = before; j < filled; ++j) keys[j] = top_k_key<Arch>(score[keys[j]], keys[j]);
     }
-    put_in_order<Arch>(keys, k, out);
+}
+
+/// Writes the indices of the min(n, k) best scores to `out`, best first, and returns how many these are.
+template <class Arch = default_arch>
+KVTL_INLINE_KERNEL std::size_t top_k(const float* score, std::size_t n, std::size_t k, std::uint32_t* out,
+                                     std::span<std::uint64_t> scratch) noexcept {
+    k = std::min(n, k);
+    if (k == 0) return 0;
+    select_top_k<Arch>(score, n, k, scratch);
+    put_in_order<Arch>(scratch.data(), k, out);
+    return k;
+}
+
+/// The same indices in ascending order, for whom it is enough to know which these are; nothing is sorted, unless fewer than k
+/// scores are numbers.
+template <class Arch = default_arch>
+KVTL_INLINE_KERNEL std::size_t top_k_by_index(const float* score, std::size_t n, std::size_t k,
+                                              std::uint32_t* out, std::span<std::uint64_t> scratch) noexcept {
+    k = std::min(n, k);
+    if (k == n) {
+        std::iota(out, out + n, 0U);
+        return n;
+    }
+    if (k == 0) return 0;
+    select_top_k<Arch>(score, n, k, scratch);
+    put_by_index<Arch>(score, n, scratch.data(), k, out);
     return k;
 }
 
 #ifdef KVTL_KERNEL
 KVTL_KERNEL std::size_t top_k<default_arch>(const float*, std::size_t, std::size_t, std::uint32_t*,
                                             std::span<std::uint64_t>) noexcept;
+KVTL_KERNEL std::size_t top_k_by_index<default_arch>(const float*, std::size_t, std::size_t, std::uint32_t*,
+                                                     std::span<std::uint64_t>) noexcept;
 #endif
 
 }}} // namespace kvtl::v0::simd

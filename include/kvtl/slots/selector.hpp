@@ -38,10 +38,20 @@ struct chosen_unit {
         return i < first ? mask : mask & ~std::uint64_t{cut};
     }
 };
-/// By their numbers, in place. Cost: O(n log n).
+/// By their numbers, in place. Cost: O(n) where they are in this order, else O(n log n).
 inline void sort_by_unit(std::span<chosen_unit> chosen) noexcept {
-    std::sort(chosen.begin(), chosen.end(),
-              [](const chosen_unit& a, const chosen_unit& b) { return a.unit < b.unit; });
+    const auto before = [](const chosen_unit& a, const chosen_unit& b) { return a.unit < b.unit; };
+    if (!std::is_sorted(chosen.begin(), chosen.end(), before))
+        std::sort(chosen.begin(), chosen.end(), before);
+}
+/// Moves the units that score more than `bar` to the front, in the order they have, and returns how many these are.
+/// score: (U). Cost: O(n).
+[[nodiscard]] inline std::uint32_t keep_above(float bar, std::span<const float> score,
+                                              std::span<chosen_unit> chosen) noexcept {
+    const auto end = std::remove_if(chosen.begin(), chosen.end(), [&](const chosen_unit& c) {
+        return !(score[c.unit] > bar); // nor NaN
+    });
+    return static_cast<std::uint32_t>(end - chosen.begin());
 }
 /// Whether `unit` is among them. Cost: O(n).
 [[nodiscard]] inline bool contains_unit(std::span<const chosen_unit> chosen, std::uint32_t unit) noexcept {

@@ -101,7 +101,8 @@ template <class Types> class chooser {
     }
 
     /// Chooses among the units of a lane for the queries `q` (lane queries, D) of one token; at most `budget`
-    /// entries for each query. Writes them to `out`, best first, and returns their number. For an index that
+    /// entries for each query. Writes them to `out` and returns their number: best first where units have records
+    /// and all queries of a lane choose together (co_retrieval reads that), else in any order. For an index that
     /// scores stored keys, stream(visit) calls visit(codec, keys) for the records of all of them in order; when
     /// it fails, what is chosen means nothing.
     /// `bar`: the sequence's, for a selector that calibrates.

@@ -2,7 +2,7 @@
 //
 // What:   each lane has sinks, a window, entries that wait, and units, which are resident or not. The window may
 //         be all there is (`full`). Nothing of this is shared with other shards but the file.
-// Errors: a failed call leaves tokens, units and statistics as they were; a further turn whose writes fail
+// Errors: a failed call leaves tokens, units and statistics as they were, but for its time; a further turn whose writes fail
 //         half-way is the exception (manager.hpp).
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -50,7 +50,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
                 rewind(slot, layer, t);
             else // before the window there is nothing to read, so that this cannot be
                 for (const lane_ref& ref : lanes_of(slot, layer)) store_.at(ref.id).state().cut_short = true;
-            stats_ = before;
+            restore(before);
             return done;
         }
         return {};
@@ -88,12 +88,12 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             done.code() == errc::bound_too_small) { // what was read ahead held the frames
             release_all_aheads();
             const choice_counts choosing = stats_.choosing; // what was chosen still holds
-            stats_ = before;
+            restore(before);
             stats_.choosing = choosing;
             done = step_.attend(lanes, q, in, out, none, [] {});
         }
         if (!done) {
-            stats_ = before;
+            restore(before);
             return done;
         }
         ++stats_.steps;
@@ -107,14 +107,17 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     [[nodiscard]] status append(std::uint32_t slot, std::uint32_t layer, const layer_input& in) noexcept {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty()) return {};
+        const phase_clock::span timed(clock(), &phase_times::fetch_wait);
         begin_call();
         release(find_ahead(slot, layer), lanes, runner::fate::dropped);
         if (status s = bring(slot, layer); !s) return s;
+        timed.enter(&phase_times::maintain);
         if (status s = accept(lanes, 1); !s) return s;
         tick(lanes, layer);
         for (const lane_ref& ref : lanes)
             if (status s = step_.append_turn(ref, 1, plan_.buffer_limit, step_.rows_of(ref, in)); !s)
                 return s;
+        timed.enter(&phase_times::fetch_wait);
         announce_next(slot, layer);
         note_call(slot, layer);
         note_storage();
@@ -172,10 +175,10 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
 
     /// Brings the units chosen for q in and pins them; views() lists what the engine attends.
     [[nodiscard]] status select(std::uint32_t slot, std::uint32_t layer, const numbers_view& q) noexcept {
+        const phase_clock::span timed(clock(), &phase_times::fetch_wait);
         release_selection();
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty()) return {};
-        const phase_clock::span timed(clock(), &phase_times::fetch_wait);
         begin_call();
         if (status s = check_complete(lanes); !s) return s;
         release(find_ahead(slot, layer), lanes, runner::fate::dropped);
@@ -346,6 +349,13 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         status s = step_.prefetch(lanes, a->flight);
         if (!s) release(a, lanes, runner::fate::dropped);
         return s;
+    }
+
+    /// A call that failed counts for nothing, but for the time that it took.
+    void restore(const statistics& before) noexcept {
+        const phase_times taken = stats_.phase_ns;
+        stats_ = before;
+        stats_.phase_ns = taken;
     }
 
     void note_call(std::uint32_t slot, std::uint32_t layer) noexcept {

@@ -17,7 +17,7 @@ template <class Types> class step_runner : public step_attention<Types> {
     using base::ask_for, base::attend_memory, base::attend_records, base::attend_rows, base::attend_tile,
         base::attend_unit, base::count_and_want, base::estimate_rest, base::finish_lane, base::gather_unit,
         base::head_partial, base::item_of, base::remember_choice, base::tell_lse, base::total_of,
-        base::turn_of;
+        base::turn_of, base::units_ahead;
     using base::p_, base::store_, base::x_;
 
   public:
@@ -55,6 +55,7 @@ template <class Types> class step_runner : public step_attention<Types> {
                 p_.choose->choose(q + p_.model.query_offset(lanes[i].in_layer), p_.growth->view(lanes[i].id),
                                   budget, chosen, p_.clock, stream, p_.bars->of_lane(lanes[i].id));
             if (!read) return read;
+            const phase_clock::span timed(p_.clock, &phase_times::choose);
             sort_by_unit(chosen.first(n));
             x_.chosen_count[i] = n;
             x_.forced[i] = none;
@@ -427,7 +428,7 @@ template <class Types> class step_runner : public step_attention<Types> {
                 if (w.loads) store_->finish_load(store_->at(ref.id), w.unit, store_->pool_of(ref.id));
                 float* const at = item_of(i == merged ? 0 : i);
                 const phase_clock::span timed(p_.clock, &phase_times::attend);
-                ask_for_item(lanes, f, i + 1);
+                ask_for_items(lanes, f, i + 1, 1);
                 if (w.mask != 0) attend_unit(ref, w, q_, at, true);
                 if (i != merged) continue;
                 merge_item(w, at);
@@ -443,29 +444,32 @@ template <class Types> class step_runner : public step_attention<Types> {
     [[nodiscard]] status gather_batch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
         flight& f = store_->io().at(id);
         const phase_clock::span timed(p_.clock, &phase_times::attend);
+        const std::uint32_t ahead = units_ahead();
+        ask_for_items(lanes, f, 0, ahead);
         for (std::uint32_t i = 0; i < f.items().size(); ++i) {
             work_item& w = f.items()[i];
             if (w.pending > 0) {
                 timed.enter(&phase_times::fetch_wait);
                 while (w.pending > 0) store_->io().poll(true);
                 timed.enter(&phase_times::attend);
+                ask_for_items(lanes, f, i, ahead); // what was in the air with it
             }
             if (!f.error().ok()) return f.error();
             w.done = true;
             const lane_ref& ref = lanes[w.lane];
             if (w.loads) store_->finish_load(store_->at(ref.id), w.unit, store_->pool_of(ref.id));
-            ask_for_item(lanes, f, i + 1);
+            ask_for_items(lanes, f, i + ahead, 1);
             gather_unit(lanes, w, q_);
         }
         return f.error();
     }
 
-    /// Asks memory for an item whose turn is next, if it is there.
-    [[gnu::always_inline]] void ask_for_item(std::span<const lane_ref> lanes, flight& f,
-                                             std::uint32_t i) noexcept {
-        if (i >= f.items().size()) return;
-        const work_item& w = f.items()[i];
-        if (!w.done && w.pending == 0) ask_for(lanes[w.lane], w);
+    /// Asks memory for `n` items whose turn is next, if they are there.
+    [[gnu::always_inline]] void ask_for_items(std::span<const lane_ref> lanes, flight& f, std::uint32_t first,
+                                              std::uint32_t n) noexcept {
+        const auto size = static_cast<std::uint32_t>(f.items().size());
+        for (std::uint32_t i = first; i < std::min(first + n, size); ++i)
+            if (const work_item& w = f.items()[i]; !w.done && w.pending == 0) ask_for(lanes[w.lane], w);
     }
 
     void merge_item(const work_item& w, float* item) noexcept {

@@ -273,6 +273,13 @@ template <class Types> class step_attention {
         static_cast<void>(ref), static_cast<void>(w);
     }
 
+    /// How many small units are asked for ahead: 4 KiB of them, as each is through before memory has answered for the next.
+    [[nodiscard]] std::uint32_t units_ahead() const noexcept {
+        const std::size_t bytes = std::size_t{store_->unit_format().record.entry()} * p_.max_entries;
+        return static_cast<std::uint32_t>(
+            std::clamp<std::size_t>(4096 / std::max<std::size_t>(bytes, 1), 1, 16));
+    }
+
     /// A small unit joins the tile that its lane's total attends as a whole; one that is full is attended.
     void gather_unit(std::span<const lane_ref> lanes, const work_item& w, const float* q) noexcept {
         if (x_.tile.lane() != w.lane) attend_tile(lanes, q);
