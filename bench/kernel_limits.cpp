@@ -17,6 +17,7 @@
 #include <limits>
 #include <regex>
 #include <string_view>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -38,6 +39,19 @@ void read_all(const std::byte* at, std::size_t bytes) {
     for (const wide& s : sum) total = total + s;
     float result = simd::reduce_add<arch>(total);
     keep(result);
+}
+
+/// f(i, threads) for each of them at once; the caller's is the first.
+template <class F> void on_threads(std::size_t threads, const F& f) {
+    std::vector<std::jthread> others;
+    for (std::size_t i = 1; i < threads; ++i) others.emplace_back([&f, i, threads] { f(i, threads); });
+    f(std::size_t{0}, threads);
+}
+
+/// The i-th of n shares of them.
+template <number E> rows_view<E> share(rows_view<E> rows, std::size_t i, std::size_t n) {
+    const std::size_t first = rows.count * i / n;
+    return rows.slice(first, rows.count * (i + 1) / n - first);
 }
 
 /// Multiply-adds of whole registers that depend on nothing but themselves. Returns how many operations that were.
@@ -64,13 +78,20 @@ class table {
     }
     [[nodiscard]] bool wants(const std::string& name) const { return std::regex_search(name, filter_); }
     [[nodiscard]] std::size_t rows() const { return rows_; }
+    [[nodiscard]] std::size_t threads() const { return options_->threads; }
 
-    /// A kernel that reads `bytes` bytes from `from` on, against loads of the same.
-    template <class F> void memory(const std::string& name, const std::byte* from, double bytes, F&& kernel) {
+    /// A kernel that reads `bytes` bytes from `from` on, against loads of the same: kernel(i, n) the i-th of n shares, each
+    /// on a thread.
+    template <class F>
+    void memory(const std::string& name, const std::byte* from, double bytes, const F& kernel) {
+        const auto loads = [&](std::size_t i, std::size_t n) {
+            const std::size_t each = static_cast<std::size_t>(bytes) / n / 64 * 64;
+            read_all(from + i * each, each);
+        };
         double fastest = std::numeric_limits<double>::infinity(), limit = fastest;
         for (std::size_t r = 0; r < options_->rounds; ++r) {
-            limit = std::min(limit, seconds([&] { read_all(from, static_cast<std::size_t>(bytes)); }));
-            fastest = std::min(fastest, seconds(kernel));
+            limit = std::min(limit, seconds([&] { on_threads(threads(), loads); }));
+            fastest = std::min(fastest, seconds([&] { on_threads(threads(), kernel); }));
         }
         print(name, bytes * 1e-9 / fastest, bytes * 1e-9 / limit, "GB/s");
     }
@@ -122,28 +143,32 @@ template <number E> void from_memory(table& out, std::size_t bytes) {
         const auto rows = memory.rows(dim);
         const auto q = oracle::normal_values(dim, 2);
         const std::vector<float> scale(at_once, 1.0F / 30);
-        std::vector<float> result(at_once);
-        const auto sweep = [&](auto&& kernel) {
-            return [&rows, kernel] {
-                for (std::size_t i = 0; i < rows.count; i += at_once)
-                    kernel(rows.slice(i, std::min(at_once, rows.count - i)));
+        const auto sweep = [&](auto&& kernel) { // kernel(rows, room for their results)
+            return [&rows, kernel](std::size_t part, std::size_t parts) {
+                const auto own = share(rows, part, parts);
+                std::vector<float> result(at_once);
+                for (std::size_t i = 0; i < own.count; i += at_once)
+                    kernel(own.slice(i, std::min(at_once, own.count - i)), result.data());
             };
         };
         if (const auto name = named<E>("dot", dim, "/mem"); has(name))
-            out.memory(name, memory.bytes(), bytes_of(rows),
-                       sweep([&](rows_view<E> some) { simd::dot_rows(q.data(), some, result.data()); }));
+            out.memory(name, memory.bytes(), bytes_of(rows), sweep([&](rows_view<E> some, float* result) {
+                           simd::dot_rows(q.data(), some, result);
+                       }));
         if (const auto name = named<E>("l2sq", dim, "/mem"); has(name))
-            out.memory(name, memory.bytes(), bytes_of(rows), sweep([&](rows_view<E> some) {
+            out.memory(name, memory.bytes(), bytes_of(rows), sweep([&](rows_view<E> some, float* result) {
                            if constexpr (element<E>)
-                               simd::l2sq_rows(q.data(), some, result.data());
+                               simd::l2sq_rows(q.data(), some, result);
                            else
-                               simd::l2sq_codes(q.data(), some, scale.data(), result.data());
+                               simd::l2sq_codes(q.data(), some, scale.data(), result);
                        }));
         if (const auto name = named<E>("attend", dim, "/mem"); has(name)) {
-            attention<E> group(4, dim);
+            std::vector<attention<E>> groups(out.threads(), attention<E>(4, dim));
             const auto keys = memory.rows(dim, 0, 2), values = memory.rows(dim, 1, 2);
             out.memory(name, memory.bytes(), bytes_of(keys) + bytes_of(values),
-                       [&] { group.over(keys, values); });
+                       [&](std::size_t i, std::size_t n) {
+                           groups[i].over(share(keys, i, n), share(values, i, n));
+                       });
         }
     }
 }
@@ -196,6 +221,7 @@ template <number E> void from_cache(table& out, const char* level, std::size_t b
 
 template <number E> void all_of(table& out, std::size_t bytes) {
     from_memory<E>(out, bytes);
+    if (out.threads() > 1) return; // caches are each core's own
     from_cache<E>(out, "L1", std::size_t{16} << 10);
     from_cache<E>(out, "L2", std::size_t{256} << 10);
 }
@@ -215,8 +241,8 @@ int print_limits(const limits_options& options) {
     all_of<bf16>(out, bytes);
     all_of<std::int8_t>(out, bytes);
     if (out.rows() == 0) {
-        std::fprintf(stderr, "kvtl-kernels: --limits=%s matches none of dot, l2sq, attend and assign\n",
-                     options.filter.c_str());
+        std::fprintf(stderr, "kvtl-kernels: --limits=%s matches none of dot, l2sq, attend and assign%s\n",
+                     options.filter.c_str(), options.threads > 1 ? " over rows in memory (--threads)" : "");
         return 2;
     }
     return 0;

@@ -10,6 +10,9 @@ namespace kernels {
 struct limits_options {
     std::string filter;     ///< a regular expression over the names; empty: all
     std::size_t mib = 1024; ///< of rows that no cache holds
+    std::size_t threads =
+        1; ///< that share those rows and begin with each round, which is timed; with more than one nothing
+           ///< else is measured. One of them touches the rows first.
     std::size_t rounds = 7; ///< a kernel and its limit take turns so often; the fastest of each counts
 };
 

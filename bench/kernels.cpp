@@ -3,6 +3,7 @@
 //   kvtl-kernels --benchmark_filter='dot/f16'    what to run, a regular expression over the names
 //   kvtl-kernels --json out.json                 (- for standard output)
 //   kvtl-kernels --limits[=REGEX]                beside what the machine can do: kernel_limits.hpp
+//   kvtl-kernels --limits[=REGEX] --threads N    of rows in memory, N threads together
 //   kvtl-kernels --rivals[=REGEX]                beside other libraries' kernels: kernel_rivals.hpp
 //
 // Exit status: 2 for bad usage and a filter that nothing matches, 1 where a kernel fails its check.
@@ -35,12 +36,14 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace {
@@ -248,6 +251,16 @@ void top_k(State& state, std::size_t n, std::size_t k) {
     simd::top_k(score.data(), n, k, out.data(), scratch);
     if (!agrees(state, out == oracle::top_k(score.data(), n, k), 1, 0)) return;
     measure(state, [&] { simd::top_k(score.data(), n, k, out.data(), scratch); });
+}
+void top_k_by_index(State& state, std::size_t n, std::size_t k) {
+    const auto score = oracle::normal_values(n, 9);
+    std::vector<std::uint32_t> out(k);
+    std::vector<std::uint64_t> scratch(simd::top_k_scratch(n, k));
+    simd::top_k_by_index(score.data(), n, k, out.data(), scratch);
+    auto expected = oracle::top_k(score.data(), n, k);
+    std::sort(expected.begin(), expected.end());
+    if (!agrees(state, out == expected, 1, 0)) return;
+    measure(state, [&] { simd::top_k_by_index(score.data(), n, k, out.data(), scratch); });
     report(state, static_cast<double>(n * sizeof(float)), 0);
 }
 
@@ -437,6 +450,8 @@ void add_all() {
     for (const std::size_t k : {std::size_t{16}, std::size_t{64}, std::size_t{256}, std::size_t{1024}})
         add("topk/32768/k=" + std::to_string(k), [k](State& s) { top_k(s, 32768, k); });
     add("topk/4096/k=64", [](State& s) { top_k(s, 4096, 64); });
+    add("topk/8192/k=512", [](State& s) { top_k(s, 8192, 512); });
+    add("topk_by_index/8192/k=512", [](State& s) { top_k_by_index(s, 8192, 512); });
     add("max_of/4096", [](State& s) { max_of(s, 4096); });
     add("exp_shifted_sum/4096", [](State& s) { exp_shifted_sum(s, 4096); });
     add("log_sum_exp/4096", [](State& s) { log_sum_exp(s, 4096); });
@@ -453,6 +468,7 @@ int main(int argc, char** argv) {
     };
     std::vector<std::string> arguments;
     std::optional<std::string> limits, rivals, file;
+    std::optional<std::size_t> threads;
     for (int i = 0; i < argc; ++i) {
         const std::string_view argument = argv[i];
         if (argument == "--version") {
@@ -462,6 +478,13 @@ int main(int argc, char** argv) {
         const bool of_limits = argument == "--limits" || argument.starts_with("--limits=");
         if (of_limits || argument == "--rivals" || argument.starts_with("--rivals=")) {
             (of_limits ? limits : rivals) = argument.substr(std::min<std::size_t>(argument.size(), 9));
+        } else if (argument == "--threads") {
+            const std::string_view number = i + 1 < argc ? argv[++i] : "";
+            std::size_t n = 0;
+            const auto [end, why] = std::from_chars(number.data(), number.data() + number.size(), n);
+            if (why != std::errc() || end != number.data() + number.size() || n < 1 || n > 1024)
+                return refuse("--threads is '" + std::string(number) + "'; valid: 1 to 1024");
+            threads = n;
         } else if (argument != "--json") {
             arguments.emplace_back(argument);
         } else {
@@ -470,7 +493,8 @@ int main(int argc, char** argv) {
         }
     }
     if (file && (limits || rivals)) return refuse("--json: valid: without --limits and --rivals");
-    if (limits) return kernels::print_limits({.filter = *limits});
+    if (threads && !limits) return refuse("--threads: valid: with --limits");
+    if (limits) return kernels::print_limits({.filter = *limits, .threads = threads.value_or(1)});
     if (rivals) return kernels::print_rivals({.filter = *rivals});
     if (file == "-") {
         arguments.emplace_back("--benchmark_format=json");

@@ -210,7 +210,10 @@ json run_decode(const decode_options& asked, const std::function<void(const json
     // The probe tells what the device can do, and by its change whether the machine was busy with other
     // things.
     std::optional<random_reader> reader;
-    if (!memory_only) reader.emplace(random_reader::config{.path = o.kv_path + ".probe", .io = o.io});
+    if (!memory_only) {
+        reader.emplace(random_reader::config{.path = o.kv_path + ".probe", .io = o.io});
+        o.io = reader->io(); // what the kernel refuses here it refuses the caches
+    }
     const auto take_probe = [&]() -> std::optional<device_probe> {
         if (!reader) return std::nullopt;
         return probe(*reader);

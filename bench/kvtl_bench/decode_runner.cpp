@@ -8,6 +8,7 @@
 #include "error.hpp"
 #include "mapped_file.hpp"
 #include "median_interval.hpp"
+#include "program.hpp"
 #include "stand_ins.hpp"
 
 #include <algorithm>
@@ -207,13 +208,7 @@ kvtl::result<engine::memory_use> runner::least(made_up_files& files) {
 void runner::open(made_up_files& files) {
     if (!in_memory_) file_.emplace(options_.path);
     supply(files);
-    auto opened = open_policy(options_);
-    if (!opened && opened.error().code == kvtl::errc::unsupported && options_.io == "uring") {
-        std::fprintf(stderr, "kvtl-bench: warning: io_uring cannot be used (%s); using posix\n",
-                     opened.error().message.c_str());
-        options_.io = "posix";
-        opened = open_policy(options_);
-    }
+    auto opened = engine::or_posix(options_.io, "kvtl-bench", [&] { return open_policy(options_); });
     if (!opened) throw engine::bad_input(policy_ + ": " + opened.error().message);
     cache_ = std::move(*opened);
 }

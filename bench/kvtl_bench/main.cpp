@@ -149,8 +149,8 @@ CLI::App* define_decode(CLI::App& app, decode_arguments& a) {
         ->capture_default_str();
     d->add_flag(
         "!--no-announce", o.announce,
-        "the engine never says that it is about to compute a layer's query: what layers that have memory "
-        "in turn read ahead begins when they are called");
+        "the engine never says that it is about to compute a layer's query: layers that have memory in turn "
+        "are read in behind the step of the one before");
     d->add_option("--threads", o.threads, "threads; without --shards each has a shard of every cache")
         ->check(engine::whole_number)
         ->capture_default_str();

@@ -57,7 +57,6 @@ random_reader::random_reader(const config& c, const std::function<void(std::uint
     plan.max_in_flight = c.max_depth;
     plan.max_bytes = size_;
     kvtl::backend_config backend;
-    backend.use = *kvtl::parse_backend(io_);
     backend.path = c.path;
     backend.keep_file = c.keep_file;
     backend.limit = c.limit;
@@ -70,14 +69,10 @@ random_reader::random_reader(const config& c, const std::function<void(std::uint
     static_cast<void>(::madvise(memory_.get(), whole, MADV_HUGEPAGE));
     std::memset(memory_.get(), 0x5a, bytes); // real pages, and not the zeros that devices may compress away
     plan.arena = {memory_.get(), bytes};
-    auto opened = kvtl::any_io::open(kvtl::any_backend(backend), plan);
-    if (!opened && opened.error().code == kvtl::errc::unsupported && io_ == "uring") {
-        std::fprintf(stderr, "kvtl-bench: warning: io_uring cannot be used (%s); using posix\n",
-                     opened.error().message.c_str());
-        backend.use = kvtl::backend::posix;
-        io_ = "posix";
-        opened = kvtl::any_io::open(kvtl::any_backend(backend), plan);
-    }
+    auto opened = engine::or_posix(io_, "kvtl-bench", [&] {
+        backend.use = *kvtl::parse_backend(io_);
+        return kvtl::any_io::open(kvtl::any_backend(backend), plan);
+    });
     if (!opened) throw engine::bad_input(opened.error().message);
     device_.emplace(std::move(*opened));
 

@@ -101,8 +101,8 @@ struct cache_stats {
     std::string io;                    ///< what really ran: "uring", "posix" or "memory"
     bool direct = false;               ///< transfers bypassed the page cache
     bool registered_file = false;      ///< io_uring: the kernel looked the file up once
-    bool registered_arena = false;     ///< io_uring: pages of the memory are pinned once (needs RLIMIT_MEMLOCK)
-    kvtl::statistics detail;           ///< everything that the manager counts
+    bool registered_arena = false; ///< io_uring: pages of the memory are pinned once (needs RLIMIT_MEMLOCK)
+    kvtl::statistics detail;       ///< everything that the manager counts
     std::vector<std::pair<std::string, std::string>> config; ///< ("slot.field", value) as it runs
 
     [[nodiscard]] memory_use memory() const { return {bytes_by_part, raw_cache_bytes}; }

@@ -139,15 +139,7 @@ void print_policies() {
 
 std::unique_ptr<kv_cache> open_or_fall_back(cache_options& options, const char* program) {
     const signal_hold hold;
-    auto opened = open_cache(options);
-    if (!opened && opened.error().code == kvtl::errc::unsupported && options.io == "uring") {
-        const std::string reason = opened.error().message;
-        options.io = "posix";
-        opened = open_cache(options);
-        if (opened)
-            std::fprintf(stderr, "%s: warning: io_uring cannot be used (%s); using posix\n", program,
-                         reason.c_str());
-    }
+    auto opened = or_posix(options.io, program, [&] { return open_cache(options); });
     if (!opened) throw bad_input(opened.error().message);
     if (options.io != "memory") remove_on_signal(options.path);
     return std::move(*opened);

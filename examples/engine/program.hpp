@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
@@ -56,9 +57,22 @@ void write_output(const std::string& file, const std::string& text);
 /// For --list-policies, on standard output: names alone, or grouped_list() on a terminal.
 void print_policies();
 
-/// Opens the cache and sees to it that its file never stays behind; on posix, with a warning, when the kernel
-/// refuses io_uring, and then options.io says so. Throws bad_input. Call forget_file() once the cache is
-/// closed.
+/// open(): a kvtl::result of what `io` names. Where that is io_uring and something is not supported, it is called once more with
+/// io = "posix", as which `io` stays, and if that works a warning says why. Every other failure, and that of posix, is returned.
+template <class Open> [[nodiscard]] auto or_posix(std::string& io, const char* program, const Open& open) {
+    auto opened = open();
+    if (opened.ok() || opened.error().code != kvtl::errc::unsupported || io != "uring") return opened;
+    const std::string reason = opened.error().message;
+    io = "posix";
+    opened = open();
+    if (opened.ok())
+        std::fprintf(stderr, "%s: warning: io_uring cannot be used (%s); using posix\n", program,
+                     reason.c_str());
+    return opened;
+}
+
+/// Opens the cache, with or_posix(), so that options.io says what reads, and sees to it that its file never stays behind. Throws bad_input. Call forget_file()
+/// once the cache is closed.
 [[nodiscard]] std::unique_ptr<kv_cache> open_or_fall_back(cache_options& options, const char* program);
 
 /// For --least-memory: a line per row on standard output; with a file also, or for "-" only, to_json() of them. Throws

@@ -276,6 +276,7 @@ status attachment::decode(const llama_batch& batch) {
     if (a.failure.ok()) {
         a.next_layer = 0;
         a.doing = state::mode::replacing;
+        for (unsigned i = 0; i < a.per_shard.size(); ++i) a.announce(0, i);
         code = llama_decode(a.context, batch);
         a.doing = state::mode::idle;
     }

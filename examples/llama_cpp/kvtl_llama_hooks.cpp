@@ -67,6 +67,13 @@ void attachment::state::attend(ggml_tensor* node) {
     ++next_layer;
 }
 
+/// What llama.cpp computes now ends with this layer's query. A hint, and nothing where the preset does not care.
+void attachment::state::announce(std::uint32_t layer, unsigned shard) noexcept {
+    for (const kvtl::batch_part& part : parts)
+        if (part.kind == kvtl::part_kind::decode)
+            static_cast<void>(cache->before_query(part.seq, layer, shard));
+}
+
 status attachment::state::attend_layer(ggml_tensor* node, std::uint32_t layer) {
     const std::size_t key = std::size_t{facts.shape.kv_heads} * facts.shape.head_dim,
                       query = std::size_t{facts.shape.query_heads} * facts.shape.head_dim;
@@ -81,7 +88,9 @@ status attachment::state::attend_layer(ggml_tensor* node, std::uint32_t layer) {
     if (!in_place && attended.size() < tokens * query) attended.resize(tokens * query);
     const std::span<float> out(in_place ? static_cast<float*>(node->data) : attended.data(), tokens * query);
     workers.parallel(per_shard.size(), [&](std::size_t i) noexcept {
-        per_shard[i] = cache->forward(parts, layer, in, out, static_cast<unsigned>(i));
+        const auto shard = static_cast<unsigned>(i);
+        per_shard[i] = cache->forward(parts, layer, in, out, shard);
+        if (per_shard[i].ok() && layer + 1 < facts.layers.size()) announce(layer + 1, shard);
     });
     for (const status& done : per_shard)
         if (!done) return status::failure(done.code(), "layer %d: %s", facts.layers[layer], done.what());

@@ -74,6 +74,7 @@ struct attachment::state {
     [[nodiscard]] bool wants(const ggml_tensor* node);
     void attend(ggml_tensor* node);
     [[nodiscard]] status attend_layer(ggml_tensor* node, std::uint32_t layer);
+    void announce(std::uint32_t layer, unsigned shard) noexcept;
 
     static bool on_node(ggml_tensor* node, bool ask, void* data);
     static bool on_abort(void* data);

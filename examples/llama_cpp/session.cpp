@@ -4,6 +4,7 @@
 #include "backends.hpp"
 #include "cleanup.hpp"
 #include "error.hpp"
+#include "program.hpp"
 #include "tuned_file.hpp"
 
 #include <sys/stat.h>
@@ -203,22 +204,18 @@ kvtl::status session::try_kvtl(const session_options& o, const engine::cache_opt
 void session::begin_kvtl(const session_options& o, const char* program) {
     const engine::signal_hold hold; // none falls between the making of the file and its unlinking
     engine::cache_options cache = o.cache;
-    kvtl::status started = try_kvtl(o, cache);
     if (o.least_memory) {
+        static_cast<void>(try_kvtl(o, cache));
         if (least_.ok() && least_->parts.empty()) throw engine::bad_input(why_not_); // it did not come so far
         return;
     }
-    if (!started && started.code() == kvtl::errc::unsupported && cache.io == "uring") {
-        const std::string reason = why_not_;
-        cache.io = "posix";
-        started = try_kvtl(o, cache);
-        if (started)
-            std::fprintf(stderr, "%s: warning: io_uring cannot be used (%s); using posix\n", program,
-                         reason.c_str());
-    }
+    const auto started = engine::or_posix(cache.io, program, [&]() -> kvtl::result<bool> {
+        if (const kvtl::status s = try_kvtl(o, cache); !s) return kvtl::error(s.code(), why_not_);
+        return true;
+    });
     if (!started) {
         // The library knows fields, not options.
-        const bool memory = started.code() == kvtl::errc::bound_too_small;
+        const bool memory = started.error().code == kvtl::errc::bound_too_small;
         throw engine::bad_input(why_not_ +
                                 (memory ? "\n  more memory: --memory-mib; fewer tokens to hold: -c" : ""));
     }

@@ -340,6 +340,23 @@ TEST_CASE("prompt queries reach what wants them, and only the last chunk has som
     CHECK(with[0]["reads_per_step"] != without[0]["reads_per_step"]);
 }
 
+TEST_CASE("layers that have memory in turn are announced, unless the engine is one that does not") {
+    const scratch_folder folder;
+    auto o = small_run(folder);
+    o.io = "memory";
+    o.policies = {"dynakv_virtualised"};
+    const auto with = bench::run_decode(o, ignore);
+    o.announce = false;
+    const auto without = bench::run_decode(o, ignore);
+    CHECK(with[0]["unannounced_layers"] == 0);
+    CHECK(without[0]["unannounced_layers"] == o.steps * o.shape.layers);
+    // Nothing else depends on it.
+    for (const char* key : {"mass_recall", "units", "hit_rate", "hot_set_bytes_per_step"})
+        CHECK_MESSAGE(with[0][key] == without[0][key], key);
+    CHECK_FALSE(with[0]["registered_file"].get<bool>());
+    CHECK_FALSE(with[0]["registered_arena"].get<bool>());
+}
+
 TEST_CASE("policies that evict: prompt in one chunk, a row per --keep-tokens, what is made up is named") {
     const scratch_folder folder;
     auto o = small_run(folder);

@@ -24,6 +24,9 @@ one_line "--json: valid: without --limits and --rivals" --limits=dot --json out.
 one_line "--json: valid: without --limits and --rivals" --json out.json --rivals
 expect 2 "magic" --benchmark_filter=magic
 expect 2 "magic" --limits=magic
+one_line "--threads is 'x'; valid: 1 to 1024" --limits --threads x
+one_line "--threads is ''; valid: 1 to 1024" --limits --threads
+one_line "--threads: valid: with --limits" --threads 2
 expect 0 "" --benchmark_filter='^max_of/4096$' --benchmark_min_time=0.01
 
 # llama.cpp beside kvtl in llama.cpp

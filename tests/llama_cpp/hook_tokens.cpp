@@ -27,6 +27,22 @@ TEST_CASE("the embedded model: full and dynakv with everything attended") {
         }
 }
 
+TEST_CASE("layers that have memory in turn are told when llama.cpp comes to their query") {
+    for (const unsigned threads : {1U, 2U}) {
+        CAPTURE(threads);
+        side_by_side s(embedded(), settings_for(1, threads),
+                       side_by_side::by_name(everything("dynakv_virtualised")));
+        const llama_token next = s.prompt(0, prose(embedded(), 1100));
+        const auto before = s.attached->stats().detail;
+        s.steps(0, next, 10);
+        const auto after = s.attached->stats().detail;
+        CHECK(after.unannounced_layers == before.unannounced_layers);
+        CHECK(after.hot_set_reads > before.hot_set_reads);
+        CHECK(s.wrong == 0);
+        s.report("dynakv_virtualised");
+    }
+}
+
 TEST_CASE("turns, drafts and rewinds go where llama.cpp goes") {
     for (const std::string policy : {"full", "dynakv"}) {
         CAPTURE(policy);

@@ -220,21 +220,13 @@ read_table measure_reads(const arguments& a, const kvtl::shape& shape, std::uint
                 " bytes is too large to read 16 of it");
 
     engine::progress_bar bar("reads", groups.size());
-    std::unique_ptr<engine::read_meter> meter;
-    try {
-        meter = std::make_unique<engine::read_meter>(options);
-    } catch (const bad_input& e) {
-        if (options.io != "uring") throw;
-        std::fprintf(stderr, "%s: warning: io_uring cannot be used (%s); using posix\n", program, e.what());
-        options.io = "posix";
-        meter = std::make_unique<engine::read_meter>(options);
-    }
-    facts = {{"io", options.io}, {"direct", meter->facts().direct}};
+    engine::read_meter meter(options, program);
+    facts = {{"io", meter.io()}, {"direct", meter.facts().direct}};
     read_table table;
     for (const std::uint32_t g : groups) {
         std::vector<std::pair<double, double>> points = {{0, 0}};
         for (std::uint32_t n = 1;; n = std::min(2 * n, reads_of(g))) {
-            const double us = meter->read_us(g * token_bytes, n, n > 1024 ? 3 : 7);
+            const double us = meter.read_us(g * token_bytes, n, n > 1024 ? 3 : 7);
             points.emplace_back(n, us);
             table.rows.push_back({{"group_tokens", g}, {"bytes", g * token_bytes}, {"reads", n}, {"us", us}});
             if (n == reads_of(g)) break;

@@ -12,6 +12,7 @@
 
 #include "cleanup.hpp"
 #include "error.hpp"
+#include "program.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -76,23 +77,27 @@ struct read_meter::parts {
     }
 };
 
-read_meter::read_meter(const read_options& options) : parts_(std::make_unique<parts>()) {
+read_meter::read_meter(const read_options& options, const char* program) : parts_(std::make_unique<parts>()) {
     parts& p = *parts_;
     p.options = options;
     constexpr std::uint64_t piece = 1 << 20;
     const std::uint64_t page = 4096, slack = options.most_reads * page + piece;
     p.arena = insist(kvtl::reservation::make(options.batch_bytes + slack));
-    const auto backend = kvtl::parse_backend(options.io);
-    if (!backend) throw bad_input("unknown device '" + options.io + "'; valid: uring, posix, memory");
+    if (!kvtl::parse_backend(options.io))
+        throw bad_input("unknown device '" + options.io + "'; valid: uring, posix, memory");
     kvtl::io_plan plan;
     plan.max_in_flight = std::max(options.most_reads, 64U);
     plan.arena = p.arena.memory();
     plan.superblock = kvtl::superblock_bytes(p.head);
     plan.max_bytes = options.file_bytes + piece;
-    const kvtl::any_io::config inner = kvtl::any_backend({.use = *backend, .path = options.path});
+    const auto open = [&] {
+        const auto inner =
+            kvtl::any_backend({.use = *kvtl::parse_backend(p.options.io), .path = options.path});
+        return parts::io::open({.inner = inner, .limit = p.limit}, plan);
+    };
     {
         const signal_hold hold;
-        p.device.emplace(insist(parts::io::open({.inner = inner, .limit = p.limit}, plan)));
+        p.device.emplace(insist(or_posix(p.options.io, program, open)));
         if (options.io != "memory") remove_on_signal(options.path);
     }
     p.slices.resize(plan.max_in_flight);
@@ -114,6 +119,10 @@ read_meter::~read_meter() {
     const bool file = parts_->options.io != "memory";
     parts_.reset();
     if (file) forget_file();
+}
+
+const std::string& read_meter::io() const noexcept {
+    return parts_->options.io;
 }
 
 kvtl::io_facts read_meter::facts() const {

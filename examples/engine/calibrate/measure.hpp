@@ -25,8 +25,9 @@ struct read_options {
 /// A file of random bytes and reads from random places of it. The file is removed with this object.
 class read_meter {
   public:
-    /// Writes the file. Throws bad_input when it cannot be made, run_failure when writing fails.
-    explicit read_meter(const read_options& options);
+    /// Writes the file, with posix where the kernel refuses io_uring, which `program` says then. Throws bad_input when it
+    /// cannot be made, run_failure when writing fails.
+    read_meter(const read_options& options, const char* program);
     ~read_meter();
     read_meter(const read_meter&) = delete;
     read_meter& operator=(const read_meter&) = delete;
@@ -35,6 +36,7 @@ class read_meter {
     /// arrived. Throws run_failure.
     [[nodiscard]] double read_us(std::uint64_t bytes, std::uint32_t reads, int repeats = 7);
     [[nodiscard]] kvtl::io_facts facts() const;
+    [[nodiscard]] const std::string& io() const noexcept; ///< what reads
 
   private:
     struct parts;
