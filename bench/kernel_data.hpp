@@ -8,6 +8,7 @@
 #include <kvtl/simd/codes.hpp>
 #include <kvtl/simd/dot.hpp>
 
+#include "line_allocator.hpp"
 #include "support/oracle.hpp"
 
 #include <algorithm>
@@ -97,10 +98,10 @@ template <number E> double bytes_of(rows_view<E> rows) {
 template <number E> class attention {
   public:
     attention(std::size_t group, std::size_t dim)
-        : group_(group), q_(oracle::normal_values(group * dim, 3)),
+        : group_(group), q_(oracle::normal_values(group * dim, 3)), out_(group * dim),
+          scaled_(group * simd::attend_block),
           state_(partial_floats(static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(dim))),
-          scratch_(simd::attend_scratch_floats(group)), out_(group * dim),
-          scaled_(group * simd::attend_block) {}
+          scratch_(simd::attend_scratch_floats(group)) {}
 
     void over(rows_view<E> keys, rows_view<E> values) {
         const auto dim = static_cast<std::uint32_t>(keys.dim);
@@ -132,7 +133,8 @@ template <number E> class attention {
   private:
     static constexpr float code_scale = 1.0F / 30;
     std::size_t group_;
-    std::vector<float> q_, state_, scratch_, out_, scaled_;
+    std::vector<float> q_, out_, scaled_;
+    bench::line_floats state_, scratch_;
 };
 
 inline constexpr std::size_t head_sizes[] = {64, 80, 96, 128, 256};

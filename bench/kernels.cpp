@@ -31,6 +31,7 @@
 
 #include "kernel_limits.hpp"
 #include "kernel_rivals.hpp"
+#include "line_allocator.hpp"
 #include "support/oracle.hpp"
 
 #include <benchmark/benchmark.h>
@@ -308,8 +309,8 @@ template <element E> void attend(State& state, std::uint32_t dim, std::uint32_t 
     const oracle::table<E> k(tokens, dim, dim, 1), v(tokens, dim, dim, 2);
     const auto q = oracle::normal_values(group * dim, 3);
     const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
-    std::vector<float> memory(partial_floats(group, dim)), scratch(simd::attend_scratch_floats(group)),
-        out(group * dim);
+    bench::line_floats memory(partial_floats(group, dim)), scratch(simd::attend_scratch_floats(group));
+    std::vector<float> out(group * dim);
     const partial part = partial_at(memory.data(), group, dim);
     const auto run = [&] {
         reset(part);

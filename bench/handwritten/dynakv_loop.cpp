@@ -110,14 +110,10 @@ status dynakv_loop::step(std::uint32_t layer, const float* q, const float* k, co
         for (std::uint32_t j = 0; j < count_[i]; ++j) {
             const chosen& x = chosen_[i * most + j];
             const cluster& c = h.clusters[x.cluster];
-            if (j + 1 < count_[i]) {
-                const cluster& next = h.clusters[chosen_[i * most + j + 1].cluster];
-                const std::size_t bytes = std::min(next.entries, page_rows) * dim * sizeof(number);
-                ask_for(keys(next.frames), bytes);
-                ask_for(keys(next.frames) + value_offset, bytes);
-            }
+            const cluster* const next =
+                j + 1 < count_[i] ? &h.clusters[chosen_[i * most + j + 1].cluster] : nullptr;
             if (x.attended) {
-                attend_cluster(c, q + i * group);
+                attend_cluster(c, q + i * group, next);
                 kvtl::merge(total, item);
             }
             --frames_[c.frames].pins;
@@ -210,14 +206,31 @@ void dynakv_loop::attend_memory(const head& h, const float* q) noexcept {
     if (h.waiting > 0) rows(h.wait_k.data(), h.wait_v.data(), h.waiting);
 }
 
-void dynakv_loop::attend_cluster(const cluster& c, const float* q) noexcept {
+/// The page behind each, or the first one of `next`, is asked for meanwhile: keys, then values.
+void dynakv_loop::attend_cluster(const cluster& c, const float* q, const cluster* next) noexcept {
     const kvtl::partial item = kvtl::partial_at(item_.data(), s_.group, dim);
     kvtl::reset(item);
+    const auto bytes_of = [](std::uint32_t entries) {
+        return std::min(entries, page_rows) * dim * sizeof(number);
+    };
     for (std::uint32_t f = c.frames, left = c.entries; left > 0; f = frames_[f].next) {
         const std::uint32_t n = std::min(left, page_rows);
-        simd::attend_rows<simd::default_arch, number>(q, dim, s_.scale, {keys(f), n, dim, dim},
-                                                      {keys(f) + value_offset, n, dim, dim}, nullptr, item,
-                                                      attend_);
+        const std::uint32_t coming = left > n ? frames_[f].next : next != nullptr ? next->frames : none;
+        const std::size_t bytes = left > n          ? bytes_of(left - n)
+                                  : next != nullptr ? bytes_of(next->entries)
+                                                    : 0;
+        const kvtl::rows_view<number> k{keys(f), n, dim, dim}, v{keys(f) + value_offset, n, dim, dim};
+        if (coming != none) ask_for(keys(coming), bytes);
+        simd::attend_blocks<simd::default_arch>(
+            n, s_.scale, nullptr, item, attend_, simd::all_queries,
+            [&](std::size_t first, std::size_t some, std::size_t, std::size_t count, float* score) {
+                simd::score_rows<simd::default_arch>(q, count, dim, k.slice(first, some), score,
+                                                     simd::attend_block);
+            },
+            [&](std::size_t first, std::size_t some, std::size_t count, const float* weight, float* acc) {
+                if (coming != none) ask_for(keys(coming) + value_offset, bytes);
+                simd::accumulate_rows<simd::default_arch>(weight, count, v.slice(first, some), acc, dim);
+            });
         left -= n;
     }
 }

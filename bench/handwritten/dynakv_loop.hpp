@@ -22,6 +22,7 @@
 #include <kvtl/simd/topk.hpp>
 
 #include "cluster_order.hpp"
+#include "line_allocator.hpp"
 #include "page_file.hpp"
 
 #include <array>
@@ -110,7 +111,7 @@ class dynakv_loop {
     [[nodiscard]] std::uint32_t choose(head& h, const float* q, chosen* out) noexcept;
     [[nodiscard]] bool bring(head& h, std::uint32_t c) noexcept;
     void attend_memory(const head& h, const float* q) noexcept;
-    void attend_cluster(const cluster& c, const float* q) noexcept;
+    void attend_cluster(const cluster& c, const float* q, const cluster* next) noexcept;
     [[nodiscard]] kvtl::status maintain(head& h) noexcept;
 
     // Algorithm 1.
@@ -192,7 +193,8 @@ class dynakv_loop {
     std::vector<std::array<std::uint32_t, 2>> half_; ///< pools with one cluster, and the side that is free
 
     // Scratch of a step.
-    std::vector<float> query_, distance_, score_, item_, total_, attend_;
+    std::vector<float> query_, distance_, score_;
+    line_floats item_, total_, attend_;
     std::vector<std::uint32_t> order_by_score_, count_;
     std::vector<std::uint64_t> keys_;
     std::vector<chosen> chosen_; ///< (H, attend_tokens + 1)

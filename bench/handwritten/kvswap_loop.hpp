@@ -15,6 +15,7 @@
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/unit.hpp>
 
+#include "line_allocator.hpp"
 #include "page_file.hpp"
 
 #include <memory>
@@ -102,7 +103,8 @@ class kvswap_loop {
     std::vector<page_file::transfer> reads_;
     std::vector<std::uint32_t> missing_, order_;
     std::vector<std::uint64_t> keys_;
-    std::vector<float> query_, small_, score_, total_, attend_, key_;
+    std::vector<float> query_, small_, score_, key_;
+    line_floats total_, attend_;
     std::vector<number> tile_k_, tile_v_; ///< (32, H D)
 };
 

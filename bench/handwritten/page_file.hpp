@@ -17,11 +17,11 @@
 
 namespace bench {
 
-/// Asks for memory that is attended next, into the L2 cache, as the caches do. Always inlined: gcc drops calls of a function
+/// Asks for memory that is attended next, as the caches do. Always inlined: gcc drops calls of a function
 /// that does nothing else.
 [[gnu::always_inline]] inline void ask_for(const void* memory, std::size_t bytes) noexcept {
     for (std::size_t at = 0; at < bytes; at += 64)
-        __builtin_prefetch(static_cast<const std::byte*>(memory) + at, 0, 2);
+        __builtin_prefetch(static_cast<const std::byte*>(memory) + at);
 }
 
 class page_file {

@@ -314,8 +314,8 @@ kvtl::status runner::layer(step_rows& rows, std::uint32_t l, bool recall, unsign
     if (wants_.announced && o_.announce)
         for (const auto seq : sequences_) static_cast<void>(cache_->before_query(seq, l, shard));
     if (wants_.prefetch && l + 1 < o_.shape.layers)
-        for (std::size_t b = 0; b < o_.batch; ++b) // a hint; what is wrong with it attend() will say
-            static_cast<void>(cache_->prefetch(sequences_[b], l + 1, rows.guess(b, l + 1), shard));
+        static_cast<void>(cache_->prefetch_batch(sequences_, l + 1, rows.guesses(l + 1),
+                                                 shard)); // attend() says what is wrong
     kvtl::layer_input in = rows.input(l);
     if (recall) in.lse = lse_of(l);
     if (o_.batch == 1) return cache_->attend(sequences_[0], l, in, out_, shard);

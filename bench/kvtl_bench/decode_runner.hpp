@@ -66,8 +66,9 @@ class step_rows {
     [[nodiscard]] std::span<const float> query(std::size_t b, std::uint32_t l) {
         return at(q_, b, l, query_);
     }
-    [[nodiscard]] std::span<const float> guess(std::size_t b, std::uint32_t l) {
-        return at(guess_, b, l, query_);
+    /// Of all sequences.
+    [[nodiscard]] std::span<const float> guesses(std::uint32_t l) const {
+        return std::span(guess_).subspan(l * batch_ * query_, batch_ * query_);
     }
 
     bool with_k_pre = false, with_guess = false; ///< set once it is known what the policies want

@@ -4,6 +4,8 @@
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/simd/convert.hpp>
 
+#include "line_allocator.hpp"
+
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -177,7 +179,7 @@ class mapped_file final : public engine::kv_cache {
     struct part {
         std::size_t quota = 0; ///< bytes of complete pieces that may stay
         std::size_t kept = 0;
-        std::vector<float> scratch, state;
+        line_floats scratch, state;
         std::uint64_t read_bytes = 0, faults = 0, written_bytes = 0, attend_ns = 0;
         std::uint64_t asked_bytes = 0, found_bytes = 0; ///< of pieces that were attended
     };

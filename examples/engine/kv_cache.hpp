@@ -176,6 +176,15 @@ class kv_cache {
     /// Starts the reads of a layer early; q (HQ,D) may be a guess.
     virtual kvtl::status prefetch(kvtl::sequence_id seq, std::uint32_t layer, std::span<const float> q,
                                   unsigned shard) noexcept = 0;
+    /// The same for a batch; q (B,HQ,D).
+    virtual kvtl::status prefetch_batch(std::span<const kvtl::sequence_id> batch, std::uint32_t layer,
+                                        std::span<const float> q, unsigned shard) noexcept {
+        const std::size_t row = batch.empty() ? 0 : q.size() / batch.size();
+        for (std::size_t b = 0; b < batch.size(); ++b)
+            if (const kvtl::status s = prefetch(batch[b], layer, q.subspan(b * row, row), shard); !s)
+                return s;
+        return {};
+    }
 
     /// Gives up the last n tokens in all layers.
     virtual kvtl::status rewind(kvtl::sequence_id seq, std::size_t n) noexcept = 0;

@@ -87,6 +87,10 @@ template <class Manager> class manager_cache : public kv_cache {
                           unsigned shard) noexcept override {
         return manager_.prefetch(seq, layer, q, shard);
     }
+    kvtl::status prefetch_batch(std::span<const kvtl::sequence_id> batch, std::uint32_t layer,
+                                std::span<const float> q, unsigned shard) noexcept override {
+        return manager_.prefetch(batch, layer, q, shard);
+    }
     kvtl::status rewind(kvtl::sequence_id seq, std::size_t n) noexcept override {
         return manager_.rewind(seq, n);
     }

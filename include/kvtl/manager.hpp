@@ -254,6 +254,17 @@ class kv_manager<Preset, Geometry, Supplied> {
             return s.prefetch(seq.slot, l, q);
         });
     }
+    /// The same for a batch, q (B, HQ, D) with a query for each sequence: what its calls one by one would do, up to the first that
+    /// is refused.
+    status prefetch(std::span<const sequence_id> batch, std::size_t layer, numbers_view q) noexcept {
+        return for_each_query(batch, q,
+                              [&](sequence_id seq, numbers_view row) { return prefetch(seq, layer, row); });
+    }
+    status prefetch(std::span<const sequence_id> batch, std::size_t layer, numbers_view q,
+                    unsigned shard) noexcept {
+        return for_each_query(
+            batch, q, [&](sequence_id seq, numbers_view row) { return prefetch(seq, layer, row, shard); });
+    }
 
     /// For engines with their own attention kernel: brings in what q (HQ, D) selects and calls
     /// visit(std::size_t kv_head, rows_view<E> keys, rows_view<E> values) for every block to attend (append()
@@ -449,6 +460,16 @@ class kv_manager<Preset, Geometry, Supplied> {
         for (unsigned s = range.first; announced && s < range.end; ++s)
             if (turn mine; mine.take(core_->shards[s].busy)) core_->shards[s].withdraw();
         return done;
+    }
+
+    /// f(sequence, its query) for a batch, up to the first that fails.
+    template <class F>
+    [[nodiscard]] status for_each_query(std::span<const sequence_id> batch, numbers_view q, F&& f) noexcept {
+        const std::size_t row = core_->calls.query_floats;
+        if (status s = core_->calls.floats("prefetch", "q", q, batch.size() * row); !s) return s;
+        for (std::size_t b = 0; b < batch.size(); ++b)
+            if (status s = f(batch[b], q.subspan(b * row, row)); !s) return s;
+        return {};
     }
 
     /// Has shards read what the steps at the front of `parts` choose, whose queries begin at row `first` of q. False when there

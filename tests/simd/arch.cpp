@@ -154,16 +154,6 @@ TEST_CASE("the largest lane is found wherever it is") {
     }
 }
 
-TEST_CASE("fma_from takes one number from memory, in the same rounding as fma") {
-    const auto x = oracle::normal_values(3, 1), y = oracle::normal_values(lane_count, 2),
-               z = oracle::normal_values(lane_count, 3);
-    float got[lane_count], expected[lane_count];
-    const auto vy = simd::load<arch>(y.data()), vz = simd::load<arch>(z.data());
-    simd::store<arch>(got, simd::fma_from<arch>(&x[1], vy, vz));
-    simd::store<arch>(expected, simd::fma<arch>(simd::floats<arch>(x[1]), vy, vz));
-    for (std::size_t i = 0; i < lane_count; ++i) CHECK(got[i] == expected[i]);
-}
-
 TEST_CASE("fma multiplies, then adds") {
     const simd::floats<arch> x(3.0F), y(5.0F), z(7.0F);
     CHECK(simd::reduce_max<arch>(simd::fma<arch>(x, y, z)) == 22.0F);

@@ -24,6 +24,25 @@ struct owned {
     }
 };
 
+TEST_CASE("partials side by side begin on cache lines, and their parts do not overlap") {
+    for (const std::uint32_t group : {1U, 2U, 3U, 4U, 7U, 64U})
+        for (const std::uint32_t dim : {1U, 8U, 63U, 64U, 80U, 128U}) {
+            const std::size_t floats = kvtl::partial_floats(group, dim);
+            CHECK(floats % 16 == 0);
+            CHECK(floats >= std::size_t{group} * (dim + 2));
+            CHECK(floats < std::size_t{group} * (dim + 2) + 16);
+            std::vector<float> memory(floats, -7.0F);
+            const kvtl::partial p = kvtl::partial_at(memory.data(), group, dim);
+            CHECK(p.acc == memory.data()); // the longest part, and the one that registers go over
+            std::fill_n(p.acc, std::size_t{group} * dim, 1.0F);
+            std::fill_n(p.max, group, 2.0F);
+            std::fill_n(p.sum, group, 3.0F);
+            CHECK(std::count(memory.begin(), memory.end(), 1.0F) == std::ptrdiff_t(group) * dim);
+            CHECK(std::count(memory.begin(), memory.end(), 2.0F) == group);
+            CHECK(std::count(memory.begin(), memory.end(), 3.0F) == group);
+        }
+}
+
 /// Entries of one query head: a logit and a value row each.
 struct entries {
     std::vector<double> logit;

@@ -85,6 +85,7 @@ template <class Preset, class Geometry, class Manager> class refused_cache {
     status append(sequence_id, std::size_t, const layer_input&, unsigned = 0) const noexcept;
     status before_query(sequence_id, std::size_t, unsigned = 0) const noexcept;
     status prefetch(sequence_id, std::size_t, numbers_view, unsigned = 0) const noexcept;
+    status prefetch(std::span<const sequence_id>, std::size_t, numbers_view, unsigned = 0) const noexcept;
     template <class Visit>
     status select(sequence_id, std::size_t, numbers_view, Visit&&, unsigned = 0) const noexcept {
         return {}; // a body, as a visitor may be of a local type

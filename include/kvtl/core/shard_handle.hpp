@@ -37,6 +37,9 @@ template <class Manager> class shard_handle {
     status prefetch(sequence_id seq, std::size_t layer, numbers_view q) const noexcept {
         return cache_->prefetch(seq, layer, q, index_);
     }
+    status prefetch(std::span<const sequence_id> batch, std::size_t layer, numbers_view q) const noexcept {
+        return cache_->prefetch(batch, layer, q, index_);
+    }
     template <class Visit>
     [[nodiscard]] status select(sequence_id seq, std::size_t layer, numbers_view q,
                                 Visit&& visit) const noexcept {

@@ -360,19 +360,6 @@ KVTL_SIMD_INLINE floats<Arch> fma(const floats<Arch>& x, const floats<Arch>& y,
     return xsimd::fma(x, y, z);
 }
 
-/// *x * y + z, where x is read by the instruction itself: a number that is used a few times takes no register, and
-/// conversions beside it are not held up.
-template <class Arch>
-KVTL_SIMD_INLINE floats<Arch> fma_from(const float* x, const floats<Arch>& y, floats<Arch> z) noexcept {
-#if defined(__GNUC__) && !defined(__clang__) && defined(__AVX512F__)
-    if constexpr (std::derived_from<Arch, xsimd::avx512f>) {
-        asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(z.data) : "v"(y.data), "m"(*x));
-        return z;
-    }
-#endif
-    return fma<Arch>(floats<Arch>(*x), y, z);
-}
-
 /// Sum of the lanes, always in the same order.
 template <class Arch> KVTL_SIMD_INLINE float reduce_add(const floats<Arch>& x) noexcept {
 #if XSIMD_VERSION_MAJOR >= 9

@@ -154,8 +154,9 @@ void weighted_sum(const float* weight, rows_view<E> rows, std::size_t first, Wid
             unrolled<N>(
                 [&](auto j) { x[j] = keep<Arch>(get(rows.row(r) + first, j * floats_per_register<Arch>)); });
             unrolled<Q>([&](auto g) {
-                const float* w = weight + g * attend_block + r;
-                unrolled<N>([&](auto j) { sum[g * N + j] = fma_from<Arch>(w, x[j], sum[g * N + j]); });
+                const F w =
+                    keep<Arch>(F(weight[g * attend_block + r])); // once, not once per register of the row
+                unrolled<N>([&](auto j) { sum[g * N + j] = fma<Arch>(w, x[j], sum[g * N + j]); });
             });
         }
     };

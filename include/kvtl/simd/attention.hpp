@@ -3,7 +3,7 @@
 // What:   attention over a set of entries can be computed in pieces: each piece keeps, per query head, the
 //         largest logit, the sum of exp(logit - largest) and the sum of the values weighted by that exp. Two
 //         pieces merge exactly, so units are attended as they arrive from storage, in any grouping.
-// Shapes: G query heads of one KV head; max (G), sum (G), acc (G, D), row-major, in memory of the caller.
+// Shapes: G query heads of one KV head; acc (G, D), row-major, max (G), sum (G), in memory of the caller.
 // Units:  logits in nats, scale and log-weights included. A state that saw no entry has max = -inf, sum = 0.
 // Cost:   merge and finish touch each number once; nothing allocates. The kernel: simd/attend.hpp.
 // Source: the online softmax of Milakov and Gimelshein (2018), as used by FlashAttention and FlashDecoding.
@@ -43,15 +43,17 @@ struct partial {
     std::uint32_t dim = 0;   ///< D
 };
 
-/// Floats of memory that a partial of this shape views.
+/// Floats of memory that a partial of this shape takes, in whole cache lines: where the first begins on one, so do those
+/// behind it, and no register of acc lies across two.
 [[nodiscard]] constexpr std::size_t partial_floats(std::size_t group, std::size_t dim) noexcept {
-    return group * (dim + 2);
+    return (group * (dim + 2) + 15) / 16 * 16;
 }
 
 /// A view over `partial_floats(group, dim)` floats at `memory`, whose content is kept: call `reset` for an
 /// empty one.
 [[nodiscard]] constexpr partial partial_at(float* memory, std::uint32_t group, std::uint32_t dim) noexcept {
-    return {memory, memory + group, memory + 2 * std::size_t{group}, group, dim};
+    float* const behind = memory + std::size_t{group} * dim;
+    return {behind, behind + group, memory, group, dim};
 }
 
 /// Makes `p` the state of no entries at all.

@@ -198,6 +198,19 @@ KVTL_INLINE_KERNEL void tile_rows(const float* q, rows_view<E> rows, float* out)
     });
 }
 
+/// The same for four queries, which most groups are or consist of: beside the loop over any number of them its counters
+/// lived in vector registers.
+template <class Arch, class Op, number E>
+[[gnu::noinline]] void tile_four(const float* q, std::size_t q_stride, rows_view<E> rows, float* out,
+                                 std::size_t out_stride) noexcept {
+    constexpr std::size_t R = tile_pairs<Arch> / 4;
+    for_row_blocks<R>(
+        rows.count, [=](std::size_t i) __attribute__((always_inline)) {
+            ask_ahead<Arch>(rows, i, R);
+            tile<Arch, Op, R, 4>(q, q_stride, rows.row(i), rows.stride, rows.dim, out + i, out_stride);
+        });
+}
+
 /// out[g * out_stride + i] for all queries g and rows i: a block of rows meets four queries at a time. The
 /// dimension is no constant here: it would gain a few per cent and multiply the code by five.
 template <class Arch, class Op, number E>
@@ -209,6 +222,7 @@ KVTL_INLINE_KERNEL void tile_group(const float* q, std::size_t group, std::size_
             tile_rows<Arch, Op>(q + g * q_stride, rows, out + g * out_stride);
         return;
     }
+    if (group == 4) return tile_four<Arch, Op>(q, q_stride, rows, out, out_stride);
     // Everything by value: what is behind a reference would be read again after every store.
     for_row_blocks<R>(
         rows.count, [=](std::size_t i) __attribute__((always_inline)) {

@@ -21,17 +21,52 @@ struct head_queries {
     std::uint32_t head = 0; ///< KV head of the lane
 };
 
+/// Records whose turn is next, for memory to be asked for while others are attended. Half of them at a time, keys before
+/// scores are taken and values between scores and sums: a core that waits for more lines than it has room to wait for stands
+/// still (bench/RESULTS.md, *The next unit's page*).
+class coming_records {
+  public:
+    coming_records() = default;
+    coming_records(const records_view& keys, const records_view& values) noexcept
+        : keys_(keys), values_(values) {}
+
+    /// Once: a second call asks for nothing. Always inlined: gcc takes a function that does little but this for one without
+    /// effect, and drops the call.
+    [[gnu::always_inline]] void ask_for_keys() noexcept { ask_for(keys_); }
+    [[gnu::always_inline]] void ask_for_values() noexcept { ask_for(values_); }
+
+  private:
+    [[gnu::always_inline]] static void ask_for(records_view& records) noexcept {
+        const std::size_t bytes = records.count / records.granule * records.stride;
+        for (std::size_t at = 0; at < bytes; at += 64) simd::prefetch(records.data + at);
+        records.count = 0;
+    }
+
+    records_view keys_, values_;
+};
+
 template <class Codec> class record_attention {
   public:
     record_attention(const Codec& codec, const head_queries& q, const records_view& keys,
                      const records_view& values) noexcept
         : codec_(&codec), q_(q), keys_(keys), values_(values) {}
 
-    /// Adds the result to `p`; bit g of `queries` stands for query g.
+    /// Adds the result to `p`; bit g of `queries` stands for query g. `next` is asked for meanwhile.
     [[gnu::always_inline]] void attend(const float* log_weight, const partial& p, std::span<float> scratch,
-                                       std::uint64_t queries = simd::all_queries) const noexcept {
-        simd::attend_blocks(keys_.count, q_.logits, log_weight, p, scratch, queries, score(),
-                            accumulate(p.dim));
+                                       std::uint64_t queries, coming_records& next) const noexcept {
+        next.ask_for_keys();
+        simd::attend_blocks(
+            keys_.count, q_.logits, log_weight, p, scratch, queries, score(),
+            [ sums = accumulate(p.dim), &next ](std::size_t first, std::size_t n, std::size_t count,
+                                                const float* s, float* acc) __attribute__((always_inline)) {
+                next.ask_for_values();
+                sums(first, n, count, s, acc);
+            });
+    }
+    [[gnu::always_inline]] void attend(const float* log_weight, const partial& p,
+                                       std::span<float> scratch) const noexcept {
+        coming_records nothing;
+        attend(log_weight, p, scratch, simd::all_queries, nothing);
     }
     /// The same for all queries, leaving the logit of query g and entry i at logit[g * logit_stride + i].
     void attend_keeping_logits(const float* log_weight, const partial& p, std::span<float> scratch,

@@ -14,10 +14,10 @@ namespace kvtl { inline namespace v0 {
 
 template <class Types> class step_runner : public step_attention<Types> {
     using base = step_attention<Types>;
-    using base::ask_for, base::attend_memory, base::attend_records, base::attend_rows, base::attend_tile,
-        base::attend_unit, base::count_and_want, base::estimate_rest, base::finish_lane, base::gather_unit,
-        base::head_partial, base::item_of, base::remember_choice, base::tell_lse, base::total_of,
-        base::turn_of, base::units_ahead;
+    using base::ask_for_items, base::attend_memory, base::attend_records, base::attend_rows,
+        base::attend_tile, base::attend_unit, base::coming_item, base::count_and_want, base::estimate_rest,
+        base::finish_lane, base::gather_unit, base::head_partial, base::item_of, base::remember_choice,
+        base::tell_lse, base::total_of, base::turn_of, base::units_ahead;
     using base::p_, base::store_, base::x_;
 
   public:
@@ -417,6 +417,7 @@ template <class Types> class step_runner : public step_attention<Types> {
         flight& f = store_->io().at(id);
         std::size_t left = f.items().size();
         std::uint32_t merged = 0;
+        const phase_clock::span timed(p_.clock, &phase_times::attend);
         for (;;) {
             for (std::uint32_t i = 0; i < f.items().size(); ++i) {
                 work_item& w = f.items()[i];
@@ -427,16 +428,16 @@ template <class Types> class step_runner : public step_attention<Types> {
                 const lane_ref& ref = lanes[w.lane];
                 if (w.loads) store_->finish_load(store_->at(ref.id), w.unit, store_->pool_of(ref.id));
                 float* const at = item_of(i == merged ? 0 : i);
-                const phase_clock::span timed(p_.clock, &phase_times::attend);
-                ask_for_items(lanes, f, i + 1, 1);
-                if (w.mask != 0) attend_unit(ref, w, q_, at, true);
+                if (w.mask != 0) attend_unit(ref, w, q_, at, true, coming_item(lanes, f, i + 1));
                 if (i != merged) continue;
                 merge_item(w, at);
                 for (++merged; merged < f.items().size() && f.items()[merged].done; ++merged)
                     merge_item(f.items()[merged], item_of(merged));
             }
             if (left == 0) break;
+            timed.enter(&phase_times::fetch_wait);
             store_->io().poll(true);
+            timed.enter(&phase_times::attend);
         }
         return f.error();
     }
@@ -462,14 +463,6 @@ template <class Types> class step_runner : public step_attention<Types> {
             gather_unit(lanes, w, q_);
         }
         return f.error();
-    }
-
-    /// Asks memory for `n` items whose turn is next, if they are there.
-    [[gnu::always_inline]] void ask_for_items(std::span<const lane_ref> lanes, flight& f, std::uint32_t first,
-                                              std::uint32_t n) noexcept {
-        const auto size = static_cast<std::uint32_t>(f.items().size());
-        for (std::uint32_t i = first; i < std::min(first + n, size); ++i)
-            if (const work_item& w = f.items()[i]; !w.done && w.pending == 0) ask_for(lanes[w.lane], w);
     }
 
     void merge_item(const work_item& w, float* item) noexcept {
@@ -546,7 +539,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             if (!f.error().ok()) return abandon(one, 0, none, f.error());
             for (const work_item& w : f.items()) {
                 if (w.loads) store_->finish_load(l, w.unit, store_->pool_of(ref.id));
-                for (std::uint32_t t = 0; t < queries; ++t) attend_unit(ref, w, q(t), turn_of(t), false);
+                for (std::uint32_t t = 0; t < queries; ++t) attend_unit(ref, w, q(t), turn_of(t), false, {});
             }
             finish_batch(one, 0);
         }

@@ -153,7 +153,8 @@ template <class Types> class step_attention {
         }
     }
 
-    /// Asks for what is looked at of the frames of a lane's choice: they lie anywhere. Always inlined, as ask_for().
+    /// Asks for what is looked at of the frames of a lane's choice: they lie anywhere. Always inlined, as what
+    /// asks for rows is (coming_records).
     [[gnu::always_inline]] void ask_for_frames(const lane& l, const pool& frames,
                                                std::uint32_t i) const noexcept {
         for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i]))
@@ -195,10 +196,10 @@ template <class Types> class step_attention {
     }
 
     /// The same for stored entries; bit g of `mask` stands for query g of the lane.
-    /// `bias`: a number per record that joins its logit, or null.
+    /// `bias`: a number per record that joins its logit, or null. `next` is asked for meanwhile.
     void attend_records(const float* q, const lane_ref& ref, const records_view& keys,
-                        const records_view& values, float* into, std::uint64_t mask = ~std::uint64_t{0},
-                        const float* bias = nullptr) noexcept {
+                        const records_view& values, float* into, std::uint64_t mask, const float* bias,
+                        coming_records& next) noexcept {
         const model_extents& m = p_.model;
         decltype(auto) codec = store_->unit_codec(ref.id);
         for (std::uint32_t h = 0; h < m.lane_heads; ++h) {
@@ -207,7 +208,7 @@ template <class Types> class step_attention {
             const head_queries of_head{queries_of(q, ref, h), m.dim, m.logits, h};
             if constexpr (!Types::weighted) {
                 record_attention(codec, of_head, keys, values)
-                    .attend(bias, head_partial(into, h), x_.attend, queries);
+                    .attend(bias, head_partial(into, h), x_.attend, queries, next);
             } else {
                 for (std::size_t first = 0; first < keys.count; first += simd::attend_block) {
                     const std::size_t n = std::min(simd::attend_block, keys.count - first);
@@ -218,14 +219,22 @@ template <class Types> class step_attention {
                             weight_behind(block.record(i), static_cast<std::uint32_t>(keys.stride)) +
                             (bias == nullptr ? 0.0F : bias[first + i]);
                     record_attention(codec, of_head, block, values.slice(first, n))
-                        .attend(log_weight, head_partial(into, h), x_.attend, queries);
+                        .attend(log_weight, head_partial(into, h), x_.attend, queries, next);
                 }
             }
         }
     }
 
-    void attend_unit(const lane_ref& ref, const chosen_unit& c, const float* q, float* into,
-                     bool fresh) noexcept {
+    void attend_records(const float* q, const lane_ref& ref, const records_view& keys,
+                        const records_view& values, float* into) noexcept {
+        coming_records nothing;
+        attend_records(q, ref, keys, values, into, simd::all_queries, nullptr, nothing);
+    }
+
+    /// `after` is whose turn is next, or null; its first page is asked for while the last one of this unit is attended, as
+    /// each page is while the one before is: they lie anywhere among the frames.
+    void attend_unit(const lane_ref& ref, const chosen_unit& c, const float* q, float* into, bool fresh,
+                     coming_records after) noexcept {
         const lane l = store_->at(ref.id);
         const std::uint32_t u = c.unit;
         const pool& frames = store_->pool_of(ref.id);
@@ -237,40 +246,57 @@ template <class Types> class step_attention {
         for (std::uint32_t f = l.residency(u).frames(); seen < entries; f = frames[f].next) {
             const std::byte* page = frames.bytes(f);
             const std::uint32_t rows = format.entries_in(page, entries - seen);
+            const bool last = seen + rows >= entries;
+            coming_records next = last ? after : coming(frames, frames[f].next, entries - seen - rows);
             // Queries that attend a part of the unit, and those that attend all of it.
             const std::uint64_t in_part = c.mask & c.cut;
             if (in_part != 0 && seen < c.first) {
                 const std::uint32_t some = std::min(rows, c.first - seen);
                 attend_records(q, ref, format.keys(page, 0, some), format.values(page, 0, some), into,
-                               in_part);
+                               in_part, nullptr, next);
             }
             if (c.mask != in_part)
                 attend_records(q, ref, format.keys(page, 0, rows), format.values(page, 0, rows), into,
-                               c.mask & ~in_part);
+                               c.mask & ~in_part, nullptr, next);
             seen += rows;
         }
     }
 
-    /// Asks for the first page of a unit, which lies anywhere among the frames, while another one is attended: into the L2
-    /// cache, whose queue takes a page at once where that of the L1 cache would hold up what follows. Always inlined: gcc
-    /// takes a function that does nothing but this for one without effect, and drops the call.
-    [[gnu::always_inline]] void ask_for(const lane_ref& ref, const work_item& w) const noexcept {
-        if constexpr (!Types::compressor::ragged) { // there a page itself says where its records are
-            const lane l = store_->at(ref.id);
-            const std::uint32_t frame = l.residency(w.unit).frames();
-            if (frame == none || w.mask == 0) return;
+    /// What is attended of a frame with the first of `left` entries of its unit. Nothing where a page itself says where its
+    /// records are.
+    [[gnu::always_inline]] coming_records coming(const pool& frames, std::uint32_t frame,
+                                                 std::uint32_t left) const noexcept {
+        if constexpr (!Types::compressor::ragged) {
             const auto& format = store_->unit_format();
-            const std::byte* page = store_->pool_of(ref.id).bytes(frame);
-            const std::uint32_t rows = format.entries_in(page, store_->entries_of(l, w.unit));
-            const auto lines = [n = format.records_of(rows)](const records_view& records)
-                __attribute__((always_inline)) {
-                for (std::size_t at = 0; at < n * records.stride; at += 64)
-                    __builtin_prefetch(records.data + at, 0, 2);
-            };
-            lines(format.keys(page, 0, rows));
-            lines(format.values(page, 0, rows));
+            const std::byte* page = frames.bytes(frame);
+            const std::uint32_t rows = format.entries_in(page, left);
+            return {format.keys(page, 0, rows), format.values(page, 0, rows)};
         }
-        static_cast<void>(ref), static_cast<void>(w);
+        return static_cast<void>(frames), static_cast<void>(frame), static_cast<void>(left), coming_records{};
+    }
+    /// Of a unit that is there: of its first page.
+    [[gnu::always_inline]] coming_records coming(const lane_ref& ref, const work_item& w) const noexcept {
+        const lane l = store_->at(ref.id);
+        const std::uint32_t frame = l.residency(w.unit).frames();
+        if (frame == none || w.mask == 0) return {};
+        return coming(store_->pool_of(ref.id), frame, store_->entries_of(l, w.unit));
+    }
+
+    /// What is attended of an item first, if it is there and its turn has not been.
+    [[gnu::always_inline]] coming_records coming_item(std::span<const lane_ref> lanes, flight& f,
+                                                      std::uint32_t i) noexcept {
+        if (i >= f.items().size()) return {};
+        const work_item& w = f.items()[i];
+        return w.done || w.pending > 0 ? coming_records{} : coming(lanes[w.lane], w);
+    }
+    /// Asks memory for `n` items from `first` on.
+    [[gnu::always_inline]] void ask_for_items(std::span<const lane_ref> lanes, flight& f, std::uint32_t first,
+                                              std::uint32_t n) noexcept {
+        for (std::uint32_t i = first; i < first + n; ++i) {
+            coming_records c = coming_item(lanes, f, i);
+            c.ask_for_keys();
+            c.ask_for_values();
+        }
     }
 
     /// How many small units are asked for ahead: 4 KiB of them, as each is through before memory has answered for the next.
@@ -299,14 +325,15 @@ template <class Types> class step_attention {
         if (tile.rows() == 0) return;
         const lane_ref& ref = lanes[tile.lane()];
         float* total = total_of(tile.lane());
+        coming_records nothing; // units to come are asked for one by one as they join the tile
         if (tile.one_mask()) {
-            attend_records(q, ref, tile.keys(), tile.values(), total, tile.any_mask());
+            attend_records(q, ref, tile.keys(), tile.values(), total, tile.any_mask(), nullptr, nothing);
         } else { // what one query has not chosen is absent for it
             float bias[simd::attend_block];
             for (std::uint64_t left = tile.any_mask(); left != 0;) {
                 const std::uint64_t query = left & (~left + 1), same = tile.alike(query);
                 tile.absence(query, bias);
-                attend_records(q, ref, tile.keys(), tile.values(), total, same, bias);
+                attend_records(q, ref, tile.keys(), tile.values(), total, same, bias, nothing);
                 left &= ~same;
             }
         }
