@@ -173,6 +173,7 @@ runner::runner(const decode_options& o, std::string policy, const budgets& b, bo
     options_.io = in_memory ? "memory" : o.io;
     options_.path = path;
     options_.limit = limit_;
+    options_.threads = threads_.lend();
     lse_.resize(std::size_t{o.shape.layers} * o.batch * o.shape.query_heads);
     out_.resize(o.batch * o.shape.query_heads * o.shape.head_dim);
 }
@@ -313,9 +314,8 @@ kvtl::status runner::layer(step_rows& rows, std::uint32_t l, bool recall, unsign
     // What the layer before has computed lies behind; an engine now projects this one's query.
     if (wants_.announced && o_.announce)
         for (const auto seq : sequences_) static_cast<void>(cache_->before_query(seq, l, shard));
-    if (wants_.prefetch && l + 1 < o_.shape.layers)
-        static_cast<void>(cache_->prefetch_batch(sequences_, l + 1, rows.guesses(l + 1),
-                                                 shard)); // attend() says what is wrong
+    if (wants_.prefetch && l + 1 < o_.shape.layers) // a hint; what is wrong with it attend() will say
+        static_cast<void>(cache_->prefetch_batch(sequences_, l + 1, rows.guesses(l + 1), shard));
     kvtl::layer_input in = rows.input(l);
     if (recall) in.lse = lse_of(l);
     if (o_.batch == 1) return cache_->attend(sequences_[0], l, in, out_, shard);

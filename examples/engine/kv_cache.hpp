@@ -66,7 +66,8 @@ struct cache_options {
     kvtl::signal supplied = engine_signals; ///< what whoever calls the cache can hand over
     bool fit = false;                       ///< turn size knobs down until the index takes half of the memory
     unsigned turns = 0; ///< with fit: turns of the preset's size knob beyond the largest index that fits
-    bool time_phases = false; ///< fill cache_stats::detail.phase_ns
+    bool time_phases = false;     ///< fill cache_stats::detail.phase_ns
+    kvtl::lent_threads threads{}; ///< that share the clustering of a prompt where shards leave some idle
     std::vector<setting> settings;
 };
 
@@ -180,10 +181,11 @@ class kv_cache {
     virtual kvtl::status prefetch_batch(std::span<const kvtl::sequence_id> batch, std::uint32_t layer,
                                         std::span<const float> q, unsigned shard) noexcept {
         const std::size_t row = batch.empty() ? 0 : q.size() / batch.size();
+        kvtl::status first;
         for (std::size_t b = 0; b < batch.size(); ++b)
-            if (const kvtl::status s = prefetch(batch[b], layer, q.subspan(b * row, row), shard); !s)
-                return s;
-        return {};
+            if (auto s = prefetch(batch[b], layer, q.subspan(b * row, row), shard); !s && first.ok())
+                first = s;
+        return first;
     }
 
     /// Gives up the last n tokens in all layers.

@@ -189,6 +189,7 @@ void run(const arguments& a) {
         const engine::signal_hold hold;
         return engine::thread_pool(a.threads);
     }();
+    options.threads = pool.lend(); // of more than there are KV heads
     engine::run_report report;
     {
         const auto cache = engine::open_or_fall_back(options, program);

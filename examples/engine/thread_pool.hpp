@@ -2,10 +2,14 @@
 //
 // parallel(n, f) calls f(0) ... f(n-1), each once, on the pool and on the calling thread, and returns when
 // all are done. Which thread runs which index is not defined, so f must give the same result on any of them.
+// lend() lets a cache share work that a thread of the pool is in the middle of: the pool does it if it is idle, else that
+// thread does it alone.
 // Who waits spins for about a tenth of a millisecond before it sleeps: a layer has many short jobs, parts of one job end
 // tens of microseconds apart, and to be woken takes as long.
 // SPDX-License-Identifier: MIT
 #pragma once
+
+#include <kvtl/lent_threads.hpp>
 
 #include <atomic>
 #include <cstddef>
@@ -38,6 +42,34 @@ class thread_pool {
             for (std::size_t i = 0; i < n; ++i) f(i);
             return;
         }
+        busy_ = true;
+        start(n, f);
+        busy_ = false;
+    }
+
+    /// For a cache that this pool outlives.
+    [[nodiscard]] kvtl::lent_threads lend() noexcept {
+        return {.run =
+                    [](void* pool, std::size_t n, kvtl::lent_threads::task f, void* with) noexcept {
+                        static_cast<thread_pool*>(pool)->share(n,
+                                                               [&](std::size_t i) noexcept { f(with, i); });
+                    },
+                .pool = this,
+                .count = size()};
+    }
+
+  private:
+    /// parallel(), from any thread at any time.
+    template <class F> void share(std::size_t n, const F& f) noexcept {
+        if (bool idle = false; n <= 1 || workers_.empty() || !busy_.compare_exchange_strong(idle, true)) {
+            for (std::size_t i = 0; i < n; ++i) f(i);
+            return;
+        }
+        start(n, f);
+        busy_ = false;
+    }
+    /// `busy_` is ours.
+    template <class F> void start(std::size_t n, const F& f) noexcept {
         call_ = [](const void* function, std::size_t i) noexcept { (*static_cast<const F*>(function))(i); };
         function_ = &f;
         unfinished_ = static_cast<std::int64_t>(n);
@@ -46,8 +78,6 @@ class thread_pool {
         drain();
         for (auto left = unfinished_.load(); left != 0;) left = pause_until(unfinished_, left);
     }
-
-  private:
     void announce() {
         ++epoch_;
         epoch_.notify_all();
@@ -92,6 +122,7 @@ class thread_pool {
     std::atomic<std::int64_t> unclaimed_ = 0;  ///< indices of the job nobody has taken yet, or less than 0
     std::atomic<std::int64_t> unfinished_ = 0; ///< indices whose call has not returned
     std::atomic<bool> stop_ = false;
+    std::atomic<bool> busy_ = false; ///< a job is under way
     void (*call_)(const void*, std::size_t) noexcept = nullptr;
     const void* function_ = nullptr;
     std::vector<std::thread> workers_; // last: the threads use everything above

@@ -254,15 +254,15 @@ class kv_manager<Preset, Geometry, Supplied> {
             return s.prefetch(seq.slot, l, q);
         });
     }
-    /// The same for a batch, q (B, HQ, D) with a query for each sequence: what its calls one by one would do, up to the first that
-    /// is refused.
+    /// The same for a batch, q (B, HQ, D) with a query for each sequence: its calls one by one. One that is refused
+    /// keeps none of the others from their reads; the first such status comes back.
     status prefetch(std::span<const sequence_id> batch, std::size_t layer, numbers_view q) noexcept {
-        return for_each_query(batch, q,
-                              [&](sequence_id seq, numbers_view row) { return prefetch(seq, layer, row); });
+        return prefetch_each(batch, q,
+                             [&](sequence_id seq, numbers_view row) { return prefetch(seq, layer, row); });
     }
     status prefetch(std::span<const sequence_id> batch, std::size_t layer, numbers_view q,
                     unsigned shard) noexcept {
-        return for_each_query(
+        return prefetch_each(
             batch, q, [&](sequence_id seq, numbers_view row) { return prefetch(seq, layer, row, shard); });
     }
 
@@ -462,14 +462,15 @@ class kv_manager<Preset, Geometry, Supplied> {
         return done;
     }
 
-    /// f(sequence, its query) for a batch, up to the first that fails.
+    /// f(sequence, its query), a prefetch, for all of a batch.
     template <class F>
-    [[nodiscard]] status for_each_query(std::span<const sequence_id> batch, numbers_view q, F&& f) noexcept {
+    [[nodiscard]] status prefetch_each(std::span<const sequence_id> batch, numbers_view q, F&& f) noexcept {
         const std::size_t row = core_->calls.query_floats;
-        if (status s = core_->calls.floats("prefetch", "q", q, batch.size() * row); !s) return s;
+        status first = core_->calls.sized("prefetch", "q", q, batch.size() * row);
+        if (!first) return first;
         for (std::size_t b = 0; b < batch.size(); ++b)
-            if (status s = f(batch[b], q.subspan(b * row, row)); !s) return s;
-        return {};
+            if (status s = f(batch[b], q.subspan(b * row, row)); !s && first.ok()) first = s;
+        return first;
     }
 
     /// Has shards read what the steps at the front of `parts` choose, whose queries begin at row `first` of q. False when there

@@ -25,6 +25,7 @@ int main() {
     if (auto s = cache.prefill(*seq, 0, {.q = q, .k = k, .v = v}, out); !s) return std::puts(s.what()), 1;
     if (auto s = cache.append(*seq, 0, {.k = k, .v = v}); !s) return std::puts(s.what()), 1;
     if (auto s = cache.prefetch(*seq, 0, q); !s) return std::puts(s.what()), 1;
+    if (auto s = cache.prefetch({&*seq, 1}, 0, q); !s) return std::puts(s.what()), 1;
     if (auto s = cache.attend(*seq, 0, {.q = q, .k = k, .v = v}, out); !s) return std::puts(s.what()), 1;
     if (auto s = cache.select(*seq, 0, q, [](auto...) {}); !s) return std::puts(s.what()), 1;
     if (auto s = cache.rewind(*seq, 1); !s) return std::puts(s.what()), 1;

@@ -15,10 +15,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <thread>
 
 using namespace engine;
 
@@ -35,6 +37,33 @@ TEST_CASE("thread pool: every index once, job after job") {
         }
     }
     for (int i = 0; i < 200; ++i) thread_pool unused(3); // also when no job ever comes
+}
+
+TEST_CASE("thread pool: what it lends works at rest, inside of a job and from several threads") {
+    for (const unsigned threads : {1U, 3U}) {
+        thread_pool pool(threads);
+        const kvtl::lent_threads lent = pool.lend();
+        CHECK(lent.count == threads);
+        const auto pieces_done_once = [&](std::size_t parts) {
+            std::vector<std::atomic<int>> seen(100);
+            lent.divide(seen.size(), parts, [&](std::size_t first, std::size_t end) noexcept {
+                for (std::size_t i = first; i < end; ++i) ++seen[i];
+            });
+            return std::all_of(seen.begin(), seen.end(), [](const auto& x) { return x == 1; });
+        };
+        for (int round = 0; round < 100; ++round) {
+            CHECK(pieces_done_once(4));
+            std::atomic<int> good = 0;
+            pool.parallel(1,
+                          [&](std::size_t) noexcept { good += pieces_done_once(4); }); // nobody else is busy
+            pool.parallel(4, [&](std::size_t) noexcept { good += pieces_done_once(4); });
+            CHECK(good == 5);
+            std::vector<std::thread> all;
+            for (int i = 0; i < 3; ++i) all.emplace_back([&] { good += pieces_done_once(3); });
+            for (auto& t : all) t.join();
+            CHECK(good == 8);
+        }
+    }
 }
 
 TEST_CASE("sampler: the best token, the lower one of equals") {

@@ -3,6 +3,7 @@
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/quest.hpp>
 #include <kvtl/presets/token_topk.hpp>
+#include <kvtl/simd/convert.hpp>
 
 #include "support/cache_fixture.hpp"
 #include "support/wrapped_memory.hpp"
@@ -219,57 +220,72 @@ TEST_CASE_TEMPLATE("a batch is prefetched as its sequences one by one", Preset, 
                    kvtl::presets::quest) {
     using cache = cache_of<Preset>;
     const drift data(small, 500, 39);
-    const auto c = config_for<cache>();
-    auto together = open_cache<cache>(c), alone = open_cache<cache>(c);
-    auto batch = prompts(together, data), others = prompts(alone, data);
-    std::vector<kvtl::sequence_id> ids;
-    for (const auto& one : batch) ids.push_back(one.id());
-    std::uint64_t prefetched = 0; // bytes
-    for (std::size_t i = 0; i < 20; ++i) {
-        for (std::size_t l = 0; l < small.layers; ++l) {
-            std::vector<float> q;
-            for (const auto& one : batch) {
-                const auto guess = data.q(l, one.tokens() - (i % 2)); // the true query, and the one before
-                q.insert(q.end(), guess.begin(), guess.end());
+    for (const unsigned shards : {1U, 2U}) {
+        auto c = config_for<cache>();
+        c.shards = shards;
+        auto together = open_cache<cache>(c), alone = open_cache<cache>(c);
+        auto batch = prompts(together, data), others = prompts(alone, data);
+        std::vector<kvtl::sequence_id> ids;
+        for (const auto& one : batch) ids.push_back(one.id());
+        std::uint64_t prefetched = 0; // bytes
+        for (std::size_t i = 0; i < 20; ++i) {
+            for (std::size_t l = 0; l < small.layers; ++l) {
+                std::vector<float> q;
+                for (const auto& one : batch) {
+                    const auto guess = data.q(l, one.tokens() - i % 2); // the true query, and the one before
+                    q.insert(q.end(), guess.begin(), guess.end());
+                }
+                std::vector<kvtl::f16> half(q.size());
+                kvtl::simd::encode(q.data(), half.data(), q.size());
+                const std::uint64_t before = together.stats().read_bytes;
+                for (unsigned s = 0; s < shards; ++s)
+                    if (i % 3 == 0)
+                        require_ok(together.shard(s).prefetch(ids, l, half));
+                    else if (s == 0)
+                        require_ok(together.prefetch(ids, l, q));
+                prefetched += together.stats().read_bytes - before;
+                const std::size_t row = q.size() / sequences;
+                for (std::size_t b = 0; b < sequences; ++b)
+                    require_ok(i % 3 == 0
+                                   ? alone.prefetch(others[b].id(), l, std::span(half).subspan(b * row, row))
+                                   : alone.prefetch(others[b].id(), l, std::span(q).subspan(b * row, row)));
+                CHECK(together.stats().reads == alone.stats().reads);
+                const auto out = step(together, batch, l), expected = step(alone, others, l);
+                CHECK(out == expected);
             }
-            const std::uint64_t before = together.stats().read_bytes;
-            require_ok(i % 3 == 0 ? together.prefetch(ids, l, q) : together.shard(0).prefetch(ids, l, q));
-            prefetched += together.stats().read_bytes - before;
-            for (std::size_t b = 0; b < sequences; ++b)
-                require_ok(alone.prefetch(others[b].id(), l, data.q(l, others[b].tokens() - (i % 2))));
-            CHECK(together.stats().reads == alone.stats().reads);
-            const auto out = step(together, batch, l), expected = step(alone, others, l);
-            CHECK(out == expected);
+            for (auto& one : batch) one.advance(1);
+            for (auto& one : others) one.advance(1);
         }
-        for (auto& one : batch) one.advance(1);
-        for (auto& one : others) one.advance(1);
+        CHECK(prefetched > 0);
+        CHECK(together.stats().read_bytes == alone.stats().read_bytes);
+        CHECK(together.stats().wasted_bytes == alone.stats().wasted_bytes);
     }
-    CHECK(prefetched > 0);
-    CHECK(together.stats().read_bytes == alone.stats().read_bytes);
-    CHECK(together.stats().wasted_bytes == alone.stats().wasted_bytes);
 }
 
-TEST_CASE("a prefetch of a batch says what is wrong with it, and no batch is nothing to do") {
+TEST_CASE("what is wrong with one query of a batch is said, and the others are prefetched") {
     using cache = cache_of<kvtl::presets::dynakv>;
     const drift data(small, 500, 40);
-    auto opened = open_cache<cache>(config_for<cache>());
+    auto c = config_for<cache>();
+    c.memory_bytes = least_memory<cache>(c) + (std::size_t{128} << 10);
+    auto opened = open_cache<cache>(c);
     auto batch = prompts(opened, data);
-    std::vector<kvtl::sequence_id> ids{batch[0].id(), batch[1].id()};
+    const std::vector<kvtl::sequence_id> ids{batch[0].id(), batch[1].id(), batch[2].id()};
     const std::size_t row = data.query_floats();
-    std::vector<float> q(2 * row, .5F);
-    const auto says = [&](std::span<const float> rows, std::size_t layer, const std::string& word) {
+    std::vector<float> q(3 * row, .5F);
+    const auto reads_after = [&](std::span<const float> rows, std::size_t layer, const std::string& word) {
+        const std::uint64_t before = opened.stats().reads;
         const kvtl::status s = opened.prefetch(ids, layer, rows);
         CHECK_MESSAGE(std::string(s.what()).find(word) != std::string::npos, s.what());
+        return opened.stats().reads - before;
     };
     require_ok(opened.prefetch(std::span<const kvtl::sequence_id>{}, 0, std::span<const float>{}));
-    says(std::span(q).first(row), 0, "prefetch: q has 256 floats; valid: 512");
-    says(q, small.layers, "layer");
+    CHECK(reads_after(std::span(q).first(row), 0, "prefetch: q has 256 floats; valid: 768") == 0);
+    CHECK(reads_after(q, small.layers, "prefetch: layer is 3") == 0);
     q[row] = NAN;
-    says(q, 0, "holds a NaN");
+    CHECK(reads_after(q, 0, "q holds a NaN") > 0); // of the first and the third
     q[row] = .5F;
     require_ok(opened.end(ids[1]));
-    says(q, 0, "prefetch: ");
-    require_ok(opened.select(ids[0], 0, std::span(q).first(row), [](std::size_t, auto, auto) {}));
+    CHECK(reads_after(q, 1, "prefetch: sequence") > 0);
 }
 
 TEST_CASE("what a batch that fails had asked for is given up, and it may be repeated") {

@@ -58,7 +58,7 @@ template <class Cache> void busy(const kvtl::any_io::config& io, std::uint32_t l
             for (std::size_t l = 0; l < small.layers; ++l) {
                 fine(cache.before_query(a, l));
                 fine(cache.prefetch(a, l, data.q(l, t % 3 == 0 ? t : 200 + t)));
-                fine(cache.prefetch(b, l, data.q(l, t)));
+                fine(cache.prefetch({&b, 1}, l, data.q(l, t)));
                 fine(cache.attend(a, l, data.input(l, 200 + t), row));
                 fine(cache.attend(b, l, data.input(l, t), row)); // clustered on the way
             }

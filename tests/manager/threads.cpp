@@ -7,10 +7,12 @@
 #include <kvtl/presets/snapkv.hpp>
 
 #include "support/cache_fixture.hpp"
+#include "support/lending.hpp"
 #include "support/on_device.hpp"
 
 #include <atomic>
 #include <barrier>
+#include <cstdlib>
 #include <thread>
 
 namespace manager_threads_test {
@@ -59,6 +61,32 @@ void failed(const kvtl::status& s, kvtl::errc code, const std::string& word) {
 }
 
 } // namespace
+
+TEST_CASE("threads of the engine share a head's clustering, and no bit changes") {
+    const drift data(small, 1300, 29);
+    std::vector<std::vector<float>> runs;
+    for (const unsigned count : {1U, 2U, 5U})
+        for (const unsigned shards : {1U, 2U}) {
+            lending pool(count);
+            auto c = sized<clusters>(shards);
+            c.max_tokens = 1300, c.prefill_tokens = 0;
+            c.threads = pool.threads();
+            auto cache = open_cache<clusters>(c);
+            const auto seq = *cache.begin();
+            runs.push_back(play(data, 1200, 10, [&](std::size_t l, std::size_t t, const auto& in, auto& out) {
+                std::vector<std::thread> all; // those of several shards at once
+                for (unsigned s = 0; s < cache.shards(); ++s)
+                    all.emplace_back([&, s] {
+                        const kvtl::status done = t == 0 ? cache.shard(s).prefill(seq, l, in, out)
+                                                         : cache.shard(s).attend(seq, l, in, out);
+                        if (!done) std::abort();
+                    });
+                for (auto& thread : all) thread.join();
+            }));
+            CHECK((pool.calls() > small.layers * small.kv_heads) == (count > 1));
+        }
+    for (const auto& run : runs) CHECK(same(run, runs[0]));
+}
 
 TEST_CASE_TEMPLATE("a call without a shard does all of them", Cache, clusters, groups, rows) {
     const drift data(small, 400, 21);

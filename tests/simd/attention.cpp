@@ -24,7 +24,7 @@ struct owned {
     }
 };
 
-TEST_CASE("partials side by side begin on cache lines, and their parts do not overlap") {
+TEST_CASE("partials take whole cache lines, and their parts do not overlap") {
     for (const std::uint32_t group : {1U, 2U, 3U, 4U, 7U, 64U})
         for (const std::uint32_t dim : {1U, 8U, 63U, 64U, 80U, 128U}) {
             const std::size_t floats = kvtl::partial_floats(group, dim);

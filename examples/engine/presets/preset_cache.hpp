@@ -151,6 +151,7 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
         c.prefill_tokens = o.prefill_tokens;
         c.shards = std::max(1U, o.shards);
         c.time_phases = o.time_phases;
+        c.threads = o.threads;
         auto device = device_of(o);
         if (!device) return device.error();
         if constexpr (kvtl::retrieves<Preset>) c.io = *std::move(device);

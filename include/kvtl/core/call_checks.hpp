@@ -78,13 +78,17 @@ template <element E> struct call_checks {
         return {};
     }
 
+    [[nodiscard]] static status sized(const char* call, const char* name, const numbers_view& x,
+                                      std::size_t want) noexcept {
+        if (x.size() == want) return {};
+        return status::failure(errc::invalid_argument, "%s: %s has %zu floats; valid: %zu", call, name,
+                               x.size(), want);
+    }
     /// Range: what the numbers must fit into besides being finite.
     template <class Range = float>
     [[nodiscard]] static status floats(const char* call, const char* name, const numbers_view& x,
                                        std::size_t want) noexcept {
-        if (x.size() != want)
-            return status::failure(errc::invalid_argument, "%s: %s has %zu floats; valid: %zu", call, name,
-                                   x.size(), want);
+        if (status s = sized(call, name, x, want); !s) return s;
         if (!x.visit([&](const auto* p) { return simd::all_finite<Range>(p, x.size()); }))
             return status::failure(
                 errc::invalid_argument,

@@ -57,11 +57,12 @@ struct prompt_clusters {
     /// than max_entries().
     template <class Element>
     [[nodiscard]] std::uint32_t group(rows_view<Element> keys, std::span<std::byte> scratch,
-                                      std::uint32_t* label) const noexcept {
+                                      std::uint32_t* label, const lent_threads& threads) const noexcept {
         auto* centroids = reinterpret_cast<float*>(scratch.data());
         const auto rest = scratch.subspan(centroid_bytes(keys.count, keys.dim));
         kmeans_config c;
         c.seed = seed;
+        c.threads = threads;
         const std::uint32_t k = clusters(keys.count);
         static_cast<void>(kmeans(keys, k, c, rest, centroids, label));
         order_alike(rows_view<float>{centroids, k, keys.dim, keys.dim}, keys.count, rest, label);
@@ -124,8 +125,9 @@ struct kmeans_static {
 
         template <class Element>
         [[nodiscard]] std::uint32_t group(rows_view<Element> keys, std::span<std::byte> scratch,
-                                          std::uint32_t* label) const noexcept {
-            return prompt_.group(keys, scratch, label);
+                                          std::uint32_t* label,
+                                          const lent_threads& threads = {}) const noexcept {
+            return prompt_.group(keys, scratch, label, threads);
         }
         void founded(lane&, const units_view&) const noexcept {}
 

@@ -138,13 +138,14 @@ template <window_plan Plan = window_plan{}> struct kmeans_windowed {
         /// clusters.
         template <class Element>
         [[nodiscard]] std::uint32_t group(rows_view<Element> keys, std::span<std::byte> scratch,
-                                          std::uint32_t* label) const noexcept {
+                                          std::uint32_t* label,
+                                          const lent_threads& threads = {}) const noexcept {
             std::uint32_t units = 0;
             for (std::size_t first = 0; first < keys.count; first += c_.segment) {
                 const auto n =
                     static_cast<std::uint32_t>(std::min<std::size_t>(c_.segment, keys.count - first));
                 const std::uint32_t of_segment =
-                    cluster(keys.slice(first, n), prompt_clusters(n), scratch, label + first);
+                    cluster(keys.slice(first, n), prompt_clusters(n), scratch, label + first, threads);
                 for (std::size_t i = first; i < first + n; ++i) label[i] += units;
                 units += of_segment;
             }
@@ -201,8 +202,8 @@ template <window_plan Plan = window_plan{}> struct kmeans_windowed {
 
         template <class Element>
         [[nodiscard]] std::uint32_t cluster(rows_view<Element> keys, std::uint32_t k,
-                                            std::span<std::byte> scratch,
-                                            std::uint32_t* label) const noexcept {
+                                            std::span<std::byte> scratch, std::uint32_t* label,
+                                            const lent_threads& threads = {}) const noexcept {
             const std::size_t n = keys.count, dim = keys.dim;
             carver c(scratch);
             const auto direction = c.take<float>(n * dim);
@@ -223,6 +224,7 @@ template <window_plan Plan = window_plan{}> struct kmeans_windowed {
             const rows_view<float> rows{direction.data(), n, dim, dim};
             kmeans_config how;
             how.seed = c_.seed;
+            how.threads = threads;
             static_cast<void>(kmeans(rows, k, how, rest, centroids.data(), label));
             order_alike(rows_view<float>{centroids.data(), k, dim, dim}, n, rest, label);
             return limit_size(rows, k, max_entries(), rest, label);

@@ -100,8 +100,9 @@ struct variance_split {
 
         template <class Element>
         [[nodiscard]] std::uint32_t group(rows_view<Element> keys, std::span<std::byte> scratch,
-                                          std::uint32_t* label) const noexcept {
-            return prompt_.group(keys, scratch, label);
+                                          std::uint32_t* label,
+                                          const lent_threads& threads = {}) const noexcept {
+            return prompt_.group(keys, scratch, label, threads);
         }
 
         /// Fixes the head's threshold from its first clusters.

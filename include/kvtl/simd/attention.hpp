@@ -44,7 +44,7 @@ struct partial {
 };
 
 /// Floats of memory that a partial of this shape takes, in whole cache lines: where the first begins on one, so do those
-/// behind it, and no register of acc lies across two.
+/// behind it, and no register of acc lies across two if D is a multiple of a register's numbers.
 [[nodiscard]] constexpr std::size_t partial_floats(std::size_t group, std::size_t dim) noexcept {
     return (group * (dim + 2) + 15) / 16 * 16;
 }

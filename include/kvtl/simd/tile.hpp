@@ -198,8 +198,8 @@ KVTL_INLINE_KERNEL void tile_rows(const float* q, rows_view<E> rows, float* out)
     });
 }
 
-/// The same for four queries, which most groups are or consist of: beside the loop over any number of them its counters
-/// lived in vector registers.
+/// The same for a group of four, the most common one. In the loop for any group its counters lived in vector registers, which
+/// counts where a call has no more than a page of rows.
 template <class Arch, class Op, number E>
 [[gnu::noinline]] void tile_four(const float* q, std::size_t q_stride, rows_view<E> rows, float* out,
                                  std::size_t out_stride) noexcept {

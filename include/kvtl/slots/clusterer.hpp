@@ -7,9 +7,12 @@
 // lane) and, where its units are always runs of a fixed number of consecutive entries, `sequential`. With `among_some`
 // its assign() may be shown some of the lane's units only (units_view::some), and answers in their numbers. With
 // assign_near(), assign() for an entry whose nearest mean is known, that mean is looked for when units are scored anyway.
+// group() may take a `const lent_threads&` behind its other arguments: threads of the engine that share it, without a bit of
+// difference.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/lent_threads.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/slots/index.hpp>
 #include <kvtl/slots/policy.hpp>
@@ -46,6 +49,15 @@ concept assigns_near = requires(const State& s, Lane& l, const simd::neighbour& 
     { s.assign_near(l, nearest, key, u, distance) }
     noexcept->std::same_as<assignment>;
 };
+/// group() of a clusterer that lets threads of the engine share it, and of one that does not.
+template <class State, class Element>
+[[nodiscard]] std::uint32_t group(const State& s, rows_view<Element> keys, std::span<std::byte> scratch,
+                                  std::uint32_t* label, const lent_threads& threads) noexcept {
+    if constexpr (requires { s.group(keys, scratch, label, threads); })
+        return s.group(keys, scratch, label, threads);
+    else
+        return static_cast<void>(threads), s.group(keys, scratch, label);
+}
 /// assign() may be shown some of the units.
 template <class Clusterer> [[nodiscard]] consteval bool assigns_among_some() {
     if constexpr (requires { Clusterer::among_some; })

@@ -37,6 +37,10 @@ struct chosen_unit {
     [[nodiscard]] std::uint64_t queries_of(std::uint32_t i) const noexcept {
         return i < first ? mask : mask & ~std::uint64_t{cut};
     }
+    /// Of a unit's n entries, from the first on, as many as any query attends.
+    [[nodiscard]] std::uint32_t attended(std::uint32_t n) const noexcept {
+        return (mask & ~std::uint64_t{cut}) == 0 ? std::min<std::uint32_t>(first, n) : n;
+    }
 };
 /// By their numbers, in place. Cost: O(n) where they are in this order, else O(n log n).
 inline void sort_by_unit(std::span<chosen_unit> chosen) noexcept {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/policies/support/kmeans.hpp>
 
+#include "support/lending.hpp"
 #include "support/oracle.hpp"
 
 #include <doctest/doctest.h>
@@ -114,6 +115,25 @@ std::vector<std::uint32_t> naive_lloyd(kvtl::rows_view<E> points, std::size_t k,
 }
 
 } // namespace
+
+TEST_CASE_TEMPLATE("threads that share the work change no bit of it", E, float, kvtl::f16) {
+    for (const std::size_t n : {200U, 600U, 3000U}) // too few to share, seeds or not, two levels
+        for (const std::uint32_t k : {5U, 40U, 150U}) {
+            kvtl::kmeans_config config;
+            config.flat_up_to = 2000;
+            const auto points = drifting<E>(n, 24, 12, n + k);
+            const clustering alone = cluster(points.view(), k, config);
+            for (const unsigned count : {2U, 3U, 8U}) {
+                kvtl_test::lending pool(count);
+                config.threads = pool.threads();
+                const clustering together = cluster(points.view(), k, config);
+                CHECK(together.labels == alone.labels);
+                CHECK(together.centroids == alone.centroids);
+                CHECK(together.result.inertia == alone.result.inertia);
+                CHECK((pool.calls() > 0) == (n >= 512));
+            }
+        }
+}
 
 TEST_CASE_TEMPLATE("the labels of textbook k-means from the same seeds", E, float, kvtl::f16, kvtl::bf16) {
     for (const unsigned k : {1U, 2U, 7U, 40U}) {

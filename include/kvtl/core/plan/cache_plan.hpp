@@ -4,6 +4,7 @@
 
 #include <kvtl/core/step/chooser.hpp>
 #include <kvtl/core/store/lane.hpp>
+#include <kvtl/lent_threads.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -73,6 +74,7 @@ struct cache_plan {
     std::size_t rest_floats = 0;       ///< scratch of the remainder
     std::size_t fit_bytes = 0;         ///< memory that index and codec borrow from the slots to fit a lane
     bool time_phases = false;
+    lent_threads threads{};
     std::uint32_t least_frames = 0; ///< what a pool needs to work at all
     std::size_t most_frames = 0;    ///< beyond which it has no use for more
     std::uint32_t buffer_limit = 1; ///< entries in a lane's buffer that force a load

@@ -98,6 +98,7 @@ template <class Preset, class Geometry> class planner {
         p.attend_tokens =
             static_cast<std::uint32_t>(std::min<std::size_t>(c.attend_tokens, c.max_tokens + 1));
         p.time_phases = c.time_phases;
+        p.threads = c.threads;
         p.sizes.width = p.model.width();
         const record_shape stored{p.model.lane_heads, p.model.dim};
         if constexpr (requires { types::codec::check(c.compressor, stored); })

@@ -11,6 +11,10 @@
 #include <kvtl/simd/attend_mass.hpp>
 #include <kvtl/slots/compressor.hpp>
 
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
 namespace kvtl { inline namespace v0 {
 
 /// Queries of one KV head of a lane.
@@ -22,27 +26,25 @@ struct head_queries {
 };
 
 /// Records whose turn is next, for memory to be asked for while others are attended. Half of them at a time, keys before
-/// scores are taken and values between scores and sums: a core that waits for more lines than it has room to wait for stands
-/// still (bench/RESULTS.md, *The next unit's page*).
-class coming_records {
-  public:
-    coming_records() = default;
-    coming_records(const records_view& keys, const records_view& values) noexcept
-        : keys_(keys), values_(values) {}
+/// scores are taken and values between scores and the weighted sums: a core that is asked for more lines than it has room to
+/// wait for stands still (bench/RESULTS.md, *The next unit's page*). Once: a second call asks for nothing. Always inlined: gcc
+/// takes a function that does little but this for one without effect, and drops the call.
+struct coming_records {
+    std::span<const std::byte> keys{}, values{};
 
-    /// Once: a second call asks for nothing. Always inlined: gcc takes a function that does little but this for one without
-    /// effect, and drops the call.
-    [[gnu::always_inline]] void ask_for_keys() noexcept { ask_for(keys_); }
-    [[gnu::always_inline]] void ask_for_values() noexcept { ask_for(values_); }
-
-  private:
-    [[gnu::always_inline]] static void ask_for(records_view& records) noexcept {
-        const std::size_t bytes = records.count / records.granule * records.stride;
-        for (std::size_t at = 0; at < bytes; at += 64) simd::prefetch(records.data + at);
-        records.count = 0;
+    [[gnu::always_inline]] void ask_for_keys() noexcept {
+        for (std::size_t at = 0; at < keys.size(); at += 64) simd::prefetch(keys.data() + at);
+        keys = {};
     }
-
-    records_view keys_, values_;
+    [[gnu::always_inline]] void ask_for_values() noexcept {
+        for (std::size_t at = 0; at < values.size(); at += 64) simd::prefetch(values.data() + at);
+        values = {};
+    }
+    /// Of small units, as far ahead as the L2 cache is wanted for.
+    [[gnu::always_inline]] void ask_for_all_later() noexcept {
+        for (const auto& some : {keys, values})
+            for (std::size_t at = 0; at < some.size(); at += 64) simd::prefetch_later(some.data() + at);
+    }
 };
 
 template <class Codec> class record_attention {
@@ -63,10 +65,10 @@ template <class Codec> class record_attention {
                 sums(first, n, count, s, acc);
             });
     }
-    [[gnu::always_inline]] void attend(const float* log_weight, const partial& p,
-                                       std::span<float> scratch) const noexcept {
+    [[gnu::always_inline]] void attend(const float* log_weight, const partial& p, std::span<float> scratch,
+                                       std::uint64_t queries = simd::all_queries) const noexcept {
         coming_records nothing;
-        attend(log_weight, p, scratch, simd::all_queries, nothing);
+        attend(log_weight, p, scratch, queries, nothing);
     }
     /// The same for all queries, leaving the logit of query g and entry i at logit[g * logit_stride + i].
     void attend_keeping_logits(const float* log_weight, const partial& p, std::span<float> scratch,

@@ -215,7 +215,7 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
     std::uint32_t label(rows_view<element_type> keys, bool founded) noexcept {
         const auto n = static_cast<std::uint32_t>(keys.count);
         if constexpr (clusterer::founds)
-            if (founded) return p_.cluster->group(keys, x_.cluster, x_.label.data());
+            if (founded) return detail::group(*p_.cluster, keys, x_.cluster, x_.label.data(), p_.threads);
         static_cast<void>(founded);
         const std::uint32_t step = p_.cluster->sequential_entries();
         for (std::uint32_t i = 0; i < n; ++i) x_.label[i] = i / step;

@@ -12,6 +12,7 @@
 #include <kvtl/core/grow/unit_growth.hpp>
 #include <kvtl/core/step/chooser.hpp>
 #include <kvtl/core/step/prompt_arena.hpp>
+#include <kvtl/lent_threads.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -56,6 +57,7 @@ template <class Types> class prompt_rows {
         chooser<Types>* choose = nullptr;
         const summaries<Types>* sums = nullptr;
         std::span<float> query; ///< (HQ, D) scratch: queries that come in 16 bits
+        lent_threads threads{};
     };
 
     prompt_rows() = default;

@@ -258,8 +258,9 @@ template <class Types> class retrieval_base {
         } else {
             store_ = store_type(store_parts);
             growth_ = growth_of<types>(store_, cluster_, sums_, m.growth);
-            prompt_ = prompt_builder<types>(store_, {p.model, p.sizes, p.attend_tokens, p.unit_pages,
-                                                     &cluster_, &growth_, &choose_, &sums_, m.query});
+            prompt_ =
+                prompt_builder<types>(store_, {p.model, p.sizes, p.attend_tokens, p.unit_pages, &cluster_,
+                                               &growth_, &choose_, &sums_, m.query, p.threads});
         }
         store_.set_first_write_flight(runner::store::step_flights + p.prefetches);
     }

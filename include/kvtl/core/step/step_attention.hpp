@@ -225,13 +225,14 @@ template <class Types> class step_attention {
         }
     }
 
+    /// By all queries.
     void attend_records(const float* q, const lane_ref& ref, const records_view& keys,
                         const records_view& values, float* into) noexcept {
         coming_records nothing;
         attend_records(q, ref, keys, values, into, simd::all_queries, nullptr, nothing);
     }
 
-    /// `after` is whose turn is next, or null; its first page is asked for while the last one of this unit is attended, as
+    /// `after`: of the unit whose turn is next, or nothing. It is asked for while the last page of this unit is attended, as
     /// each page is while the one before is: they lie anywhere among the frames.
     void attend_unit(const lane_ref& ref, const chosen_unit& c, const float* q, float* into, bool fresh,
                      coming_records after) noexcept {
@@ -241,7 +242,7 @@ template <class Types> class step_attention {
         const auto& format = store_->unit_format();
         if (fresh)
             for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) reset(head_partial(into, h));
-        const std::uint32_t entries = store_->entries_of(l, u);
+        const std::uint32_t entries = c.attended(store_->entries_of(l, u));
         std::uint32_t seen = 0;
         for (std::uint32_t f = l.residency(u).frames(); seen < entries; f = frames[f].next) {
             const std::byte* page = frames.bytes(f);
@@ -262,24 +263,26 @@ template <class Types> class step_attention {
         }
     }
 
-    /// What is attended of a frame with the first of `left` entries of its unit. Nothing where a page itself says where its
-    /// records are.
+    /// Records of a page that `left` entries of its unit begin in. Nothing where a page itself says where its records are.
     [[gnu::always_inline]] coming_records coming(const pool& frames, std::uint32_t frame,
                                                  std::uint32_t left) const noexcept {
-        if constexpr (!Types::compressor::ragged) {
+        if constexpr (Types::compressor::ragged) {
+            return static_cast<void>(frames), static_cast<void>(frame), static_cast<void>(left),
+                   coming_records{};
+        } else {
             const auto& format = store_->unit_format();
             const std::byte* page = frames.bytes(frame);
-            const std::uint32_t rows = format.entries_in(page, left);
-            return {format.keys(page, 0, rows), format.values(page, 0, rows)};
+            const std::size_t records = format.records_of(format.entries_in(page, left));
+            return {{format.key(page, 0), records * format.record.key},
+                    {format.value(page, 0), records * format.record.value}};
         }
-        return static_cast<void>(frames), static_cast<void>(frame), static_cast<void>(left), coming_records{};
     }
-    /// Of a unit that is there: of its first page.
+    /// Of the first page of a unit that is there: what is attended of it.
     [[gnu::always_inline]] coming_records coming(const lane_ref& ref, const work_item& w) const noexcept {
         const lane l = store_->at(ref.id);
         const std::uint32_t frame = l.residency(w.unit).frames();
         if (frame == none || w.mask == 0) return {};
-        return coming(store_->pool_of(ref.id), frame, store_->entries_of(l, w.unit));
+        return coming(store_->pool_of(ref.id), frame, w.attended(store_->entries_of(l, w.unit)));
     }
 
     /// What is attended of an item first, if it is there and its turn has not been.
@@ -292,11 +295,7 @@ template <class Types> class step_attention {
     /// Asks memory for `n` items from `first` on.
     [[gnu::always_inline]] void ask_for_items(std::span<const lane_ref> lanes, flight& f, std::uint32_t first,
                                               std::uint32_t n) noexcept {
-        for (std::uint32_t i = first; i < first + n; ++i) {
-            coming_records c = coming_item(lanes, f, i);
-            c.ask_for_keys();
-            c.ask_for_values();
-        }
+        for (std::uint32_t i = first; i < first + n; ++i) coming_item(lanes, f, i).ask_for_all_later();
     }
 
     /// How many small units are asked for ahead: 4 KiB of them, as each is through before memory has answered for the next.

@@ -5,11 +5,12 @@
 // Shapes: points (n, D) of E; centroids (k, D) f32, contiguous; labels (n).
 // Cost:   flat: n k D multiply-adds per iteration. Two levels: 2 n sqrt(k) D per iteration, and n k D for
 //         each polishing one. All memory is scratch: 13 bytes per point, 12 per cluster, 1 KiB per dimension.
-// Limits: deterministic: equal input gives equal bits on one architecture. k <= n. Float sums, finite points.
+// Limits: deterministic: equal input gives equal bits on one architecture, on any number of threads. k <= n. Float sums, finite points.
 // Source: Lloyd (1982); seeds: k-means++ of Arthur and Vassilvitskii (2007), from a sample.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/lent_threads.hpp>
 #include <kvtl/policies/support/halve.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/simd/assign.hpp>
@@ -36,6 +37,7 @@ struct kmeans_config {
     std::uint32_t samples_per_centroid = 4; ///< points among which k-means++ looks for seeds, per cluster
     std::uint32_t flat_up_to = 8192;        ///< with more points, sqrt(k) coarse clusters are divided further
     std::uint32_t polish = 2; ///< iterations over all k clusters after the two levels, at least 1
+    lent_threads threads{};   ///< that share distances to seeds and centroids; the result is the same
 };
 
 struct kmeans_result {
@@ -55,6 +57,9 @@ namespace detail {
     }
     return static_cast<double>((x ^ (x >> 32)) >> 11) * 0x1p-53;
 }
+
+/// Distances that are worth a thread of their own: to be asked and to be waited for takes some microseconds.
+inline constexpr std::size_t kmeans_part = 256;
 
 /// Points that are brought together for one call of kmeans_assign when they are scattered.
 inline constexpr std::size_t kmeans_gather = 256;
@@ -80,6 +85,7 @@ void kmeans_seeds(const row_set<E>& points, std::uint32_t k, const kmeans_config
                   std::span<float> nearest, std::uint32_t* sample, float* centroids) noexcept {
     const std::size_t n = points.count(), dim = points.rows.dim;
     const std::size_t m = std::min(n, std::size_t{k} * std::max(config.samples_per_centroid, 1U));
+    const std::size_t parts = config.threads.parts(m, kmeans_part);
     auto draw = [&, counter = std::uint64_t{0}]() mutable { return random_unit(config.seed, counter++); };
     for (std::size_t i = 0; i < m; ++i) {
         const std::size_t begin = i * n / m, end = (i + 1) * n / m;
@@ -92,10 +98,17 @@ void kmeans_seeds(const row_set<E>& points, std::uint32_t k, const kmeans_config
         float* seed = centroids + c * dim;
         simd::decode<Arch>(points.row(sample[chosen]), seed, dim);
         if (c + 1 == k) return;
-        double total = 0;
-        for (std::size_t i = 0; i < m; ++i) {
-            nearest[i] = std::min(nearest[i], simd::l2sq<Arch>(seed, points.row(sample[i]), dim));
-            total += static_cast<double>(nearest[i]);
+        const auto measure = [&](std::size_t i) noexcept {
+            return nearest[i] = std::min(nearest[i], simd::l2sq<Arch>(seed, points.row(sample[i]), dim));
+        };
+        double total = 0; // in the order of the sample, whoever measures
+        if (parts <= 1)
+            for (std::size_t i = 0; i < m; ++i) total += static_cast<double>(measure(i));
+        else {
+            config.threads.divide(m, parts, [&](std::size_t first, std::size_t end) noexcept {
+                for (std::size_t i = first; i < end; ++i) static_cast<void>(measure(i));
+            });
+            for (std::size_t i = 0; i < m; ++i) total += static_cast<double>(nearest[i]);
         }
         double left = draw() * total;
         chosen = 0; // also when all points are equal to a seed: the surplus clusters will stay empty
@@ -110,13 +123,16 @@ void kmeans_seeds(const row_set<E>& points, std::uint32_t k, const kmeans_config
 /// label and distance of every point for the present centroids.
 template <class Arch, element E>
 void lloyd_assign(const row_set<E>& points, std::uint32_t k, const float* centroids,
-                  const lloyd_memory& memory, std::uint32_t* label) noexcept {
+                  const lloyd_memory& memory, std::uint32_t* label, const lent_threads& threads) noexcept {
     const std::size_t n = points.count(), dim = points.rows.dim;
     for (std::uint32_t c = 0; c < k; ++c)
         memory.half_norm[c] = 0.5F * simd::dot<Arch>(centroids + c * dim, centroids + c * dim, dim);
     if (points.index.empty())
-        return simd::kmeans_assign<Arch>(points.rows, centroids, k, memory.half_norm.data(), label,
-                                         memory.distance.data());
+        return threads.divide(
+            n, threads.parts(n, kmeans_part), [&](std::size_t first, std::size_t end) noexcept {
+                simd::kmeans_assign<Arch>(points.rows.slice(first, end - first), centroids, k,
+                                          memory.half_norm.data(), label + first, &memory.distance[first]);
+            });
     E* gathered = reinterpret_cast<E*>(memory.gathered.data());
     const std::size_t at_once = memory.gathered.size() / (dim * sizeof(float));
     for (std::size_t first = 0; first < n; first += at_once) {
@@ -172,16 +188,16 @@ template <class Arch, element E>
 /// Lloyd's iterations from the given centroids.
 template <class Arch, element E>
 [[nodiscard]] kmeans_result lloyd(const row_set<E>& points, std::uint32_t k, std::uint32_t max_iterations,
-                                  float min_gain, const lloyd_memory& memory, float* centroids,
+                                  const kmeans_config& config, const lloyd_memory& memory, float* centroids,
                                   std::uint32_t* label) noexcept {
     kmeans_result result{0, std::numeric_limits<double>::infinity()};
     while (result.iterations < max_iterations) {
-        lloyd_assign<Arch>(points, k, centroids, memory, label);
+        lloyd_assign<Arch>(points, k, centroids, memory, label, config.threads);
         fill_empty(points, k, memory, label);
         const double before = result.inertia;
         result.inertia = lloyd_update<Arch>(points, k, memory, label, centroids);
         ++result.iterations;
-        if (!(result.inertia < before * (1.0 - static_cast<double>(min_gain)))) break;
+        if (!(result.inertia < before * (1.0 - static_cast<double>(config.min_gain)))) break;
     }
     return result;
 }
@@ -219,8 +235,8 @@ template <class Arch, element E>
     const std::size_t n = points.count, dim = points.dim;
     const auto coarse = static_cast<std::uint32_t>(std::lround(std::sqrt(static_cast<double>(k))));
     kmeans_seeds<Arch>(row_set<E>{points, {}}, coarse, config, memory.lloyd.distance, label, centroids);
-    const kmeans_result result = lloyd<Arch>(row_set<E>{points, {}}, coarse, config.max_iterations,
-                                             config.min_gain, memory.lloyd, centroids, label);
+    const kmeans_result result = lloyd<Arch>(row_set<E>{points, {}}, coarse, config.max_iterations, config,
+                                             memory.lloyd, centroids, label);
     group_by_label(label, n, coarse, memory.begin.data(), memory.order.data());
 
     std::uint32_t given = 0; // centroids so far; rounding the running total makes the shares add up to k
@@ -235,7 +251,7 @@ template <class Arch, element E>
         fine.seed = config.seed + j + 1;
         kmeans_seeds<Arch>(members, share, fine, memory.lloyd.distance, memory.fine_label.data(),
                            centroids + std::size_t{given} * dim);
-        static_cast<void>(lloyd<Arch>(members, share, config.max_iterations, config.min_gain, memory.lloyd,
+        static_cast<void>(lloyd<Arch>(members, share, config.max_iterations, config, memory.lloyd,
                                       centroids + std::size_t{given} * dim, memory.fine_label.data()));
         given += share;
     }
@@ -264,13 +280,13 @@ kmeans_result kmeans(rows_view<E> points, std::uint32_t k, const kmeans_config& 
     const detail::row_set<E> all{points, {}};
     if (points.count <= config.flat_up_to) {
         detail::kmeans_seeds<Arch>(all, k, config, memory.lloyd.distance, labels, centroids);
-        return detail::lloyd<Arch>(all, k, std::max(config.max_iterations, 1U), config.min_gain, memory.lloyd,
+        return detail::lloyd<Arch>(all, k, std::max(config.max_iterations, 1U), config, memory.lloyd,
                                    centroids, labels);
     }
     const std::uint32_t coarse =
         detail::two_level_centroids<Arch>(points, k, config, memory, centroids, labels);
-    kmeans_result result = detail::lloyd<Arch>(all, k, std::max(config.polish, 1U), config.min_gain,
-                                               memory.lloyd, centroids, labels);
+    kmeans_result result =
+        detail::lloyd<Arch>(all, k, std::max(config.polish, 1U), config, memory.lloyd, centroids, labels);
     result.iterations += coarse;
     return result;
 }
