@@ -154,8 +154,10 @@ CLI::App* define_decode(CLI::App& app, decode_arguments& a) {
     d->add_option("--threads", o.threads, "threads; without --shards each has a shard of every cache")
         ->check(engine::whole_number)
         ->capture_default_str();
-    d->add_option("--shards", o.shards,
-                  "shards of every cache, taken by whichever thread is free; 0: one for each thread")
+    d->add_option(
+         "--shards", o.shards,
+         "shards of every cache, taken by whichever thread is free; 0: one for each thread. Threads of "
+         "which there are more only share the clustering of a prompt")
         ->check(engine::whole_number);
     d->add_flag(
         "--least-memory", a.least_memory,
@@ -251,8 +253,8 @@ void complete(decode_arguments& a) {
     require(o.batch >= 1 && o.batch <= 4096, "--batch: valid: 1 to 4096");
     require(o.threads >= 1 && o.threads <= o.shape.kv_heads,
             "--threads: valid: 1 to the model's KV heads, " + std::to_string(o.shape.kv_heads));
-    require(o.shards == 0 || (o.shards >= o.threads && o.shards <= o.shape.kv_heads),
-            "--shards: valid: at least --threads, at most the model's KV heads, " +
+    require(o.shards <= o.shape.kv_heads,
+            "--shards: valid: 0 (one for each thread), or 1 to the model's KV heads, " +
                 std::to_string(o.shape.kv_heads));
     require(o.steps >= 3 && o.steps <= 1U << 20, "--steps: valid: 3 to 1048576");
     require(o.max_seconds > 0 && o.max_seconds <= 1e6, "--max-seconds: valid: more than 0, up to 1000000");

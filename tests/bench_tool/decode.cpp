@@ -295,6 +295,10 @@ TEST_CASE("threads share the work and change no choice") {
     o.threads = 1;
     o.shards = 2;
     const auto in_turn = bench::run_decode(o, ignore);
+    o.threads = 2;
+    o.shards = 1;
+    const auto lent = bench::run_decode(o, ignore); // the second one only helps with a prompt
+    REQUIRE(lent.size() == alone.size());
     REQUIRE(both.size() == alone.size());
     REQUIRE(in_turn.size() == alone.size());
     for (std::size_t i = 0; i < both.size(); ++i) {
@@ -304,6 +308,9 @@ TEST_CASE("threads share the work and change no choice") {
         CHECK(both[i]["shards"] == both[i]["threads"]);
         CHECK(in_turn[i]["threads"] == 1);
         CHECK(in_turn[i]["shards"] == both[i]["shards"]);
+        CHECK(lent[i]["shards"] == 1);
+        CHECK(lent[i]["units"] == alone[i]["units"]);
+        CHECK(lent[i]["mass_recall"] == alone[i]["mass_recall"]);
         CHECK(in_turn[i]["mass_recall"] == alone[i]["mass_recall"]);
         CHECK(both[i]["mass_recall"] == alone[i]["mass_recall"]);
         CHECK(both[i]["units"] == alone[i]["units"]);
