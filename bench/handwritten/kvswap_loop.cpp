@@ -95,7 +95,8 @@ status kvswap_loop::step(std::uint32_t layer, const float* q, const float* k, co
         const std::uint32_t g = l.chosen[i];
         const number* const from = slot_rows(layer, l.slot_of[g]);
         if (i + 1 < l.chosen.size())
-            ask_for(slot_rows(layer, l.slot_of[l.chosen[i + 1]]), 2 * group_tokens * width_ * sizeof(number));
+            ask_for_later(slot_rows(layer, l.slot_of[l.chosen[i + 1]]),
+                          2 * group_tokens * width_ * sizeof(number));
         std::memcpy(&tile_k_[std::size_t{rows} * width_], from, group_tokens * width_ * sizeof(number));
         std::memcpy(&tile_v_[std::size_t{rows} * width_], from + group_tokens * width_,
                     group_tokens * width_ * sizeof(number));

@@ -17,11 +17,15 @@
 
 namespace bench {
 
-/// Asks for memory that is attended next, as the caches do. Always inlined: gcc drops calls of a function
-/// that does nothing else.
+/// Asks for memory that is attended next, as the caches do: half a page into the L1 cache, units that are copied into the L2
+/// cache. Always inlined: gcc drops calls of a function that does nothing else.
 [[gnu::always_inline]] inline void ask_for(const void* memory, std::size_t bytes) noexcept {
     for (std::size_t at = 0; at < bytes; at += 64)
         __builtin_prefetch(static_cast<const std::byte*>(memory) + at);
+}
+[[gnu::always_inline]] inline void ask_for_later(const void* memory, std::size_t bytes) noexcept {
+    for (std::size_t at = 0; at < bytes; at += 64)
+        __builtin_prefetch(static_cast<const std::byte*>(memory) + at, 0, 2);
 }
 
 class page_file {
