@@ -3,7 +3,7 @@
 // What:   shards divide heads or sequences among threads (config.shards). Where there are fewer of them than threads, the
 //         clustering of a prompt, which takes most of the time of taking it in, is divided within a head: k-means hands the rows
 //         that it assigns to whoever is lent. The same bits, however many there are.
-// Cost:   two calls of `run` per iteration of k-means and one per seed; nothing outside of prefill().
+// Cost:   a call of `run` per iteration of k-means and, where the sample is large enough, per seed; nothing outside of prompts.
 //
 //   c.threads = {.run = [](void* pool, std::size_t n, auto task, void* with) noexcept { ... }, .pool = &mine, .count = 4};
 //

@@ -40,7 +40,7 @@ struct coming_records {
         for (std::size_t at = 0; at < values.size(); at += 64) simd::prefetch(values.data() + at);
         values = {};
     }
-    /// Of small units, as far ahead as the L2 cache is wanted for.
+    /// All of a small unit that is some units ahead: into the L2 cache.
     [[gnu::always_inline]] void ask_for_all_later() noexcept {
         for (const auto& some : {keys, values})
             for (std::size_t at = 0; at < some.size(); at += 64) simd::prefetch_later(some.data() + at);
