@@ -41,6 +41,22 @@ std::vector<budgets> budgets_of(const decode_options& o) {
     return all;
 }
 
+/// Budgets that share a prompt, the one with most memory in front: those that differ in memory only, or each its own.
+std::vector<std::vector<budgets>> series_of(const decode_options& o, const std::vector<budgets>& all) {
+    std::vector<std::vector<budgets>> series;
+    for (const budgets& b : all) {
+        const bool joins = o.keep_file && !series.empty() &&
+                           series.back().front().attend_tokens == b.attend_tokens &&
+                           series.back().front().keep_tokens == b.keep_tokens;
+        if (!joins) series.emplace_back();
+        series.back().push_back(b);
+    }
+    for (auto& some : series)
+        std::stable_sort(some.begin(), some.end(),
+                         [](const budgets& a, const budgets& b) { return a.memory_mib > b.memory_mib; });
+    return series;
+}
+
 /// A policy has a row for each value of the budgets that it has, not of the others.
 bool is_repeated(const decode_options& o, const std::string& policy, const budgets& b) {
     const engine::cache_wants wants = wants_of(policy);
@@ -91,12 +107,11 @@ resources free_resources(const decode_options& o, bool in_memory) {
 
 /// Steps until every runner has had its share. The rows of a token are generated once, outside the timers,
 /// and given to all runners that are there; with one runner that is all there is to it.
-void run_steps(const std::vector<std::unique_ptr<runner>>& all, step_rows& data, workload& w,
-               engine::progress_bar& bar) {
+void run_steps(const std::vector<runner*>& all, step_rows& data, workload& w, engine::progress_bar& bar) {
     for (bool busy = true; busy;) {
         busy = false;
         std::size_t next = 0; // the token behind the one that the rows are of
-        for (const auto& r : all) {
+        for (runner* const r : all) {
             if (r->finished()) continue;
             busy = true;
             r->attempt([&] {
@@ -293,52 +308,69 @@ json run_decode(const decode_options& asked, const std::function<void(const json
         if (!opened(1)) return {}; // there is nothing to choose from
         std::vector<tried_size> tried;
         for (unsigned turns = 0; turns < o.size_candidates; ++turns) {
-            std::vector<std::unique_ptr<runner>> one;
-            one.push_back(opened(turns));
-            if (!one.front()) break;
-            fill(*one.front(), e.policy + ": size " + std::to_string(turns + 1));
-            one.front()->begin_run(group.devices.front(), o.compute_us_per_layer.front(),
-                                   std::min(o.steps, decode_options::probe_steps));
+            const auto one = opened(turns);
+            if (!one) break;
+            fill(*one, e.policy + ": size " + std::to_string(turns + 1));
+            one->begin_run(group.devices.front(), o.compute_us_per_layer.front(),
+                           std::min(o.steps, decode_options::probe_steps));
             engine::progress_bar bar(e.policy + ": size " + std::to_string(turns + 1),
                                      decode_options::probe_steps + decode_options::warm_up);
-            run_steps(one, data, *w, bar);
-            if (one.front()->failed()) break; // its row will say why
-            tried.push_back(one.front()->tried());
+            run_steps({one.get()}, data, *w, bar);
+            if (one->failed()) break; // its row will say why
+            tried.push_back(one->tried());
         }
         return choice_of(tried);
+    };
+    const auto measure = [&](const device_group& group, const std::vector<runner*>& all) {
+        for (const kvtl::device_profile& device : group.devices)
+            for (const double compute_us : o.compute_us_per_layer) {
+                const auto before = take_probe();
+                for (runner* const r : all) r->begin_run(device, compute_us, o.steps);
+                engine::progress_bar bar(std::string(device.name) + ": steps",
+                                         o.steps + decode_options::warm_up);
+                run_steps(all, data, *w, bar);
+                bar.clear();
+                const auto after = take_probe();
+                for (runner* const r : all) {
+                    rows.push_back(r->row(before, after));
+                    if (row_done) row_done(rows.back());
+                }
+            }
     };
     for (std::size_t g = 0; g < groups.size(); ++g) {
         const device_group& group = groups[g];
         const bool in_memory = group.simulated || memory_only;
-        for (const budgets& b : all_budgets) {
+        const auto is_able = [&](const std::string& policy, const budgets& b) {
+            return std::find(able[g].begin(), able[g].end(), entry{policy, b}) != able[g].end();
+        };
+        for (const std::vector<budgets>& series : series_of(o, all_budgets)) {
+            const budgets& first = series.front();
             decode_options at = o;
-            std::erase_if(at.policies, [&](const std::string& policy) {
-                return std::find(able[g].begin(), able[g].end(), entry{policy, b}) == able[g].end();
-            });
+            std::erase_if(at.policies, [&](const std::string& policy) { return !is_able(policy, first); });
             for (const auto& policies : plan_rounds(at, free_resources(o, in_memory), in_memory)) {
                 std::vector<std::unique_ptr<runner>> all;
                 std::vector<size_choice> sizes;
-                for (const auto& policy : policies) sizes.push_back(choose_size(group, {policy, b}));
+                for (const auto& policy : policies) sizes.push_back(choose_size(group, {policy, first}));
                 for (std::size_t i = 0; i < policies.size(); ++i) {
-                    all.push_back(make_runner(group, policies[i], b, i));
+                    all.push_back(make_runner(group, policies[i], first, i));
                     all.back()->set_size(sizes[i].turns, std::move(sizes[i].tried));
                     all.back()->attempt([&] { all.back()->open(files); });
                 }
                 for (std::size_t i = 0; i < all.size(); ++i) fill(*all[i], policies[i] + ": prompt");
-                const std::size_t times = o.compute_us_per_layer.size();
-                for (std::size_t run = 0; run < o.runs(group.devices.size()); ++run) {
-                    const kvtl::device_profile& device = group.devices[run / times];
-                    const auto before = take_probe();
-                    for (auto& r : all) r->begin_run(device, o.compute_us_per_layer[run % times], o.steps);
-                    engine::progress_bar bar(std::string(device.name) + ": steps",
-                                             o.steps + decode_options::warm_up);
-                    run_steps(all, data, *w, bar);
-                    bar.clear();
-                    const auto after = take_probe();
-                    for (auto& r : all) {
-                        rows.push_back(r->row(before, after));
-                        if (row_done) row_done(rows.back());
+                for (const budgets& b : series) {
+                    std::vector<runner*> able_now;
+                    for (std::size_t i = 0; i < policies.size(); ++i) {
+                        if (!is_able(policies[i], b)) continue; // its row has said why
+                        try {
+                            all[i]->resize(b);
+                            able_now.push_back(all[i].get());
+                        } catch (const engine::bad_input& e) {
+                            const std::size_t had = rows.size();
+                            refuse(group, policies[i], b, e.what());
+                            for (std::size_t r = had; row_done && r < rows.size(); ++r) row_done(rows[r]);
+                        }
                     }
+                    measure(group, able_now);
                 }
             }
         }

@@ -6,7 +6,8 @@
 // prompt in one chunk with its queries, because that is what its memory is promised for.
 //
 // Several devices and times of compute share one prompt: the limit of the open cache's device is changed between the runs,
-// and each run goes on where the one before stopped. The prompt itself is read in at the device's own speed.
+// and each run goes on where the one before stopped. The prompt itself is read in at the device's own speed. With keep_file
+// budgets of memory share it too, from the largest to the smallest: a cache that is open gives memory back.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -44,6 +45,7 @@ struct decode_options {
     unsigned threads = 1;
     unsigned shards = 0; ///< of each cache, taken by whichever thread is free; 0: one for each thread
     bool interleave = false;
+    bool keep_file = false;     ///< budgets of memory share a prompt and its file
     bool prompt_queries = true; ///< the last chunk of a prompt comes with its queries
     bool announce = true;       ///< the engine says before_query() where a schedule wants it
     bool fit = true;            ///< an index that takes at most half of the memory: of the
@@ -59,7 +61,7 @@ struct decode_options {
 
     /// Rows that share a prompt when it is decoded on so many devices.
     [[nodiscard]] std::size_t runs(std::size_t on_devices) const {
-        return on_devices * compute_us_per_layer.size();
+        return on_devices * compute_us_per_layer.size() * (keep_file ? memory_mib.size() : 1);
     }
 };
 

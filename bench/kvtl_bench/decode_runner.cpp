@@ -39,6 +39,10 @@ double cpu_seconds() {
     return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
+std::size_t bytes_of(const budgets& b) {
+    return static_cast<std::size_t>(b.memory_mib * (1 << 20));
+}
+
 void require(const kvtl::status& s) {
     if (!s) throw engine::run_failure(s.what());
 }
@@ -98,7 +102,7 @@ engine::cache_options options_of(const decode_options& o, const std::string& pol
     c.shape = o.shape;
     c.max_tokens = most_tokens(o, runs);
     c.max_sequences = o.batch;
-    c.memory_bytes = static_cast<std::size_t>(b.memory_mib * (1 << 20));
+    c.memory_bytes = bytes_of(b);
     c.attend_tokens = b.attend_tokens;
     if (wants_of(policy).evicts) c.keep_tokens = b.keep_tokens;
     c.prefill_tokens = o.context;
@@ -269,6 +273,15 @@ void runner::prefill(workload& w, engine::progress_bar& bar) {
     position_ = o_.context;
 }
 
+void runner::resize(const budgets& b) {
+    const std::size_t bytes = bytes_of(b);
+    if (b == at_) return;
+    if (const kvtl::status s = failed() ? kvtl::status{} : cache_->resize(bytes); !s)
+        throw engine::bad_input(policy_ + ": " + std::string(s.what()) + "; --keep-file asked for that");
+    at_ = b;
+    options_.memory_bytes = bytes;
+}
+
 void runner::begin_run(const kvtl::device_profile& device, double compute_us_per_layer, std::size_t steps) {
     device_ = device;
     steps_ = steps;
@@ -381,7 +394,8 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
                    {"workload", o_.workload},
                    {"compute_us_per_layer", compute_us_},
                    {"calibration", options_.calibration},
-                   {"interleave", o_.interleave}};
+                   {"interleave", o_.interleave},
+                   {"keep_file", o_.keep_file}};
     for (const auto& [name, value] : now.config) config[name] = value;
     if (!stand_ins_.empty()) config["stand_ins"] = stand_ins_;
     json parts = json::object();

@@ -101,6 +101,10 @@ class runner {
     /// Reads the prompt in, without attention, at the device's own speed.
     void prefill(workload& w, engine::progress_bar& bar);
 
+    /// From here on it has another budget, of which only the memory differs. Throws engine::bad_input when its open cache
+    /// cannot have so much or so little, and is as it was.
+    void resize(const budgets& b);
+
     /// From here on the device is this one, and so long the rest of a layer; counting begins anew after the warm-up.
     void begin_run(const kvtl::device_profile& device, double compute_us_per_layer, std::size_t steps);
 

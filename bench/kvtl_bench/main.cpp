@@ -167,6 +167,9 @@ CLI::App* define_decode(CLI::App& app, decode_arguments& a) {
     d->add_option("--csv", a.csv_file, "write the rows as comma-separated values; - for standard output");
     d->add_option("--html", a.html_file, "write a page that shows where the steps spend their time");
     d->add_flag("--interleave", o.interleave, "policies take turns step by step, on the same data");
+    d->add_flag("--keep-file", o.keep_file,
+                "budgets of --memory-mib share a prompt and its file: the largest comes first, then the open "
+                "cache gives memory back (with --no-fit)");
     d->add_option("--calibration", o.calibration,
                   "bases for policies that need some (default: fitted to another seed)");
     d->add_option("--gates", o.gates, "gate weights for policies that need some (default: random)");
@@ -265,6 +268,8 @@ void complete(decode_arguments& a) {
         require(n > 0 || o.keep_tokens.size() == 1, "--keep-tokens: valid: 1 or more");
     for (const auto m : o.memory_mib)
         require(m > 0 && m <= 1 << 24, "--memory-mib: valid: more than 0, up to 16777216");
+    require(!o.keep_file || !o.fit,
+            "--keep-file: valid: with --no-fit, as sizes that fit differ with the memory");
     if (o.policies == std::vector<std::string>{"all"}) {
         o.policies.clear();
         for (const auto name : engine::policy_names()) o.policies.emplace_back(name);

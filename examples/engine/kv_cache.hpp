@@ -196,6 +196,11 @@ class kv_cache {
         return kvtl::status::failure(kvtl::errc::unsupported, "rewind_to: this cache cannot");
     }
 
+    /// Takes at most so many bytes from now on: fewer than it was opened with, or as many again.
+    virtual kvtl::status resize(std::size_t /*memory_bytes*/) noexcept {
+        return kvtl::status::failure(kvtl::errc::unsupported, "resize: this cache cannot");
+    }
+
     /// Tries writes that failed once more; until they succeed a sequence takes no tokens.
     virtual kvtl::status retry_writes(kvtl::sequence_id) noexcept { return {}; }
 

@@ -102,6 +102,7 @@ template <class Manager> class manager_cache : public kv_cache {
     kvtl::status rewind_to(kvtl::sequence_id seq, std::size_t tokens) noexcept override {
         return manager_.rewind_to(seq, tokens);
     }
+    kvtl::status resize(std::size_t memory_bytes) noexcept override { return manager_.resize(memory_bytes); }
     kvtl::status retry_writes(kvtl::sequence_id seq) noexcept override { return manager_.retry_writes(seq); }
     kvtl::status end(kvtl::sequence_id seq) noexcept override { return manager_.end(seq); }
 

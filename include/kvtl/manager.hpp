@@ -36,10 +36,11 @@
 #pragma once
 
 #include <kvtl/calibration/calibration.hpp>
+#include <kvtl/core/cache_sizes.hpp>
 #include <kvtl/core/call_checks.hpp>
 #include <kvtl/core/open_core.hpp>
-#include <kvtl/core/plan/planner.hpp>
 #include <kvtl/core/refused.hpp>
+#include <kvtl/core/resize_core.hpp>
 #include <kvtl/core/shard.hpp>
 #include <kvtl/core/shard_handle.hpp>
 #include <kvtl/core/shard_turn.hpp>
@@ -62,7 +63,7 @@ class kv_manager : public refused_cache<Preset, Geometry, kv_manager<Preset, Geo
 
 template <class Preset, class Geometry, class Supplied>
 requires preset_for<Preset, Geometry, Supplied>
-class kv_manager<Preset, Geometry, Supplied> {
+class kv_manager<Preset, Geometry, Supplied> : public cache_sizes<Preset, Geometry> {
   public:
     using preset = Preset;
     using geometry = Geometry;
@@ -98,40 +99,6 @@ class kv_manager<Preset, Geometry, Supplied> {
             if ((*made)->facts().page <= page) return kv_manager(*std::move(made));
             page = (*made)->facts().page; // a device with larger pages: plan again for it
         }
-    }
-
-    /// The config with the largest index that takes at most half of memory_bytes, calibration included: the preset's size
-    /// knobs are turned down in its published order (`Preset::shrink`) until it does. Without knobs, or when even the
-    /// smallest is too large or its units would leave nothing to choose, the last that may be comes back and open() decides.
-    [[nodiscard, gnu::cold]] static result<config> fitted(config c) {
-        bool valid = false; // something that can be planned has been found
-        if constexpr (requires { Preset::shrink(c); })
-            for (config next = c;; valid = true) {
-                const auto least = least_plan(next);
-                if (!least) return valid ? result<config>(c) : least.error();
-                c = next;
-                if (least->index_fits(c.memory_bytes) || !Preset::shrink(next)) break;
-            }
-        return c;
-    }
-
-    /// The smallest memory_bytes that open() accepts on a device with pages of 4 KiB.
-    [[nodiscard, gnu::cold]] static result<std::size_t> least_memory(const config& c) {
-        const auto parts = least_parts(c);
-        if (!parts) return parts.error();
-        return parts->total();
-    }
-    /// What each part takes of it. memory_bytes does not matter.
-    [[nodiscard, gnu::cold]] static result<memory_parts> least_parts(const config& c) {
-        auto planned = least_plan(c);
-        if (!planned) return planned.error();
-        return planned->parts;
-    }
-    /// Bytes of the file beyond which decode adds no units; 0 where all is in memory. Uneven clusters of a prompt take more.
-    [[nodiscard, gnu::cold]] static result<std::uint64_t> storage_bytes(const config& c) {
-        auto planned = least_plan(c);
-        if (!planned) return planned.error();
-        return std::uint64_t{planned->plan.division.shards} * planned->plan.grow_pages * planned->page_bytes;
     }
 
     /// A new, empty sequence.
@@ -350,6 +317,16 @@ class kv_manager<Preset, Geometry, Supplied> {
         return {};
     }
 
+    /// From now on the cache takes at most so many bytes, as when a system that runs out of memory asks for some of it, and
+    /// more again later: between what is not frames, with the fewest of these, and config.memory_bytes. Fewer frames go back
+    /// to the system; what was resident is read anew when it is chosen. Refused where nothing lies on storage, and
+    /// where layers have memory in turn. A device that pins memory does not while there are fewer frames (facts()).
+    [[nodiscard, gnu::cold]] status resize(std::size_t memory_bytes) noexcept {
+        const all_turns mine(*core_);
+        if (!mine.taken()) return busy("resize", mine.blocked());
+        return resize_core(*core_, memory_bytes);
+    }
+
     /// Tries writes that failed in the background once more; appends are refused until this succeeds.
     status retry_writes(sequence_id seq) noexcept {
         status worst;
@@ -401,15 +378,6 @@ class kv_manager<Preset, Geometry, Supplied> {
     using shard_type = kvtl::shard<types>;
 
     explicit kv_manager(std::unique_ptr<core_type> c) noexcept : core_(std::move(c)) {}
-
-    [[nodiscard, gnu::cold]] static result<typename planner_type::answer> least_plan(config c) {
-        auto g = Geometry::from(c.shape, c.attention.scale);
-        if (!g) return g.error();
-        auto bases = open_calibration<Preset>(c, *g);
-        if (!bases) return bases.error();
-        c.memory_bytes = 1;
-        return planner_type::least(c, *g, 4096, bases->bytes());
-    }
 
     static constexpr bool needs_mass = [] {
         if constexpr (types::drops && !types::retrieves)

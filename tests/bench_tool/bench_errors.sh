@@ -29,6 +29,7 @@ expect 2 "query_heads" decode --query-heads 3
 expect 2 "--head-dim" decode --head-dim 63
 expect 2 "--shards: valid: 0 (one for each thread), or 1 to the model's KV heads" decode --shards 1000
 expect 2 "--shards" decode --shards x
+expect 2 "--keep-file: valid: with --no-fit" decode --keep-file --memory-mib 8,4
 for value in "--context 0" "--context -1" "--batch 0" "--batch x" "--threads 0" "--threads 1000" "--threads x" "--steps 2" "--steps -1" "--max-seconds 0" "--memory-mib 0" \
     "--memory-mib -3" "--attend-tokens 0" "--keep-tokens x" "--keep-tokens 64,0" "--compute-us-per-layer -1" "--compute-us-per-layer 0,x" "--html -" "--layers x"; do
     # shellcheck disable=SC2086

@@ -236,6 +236,52 @@ TEST_CASE("a policy that fails midway is a row that says so, and the others go o
     CHECK_NOTHROW(bench::require_finished({}));
 }
 
+TEST_CASE("budgets of memory share a prompt and its file, the largest first") {
+    const scratch_folder folder;
+    auto o = small_run(folder);
+    o.policies = {"dynakv", "full"};
+    o.fit = false;
+    o.memory_mib = {2.5, 6, 1.9};
+    o.devices = {"native", "emmc"};
+    o.steps = 8;
+    const auto rows_of = [&](bool keep_file) {
+        o.keep_file = keep_file;
+        return bench::run_decode(o, ignore);
+    };
+    const auto each = rows_of(false), kept = rows_of(true);
+    REQUIRE(kept.size() == each.size());
+    const auto of = [](const auto& rows, const std::string& policy) {
+        std::vector<nlohmann::ordered_json> some;
+        std::copy_if(rows.begin(), rows.end(), std::back_inserter(some),
+                     [&](const auto& row) { return row["policy"] == policy && row["error"].is_null(); });
+        return some;
+    };
+    const auto dynakv = of(kept, "dynakv");
+    REQUIRE(dynakv.size() == 6);
+    for (std::size_t i = 0; i < 6; ++i) {
+        const auto& row = dynakv[i];
+        const double mib = std::array{6.0, 2.5, 1.9}[i / 2];
+        CHECK(row["config"]["memory_mib"] == mib);
+        CHECK(row["config"]["keep_file"] == true);
+        CHECK(row["device"] == o.devices[i % 2]);
+        CHECK(row["steps"] == o.steps);
+        CHECK(row["prefill_s"] == dynakv[0]["prefill_s"]); // the same one
+        std::uint64_t bytes = 0;
+        for (const auto& part : row["bytes_by_part"]) bytes += part.template get<std::uint64_t>();
+        CHECK(bytes <= static_cast<std::uint64_t>(mib * (1 << 20)));
+        CHECK(row["resident_bytes_peak"] <= bytes);
+    }
+    CHECK(dynakv[4]["hit_rate"] < dynakv[0]["hit_rate"]);
+    CHECK(of(each, "dynakv")[2]["prefill_s"] != of(each, "dynakv")[0]["prefill_s"]);
+    // What has no frames to give up says so, and its first rows stand.
+    const auto full = of(kept, "full");
+    CHECK(full.size() >= 2);
+    for (const auto& row : kept)
+        if (row["policy"] == "full" && !row["error"].is_null() && row["config"]["memory_mib"] != 6)
+            CHECK(row["error"].get<std::string>().find("memory_bytes") != std::string::npos);
+    CHECK(std::filesystem::is_empty(folder.path()));
+}
+
 TEST_CASE("mass_recall looks at every layer in turn, however long a run is") {
     for (const std::size_t steps : {64U, 1000U, 1024U, 4096U, 100'000U})
         for (const std::size_t layers : {1U, 2U, 7U, 16U}) {

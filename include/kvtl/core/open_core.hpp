@@ -78,6 +78,14 @@ template <class Types> struct storage_part<Types, true> {
     [[nodiscard]] io_facts facts() const noexcept { return device.facts(); }
 };
 
+/// Frames that each pool of an open cache may have, and has (resize_core.hpp).
+struct frame_range {
+    std::uint32_t fewest = 0, most = 0, now = 0;
+    std::size_t bytes = 0;        ///< of one more or less in every pool
+    std::size_t memory_bytes = 0; ///< the config's
+    bool in_turn = false;         ///< pools have them in turn: as many as there are
+};
+
 /// All that a manager has. Members are destroyed in reverse order: the device (which waits for its transfers)
 /// before the memory.
 template <class Preset, class Geometry> struct cache_core {
@@ -88,6 +96,8 @@ template <class Preset, class Geometry> struct cache_core {
     storage_part<types> storage;
     shard_division division;
     memory_parts parts;
+    frame_range frames;
+    std::span<std::byte> arena; ///< memory of all frames, which transfers use
     std::vector<shard_type> shards;
     call_checks<typename types::element_type> calls;
     bool adapt_prompt = false;
@@ -185,6 +195,9 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
     made->memory = std::move(*memory);
     made->division = p.division;
     made->parts = a.parts;
+    made->frames = {p.fewest_frames, p.frames,       p.frames, p.frames_in_all_pools() * a.page_bytes,
+                    c.memory_bytes,  p.takes_turns()};
+    made->arena = frames;
     made->adapt_prompt = c.adapt_prompt;
     made->calls.layers = g.layers();
     made->calls.shards = shards;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/unit.hpp>
 #include <kvtl/version.hpp>
 
 #include <atomic>
@@ -29,25 +30,28 @@ class shard_turn {
     std::atomic_flag* flag_ = nullptr;
 };
 
-/// Holds every shard that has a part of a sequence for one call, or none of them.
+/// Holds every shard that has a part of a sequence for one call, or none of them. Without a sequence: every shard.
 template <class Core> class all_shard_turns {
   public:
-    all_shard_turns(Core& core, std::uint32_t slot) noexcept : core_(&core), slot_(slot) {
+    explicit all_shard_turns(Core& core, std::uint32_t slot = none) noexcept : core_(&core), slot_(slot) {
         for (; end_ < core.calls.shards; ++end_)
-            if (core.owns(slot, end_) && core.shards[end_].busy.test_and_set(std::memory_order_acquire))
-                return;
+            if (takes(end_) && core.shards[end_].busy.test_and_set(std::memory_order_acquire)) return;
     }
     all_shard_turns(const all_shard_turns&) = delete;
     all_shard_turns& operator=(const all_shard_turns&) = delete;
     ~all_shard_turns() {
         while (end_-- > 0)
-            if (core_->owns(slot_, end_)) core_->shards[end_].busy.clear(std::memory_order_release);
+            if (takes(end_)) core_->shards[end_].busy.clear(std::memory_order_release);
     }
     [[nodiscard]] bool taken() const noexcept { return end_ == core_->calls.shards; }
     /// The shard that another thread is in.
     [[nodiscard]] unsigned blocked() const noexcept { return end_; }
 
   private:
+    [[nodiscard]] bool takes(unsigned shard) const noexcept {
+        return slot_ == none || core_->owns(slot_, shard);
+    }
+
     Core* core_;
     std::uint32_t slot_;
     unsigned end_ = 0;

@@ -69,6 +69,7 @@ class any_io::held_device {
     [[nodiscard]] virtual io_facts facts() const noexcept = 0;
     [[nodiscard]] virtual any_io::queue& queue(unsigned i) noexcept = 0;
     [[nodiscard]] virtual status reserve(std::uint64_t offset, std::uint64_t bytes) noexcept = 0;
+    virtual void use_arena(std::span<std::byte> arena) noexcept = 0;
 };
 
 class any_io::device {
@@ -78,6 +79,7 @@ class any_io::device {
     [[nodiscard]] status reserve(std::uint64_t offset, std::uint64_t bytes) noexcept {
         return inner_->reserve(offset, bytes);
     }
+    void use_arena(std::span<std::byte> arena) noexcept { inner_->use_arena(arena); }
 
   private:
     friend struct any_io;
@@ -111,6 +113,7 @@ template <class Inner> class any_io::held final : public held_device {
     status reserve(std::uint64_t offset, std::uint64_t bytes) noexcept override {
         return inner_.reserve(offset, bytes);
     }
+    void use_arena(std::span<std::byte> arena) noexcept override { use_arena_of(inner_, arena); }
 
   private:
     using inner_queue = std::remove_reference_t<decltype(std::declval<Inner&>().queue(0))>;

@@ -217,6 +217,7 @@ template <io_policy Inner> class faulty<Inner>::device {
                                    bytes, offset);
         return inner_.reserve(offset, bytes);
     }
+    void use_arena(std::span<std::byte> arena) noexcept { use_arena_of(inner_, arena); }
 
   private:
     friend struct faulty<Inner>;

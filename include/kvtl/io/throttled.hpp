@@ -266,6 +266,7 @@ template <io_policy Inner> class throttled<Inner>::device {
     [[nodiscard]] status reserve(std::uint64_t offset, std::uint64_t bytes) noexcept {
         return inner_.reserve(offset, bytes);
     }
+    void use_arena(std::span<std::byte> arena) noexcept { use_arena_of(inner_, arena); }
 
   private:
     friend struct throttled<Inner>;

@@ -285,13 +285,19 @@ class uring_file::device {
     [[nodiscard]] status reserve(std::uint64_t offset, std::uint64_t bytes) noexcept {
         return body_->file.reserve(offset, bytes);
     }
+    /// Pinned in place of the last one, if that is wanted and may be; an empty one pins nothing.
+    void use_arena(std::span<std::byte> arena) noexcept {
+        for (auto& q : body_->queues) q->forget_arena();
+        body_->registered_arena = false;
+        if (body_->wants_arena) body_->register_arena(arena);
+    }
 
   private:
     friend struct uring_file;
     struct body { // queues refer to the file: they go first, and neither moves
         cache_file file;
         std::vector<std::unique_ptr<uring_file::queue>> queues;
-        bool registered_arena = false;
+        bool wants_arena = false, registered_arena = false;
 
         explicit body(cache_file f) : file(std::move(f)) {}
 
@@ -327,6 +333,7 @@ class uring_file::device {
         body->queues.push_back(std::make_unique<queue>(body->file, plan));
         if (auto s = body->queues.back()->start(); !s) return s;
     }
+    body->wants_arena = config.register_arena;
     if (config.register_arena) body->register_arena(plan.arena);
     return device(std::move(body));
 }

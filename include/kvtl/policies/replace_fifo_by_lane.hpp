@@ -31,8 +31,7 @@ struct fifo_by_lane {
         state() = default;
         state(const config&, std::uint32_t handles, std::uint32_t /*unit_pages*/,
               std::span<std::byte> memory) noexcept
-            : lists_(handles, lists_for(handles), memory), handles_(handles),
-              list_count_(lists_for(handles)) {
+            : lists_(handles, lists_for(handles), memory), frames_(handles), list_count_(lists_for(handles)) {
             auto* behind =
                 reinterpret_cast<std::uint32_t*>(memory.data() + resident_lists::bytes(handles, list_count_));
             held_ = behind;
@@ -45,6 +44,8 @@ struct fifo_by_lane {
                    handles * sizeof(resident);
         }
 
+        /// So many of the handles are frames that are there.
+        void resize(std::uint32_t frames) noexcept { frames_ = frames; }
         void tick() noexcept {}
         void serve(std::uint32_t lane) noexcept { serving_ = lane == none ? none : lane % list_count_; }
         void admit(std::uint32_t h, resident_facts facts) noexcept {
@@ -81,7 +82,7 @@ struct fifo_by_lane {
         }
         /// Frames that each lane with something resident, and the one that is served, may have.
         [[nodiscard]] std::uint32_t share() const noexcept {
-            return handles_ / std::max(1U, active_ + (held_[serving_] == 0 ? 1 : 0));
+            return frames_ / std::max(1U, active_ + (held_[serving_] == 0 ? 1 : 0));
         }
         void hold(std::uint32_t h, std::uint32_t pages) noexcept {
             std::uint32_t& held = held_[resident_[h].list];
@@ -100,7 +101,7 @@ struct fifo_by_lane {
         resident_lists lists_;
         std::uint32_t* held_ = nullptr; ///< (lists) frames of each list's units
         resident* resident_ = nullptr;  ///< (handles)
-        std::uint32_t handles_ = 0, list_count_ = 1;
+        std::uint32_t frames_ = 0, list_count_ = 1;
         std::uint32_t active_ = 0; ///< lists that hold something
         std::uint32_t serving_ = none;
     };

@@ -21,8 +21,12 @@
 
 namespace kvtl { inline namespace v0 { namespace simd {
 
-/// Whether products of bf16 numbers are one instruction.
-#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+/// Whether products of bf16 numbers are one instruction that is worth it. Cores that have tiles for such products (AMX) do
+/// without speed here: one takes them as long as four multiply-adds (Sapphire and Emerald Rapids), and conversions are faster.
+#if defined(__AVX512BF16__) && defined(__AVX512BW__) && !defined(__AMX_BF16__)
+#define KVTL_BF16_PRODUCTS 1
+#endif
+#ifdef KVTL_BF16_PRODUCTS
 template <class Arch> inline constexpr bool has_bf16_products = std::derived_from<Arch, xsimd::avx512bw>;
 #else
 template <class Arch> inline constexpr bool has_bf16_products = false;
@@ -41,7 +45,7 @@ template <class Arch>
 KVTL_INLINE_KERNEL void bf16_dot_group(const float* q, std::size_t group, std::size_t q_stride,
                                        rows_view<bf16> rows, float* out, std::size_t out_stride) noexcept;
 
-#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+#ifdef KVTL_BF16_PRODUCTS
 
 namespace bf16_parts {
 
@@ -171,6 +175,7 @@ KVTL_KERNEL void bf16_dot_group<default_arch>(const float*, std::size_t, std::si
                                               std::size_t) noexcept;
 #endif
 
-#endif // AVX512_BF16
+#undef KVTL_BF16_PRODUCTS
+#endif
 
 }}} // namespace kvtl::v0::simd

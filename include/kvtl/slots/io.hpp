@@ -92,11 +92,20 @@ concept io_device = std::movable<D> && requires(D& d, const D& cd, unsigned i, s
     { d.queue(i) }
     noexcept;
     requires io_queue<std::remove_reference_t<decltype(d.queue(i))>>;
+    // A device may have use_arena(arena), too: from now on transfers use this memory instead of io_plan::arena, nothing is
+    // under way, and what the last one holds of it (pages that are pinned) it gives back. Returns nothing, is noexcept.
+    //
     // Makes [offset, offset + bytes) of the file writable without further allocation (fallocate).
     // Thread-safe.
     { d.reserve(bytes, bytes) }
     noexcept->std::same_as<status>;
 };
+
+/// Tells a device that may have pinned it, or one that wraps such a device, which memory transfers use from now on.
+template <io_device D> void use_arena_of(D& device, std::span<std::byte> arena) noexcept {
+    if constexpr (requires { device.use_arena(arena); }) device.use_arena(arena);
+    static_cast<void>(device), static_cast<void>(arena);
+}
 
 /// A policy of the io slot: a name, an aggregate config, and a device that opens from both.
 template <class P>

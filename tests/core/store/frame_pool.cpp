@@ -72,8 +72,9 @@ TEST_CASE("runs are frames in a row, and one is found whenever there is one") {
         for (const std::uint32_t o : owner) best = std::max(best, now = counts(o) ? now + 1 : 0);
         return best;
     };
+    constexpr std::uint32_t away = frames; // an owner that is no frame
     const auto free = [](std::uint32_t o) { return o == none; };
-    const auto unpinned = [&](std::uint32_t o) { return o == none || f.pool[o].pins == 0; };
+    const auto unpinned = [&](std::uint32_t o) { return o == none || (o != away && f.pool[o].pins == 0); };
     const auto leave = [&](std::uint32_t head) {
         f.pool.replacement().remove(head);
         f.pool.unlink_run(head);
@@ -81,7 +82,7 @@ TEST_CASE("runs are frames in a row, and one is found whenever there is one") {
         heads.erase(std::find(heads.begin(), heads.end(), head));
     };
     oracle::generator rng(11);
-    std::uint32_t found_some = 0, found_none = 0, blocked = 0;
+    std::uint32_t found_some = 0, found_none = 0, blocked = 0, end = 0;
     for (int step = 0; step < 20'000; ++step) {
         const std::uint32_t n = 1 + static_cast<std::uint32_t>(rng.below(longest));
         CHECK(f.pool.may_make_room(n) == (widest(unpinned) >= n));
@@ -91,6 +92,7 @@ TEST_CASE("runs are frames in a row, and one is found whenever there is one") {
         (head != none ? found_some : found_none) += 1;
         if (head != none) {
             REQUIRE(head + n <= frames);
+            end = std::max(end, head + n);
             CHECK(f.pool[head].linked);
             CHECK(f.pool[head].run == n);
             for (std::uint32_t i = 0; i < n; ++i) {
@@ -106,13 +108,42 @@ TEST_CASE("runs are frames in a row, and one is found whenever there is one") {
         for (std::uint64_t some = rng.below(2); some > 0 && !heads.empty(); --some)
             leave(heads[rng.below(heads.size())]);
         CHECK(f.pool.free() == static_cast<std::uint32_t>(std::count(owner.begin(), owner.end(), none)));
-        if (step % 500 == 499) // everything leaves at once
+        if (step % 500 == 499) { // everything leaves at once, and the pool has fewer or more frames then
+            CHECK(f.pool.peak() == end);
             while (!heads.empty()) leave(heads.back());
+            const auto there = step % 1000 == 499
+                                   ? longest + static_cast<std::uint32_t>(rng.below(frames - longest))
+                                   : frames;
+            f.pool.limit(there);
+            std::fill(owner.begin(), owner.begin() + there, none);
+            std::fill(owner.begin() + there, owner.end(), away);
+            end = 0;
+        }
     }
     CHECK(found_some > 5000);
     CHECK(found_none > 5000);
     CHECK(blocked > 50);
-    CHECK(f.pool.peak() == frames);
+    CHECK(f.intact());
+}
+
+TEST_CASE("a pool with fewer frames hands out the first of them, and all again once it has them back") {
+    fixture f(6);
+    for (const std::uint32_t there : {2U, 5U, 0U, 6U}) {
+        f.pool.limit(there);
+        CHECK(f.pool.there() == there);
+        CHECK(f.pool.memory().size() == std::size_t{there} * page);
+        CHECK(f.pool.free() == there);
+        CHECK(f.pool.peak() == 0);
+        std::vector<std::uint32_t> taken;
+        for (std::uint32_t i = f.pool.pop_free(); i != none; i = f.pool.pop_free()) taken.push_back(i);
+        CHECK(taken.size() == there);
+        for (const std::uint32_t i : taken) CHECK(i < there);
+        CHECK(f.pool.in_use() == there);
+        CHECK(f.pool.peak() == there);
+        for (const std::uint32_t i : taken) f.pool.settle(i);
+        CHECK(f.pool.in_use() == 0);
+    }
+    CHECK(f.pool.own() == 6);
     CHECK(f.intact());
 }
 

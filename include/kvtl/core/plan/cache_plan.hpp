@@ -6,6 +6,7 @@
 #include <kvtl/core/store/lane.hpp>
 #include <kvtl/lent_threads.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -75,9 +76,11 @@ struct cache_plan {
     std::size_t fit_bytes = 0;         ///< memory that index and codec borrow from the slots to fit a lane
     bool time_phases = false;
     lent_threads threads{};
-    std::uint32_t least_frames = 0; ///< what a pool needs to work at all
-    std::size_t most_frames = 0;    ///< beyond which it has no use for more
-    std::uint32_t buffer_limit = 1; ///< entries in a lane's buffer that force a load
+    std::uint32_t least_frames = 0;  ///< what a pool needs to work at all
+    std::uint32_t fewest_frames = 0; ///< that an open pool may be cut down to
+    std::size_t most_frames = 0;     ///< beyond which it has no use for more
+    std::uint32_t buffer_limit = 1;  ///< entries in a lane's buffer that force a load
+    std::uint32_t flight_unit = 1;   ///< pages that are read for one unit, at most
     std::uint32_t flight_pages = 64;
     std::uint32_t batch_items = 32;
     std::uint32_t chosen_per_lane = 1;
@@ -109,6 +112,17 @@ struct cache_plan {
     /// Of a shard: pages of memory that transfers reach, in this order: of arenas, of tails, of representatives.
     [[nodiscard]] std::size_t memory_frames() const noexcept {
         return std::size_t{pool_groups()} * arenas * frames + parked_frames() + lent_representatives();
+    }
+    /// Pools take turns in memory that arenas lend (layer_arenas.hpp).
+    [[nodiscard]] bool takes_turns() const noexcept { return pool_layers > 1; }
+    /// Of all shards: frames that one more or less in each pool makes.
+    [[nodiscard]] std::size_t frames_in_all_pools() const noexcept {
+        return std::size_t{division.shards} * pools;
+    }
+    /// Pages of a flight that may take so many frames: enough to keep a device busy.
+    [[nodiscard]] std::uint32_t flight_pages_for(std::uint32_t room) const noexcept {
+        constexpr std::uint32_t many = 512;
+        return std::max(flight_unit + 1, std::min(many, room));
     }
     /// Of all shards: addresses of borrowed frames. Their memory is that of tables, so that no bound counts it twice.
     [[nodiscard]] std::size_t borrowed_pages() const noexcept {

@@ -285,15 +285,15 @@ template <class Types> class unit_sizes {
         return {};
     }
 
-    /// Flights large enough to keep a device busy, small enough to leave frames for the batch being attended.
+    /// Flights leave frames for the batch that is attended.
     static void size_flights(cache_plan& p, std::uint32_t frames) noexcept {
         if (p.window_only) return;
         if constexpr (types::sequential) split_frames(p, frames);
-        const std::uint32_t unit = types::layout::by_entry && !types::sequential
-                                       ? std::max(p.unit_pages, p.max_entries)
-                                       : p.unit_pages;
-        p.flight_pages =
-            std::max(unit + 1, std::min<std::uint32_t>(512, types::sequential ? p.page_frames : frames / 2));
+        p.flight_unit = types::layout::by_entry && !types::sequential ? std::max(p.unit_pages, p.max_entries)
+                                                                      : p.unit_pages;
+        p.flight_pages = p.flight_pages_for(types::sequential ? p.page_frames : frames / 2);
+        p.fewest_frames = types::sequential ? p.page_frames + least_slot_frames(p) : p.least_frames;
+
         p.max_in_flight =
             p.flight_pages * (runner::store::step_flights + p.prefetches + runner::store::write_flights) +
             p.page_in_flights() * frames + p.representative_flights() * p.representative_pages;

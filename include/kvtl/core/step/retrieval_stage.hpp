@@ -294,6 +294,33 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             if (!arenas_.idle()) static_cast<void>(arenas_.retry_writes(group_of(slot)));
     }
 
+    /// No unit is resident any more, and tails of units are written.
+    [[nodiscard]] status empty_frames() noexcept {
+        begin_call();
+        base::release_all_aheads();
+        for (pool& p : pools_) {
+            if constexpr (types::sequential)
+                store_.vacate(p);
+            else if (status s = store_.vacate(p); !s)
+                return s;
+        }
+        return {};
+    }
+    /// From now on each pool, empty now, has so many frames; where groups are fixed, those that carry pages are among them.
+    void limit_frames(std::uint32_t frames) noexcept {
+        plan_.frames = frames;
+        if constexpr (types::sequential) {
+            const std::size_t bytes = std::size_t{frames - plan_.page_frames} * store_.format().page_bytes;
+            for (pool& slots : pools_)
+                slots.limit(std::min(slots.own(), static_cast<std::uint32_t>(bytes / slots.frame_bytes())));
+        } else {
+            for (pool& p : pools_) p.limit(frames);
+            const std::uint32_t pages = std::min(plan_.flight_pages, plan_.flight_pages_for(frames / 2));
+            for (std::uint32_t i = 0; i < runner::store::step_flights + plan_.prefetches; ++i)
+                io_.at(i).limit(pages);
+        }
+    }
+
     [[nodiscard]] statistics stats() const noexcept {
         statistics s = stats_;
         const io_counters c = io_.counters();

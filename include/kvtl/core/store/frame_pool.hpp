@@ -11,6 +11,7 @@
 // Behind its own frames a pool may have *borrowed* ones: their bytes are those that tables of units do not need yet.
 // They are away until borrow() brings them in, and go all at once, from an empty pool, when tables grow
 // (unit_store.hpp): who is resident never depends on which frames are borrowed. What is lent as plain memory is never theirs.
+// limit() sends own frames away in the same manner, the last ones first, and their memory back to the system.
 //
 // Where units differ in size (ragged records) a frame is a small piece, and a unit is linked as a *run* of
 // frames in a row: its head stands for it, the frames behind the head belong to it. Such a pool hands out
@@ -89,7 +90,7 @@ template <class Replacement, class Geometry> class alignas(64) frame_pool {
                std::uint32_t page_bytes, std::uint32_t unit_pages, std::uint32_t tail_quota,
                std::size_t running_bytes, carver& metadata, std::span<std::byte> borrowed = {}) noexcept
         : memory_(frames.data()), memory_bytes_(frames.size() / page_bytes * page_bytes),
-          page_bytes_(page_bytes), own_(static_cast<std::uint32_t>(frames.size() / page_bytes)),
+          page_bytes_(page_bytes), own_(static_cast<std::uint32_t>(frames.size() / page_bytes)), there_(own_),
           count_(own_ + static_cast<std::uint32_t>(borrowed.size() / page_bytes)),
           borrowed_memory_(borrowed.empty() ? nullptr : borrowed.data()), away_(count_ - own_),
           tail_quota_(tail_quota), running_bytes_(running_bytes) {
@@ -123,7 +124,7 @@ template <class Replacement, class Geometry> class alignas(64) frame_pool {
     [[nodiscard]] const frame_record& operator[](std::uint32_t i) const noexcept { return frame_[i]; }
     [[nodiscard]] std::uint32_t size() const noexcept { return count_; }
     [[nodiscard]] std::uint32_t frame_bytes() const noexcept { return page_bytes_; }
-    /// Of its own frames; what is lent with bind() may go on behind them.
+    /// Of its own frames that are there; what is lent with bind() may go on behind them.
     [[nodiscard]] std::span<std::byte> memory() const noexcept { return {memory_, memory_bytes_}; }
     /// From now on the frames' bytes lie here (layer_arenas.hpp). What they held before does not come along.
     void bind(std::span<std::byte> memory) noexcept {
@@ -138,9 +139,9 @@ template <class Replacement, class Geometry> class alignas(64) frame_pool {
     }
     [[nodiscard]] std::uint32_t steps() const noexcept { return steps_; }
     [[nodiscard]] std::uint32_t free() const noexcept { return free_count_; }
-    [[nodiscard]] std::uint32_t in_use() const noexcept { return count_ - away_ - free_count_; }
-    /// Of its own frames: the bytes of borrowed ones are counted where they come from.
-    [[nodiscard]] std::uint32_t peak() const noexcept { return std::min(peak_, own_); }
+    [[nodiscard]] std::uint32_t in_use() const noexcept { return there_ + borrowed() - free_count_; }
+    /// Of its own frames, since limit() at most: the bytes of borrowed ones are counted where they come from.
+    [[nodiscard]] std::uint32_t peak() const noexcept { return std::min(peak_, there_); }
     /// The first `frames` frames of the arena have been lent as plain memory.
     void note_used(std::uint32_t frames) noexcept { peak_ = frames > peak_ ? frames : peak_; }
     /// Frames whose only state is an unfinished write.
@@ -166,8 +167,7 @@ template <class Replacement, class Geometry> class alignas(64) frame_pool {
         for (std::uint32_t first = search_from_;;) {
             const std::uint32_t room = free_from(first);
             if (room >= n) return take_run(first, n);
-            first += room > 0 ? room : frame_[first].run;
-            if (first == count_) first = 0;
+            first = place_behind(first + (room > 0 ? room : frame_[first].run));
         }
     }
     /// Frees a run that is linked.
@@ -182,7 +182,7 @@ template <class Replacement, class Geometry> class alignas(64) frame_pool {
     [[nodiscard]] bool may_make_room(std::uint32_t n) const noexcept {
         std::uint32_t begin = 0;
         for (std::uint32_t i = 0; i < count_; i = behind_run(i))
-            if (frame_[i].linked && !may_leave(i))
+            if (frame_[i].away || (frame_[i].linked && !may_leave(i)))
                 begin = behind_run(i);
             else if (behind_run(i) - begin >= n)
                 return true;
@@ -243,6 +243,27 @@ template <class Replacement, class Geometry> class alignas(64) frame_pool {
             if (frame_[i].idle()) push_free(i);
         resize_replacement();
     }
+
+    /// Of its own frames the pool has the first `n` from now on, until it is told otherwise. Nothing may hold a frame, and
+    /// nothing is borrowed. The system has the memory of the others back, but for what is locked.
+    void limit(std::uint32_t n) noexcept {
+        assert(n <= own_ && in_use() == 0 && borrowed() == 0);
+        for (std::uint32_t i = 0; i < own_; ++i) {
+            frame_[i] = frame_record{};
+            frame_[i].away = i >= n;
+        }
+        there_ = n;
+        memory_bytes_ = std::size_t{n} * page_bytes_;
+        free_ = none, free_count_ = 0;
+        for (std::uint32_t i = n; i-- > 0;) push_free(i);
+        gaps_ = {};
+        count_gap(n, +1);
+        search_from_ = 0;
+        peak_ = 0;
+        give_to_system({memory_ + memory_bytes_, std::size_t{own_ - n} * page_bytes_});
+        resize_replacement();
+    }
+    [[nodiscard]] std::uint32_t there() const noexcept { return there_; }
 
     // -------------------------------------------------------------------------------------------------------
     // tails
@@ -322,12 +343,25 @@ template <class Replacement, class Geometry> class alignas(64) frame_pool {
     }
 
   private:
+    /// Whole pages of the system that lie in `part`; what they held is lost.
+    static void give_to_system(std::span<std::byte> part) noexcept {
+        const std::size_t page = system_page(),
+                          skew = -reinterpret_cast<std::uintptr_t>(part.data()) & (page - 1);
+        if (part.size() >= skew + page)
+            static_cast<void>(
+                ::madvise(part.data() + skew, (part.size() - skew) / page * page, MADV_DONTNEED));
+    }
     /// A unit that is nothing but a tail would free no frame.
     [[nodiscard]] bool may_leave(std::uint32_t head) const noexcept {
         const frame_record& f = frame_[head];
         return f.pins == 0 && (!f.dirty || f.next != none);
     }
 
+    /// Where a search for a run goes on: not among own frames that are away, and from the front again at the end.
+    [[nodiscard]] std::uint32_t place_behind(std::uint32_t i) const noexcept {
+        if (i == there_) i = own_;
+        return i < count_ ? i : 0;
+    }
     /// Behind a frame, or behind the run that it heads.
     [[nodiscard]] std::uint32_t behind_run(std::uint32_t i) const noexcept {
         return i + (frame_[i].linked ? frame_[i].run : 1);
@@ -358,13 +392,13 @@ template <class Replacement, class Geometry> class alignas(64) frame_pool {
         frame_[first].linked = true;
         free_count_ -= n;
         note_used(first + n);
-        search_from_ = first + n < count_ ? first + n : 0;
+        search_from_ = place_behind(first + n);
         return first;
     }
 
     /// Policies that divide the frames are told how many there are.
     void resize_replacement() noexcept {
-        if constexpr (requires { replacement_.resize(count_); }) replacement_.resize(count_ - away_);
+        if constexpr (requires { replacement_.resize(count_); }) replacement_.resize(there_ + borrowed());
     }
 
     struct tables {
@@ -401,9 +435,10 @@ template <class Replacement, class Geometry> class alignas(64) frame_pool {
     std::size_t memory_bytes_ = 0;
     std::uint32_t page_bytes_ = 0;
     std::uint32_t own_ = 0;
+    std::uint32_t there_ = 0; ///< of its own frames
     std::uint32_t count_ = 0; ///< with borrowed frames, those that are away included
     std::byte* borrowed_memory_ = nullptr;
-    std::uint32_t away_ = 0;
+    std::uint32_t away_ = 0;      ///< of the borrowed ones
     std::size_t spare_bytes_ = 0; ///< of tables, from which frames are borrowed
     std::uint32_t longest_run_ = 0;
     std::uint32_t free_ = none;

@@ -79,6 +79,10 @@ class flight {
         pages_ = requests_ = items_ = 0;
         error_ = {};
     }
+    /// So many pages at most from now on, as far as there is room for them. Nothing is under way.
+    void limit(std::uint32_t pages) noexcept {
+        capacity_ = std::min(pages, static_cast<std::uint32_t>(page_.size()));
+    }
     /// True when `pages` more pages fit.
     [[nodiscard]] bool room(std::uint32_t pages) const noexcept { return pages_ + pages <= capacity_; }
     void add(std::uint32_t page, std::uint32_t frame, std::uint32_t item, bool held = false) noexcept {
