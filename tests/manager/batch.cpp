@@ -59,6 +59,12 @@ static_assert(kvtl::io_policy<late>);
 template <class Preset> struct on_late : Preset { using io = late; };
 template <class Preset> using cache_of = kvtl::kv_manager<on_late<Preset>, any_model>;
 
+/// A step attends what was chosen for the guess; without one, and in the first layer, for its own query.
+struct quest_by_guess : kvtl::presets::quest {
+    using selector = kvtl::topk<kvtl::reduce::group_mean, kvtl::query::predicted>;
+    using schedule = kvtl::next_layer;
+};
+
 constexpr std::size_t sequences = 4;
 
 template <class Cache> typename Cache::config config_for() {
@@ -70,6 +76,7 @@ template <class Cache> typename Cache::config config_for() {
     c.memory_bytes = std::size_t{8} << 20;
     c.supplied = kvtl::signal::q | kvtl::signal::k | kvtl::signal::v;
     if constexpr (requires { c.clusterer.tokens_per_cluster; }) c.clusterer.tokens_per_cluster = 8;
+    if constexpr (requires { c.schedule.true_layers; }) c.schedule.true_layers = 1;
     return c;
 }
 
@@ -217,7 +224,7 @@ TEST_CASE_TEMPLATE("a prompt in a batch costs no step its reads, and few frames 
 }
 
 TEST_CASE_TEMPLATE("a batch is prefetched as its sequences one by one", Preset, kvtl::presets::dynakv,
-                   kvtl::presets::quest) {
+                   kvtl::presets::quest, quest_by_guess) {
     using cache = cache_of<Preset>;
     const drift data(small, 500, 39);
     for (const unsigned shards : {1U, 2U}) {
@@ -259,6 +266,9 @@ TEST_CASE_TEMPLATE("a batch is prefetched as its sequences one by one", Preset, 
         CHECK(prefetched > 0);
         CHECK(together.stats().read_bytes == alone.stats().read_bytes);
         CHECK(together.stats().wasted_bytes == alone.stats().wasted_bytes);
+        // The first layer's, of which nobody takes a guess, and no other.
+        const bool by_guess = std::is_same_v<Preset, quest_by_guess>;
+        CHECK(together.stats().unpredicted_choices == (by_guess ? 20 * sequences * shards : 0));
     }
 }
 
