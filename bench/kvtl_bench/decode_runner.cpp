@@ -417,7 +417,8 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
         {"shape", o_.shape_name},
         {"context", o_.context},
         {"batch", o_.batch},
-        {"threads", std::min(o_.threads, cache_->shards())},
+        {"threads", std::min(o_.threads, cache_->shards())},                   // that take shards
+        {"lent_threads", o_.threads - std::min(o_.threads, cache_->shards())}, // that share clustering
         {"shards", cache_->shards()},
         {"steps", sorted.size()},
         {"device", std::string(device_.name)},

@@ -3,15 +3,17 @@
 // What:   shards divide heads or sequences among threads (config.shards). Where there are fewer of them than threads, the
 //         clustering of a prompt, which takes most of the time of taking it in, is divided within a head: k-means hands the rows
 //         that it assigns to whoever is lent. The same bits, however many there are.
-// Cost:   a call of `run` per iteration of k-means and, where the sample is large enough, per seed; nothing outside of prompts.
+// Cost:   a call of `run` when a cache is opened, and one per iteration of k-means and, where the sample is large enough, per seed; nothing outside of prompts.
 //
 //   c.threads = {.run = [](void* pool, std::size_t n, auto task, void* with) noexcept { ... }, .pool = &mine, .count = 4};
 //
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/version.hpp>
+#include <kvtl/status.hpp>
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <type_traits>
 
@@ -25,6 +27,29 @@ struct lent_threads {
     void (*run)(void* pool, std::size_t n, task f, void* with) noexcept = nullptr;
     void* pool = nullptr; ///< what `run` gets; outlives the cache
     unsigned count = 1;   ///< of threads that a call may find free, its own included
+
+    /// Tries `run` with a few pieces: one that leaves some undone would leave entries without a cluster. Cold.
+    [[nodiscard, gnu::cold]] status check() const noexcept {
+        if (run == nullptr) return {};
+        if (count == 0)
+            return status::failure(errc::invalid_argument, "threads.count is 0; valid: 1 or more");
+        constexpr std::size_t pieces = 8;
+        std::array<std::atomic<unsigned>, pieces> done{};
+        run(
+            pool, pieces,
+            [](void* with, std::size_t i) noexcept {
+                if (i < pieces) ++(*static_cast<std::array<std::atomic<unsigned>, pieces>*>(with))[i];
+            },
+            &done);
+        for (std::size_t i = 0; i < pieces; ++i)
+            if (const unsigned times = done[i]; times != 1)
+                return status::failure(
+                    errc::invalid_argument,
+                    "threads.run did piece %zu of %zu %u times; valid: once each, all of them "
+                    "before it returns",
+                    i, pieces, times);
+        return {};
+    }
 
     /// Parts worth making of `n` equal pieces of work, of which a part has `least` or more.
     [[nodiscard]] std::size_t parts(std::size_t n, std::size_t least) const noexcept {

@@ -88,6 +88,7 @@ class kv_manager<Preset, Geometry, Supplied> : public cache_sizes<Preset, Geomet
                 errc::unsupported,
                 "supplied: preset %s needs the signal %s, which the engine does not supply",
                 preset_name<Preset>().data(), missing_signal(needed_signals<Preset>(), c.supplied));
+        if (status s = c.threads.check(); !s) return s;
         auto bases = open_calibration<Preset>(c, *g);
         if (!bases) return bases.error();
         std::uint32_t page = 4096;

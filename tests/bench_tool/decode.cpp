@@ -352,9 +352,11 @@ TEST_CASE("threads share the work and change no choice") {
         CHECK(alone[i]["threads"] == 1);
         CHECK(both[i]["threads"] == (both[i]["policy"] == "dynakv" ? 2 : 1));
         CHECK(both[i]["shards"] == both[i]["threads"]);
+        CHECK(both[i]["lent_threads"] == 2 - both[i]["threads"].get<int>());
         CHECK(in_turn[i]["threads"] == 1);
         CHECK(in_turn[i]["shards"] == both[i]["shards"]);
         CHECK(lent[i]["shards"] == 1);
+        CHECK(lent[i]["lent_threads"] == 1);
         CHECK(lent[i]["units"] == alone[i]["units"]);
         CHECK(lent[i]["mass_recall"] == alone[i]["mass_recall"]);
         CHECK(in_turn[i]["mass_recall"] == alone[i]["mass_recall"]);
