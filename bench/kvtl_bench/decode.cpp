@@ -345,6 +345,14 @@ json run_decode(const decode_options& asked, const std::function<void(const json
         };
         for (const std::vector<budgets>& series : series_of(o, all_budgets)) {
             const budgets& first = series.front();
+            for (const budgets& b : series)
+                for (const auto& policy : o.policies)
+                    if (is_able(policy, b) && !is_able(policy, first)) {
+                        refuse(group, policy, b,
+                               policy +
+                                   ": --keep-file opens it with the largest memory first, which cannot be");
+                        if (row_done) row_done(rows.back());
+                    }
             decode_options at = o;
             std::erase_if(at.policies, [&](const std::string& policy) { return !is_able(policy, first); });
             for (const auto& policies : plan_rounds(at, free_resources(o, in_memory), in_memory)) {

@@ -289,6 +289,7 @@ void runner::begin_run(const kvtl::device_profile& device, double compute_us_per
     limit_->set(device);
     compute_us_ = compute_us_per_layer;
     step_s_.clear(), reuse_.clear();
+    begun_ = position_;
     done_ = 0;
     seconds_ = 0, cpu_s_ = 0;
     recall_sum_ = 0, recall_count_ = 0;
@@ -416,6 +417,7 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
         {"policy", policy_},
         {"shape", o_.shape_name},
         {"context", o_.context},
+        {"position", begun_ + decode_options::warm_up}, // tokens in front of the first step that is measured
         {"batch", o_.batch},
         {"threads", std::min(o_.threads, cache_->shards())},                   // that take shards
         {"lent_threads", o_.threads - std::min(o_.threads, cache_->shards())}, // that share clustering

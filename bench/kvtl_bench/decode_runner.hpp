@@ -175,7 +175,7 @@ class runner {
     kvtl::statistics last_; ///< after the last step
     std::vector<double> step_s_, reuse_;
     double prefill_s_ = 0, seconds_ = 0, cpu_s_ = 0, recall_sum_ = 0;
-    std::size_t position_ = 0, done_ = 0, recall_count_ = 0, steps_ = 0;
+    std::size_t position_ = 0, begun_ = 0, done_ = 0, recall_count_ = 0, steps_ = 0;
     nlohmann::ordered_json probed_; ///< the sizes that were tried before this one was taken
     std::optional<std::string> failure_;
 };

@@ -318,15 +318,19 @@ class kv_manager<Preset, Geometry, Supplied> : public cache_sizes<Preset, Geomet
         return {};
     }
 
-    /// From now on the cache takes at most so many bytes, as when a system that runs out of memory asks for some of it, and
-    /// more again later: between what is not frames, with the fewest of these, and config.memory_bytes. Fewer frames go back
-    /// to the system; what was resident is read anew when it is chosen. Refused where nothing lies on storage, and
-    /// where layers have memory in turn. A device that pins memory does not while there are fewer frames (facts()).
+    /// From now on the cache takes at most so many bytes: fewer than it was opened with, as when a system runs out of memory, or
+    /// as many again. valid: memory().least to memory().most. Units in frames that go have left and are read again when they
+    /// are chosen; the system gets that memory in whole pages of its own. Between steps: no other thread in a call (it would get
+    /// errc::busy), no rows of select() in use. Refused (errc::unsupported) where nothing lies on storage, layers have
+    /// memory in turn, or the memory is locked; errc::writes_pending until retry_writes() of every sequence. While frames
+    /// are fewer a device pins none of them (facts()). Cold; resident_bytes_peak begins anew.
     [[nodiscard, gnu::cold]] status resize(std::size_t memory_bytes) noexcept {
         const all_turns mine(*core_);
         if (!mine.taken()) return busy("resize", mine.blocked());
         return resize_core(*core_, memory_bytes);
     }
+    /// What resize() takes, and what the cache takes now.
+    [[nodiscard]] memory_range memory() const noexcept { return memory_range_of(*core_); }
 
     /// Tries writes that failed in the background once more; appends are refused until this succeeds.
     status retry_writes(sequence_id seq) noexcept {

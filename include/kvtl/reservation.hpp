@@ -74,6 +74,25 @@ class reservation {
         return first == memory_.size() ||
                ::madvise(memory_.data() + first, memory_.size() - first, MADV_DONTNEED) == 0;
     }
+    /// Its parts are in large pages where they can be, if the system has some.
+    [[nodiscard]] bool is_large() const noexcept {
+        return memory_.size() >= large;
+    }
+    /// Gives the whole pages of the system that lie in `part` back to it; what they held is lost. False where memory is locked.
+    [[nodiscard]] static bool give_back(std::span<std::byte> part) noexcept {
+        const std::span<std::byte> pages = whole_pages_of(part);
+        if (pages.empty()) return true;
+        in_small_pages(pages); // else a large page that is there in part would become whole again
+        return ::madvise(pages.data(), pages.size(), MADV_DONTNEED) == 0;
+    }
+    /// Undoes in_small_pages().
+    static void in_large_pages(std::span<std::byte> part) noexcept {
+        const std::span<std::byte> pages = whole_pages_of(part);
+#ifdef MADV_HUGEPAGE
+        if (!pages.empty()) static_cast<void>(::madvise(pages.data(), pages.size(), MADV_HUGEPAGE));
+#endif
+        static_cast<void>(pages);
+    }
     /// What is never touched of this part takes no memory: first touches bring in one page of the system's each.
     static void in_small_pages(std::span<std::byte> part) noexcept {
 #ifdef MADV_NOHUGEPAGE
@@ -85,6 +104,12 @@ class reservation {
     }
 
   private:
+    [[nodiscard]] static std::span<std::byte> whole_pages_of(std::span<std::byte> part) noexcept {
+        const std::size_t page = system_page(),
+                          skew = -reinterpret_cast<std::uintptr_t>(part.data()) & (page - 1);
+        if (part.size() < skew + page) return {};
+        return part.subspan(skew, (part.size() - skew) / page * page);
+    }
     [[maybe_unused]] static constexpr std::size_t large = std::size_t{64} << 20;
     std::span<std::byte> memory_;
 };

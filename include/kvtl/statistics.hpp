@@ -45,6 +45,11 @@ struct memory_parts {
     }
 };
 
+/// What resize() may make of an open cache, and what it is: bytes.
+struct memory_range {
+    std::size_t least = 0, now = 0, most = 0;
+};
+
 /// What choices take, as a protocol on secret shares would pay for it. Those of prompts and reads ahead included;
 /// reductions over queries and over the entries of a unit are not counted.
 struct choice_counts {
@@ -115,11 +120,12 @@ struct statistics {
     std::uint64_t bytes_moved_by_appends = 0; ///< to make room for entries that join units on storage
     /// Of units that split: of the child that goes on in their place, and of the one that becomes a unit.
     std::uint64_t bytes_moved_by_staying_children = 0, bytes_moved_by_leaving_children = 0;
-    std::uint64_t storage_bytes = 0;       ///< space of the file that holds live pages, at its peak
-    std::uint64_t resident_bytes_peak = 0; ///< DRAM in use for the cache, at its peak
-    std::uint64_t borrowed_bytes = 0;      ///< of index and metadata, that no unit uses and frames hold now
-    std::uint64_t kept_entries = 0;        ///< entries (per KV head) that retention holds now
-    std::uint64_t kept_bytes = 0;          ///< of all entries now: records, and rows that are none yet
+    std::uint64_t storage_bytes = 0; ///< space of the file that holds live pages, at its peak
+    std::uint64_t resident_bytes_peak =
+        0;                            ///< DRAM in use for the cache, at its peak since open() or resize()
+    std::uint64_t borrowed_bytes = 0; ///< of index and metadata, that no unit uses and frames hold now
+    std::uint64_t kept_entries = 0;   ///< entries (per KV head) that retention holds now
+    std::uint64_t kept_bytes = 0;     ///< of all entries now: records, and rows that are none yet
     choice_counts choosing;
     phase_times phase_ns;
     memory_parts bytes_by_part;

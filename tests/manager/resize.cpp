@@ -4,7 +4,10 @@
 #include <kvtl/io/backends.hpp>
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/io/in_memory.hpp>
+#include <kvtl/io/throttled.hpp>
+#include <kvtl/presets/composed.hpp>
 #include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/full.hpp>
 #include <kvtl/presets/low_rank.hpp>
 #include <kvtl/presets/pqcache.hpp>
 #include <kvtl/presets/quest.hpp>
@@ -15,6 +18,7 @@
 #include "support/cache_fixture.hpp"
 #include "support/calibrated.hpp"
 #include "support/on_device.hpp"
+#include "support/wrapped_memory.hpp"
 
 #include <sys/mman.h>
 
@@ -53,17 +57,6 @@ template <class Cache> typename Cache::config roomy(std::size_t more = std::size
     return c;
 }
 
-/// The least that resize() accepts: it says so when it is given too little.
-template <class Cache> std::size_t fewest(Cache& cache) {
-    const kvtl::status s = cache.resize(1);
-    REQUIRE_FALSE(s.ok());
-    CHECK(s.code() == kvtl::errc::bound_too_small);
-    const std::string text(s.what()), before = "memory_bytes is 1; valid: ";
-    const std::size_t at = text.find(before);
-    REQUIRE_MESSAGE(at != std::string::npos, text);
-    return std::stoull(text.substr(at + before.size()));
-}
-
 /// Of the system's pages that the frames lie in, those that have memory.
 template <class Cache> std::size_t pages_with_memory(Cache& cache) {
     std::size_t n = 0;
@@ -92,7 +85,7 @@ TEST_CASE_TEMPLATE("a cache of any size attends what it was given", Preset, kvtl
     c.memory_bytes = least_memory<cache_type>(c) + (std::size_t{1} << 20);
     const drift data(model, max_tokens, 3);
     auto cache = open_cache<cache_type>(c);
-    const std::size_t all = cache.stats().bytes_by_part.total(), least = fewest(cache);
+    const std::size_t all = cache.stats().bytes_by_part.total(), least = cache.memory().least;
     REQUIRE(least < all);
     reader<cache_type> one(cache, data, 5), two(cache, data, 5);
     one.prefill(400);
@@ -148,7 +141,7 @@ TEST_CASE("memory that is given up is the system's, and comes back with the next
         return (to.chosen_bytes - from.chosen_bytes) -
                (to.resident_chosen_bytes - from.resident_chosen_bytes);
     };
-    require_ok(cache.resize(fewest(cache)));
+    require_ok(cache.resize(cache.memory().least));
     static_cast<void>(misses(10));
     const auto with_few = misses(20);
     require_ok(cache.resize(all));
@@ -170,39 +163,51 @@ TEST_CASE("what tables lend is lent again, and counts where it comes from") {
     one.prefill(1500, 600);
     one.decode(20);
     REQUIRE(cache.stats().borrowed_bytes > 0);
-    const std::size_t least = fewest(cache);
+    const std::size_t least = cache.memory().least;
     require_ok(cache.resize(least));
-    CHECK(cache.stats().borrowed_bytes == 0);
     one.decode(100);
     CHECK(cache.stats().borrowed_bytes > 0);
     CHECK(cache.inspect(0).store().pools()[0].in_use() > cache.inspect(0).store().pools()[0].there());
     CHECK(cache.stats().resident_bytes_peak <= least);
 }
 
-TEST_CASE("what cannot be said names what may be") {
+TEST_CASE("what cannot be says what may be, and nothing has happened") {
     auto cache =
         open_cache<in_memory_cache<kvtl::presets::dynakv>>(roomy<in_memory_cache<kvtl::presets::dynakv>>());
-    const std::size_t least = fewest(cache), all = cache.stats().bytes_by_part.total();
-    for (const std::size_t bytes : {std::size_t{0}, least - 1, all + (std::size_t{1} << 30)}) {
+    const kvtl::memory_range may = cache.memory();
+    CHECK(may.now == cache.stats().bytes_by_part.total());
+    CHECK(may.least < may.now);
+    CHECK(may.most >= may.now);
+    for (const std::size_t bytes : {std::size_t{0}, may.least - 1, may.most + 1, SIZE_MAX}) {
         const kvtl::status s = cache.resize(bytes);
         REQUIRE_FALSE(s.ok());
-        CHECK(s.code() == (bytes < least ? kvtl::errc::bound_too_small : kvtl::errc::out_of_range));
-        CHECK(std::string(s.what()).find(std::to_string(bytes) + "; valid: " + std::to_string(least)) !=
-              std::string::npos);
-        CHECK(cache.stats().bytes_by_part.total() == all);
+        CHECK(s.code() == (bytes < may.least ? kvtl::errc::bound_too_small : kvtl::errc::out_of_range));
+        CHECK(std::string(s.what()) == "resize: memory_bytes is " + std::to_string(bytes) + "; valid: " +
+                                           std::to_string(may.least) + ", with the fewest frames, to " +
+                                           std::to_string(may.most) + ", with which the cache was opened");
+        CHECK(cache.memory().now == may.now);
     }
-    const auto unsupported = [](auto& other, const char* why) {
-        const kvtl::status s = other.resize(1 << 20);
-        REQUIRE_FALSE(s.ok());
-        CHECK(s.code() == kvtl::errc::unsupported);
-        CHECK_MESSAGE(std::string(s.what()).find(why) != std::string::npos, std::string(s.what()));
-    };
-    auto kept = open_cache<in_memory_cache<kvtl::presets::snapkv_group>>(
-        roomy<in_memory_cache<kvtl::presets::snapkv_group>>());
-    unsupported(kept, "nothing of this cache lies on storage");
-    auto in_turn = open_cache<in_memory_cache<kvtl::presets::dynakv_virtualised>>(
-        roomy<in_memory_cache<kvtl::presets::dynakv_virtualised>>());
-    unsupported(in_turn, "in turn");
+    require_ok(cache.resize(may.most));
+    require_ok(cache.resize(may.least));
+    CHECK(cache.memory().now == may.least);
+    CHECK(cache.memory().least == may.least);
+    CHECK(cache.memory().most == may.most);
+    require_ok(cache.resize(may.now));
+    CHECK(cache.memory().now == may.now);
+}
+
+template <class Preset> void refuses(const char* why) {
+    using cache_type = in_memory_cache<Preset>;
+    auto cache = open_cache<cache_type>(roomy<cache_type>());
+    CHECK(cache.memory().least == cache.memory().now);
+    const kvtl::status s = cache.resize(cache.memory().now / 2);
+    CHECK(s.code() == kvtl::errc::unsupported);
+    CHECK_MESSAGE(std::string(s.what()).find(why) != std::string::npos, std::string(s.what()));
+}
+TEST_CASE("caches whose memory is all in use say so") {
+    refuses<kvtl::presets::snapkv_group>("nothing of this cache lies on storage");
+    refuses<kvtl::presets::full>("nothing of this cache lies on storage");
+    refuses<kvtl::presets::dynakv_virtualised>("in turn");
 }
 
 TEST_CASE("while a thread is in a shard nothing is resized") {
@@ -211,41 +216,214 @@ TEST_CASE("while a thread is in a shard nothing is resized") {
     c.shards = 2;
     c.memory_bytes = least_memory<cache_type>(c) + (std::size_t{1} << 20);
     auto cache = open_cache<cache_type>(c);
-    const std::size_t all = cache.stats().bytes_by_part.total(), least = fewest(cache);
+    const kvtl::memory_range may = cache.memory();
     REQUIRE_FALSE(cache.inspect(1).busy.test_and_set());
-    const kvtl::status s = cache.resize(least);
+    const kvtl::status s = cache.resize(may.least);
     CHECK(s.code() == kvtl::errc::busy);
     CHECK(std::string(s.what()).find("shard 1") != std::string::npos);
-    CHECK(cache.stats().bytes_by_part.total() == all);
+    CHECK(cache.memory().now == may.now);
     cache.inspect(1).busy.clear();
-    require_ok(cache.resize(least));
+    require_ok(cache.resize(may.least));
 }
 
-TEST_CASE("tails that cannot be written leave the cache as large as it was") {
+TEST_CASE("unfinished pages move without the device, and a write that has failed is waited for") {
     using cache_type =
         kvtl::kv_manager<f32_on<kvtl::presets::dynakv, kvtl::faulty<kvtl::in_memory>>, any_model>;
     auto c = roomy<cache_type>();
     c.window_tokens = 8;
+    c.attend_tokens = max_tokens + 1;
     c.clusterer.buffer_entries = 6;
+    c.shards = 2;
     c.memory_bytes = least_memory<cache_type>(c) + (std::size_t{1} << 20);
     c.io.faults = std::make_shared<kvtl::io_faults>();
+    auto& fail = c.io.faults->fail_write;
+    fail.count = kvtl::io_faults::never;
     const drift data(model, max_tokens, 5);
     auto cache = open_cache<cache_type>(c);
-    const std::size_t all = cache.stats().bytes_by_part.total(), least = fewest(cache);
+    const kvtl::memory_range may = cache.memory();
     reader<cache_type> one(cache, data, 3);
     one.prefill(400);
     one.decode(61);
-    REQUIRE_FALSE(cache.inspect(0).store().pools()[0].tails().empty());
-    c.io.faults->fail_write.first = c.io.faults->writes.load();
-    c.io.faults->fail_write.count = kvtl::io_faults::never;
-    const kvtl::status s = cache.resize(least);
-    CHECK(s.code() == kvtl::errc::writes_pending);
-    CHECK(cache.stats().bytes_by_part.total() == all);
-    c.io.faults->fail_write.first = kvtl::io_faults::never;
+    const auto tails = [&] { return cache.inspect(1).store().pools()[0].tail_count(); };
+    const std::uint32_t before = tails();
+    REQUIRE(before > 0);
+    fail.first = c.io.faults->writes.load();
+    const std::uint64_t written = cache.stats().writes;
+    require_ok(cache.resize(may.least));
+    CHECK(cache.stats().writes == written);
+    CHECK(tails() == before);
+    require_ok(cache.resize(may.now));
+    std::size_t steps = 0; // until a page of a shard is full and cannot be written
+    kvtl::status refused;
+    for (; refused.ok() && steps < 100; ++steps)
+        for (std::size_t l = 0; l < model.layers && refused.ok(); ++l) {
+            std::vector<float> out(data.query_floats());
+            refused = cache.attend(one.id(), l, one.input(l, one.tokens() + steps, 1), out);
+        }
+    REQUIRE(refused.code() == kvtl::errc::writes_pending);
+    CHECK(cache.resize(may.least).code() == kvtl::errc::writes_pending);
+    CHECK(cache.memory().now == may.now);
+    fail.first = kvtl::io_faults::never;
     require_ok(cache.retry_writes(one.id()));
-    require_ok(cache.resize(least));
+    require_ok(cache.resize(may.least));
+    require_ok(cache.rewind_to(one.id(), one.tokens() + steps - 1));
+    one.advance(steps - 1);
     one.decode(60);
     one.check_tokens();
+    CHECK(one.error() < exact);
+}
+
+TEST_CASE("a stream of entries is not used up by cutting it short") {
+    using cache_type = in_memory_cache<kvtl::presets::dynakv_sequence_order>;
+    const auto c = roomy<cache_type>();
+    const drift data(model, max_tokens, 8);
+    auto cache = open_cache<cache_type>(c);
+    const kvtl::memory_range may = cache.memory();
+    reader<cache_type> one(cache, data, 0);
+    one.prefill(400);
+    while (one.tokens() < max_tokens) {
+        require_ok(cache.resize(one.tokens() % 2 == 0 ? may.least : may.now));
+        one.decode(1);
+    }
+    one.check_tokens();
+}
+
+TEST_CASE("what was read ahead, shown or staged does not stand in the way") {
+    using cache_type = in_memory_cache<kvtl::presets::dynakv>;
+    auto c = roomy<cache_type>();
+    c.max_sequences = 2;
+    c.share = true;
+    c.memory_bytes = least_memory<cache_type>(c) + (std::size_t{1} << 20);
+    const drift data(model, max_tokens, 9);
+    auto cache = open_cache<cache_type>(c), other = open_cache<cache_type>(c);
+    const kvtl::memory_range may = cache.memory();
+    reader<cache_type> one(cache, data, 0), same(other, data, 0), two(cache, data, 0);
+    one.prefill(500), same.prefill(500);
+    for (std::size_t l = 0; l < model.layers; ++l) { // a chunk that waits on storage
+        auto in = two.input(l, 0, 300);
+        in.last_chunk = false;
+        std::vector<float> out(300 * data.query_floats());
+        require_ok(cache.prefill(two.id(), l, in, out));
+    }
+    two.advance(300);
+    for (int i = 0; i < 20; ++i) {
+        require_ok(cache.prefetch(one.id(), 0, data.q(0, one.tokens())));
+        require_ok(cache.prefetch(one.id(), 1, data.q(1, one.tokens() - 3))); // a wrong guess
+        require_ok(cache.resize(i % 2 == 0 ? may.least : may.now));
+        require_ok(cache.select(one.id(), 1, data.q(1, one.tokens()), [](auto&&...) {}));
+        require_ok(cache.resize(i % 2 == 0 ? may.now : may.least));
+        one.decode(1);
+    }
+    two.prefill(100);
+    two.decode(20);
+    one.check_tokens(), two.check_tokens();
+    same.decode(20);
+    CHECK(one.outputs().size() == same.outputs().size());
+}
+
+TEST_CASE_TEMPLATE("caches that drop, slide or belong to several threads", Preset,
+                   kvtl::presets::snapkv_then_dynakv, kvtl::presets::dynakv) {
+    using cache_type = in_memory_cache<Preset>;
+    for (const bool by_sequence : {false, true}) {
+        auto c = roomy<cache_type>();
+        c.max_sequences = 3;
+        c.shards = 2;
+        if (by_sequence) c.divide = kvtl::division::sequences;
+        if (!cache_type::types::drops) c.attention.windows = {0, 64};
+        c.memory_bytes = least_memory<cache_type>(c) + (std::size_t{1} << 20);
+        const drift data(model, max_tokens, 10);
+        auto cache = open_cache<cache_type>(c);
+        const kvtl::memory_range may = cache.memory();
+        reader<cache_type> one(cache, data, 0), two(cache, data, 0), three(cache, data, 0);
+        one.prefill(300), two.prefill(200);
+        for (const std::size_t bytes : {may.least, may.now, (may.least + may.now) / 2, may.least}) {
+            require_ok(cache.resize(bytes));
+            one.decode(10), two.decode(10);
+            CHECK(cache.stats().resident_bytes_peak <= bytes);
+        }
+        three.prefill(250);
+        three.decode(10);
+        one.check_tokens(), two.check_tokens(), three.check_tokens();
+    }
+}
+
+TEST_CASE("locked memory stays, and so does the cache") {
+    using cache_type = in_memory_cache<kvtl::presets::dynakv>;
+    const drift data(model, max_tokens, 11);
+    auto cache = open_cache<cache_type>(roomy<cache_type>());
+    const kvtl::memory_range may = cache.memory();
+    reader<cache_type> one(cache, data, 0);
+    one.prefill(400);
+    auto& pool = cache.inspect(0).store().pools()[0];
+    REQUIRE(mlock(pool.bytes(0), pool.memory().size()) == 0);
+    const kvtl::status s = cache.resize(may.least);
+    CHECK(s.code() == kvtl::errc::unsupported);
+    CHECK(std::string(s.what()).find("does not take memory back") != std::string::npos);
+    CHECK(cache.memory().now == may.now);
+    one.decode(60);
+    one.check_tokens();
+    REQUIRE(munlock(pool.bytes(0), pool.memory().size()) == 0);
+    require_ok(cache.resize(may.least));
+}
+
+namespace {
+/// Memory that says that it pins the arena, and lets go of it if it was made to.
+template <bool LetsGo> struct pinning {
+    static constexpr std::string_view name = "pinning";
+    struct config {
+        std::shared_ptr<std::vector<std::size_t>> arenas = std::make_shared<std::vector<std::size_t>>();
+    };
+    class device : public wrapped_memory<forwarding_queue> {
+      public:
+        device(wrapped_memory<forwarding_queue> inner, const config& c)
+            : wrapped_memory<forwarding_queue>(std::move(inner)), arenas_(c.arenas) {}
+        [[nodiscard]] kvtl::io_facts facts() const noexcept {
+            auto f = wrapped_memory<forwarding_queue>::facts();
+            f.registered_arena = arenas_->empty() || arenas_->back() > 0;
+            return f;
+        }
+        void use_arena(std::span<std::byte> arena) noexcept requires LetsGo {
+            arenas_->push_back(arena.size());
+        }
+
+      private:
+        std::shared_ptr<std::vector<std::size_t>> arenas_;
+    };
+    [[nodiscard]] static kvtl::result<device> open(const config& c, const kvtl::io_plan& plan) {
+        auto inner = wrapped_memory<forwarding_queue>::open(plan);
+        if (!inner) return inner.error();
+        return device(*std::move(inner), c);
+    }
+};
+} // namespace
+
+TEST_CASE("a device that cannot let go of memory keeps it, one that can is told so through others") {
+    using stubborn = kvtl::kv_manager<on_device<kvtl::presets::dynakv, pinning<false>>, any_model>;
+    auto kept = open_cache<stubborn>(roomy<stubborn>());
+    const kvtl::memory_range may = kept.memory();
+    const kvtl::status s = kept.resize(may.least);
+    CHECK(s.code() == kvtl::errc::unsupported);
+    CHECK(std::string(s.what()).find("keeps the memory pinned") != std::string::npos);
+    CHECK(kept.memory().now == may.now);
+
+    using switched = kvtl::kv_manager<on_device<kvtl::presets::dynakv, kvtl::any_io>, any_model>;
+    pinning<true>::config inner;
+    typename switched::config c;
+    c.shape = model;
+    c.max_tokens = max_tokens;
+    c.attend_tokens = 96;
+    c.io = kvtl::any_io::of<kvtl::faulty<kvtl::throttled<pinning<true>>>>({.inner = {.inner = inner}});
+    c.memory_bytes = least_memory<switched>(c) + (std::size_t{1} << 20);
+    auto cache = open_cache<switched>(c);
+    const kvtl::memory_range range = cache.memory();
+    require_ok(cache.resize(range.least));
+    require_ok(cache.resize((range.least + range.now) / 2)); // more, but not all: nothing is pinned
+    CHECK_FALSE(cache.facts().registered_arena);
+    require_ok(cache.resize(range.now));
+    CHECK(cache.facts().registered_arena);
+    REQUIRE(inner.arenas->size() == 2);
+    CHECK(inner.arenas->front() == 0);
+    CHECK(inner.arenas->back() == cache.inspect(0).store().pools()[0].memory().size());
 }
 
 #if defined(KVTL_HAS_URING) && KVTL_HAS_URING
@@ -261,7 +439,7 @@ TEST_CASE("a device that has pinned the frames lets go of them, and pins them ag
     const drift data(model, max_tokens, 6);
     auto cache = open_cache<cache_type>(c);
     const bool pinned = cache.facts().registered_arena;
-    const std::size_t all = cache.stats().bytes_by_part.total(), least = fewest(cache);
+    const std::size_t all = cache.stats().bytes_by_part.total(), least = cache.memory().least;
     reader<cache_type> one(cache, data, 5);
     one.prefill(400);
     one.decode(20);

@@ -93,4 +93,14 @@ TEST_CASE("the ghost holds as many as main and forgets the oldest") {
     CHECK(c.evict() == 19 % 20);
 }
 
+TEST_CASE("with fewer frames the ghost forgets what main would not hold either") {
+    small_cache c;
+    for (std::uint32_t h = 0; h < 9; ++h) c.admit(h, h);
+    for (std::uint32_t h = 0; h < 7; ++h) REQUIRE(c.evict() == h);
+    c.s.resize(5);  // main: 4
+    c.admit(11, 3); // one of the last four that left: into main
+    c.admit(10, 2); // forgotten: behind 7 and 8 on probation
+    for (const std::uint32_t h : {7U, 8U, 10U, 11U}) CHECK(c.evict() == h);
+}
+
 } // namespace replace_s3_fifo_test

@@ -195,8 +195,13 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
     made->memory = std::move(*memory);
     made->division = p.division;
     made->parts = a.parts;
-    made->frames = {p.fewest_frames, p.frames,       p.frames, p.frames_in_all_pools() * a.page_bytes,
-                    c.memory_bytes,  p.takes_turns()};
+    const bool in_turn = p.takes_turns();
+    made->frames = {.fewest = in_turn ? p.frames : p.fewest_frames,
+                    .most = p.frames,
+                    .now = p.frames,
+                    .bytes = p.frames_in_all_pools() * a.page_bytes,
+                    .memory_bytes = c.memory_bytes,
+                    .in_turn = in_turn};
     made->arena = frames;
     made->adapt_prompt = c.adapt_prompt;
     made->calls.layers = g.layers();

@@ -93,6 +93,7 @@ template <class Preset, class Geometry, class Manager> class refused_cache {
     status rewind(sequence_id, std::size_t) const noexcept;
     status rewind_to(sequence_id, std::size_t) const noexcept;
     status resize(std::size_t) const noexcept;
+    [[nodiscard]] memory_range memory() const noexcept;
     status retry_writes(sequence_id) const noexcept;
     [[nodiscard]] statistics stats() const noexcept;
     [[nodiscard]] unsigned shards() const noexcept;

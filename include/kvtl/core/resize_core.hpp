@@ -1,8 +1,15 @@
 // A cache that is open takes less memory, or again what it took before: its frames are what can be fewer.
+//
+// What:   of each pool the last frames go. Units that lie in them leave, unfinished pages move to others, and the system gets
+//         the memory. What says how things are (tables, records of all frames, transfer plans) stays as it is.
+// Errors: a write that has failed, a device that keeps memory pinned and a system that does not take it back are found
+//         before anything is given up for good: frames are as many as they were.
+// Cost:   waits for all transfers that are under way; a pass over the records of frames; a system call or two per pool.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/core/open_core.hpp>
+#include <kvtl/statistics.hpp>
 #include <kvtl/status.hpp>
 
 #include <algorithm>
@@ -11,41 +18,61 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// memory_bytes from now on; the caller holds all shards. When a write fails there are as many frames as before, some of
-/// them empty.
+/// The bytes that resize_core() takes: all the same where nothing can be given up.
+template <class Core> [[nodiscard, gnu::cold]] memory_range memory_range_of(const Core& core) noexcept {
+    const frame_range& r = core.frames;
+    const std::size_t now = core.parts.total(), all = now + (r.most - r.now) * r.bytes;
+    return {all - (r.most - r.fewest) * r.bytes, now, std::max(all, r.memory_bytes)};
+}
+
+/// memory_bytes from now on; the caller holds all shards.
 template <class Core>
 [[nodiscard, gnu::cold]] status resize_core(Core& core, std::size_t memory_bytes) noexcept {
-    if constexpr (!Core::types::retrieves) {
-        static_cast<void>(core), static_cast<void>(memory_bytes);
+    frame_range& r = core.frames;
+    if (r.most == 0)
         return status::failure(errc::unsupported,
                                "resize: nothing of this cache lies on storage, all of its memory is in use");
-    } else {
-        frame_range& r = core.frames;
+    if constexpr (Core::types::retrieves) {
         if (r.in_turn)
             return status::failure(
                 errc::unsupported,
                 "resize: the layers of this cache have its memory in turn, all of it is in use");
-        const std::size_t all = core.parts.total() + (r.most - r.now) * r.bytes,
-                          least = all - (r.most - r.fewest) * r.bytes;
-        if (memory_bytes < least || memory_bytes > std::max(all, r.memory_bytes))
+        const memory_range may = memory_range_of(core);
+        if (memory_bytes < may.least || memory_bytes > may.most)
             return status::failure(
-                memory_bytes < least ? errc::bound_too_small : errc::out_of_range,
+                memory_bytes < may.least ? errc::bound_too_small : errc::out_of_range,
                 "resize: memory_bytes is %zu; valid: %zu, with the fewest frames, to %zu, with "
                 "which the cache was opened",
-                memory_bytes, least, std::max(all, r.memory_bytes));
-        const std::size_t less = memory_bytes >= all ? 0 : (all - memory_bytes + r.bytes - 1) / r.bytes;
+                memory_bytes, may.least, may.most);
+        const std::size_t all = may.now + (r.most - r.now) * r.bytes,
+                          less = memory_bytes >= all ? 0 : (all - memory_bytes + r.bytes - 1) / r.bytes;
         const auto frames = static_cast<std::uint32_t>(r.most - less);
         if (frames == r.now) return {};
         for (auto& shard : core.shards)
-            if (status s = shard.retrieved().empty_frames(); !s) return s;
-        // What a device has pinned of the memory would stay, and other pages come in its place.
-        use_arena_of(core.storage.device, {});
-        for (auto& shard : core.shards) shard.retrieved().limit_frames(frames);
-        if (frames == r.most) use_arena_of(core.storage.device, core.arena);
+            if (status s = shard.retrieved().come_to_rest(); !s) return s;
+        const bool large = core.memory.is_large();
+        if (frames < r.now) {
+            use_arena_of(core.storage.device, {});
+            if (core.facts().registered_arena)
+                return status::failure(
+                    errc::unsupported,
+                    "resize: the device %s keeps the memory pinned (io.register_arena = false "
+                    "would not)",
+                    core.facts().name);
+        }
+        bool taken = true;
+        for (auto& shard : core.shards) taken = shard.retrieved().limit_frames(frames, large) && taken;
+        if (!taken) // all of it is there still
+            for (auto& shard : core.shards) static_cast<void>(shard.retrieved().limit_frames(r.now, large));
+        if ((taken ? frames : r.now) == r.most) use_arena_of(core.storage.device, core.arena);
+        if (!taken)
+            return status::failure(errc::unsupported,
+                                   "resize: the system does not take memory back, as when it is locked");
         core.parts.frames = core.parts.frames + frames * r.bytes - r.now * r.bytes;
         r.now = frames;
-        return {};
     }
+    static_cast<void>(memory_bytes);
+    return {};
 }
 
 }} // namespace kvtl::v0

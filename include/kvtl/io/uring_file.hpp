@@ -123,17 +123,23 @@ class uring_file::queue {
 
     /// Registers the arena in pieces of the 1 GiB that one registered buffer may have.
     [[nodiscard]] bool register_arena(std::span<std::byte> arena) {
-        std::vector<::iovec> pieces;
+        pieces_.clear();
         for (std::size_t at = 0; at < arena.size(); at += piece_bytes)
-            pieces.push_back({arena.data() + at, std::min(piece_bytes, arena.size() - at)});
-        if (::io_uring_register_buffers(&ring_, pieces.data(), static_cast<unsigned>(pieces.size())) != 0)
+            pieces_.push_back({arena.data() + at, std::min(piece_bytes, arena.size() - at)});
+        if (::io_uring_register_buffers(&ring_, pieces_.data(), static_cast<unsigned>(pieces_.size())) != 0)
             return false;
         arena_ = arena;
         return true;
     }
-    void forget_arena() noexcept {
-        if (!arena_.empty()) ::io_uring_unregister_buffers(&ring_);
+    /// False when the kernel keeps it.
+    bool forget_arena() noexcept {
+        if (arena_.empty()) return true;
+        int done = 0;
+        do done = ::io_uring_unregister_buffers(&ring_);
+        while (done == -EINTR);
+        if (done != 0) return false;
         arena_ = {};
+        return true;
     }
 
     [[nodiscard]] status submit(std::span<const io_request> requests) noexcept {
@@ -259,7 +265,8 @@ class uring_file::queue {
     int broken_ = 0; ///< errno of a ring that no longer takes requests
     bool has_ring_ = false;
     bool registered_file_ = false;
-    std::span<std::byte> arena_; ///< empty: not registered
+    std::span<std::byte> arena_;  ///< empty: not registered
+    std::vector<::iovec> pieces_; ///< of an arena; keeps its memory for the next time
     io_counters counters_;
 
     fixed_ring<transfer> held_back_;    ///< accepted, no slot yet
@@ -287,9 +294,10 @@ class uring_file::device {
     }
     /// Pinned in place of the last one, if that is wanted and may be; an empty one pins nothing.
     void use_arena(std::span<std::byte> arena) noexcept {
-        for (auto& q : body_->queues) q->forget_arena();
-        body_->registered_arena = false;
-        if (body_->wants_arena) body_->register_arena(arena);
+        bool forgotten = true;
+        for (auto& q : body_->queues) forgotten = q->forget_arena() && forgotten;
+        body_->registered_arena = !forgotten;
+        if (forgotten && body_->wants_arena) body_->register_arena(arena);
     }
 
   private:

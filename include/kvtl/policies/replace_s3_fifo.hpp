@@ -39,7 +39,7 @@ class ghost_queue {
   public:
     ghost_queue() = default;
     ghost_queue(std::uint32_t frames, std::span<std::byte> memory) noexcept
-        : frames_(frames), buckets_(bucket_count(frames)) {
+        : most_(frames), frames_(frames), buckets_(bucket_count(frames)) {
         const std::size_t list_bytes = resident_lists::bytes(frames, 2);
         slots_ = resident_lists(frames, 2, memory.first(list_bytes));
         entry_ = reinterpret_cast<entry*>(memory.data() + list_bytes);
@@ -52,6 +52,11 @@ class ghost_queue {
                bucket_count(frames) * sizeof(std::uint32_t);
     }
 
+    /// So many frames from now on, but no more than at first.
+    void limit(std::uint32_t frames) noexcept {
+        frames_ = std::min(frames, most_);
+        while (pages_ > frames_) drop(slots_.back(used));
+    }
     /// Units larger than the whole queue are not remembered.
     void push(const resident_facts& left) noexcept {
         if (left.pages > frames_) return;
@@ -94,7 +99,7 @@ class ghost_queue {
     resident_lists slots_; ///< newest first
     entry* entry_ = nullptr;
     std::uint32_t* bucket_ = nullptr;
-    std::uint32_t frames_ = 0;
+    std::uint32_t most_ = 0, frames_ = 0;
     std::uint32_t buckets_ = 0;
     std::uint32_t pages_ = 0;
 };
@@ -137,6 +142,7 @@ struct s3_fifo {
         void resize(std::uint32_t frames) noexcept {
             quota_[small] = share_of(frames, small_percent_);
             quota_[main] = frames - quota_[small];
+            ghost_.limit(quota_[main]);
         }
         void tick() noexcept {}
         void admit(std::uint32_t h, resident_facts facts) noexcept {

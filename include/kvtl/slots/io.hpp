@@ -92,8 +92,9 @@ concept io_device = std::movable<D> && requires(D& d, const D& cd, unsigned i, s
     { d.queue(i) }
     noexcept;
     requires io_queue<std::remove_reference_t<decltype(d.queue(i))>>;
-    // A device may have use_arena(arena), too: from now on transfers use this memory instead of io_plan::arena, nothing is
-    // under way, and what the last one holds of it (pages that are pinned) it gives back. Returns nothing, is noexcept.
+    // A device may have use_arena(arena), too, which returns nothing and is noexcept: from now on transfers use this memory
+    // instead of io_plan::arena or what was said last, none is under way, and none of what was pinned is pinned any longer
+    // (facts().registered_arena). A device that pins memory and has no such call has a cache that cannot be resized.
     //
     // Makes [offset, offset + bytes) of the file writable without further allocation (fallocate).
     // Thread-safe.

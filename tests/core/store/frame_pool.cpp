@@ -11,6 +11,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 namespace core_store_frame_pool_test {
@@ -145,6 +146,70 @@ TEST_CASE("a pool with fewer frames hands out the first of them, and all again o
     }
     CHECK(f.pool.own() == 6);
     CHECK(f.intact());
+}
+
+TEST_CASE(
+    "what is held stays where it is when frames go and come, but for tails, which move with what they hold") {
+    fixture f(8);
+    for (std::uint32_t i = 0; i < 8; ++i) {
+        REQUIRE(f.pool.pop_free() == i);
+        std::memset(f.pool.bytes(i), static_cast<int>(i + 1), page);
+    }
+    f.pool.link(1);
+    for (const std::uint32_t tail : {7U, 2U, 5U}) {
+        f.pool[tail].lane = tail;
+        f.pool.mark_dirty(tail);
+        std::memset(f.pool.running(tail), static_cast<int>(tail), 64);
+    }
+    for (const std::uint32_t i : {0U, 3U, 4U, 6U}) f.pool.settle(i);
+    f.pool.limit(4);
+    CHECK(f.pool.free() == 2); // 0 and 3
+    for (const std::uint32_t from : {7U, 5U}) {
+        const std::uint32_t to = f.pool.pop_free();
+        REQUIRE(to < 4);
+        f.pool.move_tail(from, to);
+        CHECK(f.pool[from].away);
+        CHECK(f.pool[to].dirty);
+        CHECK(f.pool[to].lane == from);
+        CHECK(f.pool.bytes(to)[page - 1] == std::byte(from + 1));
+        CHECK(f.pool.running(to)[63] == std::byte(from));
+        CHECK(f.pool.tails()[f.pool[to].tail].frame == to);
+    }
+    CHECK(f.pool.tail_count() == 3);
+    CHECK(f.pool.oldest_tail(none) < 4); // the first one, that was 7
+    CHECK(f.pool[f.pool.oldest_tail(none)].lane == 7);
+    CHECK(f.pool.pop_free() == none);
+    CHECK(f.pool.in_use() == 4);
+    CHECK(f.pool.peak() == 4);
+    f.pool.limit(8);
+    CHECK(f.pool.free() == 4);
+    CHECK(f.pool[1].linked);
+    CHECK(f.pool.bytes(1)[0] == std::byte{2});
+    CHECK(f.pool.bytes(2)[0] == std::byte{3});
+    CHECK(f.intact());
+}
+
+TEST_CASE("the memory of frames that are away goes back to the system, and no other") {
+    constexpr std::uint32_t frames = 6, large = 3 * 512; // frames that are no multiple of the system's pages
+    const std::size_t page_bytes = system_page();
+    auto memory = reservation::make(4 * page_bytes);
+    REQUIRE(memory.ok());
+    const std::span<std::byte> all = memory->memory();
+    std::fill(all.begin(), all.end(), std::byte{7});
+    std::vector<std::byte> tables(pool_type::table_bytes(frames, 1, 1, 64) + 64);
+    carver c(tables);
+    const std::span<std::byte> own = all.subspan(100, std::size_t{frames} * large); // a neighbour behind it
+    pool_type pool({}, own, large, 1, 1, 64, c);
+    pool.limit(1);
+    REQUIRE(reservation::give_back(pool.memory_away()));
+    std::size_t lost = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        const bool zero = all[i] == std::byte{0};
+        lost += zero ? 1 : 0;
+        if (zero) CHECK((i >= 100 + large && i < 100 + own.size()));
+    }
+    CHECK(lost > 0);
+    CHECK(lost % page_bytes == 0);
 }
 
 TEST_CASE("runs begin at the front again once all have left") {

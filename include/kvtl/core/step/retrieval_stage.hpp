@@ -198,7 +198,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
                                 "select: the chosen units do not fit in %u frames at once, or %u pages are "
                                 "not all that has to be read for them; lower attend_tokens, or raise "
                                 "memory_bytes (pages: half of the frames, at most 512)",
-                                plan_.frames, plan_.flight_pages);
+                                plan_.frames, io_.at(a->flight).capacity());
         if (s.ok()) s = step_.land_prefetch(lanes, a->flight);
         if (!s) {
             release(a, lanes, runner::fate::dropped);
@@ -294,31 +294,36 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             if (!arenas_.idle()) static_cast<void>(arenas_.retry_writes(group_of(slot)));
     }
 
-    /// No unit is resident any more, and tails of units are written.
-    [[nodiscard]] status empty_frames() noexcept {
+    /// Nothing is read ahead any more, and no transfer is under way. Fails when a write has failed.
+    [[nodiscard]] status come_to_rest() noexcept {
         begin_call();
         base::release_all_aheads();
-        for (pool& p : pools_) {
-            if constexpr (types::sequential)
-                store_.vacate(p);
-            else if (status s = store_.vacate(p); !s)
-                return s;
-        }
+        for (const std::span<pool> kind : {pools_, page_pools_})
+            for (pool& p : kind) store_.settle_all_writes(p);
+        for (const std::span<pool> kind : {pools_, page_pools_})
+            for (const pool& p : kind)
+                if (store_.has_failed_writes(p)) return store_.write_error(p);
         return {};
     }
-    /// From now on each pool, empty now, has so many frames; where groups are fixed, those that carry pages are among them.
-    void limit_frames(std::uint32_t frames) noexcept {
+    /// From now on each pool has so many frames, those among them that carry pages of fixed groups, and the system has the
+    /// memory of the others. False when it does not take that. After come_to_rest(). `large`: of frames that come, in large pages.
+    [[nodiscard]] bool limit_frames(std::uint32_t frames, bool large) noexcept {
         plan_.frames = frames;
-        if constexpr (types::sequential) {
-            const std::size_t bytes = std::size_t{frames - plan_.page_frames} * store_.format().page_bytes;
-            for (pool& slots : pools_)
-                slots.limit(std::min(slots.own(), static_cast<std::uint32_t>(bytes / slots.frame_bytes())));
-        } else {
-            for (pool& p : pools_) p.limit(frames);
+        for (pool& p : pools_) {
+            std::uint32_t n = frames;
+            if constexpr (types::sequential)
+                n = std::min(p.own(),
+                             static_cast<std::uint32_t>(std::size_t{frames - plan_.page_frames} *
+                                                        store_.format().page_bytes / p.frame_bytes()));
+            store_.limit_frames(p, n, large);
+        }
+        if constexpr (!types::sequential) {
             const std::uint32_t pages = std::min(plan_.flight_pages, plan_.flight_pages_for(frames / 2));
             for (std::uint32_t i = 0; i < runner::store::step_flights + plan_.prefetches; ++i)
                 io_.at(i).limit(pages);
         }
+        return std::all_of(pools_.begin(), pools_.end(),
+                           [](const pool& p) { return reservation::give_back(p.memory_away()); });
     }
 
     [[nodiscard]] statistics stats() const noexcept {

@@ -11,7 +11,7 @@
 // Behind its own frames a pool may have *borrowed* ones: their bytes are those that tables of units do not need yet.
 // They are away until borrow() brings them in, and go all at once, from an empty pool, when tables grow
 // (unit_store.hpp): who is resident never depends on which frames are borrowed. What is lent as plain memory is never theirs.
-// limit() sends own frames away in the same manner, the last ones first, and their memory back to the system.
+// limit() sends own frames away in the same manner, the last ones first, and has them come back.
 //
 // Where units differ in size (ragged records) a frame is a small piece, and a unit is linked as a *run* of
 // frames in a row: its head stands for it, the frames behind the head belong to it. Such a pool hands out
@@ -49,7 +49,7 @@ struct frame_record {
     bool dirty = false;
     bool writing = false;
     bool failed = false;
-    bool away = false;     ///< borrowed ones: it has no bytes now
+    bool away = false;     ///< it has no bytes now, borrowed or one of its own
     bool admitted = false; ///< first frame of a chain the replacement policy knows
     bool wanted = false;   ///< the same: the step that goes on has chosen the unit and not attended it yet
     bool lent =
@@ -244,24 +244,41 @@ template <class Replacement, class Geometry> class alignas(64) frame_pool {
         resize_replacement();
     }
 
-    /// Of its own frames the pool has the first `n` from now on, until it is told otherwise. Nothing may hold a frame, and
-    /// nothing is borrowed. The system has the memory of the others back, but for what is locked.
-    void limit(std::uint32_t n) noexcept {
-        assert(n <= own_ && in_use() == 0 && borrowed() == 0);
-        for (std::uint32_t i = 0; i < own_; ++i) {
-            frame_[i] = frame_record{};
-            frame_[i].away = i >= n;
-        }
+    /// The pool has its first `n` own frames from now on, fewer or more than before. Of those that go none is held but tails,
+    /// which move_tail() takes elsewhere. `large`: memory of frames that come may be in large pages.
+    void limit(std::uint32_t n, bool large = false) noexcept {
+        assert(n <= own_);
+        if (large && n > there_)
+            reservation::in_large_pages(memory_away().first(std::size_t{n - there_} * page_bytes_));
+        for (std::uint32_t i = 0; i < own_; ++i)
+            if (frame_[i].away || frame_[i].idle()) {
+                frame_[i] = frame_record{};
+                frame_[i].away = i >= n;
+            }
         there_ = n;
         memory_bytes_ = std::size_t{n} * page_bytes_;
         free_ = none, free_count_ = 0;
-        for (std::uint32_t i = n; i-- > 0;) push_free(i);
         gaps_ = {};
-        count_gap(n, +1);
         search_from_ = 0;
-        peak_ = 0;
-        give_to_system({memory_ + memory_bytes_, std::size_t{own_ - n} * page_bytes_});
+        for (std::uint32_t i = count_, gap = 0; i-- > 0;) {
+            const bool free = frame_[i].idle();
+            if (free) push_free(i), ++gap;
+            if (!free || i == 0) count_gap(std::exchange(gap, 0U), +1);
+        }
+        peak_ = in_use();
         resize_replacement();
+    }
+    /// What a tail holds is in frame `to` from now on, which has just been taken, and its own frame is away.
+    void move_tail(std::uint32_t from, std::uint32_t to) noexcept {
+        assert(frame_[from].dirty && !frame_[from].linked && !frame_[from].writing && from >= there_);
+        std::memcpy(bytes(to), bytes(from), page_bytes_);
+        tails_[frame_[from].tail].frame = to;
+        frame_[to] = std::exchange(frame_[from], frame_record{});
+        frame_[from].away = true;
+    }
+    /// Of its own frames that are away.
+    [[nodiscard]] std::span<std::byte> memory_away() const noexcept {
+        return {memory_ + std::size_t{there_} * page_bytes_, std::size_t{own_ - there_} * page_bytes_};
     }
     [[nodiscard]] std::uint32_t there() const noexcept { return there_; }
 
@@ -343,14 +360,6 @@ template <class Replacement, class Geometry> class alignas(64) frame_pool {
     }
 
   private:
-    /// Whole pages of the system that lie in `part`; what they held is lost.
-    static void give_to_system(std::span<std::byte> part) noexcept {
-        const std::size_t page = system_page(),
-                          skew = -reinterpret_cast<std::uintptr_t>(part.data()) & (page - 1);
-        if (part.size() >= skew + page)
-            static_cast<void>(
-                ::madvise(part.data() + skew, (part.size() - skew) / page * page, MADV_DONTNEED));
-    }
     /// A unit that is nothing but a tail would free no frame.
     [[nodiscard]] bool may_leave(std::uint32_t head) const noexcept {
         const frame_record& f = frame_[head];

@@ -107,6 +107,12 @@ template <class Types> class group_store : public page_store<Types> {
         for (std::uint32_t f = 0; f < slots.size(); ++f)
             if (slots[f].linked) evict(at(slots[f].lane), slots[f].unit, slots);
     }
+    /// A pool has the first `n` of its frames from now on; groups that have one of the others leave.
+    void limit_frames(pool& slots, std::uint32_t n, bool large) noexcept {
+        for (std::uint32_t f = 0; f < slots.there(); ++f)
+            if (slots[f].linked && f + slots[f].run > n) evict(at(slots[f].lane), slots[f].unit, slots);
+        slots.limit(n, large);
+    }
     void touch(const residency& now, pool& slots) noexcept { slots.replacement().touch(now.frames()); }
     /// A resident unit that a step has chosen is used now, and leaves after all others until it is pinned.
     void want(const residency& now, pool& slots) noexcept {

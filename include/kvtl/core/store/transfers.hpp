@@ -83,6 +83,7 @@ class flight {
     void limit(std::uint32_t pages) noexcept {
         capacity_ = std::min(pages, static_cast<std::uint32_t>(page_.size()));
     }
+    [[nodiscard]] std::uint32_t capacity() const noexcept { return capacity_; } ///< pages
     /// True when `pages` more pages fit.
     [[nodiscard]] bool room(std::uint32_t pages) const noexcept { return pages_ + pages <= capacity_; }
     void add(std::uint32_t page, std::uint32_t frame, std::uint32_t item, bool held = false) noexcept {

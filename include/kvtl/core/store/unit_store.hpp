@@ -327,6 +327,26 @@ template <class Types> class unit_store : public page_store<Types> {
             }
     }
 
+    /// A pool has its first `n` own frames from now on. Where that is fewer, units leave that have one of the others, and
+    /// unfinished pages move. No write is in the air, and nothing is pinned.
+    void limit_frames(pool& frames, std::uint32_t n, bool large) noexcept {
+        for (std::uint32_t f = n; f < frames.there(); ++f)
+            if (frames[f].linked && frames[f].unit != none) evict(at(frames[f].lane), frames[f].unit, frames);
+        frames.limit(n, large);
+        for (std::uint32_t t = 0; t < frames.tail_count(); ++t) {
+            const std::uint32_t from = frames.tails()[t].frame;
+            if (from < n || from >= frames.own()) continue;
+            const std::uint32_t lane_id = frames[from].lane, unit = frames[from].unit,
+                                to = acquire(frames, lane_id);
+            assert(to != none); // the fewest frames are more than tails
+            frames.move_tail(from, to);
+            if constexpr (by_entry)
+                at(lane_id).state().stream_tail = to;
+            else
+                at(lane_id).residency(unit).set_lone_tail(to);
+        }
+    }
+
     /// Gives back everything a lane holds; its block starts afresh. No write may be in the air.
     void forget_lane(std::uint32_t lane_id) noexcept {
         const lane l = at(lane_id);
