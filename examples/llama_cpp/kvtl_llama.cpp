@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <exception>
 #include <limits>
+#include <string>
 #include <utility>
 
 namespace kvtl_llama {
@@ -32,12 +33,23 @@ status check_settings(const settings& s, const attachment::opener& open) {
     return {};
 }
 
+/// Keys and values are made of one vector of fewer numbers (deepseek2 and its kin). The graph would say so too, but llama.cpp
+/// makes none of such a model on processors with AMX: it stops the program.
+bool has_latent_attention(const llama_model* model) {
+    char architecture[64] = {}, rank[32] = {};
+    if (llama_model_meta_val_str(model, "general.architecture", architecture, sizeof architecture) <= 0)
+        return false;
+    const std::string key = std::string(architecture) + ".attention.kv_lora_rank";
+    return llama_model_meta_val_str(model, key.c_str(), rank, sizeof rank) > 0;
+}
+
 status check_model(const llama_model* model) {
     if (model == nullptr) return status::failure(errc::invalid_argument, "attach: the model is null");
     const char* why = llama_model_has_encoder(model)    ? "an encoder"
                       : !llama_model_has_decoder(model) ? "no decoder"
                       : llama_model_is_diffusion(model) ? "diffusion in place of causal attention"
                       : llama_model_is_recurrent(model) ? "a recurrent state and no attention"
+                      : has_latent_attention(model)     ? "keys and values of different sizes (MLA)"
                                                         : nullptr;
     if (why == nullptr) return {};
     return status::failure(errc::unsupported,

@@ -27,6 +27,7 @@ model_ptr load(const std::string& path) {
     (void)once;
     auto params = llama_model_default_params();
     params.n_gpu_layers = 0;
+    params.use_extra_bufts = false; // llama.cpp cannot run deepseek2 with those of AMX
     return model_ptr(llama_model_load_from_file(path.c_str(), params));
 }
 
