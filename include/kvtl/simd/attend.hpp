@@ -160,7 +160,7 @@ void weighted_sum(const float* weight, rows_view<E> rows, std::size_t first, Wid
             });
         }
     };
-    if (rows.dim > short_rows)
+    if (asks_ahead(rows))
         sum_rows(constant<1>{});
     else
         sum_rows(constant<0>{});

@@ -53,15 +53,24 @@ inline constexpr std::size_t tile_pairs = floats_per_register<Arch> < 8 ? 8 : fl
 /// side between which time passes; asked for in bursts, or into the L1 cache, rows come no faster than without.
 inline constexpr std::size_t ahead_bytes = 8192;
 
-/// Rows of so many numbers are read nearly in order, which processors follow by themselves.
+/// Rows of so many numbers are asked for in long runs only: in a page of them looking whether to ask costs more than it gains.
 inline constexpr std::size_t short_rows = 64;
+inline constexpr std::size_t long_run_bytes = std::size_t{64} << 10;
 
-/// Asks for n rows some way behind row i, if there are so many and they are not short. How far is computed each time: once
+template <number E> [[nodiscard]] constexpr std::size_t run_bytes(const rows_view<E>& rows) noexcept {
+    return (rows.count + rows.following) * rows.dim * sizeof(E);
+}
+/// Whether ask_ahead() may ask for rows of a run.
+template <number E> [[nodiscard]] constexpr bool asks_ahead(const rows_view<E>& rows) noexcept {
+    return rows.dim > short_rows || run_bytes(rows) > long_run_bytes;
+}
+
+/// Asks for n rows some way behind row i, if there are so many. How far is computed each time: once
 /// per call was slower (bench/DEAD_ENDS.md).
 template <class Arch, number E>
 [[gnu::always_inline]] inline void ask_ahead(const rows_view<E>& rows, std::size_t i,
                                              std::size_t n) noexcept {
-    if (rows.dim <= short_rows) return;
+    if (!asks_ahead(rows)) return;
     const std::size_t bytes = rows.dim * sizeof(E), first = i + ahead_bytes / bytes;
     if (first + n > rows.count + rows.following) return;
     for (std::size_t r = first; r < first + n; ++r)
@@ -105,13 +114,14 @@ inline constexpr std::size_t
 /// Not bytes and bf16: what is done to a row takes longer than it takes to come, unless another is beside it.
 template <number E> inline constexpr bool may_stream = std::is_same_v<E, float> || std::is_same_v<E, f16>;
 
-/// Whether a single query reads these rows in one stream: those of a long run, from memory up to 1.7 times as fast as side by
-/// side, from the L3 cache up to a third slower; and long ones, of which two side by side come from memory at half of its
-/// bandwidth, however few there are.
+/// Whether a single query asks for each row of a run as many bytes ahead as memory needs, and reads rows in one stream if it
+/// may: those of a run that no L2 cache holds; and long ones, of which two side by side come from memory at half of its
+/// bandwidth, however few there are. One stream is up to 1.7 times as fast from memory as two, from the L3 cache up to a
+/// third slower; asking makes up to 1.7 times as much of it where a core follows one stream slowly (Emerald Rapids).
 template <number E> [[nodiscard]] constexpr bool streamed(const rows_view<E>& rows) noexcept {
-    return may_stream<E> &&
-           (rows.dim > 128 || (rows.count + rows.following) * rows.dim * sizeof(E) > streamed_bytes);
+    return (may_stream<E> && rows.dim > 128) || run_bytes(rows) > streamed_bytes;
 }
+inline constexpr std::size_t stream_ahead_bytes = 4096;
 
 /// out[g * out_stride + r] = Op over the dimensions of query g and row r, for g < Q and r < R.
 template <class Arch, class Op, std::size_t R, std::size_t Q, bool Streamed = false, number E, class Dim>
@@ -131,7 +141,7 @@ template <class Arch, class Op, std::size_t R, std::size_t Q, bool Streamed = fa
         else
             return std::size_t{Dim::value};
     }();
-    constexpr bool one_by_one = Streamed || (Q == 1 && sizeof(E) == 4 && known != 0);
+    constexpr bool one_by_one = (Streamed && may_stream<E>) || (Q == 1 && sizeof(E) == 4 && known != 0);
     constexpr std::size_t S = one_by_one ? 1 : side_by_side<R, Q, known>;
     unrolled<R / S>([&](auto block) __attribute__((always_inline)) {
         const auto step = [&](auto load_from, std::size_t d) __attribute__((always_inline)) {
@@ -144,6 +154,12 @@ template <class Arch, class Op, std::size_t R, std::size_t Q, bool Streamed = fa
                     [&](auto g) { sum[g * R + r] = Op::template step<Arch>(query[g], x, sum[g * R + r]); });
             });
         };
+        if constexpr (
+            Streamed) // a loop, not a function: gcc drops calls of those whose only effect is to ask
+            for (std::size_t r = block * S; r < block * S + S; ++r)
+                for (std::size_t at = 0; at < dim * sizeof(E); at += 64)
+                    prefetch_later<Arch>(reinterpret_cast<const char*>(rows + r * row_stride) +
+                                         stream_ahead_bytes + at);
         std::size_t d = 0;
         if constexpr (Op::takes_pairs && loads_pairs<Arch, E>)
             for (; d + 2 * lane_count <= dim; d += 2 * lane_count) {
@@ -182,14 +198,15 @@ KVTL_INLINE_KERNEL void tile_rows(const float* q, rows_view<E> rows, float* out)
     const auto sweep = [&](auto block, auto dim, auto in_one_stream) {
         constexpr std::size_t R = decltype(block)::value;
         for_row_blocks<R>(rows.count, [&](std::size_t i) {
-            if (std::is_same_v<E, bf16> && rows.dim > 128) ask_ahead<Arch>(rows, i, R); // shorter rows lose
+            if (std::is_same_v<E, bf16> && in_one_stream == 0 && rows.dim > 128)
+                ask_ahead<Arch>(rows, i, R); // shorter rows lose
             tile<Arch, Op, R, 1, in_one_stream != 0>(q, 0, rows.row(i), rows.stride, dim, out + i, 0);
         });
     };
     if (rows.count < 4) return sweep(constant<1>{}, rows.dim, constant<0>{});
-    if constexpr (may_stream<E>) // f32 rows of constant length are read so anyway
-        if (rows.count >= tile_pairs<Arch> && streamed(rows) && !(sizeof(E) == 4 && is_common_dim(rows.dim)))
-            return sweep(constant<tile_pairs<Arch>>{}, rows.dim, constant<1>{});
+    // f32 rows of constant length are read so anyway.
+    if (rows.count >= tile_pairs<Arch> && streamed(rows) && !(sizeof(E) == 4 && is_common_dim(rows.dim)))
+        return sweep(constant<tile_pairs<Arch>>{}, rows.dim, constant<1>{});
     with_dim(rows.dim, [&](auto dim) {
         if (rows.count >= tile_pairs<Arch>)
             sweep(constant<tile_pairs<Arch>>{}, dim, constant<0>{});
