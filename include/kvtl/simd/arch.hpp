@@ -491,5 +491,7 @@ template <class Arch> KVTL_SIMD_INLINE floats<Arch> exp(const floats<Arch>& argu
 /// What takes more bytes than this, about an L2 cache, is taken to come from memory, where a single query reads one stream
 /// faster than several side by side.
 inline constexpr std::size_t streamed_bytes = std::size_t{1} << 20;
+/// So far ahead a stream asks for what it reads: as much as memory answers meanwhile, piece by piece.
+inline constexpr std::size_t stream_ahead_bytes = 4096;
 
 }}} // namespace kvtl::v0::simd

@@ -30,8 +30,9 @@ template <element E> struct columns_view {
     std::size_t columns = 0; ///< D
 };
 
-/// Q queries with B blocks that begin at `rows`; the last block gives `last` numbers per query.
-template <class Arch, std::size_t Q, std::size_t B, element E>
+/// Q queries with B blocks that begin at `rows`; the last block gives `last` numbers per query. Streamed: asks for what lies
+/// stream_ahead_bytes behind each column.
+template <class Arch, std::size_t Q, std::size_t B, bool Streamed = false, element E>
 [[gnu::always_inline]] inline void column_tile(const float* q, std::size_t q_stride, const E* rows,
                                                std::size_t block_stride, std::size_t columns, float* out,
                                                std::size_t out_stride, std::size_t last) noexcept {
@@ -40,7 +41,9 @@ template <class Arch, std::size_t Q, std::size_t B, element E>
                           V = column_block / lane_count; // registers per block
     F sum[Q * B * V];
     unrolled<Q * B * V>([&](auto i) { sum[i] = F(0.0F); });
-    for (std::size_t c = 0; c < columns; ++c)
+    for (std::size_t c = 0; c < columns; ++c) {
+        if (const std::size_t at = c * column_block * sizeof(E); Streamed && at % 64 == 0)
+            prefetch_later<Arch>(reinterpret_cast<const char*>(rows) + stream_ahead_bytes + at);
         unrolled<B * V>([&](auto i) __attribute__((always_inline)) {
             const F x =
                 keep<Arch>(load<Arch>(rows + i / V * block_stride + c * column_block + i % V * lane_count));
@@ -48,6 +51,7 @@ template <class Arch, std::size_t Q, std::size_t B, element E>
                 sum[g * B * V + i] = fma<Arch>(F(q[g * q_stride + c]), x, sum[g * B * V + i]);
             });
         });
+    }
     unrolled<Q>([&](auto g) __attribute__((always_inline)) {
         unrolled<B * V>([&](auto i) __attribute__((always_inline)) {
             const std::size_t at = i * lane_count, end = (B - 1) * column_block + last;
@@ -74,17 +78,19 @@ inline void dot_columns(const float* q, std::size_t group, std::size_t q_stride,
     const auto sweep = [&](auto queries, std::size_t g) {
         constexpr std::size_t Q = decltype(queries)::value;
         std::size_t b = 0;
-        const auto tile = [&](auto count) {
+        const auto tile = [&](auto count, auto streamed) {
             constexpr std::size_t n = decltype(count)::value;
             const std::size_t row = b * column_block;
-            column_tile<Arch, Q, n>(q + g * q_stride, q_stride, from + b * stride, stride, rows.columns,
-                                    out + g * out_stride + row, out_stride,
-                                    std::min(column_block, rows.count - row - (n - 1) * column_block));
+            column_tile<Arch, Q, n, streamed != 0>(
+                q + g * q_stride, q_stride, from + b * stride, stride, rows.columns,
+                out + g * out_stride + row, out_stride,
+                std::min(column_block, rows.count - row - (n - 1) * column_block));
             b += n;
         };
-        if (Q > 1 || !in_one_stream)
-            while (b + B <= blocks) tile(constant<B>{});
-        while (b < blocks) tile(constant<1>{});
+        if (Q == 1 && in_one_stream)
+            while (b < blocks) tile(constant<1>{}, constant<1>{});
+        while (b + B <= blocks) tile(constant<B>{}, constant<0>{});
+        while (b < blocks) tile(constant<1>{}, constant<0>{});
     };
     std::size_t g = 0;
     for (; g + most <= group; g += most) sweep(constant<most>{}, g);

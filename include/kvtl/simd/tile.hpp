@@ -121,7 +121,6 @@ template <number E> inline constexpr bool may_stream = std::is_same_v<E, float> 
 template <number E> [[nodiscard]] constexpr bool streamed(const rows_view<E>& rows) noexcept {
     return (may_stream<E> && rows.dim > 128) || run_bytes(rows) > streamed_bytes;
 }
-inline constexpr std::size_t stream_ahead_bytes = 4096;
 
 /// out[g * out_stride + r] = Op over the dimensions of query g and row r, for g < Q and r < R.
 template <class Arch, class Op, std::size_t R, std::size_t Q, bool Streamed = false, number E, class Dim>
