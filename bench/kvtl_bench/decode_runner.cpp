@@ -417,12 +417,12 @@ json runner::row(const std::optional<device_probe>& before, const std::optional<
         {"policy", policy_},
         {"shape", o_.shape_name},
         {"context", o_.context},
-        {"position", begun_ + decode_options::warm_up}, // tokens in front of the first step that is measured
         {"batch", o_.batch},
         {"threads", std::min(o_.threads, cache_->shards())},                   // that take shards
         {"lent_threads", o_.threads - std::min(o_.threads, cache_->shards())}, // that share clustering
         {"shards", cache_->shards()},
         {"steps", sorted.size()},
+        {"position", begun_ + decode_options::warm_up}, // tokens in front of the first step that is measured
         {"device", std::string(device_.name)},
         {"simulated", in_memory_ && device_.limited()},
         {"config", config},
