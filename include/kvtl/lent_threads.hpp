@@ -3,7 +3,8 @@
 // What:   shards divide heads or sequences among threads (config.shards). Where there are fewer of them than threads, the
 //         clustering of a prompt, which takes most of the time of taking it in, is divided within a head: k-means hands the rows
 //         that it assigns to whoever is lent. The same bits, however many there are.
-// Cost:   a call of `run` when a cache is opened, and one per iteration of k-means and, where the sample is large enough, per seed; nothing outside of prompts.
+// Cost:   a call of `run` when a cache is opened, then one per iteration of k-means and, where the sample is large enough, per
+//         seed; nothing outside of prompts.
 //
 //   c.threads = {.run = [](void* pool, std::size_t n, auto task, void* with) noexcept { ... }, .pool = &mine, .count = 4};
 //

@@ -21,8 +21,8 @@
 
 namespace kvtl { inline namespace v0 { namespace simd {
 
-/// Whether products of bf16 numbers are one instruction that is worth it. Cores that have tiles for such products (AMX) do
-/// without speed here: one takes them as long as four multiply-adds (Sapphire and Emerald Rapids), and conversions are faster.
+/// Whether products of bf16 numbers are one instruction that is worth it. On cores that have tiles for such products (AMX) it
+/// takes as long as four multiply-adds (seen on Emerald Rapids), and conversions are faster.
 #if defined(__AVX512BF16__) && defined(__AVX512BW__) && !defined(__AMX_BF16__)
 #define KVTL_BF16_PRODUCTS 1
 #endif

@@ -6,7 +6,8 @@
 // Shapes: q (G,D); rows in blocks of 16, block b holds number c of row 16 b + i at (16 b W + 16 c + i), W the
 //         numbers per row, of which D from `first` on take part; out (G,N).
 // Cost:   N * G * D multiply-adds; a number comes from memory once for four queries. A single query goes block by block where
-//         they take streamed_bytes or more: from memory 1.4 to 1.7 times as fast as four side by side, in cache a third slower.
+//         they take streamed_bytes or more, and asks ahead: from memory 1.4 times as fast as four side by side or more, in
+//         cache a third slower.
 // Limits: f32 sums; any D, G and N. The last block is read whole: it must be there. A row's sum has the same
 //         bits wherever the row stands and whatever the group.
 // SPDX-License-Identifier: MIT

@@ -65,8 +65,8 @@ template <number E> [[nodiscard]] constexpr bool asks_ahead(const rows_view<E>& 
     return rows.dim > short_rows || run_bytes(rows) > long_run_bytes;
 }
 
-/// Asks for n rows some way behind row i, if there are so many. How far is computed each time: once
-/// per call was slower (bench/DEAD_ENDS.md).
+/// Asks for n rows some way behind row i, if there are so many. How far is computed each time: once per call was slower
+/// (bench/DEAD_ENDS.md).
 template <class Arch, number E>
 [[gnu::always_inline]] inline void ask_ahead(const rows_view<E>& rows, std::size_t i,
                                              std::size_t n) noexcept {
@@ -153,8 +153,8 @@ template <class Arch, class Op, std::size_t R, std::size_t Q, bool Streamed = fa
                     [&](auto g) { sum[g * R + r] = Op::template step<Arch>(query[g], x, sum[g * R + r]); });
             });
         };
-        if constexpr (
-            Streamed) // a loop, not a function: gcc drops calls of those whose only effect is to ask
+        // A loop, not a function: gcc drops calls of those whose only effect is to ask.
+        if constexpr (Streamed)
             for (std::size_t r = block * S; r < block * S + S; ++r)
                 for (std::size_t at = 0; at < dim * sizeof(E); at += 64)
                     prefetch_later<Arch>(reinterpret_cast<const char*>(rows + r * row_stride) +

@@ -293,7 +293,6 @@ template <class Types> class unit_sizes {
                                                                       : p.unit_pages;
         p.flight_pages = p.flight_pages_for(types::sequential ? p.page_frames : frames / 2);
         p.fewest_frames = types::sequential ? p.page_frames + least_slot_frames(p) : p.least_frames;
-
         p.max_in_flight =
             p.flight_pages * (runner::store::step_flights + p.prefetches + runner::store::write_flights) +
             p.page_in_flights() * frames + p.representative_flights() * p.representative_pages;
