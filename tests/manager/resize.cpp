@@ -1,6 +1,7 @@
 // An open cache takes less memory and more again: what it holds is as before, the system has the rest, and what cannot be
 // leaves everything as it was.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/resize_core.hpp>
 #include <kvtl/io/backends.hpp>
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/io/in_memory.hpp>
