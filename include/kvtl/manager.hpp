@@ -16,7 +16,7 @@
 //          (config.divide); shard(i) gives one of them to one thread, different shards may run concurrently,
 //          and each call fills only its heads' part of `out`. Two threads in one shard: the second gets
 //          errc::busy and nothing happens. begin(), and end(), rewind() of sequences of different shards,
-//          may run concurrently too; stats(), facts(), tokens() and kept_entries() want everything at rest (the last
+//          may run concurrently too; stats(), facts(), memory(), tokens() and kept_entries() want everything at rest (the last
 //          two: of the sequence's shards).
 // Numbers: q, k, v and out are floats, f16 or bf16, each as the engine has it (numbers_view, numbers_span). 16 bits take no
 //          more memory than is planned: queries are widened where they are used, results rounded once where they are
