@@ -290,6 +290,24 @@ template <class Policy, class Make = by_config<Policy>> void compressor_contract
                     }
                 }
     }
+    SUBCASE("a run of keys has the scores of its blocks, to the bit") {
+        for (const std::size_t group : {1U, 4U}) {
+            const std::uint32_t dim = 64, heads = 2, n = whole<Policy>(1000);
+            const encoded<Policy> e({heads, dim}, n, kind::normal, 77, make({heads, dim}));
+            if constexpr (requires { e.codec.score_run(nullptr, dim, group, e.keys(), 0U, nullptr, n); }) {
+                const auto q = oracle::normal_values<float>(group * dim, 78);
+                for (std::uint32_t head = 0; head < heads; ++head) {
+                    std::vector<float> run(group * (n + 1), -7.0F), blocks = run;
+                    e.codec.score_run(q.data(), dim, group, e.keys(), head, run.data(), n + 1);
+                    for (std::uint32_t i = 0; i < n; i += simd::attend_block)
+                        e.codec.score(q.data(), dim, group,
+                                      e.keys().slice(i, std::min<std::size_t>(simd::attend_block, n - i)),
+                                      head, blocks.data() + i, n + 1);
+                    CHECK(run == blocks);
+                }
+            }
+        }
+    }
     SUBCASE("attention over records: any number of entries, log-weights, masks, kept logits") {
         std::uint64_t seed = 5000;
         for (const std::uint32_t entries : {1U, 31U, 32U, 33U, 100U})

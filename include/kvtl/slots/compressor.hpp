@@ -23,7 +23,8 @@
 //           accumulate(weight, group, values, head, acc, acc_stride)
 //               acc_g += sum over i of weight[g * attend_block + i] * value i of `head`
 //         A call gets at most simd::attend_block entries; core/step/attend_records.hpp makes attention of
-//         these two.
+//         these two. May be left out: score_run(as score), the same of any number of entries at once, for an index that
+//         scores all stored keys (stored_keys).
 //         Where not every config goes with every shape also static status check(config, record_shape), or with every
 //         unit check_units(config, tokens of a unit, sink_tokens).
 // Granule: with granule > 1 so many consecutive entries share a record, of keys and of values: units are runs

@@ -226,6 +226,14 @@ template <class Types> class chooser {
             static_assert(simd::attend_block % Types::compressor::granule == 0);
             float* next = out.data();
             stream([&](const auto& codec, const records_view& keys) {
+                if constexpr (requires {
+                                  codec.score_run(q, u.dim, queries, keys, u.head, next, keys.count);
+                              })
+                    if (!one_row || model_.lane_heads == 1) {
+                        codec.score_run(q, u.dim, queries, keys, u.head, next, row_length(u));
+                        next += keys.count;
+                        return;
+                    }
                 for (std::size_t first = 0; first < keys.count; first += simd::attend_block) {
                     const std::size_t n = std::min(simd::attend_block, keys.count - first);
                     const records_view block = keys.slice(first, n);

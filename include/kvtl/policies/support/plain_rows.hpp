@@ -6,6 +6,7 @@
 
 #include <kvtl/element.hpp>
 #include <kvtl/simd/attend.hpp>
+#include <kvtl/simd/dot.hpp>
 #include <kvtl/slots/compressor.hpp>
 
 #include <cstddef>
@@ -43,6 +44,11 @@ template <element Element> class plain_rows {
                                       const records_view& keys, std::uint32_t head, float* out,
                                       std::size_t out_stride) const noexcept {
         simd::score_rows<simd::default_arch>(q, group, q_stride, rows_of(keys, head), out, out_stride);
+    }
+    /// score() of any number of keys, which are read in one stream where they are many (simd/dot.hpp).
+    void score_run(const float* q, std::size_t q_stride, std::size_t group, const records_view& keys,
+                   std::uint32_t head, float* out, std::size_t out_stride) const noexcept {
+        simd::dot_group(q, group, q_stride, rows_of(keys, head), out, out_stride);
     }
     [[gnu::always_inline]] void accumulate(const float* weight, std::size_t group, const records_view& values,
                                            std::uint32_t head, float* acc,
