@@ -45,7 +45,7 @@ TEST_CASE("what does not do every piece once is refused when a cache is opened")
     CHECK(threads.check().ok()); // none are lent
     threads = pool.threads();
     CHECK(threads.check().ok());
-    threads.count = 0;
+    threads.count = kvtl::lent_threads{}.count; // nobody has said how many: not one, which would lend nothing
     CHECK(std::string(threads.check().what()) == "threads.count is 0; valid: 1 or more");
     threads.count = 3;
     threads.run = [](void*, std::size_t n, kvtl::lent_threads::task f, void* with) noexcept {

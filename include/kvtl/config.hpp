@@ -118,8 +118,9 @@ template <class Preset> struct cache_config {
     std::size_t max_sequences = 1;
     std::size_t memory_bytes = 0;    ///< bounds everything kvtl holds in DRAM; reserved by open()
     std::size_t attend_tokens = 256; ///< entries each query head attends per layer and step, window included
-    unsigned shards = 1;             ///< parts that may run concurrently, one thread each
-    lent_threads threads{};          ///< of the engine, which may share the clustering of one head's prompt
+    unsigned shards = 1;    ///< parts that may run concurrently, one thread each. Presets whose sequences
+                            ///< are not divided have max_sequences at most (kv_manager::shards())
+    lent_threads threads{}; ///< of the engine, which may share the clustering of one head's prompt
     division divide =
         division::heads;       ///< head h belongs to shard h % shards; or the s-th sequence to s % shards
     bool share = false;        ///< sequences share the frames instead of getting equal parts

@@ -27,7 +27,8 @@ struct lent_threads {
     /// thread is in a shard, from those of several shards at once, and may do all of it there itself. Null: none are lent.
     void (*run)(void* pool, std::size_t n, task f, void* with) noexcept = nullptr;
     void* pool = nullptr; ///< what `run` gets; outlives the cache
-    unsigned count = 1;   ///< of threads that a call may find free, its own included
+    unsigned count =
+        0; ///< of threads that a call may find free, its own included; 1 or more where run is set
 
     /// Tries `run` with a few pieces: one that leaves some undone would leave entries without a cluster. Cold.
     [[nodiscard, gnu::cold]] status check() const noexcept {

@@ -222,8 +222,8 @@ class kv_manager<Preset, Geometry, Supplied> : public cache_sizes<Preset, Geomet
             return s.prefetch(seq.slot, l, q);
         });
     }
-    /// The same for a batch, q (B, HQ, D) with a query for each sequence: its calls one by one. One that is refused
-    /// keeps none of the others from their reads; the first such status comes back.
+    /// The same for a batch, q (B, HQ, D) with a query for each sequence: its calls one by one. A sequence that is
+    /// refused does not stop the others; the first failure comes back.
     status prefetch(std::span<const sequence_id> batch, std::size_t layer, numbers_view q) noexcept {
         return prefetch_each(batch, q,
                              [&](sequence_id seq, numbers_view row) { return prefetch(seq, layer, row); });

@@ -80,8 +80,9 @@ struct phase_times {
     }
 };
 
+/// Counters run from open() on: what happened in between is the difference of two of these.
 struct statistics {
-    std::uint64_t steps = 0;      ///< attend() calls (per layer and shard)
+    std::uint64_t steps = 0;      ///< tokens that attend() took (per layer and shard)
     std::uint64_t read_bytes = 0; ///< issued to the device, gaps included
     std::uint64_t reads = 0;
     std::uint64_t written_bytes = 0;
@@ -157,6 +158,7 @@ struct statistics {
         return *this;
     }
 
+    /// 1 where nothing was chosen.
     [[nodiscard]] double hit_rate() const noexcept {
         return chosen_bytes == 0
                    ? 1.0

@@ -23,15 +23,15 @@ enum class errc : std::uint8_t {
     ok,
     invalid_argument, ///< a shape, a value or an option that can never work
     not_open,         ///< the sequence was ended, or never begun
-    out_of_range,     ///< beyond max_tokens, max_sequences or the window
-    bound_too_small,  ///< memory_bytes does not hold what the preset needs
-    unsupported,      ///< the system or the preset cannot do this (no O_DIRECT, no io_uring, missing signal)
-    file_refused,     ///< the path is not ours to use: foreign file, device, folder, locked
-    disk_full,        ///< no room for more entries on storage
-    io_error,         ///< the device failed a read or a write
-    corrupt,          ///< a page came back with another checksum
-    writes_pending,   ///< a background write failed; appends wait for retry_writes()
-    busy,             ///< another thread is in a call of the same shard
+    out_of_range,    ///< beyond max_tokens, prefill_tokens, max_sequences, the window; no such layer or shard
+    bound_too_small, ///< memory_bytes does not hold what the preset, or a call, needs
+    unsupported,     ///< the system or the preset cannot do this (no O_DIRECT, no io_uring, missing signal)
+    file_refused,    ///< not ours to use: foreign file, device, folder, locked; calibration of another model
+    disk_full,       ///< no room for more entries on storage
+    io_error,        ///< the device failed a read or a write
+    corrupt,         ///< a page came back with another checksum
+    writes_pending,  ///< a background write failed; appends wait for retry_writes()
+    busy,            ///< another thread is in a call of the same shard
 };
 
 /// The outcome of a hot call: a code and, when it is not ok, one line of text held inline (no allocation).

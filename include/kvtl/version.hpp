@@ -1,11 +1,16 @@
 // The version of kvtl. Every other copy (CMake, pkg-config, the inline namespace) is read from or checked
-// against this file. Every header of the library leads here, so this is also where an older C++ is refused.
+// against this file. Every header of the library leads here, so this is also where an older C++ and arithmetic without NaN
+// are refused.
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #if __cplusplus < 202002L
 #error "[kvtl] kvtl needs C++20; compile with -std=c++20 or newer"
 #include "kvtl needs C++20" // there is no such file: compilation ends here, not after thousands of lines
+#endif
+
+#if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
+#error "[kvtl] compile without -ffast-math and -ffinite-math-only: NaN and infinity mean something in kvtl"
 #endif
 
 #define KVTL_VERSION_MAJOR 0

@@ -113,21 +113,26 @@ class numbers_span {
 };
 
 /// What the engine hands over for one layer. Row-major, T tokens. What the preset does not declare as a signal may stay
-/// empty.
+/// empty. Nothing is owned, or kept beyond the call: tensors outlive it, at any alignment of their type, and what is
+/// written (out, lse) overlaps nothing else.
 struct layer_input {
     numbers_view q{};               ///< (T, HQ, D) post-RoPE queries: float, f16 or bf16
     numbers_view k{};               ///< (T, H, D)  post-RoPE keys: float, f16 or bf16
     numbers_view v{};               ///< (T, H, D)  float, f16 or bf16
     std::span<const float> k_pre{}; ///< (T, H, D)  keys before RoPE: for traces and fits, no cache reads them
     std::span<const float> x{};     ///< (T, M)     input of the layer
-    std::span<const float> probe{}; ///< (P, HQ, D) queries that stand for the future
+    std::span<const float>
+        probe{}; ///< (P, HQ, D) queries that stand for the future of one prompt, with its last chunk
     std::span<const float> external{}; ///< (T, H)     scores computed outside
     std::span<float> lse{}; ///< (T, HQ) attend() writes, when not empty: log of the sum of exp(logit)
                             ///< over the entries it attended, estimates and sink_logits not included
     std::span<const float>
-        sink_logits{};      ///< (HQ) logits that join the softmax without a value (gpt-oss), or empty.
-                            ///< Scores that retention takes of a prompt leave them out
-    bool last_chunk = true; ///< prefill only: no further chunk of this prompt follows
+        sink_logits{}; ///< (HQ) logits that join the softmax without a value (gpt-oss), or empty.
+                       ///< Scores that retention takes of a prompt leave them out
+    bool last_chunk =
+        true; ///< prefill() only: no further chunk of this prompt follows. Say false with every chunk
+              ///< but the last: else the prompt ends there, and other chunks are further turns.
+              ///< forward() goes by part_kind
 
     /// Tokens [first, first + n) of `total`: those rows of every tensor that has a row per token.
     [[nodiscard]] layer_input rows(std::size_t first, std::size_t n, std::size_t total) const noexcept {

@@ -182,6 +182,14 @@ TEST_CASE("calls refuse wrong input and change nothing") {
     in.probe = bad;
     failed(probing.prefill(other, 0, in, {}), errc::invalid_argument, "probe holds a number");
     CHECK(probing.tokens(other, 0) == 0);
+    in = data.input(0, 0, 50); // as two prompts of 25 tokens, which one probe cannot stand for
+    in.probe = data.q(0, 60);
+    kvtl::batch_part both[2] = {{other, 25, kvtl::part_kind::last_of_prompt},
+                                {other, 25, kvtl::part_kind::last_of_prompt}};
+    failed(probing.forward(both, 0, in, {}), errc::invalid_argument,
+           "probe is of one prompt and 2 parts end one");
+    both[0].kind = kvtl::part_kind::prompt;
+    CHECK(probing.forward(both, 0, in, {}).ok());
 
     using mask_t = kvtl::external_mask_cache<any_model>;
     auto m = sized<mask_t>();

@@ -2,7 +2,8 @@
 // spans the right sizes, are all numbers finite. Each failure names the argument, its value and what is
 // valid.
 //
-// Cost: one pass over the floats of the call; nothing allocates after construction.
+// Cost: one pass over the floats of the call for each shard that takes it; nothing allocates, but for the message of a
+//       begin() that is refused.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -122,7 +123,7 @@ template <element E> struct call_checks {
                                  std::size_t tokens) const noexcept {
         if (out.empty())
             return status::failure(errc::invalid_argument, "%s: out is empty; valid: %zu floats", call,
-                                   query_floats);
+                                   tokens * query_floats);
         if (!in.lse.empty() && in.lse.size() != tokens * query_heads)
             return status::failure(errc::invalid_argument, "%s: lse has %zu floats; valid: %zu", call,
                                    in.lse.size(), tokens * query_heads);
@@ -131,8 +132,9 @@ template <element E> struct call_checks {
     /// The rows of a batch's parts are those of its tensors, and its sequences are open: before the first part is taken.
     [[nodiscard]] status batch(const char* call, std::span<const batch_part> parts, const layer_input& in,
                                const numbers_span& out) const noexcept {
-        std::size_t tokens = 0;
+        std::size_t tokens = 0, prompts = 0;
         for (const batch_part& p : parts) {
+            prompts += p.kind == part_kind::last_of_prompt;
             if (status s = sequence(call, p.seq); !s) return s;
             if (p.kind == part_kind::decode && out.empty())
                 return status::failure(errc::invalid_argument,
@@ -143,6 +145,10 @@ template <element E> struct call_checks {
                                        call);
             tokens += p.tokens;
         }
+        if (!in.probe.empty() && prompts > 1)
+            return status::failure(errc::invalid_argument,
+                                   "%s: probe is of one prompt and %zu parts end one; valid: one", call,
+                                   prompts);
         if (parts.empty() || in.k.size() != tokens * key_floats)
             return status::failure(errc::invalid_argument,
                                    "%s: k has %zu floats and %zu parts with %zu tokens; valid: one part and "

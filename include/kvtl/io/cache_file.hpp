@@ -52,7 +52,7 @@ class cache_file {
 
     [[nodiscard, gnu::cold]] static result<cache_file> open(const config& config, const io_plan& plan) {
         if (auto s = check_plan(plan); !s) return s;
-        if (config.path.empty()) return error(errc::invalid_argument, "path is empty; valid: a file name");
+        if (config.path.empty()) return error(errc::invalid_argument, "io.path is empty; valid: a file name");
         auto file = std::make_unique<body>();
         file->path = config.path;
         file->limit = plan.max_bytes;

@@ -198,7 +198,7 @@ class posix_file::device {
 
 [[gnu::cold]] inline result<posix_file::device> posix_file::open(const config& config, const io_plan& plan) {
     if (config.threads == 0 || config.threads > 256)
-        return status::failure(errc::invalid_argument, "posix_file.threads is %u; valid: 1 to 256",
+        return status::failure(errc::invalid_argument, "io.threads is %u; valid: 1 to 256",
                                config.threads);
     auto file = cache_file::open({config.path, config.keep_file, config.direct}, plan);
     if (!file) return file.error();

@@ -124,7 +124,7 @@ TEST_CASE("bits of a mean, and memory") {
     for (const std::uint32_t bits : {0U, 4U, 24U})
         refused([bits](auto& c) { c.mean_bits = bits; }, "mean_bits is " + std::to_string(bits),
                 "8, 16 and 32");
-    refused([](auto& c) { c.memory_bytes = 0; }, "memory_bytes is 0", "what the parts need");
+    refused([](auto& c) { c.memory_bytes = 0; }, "memory_bytes is 0", "least_memory(config) and more");
 }
 
 TEST_CASE("what a preset does not do cannot be asked for") {

@@ -80,7 +80,8 @@ struct config_numbers {
                          c.shards, parts)
                    : status::failure(wrong, "shards is %u; valid: 1 to the number of KV heads (%zu)",
                                      c.shards, parts);
-    if (c.memory_bytes == 0) return status::failure(wrong, "memory_bytes is 0; valid: what the parts need");
+    if (c.memory_bytes == 0)
+        return status::failure(wrong, "memory_bytes is 0; valid: least_memory(config) and more");
     if (c.keep_tokens != 0 && !p.drops)
         return status::failure(wrong, "keep_tokens is %zu; valid: 0, as preset %s keeps every entry",
                                c.keep_tokens, p.name);
