@@ -46,7 +46,6 @@ class page_owners {
     [[nodiscard]] bool claim(std::uint32_t page, std::uint32_t who) {
         if (page >= owner_.size() || owner_[page] != none) return false;
         owner_[page] = who;
-        highest_ = std::max(highest_, page + 1);
         ++owned_;
         return true;
     }
@@ -58,13 +57,16 @@ class page_owners {
             }
     }
     [[nodiscard]] std::uint32_t owned() const { return owned_; }
+    /// One past the highest page that has an owner: as far as the file must reach.
     [[nodiscard]] std::uint32_t highest() const {
-        return highest_;
-    } ///< one past the highest page ever claimed
+        auto end = static_cast<std::uint32_t>(owner_.size());
+        while (end > 0 && owner_[end - 1] == none) --end;
+        return end;
+    }
 
   private:
     std::vector<std::uint32_t> owner_;
-    std::uint32_t owned_ = 0, highest_ = 0;
+    std::uint32_t owned_ = 0;
 };
 
 /// A file whose units may grow into all of it.

@@ -72,6 +72,7 @@ TEST_CASE("page_map equals a naive bitmap with next-fit search") {
                     const auto [first, count] = held[h];
                     map.release(first, count);
                     std::fill_n(naive.taken.begin() + first, count, false);
+                    while (naive.top > 0 && !naive.taken[naive.top - 1]) --naive.top;
                     naive.cursor = std::min(naive.cursor, first);
                     held.erase(held.begin() + static_cast<std::ptrdiff_t>(h));
                 }

@@ -239,6 +239,102 @@ TEST_CASE("select refuses more than fits at once, and goes on working") {
     CHECK(one.error() < exact);
 }
 
+/// What select() shows costs the same reads whether it was asked for ahead or not.
+template <class Cache> void select_uses_what_came() {
+    const drift data(small, 500, 31);
+    auto c = config_for<Cache>(200);
+    std::uint64_t reads[3], shown[3];
+    for (int how = 0; how < 3; ++how) { // as it comes; asked for ahead; ahead, and a token in between
+        auto cache = open_cache<Cache>(c);
+        reader<Cache> one(cache, data, 0);
+        one.prefill(400); // no unit is resident
+        const auto before = cache.stats();
+        std::size_t rows = 0;
+        if (how > 0) require_ok(cache.prefetch(one.id(), 1, data.q(1, 400)));
+        if (how == 2) require_ok(cache.append(one.id(), 1, data.input(1, 400)));
+        require_ok(cache.select(one.id(), 1, data.q(1, 400),
+                                [&](std::size_t, auto keys, auto) { rows += keys.count; }));
+        reads[how] = cache.stats().read_bytes - before.read_bytes, shown[how] = rows;
+        CHECK(cache.stats().wasted_bytes <=
+              8192); // a prefetch counts the token that comes: one unit more or less
+    }
+    REQUIRE(reads[0] > 0);
+    CHECK(shown[1] == shown[0]);
+    CHECK(reads[1] <= reads[0] + reads[0] / 8);
+    CHECK(reads[2] <= reads[0] + reads[0] / 8);
+}
+TEST_CASE("what was read ahead for a selection is not read again (pages)") {
+    select_uses_what_came<paged>();
+}
+TEST_CASE("what was read ahead for a selection is not read again (token order)") {
+    select_uses_what_came<in_order>();
+}
+
+TEST_CASE_TEMPLATE("a hint for another layer takes no frames from a selection", Cache, paged, in_order) {
+    const drift data(small, 500, 32);
+    auto c = config_for<Cache>(96);
+    const std::size_t least = least_memory<Cache>(c);
+    std::size_t shown = 0;
+    for (std::size_t more = 0; more < (std::size_t{2} << 20); more += std::size_t{64} << 10) {
+        c.memory_bytes = least + more;
+        kvtl::status alone, hinted;
+        for (const bool hint : {false, true}) {
+            auto cache = open_cache<Cache>(c);
+            reader<Cache> one(cache, data, 0);
+            one.prefill(300);
+            if (hint) require_ok(cache.prefetch(one.id(), 2, data.q(2, 300)));
+            (hint ? hinted : alone) =
+                cache.select(one.id(), 1, data.q(1, 300), [](std::size_t, auto, auto) {});
+        }
+        CAPTURE(more);
+        CHECK_MESSAGE((hinted.ok() || !alone.ok()), std::string(hinted.what()));
+        shown += alone.ok();
+    }
+    CHECK(shown > 0);
+}
+
+TEST_CASE("reads ahead keep no token from being appended") {
+    const drift data(small, 500, 33);
+    auto c = config_for<paged>(96);
+    c.max_sequences = 2;
+    c.share = true;
+    c.lend_tables = false;
+    c.memory_bytes = least_memory<paged>(c);
+    auto cache = open_cache<paged>(c);
+    reader<paged> one(cache, data, 0), two(cache, data, 100);
+    one.prefill(200);
+    two.prefill(200);
+    for (std::size_t l = 0; l < small.layers; ++l)
+        require_ok(cache.prefetch(two.id(), l, data.q(l, two.tokens())));
+    for (int i = 0; i < 60; ++i) {
+        for (std::size_t l = 0; l < small.layers; ++l)
+            require_ok(cache.append(one.id(), l, data.input(l, one.tokens())));
+        one.advance();
+    }
+    one.check_tokens();
+}
+
+TEST_CASE("what was read ahead in vain counts, also where a step takes its frames") {
+    const drift data(small, 500, 34);
+    auto c = config_for<paged>(96);
+    c.memory_bytes = least_memory<paged>(c);
+    auto cache = open_cache<paged>(c);
+    reader<paged> one(cache, data, 0);
+    one.prefill(300);
+    std::uint64_t ahead = 0, wasted = 0;
+    for (int i = 0; i < 20; ++i)
+        one.step([&](std::size_t layer) {
+            CHECK(cache.stats().wasted_bytes >= wasted); // it never falls
+            wasted = cache.stats().wasted_bytes;
+            const std::uint64_t before = cache.stats().read_bytes;
+            require_ok(
+                cache.prefetch(one.id(), (layer + 1) % small.layers, data.q(0, (one.tokens() * 7) % 200)));
+            ahead += cache.stats().read_bytes - before;
+        });
+    REQUIRE(ahead > 0);
+    CHECK(cache.stats().wasted_bytes > ahead / 8); // of guesses that have nothing to do with what is asked
+}
+
 TEST_CASE("how many tokens a cache has may be asked while it shows rows") {
     const drift data(small, 500, 27);
     auto c = config_for<paged>(500);

@@ -9,6 +9,10 @@
 #include "support/cache_fixture.hpp"
 #include "support/on_device.hpp"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <optional>
 #include <thread>
 
 namespace manager_backends_test {
@@ -112,6 +116,44 @@ TEST_CASE("sequence_order gives the same bits on every device") {
 TEST_CASE("packed gives the same bits on every device") {
     on_every_device<kvtl::presets::dynakv_packed>();
 }
+
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+TEST_CASE(
+    "a child of fork() may destroy what it has of a cache: file, lock and transfers stay the parent's") {
+    using cache_t = kvtl::kv_manager<switched<kvtl::presets::dynakv>, any_model>;
+    const drift data(small, 420, 12);
+    for (const kvtl::backend use : {kvtl::backend::posix, kvtl::backend::uring}) {
+#if !defined(KVTL_HAS_URING) || !KVTL_HAS_URING
+        if (use == kvtl::backend::uring) continue;
+#endif
+        CAPTURE(static_cast<int>(use));
+        const scratch_folder folder;
+        auto c = tight<cache_t>();
+        c.memory_bytes = least_memory<cache_t>(c);
+        c.io = kvtl::any_backend({.use = use, .path = folder.file("fork.kv")});
+        std::optional<cache_t> cache(open_cache<cache_t>(c));
+        reader<cache_t> one(*cache, data, 0);
+        one.prefill(150);
+        for (std::size_t l = 0; l < small.layers; ++l) // reads are on their way
+            require_ok(cache->prefetch(one.id(), l, data.q(l, 150)));
+        const ::pid_t child = ::fork();
+        REQUIRE(child >= 0);
+        if (child == 0) {
+            ::alarm(60);
+            cache.reset();
+            ::_exit(0);
+        }
+        int status = 0;
+        REQUIRE(::waitpid(child, &status, 0) == child);
+        CHECK_MESSAGE((WIFEXITED(status) && WEXITSTATUS(status) == 0), "status ", status);
+        const auto second = cache_t::open(c);
+        REQUIRE(!second.ok());
+        CHECK(second.error().code == kvtl::errc::file_refused);
+        one.decode(40);
+        one.check_tokens();
+    }
+}
+#endif
 
 TEST_CASE("two shards give the same bits from one thread and from two") {
     using cache_t = kvtl::kv_manager<switched<kvtl::presets::dynakv>, any_model>;

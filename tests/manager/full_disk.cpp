@@ -112,7 +112,53 @@ template <class Preset> void fills_up() {
     CHECK(same_bits(outputs, should));
 }
 
+/// A prompt for which there is no room takes none away from a sequence that is there: it goes on, before and after the
+/// other one is ended.
+template <class Preset> void leaves_others_alone(bool in_chunks) {
+    using cache_t = cache_of<Preset>;
+    const scratch_folder folder;
+    const drift data(model, tokens, 6);
+    auto c = config_on<cache_t>(folder.file("b.kv"));
+    c.max_sequences = 2;
+    c.memory_bytes = 2 * *cache_t::least_memory(c) + (std::size_t{8} << 20);
+    auto cache = open_cache<cache_t>(c);
+    file_limit limit;
+    limit.set(4096 + step);
+    const auto there = *cache.begin(), late = *cache.begin();
+    for (std::size_t l = 0; l < model.layers; ++l)
+        require_ok(cache.prefill(there, l, data.input(l, 0, 200), {}));
+    kvtl::status s;
+    const auto& pages = cache.inspect(0).store().layout();
+    for (std::size_t l = 0; l < model.layers && s.ok(); ++l) {
+        auto in = data.input(l, 0, prompt);
+        in.last_chunk = !in_chunks;
+        const std::uint32_t top = pages.top(), used = pages.used();
+        s = cache.prefill(late, l, in, {});
+        if (s.ok()) continue;
+        CHECK(pages.top() == top); // the file need not reach as far as it would have had to
+        CHECK(pages.used() == used);
+    }
+    REQUIRE(s.code() == kvtl::errc::disk_full);
+    std::vector<float> out(data.query_floats());
+    const auto goes_on = [&] {
+        for (std::size_t t = cache.tokens(there, 0), end = t + 40; t < end; ++t)
+            for (std::size_t l = 0; l < model.layers; ++l)
+                require_ok(cache.attend(there, l, data.input(l, t), out));
+    };
+    if (pages.top() < step / 4096 - 3000)
+        goes_on(); // the layers that did come may have taken what room there was
+    require_ok(cache.end(late));
+    goes_on();
+}
+
 } // namespace
+
+TEST_CASE_TEMPLATE("a prompt that finds no room does not stop other sequences", Preset, kvtl::presets::dynakv,
+                   kvtl::presets::dynakv_unit_contiguous, kvtl::presets::dynakv_sequence_order,
+                   kvtl::presets::quest) {
+    leaves_others_alone<Preset>(false);
+    leaves_others_alone<Preset>(true);
+}
 
 TEST_CASE("units in pages") {
     fills_up<kvtl::presets::dynakv>();

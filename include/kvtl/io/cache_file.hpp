@@ -67,6 +67,8 @@ class cache_file {
     [[nodiscard]] std::uint32_t alignment() const noexcept { return body_->alignment; }
     [[nodiscard]] std::uint32_t page() const noexcept { return body_->page; }
     [[nodiscard]] const std::string& path() const noexcept { return body_->path; }
+    /// Not in a child that fork() made of the process that opened it, which may destroy what it has, and nothing else.
+    [[nodiscard]] bool ours() const noexcept { return ::getpid() == body_->owner; }
 
     /// Bytes that may be read and written: what the file had when it was opened, or was reserved since.
     [[nodiscard]] std::uint64_t size() const noexcept { return body_->size.load(std::memory_order_acquire); }
@@ -86,6 +88,7 @@ class cache_file {
         std::string
             target; ///< absolute, without symlinks: what is unlinked, wherever the process has moved to
         int fd = -1;
+        ::pid_t owner = ::getpid(); ///< whose lock and path they are: a child of fork() only closes its copy
         closing on_close = closing::keep;
         bool fresh = false; ///< had no bytes when it was opened
         bool direct = false;
@@ -102,6 +105,10 @@ class cache_file {
 
         void close() noexcept {
             if (fd < 0) return;
+            if (::getpid() != owner) {
+                ::close(std::exchange(fd, -1));
+                return;
+            }
             if (on_close == closing::empty) (void)!::ftruncate(fd, 0);
             // Still under the lock, so nobody can have taken the file over in between.
             if (on_close == closing::remove && names_our_file(target.c_str())) ::unlink(target.c_str());

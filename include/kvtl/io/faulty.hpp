@@ -2,8 +2,8 @@
 // run.
 //
 // The switches are atomics in a block that the test keeps, so they may be turned while the device is open. A
-// request made to fail never reaches the inner device (a failed write changes nothing) and completes with
-// the chosen errno. Transfers are numbered from 0 over all queues, reads and writes apart, as they are
+// request made to fail never reaches the inner device (a failed write changes nothing, unless `fail_late` is set) and
+// completes with the chosen errno. Transfers are numbered from 0 over all queues, reads and writes apart, as they are
 // submitted; refused ones count too.
 //
 // With hold_percent set, completions are kept for some calls of reap() and come back in another order, drawn
@@ -48,6 +48,7 @@ struct io_faults {
     };
     window fail_read;
     window fail_write;
+    std::atomic<bool> fail_late{false}; ///< writes that fail have reached the device all the same
 
     /// Every transfer that touches bytes [bad_begin, bad_end) of the file fails with `bad_error`.
     std::atomic<std::uint64_t> bad_begin{0};
@@ -97,13 +98,14 @@ template <io_policy Inner> class faulty<Inner>::queue {
         const std::size_t held_before = held_count_;
         for (const io_request& r : requests) {
             const auto [error, corrupt] = draw(r);
-            if (error != 0) {
+            const bool late = error != 0 && r.verb == io_verb::write && faults_->fail_late;
+            if (error != 0 && !late) {
                 held_[held_count_++] = {r.tag, error};
                 continue;
             }
             const std::size_t slot =
                 free_.pop(); // the tag inside is the slot, so that completions find their request
-            requests_[slot] = {r, corrupt};
+            requests_[slot] = {r, corrupt, error};
             batch_[batch] = r;
             batch_[batch++].tag = slot;
         }
@@ -142,6 +144,7 @@ template <io_policy Inner> class faulty<Inner>::queue {
     struct pending {
         io_request request;
         bool corrupt = false;
+        int error = 0; ///< that it completes with, whatever the inner device says
     };
     struct fate {
         int error = 0;
@@ -170,7 +173,7 @@ template <io_policy Inner> class faulty<Inner>::queue {
                 const auto slot = static_cast<std::size_t>(some[i].tag);
                 const pending& p = requests_[slot];
                 if (p.corrupt && some[i].error == 0) flip_a_bit(p.request);
-                held_[held_count_++] = {p.request.tag, some[i].error};
+                held_[held_count_++] = {p.request.tag, p.error != 0 ? p.error : some[i].error};
                 free_.push(slot);
             }
             wait = false;

@@ -191,6 +191,11 @@ class posix_file::device {
         cache_file file;
         std::vector<std::unique_ptr<posix_file::queue>> queues;
         explicit body(cache_file f) : file(std::move(f)) {}
+        /// In a child of fork() there are no workers to end, and whoever held the locks is not there: left as they are.
+        ~body() {
+            if (!file.ours())
+                for (auto& q : queues) static_cast<void>(q.release());
+        }
     };
     explicit device(std::unique_ptr<body> b) : body_(std::move(b)) {}
     std::unique_ptr<body> body_;
@@ -198,8 +203,7 @@ class posix_file::device {
 
 [[gnu::cold]] inline result<posix_file::device> posix_file::open(const config& config, const io_plan& plan) {
     if (config.threads == 0 || config.threads > 256)
-        return status::failure(errc::invalid_argument, "io.threads is %u; valid: 1 to 256",
-                               config.threads);
+        return status::failure(errc::invalid_argument, "io.threads is %u; valid: 1 to 256", config.threads);
     auto file = cache_file::open({config.path, config.keep_file, config.direct}, plan);
     if (!file) return file.error();
     auto body = std::make_unique<device::body>(*std::move(file));

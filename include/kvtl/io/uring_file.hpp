@@ -308,6 +308,11 @@ class uring_file::device {
         bool wants_arena = false, registered_arena = false;
 
         explicit body(cache_file f) : file(std::move(f)) {}
+        /// What completes is the parent's to collect, not that of a child of fork(), whose copies are left as they are.
+        ~body() {
+            if (!file.ours())
+                for (auto& q : queues) static_cast<void>(q.release());
+        }
 
         /// All queues or none, so that facts() is one answer.
         void register_arena(std::span<std::byte> arena) {

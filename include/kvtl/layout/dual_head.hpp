@@ -108,6 +108,8 @@ struct dual_head {
                 --half_taken_;
                 --pools_taken_;
                 free_hint_ = p < free_hint_ ? p : free_hint_;
+                if (p + 1 == top_)
+                    while (top_ > 0 && !left_.taken(top_ - 1) && !right_.taken(top_ - 1)) --top_;
             }
         }
 

@@ -1,6 +1,7 @@
 // Which pages of a shard's part of the file are taken: a bitmap with next-fit search.
 //
-// Cost: allocate() scans 64 pages per step from where the last search ended. Memory: one bit per page.
+// Cost: allocate() scans 64 pages per step from where the last search ended; release() of the highest pages looks at those
+//       below that are free, each once. Memory: one bit per page.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -51,6 +52,8 @@ class page_map {
         mark(first, count, false);
         used_ -= count;
         cursor_ = std::min(cursor_, first);
+        if (first + count == top_)
+            while (top_ > 0 && !taken(top_ - 1)) --top_;
     }
 
     [[nodiscard]] bool taken(std::uint32_t page) const noexcept {
@@ -58,7 +61,7 @@ class page_map {
     }
     [[nodiscard]] std::uint32_t used() const noexcept { return used_; }
     [[nodiscard]] std::uint32_t capacity() const noexcept { return pages_; }
-    /// One past the highest page ever taken: the file must reach this far.
+    /// One past the highest page that is taken: the file must reach this far.
     [[nodiscard]] std::uint32_t top() const noexcept { return top_; }
 
   private:

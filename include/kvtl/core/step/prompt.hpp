@@ -83,6 +83,12 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
         }
     }
 
+    /// Undoes stage() of rows behind the first `rows`.
+    void forget_staged(const lane& l, std::uint32_t rows) noexcept {
+        const std::uint32_t run = store_->layout().run_pages();
+        store_->shorten_stream(l, (store_->plain_format().pages_for(rows) + run - 1) / run);
+    }
+
     /// Undoes organise().
     void forget_units(const lane& l) noexcept {
         if constexpr (!by_entry) {
@@ -358,8 +364,7 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
         lane_state& s = l.state();
         const std::uint32_t n = x_.begin[units];
         const std::uint32_t begin = s.staged_runs * store_->layout().run_pages() + s.stored / format.rows;
-        if (!store_->extend_stream(l, begin + format.pages_for(n) - 1)) return no_storage();
-        if (status space = store_->ensure_space(0); !space) return space;
+        if (status space = this->stretch_stream(l, begin + format.pages_for(n)); !space) return space;
         page_writer out(*this);
         for (std::uint32_t i = 0; i < n;) {
             std::byte* page = out.next();

@@ -185,15 +185,19 @@ template <class Types> class prompt_rows {
                                Source&& source) noexcept {
         const page_format& format = store_->plain_format();
         if (to <= from) return {};
-        if (!store_->extend_stream(l, format.pages_for(to) - 1)) return no_storage();
-        if (status s = store_->ensure_space(0); !s) return s;
-        // A page that earlier rows share is written again, by itself: should that fail, the old one still counts, and
-        // if only what follows does, the new one, whose further rows nobody reads.
+        if (status s = stretch_stream(l, format.pages_for(to)); !s) return s;
+        // A page that earlier rows share is written again, by itself: should that fail, the old one counts, or the new one
+        // where that is what the device has, whose further rows nobody reads, as where only what follows fails.
         if (const std::uint32_t shared = from % format.rows; shared != 0) {
-            std::uint32_t& checksum = store_->io().checksum(store_->stream_page(l, from / format.rows));
+            const std::uint32_t page = store_->stream_page(l, from / format.rows);
+            std::uint32_t& checksum = store_->io().checksum(page);
             const std::uint32_t before = checksum, end = std::min(to, from - shared + format.rows);
             if (const status done = write_rows(l, from - shared, end, source); !done) {
-                checksum = before;
+                const std::uint32_t after = std::exchange(checksum, before);
+                if (!reads_back(page)) {
+                    checksum = after;
+                    if (!reads_back(page)) checksum = before;
+                }
                 return done;
             }
             if (end == to) return {};
@@ -230,8 +234,7 @@ template <class Types> class prompt_rows {
         const page_format& format = store_->format();
         lane_state& s = l.state();
         const std::uint32_t base = s.runs * store_->layout().run_pages();
-        if (!store_->extend_stream(l, base + format.pages_for(count) - 1)) return no_storage();
-        if (status space = store_->ensure_space(0); !space) return space;
+        if (status space = stretch_stream(l, base + format.pages_for(count)); !space) return space;
         page_writer out(*this);
         bool encoded = false;
         for (std::uint32_t i = 0, e = 0; e < count; ++i) {
@@ -252,6 +255,22 @@ template <class Types> class prompt_rows {
     }
 
   protected:
+    /// Takes runs until the stream has so many pages, all with room in the file; or none.
+    [[nodiscard]] status stretch_stream(const lane& l, std::uint32_t pages) noexcept {
+        const std::uint32_t runs = l.state().runs;
+        status done = store_->extend_stream(l, pages - 1) ? store_->ensure_space(0) : no_storage();
+        if (!done) store_->shorten_stream(l, runs);
+        return done;
+    }
+    /// A page can be read and has its checksum. Nothing may be on its way.
+    [[nodiscard]] bool reads_back(std::uint32_t page) noexcept {
+        const std::uint32_t id = store_->io().free_flight(0, store::step_flights);
+        flight& f = store_->io().at(id);
+        f.add(page, first_page_, none);
+        if (!store_->io().submit_reads(id, *frames_, true)) return false;
+        store_->io().drain(id);
+        return f.error().ok();
+    }
     [[nodiscard]] std::uint32_t least_segment() const noexcept {
         return least_segment(*p_.cluster, p_.sizes, page_rows(store_->format(), store_->plain_format()));
     }

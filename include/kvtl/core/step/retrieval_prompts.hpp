@@ -119,6 +119,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         if (!done) { // as it was before: earlier chunks are still staged
             if (last)
                 for (std::uint32_t i = 0; i < organised; ++i) prompt_.forget_units(store_.at(lanes[i].id));
+            for (const lane_ref& ref : lanes) prompt_.forget_staged(store_.at(ref.id), before);
             return done;
         }
         for (const lane_ref& ref : lanes) {

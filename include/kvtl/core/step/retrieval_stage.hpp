@@ -109,7 +109,9 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         if (lanes.empty()) return {};
         const phase_clock::span timed(clock(), &phase_times::fetch_wait);
         begin_call();
-        release(find_ahead(slot, layer), lanes, runner::fate::dropped);
+        if (window_overflows(lanes)) release_all_aheads(); // as in step()
+        // What a select() behind this will choose may be among it.
+        release(find_ahead(slot, layer), lanes, runner::fate::shown);
         if (status s = bring(slot, layer); !s) return s;
         timed.enter(&phase_times::maintain);
         if (status s = accept(lanes, 1); !s) return s;
@@ -181,29 +183,24 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         if (lanes.empty()) return {};
         begin_call();
         if (status s = check_complete(lanes); !s) return s;
-        release(find_ahead(slot, layer), lanes, runner::fate::dropped);
-        ahead* a = free_ahead();
-        if (a == nullptr)
+        if (find_ahead(slot, layer) == nullptr && free_ahead() == nullptr)
             return status::failure(errc::out_of_range,
                                    "select: %u prefetches are outstanding, no room for one more",
                                    plan_.prefetches);
         if (status s = bring(slot, layer); !s) return s;
-        if (status s = step_.choose(lanes, step_.widen(q), 0); !s) return s;
+        // What was read ahead for this query stays where it is; scoring may read the pages of the lane itself.
+        if constexpr (types::split_pages) release(find_ahead(slot, layer), lanes, runner::fate::shown);
+        status s = step_.choose(lanes, step_.widen(q), 0);
+        release(find_ahead(slot, layer), lanes, s.ok() ? runner::fate::attended : runner::fate::dropped);
+        if (!s) return s;
+        ahead* a = free_ahead();
         a->slot = slot, a->layer = layer, a->complete = a->announced = false;
-        a->flight = runner::store::step_flights + static_cast<std::uint32_t>(a - memory_.aheads.data());
-        io_.at(a->flight).clear();
-        status s = step_.prefetch(lanes, a->flight);
-        if (s.ok() && !step_.all_planned(lanes, a->flight))
-            s = status::failure(errc::bound_too_small,
-                                "select: the chosen units do not fit in %u frames at once, or %u pages are "
-                                "not all that has to be read for them; lower attend_tokens, or raise "
-                                "memory_bytes (pages: half of the frames, at most 512)",
-                                plan_.frames, io_.at(a->flight).capacity());
-        if (s.ok()) s = step_.land_prefetch(lanes, a->flight);
-        if (!s) {
-            release(a, lanes, runner::fate::dropped);
-            return s;
+        s = show_chosen(lanes, *a);
+        if (s.code() == errc::bound_too_small && anything_ahead()) { // what was read ahead held the frames
+            release_all_aheads();
+            s = show_chosen(lanes, *a);
         }
+        if (!s) return s;
         selection_ = a;
         announce_next(slot, layer);
         note_call(slot, layer);
@@ -355,6 +352,22 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     }
 
   private:
+    /// Reads what select() has chosen and pins it, all of it, or nothing.
+    [[nodiscard]] status show_chosen(std::span<const lane_ref> lanes, ahead& a) noexcept {
+        a.flight = runner::store::step_flights + static_cast<std::uint32_t>(&a - memory_.aheads.data());
+        io_.at(a.flight).clear();
+        status s = step_.prefetch(lanes, a.flight);
+        if (s.ok() && !step_.all_planned(lanes, a.flight))
+            s = status::failure(errc::bound_too_small,
+                                "select: the chosen units do not fit in %u frames at once, or %u pages are "
+                                "not all that has to be read for them; lower attend_tokens, or raise "
+                                "memory_bytes (pages: half of the frames, at most 512)",
+                                plan_.frames, io_.at(a.flight).capacity());
+        if (s.ok()) s = step_.land_prefetch(lanes, a.flight);
+        if (!s) release(&a, lanes, runner::fate::dropped);
+        return s;
+    }
+
     /// Steps attend what prefetch() chose for a predicted query.
     static constexpr bool predicts = detail::chooses_ahead<typename types::selector>();
 
@@ -383,11 +396,12 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         return s;
     }
 
-    /// A call that failed counts for nothing, but for the time that it took.
+    /// A call that failed counts for nothing, but for the time that it took and what had been read in vain.
     void restore(const statistics& before) noexcept {
         const phase_times taken = stats_.phase_ns;
+        const std::uint64_t wasted = stats_.wasted_bytes;
         stats_ = before;
-        stats_.phase_ns = taken;
+        stats_.phase_ns = taken, stats_.wasted_bytes = wasted;
     }
 
     void note_call(std::uint32_t slot, std::uint32_t layer) noexcept {

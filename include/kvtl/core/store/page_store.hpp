@@ -123,6 +123,10 @@ template <class Types> class page_store {
         }
         return true;
     }
+    /// Gives the stream's last runs back, until it has `runs`.
+    void shorten_stream(const lane& l, std::uint32_t runs) noexcept {
+        while (l.state().runs > runs) p_.layout->release_run(l.run(--l.state().runs));
+    }
     /// Gives back runs [first, first + count) of a lane's stream; those behind them move up.
     void release_runs(const lane& l, std::uint32_t first, std::uint32_t count) noexcept {
         for (std::uint32_t i = first; i < first + count; ++i) p_.layout->release_run(l.run(i));
