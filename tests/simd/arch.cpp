@@ -160,7 +160,7 @@ TEST_CASE("fma multiplies, then adds") {
     CHECK(simd::reduce_max<arch>(simd::keep<arch>(x)) == 3.0F);
 }
 
-TEST_CASE("exp is good to two units in the last place over its whole range") {
+TEST_CASE("exp is good to two units in the last place, and 0 below the least normal number") {
     oracle::largest_error worst;
     for (double x = -104.5; x < 88.8; x += 0.0007) {
         float in[lane_count], out[lane_count];
@@ -168,6 +168,11 @@ TEST_CASE("exp is good to two units in the last place over its whole range") {
         simd::store<arch>(out, simd::exp<arch>(simd::load<arch>(in)));
         const double exact = std::exp(static_cast<double>(in[0]));
         const auto rounded = static_cast<float>(exact);
+        CHECK((out[0] == 0.0F || out[0] >= std::numeric_limits<float>::min()));
+        if (in[0] < -87.33F) {
+            CHECK(out[0] == 0.0F);
+            continue;
+        }
         if (std::isinf(rounded)) {
             CHECK(out[0] == inf);
             continue;
@@ -181,6 +186,8 @@ TEST_CASE("exp is good to two units in the last place over its whole range") {
     CHECK(at(-inf) == 0.0F);
     CHECK(at(-1e30F) == 0.0F);
     CHECK(at(-200.0F) == 0.0F);
+    CHECK(at(-100.0F) == 0.0F);
+    CHECK(at(-87.33F) >= std::numeric_limits<float>::min());
     CHECK(at(0.0F) == 1.0F);
     CHECK(at(-0.0F) == 1.0F);
     CHECK(at(89.0F) == inf);

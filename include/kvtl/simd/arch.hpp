@@ -459,12 +459,15 @@ template <class Arch> KVTL_SIMD_INLINE float reduce_max(const floats<Arch>& x) n
     return largest;
 }
 
-/// e^x to 1.1 ulp over the whole range, subnormal results included; -inf gives 0, overflow inf, NaN NaN.
+/// e^x to 1.1 ulp; 0 below e^-87.33, where floats end that are normal numbers, and for -inf; overflow inf, NaN NaN. A result
+/// that is subnormal, or would be before it is rounded to 0, takes Intel's cores 150 cycles and more, and so does every product
+/// with it. A softmax has no use for one, but has -inf in every register that rows do not fill.
 template <class Arch> KVTL_SIMD_INLINE floats<Arch> exp(const floats<Arch>& argument) noexcept {
     using F = floats<Arch>;
     // Beyond these bounds the result is 0 or inf, and within them every step is finite. The bound comes first
     // because x86's min and max return their second operand when one is NaN.
-    const F x = xsimd::min(F(89.0F), xsimd::max(F(-104.0F), argument));
+    const F least(-87.33F);
+    const F x = xsimd::min(F(89.0F), xsimd::max(least, argument));
     // x = n ln2 + r with |r| <= ln2 / 2. Adding 1.5 * 2^23 rounds to an integer; ln2 is split in two so that
     // n times its upper part is exact.
     const F magic(12582912.0F);
@@ -478,12 +481,14 @@ template <class Arch> KVTL_SIMD_INLINE floats<Arch> exp(const floats<Arch>& argu
     p = fma<Arch>(r * r, p, r) + F(1.0F);
 #if defined(__AVX512F__)
     if constexpr (std::derived_from<Arch, xsimd::avx512f>) {
-        return _mm512_scalef_ps(p, n);
+        // Not below: a NaN is neither.
+        return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(argument, least, _CMP_NLT_UQ), p, n);
     }
 #endif
-    // 2^n in two factors: n = -150 and n = 128 are no exponents of a float, their halves are.
+    // 2^n in two factors: n = 128 is no exponent of a float, its half is.
     const F half = (n * F(0.5F) + magic) - magic;
-    return xsimd::ldexp(xsimd::ldexp(p, xsimd::to_int(half)), xsimd::to_int(n - half));
+    const F power = xsimd::ldexp(xsimd::ldexp(p, xsimd::to_int(half)), xsimd::to_int(n - half));
+    return xsimd::select(argument < least, F(0.0F), power);
 }
 
 #undef KVTL_SIMD_INLINE

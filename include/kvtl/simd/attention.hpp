@@ -137,6 +137,7 @@ template <class Arch = simd::default_arch> void merge(const partial& into, const
         const float shift = std::max(into.max[g], from.max[g]);
         const float a = into.sum[g] > 0.0F ? detail::exp_shifted<Arch>(into.max[g], shift) : 0.0F;
         const float b = detail::exp_shifted<Arch>(from.max[g], shift);
+        if (b == 0.0F) continue; // nothing of it is left
         float* acc = into.acc + std::size_t{g} * into.dim;
         detail::blend<Arch>(a, acc, b, from.acc + std::size_t{g} * from.dim, acc, into.dim);
         into.sum[g] = a * into.sum[g] + b * from.sum[g];
