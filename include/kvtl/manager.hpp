@@ -22,7 +22,7 @@
 //          more memory than is planned: queries are widened where they are used, results rounded once where they are
 //          stored, so that they are those of floats, rounded.
 // Errors:  cold calls return result<T>, hot calls a status and are noexcept; a failed call leaves tokens,
-//          units and statistics as they were, and may be repeated. (Of attend() with several tokens the tokens are as
+//          units and statistics (but its time and wasted_bytes) as they were, and may be repeated. (Of attend() with several tokens the tokens are as
 //          they were; what left the window for those before the one that failed stays in its unit.) A call
 //          without a shard that failed in one of them may be repeated with the same `out`: shards that had
 //          completed it are left alone. A call with a shard is repeated on the shards that failed only: the others would

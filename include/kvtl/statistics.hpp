@@ -87,9 +87,10 @@ struct statistics {
     std::uint64_t reads = 0;
     std::uint64_t written_bytes = 0;
     std::uint64_t writes = 0;
-    std::uint64_t useful_bytes = 0;          ///< entry bytes of chosen units among the bytes read for them
-    std::uint64_t wasted_bytes = 0;          ///< read ahead for units that were then not chosen
-    std::uint64_t chosen_bytes = 0;          ///< entry bytes of all chosen units
+    std::uint64_t useful_bytes = 0; ///< entry bytes of chosen units among the bytes read for them
+    std::uint64_t wasted_bytes = 0; ///< read ahead for units that were then not chosen (that append() came
+                                    ///< in between is not counted)
+    std::uint64_t chosen_bytes = 0; ///< entry bytes of all chosen units
     std::uint64_t resident_chosen_bytes = 0; ///< of these, resident before any read of the step was issued
     std::uint64_t units = 0;                 ///< units that there are now
     std::uint64_t chosen_units = 0;

@@ -10,7 +10,8 @@
 #endif
 
 #if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
-#error "[kvtl] compile without -ffast-math and -ffinite-math-only: NaN and infinity mean something in kvtl"
+#error                                                                                                       \
+    "[kvtl] compile without -Ofast, -ffast-math and -ffinite-math-only: NaN and infinity mean something in kvtl"
 #endif
 
 #define KVTL_VERSION_MAJOR 0

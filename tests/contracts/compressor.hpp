@@ -292,9 +292,14 @@ template <class Policy, class Make = by_config<Policy>> void compressor_contract
     }
     SUBCASE("a run of keys has the scores of its blocks, to the bit") {
         for (const std::size_t group : {1U, 4U}) {
-            const std::uint32_t dim = 64, heads = 2, n = whole<Policy>(1000);
-            const encoded<Policy> e({heads, dim}, n, kind::normal, 77, make({heads, dim}));
-            if constexpr (requires { e.codec.score_run(nullptr, dim, group, e.keys(), 0U, nullptr, n); }) {
+            const std::uint32_t dim = 64, heads = 2;
+            using codec = typename encoded<Policy>::codec_type;
+            if constexpr (requires(const codec& c, const records_view& r) {
+                              c.score_run(nullptr, dim, group, r, 0U, nullptr, r.count);
+                          }) {
+                // More than is read several rows at a time.
+                const auto n = static_cast<std::uint32_t>(simd::streamed_bytes / dim / 2 + 21);
+                const encoded<Policy> e({heads, dim}, n, kind::normal, 77, make({heads, dim}));
                 const auto q = oracle::normal_values<float>(group * dim, 78);
                 for (std::uint32_t head = 0; head < heads; ++head) {
                     std::vector<float> run(group * (n + 1), -7.0F), blocks = run;

@@ -56,8 +56,10 @@ TEST_CASE("page_map equals a naive bitmap with next-fit search") {
                 const std::size_t what = random.below(8);
                 if (what < 4) {
                     const auto count = 1 + static_cast<std::uint32_t>(random.below(std::min(longest, pages)));
+                    const std::uint32_t top = map.top();
                     const std::uint32_t first = map.allocate(count);
                     REQUIRE(first == naive.allocate(count));
+                    REQUIRE(map.top() <= top + count); // what was reserved up to there is enough
                     if (first != none) held.emplace_back(first, count);
                 } else if (what == 4) {
                     const auto page = static_cast<std::uint32_t>(random.below(pages));
@@ -73,7 +75,7 @@ TEST_CASE("page_map equals a naive bitmap with next-fit search") {
                     map.release(first, count);
                     std::fill_n(naive.taken.begin() + first, count, false);
                     while (naive.top > 0 && !naive.taken[naive.top - 1]) --naive.top;
-                    naive.cursor = std::min(naive.cursor, first);
+                    naive.cursor = std::min({naive.cursor, first, naive.top});
                     held.erase(held.begin() + static_cast<std::ptrdiff_t>(h));
                 }
                 REQUIRE(map.used() == naive.used());

@@ -1,6 +1,7 @@
 // Reading ahead, choosing for another kernel, and giving tokens up.
 // SPDX-License-Identifier: MIT
 #include <kvtl/io/faulty.hpp>
+#include <kvtl/policies/replace_keep_first.hpp>
 #include <kvtl/presets/dynakv.hpp>
 
 #include "support/cache_fixture.hpp"
@@ -268,6 +269,53 @@ TEST_CASE("what was read ahead for a selection is not read again (pages)") {
 }
 TEST_CASE("what was read ahead for a selection is not read again (token order)") {
     select_uses_what_came<in_order>();
+}
+
+/// A preset that keeps nothing beyond the step that read it.
+struct one_step : testing<kvtl::presets::dynakv> {
+    using replacement = kvtl::drop_after_use;
+};
+TEST_CASE("what was read ahead for a selection is not read again (nothing stays)") {
+    using cache_t = kvtl::kv_manager<one_step, any_model>;
+    const drift data(small, 500, 31);
+    auto c = config_for<cache_t>(200);
+    std::uint64_t reads[2];
+    for (const bool hint : {false, true}) {
+        auto cache = open_cache<cache_t>(c);
+        reader<cache_t> one(cache, data, 0);
+        one.prefill(400);
+        const std::uint64_t before = cache.stats().read_bytes;
+        if (hint) require_ok(cache.prefetch(one.id(), 1, data.q(1, 400)));
+        require_ok(cache.select(one.id(), 1, data.q(1, 400), [](std::size_t, auto, auto) {}));
+        reads[hint] = cache.stats().read_bytes - before;
+    }
+    REQUIRE(reads[0] > 0);
+    CHECK(reads[1] <= reads[0] + reads[0] / 8);
+}
+
+TEST_CASE("a selection gives up hints where they have all that carries reads") {
+    const drift data(small, 500, 36);
+    auto c = config_for<paged>(96);
+    auto cache = open_cache<paged>(c);
+    reader<paged> one(cache, data, 0);
+    one.prefill(300);
+    for (const std::size_t l : {0U, 2U})
+        require_ok(cache.prefetch(one.id(), l, data.q(l, 7))); // two, for one sequence
+    require_ok(cache.select(one.id(), 1, data.q(1, 300), [](std::size_t, auto, auto) {}));
+    CHECK(cache.stats().wasted_bytes > 0);
+    one.decode(10);
+    one.check_tokens();
+}
+
+TEST_CASE("a guess that a selection does not use is counted") {
+    const drift data(small, 500, 37);
+    auto c = config_for<paged>(60);
+    auto cache = open_cache<paged>(c);
+    reader<paged> one(cache, data, 0);
+    one.prefill(400);
+    require_ok(cache.prefetch(one.id(), 1, data.q(1, 3)));
+    require_ok(cache.select(one.id(), 1, data.q(1, 400), [](std::size_t, auto, auto) {}));
+    CHECK(cache.stats().wasted_bytes > 0);
 }
 
 TEST_CASE_TEMPLATE("a hint for another layer takes no frames from a selection", Cache, paged, in_order) {

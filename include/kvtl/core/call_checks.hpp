@@ -59,6 +59,7 @@ template <element E> struct call_checks {
     std::uint32_t layers = 0, shards = 0, max_tokens = 0;
     std::size_t query_floats = 0, key_floats = 0; ///< of one token: HQ * D, H * D
     std::uint32_t query_heads = 0;
+    bool reads_probe = false; ///< the preset looks at layer_input::probe
     sequence_slots slots;
 
     [[nodiscard]] status sequence(const char* call, sequence_id seq) const noexcept {
@@ -145,7 +146,7 @@ template <element E> struct call_checks {
                                        call);
             tokens += p.tokens;
         }
-        if (!in.probe.empty() && prompts > 1)
+        if (reads_probe && !in.probe.empty() && prompts > 1)
             return status::failure(errc::invalid_argument,
                                    "%s: probe is of one prompt and %zu parts end one; valid: one", call,
                                    prompts);

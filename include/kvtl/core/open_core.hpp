@@ -210,6 +210,7 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
     made->calls.query_floats = std::size_t{g.query_heads()} * g.head_dim();
     made->calls.key_floats = std::size_t{g.kv_heads()} * g.head_dim();
     made->calls.query_heads = g.query_heads();
+    made->calls.reads_probe = contains(needed_signals<Preset>(), signal::probe);
     made->calls.slots = sequence_slots(p.max_sequences);
     made->shards = std::vector<typename core_type::shard_type>(shards);
 

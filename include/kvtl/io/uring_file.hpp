@@ -100,6 +100,11 @@ class uring_file::queue {
         ::io_uring_queue_exit(&ring_);
     }
 
+    /// In a child of fork(), instead of the destructor: a ring that stays open holds the file and its lock.
+    void leave() noexcept {
+        if (has_ring_) ::close(ring_.ring_fd);
+    }
+
     [[nodiscard]] status start() noexcept {
         int why = -EINVAL;
         // TASKRUN_FLAG lets a poll without waiting see that there are completions to collect.
@@ -311,7 +316,7 @@ class uring_file::device {
         /// What completes is the parent's to collect, not that of a child of fork(), whose copies are left as they are.
         ~body() {
             if (!file.ours())
-                for (auto& q : queues) static_cast<void>(q.release());
+                for (auto& q : queues) q.release()->leave();
         }
 
         /// All queues or none, so that facts() is one answer.

@@ -54,6 +54,7 @@ class page_map {
         cursor_ = std::min(cursor_, first);
         if (first + count == top_)
             while (top_ > 0 && !taken(top_ - 1)) --top_;
+        cursor_ = std::min(cursor_, top_); // `count` more pages never reach beyond top() + count
     }
 
     [[nodiscard]] bool taken(std::uint32_t page) const noexcept {

@@ -193,11 +193,7 @@ template <class Types> class prompt_rows {
             std::uint32_t& checksum = store_->io().checksum(page);
             const std::uint32_t before = checksum, end = std::min(to, from - shared + format.rows);
             if (const status done = write_rows(l, from - shared, end, source); !done) {
-                const std::uint32_t after = std::exchange(checksum, before);
-                if (!reads_back(page)) {
-                    checksum = after;
-                    if (!reads_back(page)) checksum = before;
-                }
+                if (!reads_back(page)) checksum = before;
                 return done;
             }
             if (end == to) return {};

@@ -409,6 +409,11 @@ template <class Types> class retrieval_base {
         return nullptr;
     }
     [[nodiscard]] bool anything_ahead() const noexcept { return any_in_use(memory_.aheads); }
+    /// Of sequences that share the frames.
+    [[nodiscard]] bool anything_ahead_of(std::uint32_t group) const noexcept {
+        return std::any_of(memory_.aheads.begin(), memory_.aheads.end(),
+                           [&](const ahead& a) { return a.flight != none && group_of(a.slot) == group; });
+    }
     void release(ahead* a, std::span<const lane_ref> lanes, typename runner::fate end) noexcept {
         if (a == nullptr) return;
         step_.release_flight(lanes, a->flight, end);

@@ -2,8 +2,8 @@
 //
 // What:   each lane has sinks, a window, entries that wait, and units, which are resident or not. The window may
 //         be all there is (`full`). Nothing of this is shared with other shards but the file.
-// Errors: a failed call leaves tokens, units and statistics as they were, but for its time; a further turn whose writes fail
-//         half-way is the exception (manager.hpp).
+// Errors: a failed call leaves tokens, units and statistics as they were, but for its time and wasted_bytes; a further turn
+//         whose writes fail half-way is the exception (manager.hpp).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -110,8 +110,9 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         const phase_clock::span timed(clock(), &phase_times::fetch_wait);
         begin_call();
         if (window_overflows(lanes)) release_all_aheads(); // as in step()
-        // What a select() behind this will choose may be among it.
-        release(find_ahead(slot, layer), lanes, runner::fate::shown);
+        // What a select() behind this will choose may be among it, and stays where anything does.
+        release(find_ahead(slot, layer), lanes,
+                types::keeps_nothing ? runner::fate::dropped : runner::fate::shown);
         if (status s = bring(slot, layer); !s) return s;
         timed.enter(&phase_times::maintain);
         if (status s = accept(lanes, 1); !s) return s;
@@ -183,21 +184,25 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         if (lanes.empty()) return {};
         begin_call();
         if (status s = check_complete(lanes); !s) return s;
-        if (find_ahead(slot, layer) == nullptr && free_ahead() == nullptr)
-            return status::failure(errc::out_of_range,
-                                   "select: %u prefetches are outstanding, no room for one more",
-                                   plan_.prefetches);
+        if (free_ahead() == nullptr && find_ahead(slot, layer) == nullptr) release_all_aheads();
         if (status s = bring(slot, layer); !s) return s;
-        // What was read ahead for this query stays where it is; scoring may read the pages of the lane itself.
-        if constexpr (types::split_pages) release(find_ahead(slot, layer), lanes, runner::fate::shown);
+        // What was read ahead for this query is pinned until what is chosen is. It has come first: scoring may read the
+        // pages of the lane itself.
+        ahead* guess = find_ahead(slot, layer);
+        if (guess != nullptr && !step_.land_prefetch(lanes, guess->flight).ok())
+            release(std::exchange(guess, nullptr), lanes, runner::fate::dropped);
         status s = step_.choose(lanes, step_.widen(q), 0);
-        release(find_ahead(slot, layer), lanes, s.ok() ? runner::fate::attended : runner::fate::dropped);
+        if (!s || free_ahead() == nullptr)
+            release(std::exchange(guess, nullptr), lanes,
+                    s.ok() ? runner::fate::attended : runner::fate::dropped);
         if (!s) return s;
         ahead* a = free_ahead();
         a->slot = slot, a->layer = layer, a->complete = a->announced = false;
         s = show_chosen(lanes, *a);
-        if (s.code() == errc::bound_too_small && anything_ahead()) { // what was read ahead held the frames
-            release_all_aheads();
+        const bool in_the_way = guess != nullptr || base::anything_ahead_of(group_of(slot));
+        release(guess, lanes, runner::fate::attended);
+        if (s.code() == errc::bound_too_small && in_the_way) { // what was read ahead held the frames
+            base::release_aheads_of(group_of(slot));
             s = show_chosen(lanes, *a);
         }
         if (!s) return s;
