@@ -8,6 +8,7 @@
 
 #include <kvtl/config.hpp>
 #include <kvtl/geometry.hpp>
+#include <kvtl/io/any_io.hpp>
 #include <kvtl/io/throttled.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/statistics.hpp>
@@ -53,6 +54,7 @@ struct cache_options {
     std::string path;       ///< unused by "memory"
     bool keep_file = false; ///< otherwise it is removed when the cache is closed
     std::shared_ptr<kvtl::throttle> limit; ///< a slower device to imitate; empty: the one that is there
+    kvtl::any_io::config device{};         ///< a device of the caller's own instead of `io`, `path` and `limit`
     std::vector<double>
         rope_frequencies;         ///< angle per position of each rotated pair; empty: base 10,000, all
     bool rope_unknown = false;    ///< presets that turn keys are refused

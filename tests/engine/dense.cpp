@@ -2,6 +2,7 @@
 // definition: prompts in chunks, decode, turns, several sequences, other head sizes, the least memory that
 // open() accepts. Entries are f16; policies that approximate otherwise have that switched off.
 // SPDX-License-Identifier: MIT
+#include "any_preset.hpp"
 #include "kv_cache.hpp"
 #include "support/cache_fixture.hpp"
 #include "support/calibrated.hpp"
@@ -40,17 +41,13 @@ class any_cache {
     kvtl::status end(kvtl::sequence_id s) { return cache_->end(s); }
 
   private:
-    /// Queries for the layer's input and for those of the future, and a mask that keeps everything.
-    kvtl::layer_input with_all_signals(kvtl::layer_input in) {
-        external_.assign(in.k.size() / head_floats_, 1.0F);
-        in.x = in.probe = in.q.floats();
-        in.external = external_;
-        return in;
+    kvtl::layer_input with_all_signals(const kvtl::layer_input& in) {
+        return signals_.add_to(in, in.q.floats(), head_floats_);
     }
 
     std::unique_ptr<engine::kv_cache> cache_;
     std::size_t head_floats_;
-    std::vector<float> external_;
+    all_signals signals_;
 };
 
 constexpr const char* low_rank[] = {"dynakv_lr_energy", "palu",       "snapkv_layer_then_lr_energy",
@@ -120,15 +117,9 @@ class bases_file {
     std::string path_;
 };
 
-/// The least memory that open() accepts: it says so.
-std::size_t least(options o) {
-    o.memory_bytes = 1;
-    const auto refused = engine::open_cache(o);
-    if (refused.ok()) return std::size_t{96} << 20; // `full` is exempt from its bound
-    const std::string& text = refused.error().message;
-    const std::string before = "needs at least ";
-    REQUIRE_MESSAGE(text.find(before) != std::string::npos, text);
-    return std::stoull(text.substr(text.find(before) + before.size()));
+/// `full` is exempt from its bound.
+std::size_t least(const options& o) {
+    return least_bytes(o, std::size_t{96} << 20);
 }
 
 struct scene {
@@ -139,23 +130,12 @@ struct scene {
     double tolerance = exact;
 };
 
-std::size_t inputs_of(std::string_view policy, const kvtl::shape& m) {
-    return gate_inputs(engine::policy_wants(policy), m, std::size_t{m.query_heads} * m.head_dim);
-}
-
 /// Low-rank keys come back from f16 coefficients and two rotations; bytes are within half a code.
 double tolerance_of(std::string_view policy, double otherwise = exact) {
     if (std::find(std::begin(low_rank), std::end(low_rank), policy) != std::end(low_rank)) return 5e-2;
     if (policy.find("_int8") != std::string_view::npos) return 0.15;
     return policy.starts_with("shadowkv") ? 5e-2 : otherwise;
 }
-/// Chunks that wait for a prompt's last one take what memory leaves: the least holds a prompt in one chunk where
-/// what retention keeps moves to storage.
-std::size_t chunk_of(std::string_view policy, std::size_t chunk, bool smallest) {
-    const engine::cache_wants wants = engine::policy_wants(policy);
-    return smallest && wants.evicts && wants.retrieves ? SIZE_MAX : chunk;
-}
-
 void play(std::string_view policy, const scene& s) {
     CAPTURE(policy);
     CAPTURE(s.model.head_dim);
@@ -165,7 +145,7 @@ void play(std::string_view policy, const scene& s) {
     const bases_file bases(s.model);
     options o(policy, s.model, s.prompt + s.decode + s.turn + 16);
     o.calibration = bases.path();
-    const gates_file gates(s.model, inputs_of(policy, s.model));
+    const gates_file gates(s.model, gate_inputs_of(policy, s.model));
     o.gates = engine::policy_wants(policy).trained ? bases.path() : gates.path();
     o.shards = s.shards;
     if (s.smallest) o.memory_bytes = least(o);
@@ -205,7 +185,7 @@ TEST_CASE("decode from nothing, and two sequences at once") {
         const bases_file bases(model);
         options o(policy, model, 260);
         o.calibration = bases.path();
-        const gates_file gates(model, inputs_of(policy, model));
+        const gates_file gates(model, gate_inputs_of(policy, model));
         o.gates = engine::policy_wants(policy).trained ? bases.path() : gates.path();
         o.max_sequences = 2;
         o.memory_bytes = least(o);

@@ -13,6 +13,7 @@
 namespace engine {
 
 kvtl::result<kvtl::any_io::config> device_of(const cache_options& o) {
+    if (o.device.from) return o.device;
     const auto use = kvtl::parse_backend(o.io);
     if (!use)
         return kvtl::error(kvtl::errc::invalid_argument, "--io is " + o.io + "; valid: uring, posix, memory");
