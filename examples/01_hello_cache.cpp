@@ -11,11 +11,10 @@
 #include <random>
 #include <vector>
 
-using geometry = kvtl::geometry<kvtl::shape{.head_dim = 64}>; // what is known at compile time is static
-using cache_t = kvtl::dynakv<geometry>;                       // the paper is the type
+using cache_t = kvtl::dynakv; // the paper is the type
 
 int main() {
-    auto opened = cache_t::open({.shape = {.layers = 1, .query_heads = 8, .kv_heads = 2},
+    auto opened = cache_t::open({.shape = {.layers = 1, .query_heads = 8, .kv_heads = 2, .head_dim = 64},
                                  .max_tokens = 4096,
                                  .memory_bytes = 8 << 20, // everything the cache may hold in DRAM
                                  .attend_tokens = 256,    // entries each head attends per step

@@ -24,10 +24,10 @@ struct above_mean {
         float margin = 0; // added to the mean score
         template <class Visit> void fields(Visit&& visit) { visit("margin", margin); }
     };
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config& c, const Geometry&) noexcept : margin_(c.margin) {}
+        state(const config& c, const kvtl::geometry&) noexcept : margin_(c.margin) {}
         // Takes units that score above the mean, in index order, as long as the budget lasts.
         std::uint32_t choose(const kvtl::choice_input& in, std::span<kvtl::chosen_unit> out) const noexcept {
             float mean = margin_;
@@ -45,8 +45,7 @@ struct above_mean {
         float margin_ = 0;
     };
 };
-using geometry = kvtl::geometry<kvtl::shape{.head_dim = 64}>;
-static_assert(kvtl::selector_for<above_mean, geometry>); // says what is missing, next to the policy
+static_assert(kvtl::selector_for<above_mean>); // says what is missing, next to the policy
 
 struct on_clusters : kvtl::presets::dynakv {
     using selector = above_mean;
@@ -60,11 +59,11 @@ struct on_pages : kvtl::presets::quest {
 // Its use.
 // use
 template <class Preset> int run() {
-    auto opened =
-        kvtl::kv_manager<Preset, geometry>::open({.shape = {.layers = 1, .query_heads = 4, .kv_heads = 2},
-                                                  .max_tokens = 2048,
-                                                  .memory_bytes = 8 << 20,
-                                                  .attend_tokens = 300});
+    auto opened = kvtl::kv_manager<Preset>::open(
+        {.shape = {.layers = 1, .query_heads = 4, .kv_heads = 2, .head_dim = 64},
+         .max_tokens = 2048,
+         .memory_bytes = 8 << 20,
+         .attend_tokens = 300});
     if (!opened) return std::fprintf(stderr, "%s\n", opened.error().message.c_str()), 1;
     auto cache = std::move(*opened);
     const auto seq = cache.begin();

@@ -19,7 +19,7 @@
 #include <vector>
 
 constexpr kvtl::shape model{.layers = 4, .query_heads = 8, .kv_heads = 4, .head_dim = 64};
-using cache_t = kvtl::dynakv<kvtl::geometry<model>>; // the whole shape is known when this is compiled
+using cache_t = kvtl::dynakv;
 constexpr std::size_t q_row = std::size_t{8} * 64, k_row = std::size_t{4} * 64, group = 2;
 constexpr std::size_t conversations = 2;
 constexpr unsigned threads = 2;

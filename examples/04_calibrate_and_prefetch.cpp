@@ -18,7 +18,7 @@
 #include <vector>
 
 constexpr kvtl::shape model{.layers = 4, .query_heads = 4, .kv_heads = 2, .head_dim = 64};
-using cache_t = kvtl::kvswap<kvtl::geometry<model>>;
+using cache_t = kvtl::kvswap;
 constexpr std::size_t q_row = std::size_t{4} * 64, k_row = std::size_t{2} * 64, group = 2, topics = 24;
 constexpr std::size_t prompt = 800, steps = 40;
 constexpr std::uint32_t rank = 32; // of 128: all heads of a token in 32 numbers

@@ -11,10 +11,8 @@
 #include <filesystem>
 #include <string>
 
-using any_model = kvtl::geometry<kvtl::shape{}>;
-
-template class kvtl::kv_manager<kvtl::presets::snapkv_group, any_model>; // entries are dropped
-template class kvtl::kv_manager<kvtl::presets::dynakv, any_model>;       // entries go to storage
+template class kvtl::kv_manager<kvtl::presets::snapkv_group>; // entries are dropped
+template class kvtl::kv_manager<kvtl::presets::dynakv>;       // entries go to storage
 
 namespace {
 

@@ -58,8 +58,7 @@ TEST_CASE("what does not do every piece once is refused when a cache is opened")
         for (std::size_t i = 0; i <= n; ++i) f(with, i % n);
     };
     CHECK(std::string(threads.check().what()).find("did piece 0 of 8 2 times") != std::string::npos);
-    using cache =
-        kvtl::kv_manager<kvtl_test::without_file<kvtl::presets::dynakv>, kvtl::geometry<kvtl::shape{}>>;
+    using cache = kvtl::kv_manager<kvtl_test::without_file<kvtl::presets::dynakv>>;
     typename cache::config c;
     c.shape = {2, 4, 2, 64};
     c.max_tokens = 500;

@@ -66,11 +66,10 @@ TEST_CASE("a preset needs the union, and the first signal that is missing is nam
 }
 
 TEST_CASE("a preset is checked without being instantiated") {
-    using g = geometry<shape{}>;
-    static_assert(preset_for<presets::dynakv, g, supplied_by_default>);
-    static_assert(!preset_for<presets::dynakv, g, supplied<signal::k, signal::v>>);
-    static_assert(!preset_for<calibrated, g, supplied_by_default>);
-    static_assert(preset_for<calibrated, g, supplied<signal::q, signal::k, signal::v, signal::calibration>>);
+    static_assert(preset_for<presets::dynakv, supplied_by_default>);
+    static_assert(!preset_for<presets::dynakv, supplied<signal::k, signal::v>>);
+    static_assert(!preset_for<calibrated, supplied_by_default>);
+    static_assert(preset_for<calibrated, supplied<signal::q, signal::k, signal::v, signal::calibration>>);
     CHECK(preset_name<presets::dynakv>() == "dynakv");
     CHECK(preset_name<silent>() == "(unnamed)");
 }

@@ -20,7 +20,6 @@ namespace bench {
 
 namespace {
 
-using geometry = kvtl::geometry<kvtl::shape{.head_dim = dynakv_loop::dim}>;
 static_assert(dynakv_loop::dim == kvswap_loop::dim);
 
 void require(const kvtl::status& s) {
@@ -142,7 +141,7 @@ void note_bytes(comparison& c, std::uint64_t composed, std::uint64_t handwritten
 }
 
 comparison compare_dynakv(const comparison_options& o, workload& w) {
-    using cache_type = kvtl::kv_manager<dynakv_in_memory, geometry>;
+    using cache_type = kvtl::kv_manager<dynakv_in_memory>;
     const auto config = opened(cache_type::fitted(config_of<cache_type>(o)), o.policy);
     cache_type cache = opened(cache_type::open(config), o.policy);
     const kvtl::sequence_id seq = opened(cache.begin(), o.policy);
@@ -174,7 +173,7 @@ struct kvswap_in_memory : kvtl::presets::kvswap {
 };
 
 comparison compare_kvswap(const comparison_options& o, workload& w, const workload_request& request) {
-    using cache_type = kvtl::kv_manager<kvswap_in_memory, geometry, kvtl::supplied_for<kvswap_in_memory>>;
+    using cache_type = kvtl::kv_manager<kvswap_in_memory, kvtl::supplied_for<kvswap_in_memory>>;
     const scratch_file file(o.scratch + ".calibration", scratch_file::owner::ours);
     require(fit_calibration(o.shape, *make_calibration_sample(request), file.path()));
     auto config = config_of<cache_type>(o);

@@ -66,8 +66,7 @@ void complete(arguments& a) {
             "--shape: unknown shape '" + a.shape + "'; " + engine::valid_names(a.shape, bench::shape_names));
     o.shape = model->shape, o.rope_base = model->rope_base;
     if (a.layers > 0) o.shape.layers = a.layers;
-    if (auto good = kvtl::geometry<kvtl::shape{}>::from(o.shape); !good)
-        throw engine::bad_input(good.error().message);
+    if (auto good = kvtl::geometry::from(o.shape); !good) throw engine::bad_input(good.error().message);
     require(o.shape.head_dim == bench::dynakv_loop::dim, "--shape: heads of " + a.shape + " have " +
                                                              std::to_string(o.shape.head_dim) +
                                                              " numbers; the loops are written for 64");

@@ -249,8 +249,7 @@ void complete(decode_arguments& a) {
     if (o.shape_name == "custom")
         o.shape_name = std::to_string(o.shape.layers) + "x" + std::to_string(o.shape.kv_heads) + "x" +
                        std::to_string(o.shape.query_heads) + "x" + std::to_string(o.shape.head_dim);
-    if (auto good = kvtl::geometry<kvtl::shape{}>::from(o.shape); !good)
-        throw bad_input(good.error().message);
+    if (auto good = kvtl::geometry::from(o.shape); !good) throw bad_input(good.error().message);
     require(o.shape.head_dim % 2 == 0, "--head-dim: valid: an even number, for RoPE");
     require(o.context >= 1 && o.context <= 1U << 24, "--context: valid: 1 to 16777216");
     require(o.batch >= 1 && o.batch <= 4096, "--batch: valid: 1 to 4096");

@@ -95,7 +95,7 @@ struct replay_result {
 
 /// What happens to a policy at one number of frames. `capacity` must hold the largest call.
 template <class Replacement> class replayed_cache {
-    using policy = typename Replacement::template state<kvtl::geometry<kvtl::shape{}>>;
+    using policy = typename Replacement::state;
 
   public:
     replayed_cache(const typename Replacement::config& config, const access_sequence& s,

@@ -34,7 +34,7 @@ struct traced_dynakv : kvtl::presets::dynakv {
 namespace {
 
 using json = nlohmann::ordered_json;
-using manager = kvtl::kv_manager<engine::on_any_io<traced_dynakv>, engine::any_model>;
+using manager = kvtl::kv_manager<engine::on_any_io<traced_dynakv>>;
 
 constexpr std::size_t prompt_chunk = 1024;
 

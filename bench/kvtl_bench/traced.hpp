@@ -86,8 +86,8 @@ template <class Replacement> struct traced {
         decision_log* log = nullptr; ///< null: nothing is written
     };
 
-    template <class Geometry> class state {
-        using wrapped = typename Replacement::template state<Geometry>;
+    class state {
+        using wrapped = typename Replacement::state;
 
       public:
         state() = default;

@@ -71,8 +71,7 @@ void model::read_hyper(const gguf_file& file) {
     if (file.has(name + ".attention.key_length")) s.head_dim = count(file, name + ".attention.key_length");
     if (count_or(file, name + ".attention.value_length", s.head_dim) != s.head_dim)
         file.reject("keys and values of different lengths are not supported");
-    if (const auto checked = kvtl::geometry<kvtl::shape{}>::from(s); !checked)
-        file.reject(checked.error().message);
+    if (const auto checked = kvtl::geometry::from(s); !checked) file.reject(checked.error().message);
 }
 
 void model::read_rope(const gguf_file& file) {

@@ -1,6 +1,6 @@
 // Attachments with a cache whose policies are known at compile time: no registry of presets, no names.
 //
-//   using cache_t = kvtl::dynakv<kvtl::geometry<kvtl::shape{.head_dim = 64}>>;
+//   using cache_t = kvtl::dynakv;
 //   auto attached = kvtl_llama::attach<cache_t>(params, model, {.max_tokens = 32768},
 //                                               {.memory_bytes = 64 << 20, .io = {.path = "kv.bin"}});
 // SPDX-License-Identifier: MIT

@@ -1,8 +1,7 @@
-// The manager: a preset, a geometry and what the engine supplies become one statically specialised KV cache.
+// The manager: a preset and what the engine supplies become one statically specialised KV cache.
 //
-//   using geometry = kvtl::geometry<kvtl::shape{.head_dim = 64}>;
-//   auto opened = kvtl::dynakv<geometry>::open({.shape = ..., .max_tokens = 32768, .memory_bytes = 64 << 20,
-//                                               .attend_tokens = 512, .io = {.path = "kv.bin"}});
+//   auto opened = kvtl::dynakv::open({.shape = ..., .max_tokens = 32768, .memory_bytes = 64 << 20, .attend_tokens = 512,
+//                                     .io = {.path = "kv.bin"}});
 //
 // Memory:  open() reserves memory_bytes or less, once. Where retention drops entries, it promises that a
 //          prompt of prefill_tokens in one chunk fits until its budgets are settled, and, where what is kept
@@ -55,20 +54,18 @@
 namespace kvtl { inline namespace v0 {
 
 /// Reached only by presets that miss a requirement: prints one sentence for each (slots/sentences.hpp).
-template <class Preset, class Geometry, class Supplied = supplied_by_default>
-class kv_manager : public refused_cache<Preset, Geometry, kv_manager<Preset, Geometry, Supplied>> {
-    static_assert(explain_preset<Preset, Geometry, Supplied>(),
-                  "[kvtl] the sentences above say what to mend");
+template <class Preset, class Supplied = supplied_by_default>
+class kv_manager : public refused_cache<Preset, kv_manager<Preset, Supplied>> {
+    static_assert(explain_preset<Preset, Supplied>(), "[kvtl] the sentences above say what to mend");
 };
 
-template <class Preset, class Geometry, class Supplied>
-requires preset_for<Preset, Geometry, Supplied>
-class kv_manager<Preset, Geometry, Supplied> : public cache_sizes<Preset, Geometry> {
+template <class Preset, class Supplied>
+requires preset_for<Preset, Supplied>
+class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
   public:
     using preset = Preset;
-    using geometry = Geometry;
     using config = cache_config<Preset>;
-    using types = cache_types<Preset, Geometry>;
+    using types = cache_types<Preset>;
     using element_type = typename types::element_type;
     using shard_handle = kvtl::shard_handle<kv_manager>;
     /// Rows that select() shows outlast their visit.
@@ -81,7 +78,7 @@ class kv_manager<Preset, Geometry, Supplied> : public cache_sizes<Preset, Geomet
     /// Reserves all memory, opens the device, checks everything that can be checked. Cold; the only call that
     /// allocates.
     [[nodiscard, gnu::cold]] static result<kv_manager> open(const config& c) {
-        auto g = Geometry::from(c.shape, c.attention.scale);
+        auto g = geometry::from(c.shape, c.attention.scale);
         if (!g) return g.error();
         if (!contains(c.supplied, needed_signals<Preset>()))
             return status::failure(
@@ -95,7 +92,7 @@ class kv_manager<Preset, Geometry, Supplied> : public cache_sizes<Preset, Geomet
         for (;;) {
             auto planned = planner_type::plan(c, *g, page, bases->bytes());
             if (!planned) return planned.error();
-            auto made = open_core<Preset, Geometry>(c, *g, *planned, *bases);
+            auto made = open_core<Preset>(c, *g, *planned, *bases);
             if (!made) return made.error();
             if ((*made)->facts().page <= page) return kv_manager(*std::move(made));
             page = (*made)->facts().page; // a device with larger pages: plan again for it
@@ -378,8 +375,8 @@ class kv_manager<Preset, Geometry, Supplied> : public cache_sizes<Preset, Geomet
     [[nodiscard]] auto& inspect(unsigned shard) noexcept { return core_->shards[shard]; }
 
   private:
-    using planner_type = planner<Preset, Geometry>;
-    using core_type = cache_core<Preset, Geometry>;
+    using planner_type = planner<Preset>;
+    using core_type = cache_core<types>;
     using shard_type = kvtl::shard<types>;
 
     explicit kv_manager(std::unique_ptr<core_type> c) noexcept : core_(std::move(c)) {}

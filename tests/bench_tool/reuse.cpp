@@ -30,7 +30,6 @@ using kvtl_test::scratch_folder;
 
 namespace {
 
-using geometry = kvtl::geometry<kvtl::shape{.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 32}>;
 struct plain : kvtl::presets::dynakv {
     using io = kvtl::in_memory;
 };
@@ -41,7 +40,7 @@ struct observed : plain {
 /// 400 tokens of prompt and 200 steps over keys that come and go in topics.
 template <class Preset>
 kvtl::statistics small_run(std::vector<float>& outputs, bench::decision_log* log = nullptr) {
-    using manager = kvtl::kv_manager<Preset, geometry>;
+    using manager = kvtl::kv_manager<Preset>;
     typename manager::config c;
     c.shape = {.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 32};
     c.max_tokens = 600;

@@ -7,4 +7,4 @@ struct ablation : kvtl::presets::dynakv {
     using layout = kvtl::sequence_order;
 };
 
-template class kvtl::kv_manager<ablation, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<ablation>;

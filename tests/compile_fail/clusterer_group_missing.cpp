@@ -12,9 +12,9 @@ struct promising {
     static constexpr bool founds = true;
     struct config {};
     struct lane {};
-    template <class Geometry> struct state {
+    struct state {
         state() = default;
-        state(const config&, const Geometry&) noexcept {}
+        state(const config&, const kvtl::geometry&) noexcept {}
         static kvtl::status check(const config&) noexcept { return {}; }
         std::uint32_t max_entries() const noexcept { return 1; }
         std::uint32_t max_units(std::uint32_t tokens) const noexcept { return tokens; }
@@ -31,4 +31,4 @@ struct bad : kvtl::presets::dynakv {
     using clusterer = promising;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

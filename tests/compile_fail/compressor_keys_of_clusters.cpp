@@ -9,4 +9,4 @@ struct bad : kvtl::presets::dynakv {
     using compressor = kvtl::keys_in_memory<kvtl::presets::dynakv::compressor>;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

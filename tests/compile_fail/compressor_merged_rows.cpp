@@ -8,4 +8,4 @@ struct bad : kvtl::presets::d2o {
     using compressor = kvtl::int8_row<>;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

@@ -18,10 +18,10 @@ struct bad {
     using replacement = kvtl::lru;
     using schedule = kvtl::on_demand;
 };
-using cache_t = kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{.head_dim = 64}>>;
+using cache_t = kvtl::kv_manager<bad>;
 
 int main() {
-    cache_t::config c{.shape = {.layers = 1, .query_heads = 8, .kv_heads = 2},
+    cache_t::config c{.shape = {.layers = 1, .query_heads = 8, .kv_heads = 2, .head_dim = 64},
                       .max_tokens = 4096,
                       .memory_bytes = 8 << 20,
                       .io = {.path = "hello.kv"}};

@@ -10,7 +10,7 @@ struct named {
 struct bad : kvtl::presets::dynakv {
     using io = named;
 };
-using cache_t = kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{.head_dim = 64}>>;
+using cache_t = kvtl::kv_manager<bad>;
 
 int main() {
     cache_t::config c{.max_tokens = 4096, .io = {.path = "hello.kv", .keep_file = true}};

@@ -31,4 +31,4 @@ struct bad : kvtl::presets::full {
     using io = empty;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

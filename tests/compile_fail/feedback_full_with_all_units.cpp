@@ -3,4 +3,4 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/heavy_hitters.hpp>
 
-template class kvtl::kv_manager<kvtl::presets::h2o, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<kvtl::presets::h2o>;

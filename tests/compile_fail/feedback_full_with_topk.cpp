@@ -9,4 +9,4 @@ struct bad : kvtl::presets::dynakv {
     using retention = kvtl::drop<kvtl::heavy_hitters>;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

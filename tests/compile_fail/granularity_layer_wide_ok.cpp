@@ -12,4 +12,4 @@ struct layer_units : kvtl::presets::dynakv {
     using index = joint;
 };
 
-template class kvtl::kv_manager<layer_units, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<layer_units>;

@@ -8,4 +8,4 @@ struct bad : kvtl::presets::dynakv {
     using index = kvtl::stored_keys;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

@@ -9,7 +9,7 @@ struct nowhere {
     static constexpr bool by_entry = true;
     static constexpr bool wants_correlation = false;
     struct config {};
-    template <class Geometry> struct state {
+    struct state {
         state() = default;
         state(const config&, const kvtl::layout_limits&, std::span<std::byte>) noexcept {}
     };
@@ -18,4 +18,4 @@ struct bad : kvtl::presets::dynakv {
     using layout = nowhere;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

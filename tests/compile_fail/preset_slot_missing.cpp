@@ -18,4 +18,4 @@ struct bad { // presets::full without layout, index, window_tokens and sink_toke
     using io = kvtl::in_memory;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

@@ -18,4 +18,4 @@ struct bad : private kvtl::presets::dynakv { // private: only what is named agai
     using kvtl::presets::dynakv::selector;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

@@ -8,4 +8,4 @@ struct bad : kvtl::presets::clusterkv {
     using remainder = kvtl::centroid_estimate;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

@@ -8,4 +8,4 @@ struct bad : kvtl::presets::pqcache {
     using remainder = kvtl::scored_mean;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

@@ -8,8 +8,8 @@
 
 struct remembering : kvtl::lru {
     static constexpr std::string_view name = "remembering";
-    template <class Geometry> struct state : kvtl::lru::state<Geometry> {
-        using kvtl::lru::state<Geometry>::state;
+    struct state : kvtl::lru::state {
+        using kvtl::lru::state::state;
         std::vector<std::uint32_t> history;
     };
 };
@@ -17,4 +17,4 @@ struct bad : kvtl::presets::dynakv {
     using replacement = remembering;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

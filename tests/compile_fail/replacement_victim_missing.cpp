@@ -6,7 +6,7 @@
 struct hoarder {
     static constexpr std::string_view name = "hoarder";
     struct config {};
-    template <class Geometry> struct state {
+    struct state {
         state() = default;
         state(const config&, std::uint32_t, std::uint32_t, std::span<std::byte>) noexcept {}
         static std::size_t bytes(std::uint32_t, std::uint32_t) noexcept { return 0; }
@@ -21,4 +21,4 @@ struct bad : kvtl::presets::dynakv {
     using replacement = hoarder;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

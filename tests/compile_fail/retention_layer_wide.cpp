@@ -10,4 +10,4 @@ struct bad : kvtl::presets::snapkv_group {
     using compressor = joint;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

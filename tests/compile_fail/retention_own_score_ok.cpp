@@ -6,7 +6,7 @@
 struct every_other : kvtl::score_defaults {
     static constexpr std::string_view name = "every_other";
     static constexpr kvtl::score_source source = kvtl::score_source::keys;
-    template <class Geometry> struct state : kvtl::score_state<config> {
+    struct state : kvtl::score_state<config> {
         using kvtl::score_state<config>::score_state;
         template <kvtl::element E>
         void score(const kvtl::prompt_lane<E>& lane, std::span<float> out) const noexcept {
@@ -19,4 +19,4 @@ struct good : kvtl::presets::full {
     using retention = kvtl::drop<every_other>;
 };
 
-template class kvtl::kv_manager<good, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<good>;

@@ -10,4 +10,4 @@ struct bad : kvtl::presets::knorm {
     using retention = kvtl::drop<by_value>;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

@@ -9,7 +9,7 @@ struct worthless : kvtl::score_defaults {
     static constexpr kvtl::signal needs = kvtl::signal::x;
     static constexpr kvtl::score_source source = kvtl::score_source::arrival;
     static constexpr bool evicts_in_decode = true;
-    template <class Geometry> struct state : kvtl::score_state<config> {
+    struct state : kvtl::score_state<config> {
         using kvtl::score_state<config>::score_state;
         void arrive(const kvtl::arriving&, std::span<float>) const noexcept {}
     };
@@ -18,4 +18,4 @@ struct bad : kvtl::presets::full {
     using retention = kvtl::drop<worthless>;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

@@ -8,4 +8,4 @@ struct bad : kvtl::presets::dynakv_sequence_order {
     using schedule = kvtl::layer_virtualised;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

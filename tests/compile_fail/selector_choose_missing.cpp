@@ -8,13 +8,13 @@ struct mute {
     static constexpr bool takes_everything = false;
     static constexpr bool uses_scores = false;
     struct config {};
-    template <class Geometry> struct state {
+    struct state {
         state() = default;
-        state(const config&, const Geometry&) noexcept {}
+        state(const config&, const kvtl::geometry&) noexcept {}
     };
 };
 struct bad : kvtl::presets::dynakv {
     using selector = mute;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

@@ -8,9 +8,9 @@ struct careless {
     static constexpr bool takes_everything = false;
     static constexpr bool uses_scores = false;
     struct config {};
-    template <class Geometry> struct state {
+    struct state {
         state() = default;
-        state(const config&, const Geometry&) noexcept {}
+        state(const config&, const kvtl::geometry&) noexcept {}
         std::uint32_t choose(const kvtl::choice_input&, std::span<kvtl::chosen_unit>) const { return 0; }
     };
 };
@@ -18,4 +18,4 @@ struct bad : kvtl::presets::dynakv {
     using selector = careless;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

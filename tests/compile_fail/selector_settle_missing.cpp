@@ -12,4 +12,4 @@ struct bad : kvtl::presets::dynakv {
     using selector = notes_alone;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

@@ -8,4 +8,4 @@ struct bad : kvtl::presets::quest {
     using selector = kvtl::shared_by_layers<2, kvtl::topk<kvtl::reduce::none>>;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

@@ -8,4 +8,4 @@ struct bad : kvtl::presets::dynakv {
     using selector = kvtl::shared_by_layers<2, kvtl::topk<kvtl::reduce::group_mean>>;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

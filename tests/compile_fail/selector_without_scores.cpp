@@ -7,4 +7,4 @@ struct bad : kvtl::presets::dynakv {
     using index = kvtl::no_index;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

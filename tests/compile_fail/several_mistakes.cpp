@@ -14,4 +14,4 @@ struct bad : kvtl::presets::dynakv {
     using replacement = named;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

@@ -11,5 +11,4 @@ struct pre_rope : kvtl::presets::dynakv {
 };
 
 template class kvtl::kv_manager<
-    pre_rope, kvtl::geometry<kvtl::shape{}>,
-    kvtl::supplied<kvtl::signal::q, kvtl::signal::k, kvtl::signal::v, kvtl::signal::k_pre>>;
+    pre_rope, kvtl::supplied<kvtl::signal::q, kvtl::signal::k, kvtl::signal::v, kvtl::signal::k_pre>>;

@@ -10,4 +10,4 @@ struct bad : kvtl::presets::shadowkv {
     using retention = kvtl::drop<kvtl::voting_heads>;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

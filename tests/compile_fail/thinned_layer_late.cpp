@@ -12,4 +12,4 @@ struct bad : kvtl::presets::flexgen {
     using budget = kvtl::progressive;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

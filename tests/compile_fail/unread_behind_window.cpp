@@ -9,4 +9,4 @@ struct bad : kvtl::presets::full {
     using clusterer = kvtl::fixed_groups;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

@@ -21,4 +21,4 @@ struct bad : kvtl::presets::snapkv_group {
     using remainder = kvtl::mean_value;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

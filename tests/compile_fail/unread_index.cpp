@@ -9,4 +9,4 @@ struct bad : kvtl::presets::dynakv {
     using selector = kvtl::random_units;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

@@ -9,4 +9,4 @@ struct good : kvtl::presets::dynakv {
     using selector = kvtl::random_units;
 };
 
-template class kvtl::kv_manager<good, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<good>;

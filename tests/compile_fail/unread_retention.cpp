@@ -11,4 +11,4 @@ struct bad : kvtl::presets::dynakv {
     using retention = demote;
 };
 
-template class kvtl::kv_manager<bad, kvtl::geometry<kvtl::shape{}>>;
+template class kvtl::kv_manager<bad>;

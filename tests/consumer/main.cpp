@@ -7,9 +7,8 @@
 #include <cstdio>
 
 int main() {
-    using llama = kvtl::geometry<kvtl::shape{.head_dim = 64}>;
-    const auto good = llama::from({.layers = 16, .query_heads = 32, .kv_heads = 8, .head_dim = 64});
-    const auto wrong = llama::from({.layers = 16, .query_heads = 32, .kv_heads = 8, .head_dim = 80});
+    const auto good = kvtl::geometry::from({.layers = 16, .query_heads = 32, .kv_heads = 8, .head_dim = 64});
+    const auto wrong = kvtl::geometry::from({.layers = 16, .query_heads = 32, .kv_heads = 8, .head_dim = 0});
     if (!good || good->group() != 4 || wrong || wrong.error().code != kvtl::errc::invalid_argument) return 1;
     std::puts("kvtl " KVTL_VERSION_STRING);
     return 0;

@@ -31,8 +31,7 @@ namespace kvtl_test {
 
 namespace budget_suite {
 
-using any_geometry = kvtl::geometry<kvtl::shape{}>;
-template <class Policy> using state_of = typename Policy::template state<any_geometry>;
+template <class Policy> using state_of = typename Policy::state;
 
 /// Lanes with sorted scores, cut back as a shard would.
 struct board {
@@ -147,7 +146,7 @@ board divide(const typename Policy::config& config, const kvtl::budget_limits& l
 template <class Policy, class Vary> void budget_contract(const Vary& vary) {
     using namespace budget_suite;
     using state = state_of<Policy>;
-    static_assert(kvtl::budget_for<Policy, any_geometry>);
+    static_assert(kvtl::budget_for<Policy>);
     static_assert(std::is_trivially_copyable_v<state>);
     static_assert(!Policy::reads_preference || Policy::late, "preferences are known when layers were seen");
     CHECK(!std::string_view(Policy::name).empty());

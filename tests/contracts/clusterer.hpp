@@ -27,7 +27,7 @@ using namespace kvtl;
 /// One lane of a clusterer under test: every unit with its keys, kept in plain vectors.
 template <class P> class lane_model {
   public:
-    using state = typename P::template state<geometry<shape{}>>;
+    using state = typename P::state;
     using row = std::vector<float>;
 
     lane_model(const typename P::config& config, std::uint32_t dim)
@@ -119,8 +119,8 @@ template <class P> class lane_model {
     }
 
   private:
-    static geometry<shape{}> model_shape() {
-        auto g = geometry<shape{}>::from({1, 4, 2, 8});
+    static kvtl::geometry model_shape() {
+        auto g = kvtl::geometry::from({1, 4, 2, 8});
         REQUIRE(g.ok());
         return *g;
     }
@@ -313,7 +313,7 @@ template <class P> void nothing_may_be_added(const typename P::config& config, s
 } // namespace clusterer_suite
 
 template <class P> void clusterer_contract(const typename P::config& config) {
-    static_assert(clusterer_for<P, geometry<shape{}>>);
+    static_assert(clusterer_for<P>);
     using clusterer_suite::keys;
     SUBCASE("sizes") {
         clusterer_suite::sizes<P>(config);

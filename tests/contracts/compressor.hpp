@@ -25,8 +25,6 @@ using namespace kvtl;
 
 namespace compressor_suite {
 
-using any_model = geometry<kvtl::shape{}>;
-
 /// What decoding to plain rows rounds, which attention straight from records does not.
 template <class Policy>
 inline constexpr double rounding =
@@ -47,7 +45,7 @@ template <class Policy> [[nodiscard]] constexpr std::uint32_t whole(std::uint32_
 /// A page of encoded entries of a lane and the rows they came from.
 template <class Policy> struct encoded {
     using plain = typename Policy::plain_type;
-    using codec_type = typename Policy::template state<any_model>;
+    using codec_type = typename Policy::state;
     record_shape shape;
     codec_type codec;
     page_format format;
@@ -174,7 +172,7 @@ std::vector<double> attend_decoded(const record_shape& s, std::uint32_t head, co
 /// The codec of a lane, for codecs that need no more than their config.
 template <class Policy> struct by_config {
     auto operator()(const record_shape& s) const {
-        return typename Policy::template state<compressor_suite::any_model>(typename Policy::config{}, s);
+        return typename Policy::state(typename Policy::config{}, s);
     }
 };
 
@@ -182,12 +180,10 @@ template <class Policy> struct by_config {
 /// lane, ready to encode.
 template <class Policy, class Make = by_config<Policy>> void compressor_contract(const Make& make = {}) {
     using namespace compressor_suite;
-    using G = any_model;
-    static_assert(compressor_for<Policy, G>);
+    static_assert(compressor_for<Policy>);
     SUBCASE("sizes: known before the first row, the same for equal shapes, whole bytes of every head") {
         for (const std::uint32_t dim : {8U, 64U, 80U, 96U, 128U}) {
-            const typename Policy::template state<G> one({}, {1, dim}), three({}, {3, dim}),
-                again({}, {3, dim});
+            const typename Policy::state one({}, {1, dim}), three({}, {3, dim}), again({}, {3, dim});
             CHECK(one.bytes().key > 0);
             CHECK(one.bytes().value > 0);
             CHECK(three.bytes().key == again.bytes().key);

@@ -46,8 +46,8 @@ struct means {
 
 /// The exact score of query `q` for unit `u` of a table, as the policy's own test defines it.
 template <class P, class Exact> void scores(const typename P::config& config, const Exact& exact) {
-    using state = typename P::template state<geometry<shape{}>>;
-    const auto model = geometry<shape{}>::from({1, 8, 2, 64});
+    using state = typename P::state;
+    const auto model = kvtl::geometry::from({1, 8, 2, 64});
     REQUIRE(model.ok());
     const state s(config, *model);
     std::uint64_t seed = 1;
@@ -86,7 +86,7 @@ struct extents {
 /// A lane with summaries of random keys (and values), kept as the manager keeps them.
 template <class P> class lane {
   public:
-    using state = typename P::template state<geometry<kvtl::shape{}>>;
+    using state = typename P::state;
 
     lane(const state& s, const extents& e, std::uint64_t seed, double key_mean = 0.0)
         : state_(&s), extents_(e), keys_(std::size_t{e.units} * e.shape.max_entries * e.shape.width()),
@@ -228,7 +228,7 @@ inline std::vector<extents> lanes_of(std::uint32_t dim) {
 template <class P, class Make, class Expected, class Bytes>
 void summarising_index_contract(const Make& make, double tolerance, const Bytes& bytes,
                                 const Expected& expected) {
-    static_assert(index_for<P, geometry<shape{}>> && kvtl::detail::summarises<P>());
+    static_assert(index_for<P> && kvtl::detail::summarises<P>());
     CHECK(!std::string_view(P::name).empty());
     CHECK_FALSE(P::needs_means);
     constexpr bool per_entry = kvtl::detail::scores_entries<P>();
@@ -283,15 +283,15 @@ void summarising_index_contract(const Make& make, double tolerance, const Bytes&
 
 /// `exact(query, mean, dim)` is the score in double precision; unused where the index keeps no scores.
 template <class P, class Exact> void index_contract(const typename P::config& config, const Exact& exact) {
-    using state = typename P::template state<geometry<shape{}>>;
-    static_assert(index_for<P, geometry<shape{}>>);
+    using state = typename P::state;
+    static_assert(index_for<P>);
     CHECK(!std::string_view(P::name).empty());
     if constexpr (P::scores) {
         SUBCASE("scores") {
             index_suite::scores<P>(config, exact);
         }
     } else {
-        static_assert(!index_scores<P, geometry<shape{}>>);
+        static_assert(!index_scores<P>);
         CHECK_FALSE(P::needs_means); // nobody would read them
         CHECK(state::bytes_per_unit() == 0);
     }

@@ -24,7 +24,7 @@ using namespace kvtl;
 /// A layout's state with its memory.
 template <class P> class layout_under_test {
   public:
-    using state = typename P::template state<geometry<shape{}>>;
+    using state = typename P::state;
 
     explicit layout_under_test(const layout_limits& limits, const typename P::config& config = {})
         : limits_(limits), memory_(state::bytes(limits)), state_(config, limits, memory_.memory()) {}
@@ -297,7 +297,7 @@ template <class P> void growth_is_bounded(const typename P::config& config) {
 } // namespace layout_suite
 
 template <class P> void layout_contract(const typename P::config& config = {}) {
-    static_assert(layout_for<P, geometry<shape{}>>);
+    static_assert(layout_for<P>);
     SUBCASE("runs") {
         for (std::uint64_t seed = 1; seed <= 3; ++seed) layout_suite::runs<P>(seed);
     }

@@ -27,11 +27,10 @@ namespace kvtl_test {
 
 namespace position_suite {
 
-using any_geometry = kvtl::geometry<kvtl::shape{}>;
-template <class P> using state_of = typename P::template state<any_geometry>;
+template <class P> using state_of = typename P::state;
 
 template <class P> void declares() {
-    static_assert(kvtl::position_for<P, any_geometry>);
+    static_assert(kvtl::position_for<P>);
     static_assert(std::is_trivially_copyable_v<state_of<P>>);
     CHECK(!std::string_view(P::name).empty());
     CHECK(setting_names(typename P::config{}).size() <= 4);

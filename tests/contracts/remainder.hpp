@@ -29,8 +29,6 @@ using namespace kvtl;
 
 namespace remainder_suite {
 
-using any_geometry = geometry<shape{}>;
-
 /// The entry that stands for each entry of a unit: its logit (the count comes on top) and its value.
 struct stand_in {
     double logit = 0;
@@ -44,13 +42,13 @@ struct shape_of_test {
 
 /// A lane of units with known entries, and everything that a remainder is shown of it.
 template <class Policy> struct lane_of_units {
-    using state = typename Policy::template state<any_geometry>;
+    using state = typename Policy::state;
     using row = std::vector<float>;
 
     /// `equal`: all entries of a unit have one key and one value (that f16 can hold).
     lane_of_units(shape_of_test s, bool equal, typename Policy::config config = {})
         : shape(s), codes(config.bits == 8),
-          policy(config, *any_geometry::from({1, s.group * s.heads, s.heads, s.dim})),
+          policy(config, *kvtl::geometry::from({1, s.group * s.heads, s.heads, s.dim})),
           width(s.heads * s.dim), sizes{s.heads, s.group, s.dim, 40}, record(s.units), key(s.units),
           value(s.units), mean(std::size_t{s.units} * width), attended(s.units, 0) {
         oracle::generator random(s.units * 100 + s.dim + s.group);
@@ -310,10 +308,10 @@ template <class P, class StandsIn> void remainder_contract(const StandsIn& stand
     if constexpr (!kvtl::detail::estimates<P>()) {
         static_assert(!kvtl::detail::summarises<P>());
         static_assert(needs_of<P>() == signal::nothing);
-        static_assert(std::is_empty_v<typename P::template state<any_geometry>>);
+        static_assert(std::is_empty_v<typename P::state>);
     } else {
         static_assert(contains(needs_of<P>(), signal::q | signal::k));
-        static_assert(std::is_trivially_copyable_v<typename P::template state<any_geometry>>);
+        static_assert(std::is_trivially_copyable_v<typename P::state>);
         SUBCASE("is its definition") {
             is_its_definition<P>(stands_in);
         }

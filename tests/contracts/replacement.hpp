@@ -25,8 +25,7 @@ using namespace kvtl;
 
 namespace replacement_suite {
 
-using any_geometry = geometry<shape{}>;
-template <class P> using state_of = typename P::template state<any_geometry>;
+template <class P> using state_of = typename P::state;
 
 constexpr auto nothing_pinned = [](std::uint32_t) { return false; };
 
@@ -144,7 +143,7 @@ void equals_model(const typename P::config& config, Model model, trace kind, std
 
 template <class P, class MakeModel>
 void replacement_contract(const typename P::config& config, const MakeModel& make_model) {
-    static_assert(replacement_for<P, replacement_suite::any_geometry>);
+    static_assert(replacement_for<P>);
     SUBCASE("an empty policy has no victim") {
         replacement_suite::empty_has_no_victim<P>(config);
     }

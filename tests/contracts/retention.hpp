@@ -32,8 +32,7 @@ using namespace kvtl;
 
 namespace retention_suite {
 
-using any_geometry = geometry<shape{}>;
-template <class Score> using state_of = typename Score::template state<any_geometry>;
+template <class Score> using state_of = typename Score::state;
 using numbers = std::vector<double>;
 
 /// A prompt's lane: T tokens, G queries per KV head, what is pinned.
@@ -180,7 +179,7 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
 
 /// What a policy says of itself must fit together.
 template <class Score> void declares() {
-    static_assert(score_for<Score, any_geometry>);
+    static_assert(score_for<Score>);
     static_assert(std::is_trivially_copyable_v<state_of<Score>>);
     static_assert(Score::source != score_source::window || contains(Score::needs, signal::q | signal::k));
     static_assert(Score::source != score_source::probe || contains(Score::needs, signal::probe | signal::k));

@@ -28,9 +28,9 @@ namespace selector_suite {
 template <class Selector, class Index = centroid> struct types {
     using lane = lane_view<float, single_tokens::lane>;
     using selector = Selector;
-    using selector_state = typename Selector::template state<geometry<shape{}>>;
+    using selector_state = typename Selector::state;
     using index = Index;
-    using index_state = typename Index::template state<geometry<shape{}>>;
+    using index_state = typename Index::state;
 };
 
 /// Units, queries, and one choice among them.
@@ -145,7 +145,7 @@ template <class Selector> void keeps_its_promises() {
 
 /// `naive(instance, budget)` gives the exact choice, by the units' numbers.
 template <class Selector, class Naive> void selector_contract(const Naive& naive) {
-    static_assert(selector_for<Selector, geometry<shape{}>>);
+    static_assert(selector_for<Selector>);
     SUBCASE("never above the budget, no unit twice") {
         selector_suite::keeps_its_promises<Selector>();
     }

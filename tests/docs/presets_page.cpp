@@ -7,6 +7,7 @@
 // SPDX-License-Identifier: MIT
 #include "preset_headers.inc" // includes every header of presets, defines KVTL_ALL_PRESETS
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -87,8 +88,9 @@ std::string composed(const compositions& all, const std::string& preset) {
 }
 /// The alias of its manager, which is not always called as the preset is.
 std::string alias_of(const std::string& text, const std::string& preset) {
-    const std::size_t manager = text.find("kv_manager<presets::" + preset + ","),
-                      use = text.rfind("using ", manager);
+    const std::string manager = "kv_manager<presets::" + preset;
+    const std::size_t use =
+        text.rfind("using ", std::min(text.find(manager + ">"), text.find(manager + ",")));
     std::istringstream words(text.substr(use + 6));
     std::string alias;
     words >> alias;
@@ -217,7 +219,7 @@ each preset. *Composes* names what differs from `full`, inherited slots included
 *Window, sinks* are the defaults of `window_tokens` and `sink_tokens`. *Settings* are the fields of the policies' configs with their defaults (`config.SLOT.FIELD`, and
 `--set PRESET.SLOT.FIELD=VALUE` of the programs); those marked **(size)** are what `fitted()` turns to make the index fit.
 *Needs* is what comes in beside q, k and v: see [calibrate.md](calibrate.md) for files and [integrate.md](integrate.md) for
-calls. A signal or a file must also be promised, in `supplied<..>`, the third argument of `kv_manager` (the aliases below do)
+calls. A signal or a file must also be promised, in `supplied<..>`, the second argument of `kv_manager` (the aliases below do)
 and in `config.supplied` (its default promises everything). How to choose: [choose_a_preset.md](choose_a_preset.md).
 )";
     std::string header, header_content;

@@ -275,8 +275,8 @@ template <class Preset> struct as_bf16 : Preset {
 
 /// A preset with entries of bf16, ample memory.
 template <class Preset> record play_bf16(const stream& data, const bases_file& bases) {
-    using manager = kvtl::kv_manager<as_bf16<Preset>, kvtl::geometry<kvtl::shape{}>,
-                                     kvtl::supplied<engine::engine_signals, kvtl::signal::external>>;
+    using manager =
+        kvtl::kv_manager<as_bf16<Preset>, kvtl::supplied<engine::engine_signals, kvtl::signal::external>>;
     typename manager::config c;
     c.shape = model;
     c.max_tokens = all_tokens;

@@ -334,7 +334,7 @@ namespace {
 struct on_faulty : kvtl::presets::dynakv {
     using io = kvtl::faulty<kvtl::in_memory>;
 };
-using faulty_cache = kvtl::kv_manager<on_faulty, kvtl::geometry<kvtl::shape{.head_dim = 64}>>;
+using faulty_cache = kvtl::kv_manager<on_faulty>;
 
 /// All attended; too little memory for all of it, so that steps read.
 side_by_side::maker on_device(const std::shared_ptr<kvtl::io_faults>& faults) {

@@ -12,11 +12,10 @@ namespace manager_ahead_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
 template <class Preset> using testing = f32_on<Preset, kvtl::faulty<kvtl::in_memory>>;
-using paged = kvtl::kv_manager<testing<kvtl::presets::dynakv>, any_model>;
-using in_order = kvtl::kv_manager<testing<kvtl::presets::dynakv_sequence_order>, any_model>;
+using paged = kvtl::kv_manager<testing<kvtl::presets::dynakv>>;
+using in_order = kvtl::kv_manager<testing<kvtl::presets::dynakv_sequence_order>>;
 
 constexpr kvtl::shape small{3, 4, 2, 64};
 
@@ -276,7 +275,7 @@ struct one_step : testing<kvtl::presets::dynakv> {
     using replacement = kvtl::drop_after_use;
 };
 TEST_CASE("what was read ahead for a selection is not read again (nothing stays)") {
-    using cache_t = kvtl::kv_manager<one_step, any_model>;
+    using cache_t = kvtl::kv_manager<one_step>;
     const drift data(small, 500, 31);
     auto c = config_for<cache_t>(200);
     std::uint64_t reads[2];

@@ -19,9 +19,8 @@ namespace manager_attention_rules_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
-template <class Preset> using cache_of = kvtl::kv_manager<without_file<Preset>, any_model>;
+template <class Preset> using cache_of = kvtl::kv_manager<without_file<Preset>>;
 
 constexpr kvtl::shape model{5, 6, 2, 32};
 constexpr std::size_t tokens = 560;

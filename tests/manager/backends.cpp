@@ -20,7 +20,6 @@ namespace manager_backends_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
 template <class Preset> using switched = on_device<Preset, kvtl::any_io>;
 template <class Preset> using delayed = on_device<Preset, kvtl::faulty<kvtl::in_memory>>;
@@ -80,8 +79,8 @@ void same(const run_result& a, const run_result& b) {
 }
 
 template <class Preset> void on_every_device() {
-    using cache = kvtl::kv_manager<switched<Preset>, any_model>;
-    using slow = kvtl::kv_manager<delayed<Preset>, any_model>;
+    using cache = kvtl::kv_manager<switched<Preset>>;
+    using slow = kvtl::kv_manager<delayed<Preset>>;
     const scratch_folder folder;
     auto c = tight<cache>();
     c.io = kvtl::any_backend({.use = kvtl::backend::memory});
@@ -120,7 +119,7 @@ TEST_CASE("packed gives the same bits on every device") {
 #if !defined(__SANITIZE_THREAD__) // which knows of no thread that fork() leaves behind
 TEST_CASE(
     "a child of fork() may destroy what it has of a cache: file, lock and transfers stay the parent's") {
-    using cache_t = kvtl::kv_manager<switched<kvtl::presets::dynakv>, any_model>;
+    using cache_t = kvtl::kv_manager<switched<kvtl::presets::dynakv>>;
     const drift data(small, 420, 12);
     for (const kvtl::backend use : {kvtl::backend::posix, kvtl::backend::uring}) {
 #if !defined(KVTL_HAS_URING) || !KVTL_HAS_URING
@@ -156,7 +155,7 @@ TEST_CASE(
 #endif
 
 TEST_CASE("two shards give the same bits from one thread and from two") {
-    using cache_t = kvtl::kv_manager<switched<kvtl::presets::dynakv>, any_model>;
+    using cache_t = kvtl::kv_manager<switched<kvtl::presets::dynakv>>;
     const scratch_folder folder;
     const drift data(small, 420, 11);
     std::vector<std::vector<float>> outputs;

@@ -19,7 +19,6 @@ using namespace kvtl_test;
 
 namespace {
 
-using any_model = kvtl::geometry<kvtl::shape{}>;
 constexpr kvtl::shape small{3, 4, 2, 64};
 
 /// Memory whose reads land when somebody waits, and not before. `calls`: r for reads handed over, w for a wait that had
@@ -57,7 +56,7 @@ struct late {
 static_assert(kvtl::io_policy<late>);
 
 template <class Preset> struct on_late : Preset { using io = late; };
-template <class Preset> using cache_of = kvtl::kv_manager<on_late<Preset>, any_model>;
+template <class Preset> using cache_of = kvtl::kv_manager<on_late<Preset>>;
 
 /// A step attends what was chosen for the guess; without one, and in the first layer, for its own query.
 struct quest_by_guess : kvtl::presets::quest {

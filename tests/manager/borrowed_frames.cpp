@@ -20,12 +20,10 @@ namespace manager_borrowed_frames_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 constexpr kvtl::shape model{2, 4, 2, 64};
 
-template <class Preset> using cache_of = kvtl::kv_manager<on_device<Preset, recording>, any_model>;
-using faulty_cache =
-    kvtl::kv_manager<on_device<kvtl::presets::dynakv, kvtl::faulty<kvtl::in_memory>>, any_model>;
+template <class Preset> using cache_of = kvtl::kv_manager<on_device<Preset, recording>>;
+using faulty_cache = kvtl::kv_manager<on_device<kvtl::presets::dynakv, kvtl::faulty<kvtl::in_memory>>>;
 
 /// Tables for 4,000 clusters a lane, of which a prompt of 1,500 tokens makes some 200, and little else.
 template <class Cache> typename Cache::config config_for(std::size_t frames_more) {
@@ -403,10 +401,10 @@ namespace {
 /// Says that a prompt falls into a quarter of the clusters that it may.
 struct understated : kvtl::variance_split {
     static constexpr std::string_view name = "understated";
-    template <class Geometry> struct state : kvtl::variance_split::state<Geometry> {
-        using kvtl::variance_split::state<Geometry>::state;
+    struct state : kvtl::variance_split::state {
+        using kvtl::variance_split::state::state;
         [[nodiscard]] std::uint32_t max_units(std::uint32_t tokens) const noexcept {
-            return kvtl::variance_split::state<Geometry>::max_units(tokens) / 4;
+            return kvtl::variance_split::state::max_units(tokens) / 4;
         }
     };
 };
@@ -417,7 +415,7 @@ TEST_CASE("a clusterer that makes more units than it says is found out before th
         using clusterer = understated;
         using io = recording;
     };
-    using cache_type = kvtl::kv_manager<wrong, any_model>;
+    using cache_type = kvtl::kv_manager<wrong>;
     auto c = config_for<cache_type>(40);
     const drift data(model, 600, 16);
     auto cache = open_cache<cache_type>(c);

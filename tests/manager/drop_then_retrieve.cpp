@@ -27,7 +27,7 @@ constexpr kvtl::shape small{2, 4, 2, 32};
 template <class Preset> using in_memory = on_device<Preset, kvtl::in_memory>;
 template <class Preset> using exactly = f32_on<Preset, kvtl::in_memory>;
 template <class Preset> using failing = f32_on<Preset, kvtl::faulty<kvtl::in_memory>>;
-template <class Preset> using cache_of = kvtl::kv_manager<exactly<Preset>, any_model>;
+template <class Preset> using cache_of = kvtl::kv_manager<exactly<Preset>>;
 
 using kvtl::presets::mpcache_shared;
 using kvtl::presets::snapkv_then_dynakv;
@@ -114,7 +114,7 @@ template <class Cache> std::size_t blocks_in_use(Cache& cache) {
 
 TEST_CASE_TEMPLATE("with everything kept and attended it is dense attention", Preset, snapkv_then_dynakv,
                    mpcache_shared, pyramid_then_quantised, voted_then_streamed) {
-    using cache_t = kvtl::kv_manager<in_memory<Preset>, any_model>;
+    using cache_t = kvtl::kv_manager<in_memory<Preset>>;
     for (const std::size_t prompt : {0U, 1U, 3U, 60U})
         run_scenario<cache_t>({.prompt = prompt, .decode = 60});
     for (const bool smallest : {false, true})
@@ -347,8 +347,8 @@ TEST_CASE("what was kept lies on storage as a prompt of just these entries would
     struct direct : in_f32<kvtl::presets::dynakv> {
         using io = kvtl::posix_file;
     };
-    using cache_t = kvtl::kv_manager<kept_first, any_model>;
-    using direct_t = kvtl::kv_manager<direct, any_model>;
+    using cache_t = kvtl::kv_manager<kept_first>;
+    using direct_t = kvtl::kv_manager<direct>;
     const drift data = numbered(800, 16);
     const scratch_folder folder;
     const auto bytes_of = [](const std::string& path) {
@@ -469,8 +469,8 @@ TEST_CASE("memory goes to frames, but for what prompts in chunks take") {
 }
 
 TEST_CASE("when nothing is dropped retrieval is what it is alone, placement included") {
-    using cache_t = kvtl::kv_manager<in_memory<snapkv_then_dynakv>, any_model>;
-    using alone_t = kvtl::kv_manager<in_memory<kvtl::presets::dynakv>, any_model>;
+    using cache_t = kvtl::kv_manager<in_memory<snapkv_then_dynakv>>;
+    using alone_t = kvtl::kv_manager<in_memory<kvtl::presets::dynakv>>;
     const drift data(small, 800, 12);
     auto c = sized<cache_t>(600);
     c.max_tokens = 800, c.prefill_tokens = 600, c.attend_tokens = 64;
@@ -652,7 +652,7 @@ TEST_CASE("calls refuse wrong input and change nothing") {
 }
 
 TEST_CASE("a device error while kept entries move: the same call again moves them") {
-    using cache_t = kvtl::kv_manager<failing<snapkv_then_dynakv>, any_model>;
+    using cache_t = kvtl::kv_manager<failing<snapkv_then_dynakv>>;
     const drift data = numbered(400, 11);
     auto c = sized<cache_t>(128);
     c.max_sequences = 2;
@@ -693,7 +693,7 @@ TEST_CASE("a device error while kept entries move: the same call again moves the
 
 TEST_CASE_TEMPLATE("a full disk while kept entries move: they wait, and move when there is room", Preset,
                    snapkv_then_dynakv, mpcache_shared) {
-    using cache_t = kvtl::kv_manager<failing<Preset>, any_model>;
+    using cache_t = kvtl::kv_manager<failing<Preset>>;
     const drift data = numbered(400, 13);
     auto c = sized<cache_t>(128);
     c.io.faults = std::make_shared<kvtl::io_faults>();
@@ -712,7 +712,7 @@ TEST_CASE_TEMPLATE("a full disk while kept entries move: they wait, and move whe
 }
 
 TEST_CASE("whichever shard could not move its part, the same call again moves it, and only it") {
-    using cache_t = kvtl::kv_manager<failing<snapkv_then_dynakv>, any_model>;
+    using cache_t = kvtl::kv_manager<failing<snapkv_then_dynakv>>;
     const drift data = numbered(400, 18);
     auto c = sized<cache_t>(128, 2);
     c.prefill_tokens = 300; // more than half of max_tokens: a repeated call is no second prompt

@@ -19,16 +19,15 @@ namespace manager_failures_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
 template <class Preset> using testing = f32_on<Preset, kvtl::faulty<kvtl::in_memory>>;
-using paged = kvtl::kv_manager<testing<kvtl::presets::dynakv>, any_model>;
-using in_order = kvtl::kv_manager<testing<kvtl::presets::dynakv_sequence_order>, any_model>;
+using paged = kvtl::kv_manager<testing<kvtl::presets::dynakv>>;
+using in_order = kvtl::kv_manager<testing<kvtl::presets::dynakv_sequence_order>>;
 /// Entries in token order whose records are other than the rows that chunks wait as.
 struct codes_in_token_order : testing<kvtl::presets::dynakv_sequence_order> {
     using compressor = kvtl::int8_row<float>;
 };
-using in_order_codes = kvtl::kv_manager<codes_in_token_order, any_model>;
+using in_order_codes = kvtl::kv_manager<codes_in_token_order>;
 
 constexpr kvtl::shape small{2, 4, 2, 64};
 constexpr std::size_t max_tokens = 420;
@@ -570,7 +569,7 @@ TEST_CASE("rewind_to says when it is too late, and then nothing has changed") {
 
 TEST_CASE_TEMPLATE("rewind_to does not mix thinned prompts with whole ones", Preset,
                    kvtl::presets::snapkv_group, kvtl::presets::snapkv_then_dynakv, kvtl::presets::dynamickv) {
-    using cache_t = kvtl::kv_manager<without_file<Preset>, any_model>;
+    using cache_t = kvtl::kv_manager<without_file<Preset>>;
     const drift data(small, max_tokens, 47);
     typename cache_t::config c;
     c.shape = small;

@@ -13,13 +13,12 @@ using namespace kvtl_test;
 namespace {
 
 constexpr kvtl::shape model{2, 4, 2, 64};
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
 /// Looks for a unit when the entry leaves, not before.
 struct late_split : kvtl::variance_split {
-    template <class Geometry> class state : public kvtl::variance_split::state<Geometry> {
+    class state : public kvtl::variance_split::state {
       public:
-        using kvtl::variance_split::state<Geometry>::state;
+        using kvtl::variance_split::state::state;
         void assign_near() const = delete;
     };
 };
@@ -27,8 +26,7 @@ template <class Preset, class Clusterer> struct with_clusterer : Preset {
     using clusterer = Clusterer;
     using io = kvtl::in_memory;
 };
-template <class Preset, class Clusterer>
-using cache_of = kvtl::kv_manager<with_clusterer<Preset, Clusterer>, any_model>;
+template <class Preset, class Clusterer> using cache_of = kvtl::kv_manager<with_clusterer<Preset, Clusterer>>;
 template <class Cache> constexpr bool foresees = kvtl::growth_of<typename Cache::types>::foresees;
 
 struct decoded {

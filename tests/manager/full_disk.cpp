@@ -17,14 +17,12 @@ using namespace kvtl_test;
 
 namespace {
 
-using any_model = kvtl::geometry<kvtl::shape{}>;
-
 /// Files of f32 entries: they grow by 64 MiB at a time, which 1024 tokens of this shape fill.
 template <class Preset> struct on_file : Preset {
     using compressor = kvtl::raw<float>;
     using io = kvtl::posix_file;
 };
-template <class Preset> using cache_of = kvtl::kv_manager<on_file<Preset>, any_model>;
+template <class Preset> using cache_of = kvtl::kv_manager<on_file<Preset>>;
 
 constexpr kvtl::shape model{8, 8, 8, 128};
 constexpr std::size_t prompt = 1500, chunk = 500, tokens = prompt + 20;

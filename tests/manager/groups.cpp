@@ -17,7 +17,6 @@ namespace manager_groups_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 constexpr kvtl::shape model{3, 4, 2, 64};
 
 /// Scores every entry by its own key: an index as a user might write it.
@@ -25,9 +24,9 @@ struct own_keys {
     static constexpr std::string_view name = "own_keys";
     static constexpr bool needs_means = false, scores = true, summarises = true, per_entry = true;
     struct config {};
-    template <class Geometry> struct state {
+    struct state {
         state() = default;
-        state(const config&, const Geometry&) noexcept {}
+        state(const config&, const kvtl::geometry&) noexcept {}
         static std::size_t unit_bytes(const kvtl::summary_shape& s) noexcept {
             return s.max_entries * s.width() * sizeof(float);
         }
@@ -55,8 +54,8 @@ struct own_keys {
 struct own_keys_pinned : own_keys {
     static constexpr std::string_view name = "own_keys_pinned";
     static constexpr bool pins = true;
-    template <class Geometry> struct state : own_keys::state<Geometry> {
-        using own_keys::state<Geometry>::state;
+    struct state : own_keys::state {
+        using own_keys::state::state;
         template <class Visit>
         static void pinned(const kvtl::units_view& u, std::uint32_t, std::uint32_t, Visit&& visit) noexcept {
             for (const std::uint32_t i : {2U, 5U})
@@ -76,33 +75,30 @@ struct grouped : kvtl::presets::full {
     using compressor = kvtl::raw<float>;
     using io = kvtl::faulty<kvtl::in_memory>;
 };
-using token_cache = kvtl::kv_manager<grouped<kvtl::single_tokens>, any_model>;
-using layer_cache = kvtl::kv_manager<grouped<kvtl::fixed_layer_groups>, any_model>;
+using token_cache = kvtl::kv_manager<grouped<kvtl::single_tokens>>;
+using layer_cache = kvtl::kv_manager<grouped<kvtl::fixed_layer_groups>>;
 using ahead_cache =
-    kvtl::kv_manager<grouped<kvtl::fixed_layer_groups, kvtl::query::predicted, kvtl::reduce::softmax_sum>,
-                     any_model>;
-using query_cache =
-    kvtl::kv_manager<grouped<kvtl::fixed_groups, kvtl::query::current, kvtl::reduce::none>, any_model>;
+    kvtl::kv_manager<grouped<kvtl::fixed_layer_groups, kvtl::query::predicted, kvtl::reduce::softmax_sum>>;
+using query_cache = kvtl::kv_manager<grouped<kvtl::fixed_groups, kvtl::query::current, kvtl::reduce::none>>;
 
 /// Every query for itself, what overshoots cut off; every head of a layer-wide lane for itself.
 struct cut : grouped<kvtl::fixed_groups, kvtl::query::current, kvtl::reduce::none> {
     using selector = kvtl::topk<kvtl::reduce::none, kvtl::query::current, kvtl::overshoot::cut_off>;
 };
-using cut_cache = kvtl::kv_manager<cut, any_model>;
+using cut_cache = kvtl::kv_manager<cut>;
 /// And what nobody reads goes to the mean value, by scores that are exact.
 struct with_mean : grouped<kvtl::fixed_groups, kvtl::query::current, kvtl::reduce::none> {
     using remainder = kvtl::scored_mean;
 };
-using mean_cache = kvtl::kv_manager<with_mean, any_model>;
-using head_cache = kvtl::kv_manager<
-    grouped<kvtl::fixed_layer_groups, kvtl::query::current, kvtl::reduce::by_head<kvtl::reduce::softmax_sum>>,
-    any_model>;
+using mean_cache = kvtl::kv_manager<with_mean>;
+using head_cache = kvtl::kv_manager<grouped<kvtl::fixed_layer_groups, kvtl::query::current,
+                                            kvtl::reduce::by_head<kvtl::reduce::softmax_sum>>>;
 
 struct pinning : grouped<kvtl::fixed_layer_groups, kvtl::query::current,
                          kvtl::reduce::by_head<kvtl::reduce::softmax_sum>> {
     using index = own_keys_pinned;
 };
-using pinning_cache = kvtl::kv_manager<pinning, any_model>;
+using pinning_cache = kvtl::kv_manager<pinning>;
 
 template <class Cache> typename Cache::config config_for(std::size_t attend_tokens, std::uint32_t group) {
     typename Cache::config c;

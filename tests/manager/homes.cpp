@@ -29,7 +29,6 @@ template <class Codec> struct groups : kvtl::presets::offloaded {
 };
 template <class Codec> struct wide : groups<Codec> { using clusterer = kvtl::layer_groups<8>; };
 
-using model = kvtl::geometry<kvtl::shape{}>;
 constexpr kvtl::shape small{2, 4, 2, 64};
 constexpr std::size_t max_tokens = 700;
 
@@ -40,7 +39,7 @@ struct outcome {
 };
 /// A prompt in chunks, decode, a further turn, decode.
 template <class Preset> outcome run(std::uint32_t attended, bool smallest) {
-    using cache_type = kvtl::kv_manager<Preset, model>;
+    using cache_type = kvtl::kv_manager<Preset>;
     typename cache_type::config c;
     if constexpr (kvtl::drops_entries<Preset>) c.keep_tokens = 250;
     c.shape = small;
@@ -104,7 +103,7 @@ TEST_CASE_TEMPLATE("keys that are no rows are scored and attended as their codec
 TEST_CASE_TEMPLATE("what entries take is counted as they are stored", Codec, kvtl::int8_row<float>,
                    in_memory_keys<channel_codes<4>>) {
     const auto s = run<groups<Codec>>(120, true).stats;
-    const typename Codec::template state<model> codec({}, {1, small.head_dim});
+    const typename Codec::state codec({}, {1, small.head_dim});
     const std::uint64_t all = 670 * small.layers * small.kv_heads, stored = s.units * 8;
     CHECK(stored > all / 2);
     CHECK(s.kept_bytes ==
@@ -137,7 +136,7 @@ using layer_keys = wide<in_memory_keys<channel_codes<4>>>;
 } // namespace
 
 TEST_CASE("select shows keys in memory as rows") {
-    using cache_type = kvtl::kv_manager<layer_keys, model>;
+    using cache_type = kvtl::kv_manager<layer_keys>;
     cache_type::config c;
     c.shape = small;
     c.max_tokens = c.attend_tokens = 300;
@@ -167,7 +166,7 @@ TEST_CASE("select shows keys in memory as rows") {
 }
 
 TEST_CASE("groups that are no whole granules are refused when the cache is opened") {
-    using cache_type = kvtl::kv_manager<groups<channel_codes<4>>, model>;
+    using cache_type = kvtl::kv_manager<groups<channel_codes<4>>>;
     cache_type::config c;
     c.clusterer.group_tokens = 6;
     c.shape = small;

@@ -17,8 +17,8 @@ using namespace kvtl_test;
 
 namespace {
 constexpr kvtl::shape small{3, 4, 2, 32};
-using snap = kvtl::snapkv_group<any_model>;
-using dynamic = kvtl::dynamickv<any_model>;
+using snap = kvtl::snapkv_group;
+using dynamic = kvtl::dynamickv;
 
 template <class Cache> typename Cache::config sized(std::size_t keep = 48) {
     typename Cache::config c;
@@ -50,7 +50,7 @@ void failed(const kvtl::status& s, kvtl::errc code, const std::string& word) {
 } // namespace
 
 TEST_CASE_TEMPLATE("each layer says how many entries it keeps: together all that there are", Cache, snap,
-                   dynamic, kvtl::h2o<any_model>, kvtl::adakv<any_model>) {
+                   dynamic, kvtl::h2o, kvtl::adakv) {
     auto c = sized<Cache>();
     c.max_sequences = 2;
     auto cache = open_cache<Cache>(c);
@@ -114,7 +114,7 @@ TEST_CASE("open refuses what can never work, and says what would") {
     d.budget.r_max = 0.5F;
     refuses<dynamic>(d, errc::invalid_argument, {"budget.r_max is 0.5"});
 
-    using compress = kvtl::compress_kv<any_model>;
+    using compress = kvtl::compress_kv;
     auto table = sized<compress>();
     const std::vector<float> four(4, 1.0F);
     table.budget.importance = four;
@@ -125,7 +125,7 @@ TEST_CASE("open refuses what can never work, and says what would") {
     table.retention.votes = votes;
     refuses<compress>(table, errc::invalid_argument, {"no head of layer 1 votes"});
 
-    using streaming = kvtl::streaming_llm<any_model>;
+    using streaming = kvtl::streaming_llm;
     auto s = sized<streaming>();
     s.position.dims = 33;
     refuses<streaming>(s, errc::invalid_argument, {"position.dims is 33", "head_dim = 32"});
@@ -172,7 +172,7 @@ TEST_CASE("calls refuse wrong input and change nothing") {
     CHECK(cache.tokens(seq, 0) == 100);
     for (std::size_t t = 100; t < 103; ++t) CHECK(decode_and_compare(cache, seq, data, t) < 2e-2);
 
-    using probe_t = kvtl::lookahead_probe<any_model>;
+    using probe_t = kvtl::lookahead_probe;
     auto c = sized<probe_t>();
     auto probing = open_cache<probe_t>(c);
     const auto other = *probing.begin();
@@ -191,7 +191,7 @@ TEST_CASE("calls refuse wrong input and change nothing") {
     both[0].kind = kvtl::part_kind::prompt;
     CHECK(probing.forward(both, 0, in, {}).ok());
 
-    using mask_t = kvtl::external_mask_cache<any_model>;
+    using mask_t = kvtl::external_mask_cache;
     auto m = sized<mask_t>();
     m.sink_tokens = 4;
     auto masked = open_cache<mask_t>(m);
@@ -260,10 +260,10 @@ TEST_CASE("the least memory that open accepts holds a whole prompt and what it p
     };
     run(static_cast<snap*>(nullptr), 100); // max_tokens - prefill_tokens
     run(static_cast<dynamic*>(nullptr), 100);
-    run(static_cast<kvtl::cake<any_model>*>(nullptr), 100);
-    run(static_cast<kvtl::adakv<any_model>*>(nullptr), 100);
-    run(static_cast<kvtl::h2o<any_model>*>(nullptr), 100);
-    run(static_cast<kvtl::lazy_eviction<any_model>*>(nullptr), 100);
+    run(static_cast<kvtl::cake*>(nullptr), 100);
+    run(static_cast<kvtl::adakv*>(nullptr), 100);
+    run(static_cast<kvtl::h2o*>(nullptr), 100);
+    run(static_cast<kvtl::lazy_eviction*>(nullptr), 100);
 }
 
 TEST_CASE("less memory: what is over the promise is refused, says so, and changes nothing") {
@@ -298,9 +298,9 @@ TEST_CASE("less memory: what is over the promise is refused, says so, and change
 
 TEST_CASE("ragged budgets save bytes: the pool holds what the budgets say, not heads times the largest") {
     const drift data(small, 300, 74);
-    auto c = sized<kvtl::adakv<any_model>>(80);
+    auto c = sized<kvtl::adakv>(80);
     c.budget.floor = 0.0F;
-    auto cache = open_cache<kvtl::adakv<any_model>>(c);
+    auto cache = open_cache<kvtl::adakv>(c);
     const auto seq = *cache.begin();
     feed_prompt(cache, seq, data, 200);
     auto& pool = cache.inspect(0).kept().pool();
@@ -352,9 +352,9 @@ TEST_CASE("a sequence that was rewound to nothing takes a prompt again, as if it
             CHECK(kept(cache, seq, i / 2, i % 2) == kept(fresh, other, i / 2, i % 2));
     };
     run(static_cast<dynamic*>(nullptr));
-    run(static_cast<kvtl::adakv<any_model>*>(nullptr));
-    run(static_cast<kvtl::h2o<any_model>*>(nullptr));
-    run(static_cast<kvtl::d2o<any_model>*>(nullptr));
+    run(static_cast<kvtl::adakv*>(nullptr));
+    run(static_cast<kvtl::h2o*>(nullptr));
+    run(static_cast<kvtl::d2o*>(nullptr));
 }
 
 TEST_CASE(
@@ -392,10 +392,10 @@ TEST_CASE(
     };
     run(static_cast<snap*>(nullptr));
     run(static_cast<dynamic*>(nullptr));
-    run(static_cast<kvtl::cake<any_model>*>(nullptr));
-    run(static_cast<kvtl::adakv<any_model>*>(nullptr));
-    run(static_cast<kvtl::h2o_prefill_once<any_model>*>(nullptr));
-    run(static_cast<kvtl::kv_merger<any_model>*>(nullptr));
+    run(static_cast<kvtl::cake*>(nullptr));
+    run(static_cast<kvtl::adakv*>(nullptr));
+    run(static_cast<kvtl::h2o_prefill_once*>(nullptr));
+    run(static_cast<kvtl::kv_merger*>(nullptr));
     auto c = sized<snap>();
     c.memory_bytes = 1000;
     refuses<snap>(c, kvtl::errc::bound_too_small, {"prefill_tokens is 200 and max_tokens 300"});
@@ -445,11 +445,11 @@ TEST_CASE("held entries never exceed the declared peak, for 1 to 80 layers and i
                 c.budget.r_max = static_cast<float>(1 + (layers + interval) % 10);
             });
     for (std::uint32_t layers = 1; layers <= 80; layers += layers < 8 ? 1 : 24) {
-        run(static_cast<kvtl::cake<any_model>*>(nullptr), layers, [](auto&) {});
-        run(static_cast<kvtl::adakv<any_model>*>(nullptr), layers, [](auto&) {});
-        run(static_cast<kvtl::layer_defensivekv<any_model>*>(nullptr), layers, [](auto&) {});
-        run(static_cast<kvtl::pyramidkv<any_model>*>(nullptr), layers, [](auto&) {});
-        run(static_cast<kvtl::d2o<any_model>*>(nullptr), layers, [](auto&) {});
+        run(static_cast<kvtl::cake*>(nullptr), layers, [](auto&) {});
+        run(static_cast<kvtl::adakv*>(nullptr), layers, [](auto&) {});
+        run(static_cast<kvtl::layer_defensivekv*>(nullptr), layers, [](auto&) {});
+        run(static_cast<kvtl::pyramidkv*>(nullptr), layers, [](auto&) {});
+        run(static_cast<kvtl::d2o*>(nullptr), layers, [](auto&) {});
     }
 }
 
@@ -469,12 +469,12 @@ TEST_CASE("select shows what is held; presets whose attention needs more refuse 
     CHECK(rows[0] == 49);
     CHECK(rows[1] == 49);
     require_ok(cache.prefetch(seq, 0, data.q(0, 100)));
-    auto h2o = open_cache<kvtl::h2o<any_model>>(sized<kvtl::h2o<any_model>>());
+    auto h2o = open_cache<kvtl::h2o>(sized<kvtl::h2o>());
     const auto other = *h2o.begin();
     failed(h2o.append(other, 0, in), kvtl::errc::unsupported, "attention mass");
     failed(h2o.select(other, 0, data.q(0, 100), [](std::size_t, auto, auto) {}), kvtl::errc::unsupported,
            "attention mass");
-    auto rolling = open_cache<kvtl::streaming_llm<any_model>>(sized<kvtl::streaming_llm<any_model>>());
+    auto rolling = open_cache<kvtl::streaming_llm>(sized<kvtl::streaming_llm>());
     failed(rolling.select(*rolling.begin(), 0, data.q(0, 100), [](std::size_t, auto, auto) {}),
            kvtl::errc::unsupported, "positions");
 }
@@ -508,16 +508,16 @@ TEST_CASE("shards and sequences: the same bits as alone") {
     };
     same(static_cast<snap*>(nullptr));
     same(static_cast<dynamic*>(nullptr));
-    same(static_cast<kvtl::h2o<any_model>*>(nullptr));
-    same(static_cast<kvtl::tova<any_model>*>(nullptr));
+    same(static_cast<kvtl::h2o*>(nullptr));
+    same(static_cast<kvtl::tova*>(nullptr));
 }
 
 TEST_CASE("the phases are timed when asked for, and only then") {
     const drift data(small, 300, 79);
     for (const bool timed : {false, true}) {
-        auto c = sized<kvtl::h2o<any_model>>();
+        auto c = sized<kvtl::h2o>();
         c.time_phases = timed;
-        auto cache = open_cache<kvtl::h2o<any_model>>(c);
+        auto cache = open_cache<kvtl::h2o>(c);
         const auto seq = *cache.begin();
         feed_prompt(cache, seq, data, 100);
         for (std::size_t t = 100; t < 110; ++t) static_cast<void>(decode_and_compare(cache, seq, data, t));

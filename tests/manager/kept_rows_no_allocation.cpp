@@ -72,9 +72,9 @@ TEST_CASE("the counter counts") {
 }
 
 TEST_CASE("a manager that drops entries allocates nothing after open") {
-    busy<kvtl::dynamickv<any_model>>();
-    busy<kvtl::defensivekv<any_model>>();
-    busy<kvtl::h2o<any_model>>();
-    busy<kvtl::streaming_llm<any_model>>();
-    busy<kvtl::d2o<any_model>>();
+    busy<kvtl::dynamickv>();
+    busy<kvtl::defensivekv>();
+    busy<kvtl::h2o>();
+    busy<kvtl::streaming_llm>();
+    busy<kvtl::d2o>();
 }

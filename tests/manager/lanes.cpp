@@ -20,13 +20,12 @@ namespace manager_lanes_test {
 using namespace kvtl_test;
 
 namespace {
-using model = kvtl::geometry<kvtl::shape{}>;
 
 struct clusters : kvtl::presets::dynakv {
     using compressor = marked_rows;
     using io = recording;
 };
-using cache_type = kvtl::kv_manager<clusters, model>;
+using cache_type = kvtl::kv_manager<clusters>;
 
 std::uint32_t rows_fitted(cache_type& cache, std::uint32_t id) {
     std::uint32_t rows = 0;
@@ -91,7 +90,7 @@ struct failing : clusters {
 } // namespace
 
 TEST_CASE("a prompt that failed leaves nothing behind that was fitted to it") {
-    using failing_cache = kvtl::kv_manager<failing, model>;
+    using failing_cache = kvtl::kv_manager<failing>;
     failing_cache::config c;
     c.shape = {1, 2, 2, 64};
     c.max_tokens = 600;
@@ -129,7 +128,7 @@ struct thinned_groups : kvtl::presets::offloaded {
 
 TEST_CASE_TEMPLATE("behind a retention records have the positions that their tokens had", P, thinned_clusters,
                    thinned_groups) {
-    using thinned_cache = kvtl::kv_manager<P, model>;
+    using thinned_cache = kvtl::kv_manager<P>;
     const auto log = std::make_shared<io_log>();
     typename thinned_cache::config c;
     c.shape = {2, 4, 2, 64};

@@ -61,7 +61,7 @@ template <class Preset> struct on_coarse : Preset {
 
 TEST_CASE_TEMPLATE("pages of 16 KiB", Preset, kvtl::presets::dynakv, kvtl::presets::dynakv_sequence_order,
                    kvtl::presets::flexgen) {
-    using cache_type = kvtl::kv_manager<on_coarse<Preset>, kvtl::geometry<kvtl::shape{}>>;
+    using cache_type = kvtl::kv_manager<on_coarse<Preset>>;
     typename cache_type::config c;
     c.shape = small;
     c.max_tokens = 700;

@@ -13,7 +13,6 @@ namespace manager_lent_representatives_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
 struct on_faulty : kvtl::presets::dynakv_estimate_virtualised {
     using io = kvtl::faulty<kvtl::in_memory>;
@@ -21,8 +20,8 @@ struct on_faulty : kvtl::presets::dynakv_estimate_virtualised {
 struct kept : on_faulty {
     using schedule = kvtl::on_demand;
 };
-using lent_cache = kvtl::kv_manager<on_faulty, any_model>;
-using kept_cache = kvtl::kv_manager<kept, any_model>;
+using lent_cache = kvtl::kv_manager<on_faulty>;
+using kept_cache = kvtl::kv_manager<kept>;
 
 constexpr kvtl::shape deep{8, 4, 2, 64};
 constexpr std::size_t max_tokens = 1200;

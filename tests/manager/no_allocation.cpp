@@ -12,7 +12,6 @@
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
 template <class Preset> struct switched : Preset { using io = kvtl::any_io; };
 
@@ -100,14 +99,14 @@ TEST_CASE("the counter counts") {
 
 TEST_CASE("a manager allocates nothing after open") {
     const scratch_folder folder;
-    using pages = kvtl::kv_manager<switched<kvtl::presets::dynakv>, any_model>;
-    using in_order = kvtl::kv_manager<switched<kvtl::presets::dynakv_sequence_order>, any_model>;
+    using pages = kvtl::kv_manager<switched<kvtl::presets::dynakv>>;
+    using in_order = kvtl::kv_manager<switched<kvtl::presets::dynakv_sequence_order>>;
     busy<pages>(kvtl::any_backend({.use = kvtl::backend::memory}));
     busy<pages>(kvtl::any_backend({.use = kvtl::backend::posix, .path = folder.file("a.kv")}));
     busy<in_order>(kvtl::any_backend({.use = kvtl::backend::memory}));
-    using packed = kvtl::kv_manager<switched<kvtl::presets::dynakv_packed>, any_model>;
+    using packed = kvtl::kv_manager<switched<kvtl::presets::dynakv_packed>>;
     busy<packed>(kvtl::any_backend({.use = kvtl::backend::memory}));
-    using in_turn = kvtl::kv_manager<switched<kvtl::presets::dynakv_virtualised>, any_model>;
+    using in_turn = kvtl::kv_manager<switched<kvtl::presets::dynakv_virtualised>>;
     busy<in_turn>(kvtl::any_backend({.use = kvtl::backend::memory}), 4);
     busy<in_turn>(kvtl::any_backend({.use = kvtl::backend::posix, .path = folder.file("a.kv")}), 4);
 #if defined(KVTL_HAS_URING) && KVTL_HAS_URING

@@ -14,14 +14,13 @@ namespace manager_open_errors_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
-using cache_t = kvtl::dynakv<any_model>;
+using cache_t = kvtl::dynakv;
 
 struct groups : kvtl::presets::full {
     static constexpr std::uint32_t window_tokens = 16;
     using clusterer = kvtl::fixed_groups;
 };
-using groups_t = kvtl::kv_manager<groups, any_model>;
+using groups_t = kvtl::kv_manager<groups>;
 
 template <class Cache>
 void refuses(const typename Cache::config& c, kvtl::errc code, const std::vector<std::string>& words) {
@@ -183,7 +182,7 @@ TEST_CASE("what is beyond the numbers that count it is one clear error, for ever
     const auto refused = [&](const std::string& word) {
         refuses<cache_t>(c, kvtl::errc::invalid_argument, {word, "valid: "});
         CHECK_FALSE(cache_t::least_memory(c).ok());
-        using full_t = kvtl::full<any_model>;
+        using full_t = kvtl::full;
         full_t::config f;
         f.shape = c.shape, f.max_tokens = c.max_tokens, f.max_sequences = c.max_sequences;
         f.memory_bytes = SIZE_MAX / 2;
@@ -269,17 +268,6 @@ TEST_CASE("a preset's own window is cut to max_tokens; what fits in it needs no 
     c.attend_tokens = 10;
     const auto cache = open_cache<cache_t>(c);
     CHECK(cache.stats().bytes_by_part.window == std::size_t{4 + 20 + 1} * 2 * 64 * 2 * 4);
-}
-
-TEST_CASE("a shape that contradicts the compiled one is refused") {
-    using fixed = kvtl::full<kvtl::geometry<kvtl::shape{.head_dim = 64}>>;
-    fixed::config c;
-    c.shape = {2, 4, 2, 80};
-    c.max_tokens = 10;
-    c.memory_bytes = 1 << 20;
-    refuses<fixed>(c, kvtl::errc::invalid_argument, {"shape.head_dim is 80", "compiled for 64"});
-    c.shape.head_dim = 0; // known anyway
-    CHECK(fixed::open(c).ok());
 }
 
 TEST_CASE("a signal that the engine does not supply is named") {

@@ -18,15 +18,13 @@ namespace manager_packed_stream_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
 template <class Preset, class Compressor = kvtl::raw<float>> struct watched : Preset {
     using compressor = Compressor;
     using io = kvtl::faulty<recording>;
 };
-using packed_rows = kvtl::kv_manager<watched<kvtl::presets::dynakv_packed>, any_model>;
-using packed_bytes =
-    kvtl::kv_manager<watched<kvtl::presets::dynakv_packed, kvtl::int8_row<float>>, any_model>;
+using packed_rows = kvtl::kv_manager<watched<kvtl::presets::dynakv_packed>>;
+using packed_bytes = kvtl::kv_manager<watched<kvtl::presets::dynakv_packed, kvtl::int8_row<float>>>;
 
 constexpr kvtl::shape small{2, 4, 2, 64};
 
@@ -106,8 +104,8 @@ TEST_CASE("with everything attended the bits are those of dual_head") {
         CHECK(cache.stats().splits > 0);
         return one.outputs();
     };
-    const auto expected = run(static_cast<kvtl::dynakv<any_model>*>(nullptr));
-    CHECK(same_bits(run(static_cast<kvtl::dynakv_packed<any_model>*>(nullptr)), expected));
+    const auto expected = run(static_cast<kvtl::dynakv*>(nullptr));
+    CHECK(same_bits(run(static_cast<kvtl::dynakv_packed*>(nullptr)), expected));
 }
 
 TEST_CASE("units stay packed, in pages of plain rows and of others, with prompts of several segments") {

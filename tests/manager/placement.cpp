@@ -17,13 +17,12 @@ namespace manager_placement_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
 template <class Preset> using recorded = f32_on<Preset, recording>;
-using dual = kvtl::kv_manager<recorded<kvtl::presets::dynakv>, any_model>;
-using in_order = kvtl::kv_manager<recorded<kvtl::presets::dynakv_sequence_order>, any_model>;
-using back_to_back = kvtl::kv_manager<recorded<kvtl::presets::dynakv_packed>, any_model>;
-using contiguous = kvtl::kv_manager<recorded<kvtl::presets::dynakv_unit_contiguous>, any_model>;
+using dual = kvtl::kv_manager<recorded<kvtl::presets::dynakv>>;
+using in_order = kvtl::kv_manager<recorded<kvtl::presets::dynakv_sequence_order>>;
+using back_to_back = kvtl::kv_manager<recorded<kvtl::presets::dynakv_packed>>;
+using contiguous = kvtl::kv_manager<recorded<kvtl::presets::dynakv_unit_contiguous>>;
 
 constexpr kvtl::shape small{2, 4, 2, 64};
 

@@ -17,7 +17,6 @@ namespace manager_ragged_groups_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 constexpr kvtl::shape small{3, 4, 2, 64};
 constexpr std::size_t max_tokens = 420, prompt = 200, steps = 100;
 
@@ -30,7 +29,7 @@ struct by_sieve : by_fifo {
     using clusterer = kvtl::layer_groups<8>;
     using replacement = kvtl::sieve;
 };
-template <class Preset> using cache_of = kvtl::kv_manager<Preset, any_model, kvtl::supplied_for<Preset>>;
+template <class Preset> using cache_of = kvtl::kv_manager<Preset, kvtl::supplied_for<Preset>>;
 
 const std::string& bases() {
     static const scratch_folder folder;

@@ -23,10 +23,8 @@ namespace manager_records_test {
 using namespace kvtl_test;
 
 namespace {
-using model = kvtl::geometry<kvtl::shape{}>;
 
-template <class Preset, class Codec>
-using cache_as = kvtl::kv_manager<on_device<Preset, recording, Codec>, model>;
+template <class Preset, class Codec> using cache_as = kvtl::kv_manager<on_device<Preset, recording, Codec>>;
 
 template <class Preset, class Codec> struct rows_as : Preset { using compressor = Codec; };
 
@@ -170,8 +168,8 @@ TEST_CASE_TEMPLATE("rows in memory may be ragged too", Preset, kvtl::presets::sn
         one.decode(60);
         return one.outputs();
     };
-    using ragged = kvtl::kv_manager<rows_as<Preset, leading_numbers>, model>;
-    using plain = kvtl::kv_manager<rows_as<Preset, kvtl::raw<float>>, model>;
+    using ragged = kvtl::kv_manager<rows_as<Preset, leading_numbers>>;
+    using plain = kvtl::kv_manager<rows_as<Preset, kvtl::raw<float>>>;
     const auto a = run(static_cast<ragged*>(nullptr)), b = run(static_cast<plain*>(nullptr));
     REQUIRE(a.size() == b.size());
     oracle::largest_error error;

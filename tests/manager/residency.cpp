@@ -22,7 +22,6 @@ namespace manager_residency_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 constexpr kvtl::shape model{3, 4, 2, 64};
 
 /// Groups of two whole pages, so that no page belongs to two groups.
@@ -43,7 +42,7 @@ template <class Replacement> struct clustered : kvtl::presets::dynakv_static {
     using compressor = kvtl::raw<float>;
     using io = recording;
 };
-template <class Preset> using cache_of = kvtl::kv_manager<Preset, any_model>;
+template <class Preset> using cache_of = kvtl::kv_manager<Preset>;
 
 constexpr std::size_t prompt = 600, steps = 40, chosen_groups = 8;
 

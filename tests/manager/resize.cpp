@@ -30,13 +30,11 @@ namespace manager_resize_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 constexpr kvtl::shape model{2, 4, 2, 64};
 constexpr std::size_t max_tokens = 1000;
 
 template <class Preset>
-using in_memory_cache =
-    kvtl::kv_manager<without_file<Preset>, any_model, kvtl::supplied_for<without_file<Preset>>>;
+using in_memory_cache = kvtl::kv_manager<without_file<Preset>, kvtl::supplied_for<without_file<Preset>>>;
 
 const std::string& bases() {
     static const scratch_folder folder;
@@ -230,8 +228,7 @@ TEST_CASE("while a thread is in a shard nothing is resized") {
 }
 
 TEST_CASE("unfinished pages move without the device, and a write that has failed is waited for") {
-    using cache_type =
-        kvtl::kv_manager<f32_on<kvtl::presets::dynakv, kvtl::faulty<kvtl::in_memory>>, any_model>;
+    using cache_type = kvtl::kv_manager<f32_on<kvtl::presets::dynakv, kvtl::faulty<kvtl::in_memory>>>;
     auto c = roomy<cache_type>();
     c.window_tokens = 8;
     c.attend_tokens = max_tokens + 1;
@@ -403,7 +400,7 @@ template <bool LetsGo> struct pinning {
 } // namespace
 
 TEST_CASE("a device that cannot let go of memory keeps it, one that can is told so through others") {
-    using stubborn = kvtl::kv_manager<on_device<kvtl::presets::dynakv, pinning<false>>, any_model>;
+    using stubborn = kvtl::kv_manager<on_device<kvtl::presets::dynakv, pinning<false>>>;
     auto kept = open_cache<stubborn>(roomy<stubborn>());
     const kvtl::memory_range may = kept.memory();
     const kvtl::status s = kept.resize(may.least);
@@ -411,7 +408,7 @@ TEST_CASE("a device that cannot let go of memory keeps it, one that can is told 
     CHECK(std::string(s.what()).find("keeps the memory pinned") != std::string::npos);
     CHECK(kept.memory().now == may.now);
 
-    using switched = kvtl::kv_manager<on_device<kvtl::presets::dynakv, kvtl::any_io>, any_model>;
+    using switched = kvtl::kv_manager<on_device<kvtl::presets::dynakv, kvtl::any_io>>;
     pinning<true>::config inner;
     typename switched::config c;
     c.shape = model;
@@ -433,7 +430,7 @@ TEST_CASE("a device that cannot let go of memory keeps it, one that can is told 
 
 #if defined(KVTL_HAS_URING) && KVTL_HAS_URING
 TEST_CASE("a device that has pinned the frames lets go of them, and pins them again") {
-    using cache_type = kvtl::kv_manager<on_device<kvtl::presets::dynakv, kvtl::any_io>, any_model>;
+    using cache_type = kvtl::kv_manager<on_device<kvtl::presets::dynakv, kvtl::any_io>>;
     const scratch_folder folder;
     typename cache_type::config c;
     c.shape = model;

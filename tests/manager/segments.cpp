@@ -18,11 +18,10 @@ namespace manager_segments_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
 /// Chunks wait as the rows that they are, or beside records of another form.
 template <class Preset, class Compressor = kvtl::raw<float>>
-using cache_of = kvtl::kv_manager<on_device<Preset, recording, Compressor>, any_model>;
+using cache_of = kvtl::kv_manager<on_device<Preset, recording, Compressor>>;
 using dual = cache_of<kvtl::presets::dynakv>;
 using in_order = cache_of<kvtl::presets::dynakv_sequence_order>;
 using back_to_back = cache_of<kvtl::presets::dynakv_packed>;

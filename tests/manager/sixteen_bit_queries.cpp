@@ -52,7 +52,7 @@ TEST_CASE("groups of all heads that are chosen a layer ahead") {
 }
 
 TEST_CASE("everything in memory, heads of a size that fills no register") {
-    using cache_t = kvtl::full<any_model>;
+    using cache_t = kvtl::full;
     auto c = config_for<cache_t>();
     c.shape.head_dim = 20;
     check_sixteen_bits<cache_t>(c, {.turns = true});

@@ -15,7 +15,6 @@ namespace manager_sixteen_bit_rows_test {
 using namespace kvtl_test;
 
 namespace {
-using model = kvtl::geometry<kvtl::shape{}>;
 
 template <class Cache> typename Cache::config config_for(std::uint32_t sequences = 2) {
     typename Cache::config c;
@@ -31,7 +30,7 @@ constexpr engine_habits habits{.prompt = 200, .chunk = 90, .decode = 30, .turns 
 } // namespace
 
 TEST_CASE("scores of the last queries, of a layer whose neighbour slides") {
-    using cache_t = kvtl::snapkv_group<model>;
+    using cache_t = kvtl::snapkv_group;
     auto c = config_for<cache_t>();
     check_sixteen_bits<cache_t>(c, habits);
     c.attention.windows = {0, 50};
@@ -40,14 +39,14 @@ TEST_CASE("scores of the last queries, of a layer whose neighbour slides") {
 }
 
 TEST_CASE("scores of all queries, in the prompt and in decode") {
-    using cache_t = kvtl::h2o<model>;
+    using cache_t = kvtl::h2o;
     check_sixteen_bits<cache_t>(config_for<cache_t>(), habits);
-    using once = kvtl::h2o_prefill_once<model>;
+    using once = kvtl::h2o_prefill_once;
     check_sixteen_bits<once>(config_for<once>(), habits);
 }
 
 TEST_CASE("gates that read queries") {
-    using cache_t = kvtl::locret<model>;
+    using cache_t = kvtl::locret;
     auto c = config_for<cache_t>();
     kvtl::gate_header h;
     h.layers = 2, h.kv_heads = 2, h.inputs = (4 + 2 + 2) * 32;
@@ -60,7 +59,7 @@ TEST_CASE("gates that read queries") {
 }
 
 TEST_CASE("queries that are turned back to positions inside the cache") {
-    using cache_t = kvtl::streaming_llm<model>;
+    using cache_t = kvtl::streaming_llm;
     check_sixteen_bits<cache_t>(config_for<cache_t>(), habits);
 }
 

@@ -14,7 +14,6 @@ namespace manager_sixteen_bits_test {
 using namespace kvtl_test;
 
 namespace {
-using model = kvtl::geometry<kvtl::shape{}>;
 
 using dynakv_in_memory = on_device<kvtl::presets::dynakv, kvtl::in_memory>;
 using pqcache_in_memory = on_device<kvtl::presets::pqcache, kvtl::in_memory>;
@@ -110,13 +109,13 @@ template <class Cache, kvtl::element E> void check_same(const typename Cache::co
 } // namespace
 
 TEST_CASE_TEMPLATE("clusters", E, kvtl::f16, kvtl::bf16) {
-    using cache = kvtl::kv_manager<dynakv_in_memory, model>;
+    using cache = kvtl::kv_manager<dynakv_in_memory>;
     check_same<cache, E>(config_for<cache>(600), true);
 }
 
 TEST_CASE_TEMPLATE("rows that arrive with a score of their keys, and layers that slide", E, kvtl::f16,
                    kvtl::bf16) {
-    using cache = kvtl::knorm<model>;
+    using cache = kvtl::knorm;
     auto c = config_for<cache>(600);
     c.keep_tokens = 160;
     c.prefill_tokens = 400;
@@ -125,7 +124,7 @@ TEST_CASE_TEMPLATE("rows that arrive with a score of their keys, and layers that
 }
 
 TEST_CASE_TEMPLATE("single tokens with a codebook fitted to the first of them", E, kvtl::f16, kvtl::bf16) {
-    using cache_t = kvtl::kv_manager<pqcache_in_memory, model>;
+    using cache_t = kvtl::kv_manager<pqcache_in_memory>;
     const auto c = config_for<cache_t>(600);
     check_same<cache_t, E>(c, true);
     const drift data(c.shape, 600, 7);
@@ -141,7 +140,7 @@ TEST_CASE_TEMPLATE("single tokens with a codebook fitted to the first of them", 
 }
 
 TEST_CASE("a number that is none, and a tensor of another size, are found in 16 bits too") {
-    using cache_t = kvtl::kv_manager<dynakv_in_memory, model>;
+    using cache_t = kvtl::kv_manager<dynakv_in_memory>;
     const auto c = config_for<cache_t>(600);
     const drift data(c.shape, 600, 7);
     const rounded<kvtl::bf16> rows(data);

@@ -17,11 +17,10 @@ namespace manager_splits_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
 template <class Preset> using recorded = f32_on<Preset, recording>;
-using adaptive = kvtl::kv_manager<recorded<kvtl::presets::dynakv>, any_model>;
-using frozen = kvtl::kv_manager<recorded<kvtl::presets::dynakv_static>, any_model>;
+using adaptive = kvtl::kv_manager<recorded<kvtl::presets::dynakv>>;
+using frozen = kvtl::kv_manager<recorded<kvtl::presets::dynakv_static>>;
 /// Decoded tokens become clusters of their own, 128 at a time.
 struct local_updates : kvtl::presets::dynakv {
     static constexpr std::string_view name = "local_updates";
@@ -29,7 +28,7 @@ struct local_updates : kvtl::presets::dynakv {
         kvtl::kmeans_windowed<kvtl::window_plan{.segment = 8192, .window = 128, .centred = false}>;
     using layout = kvtl::unit_contiguous;
 };
-using local = kvtl::kv_manager<recorded<local_updates>, any_model>;
+using local = kvtl::kv_manager<recorded<local_updates>>;
 
 constexpr std::size_t dim = 64;
 constexpr kvtl::shape one_lane{1, 1, 1, dim};

@@ -20,9 +20,8 @@ namespace manager_statistics_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
-using cache_t = kvtl::kv_manager<on_device<kvtl::presets::dynakv, kvtl::any_io>, any_model>;
+using cache_t = kvtl::kv_manager<on_device<kvtl::presets::dynakv, kvtl::any_io>>;
 using kvtl::any_backend, kvtl::backend;
 
 constexpr kvtl::shape model{2, 8, 4, 64};

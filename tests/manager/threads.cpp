@@ -22,11 +22,10 @@ using namespace kvtl_test;
 namespace {
 
 constexpr kvtl::shape small{2, 8, 4, 32};
-using any_model = kvtl::geometry<kvtl::shape{}>;
 template <class Preset> using in_memory = on_device<Preset, kvtl::in_memory>;
-using clusters = kvtl::kv_manager<in_memory<kvtl::presets::dynakv>, any_model>;
-using groups = kvtl::kv_manager<in_memory<kvtl::presets::flexgen>, any_model>;
-using rows = kvtl::snapkv_group<any_model>;
+using clusters = kvtl::kv_manager<in_memory<kvtl::presets::dynakv>>;
+using groups = kvtl::kv_manager<in_memory<kvtl::presets::flexgen>>;
+using rows = kvtl::snapkv_group;
 
 template <class Cache> typename Cache::config sized(unsigned shards) {
     typename Cache::config c;
@@ -109,8 +108,7 @@ TEST_CASE_TEMPLATE("a call without a shard does all of them", Cache, clusters, g
 }
 
 TEST_CASE("a call without a shard that failed half-way goes on where it failed") {
-    using cache_t =
-        kvtl::kv_manager<on_device<kvtl::presets::dynakv, kvtl::faulty<kvtl::in_memory>>, any_model>;
+    using cache_t = kvtl::kv_manager<on_device<kvtl::presets::dynakv, kvtl::faulty<kvtl::in_memory>>>;
     const drift data(small, 400, 22);
     auto c = sized<cache_t>(4);
     const auto clean = [&] {

@@ -11,7 +11,6 @@ namespace manager_virtualised_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
 /// All that is resident comes back, however long nobody asked for it.
 struct whole_cache : kvtl::layer_virtualised {
@@ -25,7 +24,7 @@ template <class Preset, class Schedule> struct testing : Preset {
     using io = kvtl::faulty<kvtl::in_memory>;
 };
 template <class Preset, class Schedule = whole_cache>
-using cache_of = kvtl::kv_manager<testing<Preset, Schedule>, any_model>;
+using cache_of = kvtl::kv_manager<testing<Preset, Schedule>>;
 
 using dynakv = kvtl::presets::dynakv_virtualised;
 using estimate = kvtl::presets::dynakv_estimate_virtualised;
@@ -66,9 +65,9 @@ template <class Cache> typename Cache::config config_for(const kvtl::shape& shap
 }
 
 template <class Cache> kvtl::cache_plan plan_of(const typename Cache::config& c) {
-    const auto g = any_model::from(c.shape, c.attention.scale);
+    const auto g = kvtl::geometry::from(c.shape, c.attention.scale);
     REQUIRE(g.ok());
-    auto a = kvtl::planner<typename Cache::preset, any_model>::plan(c, *g, 4096);
+    auto a = kvtl::planner<typename Cache::preset>::plan(c, *g, 4096);
     REQUIRE_MESSAGE(a.ok(), (a.ok() ? std::string() : a.error().message));
     return a->plan;
 }

@@ -16,7 +16,6 @@ namespace manager_virtualised_calls_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
 template <class Schedule> struct testing : kvtl::presets::dynakv_virtualised {
     using schedule = Schedule;
@@ -30,9 +29,9 @@ struct whole_cache : kvtl::layer_virtualised {
         template <class Visit> void fields(Visit&& visit) { visit("hot_steps", hot_steps); }
     };
 };
-using turns = kvtl::kv_manager<testing<kvtl::layer_virtualised>, any_model>;
-using whole = kvtl::kv_manager<testing<whole_cache>, any_model>;
-using resident = kvtl::kv_manager<testing<kvtl::on_demand>, any_model>;
+using turns = kvtl::kv_manager<testing<kvtl::layer_virtualised>>;
+using whole = kvtl::kv_manager<testing<whole_cache>>;
+using resident = kvtl::kv_manager<testing<kvtl::on_demand>>;
 
 /// What retention kept of all layers moves to units when the last one has come.
 struct thinned : kvtl::presets::snapkv_then_dynakv {
@@ -40,7 +39,7 @@ struct thinned : kvtl::presets::snapkv_then_dynakv {
     using compressor = kvtl::raw<float>;
     using io = kvtl::faulty<kvtl::any_io>;
 };
-using moved = kvtl::kv_manager<thinned, any_model>;
+using moved = kvtl::kv_manager<thinned>;
 
 constexpr kvtl::shape small{4, 4, 2, 64};
 constexpr std::size_t max_tokens = 420;
@@ -390,9 +389,9 @@ TEST_CASE("the memory is that of two layers, and a bound below says what is miss
     c.shape = d.shape = deep;
     c.max_tokens = d.max_tokens = 2000;
     c.memory_bytes = *turns::least_memory(c) + (std::size_t{1} << 20);
-    const auto g = any_model::from(deep, 0);
+    const auto g = kvtl::geometry::from(deep, 0);
     const auto plan_of = [&]<class Cache>(const typename Cache::config& config) {
-        auto a = kvtl::planner<typename Cache::preset, any_model>::plan(config, *g, 4096);
+        auto a = kvtl::planner<typename Cache::preset>::plan(config, *g, 4096);
         REQUIRE(a.ok());
         return *a;
     };

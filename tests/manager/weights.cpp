@@ -12,7 +12,6 @@ namespace manager_weights_test {
 using namespace kvtl_test;
 
 namespace {
-using model = kvtl::geometry<kvtl::shape{}>;
 
 struct clusters : kvtl::presets::dynakv {
     static constexpr bool weighted_entries = true;
@@ -66,7 +65,7 @@ std::vector<double> weighted_attention(const drift& data, std::size_t layer, std
 }
 
 template <class Preset> double worst_error(std::size_t prompt, std::size_t decode, bool smallest) {
-    using cache_type = kvtl::kv_manager<Preset, model>;
+    using cache_type = kvtl::kv_manager<Preset>;
     typename cache_type::config c;
     c.shape = {2, 4, 2, 64};
     c.max_tokens = prompt + decode + 4;
@@ -128,8 +127,8 @@ TEST_CASE("a cache without weights has no room for them") {
     const auto without = offsets::make(sizes::of(false));
     CHECK(without.sink_w == without.window_w);
     CHECK(without.window_w == without.units);
-    using types = kvtl::cache_types<runs, model>;
-    using plain = kvtl::cache_types<kvtl::presets::full, model>;
+    using types = kvtl::cache_types<runs>;
+    using plain = kvtl::cache_types<kvtl::presets::full>;
     CHECK(kvtl::weight_bytes<types> == 4);
     CHECK(kvtl::weight_bytes<plain> == 0);
 }

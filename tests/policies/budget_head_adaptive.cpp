@@ -11,7 +11,6 @@ using namespace kvtl_test;
 using budget_suite::board, budget_suite::divide;
 
 namespace {
-using geometry = kvtl::geometry<kvtl::shape{}>;
 } // namespace
 
 TEST_CASE("head_adaptive keeps the promises of a budget, whatever says what a layer gets") {
@@ -21,7 +20,7 @@ TEST_CASE("head_adaptive keeps the promises of a budget, whatever says what a la
 }
 
 TEST_CASE("head_adaptive: counts of the joint best, with a floor") {
-    using state_t = kvtl::head_adaptive<>::state<geometry>;
+    using state_t = kvtl::head_adaptive<>::state;
     const kvtl::budget_limits limits{1, 2, 10, 0, 50};
     std::vector<std::byte> memory(state_t::bytes(limits));
     board b{1, 2, 50, 1, {std::vector<float>(20, 2.0F), std::vector<float>(20, 1.0F)}, {}};
@@ -40,7 +39,7 @@ TEST_CASE("head_adaptive: each layer by itself, whatever the others' scores are"
 }
 
 TEST_CASE("head_adaptive: settings that can never work are named, its own and those of the layers") {
-    using state_t = kvtl::head_adaptive<kvtl::pyramid>::state<geometry>;
+    using state_t = kvtl::head_adaptive<kvtl::pyramid>::state;
     check_refusal(state_t::check({.floor = 1.5F, .layers = {}}, {}), "budget.floor is 1.5");
     check_refusal(state_t::check({.floor = NAN, .layers = {}}, {}), "budget.floor is");
     check_refusal(state_t::check({.floor = 0.2F, .layers = {.beta = 0.5F}}, {}), "budget.beta is 0.5");

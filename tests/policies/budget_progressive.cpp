@@ -10,7 +10,6 @@ using namespace kvtl_test;
 using budget_suite::board, budget_suite::divide;
 
 namespace {
-using geometry = kvtl::geometry<kvtl::shape{}>;
 } // namespace
 
 TEST_CASE("progressive keeps the promises of a budget, for every interval") {
@@ -26,7 +25,7 @@ TEST_CASE("progressive keeps the promises of a budget, for every interval") {
 }
 
 TEST_CASE("progressive: the declared peak is what a longest prompt really comes to, not more") {
-    using state_t = kvtl::progressive::state<geometry>;
+    using state_t = kvtl::progressive::state;
     for (std::uint32_t layers = 1; layers <= 80; layers += layers < 20 ? 1 : 6)
         for (std::uint32_t interval = 1; interval <= 7; ++interval) {
             const kvtl::progressive::config c{.r_max = static_cast<float>(1 + (layers + interval) % 10),
@@ -44,7 +43,7 @@ TEST_CASE("progressive: the declared peak is what a longest prompt really comes 
 
 TEST_CASE("progressive: the count of the best scores decides, by definition") {
     // Two layers, two heads, base 4: the best 4 * 2 * 2 = 16 of all scores; layers share 8 per head.
-    using state_t = kvtl::progressive::state<geometry>;
+    using state_t = kvtl::progressive::state;
     const kvtl::budget_limits limits{2, 2, 4, 0, 40};
     std::vector<std::byte> memory(state_t::bytes(limits));
     const state_t state({.r_max = 10.0F, .interval = 2}, limits, memory);
@@ -60,7 +59,7 @@ TEST_CASE("progressive: the count of the best scores decides, by definition") {
 }
 
 TEST_CASE("a share that would grow back does not, and the rest goes to who still holds more") {
-    using state_t = kvtl::progressive::state<geometry>;
+    using state_t = kvtl::progressive::state;
     const kvtl::budget_limits limits{3, 1, 10, 0, 100};
     std::vector<std::byte> memory(state_t::bytes(limits));
     const state_t state({.r_max = 10.0F, .interval = 1}, limits, memory);
@@ -81,7 +80,7 @@ TEST_CASE("a share that would grow back does not, and the rest goes to who still
 }
 
 TEST_CASE("progressive_heads: every head competes for itself, none falls below the floor") {
-    using state_t = kvtl::progressive_heads::state<geometry>;
+    using state_t = kvtl::progressive_heads::state;
     const kvtl::budget_limits limits{2, 2, 10, 0, 40};
     std::vector<std::byte> memory(state_t::bytes(limits));
     board b{2, 2, 40, 2, {}, {}};
@@ -95,7 +94,7 @@ TEST_CASE("progressive_heads: every head competes for itself, none falls below t
 }
 
 TEST_CASE("progressive: between two revisions nothing changes") {
-    using state_t = kvtl::progressive::state<geometry>;
+    using state_t = kvtl::progressive::state;
     const kvtl::budget_limits limits{7, 1, 4, 0, 40};
     std::vector<std::byte> memory(state_t::bytes(limits));
     const state_t state({.r_max = 10.0F, .interval = 3}, limits, memory);
@@ -109,7 +108,7 @@ TEST_CASE("progressive: between two revisions nothing changes") {
 }
 
 TEST_CASE("progressive: settings that can never work are named") {
-    using state_t = kvtl::progressive::state<geometry>;
+    using state_t = kvtl::progressive::state;
     check_refusal(state_t::check({.r_max = 0.5F}, {}), "budget.r_max is 0.5");
     check_refusal(state_t::check({.r_max = NAN}, {}), "budget.r_max is");
     check_refusal(state_t::check({.interval = 0}, {}), "budget.interval is 0");

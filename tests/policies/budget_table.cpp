@@ -10,7 +10,6 @@ using namespace kvtl_test;
 using budget_suite::board, budget_suite::divide;
 
 namespace {
-using geometry = kvtl::geometry<kvtl::shape{}>;
 } // namespace
 
 TEST_CASE("table keeps the promises of a budget, with a table and without") {
@@ -28,7 +27,7 @@ TEST_CASE("table keeps the promises of a budget, with a table and without") {
 }
 
 TEST_CASE("table: a least part, the rest by importance, capped") {
-    using state_t = kvtl::table::state<geometry>;
+    using state_t = kvtl::table::state;
     const kvtl::budget_limits limits{4, 1, 100, 8, 1000};
     std::vector<std::byte> memory(state_t::bytes(limits));
     const std::vector<float> importance = {1, 1, 2, 996};
@@ -44,7 +43,7 @@ TEST_CASE("table: a least part, the rest by importance, capped") {
 }
 
 TEST_CASE("table: the importance is copied") {
-    using state_t = kvtl::table::state<geometry>;
+    using state_t = kvtl::table::state;
     const kvtl::budget_limits limits{4, 1, 100, 8, 1000};
     std::vector<std::byte> memory(state_t::bytes(limits));
     std::vector<float> importance = {1, 1, 2, 996};
@@ -54,7 +53,7 @@ TEST_CASE("table: the importance is copied") {
 }
 
 TEST_CASE("table: settings that can never work are named") {
-    using state_t = kvtl::table::state<geometry>;
+    using state_t = kvtl::table::state;
     const kvtl::budget_limits limits{4, 1, 100, 8, 1000};
     const std::vector<float> three(3, 1.0F), negative = {1, 1, -2, 1}, missing = {1, 1, NAN, 1};
     check_refusal(state_t::check({.importance = three}, limits), "budget.importance has 3 numbers");

@@ -45,7 +45,7 @@ TEST_CASE("entries that wait in the buffer count towards their group") {
 }
 
 TEST_CASE("group_tokens that cannot work are refused by name") {
-    using state = fixed_groups::state<geometry<shape{}>>;
+    using state = fixed_groups::state;
     for (const std::uint32_t tokens : {0U, 4097U}) {
         const status s = state::check({.group_tokens = tokens});
         CHECK(s.code() == errc::invalid_argument);

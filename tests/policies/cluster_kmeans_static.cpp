@@ -91,7 +91,7 @@ TEST_CASE("a lane is founded at found_entries") {
 }
 
 TEST_CASE("values that cannot work are refused by name") {
-    using state = kmeans_static::state<geometry<shape{}>>;
+    using state = kmeans_static::state;
     const auto says = [](kmeans_static::config c, const char* text) {
         const status s = state::check(c);
         return s.code() == errc::invalid_argument && std::string(s.what()).find(text) == 0;

@@ -24,7 +24,6 @@ namespace {
 
 using windowed = kmeans_windowed<>;
 using lane_model_type = lane_model<windowed>;
-using any_model = geometry<shape{}>;
 using rows_of_floats = std::vector<std::vector<float>>;
 
 std::vector<std::uint32_t> group(const windowed::config& c, const rows_of_floats& rows,
@@ -88,7 +87,7 @@ TEST_CASE("centred directions ignore what all keys have in common") {
 }
 
 TEST_CASE("values that cannot work are refused by name") {
-    using state = windowed::state<any_model>;
+    using state = windowed::state;
     const auto says = [](const windowed::config& c, const char* text) {
         const status s = state::check(c);
         return s.code() == errc::invalid_argument && std::string(s.what()).find(text) == 0;
@@ -129,7 +128,7 @@ template <class Cache> typename Cache::config small_batches(std::size_t tokens, 
 } // namespace
 
 TEST_CASE("decoded entries wait until a batch is full and become units together") {
-    using cache_type = kv_manager<recorded<presets::retroinfer>, any_model>;
+    using cache_type = kv_manager<recorded<presets::retroinfer>>;
     auto c = small_batches<cache_type>(700, 320);
     c.memory_bytes = least_memory<cache_type>(c);
     const auto log = std::make_shared<io_log>();
@@ -183,7 +182,7 @@ TEST_CASE("decoded entries wait until a batch is full and become units together"
 }
 
 TEST_CASE("no more entries wait than a quarter of what may be attended, or the smallest batch") {
-    using cache_type = kv_manager<recorded<presets::clusterkv>, any_model>;
+    using cache_type = kv_manager<recorded<presets::clusterkv>>;
     for (const auto& [attend, smallest] :
          {std::pair(48U, 16U), {96U, 16U}, {1000U, 16U}, {96U, 32U}, {96U, 64U}}) {
         auto c = small_batches<cache_type>(400, attend);
@@ -207,7 +206,7 @@ TEST_CASE("no more entries wait than a quarter of what may be attended, or the s
 TEST_CASE("a batch that cannot be placed stays in the window until writes succeed again") {
     // Every entry becomes a page of its own, and a batch has more pages than there are frames: when writes
     // fail, frames run out in the middle of it.
-    using cache_type = kv_manager<failing, any_model>;
+    using cache_type = kv_manager<failing>;
     auto c = small_batches<cache_type>(500, 500);
     c.shape.head_dim = 16;
     c.clusterer.window = c.clusterer.window_clusters = 100;

@@ -18,7 +18,7 @@ namespace {
 constexpr variance_split::config config{
     .tokens_per_cluster = 4, .threshold_scale = 1.0F, .buffer_entries = 2, .found_entries = 8, .seed = 3};
 using lane_model = kvtl_test::lane_model<variance_split>;
-using state = variance_split::state<geometry<shape{}>>;
+using state = variance_split::state;
 
 bool is(assignment a, std::uint32_t unit, growth how) {
     return a.unit == unit && a.how == how;

@@ -13,13 +13,13 @@ TEST_CASE_TEMPLATE("int8_row keeps the compressor's promises", E, float, f16, bf
 }
 
 TEST_CASE("a record is a scale and D codes for every head") {
-    const int8_row<float>::state<geometry<shape{}>> one({}, {1, 64}), odd({}, {3, 50});
+    const int8_row<float>::state one({}, {1, 64}), odd({}, {3, 50});
     CHECK(one.bytes().key == 68);
     CHECK(one.bytes().value == 68);
     CHECK(odd.bytes().key == 3 * 56); // 4 + 50, and 2 up to a multiple of 4
 
     const std::vector<float> row{0.0F, 1.0F, -2.54F, 0.0049F, 0.031F, 2.54F, -1.262F, 0.62F};
-    const int8_row<float>::state<geometry<shape{}>> eight({}, {1, 8});
+    const int8_row<float>::state eight({}, {1, 8});
     std::vector<std::byte> record(12);
     CHECK(eight.encode_key(row.data(), 0, record.data()) == 12);
     float scale = 0;
@@ -31,7 +31,7 @@ TEST_CASE("a record is a scale and D codes for every head") {
 }
 
 TEST_CASE("a scale that no float can hold makes zeros, not infinities") {
-    const int8_row<float>::state<geometry<shape{}>> codec({}, {1, 8});
+    const int8_row<float>::state codec({}, {1, 8});
     std::vector<float> row(8, 1e-42F), back(8, 1.0F);
     std::vector<std::byte> record(codec.bytes().key);
     static_cast<void>(codec.encode_value(row.data(), record.data()));

@@ -15,7 +15,6 @@ using namespace kvtl_test;
 
 namespace {
 
-using any_model = kvtl::geometry<kvtl::shape{}>;
 using policy = kvtl::orthogonal_prefix<float>;
 
 const kvtl::calibration_view& bases_for(const kvtl::record_shape& s) {
@@ -26,7 +25,7 @@ const kvtl::calibration_view& bases_for(const kvtl::record_shape& s) {
     return one->view();
 }
 template <class Policy> struct bound {
-    using state = typename Policy::template state<any_model>;
+    using state = typename Policy::state;
     state operator()(const kvtl::record_shape& s) const { return make(s, {}, {}); }
     static state make(const kvtl::record_shape& s, const typename Policy::config& c,
                       const kvtl::codec_lane& lane) {
@@ -85,7 +84,7 @@ TEST_CASE("rows come back as their projection on the first directions of their h
     }
     // A lane of the second head alone uses that head's basis.
     const auto joint = bound<policy>::make(two, {.rate = 0.25F}, {1, 0, nullptr});
-    auto alone = policy::state<any_model>({.rate = 0.25F}, one);
+    auto alone = policy::state({.rate = 0.25F}, one);
     alone.bind(bases_for(two));
     alone = alone.at({1, 1, nullptr});
     const auto row = oracle::normal_values<float>(128, 99);
@@ -97,7 +96,7 @@ TEST_CASE("rows come back as their projection on the first directions of their h
 
 TEST_CASE("bases that are not orthonormal are refused") {
     const kvtl::record_shape s{2, 64};
-    CHECK(policy::state<any_model>({}, s).check_calibration(bases_for(s)).ok());
+    CHECK(policy::state({}, s).check_calibration(bases_for(s)).ok());
     const kvtl::shape model{1, 2, 2, 64};
     auto values = random_rotation(64, 1);
     const auto second = random_rotation(64, 2);
@@ -112,14 +111,14 @@ TEST_CASE("bases that are not orthonormal are refused") {
     const auto file = kvtl::calibration::load(path, model);
     std::filesystem::remove(path);
     REQUIRE(file.ok());
-    const kvtl::status refused = policy::state<any_model>({}, s).check_calibration(file->view());
+    const kvtl::status refused = policy::state({}, s).check_calibration(file->view());
     CHECK(refused.code() == kvtl::errc::file_refused);
     CHECK_MESSAGE(std::string(refused.what()).find("prefix_values of layer 0, head 1") != std::string::npos,
                   refused.what());
 }
 
 TEST_CASE("what an orthogonal prefix cannot do is said by field, value and what is valid") {
-    using codec = policy::state<any_model>;
+    using codec = policy::state;
     CHECK(codec::check({}, {2, 64}).ok());
     const auto says = [](const kvtl::status& refused, const char* text) {
         CHECK(refused.code() == kvtl::errc::invalid_argument);

@@ -13,7 +13,6 @@ using namespace kvtl_test;
 
 namespace {
 
-using any_model = kvtl::geometry<kvtl::shape{}>;
 using exact = kvtl::prompt_svd<float, float>;
 
 struct alignas(64) line {
@@ -72,7 +71,7 @@ std::vector<float> low_rank_keys(const kvtl::record_shape& s, std::uint32_t toke
 
 /// A codec with its tables and a lane of its own, fitted to the first `prompt` of some keys.
 template <class Policy> struct fitted {
-    using state = typename Policy::template state<any_model>;
+    using state = typename Policy::state;
     std::vector<line> table, lane;
     state codec;
 
@@ -232,7 +231,7 @@ TEST_CASE("outlier chunks come back as they were, all others by their code") {
 TEST_CASE("what cannot be is said") {
     const kvtl::record_shape s{2, 64};
     const auto says = [&](const exact::config& c, const kvtl::record_shape& shape, const char* what) {
-        const kvtl::status bad = exact::state<any_model>::check(c, shape);
+        const kvtl::status bad = exact::state::check(c, shape);
         CHECK(!bad.ok());
         CHECK(std::string(bad.what()).find(what) != std::string::npos);
     };

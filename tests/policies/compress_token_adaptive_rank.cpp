@@ -16,8 +16,6 @@ using namespace kvtl_test;
 
 namespace {
 
-using any_model = kvtl::geometry<kvtl::shape{}>;
-
 /// Random bases of every kind for a model of one layer, kept for as long as the test runs.
 const kvtl::calibration_view& bases_for(const kvtl::record_shape& s) {
     static std::map<std::pair<std::uint32_t, std::uint32_t>, std::unique_ptr<calibrated>> made;
@@ -29,7 +27,7 @@ const kvtl::calibration_view& bases_for(const kvtl::record_shape& s) {
 
 /// A codec of lane (layer 0, first head 0), with its tables.
 template <class Policy> struct bound {
-    using state = typename Policy::template state<any_model>;
+    using state = typename Policy::state;
     static constexpr std::uint32_t tokens = 5000;
 
     state operator()(const kvtl::record_shape& s) const { return make(s, config); }
@@ -191,7 +189,7 @@ TEST_CASE("bases that are not what the codec takes for granted are refused") {
     };
     SUBCASE("gates of another rate") {
         const auto refused = [&](float rate) {
-            return gated::state<any_model>({{.rate = rate}}, s).check_calibration(bases_for(s));
+            return gated::state({{.rate = rate}}, s).check_calibration(bases_for(s));
         };
         CHECK(refused(0.2F).ok());
         says(refused(0.29F), "compressor.rate is 0.29; the gates were trained for 0.2");
@@ -199,7 +197,7 @@ TEST_CASE("bases that are not what the codec takes for granted are refused") {
             REQUIRE(out.add_gated(gated_keys, random_gated_basis(n, 3), NAN));
             REQUIRE(out.add_gated(gated_values, random_gated_basis(n, 4), NAN));
         });
-        says(gated::state<any_model>({}, s).check_calibration(none.view()), "the gates were trained for nan");
+        says(gated::state({}, s).check_calibration(none.view()), "the gates were trained for nan");
     }
     SUBCASE("what rebuilds is not the inverse: a number, or two heads that changed places") {
         for (const bool heads : {false, true}) {
@@ -213,7 +211,7 @@ TEST_CASE("bases that are not what the codec takes for granted are refused") {
                 REQUIRE(out.add_gated(gated_keys, random_gated_basis(n, 3), 0.2F));
                 REQUIRE(out.add_gated(gated_values, values, 0.2F));
             });
-            says(gated::state<any_model>({}, s).check_calibration(file.view()),
+            says(gated::state({}, s).check_calibration(file.view()),
                  "gated_values of layer 0, head 0: what rebuilds is off by");
         }
     }
@@ -224,16 +222,15 @@ TEST_CASE("bases that are not what the codec takes for granted are refused") {
             REQUIRE(out.add(joint_keys, n, random_rotation(n, 4), true));
             REQUIRE(out.add(joint_values, n, oblique));
         });
-        says(joint::state<any_model>({}, s).check_calibration(file.view()),
-             "joint_values of layer 0, head 0");
-        says(palu_rows::state<any_model>({}, s).check_calibration(file.view()), "joint_values of layer 0");
+        says(joint::state({}, s).check_calibration(file.view()), "joint_values of layer 0, head 0");
+        says(palu_rows::state({}, s).check_calibration(file.view()), "joint_values of layer 0");
     }
     SUBCASE("a basis of keys after RoPE") {
         const auto file = with([&](auto& out) {
             REQUIRE(out.add(joint_keys, n, random_rotation(n, 4), false));
             REQUIRE(out.add(joint_values, n, random_rotation(n, 5)));
         });
-        says(joint::state<any_model>({}, s).check_calibration(file.view()),
+        says(joint::state({}, s).check_calibration(file.view()),
              "joint_keys were fitted to keys after RoPE; valid: before");
     }
 }
@@ -305,7 +302,7 @@ TEST_CASE_TEMPLATE("error falls and bytes rise with the share that is kept", Pol
 }
 
 TEST_CASE("what a codec cannot do is said by field, value and what is valid") {
-    using codec = joint::state<any_model>;
+    using codec = joint::state;
     const kvtl::record_shape s{2, 64};
     const auto says = [&](const joint::config& c, const kvtl::record_shape& shape, const char* text) {
         const kvtl::status refused = codec::check(c, shape);
@@ -313,7 +310,7 @@ TEST_CASE("what a codec cannot do is said by field, value and what is valid") {
         CHECK_MESSAGE(std::string(refused.what()).find(text) != std::string::npos, refused.what());
     };
     CHECK(codec::check({}, s).ok());
-    const kvtl::status fixed = palu_rows::state<any_model>::check({{.rate = 1.5F}}, s);
+    const kvtl::status fixed = palu_rows::state::check({{.rate = 1.5F}}, s);
     CHECK(std::string(fixed.what()).find("compressor.rate is 1.5; valid: more than 0, to 1") !=
           std::string::npos);
     says({{.share = 0.0F}}, s, "compressor.share is 0; valid: more than 0, to 1");
@@ -330,7 +327,7 @@ TEST_CASE("what a codec cannot do is said by field, value and what is valid") {
     wide.dims = 65;
     says(wide, s, "compressor.dims is 65");
     for (const float tau : {1.0F, 0.0F, -0.1F, NAN}) {
-        const auto no_gate = gated::state<any_model>::check({{.tau = tau}}, s);
+        const auto no_gate = gated::state::check({{.tau = tau}}, s);
         CHECK(no_gate.code() == kvtl::errc::invalid_argument);
         CHECK(std::string(no_gate.what()).find("valid: more than 0, less than 1") != std::string::npos);
     }

@@ -19,7 +19,7 @@ TEST_CASE("without spread it is the centroid") {
 TEST_CASE("the score is that of the formula, for any number of units and queries") {
     std::uint32_t narrow = 0, wide = 0;
     for (const std::uint32_t dim : {8U, 64U, 80U}) {
-        const centroid_spread::state<geometry<shape{}>> s({}, *geometry<shape{}>::from({1, 1, 1, dim}));
+        const centroid_spread::state s({}, *kvtl::geometry::from({1, 1, 1, dim}));
         for (const std::uint32_t units : {1U, 63U, 64U, 65U, 200U}) {
             kvtl_test::index_suite::means table(units, dim, dim + 2, units);
             const auto m2 = oracle::normal_values(units, 7);
@@ -69,7 +69,7 @@ TEST_CASE("the root mean square of weights over normal keys is what the score sa
     u.unit = &unit, u.count = 1, u.dim = dim;
     u.mean = unit_means(rows_view<float>{mean.data(), 1, dim, dim});
     float score = 0;
-    const centroid_spread::state<geometry<shape{}>> s({}, *geometry<shape{}>::from({1, 1, 1, dim}));
+    const centroid_spread::state s({}, *kvtl::geometry::from({1, 1, 1, dim}));
     s.score(q.data(), 1, u, {&score, 1});
     CHECK(static_cast<double>(score) / 4 == doctest::Approx(0.5 * std::log(squares / keys)).epsilon(0.01));
 }

@@ -14,7 +14,7 @@ using namespace kvtl;
 
 namespace {
 
-using state = channel_subset::state<geometry<shape{}>>;
+using state = channel_subset::state;
 
 double product(const float* q, const float* k, std::uint32_t dim, std::uint32_t read) {
     std::vector<std::uint32_t> order(dim);

@@ -12,7 +12,7 @@ using namespace kvtl;
 
 namespace {
 
-template <class P> using state_of = typename P::template state<geometry<shape{}>>;
+template <class P> using state_of = typename P::state;
 
 template <class P> void check(double tolerance, std::size_t element_bytes) {
     kvtl_test::summarising_index_contract<P>(

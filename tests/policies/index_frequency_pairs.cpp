@@ -14,7 +14,7 @@ using namespace kvtl;
 
 namespace {
 
-using state = frequency_pairs::state<geometry<shape{}>>;
+using state = frequency_pairs::state;
 using lane = kvtl_test::index_suite::lane<frequency_pairs>;
 
 double product(std::span<const std::uint32_t> pairs, std::uint32_t distance, const float* q, const float* k) {

@@ -13,7 +13,7 @@ using namespace kvtl;
 
 namespace {
 
-using state = landmark::state<geometry<shape{}>>;
+using state = landmark::state;
 using lane = kvtl_test::index_suite::lane<landmark>;
 
 double mean_product(const auto& x, const float* q, std::uint32_t h, std::uint32_t u) {

@@ -19,8 +19,6 @@ using namespace kvtl;
 
 namespace {
 
-using any_geometry = geometry<shape{}>;
-
 /// States for lanes of every shape that the contract goes through, with the calibration each is bound to.
 template <class P> struct bound {
     std::uint32_t rank;
@@ -30,7 +28,7 @@ template <class P> struct bound {
         const shape model{2, s.lane_heads * s.group, s.lane_heads, s.dim};
         const auto width = static_cast<std::uint32_t>(s.width());
         calibration.push_back(std::make_unique<kvtl_test::calibrated>(model, std::min(rank, width), s.dim));
-        typename P::template state<any_geometry> state({rank}, {});
+        typename P::state state({rank}, {});
         state.bind(calibration.back()->view());
         return state;
     }
@@ -79,7 +77,7 @@ TEST_CASE("full rank is exact, but for the adapter's rounding") {
 TEST_CASE("a calibration of lower rank than configured is used as far as it goes") {
     const shape model{2, 4, 2, 16};
     const kvtl_test::calibrated few(model, 8, 1);
-    low_rank_keys_as<float>::state<any_geometry> s({24}, {});
+    low_rank_keys_as<float>::state s({24}, {});
     s.bind(few.view());
     kvtl_test::index_suite::lane<low_rank_keys_as<float>> x(s, {{2, 2, 16, 4}, 10, true}, 3);
     x.absorb_all();
@@ -108,7 +106,7 @@ TEST_CASE("the adapter is held as f16: scores are within its rounding of those b
     REQUIRE(loaded.ok());
     CHECK(loaded->bytes() == 2 * rank * width * sizeof(f16));
 
-    low_rank_keys_as<float>::state<any_geometry> s({rank}, {}); // keys as f32: what is off is the adapter
+    low_rank_keys_as<float>::state s({rank}, {}); // keys as f32: what is off is the adapter
     s.bind(loaded->view());
     kvtl_test::index_suite::lane<low_rank_keys_as<float>> x(s, {{2, 2, 32, 4}, 50, true}, 3);
     x.absorb_all();
@@ -138,7 +136,7 @@ TEST_CASE("the adapter is held as f16: scores are within its rounding of those b
 TEST_CASE("a query of the whole lane scores as much as all heads together") {
     const shape model{2, 6, 3, 16};
     const kvtl_test::calibrated bases(model, 20, 1);
-    low_rank_keys_as<float>::state<any_geometry> s({20}, {});
+    low_rank_keys_as<float>::state s({20}, {});
     s.bind(bases.view());
     kvtl_test::index_suite::lane<low_rank_keys_as<float>> x(s, {{3, 2, 16, 4}, 10, true}, 3);
     x.absorb_all();

@@ -15,7 +15,7 @@ using namespace kvtl;
 
 namespace {
 
-using state = minmax_box::state<geometry<shape{}>>;
+using state = minmax_box::state;
 
 /// Equations 1 and 2, from the keys.
 double quest(const auto& lane, const float* q, std::uint32_t h, std::uint32_t u) {

@@ -14,7 +14,7 @@ using namespace kvtl;
 
 namespace {
 
-using state = product_codes::state<geometry<shape{}>>;
+using state = product_codes::state;
 using lane = kvtl_test::index_suite::lane<product_codes>;
 
 std::vector<float> decoded(const state& s, lane& x, std::uint32_t u, std::uint32_t i) {

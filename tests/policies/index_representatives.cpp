@@ -14,7 +14,7 @@ using namespace kvtl;
 
 namespace {
 
-template <class P> using state_of = typename P::template state<geometry<shape{}>>;
+template <class P> using state_of = typename P::state;
 
 /// The entries that a rule chooses among a complete unit's, from their definitions; the first r of others.
 std::vector<std::uint32_t> chosen(const auto& x, std::uint32_t h, std::uint32_t u, std::uint32_t r,

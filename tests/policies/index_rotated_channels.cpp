@@ -23,7 +23,7 @@ template <class P> struct bound {
     [[nodiscard]] auto operator()(const summary_shape& s) {
         const shape model{2, s.lane_heads * s.group, s.lane_heads, s.dim};
         calibration.push_back(std::make_unique<kvtl_test::calibrated>(model, 4, s.dim));
-        typename P::template state<geometry<shape{}>> state(config, {});
+        typename P::state state(config, {});
         state.bind(calibration.back()->view());
         return state;
     }
@@ -91,7 +91,7 @@ TEST_CASE("all channels are exact") {
 TEST_CASE("each KV head of the model has its own basis, whichever lane it is in") {
     const kvtl_test::calibrated c({2, 4, 4, 16}, 4, 77);
     using pca = rotated_channels<calibration_kind::pca_basis, float>;
-    pca::state<geometry<shape{}>> s({5}, {});
+    pca::state s({5}, {});
     s.bind(c.view());
     for (const std::uint32_t heads : {1U, 2U})
         for (std::uint32_t first = 0; first < 4; first += heads) {

@@ -11,7 +11,7 @@ namespace index_stored_keys_test {
 using namespace kvtl;
 
 TEST_CASE("stored_keys keeps nothing and scores entries") {
-    static_assert(index_for<stored_keys, geometry<shape{}>>);
+    static_assert(index_for<stored_keys>);
     static_assert(detail::scores_stored_keys<stored_keys>() && !detail::summarises<stored_keys>());
     static_assert(detail::scores_entries<stored_keys>() && !stored_keys::needs_means);
     static_assert(detail::linear_in_query<stored_keys>());

@@ -19,8 +19,8 @@ using namespace kvtl;
 
 namespace {
 
-using state = two_level_box::state<geometry<shape{}>>;
-using flat = minmax_box::state<geometry<shape{}>>;
+using state = two_level_box::state;
+using flat = minmax_box::state;
 template <class P> using lane_of = kvtl_test::index_suite::lane<P>;
 
 /// Quest's bound in double precision over the keys of units [first, end).

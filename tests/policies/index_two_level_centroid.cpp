@@ -16,7 +16,7 @@ using namespace kvtl;
 
 namespace {
 
-using state = two_level_centroid::state<geometry<shape{}>>;
+using state = two_level_centroid::state;
 
 /// A lane whose units lie around centres, as many neighbours around each, with the memory that the manager lends.
 struct blobs {

@@ -8,7 +8,7 @@ namespace position_rolling_test {
 
 using kvtl::rolling;
 using kvtl_test::check_refusal, kvtl_test::position_contract;
-using state = rolling::state<kvtl_test::position_suite::any_geometry>;
+using state = rolling::state;
 
 namespace {
 /// Rotary embeddings by definition: pair i turns by its frequency times the position.

@@ -18,8 +18,6 @@ using namespace kvtl_test::remainder_suite;
 
 namespace {
 
-using any_model = geometry<shape{}>;
-
 /// The unit's mean key and value.
 constexpr auto first_order = [](const auto& x, std::uint32_t head, std::uint32_t g,
                                 std::uint32_t u) -> std::optional<stand_in> {
@@ -65,12 +63,12 @@ TEST_CASE_TEMPLATE("units of equal entries are estimated exactly", P, centroid_e
 
 TEST_CASE("a share or a number of bits that cannot be is refused") {
     const auto opened = [](centroid_estimate_spread::config remainder) {
-        kv_manager<presets::dynakv_estimate, any_model>::config c;
+        kv_manager<presets::dynakv_estimate>::config c;
         c.shape = {1, 2, 1, 64};
         c.max_tokens = 400;
         c.memory_bytes = std::size_t{4} << 20;
         c.remainder = remainder;
-        const auto least = kv_manager<presets::dynakv_estimate, any_model>::least_memory(c);
+        const auto least = kv_manager<presets::dynakv_estimate>::least_memory(c);
         return least.ok() ? std::string() : least.error().message;
     };
     CHECK(opened({}).empty());
@@ -144,7 +142,7 @@ TEST_CASE("after splits and appends the mean values are those of the units' entr
     const shape one_head{1, 2, 1, 64};
     const drift data(one_head, 1400, 9, {.numbered = true});
     const auto log = std::make_shared<io_log>();
-    using cache_type = kv_manager<recorded, any_model>;
+    using cache_type = kv_manager<recorded>;
     cache_type::config c;
     c.shape = one_head;
     c.max_tokens = 1400;

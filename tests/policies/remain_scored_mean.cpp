@@ -18,7 +18,7 @@ using namespace kvtl;
 
 namespace {
 
-using state = scored_mean::state<geometry<shape{}>>;
+using state = scored_mean::state;
 
 struct alignas(64) line {
     std::byte bytes[64];
@@ -91,7 +91,7 @@ struct lane_of_units {
 } // namespace
 
 TEST_CASE("scored_mean: the missing mass at the mean value, for every query its own") {
-    static_assert(remainder_for<scored_mean, geometry<shape{}>>);
+    static_assert(remainder_for<scored_mean>);
     CHECK(state().unit_bytes({}) == 0);
     for (const summary_shape& s : {summary_shape{1, 2, 64, 1}, summary_shape{1, 1, 12, 5}})
         for (const std::uint32_t units : {1U, 64U, 131U}) {

@@ -89,7 +89,7 @@ struct aligned_model {
     }
 };
 
-using state = cluster_aligned::state<geometry<shape{}>>;
+using state = cluster_aligned::state;
 constexpr auto nothing_pinned = [](std::uint32_t) { return false; };
 
 /// 16 handles, units of up to 4 pages: 4 pages are reserved for updated ones.

@@ -10,7 +10,7 @@ using namespace kvtl;
 using kvtl_test::guarded_bytes;
 
 namespace {
-using state = fifo_by_lane::state<geometry<shape{}>>;
+using state = fifo_by_lane::state;
 
 /// Queues of (handle, pages) by lane, oldest first.
 struct model {

@@ -22,7 +22,7 @@ TEST_CASE("lfu with units that come back") {
 }
 
 TEST_CASE("as many frequencies as there are units") {
-    using state = lfu::state<geometry<shape{}>>;
+    using state = lfu::state;
     constexpr std::uint32_t handles = 12;
     kvtl_test::guarded_bytes memory(state::bytes(handles, 1));
     state s({}, handles, 1, memory.memory());
@@ -38,7 +38,7 @@ TEST_CASE("as many frequencies as there are units") {
 }
 
 TEST_CASE("a count does not survive leaving, and equals leave in the order of their last use") {
-    using state = lfu::state<geometry<shape{}>>;
+    using state = lfu::state;
     kvtl_test::guarded_bytes memory(state::bytes(4, 1));
     state s({}, 4, 1, memory.memory());
     s.admit(0, {});

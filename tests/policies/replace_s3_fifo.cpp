@@ -19,7 +19,7 @@ constexpr auto nothing_pinned = [](std::uint32_t) { return false; };
 
 /// 20 frames: two are the small queue's share.
 struct small_cache {
-    using state = s3_fifo::state<geometry<shape{}>>;
+    using state = s3_fifo::state;
     kvtl_test::guarded_bytes memory{state::bytes(20, 1)};
     state s{s3_fifo::config{}, 20, 1, memory.memory()};
 

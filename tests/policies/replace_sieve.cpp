@@ -18,7 +18,7 @@ TEST_CASE("sieve with units that come back") {
 }
 
 TEST_CASE("the hand goes on where it stopped and spares what was visited, once") {
-    using state = sieve::state<geometry<shape{}>>;
+    using state = sieve::state;
     kvtl_test::guarded_bytes memory(state::bytes(8, 1));
     state s({}, 8, 1, memory.memory());
     const auto nothing_pinned = [](std::uint32_t) { return false; };

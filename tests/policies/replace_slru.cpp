@@ -26,7 +26,7 @@ TEST_CASE("slru with units that come back") {
 }
 
 TEST_CASE("a sweep does not reach units that were used twice") {
-    using state = slru::state<geometry<shape{}>>;
+    using state = slru::state;
     kvtl_test::guarded_bytes memory(state::bytes(10, 1));
     state s({}, 10, 1, memory.memory());
     const auto nothing_pinned = [](std::uint32_t) { return false; };

@@ -16,7 +16,7 @@ using namespace kvtl_test::selector_suite::bar;
 
 TEST_CASE("max_minus_alpha") {
     using selector = max_minus_alpha<reduce::group_max>;
-    static_assert(selector_for<selector, model> && selector::source == query::current);
+    static_assert(selector_for<selector> && selector::source == query::current);
     static_assert(max_minus_alpha<reduce::group_mean, query::predicted>::source == query::predicted);
     std::size_t all = 0;
     for (std::uint64_t seed = 0; seed < 60; ++seed) {
@@ -25,7 +25,7 @@ TEST_CASE("max_minus_alpha") {
         for (const float alpha : {0.0F, 1.0F, 4.0F, 1000.0F})
             for (const std::uint32_t heads : {1U, 2U})
                 for (const std::uint32_t budget : {0U, 1U, 40U, 100000U}) {
-                    const selector::state<model> s({alpha, heads}, *model::from({}));
+                    const selector::state s({alpha, heads}, model());
                     const double bar =
                         static_cast<double>(*std::max_element(x.score.begin(), x.score.end())) -
                         static_cast<double>(alpha) * std::sqrt(dim) * heads;
@@ -36,7 +36,7 @@ TEST_CASE("max_minus_alpha") {
                 }
     }
     CHECK(all > 10000);
-    CHECK(choose(selector::state<model>({}, *model::from({})), units{}, 10).empty());
+    CHECK(choose(selector::state({}, model()), units{}, 10).empty());
 }
 
 TEST_CASE("what scores more than a bar keeps its order") {

@@ -13,7 +13,6 @@ namespace select_no_units_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
 struct window_alone : kvtl::presets::offloaded {
     static constexpr std::string_view name = "window_alone";
@@ -27,9 +26,9 @@ struct window_alone : kvtl::presets::offloaded {
 } // namespace
 
 TEST_CASE("no_units: no choice, whatever the budget") {
-    static_assert(kvtl::selector_for<kvtl::no_units, any_model>);
+    static_assert(kvtl::selector_for<kvtl::no_units>);
     static_assert(!kvtl::no_units::takes_everything && !kvtl::no_units::uses_scores);
-    const kvtl::no_units::state<any_model> s;
+    const kvtl::no_units::state s;
     std::vector<kvtl::chosen_unit> out(8, kvtl::chosen_unit{.unit = 77, .mask = 0});
     CHECK(s.choose({{}, {.count = 8, .max_entries = 1}, 1000}, out) == 0);
     CHECK(out[0].unit == 77);
@@ -38,7 +37,7 @@ TEST_CASE("no_units: no choice, whatever the budget") {
 TEST_CASE("no_units: a step attends sinks and window, and reads nothing") {
     const kvtl::shape small{1, 2, 1, 32};
     const drift data(small, 200, 3);
-    using cache_type = kvtl::kv_manager<window_alone, any_model>;
+    using cache_type = kvtl::kv_manager<window_alone>;
     cache_type::config c;
     c.shape = small;
     c.max_tokens = 200;

@@ -14,10 +14,8 @@ using namespace kvtl;
 
 namespace {
 
-using any_geometry = geometry<shape{}>;
-
 std::vector<std::uint32_t> draw(std::uint64_t seed, std::uint32_t units, std::uint32_t budget) {
-    const random_units::state<any_geometry> s({seed}, {});
+    const random_units::state s({seed}, {});
     std::vector<chosen_unit> out(units);
     const std::uint32_t n = s.choose({{}, {.count = units, .max_entries = 1}, budget}, out);
     std::vector<std::uint32_t> result;
@@ -28,7 +26,7 @@ std::vector<std::uint32_t> draw(std::uint64_t seed, std::uint32_t units, std::ui
 } // namespace
 
 TEST_CASE("random_units keeps a selector's promises") {
-    static_assert(selector_for<random_units, any_geometry>);
+    static_assert(selector_for<random_units>);
     kvtl_test::selector_suite::keeps_its_promises<random_units>();
 }
 

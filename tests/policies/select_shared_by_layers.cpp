@@ -13,15 +13,14 @@ namespace select_shared_by_layers_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 constexpr kvtl::shape deep{7, 4, 2, 64};
 
 /// How often the index was asked, by the first number of the query: there a test writes the layer.
 std::map<int, int> asked;
 
 struct counting_box : kvtl::minmax_box {
-    template <class Geometry> class state : public kvtl::minmax_box::state<Geometry> {
-        using base = kvtl::minmax_box::state<Geometry>;
+    class state : public kvtl::minmax_box::state {
+        using base = kvtl::minmax_box::state;
 
       public:
         using base::base;
@@ -75,13 +74,13 @@ std::vector<std::uint64_t> choice(Cache& cache, kvtl::sequence_id seq, std::uint
 
 TEST_CASE("shared_by_layers keeps a selector's promises") {
     using shared = kvtl::shared_by_layers<2, kvtl::topk<kvtl::reduce::group_max>>;
-    static_assert(kvtl::selector_for<shared, any_model>);
+    static_assert(kvtl::selector_for<shared>);
     kvtl_test::selector_suite::keeps_its_promises<shared>();
 }
 
 TEST_CASE_TEMPLATE("with the budget for everything it is dense attention", Preset, boxes<1>, boxes<2>,
                    boxes<3>, of_layers) {
-    using cache_t = kvtl::kv_manager<Preset, any_model>;
+    using cache_t = kvtl::kv_manager<Preset>;
     run_scenario<cache_t>({.shape = deep, .prompt = 0, .decode = 60});
     run_scenario<cache_t>({.shape = deep,
                            .prompt = 200,
@@ -94,7 +93,7 @@ TEST_CASE_TEMPLATE("with the budget for everything it is dense attention", Prese
 
 TEST_CASE_TEMPLATE("layers that share choose alike, others for themselves", Preset, boxes<1>, boxes<2>,
                    boxes<3>, of_layers) {
-    using cache_t = kvtl::kv_manager<Preset, any_model>;
+    using cache_t = kvtl::kv_manager<Preset>;
     const std::uint32_t share = Preset::selector::layers_that_share;
     const drift data(deep, 500, 5);
     auto c = sized<cache_t>(80);
@@ -119,7 +118,7 @@ TEST_CASE_TEMPLATE("layers that share choose alike, others for themselves", Pres
 }
 
 TEST_CASE("a layer that shares is not scored, and knows its units when it is prefetched") {
-    using cache_t = kvtl::kv_manager<boxes<3>, any_model>;
+    using cache_t = kvtl::kv_manager<boxes<3>>;
     const drift data(deep, 500, 6);
     auto cache = open_cache<cache_t>(sized<cache_t>(80));
     const auto seq = *cache.begin();
@@ -144,7 +143,7 @@ TEST_CASE("a layer that shares is not scored, and knows its units when it is pre
 }
 
 TEST_CASE("a prediction counts for the layers that choose; the others follow") {
-    using cache_t = kvtl::kv_manager<predicted, any_model>;
+    using cache_t = kvtl::kv_manager<predicted>;
     const drift data(deep, 500, 7);
     auto cache = open_cache<cache_t>(sized<cache_t>(80));
     reader<cache_t> one(cache, data, 0);

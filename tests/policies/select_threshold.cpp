@@ -15,7 +15,7 @@ using namespace kvtl_test::selector_suite::bar;
 
 namespace {
 using selector = threshold<reduce::group_mean>;
-using state = selector::state<model>;
+using state = selector::state;
 
 /// The share of one entry of each unit, in shares of the mean entry.
 std::vector<double> shares(const units& x, std::uint32_t heads) {
@@ -59,7 +59,7 @@ TEST_CASE("threshold: without a prompt it is what any selector is") {
 }
 
 TEST_CASE("threshold: what passes the bar, the best within the budget") {
-    static_assert(selector_for<selector, model>);
+    static_assert(selector_for<selector>);
     std::size_t some = 0;
     for (std::uint64_t seed = 0; seed < 60; ++seed) {
         const units x =
@@ -69,14 +69,14 @@ TEST_CASE("threshold: what passes the bar, the best within the budget") {
                 for (const std::uint32_t budget : {0U, 1U, 40U, 100000U}) {
                     const auto of = shares(x, heads);
                     const auto passes = [&](std::uint32_t u) { return of[u] > static_cast<double>(share); };
-                    const state s({.heads = heads}, *model::from({}));
+                    const state s({.heads = heads}, model());
                     const auto got = choose(s, x, budget, std::log(share));
                     CHECK(got == naive(x, budget, passes));
                     some += got.size();
                 }
     }
     CHECK(some > 10000);
-    CHECK(choose(state({}, *model::from({})), units{}, 10, nothing).empty());
+    CHECK(choose(state({}, model()), units{}, 10, nothing).empty());
 }
 
 TEST_CASE(
@@ -92,7 +92,7 @@ TEST_CASE(
         for (const std::uint32_t budget : {60U, 300U}) {
             CAPTURE(kept);
             CAPTURE(budget);
-            const state s({.kept = kept}, *model::from({}));
+            const state s({.kept = kept}, model());
             std::vector<selector::prompt_notes> notes(4); // and a layer of which nothing was seen
             for (std::size_t l = 0; l < 3; ++l)
                 for (const units& x : layer[l]) note(s, x, budget, notes[l]);
@@ -110,7 +110,7 @@ TEST_CASE(
             if (kept == 1.0F) CHECK(bar == nothing);
         }
     const std::vector<selector::prompt_notes> unseen(2);
-    CHECK(state({}, *model::from({})).settle(unseen) == nothing);
+    CHECK(state({}, model()).settle(unseen) == nothing);
 }
 
 TEST_CASE("threshold: settings that can never work are named") {

@@ -58,7 +58,7 @@ std::vector<std::uint32_t> choose(const std::vector<float>& score, const std::ve
     std::vector<std::uint32_t> order(score.size()), chosen;
     std::vector<std::uint64_t> scratch(score.size());
     std::vector<chosen_unit> out(score.size());
-    const topk<reduce::group_mean>::state<geometry<shape{}>> s;
+    const topk<reduce::group_mean>::state s;
     const units_view lane{.unit = unit.data(), .count = static_cast<std::uint32_t>(unit.size())};
     const std::uint32_t n = s.choose({score, lane, budget, order, scratch}, out);
     for (std::uint32_t i = 0; i < n; ++i) chosen.push_back(out[i].unit);

@@ -4,21 +4,19 @@
 #include "contracts/io.hpp"
 #include "support/cache_fixture.hpp"
 
-using any_model = kvtl::geometry<kvtl::shape{}>;
-
-template class kvtl::kv_manager<kvtl::presets::dynakv, any_model>;
-template class kvtl::kv_manager<kvtl::presets::dynakv_packed, any_model>;
+template class kvtl::kv_manager<kvtl::presets::dynakv>;
+template class kvtl::kv_manager<kvtl::presets::dynakv_packed>;
 
 namespace dynakv_test {
 
 TEST_CASE("dynakv with the budget for everything is dense attention over f16 entries") {
     const kvtl_test::scratch_folder folder;
-    kvtl_test::equals_dense<kvtl::dynakv<any_model>>({.io = {.path = folder.file("a.kv")}});
+    kvtl_test::equals_dense<kvtl::dynakv>({.io = {.path = folder.file("a.kv")}});
 }
 
 TEST_CASE("dynakv_packed with the budget for everything is dense attention over f16 entries") {
     const kvtl_test::scratch_folder folder;
-    kvtl_test::equals_dense<kvtl::dynakv_packed<any_model>>({.io = {.path = folder.file("a.kv")}});
+    kvtl_test::equals_dense<kvtl::dynakv_packed>({.io = {.path = folder.file("a.kv")}});
 }
 
 } // namespace dynakv_test

@@ -402,7 +402,7 @@ TEST_CASE("compress_kv: voting heads decide for their layer, a table divides amo
 TEST_CASE("everything kept is dense attention") {
     const drift data(model, 400, 27);
     const auto run = [&]<class Preset>(Preset) {
-        using cache_t = kvtl::kv_manager<Preset, any_model>;
+        using cache_t = kvtl::kv_manager<Preset>;
         auto c = sized<cache_t>(400, 8);
         auto cache = open_cache<cache_t>(c);
         reader one(cache, data, 5);

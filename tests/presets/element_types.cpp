@@ -10,7 +10,6 @@ namespace element_types_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 template <class E> struct full_in : kvtl::presets::full { using compressor = kvtl::raw<E>; };
 } // namespace
 
@@ -22,7 +21,7 @@ TEST_CASE("raw bears the name of its element, f16 in `full`") {
 
 TEST_CASE_TEMPLATE("attention is dense over entries rounded to the element, and to no other", E, float,
                    kvtl::f16, kvtl::bf16) {
-    using cache_type = kvtl::kv_manager<full_in<E>, any_model>;
+    using cache_type = kvtl::kv_manager<full_in<E>>;
     static_assert(std::is_same_v<typename cache_type::element_type, E>);
     const kvtl::shape small{2, 4, 2, 64};
     const drift data(small, 120, 8);

@@ -13,8 +13,8 @@ namespace {
 constexpr kvtl::shape small{2, 4, 2, 32};
 constexpr std::size_t prompt = 140;
 template <class Preset, kvtl::signal More>
-using cache_with = kvtl::kv_manager<in_f32<Preset>, any_model,
-                                    kvtl::supplied<kvtl::signal::q, kvtl::signal::k, kvtl::signal::v, More>>;
+using cache_with =
+    kvtl::kv_manager<in_f32<Preset>, kvtl::supplied<kvtl::signal::q, kvtl::signal::k, kvtl::signal::v, More>>;
 
 template <class Cache> typename Cache::config sized(std::size_t keep, kvtl::signal more) {
     typename Cache::config c;

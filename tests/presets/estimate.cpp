@@ -5,15 +5,13 @@
 #include "contracts/io.hpp"
 #include "support/cache_fixture.hpp"
 
-using any_model = kvtl::geometry<kvtl::shape{}>;
-
-template class kvtl::kv_manager<kvtl::presets::dynakv_estimate, any_model>;
+template class kvtl::kv_manager<kvtl::presets::dynakv_estimate>;
 
 namespace estimate_test {
 
 TEST_CASE("dynakv_estimate with the budget for everything is dense attention over f16 entries") {
     const kvtl_test::scratch_folder folder;
-    kvtl_test::equals_dense<kvtl::dynakv_estimate<any_model>>({.io = {.path = folder.file("a.kv")}});
+    kvtl_test::equals_dense<kvtl::dynakv_estimate>({.io = {.path = folder.file("a.kv")}});
 }
 
 TEST_CASE("at a small budget the estimate is closer to dense attention than what dynakv reads") {
@@ -42,8 +40,8 @@ TEST_CASE("at a small budget the estimate is closer to dense attention than what
             }
         return std::sqrt(sum);
     };
-    const double without = error(static_cast<kvtl::dynakv<any_model>*>(nullptr));
-    const double with = error(static_cast<kvtl::dynakv_estimate<any_model>*>(nullptr));
+    const double without = error(static_cast<kvtl::dynakv*>(nullptr));
+    const double with = error(static_cast<kvtl::dynakv_estimate*>(nullptr));
     MESSAGE("error without " << without << ", with the estimate " << with);
     CHECK(with < 0.6 * without);
 }
@@ -62,7 +60,7 @@ struct first_order : in_ram {
 
 /// Mean of |o - o_dense| / |o_dense| over decoded tokens, with this share of the units estimated.
 template <class Preset> double relative_error(const kvtl_test::drift& data, float share) {
-    using cache_type = kvtl::kv_manager<Preset, any_model>;
+    using cache_type = kvtl::kv_manager<Preset>;
     constexpr std::size_t prompt = 200, every = 12;
     typename cache_type::config c;
     c.shape = data.shape();

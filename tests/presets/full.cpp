@@ -3,18 +3,16 @@
 
 #include "support/cache_fixture.hpp"
 
-using any_model = kvtl::geometry<kvtl::shape{}>;
-
-template class kvtl::kv_manager<kvtl::presets::full, any_model>;
+template class kvtl::kv_manager<kvtl::presets::full>;
 
 namespace full_test {
 
 TEST_CASE("full is dense attention over f16 entries") {
-    kvtl_test::equals_dense<kvtl::full<any_model>>();
+    kvtl_test::equals_dense<kvtl::full>();
 }
 
 TEST_CASE("full reads and writes nothing, and counts its window as memory") {
-    using cache = kvtl::full<any_model>;
+    using cache = kvtl::full;
     const kvtl::shape shape{2, 4, 2, 64};
     const kvtl_test::drift data(shape, 200, 1);
     auto full = kvtl_test::open_cache<cache>({.shape = shape, .max_tokens = 200, .memory_bytes = 4 << 20});

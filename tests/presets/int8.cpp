@@ -10,14 +10,12 @@ namespace int8_test {
 
 namespace {
 using namespace kvtl_test;
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
 template <class Preset> struct in_ram : Preset { using io = kvtl::in_memory; };
 template <class Preset> struct plain : Preset { using compressor = kvtl::raw<kvtl::f16>; };
 template <class Preset>
 using cache_of = kvtl::kv_manager<
-    Preset, any_model,
-    kvtl::supplied<kvtl::signal::q, kvtl::signal::k, kvtl::signal::v, kvtl::signal::calibration>>;
+    Preset, kvtl::supplied<kvtl::signal::q, kvtl::signal::k, kvtl::signal::v, kvtl::signal::calibration>>;
 
 using dynakv = in_ram<kvtl::presets::dynakv_int8>;
 using kvswap = in_ram<kvtl::presets::kvswap_int8>;
@@ -60,7 +58,7 @@ TEST_CASE("clusters of bytes in token order are dense attention within the codec
     kvtl_test::equals_dense<cache_of<dynakv_in_order>>({}, coded);
 }
 TEST_CASE("full_int8 is dense attention within the codec's error") {
-    kvtl_test::equals_dense<kvtl::full_int8<any_model>>({}, coded);
+    kvtl_test::equals_dense<kvtl::full_int8>({}, coded);
 }
 
 TEST_CASE("kvswap_int8 is dense attention within the codec's error") {

@@ -55,7 +55,7 @@ double gate(const kvtl::gate_header& h, const std::vector<float>& weights, std::
 
 TEST_CASE("trim_kv: log beta times age, evicted when the buffer is full; beta = 1 never leaves") {
     const drift data(small, 600, 56);
-    using cache_t = kvtl::kv_manager<in_f32<kvtl::presets::trim_kv>, any_model, with_x>;
+    using cache_t = kvtl::kv_manager<in_f32<kvtl::presets::trim_kv>, with_x>;
     for (const std::uint32_t hidden : {0U, 7U}) {
         kvtl::gate_header h;
         h.layers = 2, h.kv_heads = 2, h.inputs = 20, h.hidden = hidden, h.act = kvtl::activation::silu;
@@ -191,7 +191,7 @@ TEST_CASE("locret: a gate over q, k and v of all heads; a prompt in chunks takes
 
 TEST_CASE("global_gates: one scale for all heads and layers decides how many, worth that decays which") {
     const drift data(small, 600, 61);
-    using cache_t = kvtl::kv_manager<in_f32<kvtl::presets::global_gates>, any_model, with_x>;
+    using cache_t = kvtl::kv_manager<in_f32<kvtl::presets::global_gates>, with_x>;
     kvtl::gate_header h;
     h.layers = 2, h.kv_heads = 2, h.inputs = 6;
     const auto weights = oracle::normal_values(2 * h.layer_floats(), 62);

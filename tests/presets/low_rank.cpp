@@ -10,10 +10,9 @@ namespace low_rank_test {
 
 namespace {
 using namespace kvtl_test;
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
 template <class Preset> struct in_ram : Preset { using io = kvtl::in_memory; };
-template <class Preset> using cache_of = kvtl::kv_manager<Preset, any_model, kvtl::supplied_for<Preset>>;
+template <class Preset> using cache_of = kvtl::kv_manager<Preset, kvtl::supplied_for<Preset>>;
 
 const kvtl::shape shape{2, 4, 2, 64};
 /// Sixteen-bit coefficients, and keys that are turned back and forth.

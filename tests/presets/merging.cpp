@@ -39,7 +39,7 @@ template <class Rule, class Budget = kvtl::uniform>
 void equal_keys_are_exact(std::size_t chunk, std::size_t steps) {
     constexpr std::size_t blocks = 6, size = 8, prompt = 2 + blocks * size + 2, dim = 32;
     const std::size_t end = prompt + steps;
-    using cache_t = kvtl::kv_manager<in_f32<chosen_merge<Rule, Budget>>, any_model, with_external>;
+    using cache_t = kvtl::kv_manager<in_f32<chosen_merge<Rule, Budget>>, with_external>;
     auto config = sized<cache_t>(2 + blocks + 2);
     config.supplied = with_external::value;
     auto cache = open_cache<cache_t>(config);
@@ -194,8 +194,7 @@ TEST_CASE("d2o: layers share by how unevenly their sums vary; the first two and 
 TEST_CASE("everything kept is dense attention, merging or not") {
     const drift data(small, 600, 55);
     const auto run = [&]<class Preset>(Preset) {
-        auto cache =
-            open_cache<kvtl::kv_manager<Preset, any_model>>(sized<kvtl::kv_manager<Preset, any_model>>(600));
+        auto cache = open_cache<kvtl::kv_manager<Preset>>(sized<kvtl::kv_manager<Preset>>(600));
         reader one(cache, data);
         one.prefill(60, 25);
         one.decode(20);

@@ -6,8 +6,6 @@
 
 #include "support/cache_fixture.hpp"
 
-using any_model = kvtl::geometry<kvtl::shape{}>;
-
 namespace offload_groups_test { namespace {
 
 struct offload_groups : kvtl::presets::full {
@@ -31,22 +29,22 @@ struct offload_layers : offload_groups {
 } // namespace
 } // namespace offload_groups_test
 
-template class kvtl::kv_manager<offload_groups_test::offload_groups, any_model>;
-template class kvtl::kv_manager<offload_groups_test::offload_in_order, any_model>;
-template class kvtl::kv_manager<offload_groups_test::offload_layers, any_model>;
+template class kvtl::kv_manager<offload_groups_test::offload_groups>;
+template class kvtl::kv_manager<offload_groups_test::offload_in_order>;
+template class kvtl::kv_manager<offload_groups_test::offload_layers>;
 
 namespace offload_groups_test {
 
 TEST_CASE("offloaded groups are dense attention") {
-    kvtl_test::equals_dense<kvtl::kv_manager<offload_groups, any_model>>();
+    kvtl_test::equals_dense<kvtl::kv_manager<offload_groups>>();
 }
 
 TEST_CASE("offloaded groups in token order are dense attention") {
-    kvtl_test::equals_dense<kvtl::kv_manager<offload_in_order, any_model>>();
+    kvtl_test::equals_dense<kvtl::kv_manager<offload_in_order>>();
 }
 
 TEST_CASE("offloaded groups of whole layers are dense attention") {
-    kvtl_test::equals_dense<kvtl::kv_manager<offload_layers, any_model>>();
+    kvtl_test::equals_dense<kvtl::kv_manager<offload_layers>>();
 }
 
 } // namespace offload_groups_test

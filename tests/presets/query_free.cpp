@@ -141,7 +141,7 @@ TEST_CASE("external_scores and external_mask: the engine decides") {
     const decorate hand_over = [&](kvtl::layer_input& in, std::size_t l, std::size_t first, std::size_t n) {
         in.external = std::span(given).subspan((l * 400 + first) * 2, n * 2);
     };
-    using ranked = kvtl::external_scores_cache<any_model>;
+    using ranked = kvtl::external_scores_cache;
     const auto score = [&](std::size_t l, std::size_t h) {
         scores_t s;
         for (std::size_t t = 0; t < prompt; ++t)
@@ -155,7 +155,7 @@ TEST_CASE("external_scores and external_mask: the engine decides") {
     const naive truth(data, 4, 8);
     CHECK(kept(cache, seq, 1, 0) == truth.best(score(1, 0), 40));
 
-    using masked = kvtl::external_mask_cache<any_model>;
+    using masked = kvtl::external_mask_cache;
     auto roomy = sized<masked>(300); // room for everything: the mask alone decides
     auto gate = open_cache<masked>(roomy);
     seq = *gate.begin();
@@ -176,7 +176,7 @@ TEST_CASE("external_scores and external_mask: the engine decides") {
 }
 
 namespace {
-using probed = kvtl::kv_manager<in_f32<kvtl::presets::lookahead_probe>, any_model,
+using probed = kvtl::kv_manager<in_f32<kvtl::presets::lookahead_probe>,
                                 kvtl::supplied_for<kvtl::presets::lookahead_probe>>;
 } // namespace
 

@@ -51,7 +51,7 @@ TEST_CASE("PQCache takes smaller codebooks, then fewer parts") {
 }
 
 TEST_CASE("the knob stops before units of which none could be chosen, and open() says what is missing") {
-    using cache_t = kvtl::kv_manager<in_ram<kvtl::presets::quest>, any_model>;
+    using cache_t = kvtl::kv_manager<in_ram<kvtl::presets::quest>>;
     typename cache_t::config c;
     c.shape = {1, 2, 1, 64};
     c.max_tokens = 1024;
@@ -73,7 +73,7 @@ TEST_CASE("an ablation whose clusterer has no such setting still compiles and ke
         using clusterer = kvtl::single_tokens;
         using layout = kvtl::unit_contiguous;
     };
-    using cache_t = kvtl::kv_manager<by_groups, any_model>;
+    using cache_t = kvtl::kv_manager<by_groups>;
     typename cache_t::config c;
     c.shape = {1, 2, 1, 64};
     c.max_tokens = 64;

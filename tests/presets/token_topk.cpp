@@ -16,11 +16,10 @@ namespace token_topk_test {
 using namespace kvtl_test;
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
 template <class Preset> struct testing : Preset { using io = kvtl::faulty<kvtl::in_memory>; };
-using in_memory_cache = kvtl::kv_manager<testing<kvtl::presets::no_cluster>, any_model>;
-using streamed_cache = kvtl::kv_manager<testing<kvtl::presets::no_cluster_streamed>, any_model>;
+using in_memory_cache = kvtl::kv_manager<testing<kvtl::presets::no_cluster>>;
+using streamed_cache = kvtl::kv_manager<testing<kvtl::presets::no_cluster_streamed>>;
 
 /// Several tokens per unit, all heads of a layer together, every query head's softmax: what else may stream.
 struct streamed_groups : testing<kvtl::presets::no_cluster_streamed> {
@@ -34,8 +33,8 @@ struct scored_groups : streamed_groups {
     static constexpr std::string_view name = "scored_groups";
     using index = kvtl::exact_keys_as<float>;
 };
-using streamed_layers = kvtl::kv_manager<streamed_groups, any_model>;
-using scored_layers = kvtl::kv_manager<scored_groups, any_model>;
+using streamed_layers = kvtl::kv_manager<streamed_groups>;
+using scored_layers = kvtl::kv_manager<scored_groups>;
 
 constexpr kvtl::shape small{2, 4, 2, 64};
 constexpr std::size_t max_tokens = 900;
@@ -75,7 +74,7 @@ template <class Cache> std::vector<float> run(const typename Cache::config& c, c
 
 TEST_CASE("with the budget for everything streamed keys are dense attention") {
     SUBCASE("tokens") {
-        equals_dense<kvtl::kv_manager<testing<kvtl::presets::no_cluster_streamed>, any_model>>();
+        equals_dense<kvtl::kv_manager<testing<kvtl::presets::no_cluster_streamed>>>();
     }
     SUBCASE("groups of layers") {
         equals_dense<streamed_layers>();
@@ -129,7 +128,7 @@ struct linear_layers : testing<kvtl::presets::no_cluster_streamed> {
 } // namespace
 
 TEST_CASE("keys of all heads are read once where the reduction is linear") {
-    using cache_type = kvtl::kv_manager<linear_layers, any_model>;
+    using cache_type = kvtl::kv_manager<linear_layers>;
     cache_type::config c;
     c.shape = {1, 16, 8, 64};
     c.max_tokens = 1100;

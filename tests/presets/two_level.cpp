@@ -5,8 +5,8 @@
 
 using namespace kvtl_test;
 
-template class kvtl::kv_manager<kvtl::presets::dynakv_two_level, any_model>;
-template class kvtl::kv_manager<kvtl::presets::dynakv_two_level_int8, any_model>;
+template class kvtl::kv_manager<kvtl::presets::dynakv_two_level>;
+template class kvtl::kv_manager<kvtl::presets::dynakv_two_level_int8>;
 
 namespace two_level_test {
 

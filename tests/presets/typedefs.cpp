@@ -43,11 +43,9 @@ namespace typedefs_test {
 
 namespace {
 
-using any_model = kvtl::geometry<kvtl::shape{}>;
-
 // Rows that select() shows are those of the store only where records are rows.
-static_assert(kvtl::dynakv<any_model>::views_last && kvtl::flexgen<any_model>::views_last);
-static_assert(!kvtl::dynakv_int8<any_model>::views_last && !kvtl::palu<any_model>::views_last);
+static_assert(kvtl::dynakv::views_last && kvtl::flexgen::views_last);
+static_assert(!kvtl::dynakv_int8::views_last && !kvtl::palu::views_last);
 
 struct named {
     std::string_view alias;  ///< as the README has it
@@ -61,7 +59,7 @@ template <class Cache> constexpr std::string_view preset_of() {
 
 #define TYPEDEF(name)                                                                                        \
     named {                                                                                                  \
-#name, preset_of < kvtl::name < any_model>>()                                                        \
+#name, preset_of < kvtl::name>()                                                                     \
     }
 constexpr named typedefs[] = {
     TYPEDEF(full),
@@ -202,11 +200,11 @@ TEST_CASE("an alias supplies what its preset needs, and no more") {
 }
 
 TEST_CASE("what an alias promised for its engine and does not come is refused in words") {
-    kvtl::kvswap<any_model>::config c;
+    kvtl::kvswap::config c;
     c.shape = {1, 4, 2, 32};
     c.max_tokens = 256;
     c.memory_bytes = std::size_t{16} << 20;
-    const auto opened = kvtl::kvswap<any_model>::open(c);
+    const auto opened = kvtl::kvswap::open(c);
     REQUIRE_FALSE(opened.ok());
     CHECK(opened.error().message.find("needs a calibration file") != std::string::npos);
 }

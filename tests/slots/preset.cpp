@@ -27,10 +27,9 @@ using namespace kvtl;
 
 namespace {
 
-using model = geometry<shape{}>;
 using snap = drop<window_attention<over::mean, pooling::average, 5>>;
 
-template <class Preset> constexpr bool right = preset_for<Preset, model, supplied_by_default>;
+template <class Preset> constexpr bool right = preset_for<Preset, supplied_by_default>;
 template <class Preset> constexpr store_kind store = store_of_preset<Preset>();
 
 /// Any preset behind a retention that drops.
@@ -83,7 +82,7 @@ TEST_CASE("a preset that drops and retrieves is an ordinary preset") {
         CHECK(!right<thinned<presets::shadowkv, drop<voting_heads>>>);
         CHECK(right<thinned<presets::dynakv_int8>>);
         using low_rank = thinned<presets::flexgen_lr, drop<voting_heads>>;
-        CHECK(preset_for<low_rank, model, supplied_for<low_rank>>);
+        CHECK(preset_for<low_rank, supplied_for<low_rank>>);
         CHECK(right<laid_out<indexed<thinned<presets::dynakv>, frequency_pairs>, unit_contiguous>>);
     }
     SUBCASE("it decides once") {

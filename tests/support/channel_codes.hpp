@@ -29,7 +29,7 @@ template <std::uint32_t Granule> struct channel_codes {
         template <class Visit> void fields(Visit&&) {}
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         state(const config&, const kvtl::record_shape& shape) noexcept : shape_(shape) {}

@@ -25,8 +25,7 @@ namespace kvtl_test {
 
 /// The preset with entries of full precision: what is left is the method.
 template <class Preset> struct in_f32 : Preset { using compressor = kvtl::raw<float>; };
-using any_model = kvtl::geometry<kvtl::shape{}>;
-template <class Preset> using precise = kvtl::kv_manager<in_f32<Preset>, any_model>;
+template <class Preset> using precise = kvtl::kv_manager<in_f32<Preset>>;
 
 using tokens_t = std::vector<std::uint32_t>;
 using scores_t = std::vector<double>;

@@ -25,7 +25,7 @@ struct leading_numbers {
     static constexpr double relative_error = 0;
     struct config {};
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         state(const config&, const kvtl::record_shape& shape) noexcept : shape_(shape) {}
@@ -96,8 +96,8 @@ struct worn_numbers : leading_numbers {
     static constexpr std::string_view name = "worn_numbers";
     static constexpr double relative_error = 0.25;
 
-    template <class Geometry> class state : public leading_numbers::state<Geometry> {
-        using base = leading_numbers::state<Geometry>;
+    class state : public leading_numbers::state {
+        using base = leading_numbers::state;
 
       public:
         using base::base;

@@ -32,7 +32,7 @@ template <bool Fits> struct marked_rows_as {
         std::uint32_t position = 0, layer = 0, first_head = 0, fitted_rows = 0;
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         state(const config&, const kvtl::record_shape& shape) noexcept : shape_(shape) {}

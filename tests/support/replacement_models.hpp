@@ -207,7 +207,7 @@ struct s3_fifo_model {
 template <class P, class Model, class Trace>
 std::size_t same_as_model(const typename P::config& config, Model model, std::uint32_t frames,
                           std::uint32_t steps, const Trace& unit_at, std::uint32_t largest = 1) {
-    using state = typename P::template state<geometry<shape{}>>;
+    using state = typename P::state;
     guarded_bytes memory(state::bytes(frames, largest));
     state s(config, frames, largest, memory.memory());
     std::map<std::uint32_t, std::uint32_t> handle_of;

@@ -13,11 +13,9 @@
 
 namespace kvtl_test {
 
-using any_model = kvtl::geometry<kvtl::shape{}>;
-
 template <class Preset> using in_ram = on_device<Preset, kvtl::in_memory>;
 template <class Preset, class Supplied = kvtl::supplied_by_default>
-using cache_of = kvtl::kv_manager<in_ram<Preset>, any_model, Supplied>;
+using cache_of = kvtl::kv_manager<in_ram<Preset>, Supplied>;
 
 template <class Cache> typename Cache::config long_context() {
     typename Cache::config c;

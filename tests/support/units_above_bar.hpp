@@ -10,7 +10,9 @@
 namespace kvtl_test { namespace selector_suite { namespace bar {
 
 inline constexpr std::uint32_t dim = 64;
-using model = geometry<shape{.layers = 1, .query_heads = 4, .kv_heads = 2, .head_dim = dim}>;
+inline geometry model() {
+    return *geometry::from({.layers = 1, .query_heads = 4, .kv_heads = 2, .head_dim = dim});
+}
 
 struct units {
     std::vector<float> score;

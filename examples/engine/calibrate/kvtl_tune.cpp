@@ -126,7 +126,7 @@ kvtl::shape shape_of(const arguments& a) {
         return engine::model(file).hyper().shape;
     }
     if (by_hand) {
-        const auto g = kvtl::geometry<kvtl::shape{}>::from(a.shape);
+        const auto g = kvtl::geometry::from(a.shape);
         if (!g) throw bad_input(g.error().message);
         return a.shape;
     }

@@ -25,7 +25,6 @@ template <class Preset> struct on_any_io : Preset {
 };
 
 /// Head size and all else come from the model file.
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
 namespace detail {
 
@@ -57,14 +56,14 @@ template <class Config> void describe_rope(Config& c, const cache_options& o) {
 /// opens it has that, cache_options::supplied.
 using any_signal = kvtl::supplied<engine_signals, kvtl::signal::external>;
 
-template <class Preset> using preset_manager = kvtl::kv_manager<on_any_io<Preset>, any_model, any_signal>;
+template <class Preset> using preset_manager = kvtl::kv_manager<on_any_io<Preset>, any_signal>;
 
 template <class Preset> class preset_cache final : public manager_cache<preset_manager<Preset>> {
     using manager = preset_manager<Preset>;
     using base = manager_cache<manager>;
 
   public:
-    using sizer = record_sizer<Preset, any_model>;
+    using sizer = record_sizer<Preset>;
 
     preset_cache(manager m, std::vector<std::pair<std::string, std::string>> listing)
         : base(std::move(m)), config_(std::move(listing)) {}

@@ -20,9 +20,9 @@
 namespace engine {
 
 /// For presets whose records have sizes of their own and need no prompt to be fitted to.
-template <class Preset, class Geometry> class record_sizer final : public record_sizes {
+template <class Preset> class record_sizer final : public record_sizes {
     using compressor = typename Preset::compressor;
-    using codec = typename compressor::template state<Geometry>;
+    using codec = typename compressor::state;
     using plain = typename compressor::plain_type;
 
   public:

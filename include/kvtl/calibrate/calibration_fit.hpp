@@ -44,7 +44,7 @@ namespace kvtl { inline namespace v0 {
 class calibration_fit {
   public:
     [[nodiscard]] static result<calibration_fit> make(const shape& model, fit_options options = {}) {
-        if (auto good = geometry<shape{}>::from(model); !good) return good.error();
+        if (auto good = geometry::from(model); !good) return good.error();
         const std::uint32_t dim = model.head_dim, directions = model.kv_heads * dim;
         if (dim % 2 != 0)
             return status::failure(errc::invalid_argument, "shape.head_dim is %u; valid: even numbers", dim);

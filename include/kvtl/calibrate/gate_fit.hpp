@@ -50,7 +50,7 @@ struct fitted_gates {
 class gate_fit {
   public:
     [[nodiscard]] static result<gate_fit> make(const shape& model, const gate_fit_options& options = {}) {
-        if (auto good = geometry<shape{}>::from(model); !good) return good.error();
+        if (auto good = geometry::from(model); !good) return good.error();
         if (options.stride == 0)
             return status::failure(errc::invalid_argument, "stride is 0; valid: 1 or more");
         return gate_fit(model, options);

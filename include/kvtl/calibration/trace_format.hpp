@@ -66,7 +66,7 @@ struct trace_header {
     }
     /// Whether shape, fields and pair distance go together.
     [[nodiscard]] status check() const {
-        if (auto good = geometry<kvtl::shape{}>::from(shape); !good)
+        if (auto good = geometry::from(shape); !good)
             return status::failure(good.error().code, "%s", good.error().message.c_str());
         if ((fields & ~known_fields) != 0)
             return status::failure(errc::file_refused, "fields %u; valid: sums of 1, 2, 4 and 8", fields);

@@ -14,7 +14,7 @@
 namespace kvtl { inline namespace v0 {
 
 /// A part of kv_manager's interface; all of it cold.
-template <class Preset, class Geometry> class cache_sizes {
+template <class Preset> class cache_sizes {
   public:
     using config = cache_config<Preset>;
 
@@ -53,10 +53,10 @@ template <class Preset, class Geometry> class cache_sizes {
     }
 
   private:
-    using planner_type = planner<Preset, Geometry>;
+    using planner_type = planner<Preset>;
 
     [[nodiscard, gnu::cold]] static result<typename planner_type::answer> least_plan(config c) {
-        auto g = Geometry::from(c.shape, c.attention.scale);
+        auto g = geometry::from(c.shape, c.attention.scale);
         if (!g) return g.error();
         auto bases = open_calibration<Preset>(c, *g);
         if (!bases) return bases.error();

@@ -7,6 +7,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/compiled.hpp>
 #include <kvtl/element.hpp>
 #include <kvtl/simd/convert.hpp>
 #include <kvtl/status.hpp>
@@ -176,5 +177,11 @@ template <element E> struct call_checks {
         return {};
     }
 };
+
+#ifdef KVTL_INSTANCE
+KVTL_INSTANCE struct call_checks<float>;
+KVTL_INSTANCE struct call_checks<f16>;
+KVTL_INSTANCE struct call_checks<bf16>;
+#endif
 
 }} // namespace kvtl::v0

@@ -23,9 +23,9 @@ struct calibration_blob {
     std::unique_ptr<calibration_file> file;
     [[nodiscard]] std::size_t bytes() const noexcept { return file ? file->bytes() : 0; }
 };
-template <class Preset, class Geometry>
+template <class Preset>
 [[nodiscard, gnu::cold]] result<calibration_blob> open_calibration(const cache_config<Preset>& c,
-                                                                   const Geometry& g) {
+                                                                   const geometry& g) {
     calibration_blob out;
     constexpr std::uint32_t of_codec = detail::calibrated_kinds<typename Preset::compressor>();
     constexpr std::uint32_t of_index = [] {
@@ -88,8 +88,8 @@ struct frame_range {
 
 /// All that a manager has. Members are destroyed in reverse order: the device (which waits for its transfers)
 /// before the memory.
-template <class Preset, class Geometry> struct cache_core {
-    using types = cache_types<Preset, Geometry>;
+template <class Types> struct cache_core {
+    using types = Types;
     using shard_type = shard<types>;
 
     reservation memory;
@@ -146,11 +146,11 @@ template <class Lane>
 }
 
 /// Reserves the memory that was planned, opens the device and lays the shards out.
-template <class Preset, class Geometry>
-[[nodiscard, gnu::cold]] result<std::unique_ptr<cache_core<Preset, Geometry>>>
-open_core(const cache_config<Preset>& c, const Geometry& g,
-          const typename planner<Preset, Geometry>::answer& a, const calibration_blob& bases) {
-    using core_type = cache_core<Preset, Geometry>;
+template <class Preset>
+[[nodiscard, gnu::cold]] result<std::unique_ptr<cache_core<cache_types<Preset>>>>
+open_core(const cache_config<Preset>& c, const geometry& g, const typename planner<Preset>::answer& a,
+          const calibration_blob& bases) {
+    using core_type = cache_core<cache_types<Preset>>;
     using types = typename core_type::types;
     const std::uint32_t shards = a.plan.division.shards;
     // Frames that tables lend need addresses of their own, and a system that takes memory back: else there are none.
@@ -168,9 +168,8 @@ open_core(const cache_config<Preset>& c, const Geometry& g,
                                borrowed = memory->memory().subspan(lends ? lent_from : a.bytes());
     std::unique_ptr<core_type> made;
     if constexpr (types::retrieves) {
-        const superblock block =
-            make_superblock(g.extents(), sizeof(typename types::element_type),
-                            storage_fingerprint<Preset, Geometry>(c, a.plan), a.plan.device_page);
+        const superblock block = make_superblock(g.extents(), sizeof(typename types::element_type),
+                                                 storage_fingerprint<Preset>(c, a.plan), a.plan.device_page);
         const std::uint64_t step = std::uint64_t{file_map::step_bytes} * shards;
         const auto whole_steps = [&](std::uint64_t pages) {
             return (pages * a.page_bytes * shards + step - 1) / step * step;

@@ -61,10 +61,9 @@ struct refused_config<Preset> {
 } // namespace detail
 
 /// All of it const: handles of shards are, and nobody is misled by what never runs.
-template <class Preset, class Geometry, class Manager> class refused_cache {
+template <class Preset, class Manager> class refused_cache {
   public:
     using preset = Preset;
-    using geometry = Geometry;
     using config = typename detail::refused_config<Preset>::type;
     using element_type = float;
     using shard_handle = refused_cache;

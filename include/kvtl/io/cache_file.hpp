@@ -152,9 +152,9 @@ class cache_file {
                 if (fd < 0) continue;
                 on_close = created ? closing::remove : closing::keep;
                 target = path;
-                if (char* full = ::realpath(path.c_str(), nullptr); full != nullptr) {
-                    target = full;
-                    std::free(full);
+                if (char* absolute = ::realpath(path.c_str(), nullptr); absolute != nullptr) {
+                    target = absolute;
+                    std::free(absolute);
                 }
                 struct ::flock whole {};
                 whole.l_type = F_WRLCK;
@@ -313,8 +313,10 @@ class cache_file {
         }
 
         [[nodiscard]] status no_room(std::uint64_t offset, std::uint64_t bytes, int why) const noexcept {
-            const bool full = why == ENOSPC || why == EDQUOT || why == EFBIG;
-            const errc code = full ? errc::disk_full : why == EOPNOTSUPP ? errc::unsupported : errc::io_error;
+            const bool no_room = why == ENOSPC || why == EDQUOT || why == EFBIG;
+            const errc code = no_room             ? errc::disk_full
+                              : why == EOPNOTSUPP ? errc::unsupported
+                                                  : errc::io_error;
             return status::failure(code, "fallocate of %" PRIu64 " bytes at offset %" PRIu64 ": %s%s: '%s'",
                                    bytes, offset, std::strerror(why), why == EFBIG ? " (see ulimit -f)" : "",
                                    path.c_str());

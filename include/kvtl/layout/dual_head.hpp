@@ -31,7 +31,7 @@ struct dual_head {
         template <class Visit> void fields(Visit&& visit) { visit("pair_in_pool", pair_in_pool); }
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         state(const config& c, const layout_limits& limits, std::span<std::byte> memory) noexcept

@@ -31,7 +31,7 @@ struct packed {
     static constexpr bool packs_units = true;
     static constexpr bool wants_correlation = false;
     using config = sequence_order::config;
-    template <class Geometry> using state = sequence_order::state<Geometry>;
+    using state = sequence_order::state;
 };
 
 }} // namespace kvtl::v0

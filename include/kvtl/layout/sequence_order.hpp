@@ -22,7 +22,7 @@ struct sequence_order {
         template <class Visit> void fields(Visit&&) {}
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         static constexpr std::uint32_t pages_per_run = 8;
 

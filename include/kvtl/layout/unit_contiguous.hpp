@@ -21,7 +21,7 @@ struct unit_contiguous {
         template <class Visit> void fields(Visit&&) {}
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         state(const config&, const layout_limits& limits, std::span<std::byte> memory) noexcept
@@ -94,7 +94,7 @@ struct correlated {
     static constexpr bool by_entry = false;
     static constexpr bool wants_correlation = true;
     using config = unit_contiguous::config;
-    template <class Geometry> using state = unit_contiguous::state<Geometry>;
+    using state = unit_contiguous::state;
 };
 
 }} // namespace kvtl::v0

@@ -27,7 +27,7 @@ template <std::uint32_t First, std::uint32_t Last> struct cascade_between {
     struct config {
         template <class Visit> void fields(Visit&&) {}
     };
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         state(const config&, const budget_limits& limits, std::span<std::byte> memory) noexcept

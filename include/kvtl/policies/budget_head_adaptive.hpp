@@ -29,7 +29,7 @@ template <class Layers = uniform> struct head_adaptive {
             layers.fields(visit);
         }
     };
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         state(const config& c, const budget_limits& limits, std::span<std::byte> memory) noexcept
@@ -87,7 +87,7 @@ template <class Layers = uniform> struct head_adaptive {
         }
 
       private:
-        using layers_state = typename Layers::template state<Geometry>;
+        using layers_state = typename Layers::state;
         float floor_ = 0;
         budget_limits limits_{};
         std::span<double> weight_;

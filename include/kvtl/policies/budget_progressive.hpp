@@ -37,7 +37,7 @@ template <competitors Who> struct progressive_among {
             visit("floor", floor);
         }
     };
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         state(const config& c, const budget_limits& limits, std::span<std::byte> memory) noexcept

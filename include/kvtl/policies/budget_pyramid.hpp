@@ -25,7 +25,7 @@ template <bool CountsWindow> struct pyramid_of {
         float beta = 20.0F; ///< the smallest budget is 1 / beta of the mean one
         template <class Visit> void fields(Visit&& visit) { visit("beta", beta); }
     };
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         state(const config& c, const budget_limits& limits, std::span<std::byte> memory) noexcept

@@ -34,7 +34,7 @@ struct table {
             visit("cap", cap);
         }
     };
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         state(const config& c, const budget_limits& limits, std::span<std::byte> memory) noexcept

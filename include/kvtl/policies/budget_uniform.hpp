@@ -17,7 +17,7 @@ struct uniform {
     struct config {
         template <class Visit> void fields(Visit&&) {}
     };
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         state(const config&, const budget_limits& limits, std::span<std::byte>) noexcept : limits_(limits) {}

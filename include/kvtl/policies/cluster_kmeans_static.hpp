@@ -96,10 +96,10 @@ struct kmeans_static {
     };
     struct lane {};
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config& c, const Geometry&) noexcept
+        state(const config& c, const geometry&) noexcept
             : prompt_{c.tokens_per_cluster, c.found_entries, c.segment, c.seed}, buffer_(c.buffer_entries) {}
 
         [[nodiscard]] static status check(const config& c) noexcept {

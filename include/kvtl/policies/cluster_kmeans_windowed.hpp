@@ -71,10 +71,10 @@ template <window_plan Plan = window_plan{}> struct kmeans_windowed {
     };
     struct lane {};
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config& c, const Geometry&) noexcept : c_(c) {}
+        state(const config& c, const geometry&) noexcept : c_(c) {}
 
         [[nodiscard]] static status check(const config& c) noexcept {
             if (c.tokens_per_cluster < 4 || c.tokens_per_cluster > 4096)

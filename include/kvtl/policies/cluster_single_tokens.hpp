@@ -30,10 +30,10 @@ template <granularity Granularity, std::uint32_t DefaultTokens> struct sequentia
 
     struct lane {}; ///< nothing to remember per lane
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config& c, const Geometry&) noexcept : config_(c) {}
+        state(const config& c, const geometry&) noexcept : config_(c) {}
 
         [[nodiscard]] static status check(const config& c) noexcept {
             if (c.group_tokens == 0 || c.group_tokens > 4096)

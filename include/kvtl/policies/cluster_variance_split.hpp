@@ -58,10 +58,10 @@ struct variance_split {
     static constexpr std::uint32_t smallest_split = 4; ///< entries, the new one included
     static constexpr float refusal_growth = 1.1F;
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config& c, const Geometry&) noexcept
+        state(const config& c, const geometry&) noexcept
             : prompt_{c.tokens_per_cluster, c.found_entries, c.segment, c.seed}, scale_(c.threshold_scale),
               common_(c.threshold), buffer_(c.buffer_entries) {}
 
@@ -123,14 +123,15 @@ struct variance_split {
         /// elsewhere.
         [[nodiscard]] growth judge(lane& l, const unit_record& c, float distance,
                                    const units_view& u) const noexcept {
-            const bool full = c.entries + 1 > u.max_entries;
+            const bool over_full = c.entries + 1 > u.max_entries;
             const float n = static_cast<float>(c.entries);
             const float variance = (c.m2 + n / (n + 1.0F) * distance) / (n + 1.0F);
-            if (!full && (variance <= l.threshold || c.entries + 1 < smallest_split)) return growth::append;
+            if (!over_full && (variance <= l.threshold || c.entries + 1 < smallest_split))
+                return growth::append;
             if (u.may_add && u.count + u.hidden < unit_limit(u.tokens)) return growth::split;
             l.threshold *= refusal_growth;
             ++l.refused;
-            return full ? growth::open : growth::append;
+            return over_full ? growth::open : growth::append;
         }
 
         [[nodiscard]] assignment assign(lane& l, const float* key, const units_view& u,

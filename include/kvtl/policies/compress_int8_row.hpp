@@ -32,7 +32,7 @@ template <element Plain = f16> struct int8_row {
         template <class Visit> void fields(Visit&&) {}
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         state(const config&, const record_shape& shape) noexcept

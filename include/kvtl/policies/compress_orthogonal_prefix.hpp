@@ -43,7 +43,7 @@ template <element Plain = f16> struct orthogonal_prefix {
         template <class Visit> void fields(Visit&& visit) { visit("rate", rate); }
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         state(const config& c, const record_shape& shape) noexcept

@@ -109,7 +109,7 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
         }
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         state(const config& c, const record_shape& shape) noexcept

@@ -26,7 +26,7 @@ template <element Element> struct raw {
         template <class Visit> void fields(Visit&&) {}
     };
 
-    template <class Geometry> class state : public plain_rows<Element> {
+    class state : public plain_rows<Element> {
       public:
         state() = default;
         state(const config&, const record_shape& shape) noexcept : plain_rows<Element>(shape) {}

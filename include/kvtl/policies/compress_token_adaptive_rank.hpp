@@ -74,7 +74,7 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
         bool neighbours = false; ///< pairs are (0, 1), (2, 3), ... instead of (0, n), (1, n + 1), ...
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         state(const config& c, const record_shape& shape) noexcept

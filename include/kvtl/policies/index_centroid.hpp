@@ -24,10 +24,10 @@ struct centroid {
     struct config {
         template <class Visit> void fields(Visit&&) {}
     };
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config&, const Geometry&) noexcept {}
+        state(const config&, const geometry&) noexcept {}
         [[nodiscard]] static std::size_t bytes_per_unit() noexcept { return 0; } // beyond the shared means
 
         /// out[i * u.count + j] = query i . mean of unit j, shape (queries, U). `q`: (queries, u.dim).

@@ -35,10 +35,10 @@ struct centroid_spread {
     struct config {
         template <class Visit> void fields(Visit&&) {}
     };
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config&, const Geometry& g) noexcept : scale_(g.logit_scale()) {}
+        state(const config&, const geometry& g) noexcept : scale_(g.logit_scale()) {}
         [[nodiscard]] static std::size_t bytes_per_unit() noexcept { return 0; } // beyond the shared means
 
         /// out: (queries, U). q: (queries, u.dim).

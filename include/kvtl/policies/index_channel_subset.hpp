@@ -51,10 +51,10 @@ struct channel_subset {
         }
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config& c, const Geometry&) noexcept : read_(c.read), codes_(c.bits <= 8) {}
+        state(const config& c, const geometry&) noexcept : read_(c.read), codes_(c.bits <= 8) {}
 
         [[nodiscard]] std::size_t unit_bytes(const summary_shape& shape) const noexcept {
             return shape.max_entries * (codes_ ? shape.lane_heads * code_row(shape) : 2 * shape.width());

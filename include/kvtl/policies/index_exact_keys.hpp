@@ -32,10 +32,10 @@ template <element E> struct exact_keys_as {
         template <class Visit> void fields(Visit&&) {}
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config&, const Geometry&) noexcept {}
+        state(const config&, const geometry&) noexcept {}
 
         [[nodiscard]] std::size_t unit_bytes(const summary_shape& shape) const noexcept {
             return rows(shape).unit_bytes(shape);

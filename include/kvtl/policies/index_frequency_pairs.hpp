@@ -44,10 +44,10 @@ struct frequency_pairs {
         }
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config& c, const Geometry&) noexcept : config_(c) {}
+        state(const config& c, const geometry&) noexcept : config_(c) {}
 
         /// The view's memory outlives the state. A calibration without channels changes nothing.
         void bind(const calibration_view& calibration) noexcept { calibration_ = calibration; }

@@ -49,10 +49,10 @@ struct landmark {
         }
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config& c, const Geometry&) noexcept
+        state(const config& c, const geometry&) noexcept
             : c_{c.outliers, c.pinned >= 0.0F ? std::min(c.pinned, 1.0F) : 0.0F} {}
 
         [[nodiscard]] std::size_t unit_bytes(const summary_shape& shape) const noexcept {

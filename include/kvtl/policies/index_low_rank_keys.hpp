@@ -45,10 +45,10 @@ template <element E> struct low_rank_keys_as {
         template <class Visit> void fields(Visit&& visit) { visit("rank", rank); }
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config& c, const Geometry&) noexcept : rank_(c.rank) {}
+        state(const config& c, const geometry&) noexcept : rank_(c.rank) {}
 
         /// The view's memory outlives the state.
         void bind(const calibration_view& calibration) noexcept { calibration_ = calibration; }

@@ -60,10 +60,10 @@ struct minmax_box {
         template <class Visit> void fields(Visit&&) {}
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config&, const Geometry&) noexcept {}
+        state(const config&, const geometry&) noexcept {}
 
         [[nodiscard]] std::size_t unit_bytes(const summary_shape& shape) const noexcept {
             return 2 * shape.width() * sizeof(f16);

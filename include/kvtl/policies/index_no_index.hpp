@@ -17,10 +17,10 @@ struct no_index {
     struct config {
         template <class Visit> void fields(Visit&&) {}
     };
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config&, const Geometry&) noexcept {}
+        state(const config&, const geometry&) noexcept {}
         [[nodiscard]] static std::size_t bytes_per_unit() noexcept { return 0; }
     };
 };

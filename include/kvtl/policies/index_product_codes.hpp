@@ -54,10 +54,10 @@ struct product_codes {
         }
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config& c, const Geometry&) noexcept : config_(c) {
+        state(const config& c, const geometry&) noexcept : config_(c) {
             config_.bits = std::clamp(c.bits, 1U, 8U);
             config_.sample = std::max(c.sample, 1U);
         }

@@ -56,10 +56,10 @@ template <bool Best> struct representatives_as {
         template <class Visit> void fields(Visit&& visit) { visit("count", count); }
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config& c, const Geometry&) noexcept : config_(c) {}
+        state(const config& c, const geometry&) noexcept : config_(c) {}
 
         [[nodiscard]] std::size_t unit_bytes(const summary_shape& shape) const noexcept {
             return count(shape) * shape.width() * sizeof(f16);

@@ -63,10 +63,10 @@ template <calibration_kind Basis, element E = f16> struct rotated_channels {
     static constexpr bool linear = !skewed;
     using config = std::conditional_t<skewed, detail::skewed_config, detail::pca_config>;
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config& c, const Geometry&) noexcept : config_(c) {}
+        state(const config& c, const geometry&) noexcept : config_(c) {}
 
         /// The view's memory outlives the state.
         void bind(const calibration_view& calibration) noexcept { calibration_ = calibration; }

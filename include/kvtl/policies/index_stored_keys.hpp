@@ -32,10 +32,10 @@ struct stored_keys {
         template <class Visit> void fields(Visit&&) {}
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config&, const Geometry&) noexcept {}
+        state(const config&, const geometry&) noexcept {}
     };
 };
 

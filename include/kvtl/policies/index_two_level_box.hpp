@@ -47,12 +47,12 @@ struct two_level_box : minmax_box {
         }
     };
 
-    template <class Geometry> class state : public minmax_box::state<Geometry> {
-        using flat = minmax_box::state<Geometry>;
+    class state : public minmax_box::state {
+        using flat = minmax_box::state;
 
       public:
         state() = default;
-        state(const config& c, const Geometry&) noexcept : c_(c) {}
+        state(const config& c, const geometry&) noexcept : c_(c) {}
 
         [[nodiscard]] static status check(const config& c) noexcept {
             if (c.units_per_block != 1 && (c.units_per_block < 4 || c.units_per_block > 64))

@@ -56,10 +56,10 @@ struct two_level_centroid : centroid {
         }
     };
 
-    template <class Geometry> class state : public centroid::state<Geometry> {
+    class state : public centroid::state {
       public:
         state() = default;
-        state(const config& c, const Geometry&) noexcept : c_(c) {}
+        state(const config& c, const geometry&) noexcept : c_(c) {}
 
         [[nodiscard]] static status check(const config& c) noexcept {
             if (c.units_per_block < 4 || c.units_per_block > 256 || c.units_per_block % 4 != 0)

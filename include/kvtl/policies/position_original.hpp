@@ -18,7 +18,7 @@ struct original {
     struct config {
         template <class Visit> void fields(Visit&&) {}
     };
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         state(const config&, std::uint32_t, std::span<std::byte>) noexcept {}

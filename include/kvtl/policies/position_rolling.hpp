@@ -37,7 +37,7 @@ struct rolling {
             visit("neighbours", neighbours);
         }
     };
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         state(const config& c, std::uint32_t dim, std::span<std::byte> memory) noexcept

@@ -66,10 +66,10 @@ template <estimate_options Options> struct unit_estimate {
         }
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config& c, const Geometry&) noexcept : share_(c.share), codes_(c.bits == 8) {}
+        state(const config& c, const geometry&) noexcept : share_(c.share), codes_(c.bits == 8) {}
         [[nodiscard]] static status check(const config& c) noexcept {
             if (!(c.share >= 0.0F && c.share <= 1.0F))
                 return status::failure(errc::invalid_argument, "remainder.share is %g; valid: 0 to 1",

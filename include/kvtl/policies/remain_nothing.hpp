@@ -13,9 +13,9 @@ struct nothing {
     struct config {
         template <class Visit> void fields(Visit&&) {}
     };
-    template <class Geometry> struct state {
+    struct state {
         state() = default;
-        state(const config&, const Geometry&) noexcept {}
+        state(const config&, const geometry&) noexcept {}
     };
 };
 

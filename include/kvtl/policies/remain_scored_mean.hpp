@@ -42,10 +42,10 @@ struct scored_mean {
         template <class Visit> void fields(Visit&&) {}
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config&, const Geometry&) noexcept {}
+        state(const config&, const geometry&) noexcept {}
 
         [[nodiscard]] std::size_t unit_bytes(const summary_shape&) const noexcept { return 0; }
         [[nodiscard]] std::size_t lane_bytes(const summary_shape& shape) const noexcept {

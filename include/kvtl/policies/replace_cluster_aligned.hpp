@@ -40,7 +40,7 @@ struct cluster_aligned {
         }
     };
 
-    template <class Geometry> class state {
+    class state {
         struct entry {
             std::uint32_t used = 0;    ///< request that chose it last
             std::uint32_t updated = 0; ///< tick of the last update

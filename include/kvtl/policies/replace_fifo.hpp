@@ -16,7 +16,7 @@ struct fifo {
         template <class Visit> void fields(Visit&&) {}
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         /// `handles`: residents are numbered below this. `memory` holds bytes(handles) bytes.

@@ -26,7 +26,7 @@ struct fifo_by_lane {
         template <class Visit> void fields(Visit&&) {}
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         state(const config&, std::uint32_t handles, std::uint32_t /*unit_pages*/,

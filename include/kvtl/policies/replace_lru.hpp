@@ -15,7 +15,7 @@ struct lru {
         template <class Visit> void fields(Visit&&) {}
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         /// `handles`: residents are numbered below this. `memory` holds bytes(handles) bytes.

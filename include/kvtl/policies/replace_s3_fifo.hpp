@@ -115,7 +115,7 @@ struct s3_fifo {
         }
     };
 
-    template <class Geometry> class state {
+    class state {
         struct entry {
             resident_facts facts;
             std::uint8_t uses;

@@ -24,7 +24,7 @@ struct sieve {
         template <class Visit> void fields(Visit&&) {}
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         state(const config&, std::uint32_t handles, std::uint32_t /*unit_pages*/,

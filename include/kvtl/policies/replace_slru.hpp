@@ -24,7 +24,7 @@ struct slru {
         template <class Visit> void fields(Visit&& visit) { visit("protected_percent", protected_percent); }
     };
 
-    template <class Geometry> class state {
+    class state {
         struct entry {
             std::uint32_t pages;
             std::uint32_t segment;

@@ -21,7 +21,7 @@ template <bool IsMask> struct external_decision : score_defaults {
     static constexpr score_source source = score_source::arrival;
     static constexpr bool evicts_in_decode = true;
     static constexpr bool drops_unwanted = IsMask;
-    template <class Geometry> class state : public score_state<config> {
+    class state : public score_state<config> {
       public:
         using score_state<config>::score_state;
         [[nodiscard]] static status check_arrival(const layer_input& in, std::size_t) noexcept {

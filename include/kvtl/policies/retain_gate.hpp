@@ -40,7 +40,7 @@ template <gate_kind Kind> struct gate_score : score_defaults {
         std::span<const std::byte> weights{}; ///< a gate blob. Read by open() only
         template <class Visit> void fields(Visit&& visit) { visit("buffer", buffer); }
     };
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
         state(const config& c, const score_limits&, std::span<std::byte> memory) noexcept

@@ -33,7 +33,7 @@ template <leaves When> struct heavy_hitters_leaving : score_defaults {
     static constexpr score_source source = score_source::prompt;
     static constexpr bool evicts_in_decode = When != leaves::once;
     static constexpr bool evicts_in_prompt = When == leaves::greedily;
-    template <class Geometry> class state : public score_state<config> {
+    class state : public score_state<config> {
       public:
         using score_state<config>::score_state;
         void feed(const held_entry&, float mass, float& score, record&) const noexcept { score += mass; }

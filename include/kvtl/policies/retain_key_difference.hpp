@@ -12,7 +12,7 @@ namespace kvtl { inline namespace v0 {
 struct key_difference : score_defaults {
     static constexpr std::string_view name = "key_difference";
     static constexpr score_source source = score_source::keys;
-    template <class Geometry> class state : public score_state<config> {
+    class state : public score_state<config> {
       public:
         using score_state<config>::score_state;
         template <element E> void score(const prompt_lane<E>& lane, std::span<float> out) const noexcept {

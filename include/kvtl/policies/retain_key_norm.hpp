@@ -13,7 +13,7 @@ struct key_norm : score_defaults {
     static constexpr std::string_view name = "key_norm";
     static constexpr score_source source = score_source::arrival;
     static constexpr bool evicts_in_decode = true;
-    template <class Geometry> class state : public score_state<config> {
+    class state : public score_state<config> {
       public:
         using score_state<config>::score_state;
         void arrive(const arriving& a, std::span<float> out) const noexcept {

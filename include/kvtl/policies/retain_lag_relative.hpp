@@ -29,7 +29,7 @@ struct lag_relative : score_defaults {
         std::uint32_t lag = 128; ///< entries of a block, at most
         template <class Visit> void fields(Visit&& visit) { visit("lag", lag); }
     };
-    template <class Geometry> class state : public score_state<config> {
+    class state : public score_state<config> {
       public:
         using score_state<config>::score_state;
         [[nodiscard]] static status check(const config& c, const score_limits&) noexcept {

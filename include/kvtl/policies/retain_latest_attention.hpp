@@ -14,7 +14,7 @@ struct latest_attention : score_defaults {
     static constexpr score_source source = score_source::window;
     static constexpr bool decides_together = true;
     static constexpr bool evicts_in_decode = true;
-    template <class Geometry> class state : public score_state<config> {
+    class state : public score_state<config> {
       public:
         using score_state<config>::score_state;
         template <element E> void score(const prompt_lane<E>& lane, std::span<float> out) const noexcept {

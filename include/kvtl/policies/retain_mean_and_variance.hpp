@@ -34,7 +34,7 @@ struct mean_and_variance : score_defaults {
             visit("tau_variance", tau_variance);
         }
     };
-    template <class Geometry> class state : public score_state<config> {
+    class state : public score_state<config> {
       public:
         using score_state<config>::score_state;
         [[nodiscard]] static status check(const config& c, const score_limits&) noexcept {

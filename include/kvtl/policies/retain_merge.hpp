@@ -115,8 +115,8 @@ template <class Score, class Rule> struct merging_score : Score {
             rule.fields(visit);
         }
     };
-    template <class Geometry> class state : public Score::template state<Geometry> {
-        using base = typename Score::template state<Geometry>;
+    class state : public Score::state {
+        using base = typename Score::state;
 
       public:
         state() = default;

@@ -14,7 +14,7 @@ struct random_score : score_defaults {
         std::uint64_t seed = 1;
         template <class Visit> void fields(Visit&& visit) { visit("seed", seed); }
     };
-    template <class Geometry> class state : public score_state<config> {
+    class state : public score_state<config> {
       public:
         using score_state<config>::score_state;
         void arrive(const arriving& a, std::span<float> out) const noexcept {

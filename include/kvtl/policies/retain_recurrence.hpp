@@ -39,7 +39,7 @@ struct recurrence : score_defaults {
             visit("period", period);
         }
     };
-    template <class Geometry> class state : public score_state<config> {
+    class state : public score_state<config> {
       public:
         using score_state<config>::score_state;
         [[nodiscard]] static status check(const config& c, const score_limits&) noexcept {

@@ -11,7 +11,7 @@ struct sink_recent : score_defaults {
     static constexpr std::string_view name = "sink_recent";
     static constexpr score_source source = score_source::keys;
     static constexpr bool evicts_in_decode = true;
-    template <class Geometry> class state : public score_state<config> {
+    class state : public score_state<config> {
       public:
         using score_state<config>::score_state;
         template <element E> void score(const prompt_lane<E>& lane, std::span<float> out) const noexcept {

@@ -26,7 +26,7 @@ struct window_attention : score_defaults {
         std::uint32_t pool_width = Width;
         template <class Visit> void fields(Visit&& visit) { visit("pool_width", pool_width); }
     };
-    template <class Geometry> class state : public score_state<config> {
+    class state : public score_state<config> {
       public:
         using score_state<config>::score_state;
         [[nodiscard]] static status check(const config& c, const score_limits&) noexcept {

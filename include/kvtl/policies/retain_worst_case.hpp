@@ -41,7 +41,7 @@ struct worst_case : score_defaults {
             visit("sure", sure);
         }
     };
-    template <class Geometry> class state : public score_state<config> {
+    class state : public score_state<config> {
       public:
         using score_state<config>::score_state;
         [[nodiscard]] static status check(const config& c, const score_limits&) noexcept {

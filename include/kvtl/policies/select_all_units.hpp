@@ -16,10 +16,10 @@ struct all_units {
     struct config {
         template <class Visit> void fields(Visit&&) {}
     };
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config&, const Geometry&) noexcept {}
+        state(const config&, const geometry&) noexcept {}
     };
 };
 

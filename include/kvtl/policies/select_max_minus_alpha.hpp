@@ -33,10 +33,10 @@ template <class Reduce, query Source = query::current> struct max_minus_alpha {
         template <class Visit> void fields(Visit&& visit) { visit("alpha", alpha); }
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config& c, const Geometry& g) noexcept
+        state(const config& c, const geometry& g) noexcept
             : below_(c.alpha / g.logit_scale() * static_cast<float>(c.heads != 0 ? c.heads : g.kv_heads())) {}
 
         [[nodiscard]] std::uint32_t choose(const choice_input& in,
@@ -48,7 +48,7 @@ template <class Reduce, query Source = query::current> struct max_minus_alpha {
 
       private:
         float below_ = 0.0F;
-        typename topk<Reduce, Source>::template state<Geometry> best_;
+        typename topk<Reduce, Source>::state best_;
     };
 };
 

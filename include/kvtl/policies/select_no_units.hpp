@@ -17,10 +17,10 @@ struct no_units {
     struct config {
         template <class Visit> void fields(Visit&&) {}
     };
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config&, const Geometry&) noexcept {}
+        state(const config&, const geometry&) noexcept {}
         [[nodiscard]] std::uint32_t choose(const choice_input&, std::span<chosen_unit>) const noexcept {
             return 0;
         }

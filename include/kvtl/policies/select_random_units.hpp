@@ -25,10 +25,10 @@ struct random_units {
         std::uint64_t seed = 1;
         template <class Visit> void fields(Visit&& visit) { visit("seed", seed); }
     };
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config& c, const Geometry&) noexcept : seed_(c.seed) {}
+        state(const config& c, const geometry&) noexcept : seed_(c.seed) {}
 
         [[nodiscard]] std::uint32_t choose(const choice_input& in,
                                            std::span<chosen_unit> out) const noexcept {

@@ -49,10 +49,10 @@ template <class Reduce, query Source = query::current> struct threshold {
         std::array<std::uint32_t, bins> entries{};
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config& c, const Geometry& g) noexcept
+        state(const config& c, const geometry& g) noexcept
             : scale_(g.logit_scale() / static_cast<float>(c.heads != 0 ? c.heads : g.kv_heads())),
               kept_(c.kept) {}
         [[nodiscard]] static status check(const config& c) noexcept {
@@ -124,7 +124,7 @@ template <class Reduce, query Source = query::current> struct threshold {
         }
 
         float scale_ = 1.0F, kept_ = 1.0F;
-        typename topk<Reduce, Source>::template state<Geometry> best_;
+        typename topk<Reduce, Source>::state best_;
     };
 };
 

@@ -123,10 +123,10 @@ template <class Reduce, query Source = query::current, overshoot Last = overshoo
         template <class Visit> void fields(Visit&&) {}
     };
 
-    template <class Geometry> class state {
+    class state {
       public:
         state() = default;
-        state(const config&, const Geometry&) noexcept {}
+        state(const config&, const geometry&) noexcept {}
 
         /// Writes the chosen units and returns how many they are: by their numbers where all units have one size and none
         /// is cut off, else best first. `out` has room for min(U, attend_tokens) units.

@@ -45,6 +45,6 @@ struct clusterkv : full {
 
 } // namespace presets
 
-template <class Geometry> using clusterkv = kv_manager<presets::clusterkv, Geometry>;
+using clusterkv = kv_manager<presets::clusterkv>;
 
 }} // namespace kvtl::v0

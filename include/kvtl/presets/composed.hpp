@@ -62,9 +62,9 @@ struct mpcache : mpcache_shared {
 
 } // namespace presets
 
-template <class Geometry> using snapkv_then_dynakv = kv_manager<presets::snapkv_then_dynakv, Geometry>;
-template <class Geometry> using shared_boxes = kv_manager<presets::shared_boxes, Geometry>;
-template <class Geometry> using mpcache_shared = kv_manager<presets::mpcache_shared, Geometry>;
-template <class Geometry> using mpcache = kv_manager<presets::mpcache, Geometry>;
+using snapkv_then_dynakv = kv_manager<presets::snapkv_then_dynakv>;
+using shared_boxes = kv_manager<presets::shared_boxes>;
+using mpcache_shared = kv_manager<presets::mpcache_shared>;
+using mpcache = kv_manager<presets::mpcache>;
 
 }} // namespace kvtl::v0

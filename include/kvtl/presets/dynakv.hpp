@@ -88,12 +88,11 @@ struct dynakv_lru : dynakv {
 
 } // namespace presets
 
-template <class Geometry> using dynakv = kv_manager<presets::dynakv, Geometry>;
-template <class Geometry> using dynakv_static = kv_manager<presets::dynakv_static, Geometry>;
-template <class Geometry> using dynakv_sequence_order = kv_manager<presets::dynakv_sequence_order, Geometry>;
-template <class Geometry>
-using dynakv_unit_contiguous = kv_manager<presets::dynakv_unit_contiguous, Geometry>;
-template <class Geometry> using dynakv_packed = kv_manager<presets::dynakv_packed, Geometry>;
-template <class Geometry> using dynakv_lru = kv_manager<presets::dynakv_lru, Geometry>;
+using dynakv = kv_manager<presets::dynakv>;
+using dynakv_static = kv_manager<presets::dynakv_static>;
+using dynakv_sequence_order = kv_manager<presets::dynakv_sequence_order>;
+using dynakv_unit_contiguous = kv_manager<presets::dynakv_unit_contiguous>;
+using dynakv_packed = kv_manager<presets::dynakv_packed>;
+using dynakv_lru = kv_manager<presets::dynakv_lru>;
 
 }} // namespace kvtl::v0

@@ -96,14 +96,14 @@ struct compress_kv : full {
 
 } // namespace presets
 
-template <class Geometry> using pyramidkv = kv_manager<presets::pyramidkv, Geometry>;
-template <class Geometry> using pyramidkv_kvpress = kv_manager<presets::pyramidkv_kvpress, Geometry>;
-template <class Geometry> using dynamickv = kv_manager<presets::dynamickv, Geometry>;
-template <class Geometry> using dynamickv_qhead = kv_manager<presets::dynamickv_qhead, Geometry>;
-template <class Geometry> using cake = kv_manager<presets::cake, Geometry>;
-template <class Geometry> using adakv = kv_manager<presets::adakv, Geometry>;
-template <class Geometry> using defensivekv = kv_manager<presets::defensivekv, Geometry>;
-template <class Geometry> using layer_defensivekv = kv_manager<presets::layer_defensivekv, Geometry>;
-template <class Geometry> using compress_kv = kv_manager<presets::compress_kv, Geometry>;
+using pyramidkv = kv_manager<presets::pyramidkv>;
+using pyramidkv_kvpress = kv_manager<presets::pyramidkv_kvpress>;
+using dynamickv = kv_manager<presets::dynamickv>;
+using dynamickv_qhead = kv_manager<presets::dynamickv_qhead>;
+using cake = kv_manager<presets::cake>;
+using adakv = kv_manager<presets::adakv>;
+using defensivekv = kv_manager<presets::defensivekv>;
+using layer_defensivekv = kv_manager<presets::layer_defensivekv>;
+using compress_kv = kv_manager<presets::compress_kv>;
 
 }} // namespace kvtl::v0

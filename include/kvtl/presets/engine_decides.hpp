@@ -41,11 +41,8 @@ struct external_mask : external_scores {
 
 } // namespace presets
 
-template <class Geometry, class Supplied = supplied_for<presets::lookahead_probe>>
-using lookahead_probe = kv_manager<presets::lookahead_probe, Geometry, Supplied>;
-template <class Geometry, class Supplied = supplied_for<presets::external_scores>>
-using external_scores_cache = kv_manager<presets::external_scores, Geometry, Supplied>;
-template <class Geometry, class Supplied = supplied_for<presets::external_mask>>
-using external_mask_cache = kv_manager<presets::external_mask, Geometry, Supplied>;
+using lookahead_probe = kv_manager<presets::lookahead_probe, supplied_for<presets::lookahead_probe>>;
+using external_scores_cache = kv_manager<presets::external_scores, supplied_for<presets::external_scores>>;
+using external_mask_cache = kv_manager<presets::external_mask, supplied_for<presets::external_mask>>;
 
 }} // namespace kvtl::v0

@@ -67,10 +67,10 @@ struct early_variance_split : variance_split {
             return {tokens_per_cluster, threshold_scale, buffer_entries, found_entries, segment, seed};
         }
     };
-    template <class Geometry> class state : public variance_split::state<Geometry> {
+    class state : public variance_split::state {
       public:
         state() = default;
-        state(const config& c, const Geometry& g) noexcept : variance_split::state<Geometry>(c, g) {}
+        state(const config& c, const geometry& g) noexcept : variance_split::state(c, g) {}
     };
 };
 
@@ -87,6 +87,6 @@ struct dynakv_estimate : dynakv {
 
 } // namespace presets
 
-template <class Geometry> using dynakv_estimate = kv_manager<presets::dynakv_estimate, Geometry>;
+using dynakv_estimate = kv_manager<presets::dynakv_estimate>;
 
 }} // namespace kvtl::v0

@@ -36,6 +36,6 @@ struct flexgen : offloaded {
 
 } // namespace presets
 
-template <class Geometry> using flexgen = kv_manager<presets::flexgen, Geometry>;
+using flexgen = kv_manager<presets::flexgen>;
 
 }} // namespace kvtl::v0

@@ -53,6 +53,6 @@ using supplied_for =
     std::conditional_t<contains(supplied_by_default::value, needed_signals<Preset>()), supplied_by_default,
                        supplied<supplied_by_default::value, needed_signals<Preset>()>>;
 
-template <class Geometry> using full = kv_manager<presets::full, Geometry>;
+using full = kv_manager<presets::full>;
 
 }} // namespace kvtl::v0

@@ -53,9 +53,9 @@ struct lazy_eviction : full {
 
 } // namespace presets
 
-template <class Geometry> using h2o = kv_manager<presets::h2o, Geometry>;
-template <class Geometry> using h2o_prefill_once = kv_manager<presets::h2o_prefill_once, Geometry>;
-template <class Geometry> using tova = kv_manager<presets::tova, Geometry>;
-template <class Geometry> using lazy_eviction = kv_manager<presets::lazy_eviction, Geometry>;
+using h2o = kv_manager<presets::h2o>;
+using h2o_prefill_once = kv_manager<presets::h2o_prefill_once>;
+using tova = kv_manager<presets::tova>;
+using lazy_eviction = kv_manager<presets::lazy_eviction>;
 
 }} // namespace kvtl::v0

@@ -56,11 +56,9 @@ struct infinigen_star_reuse : infinigen_star {
 
 } // namespace presets
 
-template <class Geometry, class Supplied = supplied_for<presets::infinigen>>
-using infinigen = kv_manager<presets::infinigen, Geometry, Supplied>;
-template <class Geometry, class Supplied = supplied_for<presets::infinigen_star>>
-using infinigen_star = kv_manager<presets::infinigen_star, Geometry, Supplied>;
-template <class Geometry, class Supplied = supplied_for<presets::infinigen_star_reuse>>
-using infinigen_star_reuse = kv_manager<presets::infinigen_star_reuse, Geometry, Supplied>;
+using infinigen = kv_manager<presets::infinigen, supplied_for<presets::infinigen>>;
+using infinigen_star = kv_manager<presets::infinigen_star, supplied_for<presets::infinigen_star>>;
+using infinigen_star_reuse =
+    kv_manager<presets::infinigen_star_reuse, supplied_for<presets::infinigen_star_reuse>>;
 
 }} // namespace kvtl::v0

@@ -39,6 +39,6 @@ struct infllm : offloaded {
 
 } // namespace presets
 
-template <class Geometry> using infllm = kv_manager<presets::infllm, Geometry>;
+using infllm = kv_manager<presets::infllm>;
 
 }} // namespace kvtl::v0

@@ -47,10 +47,9 @@ struct kvswap_int8 : kvswap {
 
 } // namespace presets
 
-template <class Geometry> using full_int8 = kv_manager<presets::full_int8, Geometry>;
-template <class Geometry> using snapkv_int8 = kv_manager<presets::snapkv_int8, Geometry>;
-template <class Geometry> using dynakv_int8 = kv_manager<presets::dynakv_int8, Geometry>;
-template <class Geometry, class Supplied = supplied_for<presets::kvswap_int8>>
-using kvswap_int8 = kv_manager<presets::kvswap_int8, Geometry, Supplied>;
+using full_int8 = kv_manager<presets::full_int8>;
+using snapkv_int8 = kv_manager<presets::snapkv_int8>;
+using dynakv_int8 = kv_manager<presets::dynakv_int8>;
+using kvswap_int8 = kv_manager<presets::kvswap_int8, supplied_for<presets::kvswap_int8>>;
 
 }} // namespace kvtl::v0

@@ -50,9 +50,7 @@ struct kvswap_softmax : kvswap {
 
 } // namespace presets
 
-template <class Geometry, class Supplied = supplied_for<presets::kvswap>>
-using kvswap = kv_manager<presets::kvswap, Geometry, Supplied>;
-template <class Geometry, class Supplied = supplied_for<presets::kvswap_softmax>>
-using kvswap_softmax = kv_manager<presets::kvswap_softmax, Geometry, Supplied>;
+using kvswap = kv_manager<presets::kvswap, supplied_for<presets::kvswap>>;
+using kvswap_softmax = kv_manager<presets::kvswap_softmax, supplied_for<presets::kvswap_softmax>>;
 
 }} // namespace kvtl::v0

@@ -45,10 +45,8 @@ struct global_gates : full {
 
 } // namespace presets
 
-template <class Geometry, class Supplied = supplied_for<presets::trim_kv>>
-using trim_kv = kv_manager<presets::trim_kv, Geometry, Supplied>;
-template <class Geometry> using locret = kv_manager<presets::locret, Geometry>;
-template <class Geometry, class Supplied = supplied_for<presets::global_gates>>
-using global_gates = kv_manager<presets::global_gates, Geometry, Supplied>;
+using trim_kv = kv_manager<presets::trim_kv, supplied_for<presets::trim_kv>>;
+using locret = kv_manager<presets::locret>;
+using global_gates = kv_manager<presets::global_gates, supplied_for<presets::global_gates>>;
 
 }} // namespace kvtl::v0

@@ -39,9 +39,7 @@ struct loki_predicted : loki {
 
 } // namespace presets
 
-template <class Geometry, class Supplied = supplied_for<presets::loki>>
-using loki = kv_manager<presets::loki, Geometry, Supplied>;
-template <class Geometry, class Supplied = supplied_for<presets::loki_predicted>>
-using loki_predicted = kv_manager<presets::loki_predicted, Geometry, Supplied>;
+using loki = kv_manager<presets::loki, supplied_for<presets::loki>>;
+using loki_predicted = kv_manager<presets::loki_predicted, supplied_for<presets::loki_predicted>>;
 
 }} // namespace kvtl::v0

@@ -40,7 +40,7 @@ struct kv_merger : full {
 
 } // namespace presets
 
-template <class Geometry> using d2o = kv_manager<presets::d2o, Geometry>;
-template <class Geometry> using kv_merger = kv_manager<presets::kv_merger, Geometry>;
+using d2o = kv_manager<presets::d2o>;
+using kv_merger = kv_manager<presets::kv_merger>;
 
 }} // namespace kvtl::v0

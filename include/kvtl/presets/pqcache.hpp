@@ -41,6 +41,6 @@ struct pqcache : offloaded {
 
 } // namespace presets
 
-template <class Geometry> using pqcache = kv_manager<presets::pqcache, Geometry>;
+using pqcache = kv_manager<presets::pqcache>;
 
 }} // namespace kvtl::v0

@@ -37,8 +37,8 @@ struct lagkv : knorm {
 
 } // namespace presets
 
-template <class Geometry> using knorm = kv_manager<presets::knorm, Geometry>;
-template <class Geometry> using keydiff = kv_manager<presets::keydiff, Geometry>;
-template <class Geometry> using lagkv = kv_manager<presets::lagkv, Geometry>;
+using knorm = kv_manager<presets::knorm>;
+using keydiff = kv_manager<presets::keydiff>;
+using lagkv = kv_manager<presets::lagkv>;
 
 }} // namespace kvtl::v0

@@ -31,6 +31,6 @@ struct quest : offloaded {
 
 } // namespace presets
 
-template <class Geometry> using quest = kv_manager<presets::quest, Geometry>;
+using quest = kv_manager<presets::quest>;
 
 }} // namespace kvtl::v0

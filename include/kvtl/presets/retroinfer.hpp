@@ -42,6 +42,6 @@ struct retroinfer : full {
 
 } // namespace presets
 
-template <class Geometry> using retroinfer = kv_manager<presets::retroinfer, Geometry>;
+using retroinfer = kv_manager<presets::retroinfer>;
 
 }} // namespace kvtl::v0

@@ -78,7 +78,7 @@ struct shadowkv_joint : shadowkv {
 
 } // namespace presets
 
-template <class Geometry> using shadowkv_joint = kv_manager<presets::shadowkv_joint, Geometry>;
-template <class Geometry> using shadowkv = kv_manager<presets::shadowkv, Geometry>;
+using shadowkv_joint = kv_manager<presets::shadowkv_joint>;
+using shadowkv = kv_manager<presets::shadowkv>;
 
 }} // namespace kvtl::v0

@@ -36,8 +36,8 @@ struct snapkv_qhead : snapkv_group {
 
 } // namespace presets
 
-template <class Geometry> using snapkv_group = kv_manager<presets::snapkv_group, Geometry>;
-template <class Geometry> using snapkv_layer = kv_manager<presets::snapkv_layer, Geometry>;
-template <class Geometry> using snapkv_qhead = kv_manager<presets::snapkv_qhead, Geometry>;
+using snapkv_group = kv_manager<presets::snapkv_group>;
+using snapkv_layer = kv_manager<presets::snapkv_layer>;
+using snapkv_qhead = kv_manager<presets::snapkv_qhead>;
 
 }} // namespace kvtl::v0

@@ -52,7 +52,7 @@ struct fasa : offloaded {
 
 } // namespace presets
 
-template <class Geometry> using sparq = kv_manager<presets::sparq, Geometry>;
-template <class Geometry> using fasa = kv_manager<presets::fasa, Geometry>;
+using sparq = kv_manager<presets::sparq>;
+using fasa = kv_manager<presets::fasa>;
 
 }} // namespace kvtl::v0

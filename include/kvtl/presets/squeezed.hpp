@@ -26,6 +26,6 @@ struct squeezed : dynakv_static {
 
 } // namespace presets
 
-template <class Geometry> using squeezed = kv_manager<presets::squeezed, Geometry>;
+using squeezed = kv_manager<presets::squeezed>;
 
 }} // namespace kvtl::v0

@@ -47,9 +47,9 @@ struct random_keep : full {
 
 } // namespace presets
 
-template <class Geometry> using sink_and_window = kv_manager<presets::sink_and_window, Geometry>;
-template <class Geometry> using streaming_llm = kv_manager<presets::streaming_llm, Geometry>;
-template <class Geometry> using window_only = kv_manager<presets::window_only, Geometry>;
-template <class Geometry> using random_keep = kv_manager<presets::random_keep, Geometry>;
+using sink_and_window = kv_manager<presets::sink_and_window>;
+using streaming_llm = kv_manager<presets::streaming_llm>;
+using window_only = kv_manager<presets::window_only>;
+using random_keep = kv_manager<presets::random_keep>;
 
 }} // namespace kvtl::v0

@@ -45,10 +45,10 @@ struct random_units : offloaded {
 
 } // namespace presets
 
-template <class Geometry> using no_cluster = kv_manager<presets::no_cluster, Geometry>;
-template <class Geometry> using no_cluster_streamed = kv_manager<presets::no_cluster_streamed, Geometry>;
-template <class Geometry> using oracle = kv_manager<presets::oracle, Geometry>;
+using no_cluster = kv_manager<presets::no_cluster>;
+using no_cluster_streamed = kv_manager<presets::no_cluster_streamed>;
+using oracle = kv_manager<presets::oracle>;
 /// Not random_units, which is its selector.
-template <class Geometry> using random_units_cache = kv_manager<presets::random_units, Geometry>;
+using random_units_cache = kv_manager<presets::random_units>;
 
 }} // namespace kvtl::v0

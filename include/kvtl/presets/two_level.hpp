@@ -24,7 +24,7 @@ struct dynakv_two_level_int8 : dynakv_int8 {
 
 } // namespace presets
 
-template <class Geometry> using dynakv_two_level = kv_manager<presets::dynakv_two_level, Geometry>;
-template <class Geometry> using dynakv_two_level_int8 = kv_manager<presets::dynakv_two_level_int8, Geometry>;
+using dynakv_two_level = kv_manager<presets::dynakv_two_level>;
+using dynakv_two_level_int8 = kv_manager<presets::dynakv_two_level_int8>;
 
 }} // namespace kvtl::v0

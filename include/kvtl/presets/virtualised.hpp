@@ -39,11 +39,9 @@ struct clusterkv_virtualised : clusterkv {
 
 } // namespace presets
 
-template <class Geometry> using dynakv_virtualised = kv_manager<presets::dynakv_virtualised, Geometry>;
-template <class Geometry>
-using dynakv_estimate_virtualised = kv_manager<presets::dynakv_estimate_virtualised, Geometry>;
-template <class Geometry>
-using dynakv_two_level_int8_virtualised = kv_manager<presets::dynakv_two_level_int8_virtualised, Geometry>;
-template <class Geometry> using clusterkv_virtualised = kv_manager<presets::clusterkv_virtualised, Geometry>;
+using dynakv_virtualised = kv_manager<presets::dynakv_virtualised>;
+using dynakv_estimate_virtualised = kv_manager<presets::dynakv_estimate_virtualised>;
+using dynakv_two_level_int8_virtualised = kv_manager<presets::dynakv_two_level_int8_virtualised>;
+using clusterkv_virtualised = kv_manager<presets::clusterkv_virtualised>;
 
 }} // namespace kvtl::v0

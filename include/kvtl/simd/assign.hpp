@@ -13,7 +13,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/simd/compiled.hpp>
+#include <kvtl/compiled.hpp>
 #include <kvtl/simd/distance.hpp>
 #include <kvtl/simd/dot.hpp>
 
@@ -131,10 +131,10 @@ KVTL_INLINE_KERNEL void kmeans_assign(rows_view<E> points, const float* centroid
         distance[i] = l2sq<Arch>(centroids + label[i] * dim, points.row(i), dim);
 }
 
-#ifdef KVTL_KERNEL
+#ifdef KVTL_INSTANCE
 #define KVTL_ASSIGN(E)                                                                                       \
-    KVTL_KERNEL void kmeans_assign<default_arch, E>(rows_view<E>, const float*, std::size_t, const float*,   \
-                                                    std::uint32_t*, float*) noexcept;
+    KVTL_INSTANCE void kmeans_assign<default_arch, E>(rows_view<E>, const float*, std::size_t, const float*, \
+                                                      std::uint32_t*, float*) noexcept;
 KVTL_ASSIGN(float)
 KVTL_ASSIGN(f16)
 KVTL_ASSIGN(bf16)

@@ -10,9 +10,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/compiled.hpp>
 #include <kvtl/simd/attention.hpp>
 #include <kvtl/simd/axpy.hpp>
-#include <kvtl/simd/compiled.hpp>
 #include <kvtl/simd/dot.hpp>
 
 #include <algorithm>
@@ -271,17 +271,17 @@ void attend_rows(const float* q, std::size_t q_stride, const logit_rule& rule, r
         });
 }
 
-#ifdef KVTL_KERNEL
+#ifdef KVTL_INSTANCE
 #define KVTL_WEIGH(Q)                                                                                        \
-    KVTL_KERNEL void weigh<default_arch, Q>(float*, std::size_t, const logit_rule&, const float*, float*,    \
-                                            float*, float*, std::size_t) noexcept;
+    KVTL_INSTANCE void weigh<default_arch, Q>(float*, std::size_t, const logit_rule&, const float*, float*,  \
+                                              float*, float*, std::size_t) noexcept;
 KVTL_WEIGH(1)
 KVTL_WEIGH(2)
 KVTL_WEIGH(4)
 #undef KVTL_WEIGH
 #define KVTL_SUMS(Q, E)                                                                                      \
-    KVTL_KERNEL void weighted_sums<default_arch, Q, E>(const float*, rows_view<E>, float*,                   \
-                                                       std::size_t) noexcept;
+    KVTL_INSTANCE void weighted_sums<default_arch, Q, E>(const float*, rows_view<E>, float*,                 \
+                                                         std::size_t) noexcept;
 #define KVTL_SUMS_OF(E) KVTL_SUMS(1, E) KVTL_SUMS(2, E) KVTL_SUMS(3, E) KVTL_SUMS(4, E)
 KVTL_SUMS_OF(float)
 KVTL_SUMS_OF(f16)
@@ -290,9 +290,9 @@ KVTL_SUMS_OF(std::int8_t)
 #undef KVTL_SUMS_OF
 #undef KVTL_SUMS
 #define KVTL_ATTEND(E)                                                                                       \
-    KVTL_KERNEL void attend_rows<default_arch, E>(const float*, std::size_t, const logit_rule&,              \
-                                                  rows_view<E>, rows_view<E>, const float*, const partial&,  \
-                                                  std::span<float>, std::uint64_t) noexcept;
+    KVTL_INSTANCE void attend_rows<default_arch, E>(                                                         \
+        const float*, std::size_t, const logit_rule&, rows_view<E>, rows_view<E>, const float*,              \
+        const partial&, std::span<float>, std::uint64_t) noexcept;
 KVTL_ATTEND(float)
 KVTL_ATTEND(f16)
 KVTL_ATTEND(bf16)

@@ -10,8 +10,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/compiled.hpp>
 #include <kvtl/simd/arch.hpp>
-#include <kvtl/simd/compiled.hpp>
 #include <kvtl/views.hpp>
 
 #include <algorithm>
@@ -72,8 +72,8 @@ template <class Arch> [[nodiscard]] float exp_shifted(float x, float shift) noex
     simd::store<Arch>(lane, simd::exp<Arch>(simd::floats<Arch>(x - shift)));
     return lane[0];
 }
-#ifdef KVTL_KERNEL
-KVTL_KERNEL float exp_shifted<simd::default_arch>(float, float) noexcept;
+#ifdef KVTL_INSTANCE
+KVTL_INSTANCE float exp_shifted<simd::default_arch>(float, float) noexcept;
 #endif
 
 /// out[i] = a * x[i] + b * y[i], rounded to E; out may be x or y.
@@ -160,9 +160,9 @@ template <class Arch = simd::default_arch>
 void finish(const partial& p, const numbers_span& out, std::size_t at, std::size_t out_stride) noexcept {
     out.visit([&](auto* to) { finish<Arch>(p, to + at, out_stride); });
 }
-#ifdef KVTL_KERNEL
-KVTL_KERNEL void finish<simd::default_arch>(const partial&, const numbers_span&, std::size_t,
-                                            std::size_t) noexcept;
+#ifdef KVTL_INSTANCE
+KVTL_INSTANCE void finish<simd::default_arch>(const partial&, const numbers_span&, std::size_t,
+                                              std::size_t) noexcept;
 #endif
 
 /// Share (0 to 1) of query head g's softmax mass in `total` that the entries of `part` hold. `total` has seen

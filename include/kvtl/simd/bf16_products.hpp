@@ -170,9 +170,9 @@ KVTL_INLINE_KERNEL void bf16_dot_group(const float* q, std::size_t group, std::s
     }
 }
 
-#ifdef KVTL_KERNEL
-KVTL_KERNEL void bf16_dot_group<default_arch>(const float*, std::size_t, std::size_t, rows_view<bf16>, float*,
-                                              std::size_t) noexcept;
+#ifdef KVTL_INSTANCE
+KVTL_INSTANCE void bf16_dot_group<default_arch>(const float*, std::size_t, std::size_t, rows_view<bf16>,
+                                                float*, std::size_t) noexcept;
 #endif
 
 #undef KVTL_BF16_PRODUCTS

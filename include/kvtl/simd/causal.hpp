@@ -274,9 +274,9 @@ void attend_causal(const numbers_view& q, std::size_t q_row_stride, std::size_t 
     }
 }
 
-#ifdef KVTL_KERNEL
+#ifdef KVTL_INSTANCE
 #define KVTL_CAUSAL(E)                                                                                       \
-    KVTL_KERNEL void attend_causal<default_arch, E>(                                                         \
+    KVTL_INSTANCE void attend_causal<default_arch, E>(                                                       \
         const numbers_view&, std::size_t, std::size_t, const logit_rule&, std::size_t, rows_view<E>,         \
         rows_view<E>, std::size_t, const numbers_span&, std::size_t, std::span<float>, std::size_t,          \
         const float*, const causal_stretch&) noexcept;

@@ -11,8 +11,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/compiled.hpp>
 #include <kvtl/simd/arch.hpp>
-#include <kvtl/simd/compiled.hpp>
 #include <kvtl/simd/unroll.hpp>
 
 #include <cstring>
@@ -63,8 +63,8 @@ template <class Arch = default_arch>
     return lane[0] ^ (lane[0] >> 15);
 }
 
-#ifdef KVTL_KERNEL
-KVTL_KERNEL std::uint32_t page_checksum<default_arch>(const std::byte*, std::size_t) noexcept;
+#ifdef KVTL_INSTANCE
+KVTL_INSTANCE std::uint32_t page_checksum<default_arch>(const std::byte*, std::size_t) noexcept;
 #endif
 
 }}} // namespace kvtl::v0::simd

@@ -6,8 +6,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/compiled.hpp>
 #include <kvtl/simd/arch.hpp>
-#include <kvtl/simd/compiled.hpp>
 #include <kvtl/simd/unroll.hpp>
 #include <kvtl/views.hpp>
 
@@ -81,9 +81,9 @@ template <class E = float, class Arch = default_arch, element From = float>
     return reduce_add<Arch>((sum[0] + sum[1]) + (sum[2] + sum[3])) == 0.0F;
 }
 
-#ifdef KVTL_KERNEL
+#ifdef KVTL_INSTANCE
 #define KVTL_FINITE(E, From)                                                                                 \
-    KVTL_KERNEL bool all_finite<E, default_arch, From>(const From*, std::size_t) noexcept;
+    KVTL_INSTANCE bool all_finite<E, default_arch, From>(const From*, std::size_t) noexcept;
 #define KVTL_FINITE_AS(E) KVTL_FINITE(E, float) KVTL_FINITE(E, f16) KVTL_FINITE(E, bf16)
 KVTL_FINITE_AS(float)
 KVTL_FINITE_AS(f16)

@@ -6,7 +6,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/simd/compiled.hpp>
+#include <kvtl/compiled.hpp>
 #include <kvtl/simd/tile.hpp>
 
 #include <algorithm>
@@ -108,9 +108,9 @@ template <class Arch = default_arch, element E>
     return best;
 }
 
-#ifdef KVTL_KERNEL
-KVTL_KERNEL void l2sq_codes<default_arch>(const float*, rows_view<std::int8_t>, const float*,
-                                          float*) noexcept;
+#ifdef KVTL_INSTANCE
+KVTL_INSTANCE void l2sq_codes<default_arch>(const float*, rows_view<std::int8_t>, const float*,
+                                            float*) noexcept;
 #endif
 
 }}} // namespace kvtl::v0::simd

@@ -11,7 +11,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/simd/compiled.hpp>
+#include <kvtl/compiled.hpp>
 #include <kvtl/simd/distance.hpp>
 
 #include <algorithm>
@@ -151,9 +151,9 @@ template <class Arch = default_arch>
     return first_least(bound, rows.count);
 }
 
-#ifdef KVTL_KERNEL
-KVTL_KERNEL neighbour nearest_code<default_arch>(const float*, rows_view<std::int8_t>, const float*,
-                                                 float*) noexcept;
+#ifdef KVTL_INSTANCE
+KVTL_INSTANCE neighbour nearest_code<default_arch>(const float*, rows_view<std::int8_t>, const float*,
+                                                   float*) noexcept;
 #endif
 
 }}} // namespace kvtl::v0::simd

@@ -10,9 +10,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/compiled.hpp>
 #include <kvtl/simd/arch.hpp>
 #include <kvtl/simd/codes.hpp>
-#include <kvtl/simd/compiled.hpp>
 #include <kvtl/simd/unroll.hpp>
 #include <kvtl/views.hpp>
 
@@ -258,11 +258,11 @@ KVTL_INLINE_KERNEL void tile_group(const float* q, std::size_t group, std::size_
         });
 }
 
-#ifdef KVTL_KERNEL
+#ifdef KVTL_INSTANCE
 #define KVTL_TILES(Op, E)                                                                                    \
-    KVTL_KERNEL void tile_rows<default_arch, Op, E>(const float*, rows_view<E>, float*) noexcept;            \
-    KVTL_KERNEL void tile_group<default_arch, Op, E>(const float*, std::size_t, std::size_t, rows_view<E>,   \
-                                                     float*, std::size_t) noexcept;
+    KVTL_INSTANCE void tile_rows<default_arch, Op, E>(const float*, rows_view<E>, float*) noexcept;          \
+    KVTL_INSTANCE void tile_group<default_arch, Op, E>(const float*, std::size_t, std::size_t, rows_view<E>, \
+                                                       float*, std::size_t) noexcept;
 KVTL_TILES(product, float)
 KVTL_TILES(product, f16)
 KVTL_TILES(product, bf16)

@@ -11,8 +11,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/compiled.hpp>
 #include <kvtl/simd/arch.hpp>
-#include <kvtl/simd/compiled.hpp>
 
 #include <algorithm>
 #include <bit>
@@ -231,11 +231,11 @@ KVTL_INLINE_KERNEL std::size_t top_k_by_index(const float* score, std::size_t n,
     return k;
 }
 
-#ifdef KVTL_KERNEL
-KVTL_KERNEL std::size_t top_k<default_arch>(const float*, std::size_t, std::size_t, std::uint32_t*,
-                                            std::span<std::uint64_t>) noexcept;
-KVTL_KERNEL std::size_t top_k_by_index<default_arch>(const float*, std::size_t, std::size_t, std::uint32_t*,
-                                                     std::span<std::uint64_t>) noexcept;
+#ifdef KVTL_INSTANCE
+KVTL_INSTANCE std::size_t top_k<default_arch>(const float*, std::size_t, std::size_t, std::uint32_t*,
+                                              std::span<std::uint64_t>) noexcept;
+KVTL_INSTANCE std::size_t top_k_by_index<default_arch>(const float*, std::size_t, std::size_t, std::uint32_t*,
+                                                       std::span<std::uint64_t>) noexcept;
 #endif
 
 }}} // namespace kvtl::v0::simd

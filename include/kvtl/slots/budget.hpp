@@ -63,17 +63,16 @@ concept budget_declares = requires {
     { P::decides_together } -> std::convertible_to<bool>;
     { P::reads_preference } -> std::convertible_to<bool>;
 };
-template <class P, class G>
-concept budget_opens = state_constructs<P, G, const budget_limits&, std::span<std::byte>> &&
+template <class P>
+concept budget_opens = state_constructs<P, const budget_limits&, std::span<std::byte>> &&
     requires(const typename P::config& c, const budget_limits& l) {
-    { P::template state<G>::bytes(l) }
+    { P::state::bytes(l) }
     noexcept->std::same_as<std::size_t>;
-    { P::template state<G>::check(c, l) }
+    { P::state::check(c, l) }
     noexcept->std::same_as<status>;
 };
-template <class P, class G>
-concept budget_divides = has_state<P, G> &&
-    requires(const typename P::template state<G>& s, std::span<std::uint32_t> keep) {
+template <class P>
+concept budget_divides = has_state<P> && requires(const typename P::state& s, std::span<std::uint32_t> keep) {
     { s.provisional(0U, 0U) }
     noexcept->std::same_as<std::uint32_t>;
     { s.peak() }
@@ -82,11 +81,11 @@ concept budget_divides = has_state<P, G> &&
     noexcept;
 };
 
-template <class P, class G>
-concept budget_for = has_name<P> && budget_declares<P> && budget_opens<P, G> && budget_divides<P, G> &&
-    state_is_relocatable<P, G>;
+template <class P>
+concept budget_for =
+    has_name<P> && budget_declares<P> && budget_opens<P> && budget_divides<P> && state_is_relocatable<P>;
 
-template <class P, class G> consteval void explain_budget() {
+template <class P> consteval void explain_budget() {
     if constexpr (!has_name<P>) {
         static_assert(holds(has_name<P>),
                       "[kvtl] budget: add `static constexpr std::string_view name` and what "
@@ -94,14 +93,14 @@ template <class P, class G> consteval void explain_budget() {
     } else {
         static_assert(holds(budget_declares<P>),
                       "[kvtl] budget: declare the constants late, decides_together and reads_preference");
-        static_assert(holds(budget_opens<P, G>),
-                      "[kvtl] budget: add a config and `template <class Geometry> class state` with noexcept "
+        static_assert(holds(budget_opens<P>),
+                      "[kvtl] budget: add a config and `class state` with noexcept "
                       "static bytes(budget_limits) and check(config, budget_limits), constructible from "
                       "(config, budget_limits, std::span<std::byte>)");
-        static_assert(holds(state_is_relocatable<P, G>),
+        static_assert(holds(state_is_relocatable<P>),
                       "[kvtl] budget::state: it must be trivially copyable; use the memory it is handed");
-        if constexpr (budget_opens<P, G>)
-            static_assert(holds(budget_divides<P, G>),
+        if constexpr (budget_opens<P>)
+            static_assert(holds(budget_divides<P>),
                           "[kvtl] budget::state: add noexcept const provisional(layer, n), peak() and "
                           "revise(layer, board, keep)");
     }

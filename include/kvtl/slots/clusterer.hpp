@@ -12,6 +12,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/geometry.hpp>
 #include <kvtl/lent_threads.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/slots/index.hpp>
@@ -77,9 +78,8 @@ concept clusterer_declares_units = requires {
     typename P::lane;
     requires std::is_trivially_copyable_v<typename P::lane>;
 };
-template <class P, class G>
-concept clusterer_sizes_units = has_state<P, G> &&
-    requires(const typename P::template state<G>& s, std::uint32_t tokens) {
+template <class P>
+concept clusterer_sizes_units = has_state<P> && requires(const typename P::state& s, std::uint32_t tokens) {
     { s.max_entries() }
     noexcept->std::same_as<std::uint32_t>;
     { s.max_units(tokens) }
@@ -91,14 +91,14 @@ concept clusterer_sizes_units = has_state<P, G> &&
     { s.scratch_bytes(tokens, tokens) }
     noexcept->std::same_as<std::size_t>;
 };
-template <class P, class G>
-concept clusterer_checks_config = has_config<P> && has_state<P, G> && requires(const typename P::config& c) {
-    { P::template state<G>::check(c) }
+template <class P>
+concept clusterer_checks_config = has_config<P> && has_state<P> && requires(const typename P::config& c) {
+    { P::state::check(c) }
     noexcept->std::same_as<status>;
 };
-template <class P, class G>
-concept clusterer_groups = has_state<P, G> &&
-    requires(const typename P::template state<G>& s, typename P::lane& lane, rows_view<float> keys,
+template <class P>
+concept clusterer_groups = has_state<P> &&
+    requires(const typename P::state& s, typename P::lane& lane, rows_view<float> keys,
              std::span<std::byte> scratch, std::uint32_t* label, const unit_record& unit,
              const units_view& units) {
     { s.ready(1U) }
@@ -114,56 +114,54 @@ concept clusterer_groups = has_state<P, G> &&
     { s.judge(lane, unit, 0.0F, units) }
     noexcept->std::same_as<growth>;
 };
-template <class P, class G>
-concept clusterer_assigns = has_state<P, G> &&
-    requires(const typename P::template state<G>& s, typename P::lane& lane, const float* key,
-             const units_view& units, std::span<float> scratch) {
+template <class P>
+concept clusterer_assigns = has_state<P> &&
+    requires(const typename P::state& s, typename P::lane& lane, const float* key, const units_view& units,
+             std::span<float> scratch) {
     { s.assign(lane, key, units, scratch) } -> std::same_as<assignment>;
 };
-template <class P, class G>
+template <class P>
 concept clusterer_assign_is_noexcept =
-    !clusterer_assigns<P, G> ||
-    requires(const typename P::template state<G>& s, typename P::lane& lane, const float* key,
-             const units_view& units, std::span<float> scratch) {
+    !clusterer_assigns<P> || requires(const typename P::state& s, typename P::lane& lane, const float* key,
+                                      const units_view& units, std::span<float> scratch) {
     { s.assign(lane, key, units, scratch) }
     noexcept;
 };
 
-template <class P, class G>
-concept clusterer_for = policy_for<P, G, const G&> && clusterer_declares_units<P> &&
-    clusterer_checks_config<P, G> && clusterer_sizes_units<P, G> && clusterer_assigns<P, G> &&
-    clusterer_assign_is_noexcept<P, G> &&(!P::founds || clusterer_groups<P, G>);
+template <class P>
+concept clusterer_for = policy_for<P, const geometry&> && clusterer_declares_units<P> &&
+    clusterer_checks_config<P> && clusterer_sizes_units<P> && clusterer_assigns<P> &&
+    clusterer_assign_is_noexcept<P> &&(!P::founds || clusterer_groups<P>);
 
-template <class P, class G> consteval void explain_clusterer() {
+template <class P> consteval void explain_clusterer() {
     if constexpr (!has_name<P>) {
         static_assert(holds(has_name<P>),
                       "[kvtl] clusterer: add `static constexpr std::string_view name` and what "
                       "slots/clusterer.hpp lists");
     } else {
         static_assert(holds(has_config<P>), "[kvtl] clusterer: add an aggregate `struct config`");
+        static_assert(holds(state_opens<P, const geometry&>),
+                      "[kvtl] clusterer: add `class state` default-constructible and "
+                      "constructible from (config, geometry)");
         static_assert(
-            holds(state_opens<P, G, const G&>),
-            "[kvtl] clusterer: add `template <class Geometry> class state` default-constructible and "
-            "constructible from (config, Geometry)");
-        static_assert(
-            holds(state_is_relocatable<P, G>),
+            holds(state_is_relocatable<P>),
             "[kvtl] clusterer::state: it must be trivially copyable; what it remembers is in `lane`");
         static_assert(holds(clusterer_declares_units<P>),
                       "[kvtl] clusterer: declare unit_of, needs_means, updates_means, adapts, founds and a "
                       "trivially copyable `struct lane`");
-        static_assert(holds(clusterer_checks_config<P, G>),
+        static_assert(holds(clusterer_checks_config<P>),
                       "[kvtl] clusterer::state: add `static status check(const config&) noexcept`");
-        static_assert(holds(clusterer_sizes_units<P, G>),
+        static_assert(holds(clusterer_sizes_units<P>),
                       "[kvtl] clusterer::state: add noexcept max_entries(), max_units(tokens), "
                       "sequential_entries() and buffer_entries(), each returning std::uint32_t, and "
                       "std::size_t scratch_bytes(entries, dim)");
-        static_assert(holds(clusterer_assigns<P, G>),
+        static_assert(holds(clusterer_assigns<P>),
                       "[kvtl] clusterer::state: add `assignment assign(lane&, const float* key, const "
                       "units_view&, std::span<float> scratch) const noexcept`");
-        static_assert(holds(clusterer_assign_is_noexcept<P, G>),
+        static_assert(holds(clusterer_assign_is_noexcept<P>),
                       "[kvtl] clusterer::state: assign() must be noexcept, it runs inside the decode loop");
         if constexpr (clusterer_declares_units<P>)
-            static_assert(holds(!P::founds || clusterer_groups<P, G>),
+            static_assert(holds(!P::founds || clusterer_groups<P>),
                           "[kvtl] clusterer: the state of one that founds needs noexcept "
                           "ready(entries), segment_entries(), least_segment(), group(keys, "
                           "scratch, label), founded(lane, units) and "

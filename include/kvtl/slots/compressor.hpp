@@ -179,18 +179,17 @@ concept compressor_declares_records = requires {
     { P::relative_error } -> std::convertible_to<double>;
     requires std::is_aggregate_v<typename P::config>;
 };
-template <class P, class G>
+template <class P>
 concept compressor_state_opens = requires {
-    typename P::template state<G>;
-    requires std::default_initializable<typename P::template state<G>>;
-    requires std::is_trivially_copyable_v<typename P::template state<G>>;
-    requires std::constructible_from < typename P::template state<G>,
-    const typename P::config&, record_shape > ;
+    typename P::state;
+    requires std::default_initializable<typename P::state>;
+    requires std::is_trivially_copyable_v<typename P::state>;
+    requires std::constructible_from<typename P::state, const typename P::config&, record_shape>;
 };
-template <class P, class G>
-concept compressor_codes = compressor_declares_rows<P> && compressor_state_opens<P, G> &&
-    requires(const typename P::template state<G>& s, const typename P::plain_type* row,
-             typename P::plain_type* rows, std::byte* record, const records_view& records) {
+template <class P>
+concept compressor_codes = compressor_declares_rows<P> && compressor_state_opens<P> &&
+    requires(const typename P::state& s, const typename P::plain_type* row, typename P::plain_type* rows,
+             std::byte* record, const records_view& records) {
     { s.bytes() }
     noexcept->std::same_as<record_bytes>;
     { s.encode_key(row, std::uint32_t{}, record) }
@@ -202,24 +201,24 @@ concept compressor_codes = compressor_declares_rows<P> && compressor_state_opens
     { s.decode_values(records, rows) }
     noexcept;
 };
-template <class P, class G>
-concept compressor_attends = compressor_state_opens<P, G> &&
-    requires(const typename P::template state<G>& s, const float* q, float* out, const records_view& records,
+template <class P>
+concept compressor_attends = compressor_state_opens<P> &&
+    requires(const typename P::state& s, const float* q, float* out, const records_view& records,
              std::size_t n, std::uint32_t head) {
     { s.score(q, n, n, records, head, out, n) }
     noexcept;
     { s.accumulate(q, n, records, head, out, n) }
     noexcept;
 };
-template <class P, class G>
+template <class P>
 concept compressor_knows_lanes = (detail::calibrated_kinds<P>() == 0 ||
-                                  requires(typename P::template state<G> & s, const calibration_view& view) {
+                                  requires(typename P::state & s, const calibration_view& view) {
                                       { s.bind(view) }
                                       noexcept;
                                       { std::as_const(s).check_calibration(view) } -> std::same_as<status>;
                                   }) &&
                                  (!detail::codec_shares<P>() ||
-                                  requires(typename P::template state<G> & s, std::uint32_t tokens,
+                                  requires(typename P::state & s, std::uint32_t tokens,
                                            const typename P::config& config, std::span<std::byte> memory) {
                                       { s.shared_bytes(tokens) }
                                       noexcept->std::same_as<std::size_t>;
@@ -227,7 +226,7 @@ concept compressor_knows_lanes = (detail::calibrated_kinds<P>() == 0 ||
                                       noexcept;
                                   }) &&
                                  (!detail::codec_fits_lanes<P>() ||
-                                  requires(const typename P::template state<G>& s, std::byte* lane,
+                                  requires(const typename P::state& s, std::byte* lane,
                                            rows_view<typename P::plain_type> rows, rows_view<float> floats,
                                            std::span<std::byte> scratch) {
                                       { s.lane_bytes() }
@@ -240,20 +239,19 @@ concept compressor_knows_lanes = (detail::calibrated_kinds<P>() == 0 ||
                                       noexcept;
                                   }) &&
                                  (!detail::codec_per_lane<P>() ||
-                                  requires(const typename P::template state<G>& s, const codec_lane& lane) {
+                                  requires(const typename P::state& s, const codec_lane& lane) {
                                       { s.at(lane) }
-                                      noexcept->std::same_as<typename P::template state<G>>;
+                                      noexcept->std::same_as<typename P::state>;
                                   });
 /// attend_block (simd/attend.hpp) entries are whole granules; a row that is its own record shares it with none.
 template <class P>
 concept compressor_granule_fits = P::granule == 1 || (P::granule > 1 && 32 % P::granule == 0 && !P::ragged &&
                                                       !P::rows_are_records);
-template <class P, class G>
-concept compressor_for =
-    compressor_declares_rows<P> && compressor_declares_records<P> && compressor_codes<P, G> &&
-    compressor_attends<P, G> && compressor_knows_lanes<P, G> && compressor_granule_fits<P>;
+template <class P>
+concept compressor_for = compressor_declares_rows<P> && compressor_declares_records<P> &&
+    compressor_codes<P> && compressor_attends<P> && compressor_knows_lanes<P> && compressor_granule_fits<P>;
 
-template <class P, class G> consteval void explain_compressor() {
+template <class P> consteval void explain_compressor() {
     if constexpr (!has_name<P>) {
         static_assert(holds(has_name<P>),
                       "[kvtl] compressor: add `static constexpr std::string_view name` and what "
@@ -265,21 +263,21 @@ template <class P, class G> consteval void explain_compressor() {
             holds(compressor_declares_records<P>),
             "[kvtl] compressor: add a name, an aggregate `struct config`, and the constants domain, "
             "granule, ragged, rows_are_records and relative_error");
-        static_assert(holds(compressor_state_opens<P, G>),
-                      "[kvtl] compressor: add `template <class Geometry> class state`, trivially copyable, "
+        static_assert(holds(compressor_state_opens<P>),
+                      "[kvtl] compressor: add `class state`, trivially copyable, "
                       "default-constructible and constructible from (config, record_shape)");
         if constexpr (compressor_declares_rows<P>)
-            static_assert(holds(compressor_codes<P, G>),
+            static_assert(holds(compressor_codes<P>),
                           "[kvtl] compressor::state: add noexcept `record_bytes bytes()`, `std::uint32_t "
                           "encode_key(row, position, record)`, `encode_value(row, record)`, "
                           "`decode_keys(records, rows)` and "
                           "decode_values");
-        static_assert(holds(compressor_attends<P, G>),
+        static_assert(holds(compressor_attends<P>),
                       "[kvtl] compressor::state: add noexcept score(q, q_stride, group, keys, head, out, "
                       "out_stride) and accumulate(weight, group, values, head, acc, acc_stride)");
         if constexpr (compressor_declares_rows<P>)
             static_assert(
-                holds(compressor_knows_lanes<P, G>),
+                holds(compressor_knows_lanes<P>),
                 "[kvtl] compressor::state: calibrated needs noexcept bind(calibration_view) and `status "
                 "check_calibration(calibration_view) const`, shares needs "
                 "shared_bytes(max_tokens) and share(config, max_tokens, bytes), fits_lanes needs "

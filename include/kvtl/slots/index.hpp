@@ -44,6 +44,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/geometry.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/slots/policy.hpp>
 #include <kvtl/slots/unit_means.hpp>
@@ -232,33 +233,32 @@ concept index_declares_scores = requires {
     { P::needs_means } -> std::convertible_to<bool>;
 };
 /// With or without scratch of its own (scratch_floats).
-template <class P, class G>
-concept index_scores = has_state<P, G> &&(
-    requires(const typename P::template state<G>& s, const float* q, std::uint32_t n, const units_view& u,
+template <class P>
+concept index_scores = has_state<P> &&(
+    requires(const typename P::state& s, const float* q, std::uint32_t n, const units_view& u,
              std::span<float> out) {
         { s.score(q, n, u, out) } -> std::same_as<void>;
     } ||
-    requires(const typename P::template state<G>& s, const float* q, std::uint32_t n, const units_view& u,
+    requires(const typename P::state& s, const float* q, std::uint32_t n, const units_view& u,
              std::span<float> out) {
         { s.score(q, n, u, out, out) } -> std::same_as<void>;
     } ||
     (detail::scores_stored_keys<P>() && detail::scores_entries<P>()));
-template <class P, class G>
-concept index_score_is_noexcept = !index_scores<P, G> || detail::scores_stored_keys<P>() ||
-                                  requires(const typename P::template state<G>& s, const float* q,
-                                           std::uint32_t n, const units_view& u, std::span<float> out) {
+template <class P>
+concept index_score_is_noexcept = !index_scores<P> || detail::scores_stored_keys<P>() ||
+                                  requires(const typename P::state& s, const float* q, std::uint32_t n,
+                                           const units_view& u, std::span<float> out) {
     { s.score(q, n, u, out) }
     noexcept;
 }
-|| requires(const typename P::template state<G>& s, const float* q, std::uint32_t n, const units_view& u,
+|| requires(const typename P::state& s, const float* q, std::uint32_t n, const units_view& u,
             std::span<float> out) {
     { s.score(q, n, u, out, out) }
     noexcept;
 };
-template <class P, class G>
-concept keeps_summaries = has_state<P, G> &&
-    requires(const typename P::template state<G>& s, const summary_shape& shape, const summary_view& view,
-             const float* row) {
+template <class P>
+concept keeps_summaries = has_state<P> && requires(const typename P::state& s, const summary_shape& shape,
+                                                   const summary_view& view, const float* row) {
     { s.unit_bytes(shape) } -> std::same_as<std::size_t>;
     { s.lane_bytes(shape) } -> std::same_as<std::size_t>;
     { s.clear(view, 0U) }
@@ -266,52 +266,51 @@ concept keeps_summaries = has_state<P, G> &&
     { s.absorb(view, 0U, 0U, row, row) }
     noexcept;
 };
-template <class P, class G>
-concept index_narrows = !detail::narrows_units<P>() ||
-                        (!detail::scores_entries<P>() && !detail::pins_units<P>() && has_state<P, G> &&
-                         requires(const typename P::template state<G>& s, const float* x, const units_view& u,
-                                  const narrowing& memory) {
-                             { s.narrow(x, 1U, u, 1U, memory) }
-                             noexcept->std::same_as<std::uint32_t>;
-                             { s.near(x, u, memory) }
-                             noexcept->std::same_as<std::uint32_t>;
-                         });
+template <class P>
+concept index_narrows =
+    !detail::narrows_units<P>() ||
+    (!detail::scores_entries<P>() && !detail::pins_units<P>() && has_state<P> &&
+     requires(const typename P::state& s, const float* x, const units_view& u, const narrowing& memory) {
+         { s.narrow(x, 1U, u, 1U, memory) }
+         noexcept->std::same_as<std::uint32_t>;
+         { s.near(x, u, memory) }
+         noexcept->std::same_as<std::uint32_t>;
+     });
 /// Of an index and of a remainder.
-template <class P, class G>
-concept summaries_agree = !detail::summarises<P>() || keeps_summaries<P, G>;
+template <class P>
+concept summaries_agree = !detail::summarises<P>() || keeps_summaries<P>;
 
-template <class P, class G>
-concept index_for = policy_for<P, G, const G&> && index_declares_scores<P> &&
-    (!P::scores ||
-     index_scores<P, G>)&&index_score_is_noexcept<P, G>&& summaries_agree<P, G>&& index_narrows<P, G>;
+template <class P>
+concept index_for = policy_for<P, const geometry&> && index_declares_scores<P> &&
+    (!P::scores || index_scores<P>)&&index_score_is_noexcept<P>&& summaries_agree<P>&& index_narrows<P>;
 
-template <class P, class G> consteval void explain_index() {
+template <class P> consteval void explain_index() {
     if constexpr (!has_name<P>) {
         static_assert(holds(has_name<P>),
                       "[kvtl] index: add `static constexpr std::string_view name` and what "
                       "slots/index.hpp lists");
     } else {
         static_assert(holds(has_config<P>), "[kvtl] index: add an aggregate `struct config`");
-        static_assert(holds(state_opens<P, G, const G&>),
-                      "[kvtl] index: add `template <class Geometry> class state` default-constructible and "
-                      "constructible from (config, Geometry)");
-        static_assert(holds(state_is_relocatable<P, G>),
+        static_assert(holds(state_opens<P, const geometry&>),
+                      "[kvtl] index: add `class state` default-constructible and "
+                      "constructible from (config, geometry)");
+        static_assert(holds(state_is_relocatable<P>),
                       "[kvtl] index::state: it must be trivially copyable; summaries hold what it keeps");
         static_assert(holds(index_declares_scores<P>),
                       "[kvtl] index: declare the constants scores and needs_means");
         if constexpr (index_declares_scores<P>)
-            static_assert(holds(!P::scores || index_scores<P, G>),
+            static_assert(holds(!P::scores || index_scores<P>),
                           "[kvtl] index::state: add `void score(const float* q, std::uint32_t queries, "
                           "const units_view&, std::span<float> out) const noexcept`");
-        static_assert(holds(index_score_is_noexcept<P, G>),
+        static_assert(holds(index_score_is_noexcept<P>),
                       "[kvtl] index::state: score() must be noexcept, it runs inside the decode loop");
         static_assert(
-            holds(index_narrows<P, G>),
+            holds(index_narrows<P>),
             "[kvtl] index::state: it declares narrows, so add noexcept narrow(q, queries, units, budget, "
             "narrowing) and near(key, units, narrowing) returning std::uint32_t; scores come one per "
             "unit, and none is pinned");
         static_assert(
-            holds(summaries_agree<P, G>),
+            holds(summaries_agree<P>),
             "[kvtl] index::state: it declares summarises, so add unit_bytes(shape), lane_bytes(shape) "
             "returning std::size_t and noexcept clear(view, unit) and absorb(view, unit, i, key, value)");
     }

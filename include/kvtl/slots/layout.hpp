@@ -58,8 +58,8 @@ template <class P> [[nodiscard]] consteval bool packs_units() {
 /// Only a stream can be packed: pages of a unit's own are where they are.
 template <class P>
 concept layout_packs_a_stream = !detail::packs_units<P>() || P::by_entry;
-template <class P, class G>
-concept layout_has_runs = has_state<P, G> && requires(typename P::template state<G>& s, std::uint32_t first) {
+template <class P>
+concept layout_has_runs = has_state<P> && requires(typename P::state& s, std::uint32_t first) {
     { s.run_pages() }
     noexcept->std::same_as<std::uint32_t>;
     { s.allocate_run() }
@@ -73,10 +73,9 @@ concept layout_has_runs = has_state<P, G> && requires(typename P::template state
     { s.may_place() }
     noexcept->std::same_as<bool>;
 };
-template <class P, class G>
-concept layout_places_units = has_state<P, G> &&
-    requires(typename P::template state<G>& s, const arrangement& a, std::uint32_t n, place& out,
-             place where) {
+template <class P>
+concept layout_places_units = has_state<P> &&
+    requires(typename P::state& s, const arrangement& a, std::uint32_t n, place& out, place where) {
     { s.arrange(a) }
     noexcept->std::same_as<bool>;
     { s.place_unit(n, out) }
@@ -89,28 +88,28 @@ concept layout_places_units = has_state<P, G> &&
     noexcept;
 };
 
-template <class P, class G>
-concept layout_for = policy_for<P, G, layout_limits, std::span<std::byte>> &&
-    state_is_sized<P, G, const layout_limits&> && layout_declares_kind<P> && layout_packs_a_stream<P> &&
-    layout_has_runs<P, G> &&(P::by_entry || layout_places_units<P, G>);
+template <class P>
+concept layout_for = policy_for<P, layout_limits, std::span<std::byte>> &&
+    state_is_sized<P, const layout_limits&> && layout_declares_kind<P> && layout_packs_a_stream<P> &&
+    layout_has_runs<P> &&(P::by_entry || layout_places_units<P>);
 
-template <class P, class G> consteval void explain_layout() {
+template <class P> consteval void explain_layout() {
     if constexpr (!has_name<P>) {
         static_assert(holds(has_name<P>),
                       "[kvtl] layout: add `static constexpr std::string_view name` and what "
                       "slots/layout.hpp lists");
     } else {
         static_assert(holds(has_config<P>), "[kvtl] layout: add an aggregate `struct config`");
-        static_assert(holds(state_opens<P, G, layout_limits, std::span<std::byte>>),
-                      "[kvtl] layout: add `template <class Geometry> class state` default-constructible and "
+        static_assert(holds(state_opens<P, layout_limits, std::span<std::byte>>),
+                      "[kvtl] layout: add `class state` default-constructible and "
                       "constructible from (config, layout_limits, std::span<std::byte>)");
-        static_assert(holds(state_is_relocatable<P, G>),
+        static_assert(holds(state_is_relocatable<P>),
                       "[kvtl] layout::state: it must be trivially copyable; use the memory it is handed");
-        static_assert(holds(state_is_sized<P, G, const layout_limits&>),
+        static_assert(holds(state_is_sized<P, const layout_limits&>),
                       "[kvtl] layout::state: add `static std::size_t bytes(const layout_limits&)`");
         static_assert(holds(layout_declares_kind<P>),
                       "[kvtl] layout: declare the constants by_entry and wants_correlation");
-        static_assert(holds(layout_has_runs<P, G>),
+        static_assert(holds(layout_has_runs<P>),
                       "[kvtl] layout::state: add noexcept run_pages(), allocate_run(), "
                       "release_run(first), top(), used() and may_place()");
         if constexpr (layout_declares_kind<P>)
@@ -119,7 +118,7 @@ template <class P, class G> consteval void explain_layout() {
                 "[kvtl] layout: packs_units goes with by_entry: pages that neighbours share belong to a "
                 "stream");
         if constexpr (layout_declares_kind<P>)
-            static_assert(holds(P::by_entry || layout_places_units<P, G>),
+            static_assert(holds(P::by_entry || layout_places_units<P>),
                           "[kvtl] layout::state: a page-wise layout needs noexcept arrange(arrangement), "
                           "place_unit(pages, place&), page(place, i), capacity(place) and release(place)");
     }

@@ -29,31 +29,29 @@ concept has_config = requires {
     typename P::config;
 }
 &&std::is_aggregate_v<typename P::config>;
-template <class P, class G>
+template <class P>
 concept has_state = requires {
-    typename P::template state<G>;
+    typename P::state;
 };
 /// `Args` is what a slot's states are made from besides the policy's config.
-template <class P, class G, class... Args>
+template <class P, class... Args>
 concept state_constructs = requires {
     typename P::config;
-    requires std::constructible_from < typename P::template state<G>,
-    const typename P::config&, Args... > ;
+    requires std::constructible_from<typename P::state, const typename P::config&, Args...>;
 };
-template <class P, class G, class... Args>
-concept state_opens = has_config<P> && state_constructs<P, G, Args...> &&
-    std::default_initializable<typename P::template state<G>>;
+template <class P, class... Args>
+concept state_opens =
+    has_config<P> && state_constructs<P, Args...> && std::default_initializable<typename P::state>;
 /// Structures that a policy keeps in memory it is handed: it says how many bytes.
-template <class P, class G, class... Args>
-concept state_is_sized = has_state<P, G> && requires(Args... args) {
-    { P::template state<G>::bytes(args...) } -> std::same_as<std::size_t>;
+template <class P, class... Args>
+concept state_is_sized = has_state<P> && requires(Args... args) {
+    { P::state::bytes(args...) } -> std::same_as<std::size_t>;
 };
-template <class P, class G>
-concept state_is_relocatable =
-    !has_state<P, G> || std::is_trivially_copyable_v<typename P::template state<G>>;
+template <class P>
+concept state_is_relocatable = !has_state<P> || std::is_trivially_copyable_v<typename P::state>;
 
-template <class P, class G, class... Args>
-concept policy_for = has_name<P> && state_opens<P, G, Args...> && state_is_relocatable<P, G>;
+template <class P, class... Args>
+concept policy_for = has_name<P> && state_opens<P, Args...> && state_is_relocatable<P>;
 
 /// For static_assert: a compiler that sees a concept there prints all that is inside it after the sentence.
 [[nodiscard]] consteval bool holds(bool requirement) noexcept {

@@ -21,41 +21,41 @@ template <class P>
 concept position_declares = requires {
     { P::moves } -> std::convertible_to<bool>;
 };
-template <class P, class G>
-concept position_opens = state_constructs<P, G, std::uint32_t, std::span<std::byte>> &&
+template <class P>
+concept position_opens = state_constructs<P, std::uint32_t, std::span<std::byte>> &&
     requires(const typename P::config& c, std::uint32_t dim) {
-    { P::template state<G>::bytes(dim) }
+    { P::state::bytes(dim) }
     noexcept->std::same_as<std::size_t>;
-    { P::template state<G>::check(c, dim) }
+    { P::state::check(c, dim) }
     noexcept->std::same_as<status>;
 };
-template <class P, class G>
+template <class P>
 concept position_turns =
-    !P::moves || requires(typename P::template state<G> & s, const float* q, std::uint32_t n, float* out) {
+    !P::moves || requires(typename P::state & s, const float* q, std::uint32_t n, float* out) {
     { s.turn_back(q, n, n, out) }
     noexcept;
 };
 
-template <class P, class G>
-concept position_for = has_name<P> && position_declares<P> && position_opens<P, G> && position_turns<P, G> &&
-    state_is_relocatable<P, G>;
+template <class P>
+concept position_for =
+    has_name<P> && position_declares<P> && position_opens<P> && position_turns<P> && state_is_relocatable<P>;
 
-template <class P, class G> consteval void explain_position() {
+template <class P> consteval void explain_position() {
     if constexpr (!has_name<P>) {
         static_assert(holds(has_name<P>),
                       "[kvtl] position: add `static constexpr std::string_view name` and what "
                       "slots/position.hpp lists");
     } else {
         static_assert(
-            holds(position_declares<P> && position_opens<P, G>),
+            holds(position_declares<P> && position_opens<P>),
             "[kvtl] position: declare moves, a config and a state with bytes(dim) and check(config, "
             "dim), constructible from (config, dim, std::span<std::byte>); see "
             "policies/position_original.hpp");
         if constexpr (position_declares<P>)
             static_assert(
-                holds(position_turns<P, G>),
+                holds(position_turns<P>),
                 "[kvtl] position::state: it moves keys; add noexcept turn_back(q, heads, positions, out)");
-        static_assert(holds(state_is_relocatable<P, G>),
+        static_assert(holds(state_is_relocatable<P>),
                       "[kvtl] position::state: it must be trivially copyable; use the memory it is handed");
     }
 }

@@ -122,12 +122,12 @@ concept says_window = requires {
     { T::window_tokens } -> std::convertible_to<std::uint32_t>;
     { T::sink_tokens } -> std::convertible_to<std::uint32_t>;
 };
-template <class T, class G>
-concept slots_are_filled = clusterer_for<typename T::clusterer, G> && index_for<typename T::index, G> &&
-    selector_for<typename T::selector, G> && remainder_for<typename T::remainder, G> &&
-    budget_for<typename T::budget, G> && retention_for<typename T::retention, G> &&
-    compressor_for<typename T::compressor, G> && position_for<typename T::position, G> &&
-    layout_for<typename T::layout, G> && replacement_for<typename T::replacement, G> &&
+template <class T>
+concept slots_are_filled = clusterer_for<typename T::clusterer> && index_for<typename T::index> &&
+    selector_for<typename T::selector> && remainder_for<typename T::remainder> &&
+    budget_for<typename T::budget> && retention_for<typename T::retention> &&
+    compressor_for<typename T::compressor> && position_for<typename T::position> &&
+    layout_for<typename T::layout> && replacement_for<typename T::replacement> &&
     schedule_for<typename T::schedule> && io_policy<typename T::io>;
 
 // ---------------------------------------------------------------------------------- every slot is read
@@ -249,10 +249,10 @@ concept survivors_agree = !layer_wide<T>() || T::retention::score::decides_toget
 template <class T>
 concept streaming_agrees =
     !T::retention::score::evicts_in_prompt || (!T::budget::late && !T::retention::merges);
-template <class T, class G>
+template <class T>
 concept preference_is_known =
     !T::budget::reads_preference ||
-    requires(const typename T::retention::score::template state<G>& s, const layer_notes& notes) {
+    requires(const typename T::retention::score::state& s, const layer_notes& notes) {
     { s.preference(notes) }
     noexcept->std::same_as<float>;
 };
@@ -275,9 +275,9 @@ concept codec_bears_gaps = !retrieves<T> || !detail::codec_fits_lanes<typename T
 template <class T>
 concept layer_units_stay_even = !retrieves<T> || T::clusterer::unit_of != granularity::layer ||
                                 (!T::budget::late && !T::budget::decides_together && !T::retention::merges);
-template <class T, class G>
+template <class T>
 concept dropping_agrees =
-    !drops_entries<T> || (survivors_agree<T> && streaming_agrees<T> && preference_is_known<T, G> &&
+    !drops_entries<T> || (survivors_agree<T> && streaming_agrees<T> && preference_is_known<T> &&
                           thins_out_once<T> && keeps_by_kv_head<T> && keeps_positions<T> &&
                           weights_are_attended<T> && codec_bears_gaps<T> && layer_units_stay_even<T>);
 
@@ -306,12 +306,12 @@ template <class T> [[nodiscard]] consteval signal needed_signals() {
     return "";
 }
 
-template <class T, class G, class Supplied>
-concept preset_for = has_all_slots<T> && says_window<T> && slots_are_filled<T, G> && storage_is_read<T> &&
+template <class T, class Supplied = supplied_by_default>
+concept preset_for = has_all_slots<T> && says_window<T> && slots_are_filled<T> && storage_is_read<T> &&
     window_leaves_units<T> && index_is_read<T> && remainder_is_read<T> && retention_is_read<T> &&
     budget_is_read<T> && position_is_read<T> && stored_rows_agree<T> && ragged_records_agree<T> &&
     codec_finds_its_lanes<T> && codec_has_its_runs<T> && mass_is_fed<T> && mass_is_complete<T> &&
-    retrieval_agrees<T> && dropping_agrees<T, G> && contains(Supplied::value, needed_signals<T>());
+    retrieval_agrees<T> && dropping_agrees<T> && contains(Supplied::value, needed_signals<T>());
 
 template <class T> [[nodiscard]] constexpr std::string_view preset_name() noexcept {
     if constexpr (has_name<T>)

@@ -12,6 +12,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/geometry.hpp>
 #include <kvtl/simd/attention.hpp>
 #include <kvtl/slots/index.hpp>
 #include <kvtl/slots/policy.hpp>
@@ -55,36 +56,35 @@ concept reads_scores = requires {
     requires P::reads_scores;
 };
 
-template <class P, class G>
-concept remainder_estimates = has_state<P, G> &&
-    requires(const typename P::template state<G>& s, const summary_shape& shape, const remainder_input& in,
-             const partial& into) {
+template <class P>
+concept remainder_estimates = has_state<P> && requires(const typename P::state& s, const summary_shape& shape,
+                                                       const remainder_input& in, const partial& into) {
     { s.scratch_floats(shape, 1U) } -> std::same_as<std::size_t>;
     { s.add(in, into) }
     noexcept;
 };
 
-template <class P, class G>
-concept remainder_for = policy_for<P, G, const G&> && summaries_agree<P, G> &&
-    (!detail::estimates<P>() || remainder_estimates<P, G>);
+template <class P>
+concept remainder_for = policy_for<P, const geometry&> && summaries_agree<P> &&
+    (!detail::estimates<P>() || remainder_estimates<P>);
 
-template <class P, class G> consteval void explain_remainder() {
+template <class P> consteval void explain_remainder() {
     if constexpr (!has_name<P>) {
         static_assert(holds(has_name<P>),
                       "[kvtl] remainder: add `static constexpr std::string_view name` and what "
                       "slots/remainder.hpp lists");
     } else {
-        static_assert(holds(state_opens<P, G, const G&>),
-                      "[kvtl] remainder: add an aggregate config and `template <class Geometry> class state` "
-                      "constructible from (config, Geometry)");
-        static_assert(holds(state_is_relocatable<P, G>),
+        static_assert(holds(state_opens<P, const geometry&>),
+                      "[kvtl] remainder: add an aggregate config and `class state` "
+                      "constructible from (config, geometry)");
+        static_assert(holds(state_is_relocatable<P>),
                       "[kvtl] remainder::state: it must be trivially copyable; summaries hold what it keeps");
         static_assert(
-            holds(summaries_agree<P, G>),
+            holds(summaries_agree<P>),
             "[kvtl] remainder::state: it declares summarises, so add unit_bytes(shape), lane_bytes(shape) "
             "returning std::size_t and noexcept clear(view, unit) and absorb(view, unit, i, key, value)");
         static_assert(
-            holds(!detail::estimates<P>() || remainder_estimates<P, G>),
+            holds(!detail::estimates<P>() || remainder_estimates<P>),
             "[kvtl] remainder::state: it declares estimates, so add `std::size_t scratch_floats(shape, "
             "units) const` and `void add(const remainder_input&, const partial&) const noexcept`");
     }

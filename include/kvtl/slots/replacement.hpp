@@ -31,9 +31,9 @@ struct resident_facts {
     std::uint32_t unit = 0;
 };
 
-template <class P, class G>
-concept replacement_tracks = has_state<P, G> &&
-    requires(typename P::template state<G>& s, std::uint32_t h, resident_facts facts) {
+template <class P>
+concept replacement_tracks = has_state<P> &&
+    requires(typename P::state& s, std::uint32_t h, resident_facts facts) {
     { s.tick() }
     noexcept;
     { s.admit(h, facts) }
@@ -45,38 +45,36 @@ concept replacement_tracks = has_state<P, G> &&
     { s.remove(h) }
     noexcept;
 };
-template <class P, class G>
-concept replacement_finds_victims = has_state<P, G> &&
-    requires(const typename P::template state<G>& s, bool (*pinned)(std::uint32_t)) {
+template <class P>
+concept replacement_finds_victims = has_state<P> &&
+    requires(const typename P::state& s, bool (*pinned)(std::uint32_t)) {
     { s.victim(pinned) }
     noexcept->std::same_as<std::uint32_t>;
 };
 
-template <class P, class G>
-concept replacement_for = policy_for<P, G, std::uint32_t, std::uint32_t, std::span<std::byte>> &&
-    state_is_sized<P, G, std::uint32_t, std::uint32_t> && replacement_tracks<P, G> &&
-    replacement_finds_victims<P, G>;
+template <class P>
+concept replacement_for = policy_for<P, std::uint32_t, std::uint32_t, std::span<std::byte>> &&
+    state_is_sized<P, std::uint32_t, std::uint32_t> && replacement_tracks<P> && replacement_finds_victims<P>;
 
-template <class P, class G> consteval void explain_replacement() {
+template <class P> consteval void explain_replacement() {
     if constexpr (!has_name<P>) {
         static_assert(holds(has_name<P>),
                       "[kvtl] replacement: add `static constexpr std::string_view name` and what "
                       "slots/replacement.hpp lists");
     } else {
         static_assert(holds(has_config<P>), "[kvtl] replacement: add an aggregate `struct config`");
-        static_assert(
-            holds(state_opens<P, G, std::uint32_t, std::uint32_t, std::span<std::byte>>),
-            "[kvtl] replacement: add `template <class Geometry> class state` default-constructible and "
-            "constructible from (config, handles, unit_pages, std::span<std::byte>)");
-        static_assert(holds(state_is_relocatable<P, G>),
+        static_assert(holds(state_opens<P, std::uint32_t, std::uint32_t, std::span<std::byte>>),
+                      "[kvtl] replacement: add `class state` default-constructible and "
+                      "constructible from (config, handles, unit_pages, std::span<std::byte>)");
+        static_assert(holds(state_is_relocatable<P>),
                       "[kvtl] replacement::state: it must be trivially copyable; use the memory it is handed "
                       "instead of memory of its own");
-        static_assert(holds(state_is_sized<P, G, std::uint32_t, std::uint32_t>),
+        static_assert(holds(state_is_sized<P, std::uint32_t, std::uint32_t>),
                       "[kvtl] replacement::state: add `static std::size_t bytes(handles, unit_pages)`");
-        static_assert(holds(replacement_tracks<P, G>),
+        static_assert(holds(replacement_tracks<P>),
                       "[kvtl] replacement::state: add noexcept tick(), admit(handle, facts), touch(handle), "
                       "refresh(handle, facts) and remove(handle)");
-        static_assert(holds(replacement_finds_victims<P, G>),
+        static_assert(holds(replacement_finds_victims<P>),
                       "[kvtl] replacement::state: add `std::uint32_t victim(pinned) const noexcept`, which "
                       "returns a handle or none");
     }

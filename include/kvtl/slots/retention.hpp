@@ -11,7 +11,7 @@
 //         Policies with `evicts_in_decode` also say, at every step, which held entry is worth least. With
 //         `evicts_in_prompt` a prompt is nothing but such steps: it is never held as a whole, and a chunk
 //         attends to what earlier chunks left and to itself.
-// Shapes: one lane: keys, values (T, D); queries (W, G, D); scores (T).
+// Shapes: one lane: keys, values (T, D); queries (W, D); scores (T).
 // Cost:   observing costs one pass over the keys per observed token and G * T floats of scratch; no matrix
 //         of queries times keys is kept.
 // Fitted: a score may name a kind of section that it uses where config.calibration has it (`calibrated`); its state
@@ -67,7 +67,7 @@ template <element E> struct prompt_lane {
     rows_view<E> keys, values;      ///< (T, D)
     std::uint32_t sinks = 0;        ///< the first entries, pinned
     std::uint32_t window = 0;       ///< the last entries, pinned
-    const float* queries = nullptr; ///< (W, G, D): of the last W tokens, or what stands for later ones
+    const float* queries = nullptr; ///< (W, D): of the last W tokens, or what stands for later ones
     std::size_t query_stride = 0;   ///< floats from one observed token to the next
     std::uint32_t observed = 0;     ///< W
     std::uint32_t group = 1;        ///< G
@@ -196,56 +196,54 @@ concept score_declares = requires {
     requires std::is_trivially_copyable_v<typename P::record>;
     typename P::config;
 };
-template <class P, class G>
-concept score_opens = state_constructs<P, G, const score_limits&, std::span<std::byte>> &&
+template <class P>
+concept score_opens = state_constructs<P, const score_limits&, std::span<std::byte>> &&
     requires(const typename P::config& c, const score_limits& l) {
-    { P::template state<G>::bytes(c, l) }
+    { P::state::bytes(c, l) }
     noexcept->std::same_as<std::size_t>;
-    { P::template state<G>::check(c, l) }
+    { P::state::check(c, l) }
     noexcept->std::same_as<status>;
 };
 /// score(lane, out): out (T) comes as zeros; what is written for pinned entries is never read.
-template <class P, class G>
+template <class P>
 concept score_ranks_prompts = P::source == score_source::arrival || P::source == score_source::prompt ||
-                              requires(const typename P::template state<G>& s, const prompt_lane<float>& lane,
+                              requires(const typename P::state& s, const prompt_lane<float>& lane,
                                        std::span<float> out) {
     { s.score(lane, out) }
     noexcept;
 };
-template <class P, class G>
+template <class P>
 concept score_ranks_arrivals = P::source != score_source::arrival ||
-                               requires(const typename P::template state<G>& s, const arriving& a,
-                                        std::span<float> out) {
+                               requires(const typename P::state& s, const arriving& a, std::span<float> out) {
     { s.arrive(a, out) }
     noexcept;
 };
-template <class P, class G>
-concept score_ranks_held =
-    !P::evicts_in_decode ||
-    requires(const typename P::template state<G>& s, const held_entry& e, const typename P::record& r) {
+template <class P>
+concept score_ranks_held = !P::evicts_in_decode || requires(const typename P::state& s, const held_entry& e,
+                                                            const typename P::record& r) {
     { s.worth(e, r) }
     noexcept->std::same_as<float>;
     { s.slack() }
     noexcept->std::same_as<std::uint32_t>;
 };
-template <class P, class G>
+template <class P>
 concept score_remembers_mass = feedback_of<P>()
-== feedback::unused || requires(const typename P::template state<G>& s, const held_entry& e,
-                                typename P::record& r, float& score) {
+== feedback::unused ||
+    requires(const typename P::state& s, const held_entry& e, typename P::record& r, float& score) {
     { s.feed(e, 0.0F, score, r) }
     noexcept;
 };
 /// value_size(layer, KV head, (D) value, D): any number >= 0.
-template <class P, class G>
+template <class P>
 concept score_sizes_values =
-    !P::reads_values || requires(const typename P::template state<G>& s, const float* v, std::size_t dim) {
+    !P::reads_values || requires(const typename P::state& s, const float* v, std::size_t dim) {
     { s.value_size(0U, 0U, v, dim) }
     noexcept->std::same_as<float>;
 };
-template <class P, class G>
-concept score_for = score_declares<P> && score_opens<P, G> && score_ranks_prompts<P, G> &&
-    score_ranks_arrivals<P, G> && score_ranks_held<P, G> && score_remembers_mass<P, G> &&
-    score_sizes_values<P, G> && state_is_relocatable<P, G>;
+template <class P>
+concept score_for =
+    score_declares<P> && score_opens<P> && score_ranks_prompts<P> && score_ranks_arrivals<P> &&
+    score_ranks_held<P> && score_remembers_mass<P> && score_sizes_values<P> && state_is_relocatable<P>;
 
 template <class P>
 concept retention_declares = requires {
@@ -265,39 +263,39 @@ concept retention_names_score = !retention_drops<P> || requires {
 template <class P>
 concept is_bare_score = score_declares<P> && !retention_declares<P>;
 
-template <class P, class G>
+template <class P>
 concept retention_for = has_name<P> && retention_declares<P> && retention_names_score<P> &&
-    (!retention_drops<P> || score_for<typename P::score, G>);
+    (!retention_drops<P> || score_for<typename P::score>);
 
-template <class P, class G> consteval void explain_score() {
+template <class P> consteval void explain_score() {
     static_assert(holds(score_declares<P>),
                   "[kvtl] score: declare name, source, record, config and the constants of "
                   "score_defaults, or inherit it");
-    static_assert(holds(score_opens<P, G>),
-                  "[kvtl] score: add `template <class Geometry> class state` with noexcept static "
+    static_assert(holds(score_opens<P>),
+                  "[kvtl] score: add `class state` with noexcept static "
                   "bytes(config, score_limits) and check(config, score_limits), constructible from "
                   "(config, score_limits, std::span<std::byte>)");
-    static_assert(holds(state_is_relocatable<P, G>),
+    static_assert(holds(state_is_relocatable<P>),
                   "[kvtl] score::state: it must be trivially copyable; use the memory it is handed");
-    if constexpr (score_declares<P> && score_opens<P, G>) {
-        static_assert(holds(score_ranks_prompts<P, G>),
+    if constexpr (score_declares<P> && score_opens<P>) {
+        static_assert(holds(score_ranks_prompts<P>),
                       "[kvtl] score::state: add `void score(const prompt_lane<E>&, std::span<float> out) "
                       "const noexcept`");
-        static_assert(holds(score_ranks_arrivals<P, G>),
+        static_assert(holds(score_ranks_arrivals<P>),
                       "[kvtl] score::state: its source is arrival; add `void arrive(const arriving&, "
                       "std::span<float> out) const noexcept`");
-        static_assert(holds(score_ranks_held<P, G>),
+        static_assert(holds(score_ranks_held<P>),
                       "[kvtl] score::state: it evicts in decode; add noexcept const `float "
                       "worth(held_entry, record)` and `std::uint32_t slack()`");
-        static_assert(holds(score_remembers_mass<P, G>),
+        static_assert(holds(score_remembers_mass<P>),
                       "[kvtl] score::state: it reads attention mass; add `void feed(held_entry, float "
                       "mass, float& score, record&) const noexcept`");
-        static_assert(holds(score_sizes_values<P, G>),
+        static_assert(holds(score_sizes_values<P>),
                       "[kvtl] score::state: it reads values; add `float value_size(std::uint32_t layer, "
                       "std::uint32_t kv_head, const E* value, std::size_t dim) const noexcept`");
     }
 }
-template <class P, class G> consteval void explain_retention() {
+template <class P> consteval void explain_retention() {
     if constexpr (is_bare_score<P>) {
         static_assert(holds(!is_bare_score<P>),
                       "[kvtl] retention: this is a score, which only ranks entries; wrap it in drop<...>");
@@ -309,7 +307,7 @@ template <class P, class G> consteval void explain_retention() {
         static_assert(holds(retention_names_score<P>),
                       "[kvtl] retention: one that drops names its score, config and merges; use drop<Score> "
                       "or merge_into<Score, Rule>");
-        if constexpr (retention_drops<P> && retention_names_score<P>) explain_score<typename P::score, G>();
+        if constexpr (retention_drops<P> && retention_names_score<P>) explain_score<typename P::score>();
     }
 }
 

@@ -14,6 +14,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/geometry.hpp>
 #include <kvtl/slots/index.hpp>
 #include <kvtl/slots/policy.hpp>
 #include <kvtl/slots/schedule.hpp>
@@ -115,15 +116,15 @@ concept selector_declares_scores = requires {
     { P::takes_everything } -> std::convertible_to<bool>;
     { P::uses_scores } -> std::convertible_to<bool>;
 };
-template <class P, class G>
-concept selector_chooses = has_state<P, G> &&
-    requires(const typename P::template state<G>& s, const choice_input& in, std::span<chosen_unit> out) {
+template <class P>
+concept selector_chooses = has_state<P> &&
+    requires(const typename P::state& s, const choice_input& in, std::span<chosen_unit> out) {
     { s.choose(in, out) } -> std::same_as<std::uint32_t>;
 };
-template <class P, class G>
+template <class P>
 concept selector_choose_is_noexcept =
-    !selector_chooses<P, G> ||
-    requires(const typename P::template state<G>& s, const choice_input& in, std::span<chosen_unit> out) {
+    !selector_chooses<P> ||
+    requires(const typename P::state& s, const choice_input& in, std::span<chosen_unit> out) {
     { s.choose(in, out) }
     noexcept;
 };
@@ -157,11 +158,11 @@ template <class P> struct prompt_notes_of { using type = no_notes; };
 template <calibrates_on_prompts P> struct prompt_notes_of<P> { using type = typename P::prompt_notes; };
 template <class P> using prompt_notes = typename prompt_notes_of<P>::type;
 } // namespace detail
-template <class P, class G>
+template <class P>
 concept selector_settles =
     !calibrates_on_prompts<P> ||
     (std::is_trivially_copyable_v<detail::prompt_notes<P>> && !chooses_per_head<P> &&
-     requires(const typename P::template state<G>& s, const choice_input& in, std::span<chosen_unit> spare,
+     requires(const typename P::state& s, const choice_input& in, std::span<chosen_unit> spare,
               detail::prompt_notes<P>& notes, std::span<const detail::prompt_notes<P>> layers) {
          { s.note(in, spare, notes) }
          noexcept;
@@ -171,29 +172,28 @@ concept selector_settles =
 template <class P>
 concept shares_choices = (detail::layers_that_share<P>() > 1);
 
-template <class P, class G>
-concept selector_for = policy_for<P, G, const G&> && selector_declares_scores<P> &&
-                       (P::takes_everything || selector_chooses<P, G>)&&selector_choose_is_noexcept<P, G> &&
-                       (!P::uses_scores || selector_has_reduction<P>)&&selector_settles<P, G>;
+template <class P>
+concept selector_for = policy_for<P, const geometry&> && selector_declares_scores<P> &&
+                       (P::takes_everything || selector_chooses<P>)&&selector_choose_is_noexcept<P> &&
+                       (!P::uses_scores || selector_has_reduction<P>)&&selector_settles<P>;
 
-template <class P, class G> consteval void explain_selector() {
+template <class P> consteval void explain_selector() {
     if constexpr (!has_name<P>) {
         static_assert(holds(has_name<P>),
                       "[kvtl] selector: add `static constexpr std::string_view name` and what "
                       "slots/selector.hpp lists");
     } else {
         static_assert(holds(has_config<P>), "[kvtl] selector: add an aggregate `struct config`");
+        static_assert(holds(state_opens<P, const geometry&>),
+                      "[kvtl] selector: add `class state` default-constructible and "
+                      "constructible from (config, geometry)");
         static_assert(
-            holds(state_opens<P, G, const G&>),
-            "[kvtl] selector: add `template <class Geometry> class state` default-constructible and "
-            "constructible from (config, Geometry)");
-        static_assert(
-            holds(state_is_relocatable<P, G>),
+            holds(state_is_relocatable<P>),
             "[kvtl] selector::state: it must be trivially copyable; choice_input has scratch for it");
         static_assert(holds(selector_declares_scores<P>),
                       "[kvtl] selector: declare the constants takes_everything and uses_scores");
         if constexpr (selector_declares_scores<P>) {
-            static_assert(holds(P::takes_everything || selector_chooses<P, G>),
+            static_assert(holds(P::takes_everything || selector_chooses<P>),
                           "[kvtl] selector::state: add `std::uint32_t choose(const choice_input&, "
                           "std::span<chosen_unit> out) const "
                           "noexcept`, which returns how many units it chose");
@@ -202,11 +202,11 @@ template <class P, class G> consteval void explain_selector() {
                           "`reduction` over the query group, e.g. reduce::group_mean");
         }
         static_assert(
-            holds(selector_settles<P, G>),
+            holds(selector_settles<P>),
             "[kvtl] selector: one with prompt_notes (trivially copyable, not with reduce::by_head) adds "
             "noexcept const `void note(const choice_input&, std::span<chosen_unit> spare, "
             "prompt_notes&)` and `float settle(std::span<const prompt_notes> layers)`");
-        static_assert(holds(selector_choose_is_noexcept<P, G>),
+        static_assert(holds(selector_choose_is_noexcept<P>),
                       "[kvtl] selector::state: choose() must be noexcept, it runs inside the decode loop");
     }
 }

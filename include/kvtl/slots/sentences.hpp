@@ -49,17 +49,17 @@ template <class T> consteval void explain_missing_slots() {
         "[kvtl] preset: the slot `io` is missing; name a policy or inherit one from presets::full");
 }
 
-template <class T, class G> consteval void explain_each_slot() {
-    explain_clusterer<typename T::clusterer, G>();
-    explain_index<typename T::index, G>();
-    explain_selector<typename T::selector, G>();
-    explain_remainder<typename T::remainder, G>();
-    explain_budget<typename T::budget, G>();
-    explain_retention<typename T::retention, G>();
-    explain_compressor<typename T::compressor, G>();
-    explain_position<typename T::position, G>();
-    explain_layout<typename T::layout, G>();
-    explain_replacement<typename T::replacement, G>();
+template <class T> consteval void explain_each_slot() {
+    explain_clusterer<typename T::clusterer>();
+    explain_index<typename T::index>();
+    explain_selector<typename T::selector>();
+    explain_remainder<typename T::remainder>();
+    explain_budget<typename T::budget>();
+    explain_retention<typename T::retention>();
+    explain_compressor<typename T::compressor>();
+    explain_position<typename T::position>();
+    explain_layout<typename T::layout>();
+    explain_replacement<typename T::replacement>();
     explain_schedule<typename T::schedule>();
     explain_io<typename T::io>();
 }
@@ -170,7 +170,7 @@ template <class T> consteval void explain_retrieval() {
         "unit_contiguous) and a replacement that keeps some, or leave on_demand");
 }
 
-template <class T, class G> consteval void explain_dropping() {
+template <class T> consteval void explain_dropping() {
     using score = typename T::retention::score;
     static_assert(holds(survivors_agree<T>),
                   "[kvtl] granularity: a policy works on all KV heads of a layer together, but this "
@@ -178,8 +178,8 @@ template <class T, class G> consteval void explain_dropping() {
     static_assert(holds(streaming_agrees<T>),
                   "[kvtl] retention: this score evicts while the prompt comes in, so it goes with "
                   "drop<..> and a budget that is not late only");
-    if constexpr (score_opens<score, G>)
-        static_assert(holds(preference_is_known<T, G>),
+    if constexpr (score_opens<score>)
+        static_assert(holds(preference_is_known<T>),
                       "[kvtl] budget: it divides by preference, which this score does not measure; "
                       "use a score with preference(notes), such as mean_and_variance");
     static_assert(
@@ -234,15 +234,26 @@ template <class T, class Supplied> consteval void explain_signals() {
                   "does not supply; add signal::calibration to supplied<...>, or change the policy");
 }
 
+template <class Supplied>
+concept lists_signals = requires {
+    { Supplied::value } -> std::convertible_to<signal>;
+};
+
 /// Prints a sentence for every rule that T breaks; true, so that it may stand in a static_assert.
-template <class T, class G, class Supplied> consteval bool explain_preset() {
+template <class T, class Supplied> consteval bool explain_preset() {
+    static_assert(
+        holds(!std::same_as<Supplied, geometry>),
+        "[kvtl] kv_manager: a cache type has no geometry any more; write kv_manager<Preset>, or kvtl::dynakv "
+        "for kvtl::dynakv<geometry>, and give the whole shape in config.shape");
+    static_assert(holds(lists_signals<Supplied> || std::same_as<Supplied, geometry>),
+                  "[kvtl] kv_manager: the second argument says what the engine supplies; use supplied<...>");
     explain_missing_slots<T>();
     static_assert(holds(says_window<T>),
                   "[kvtl] preset: declare window_tokens and sink_tokens, or inherit them from presets::full");
     if constexpr (has_all_slots<T>) {
-        explain_each_slot<T, G>();
+        explain_each_slot<T>();
         explain_unread_slots<T>();
-        if constexpr (says_window<T> && slots_are_filled<T, G>)
+        if constexpr (says_window<T> && slots_are_filled<T>)
             static_assert(
                 holds(window_leaves_units<T>),
                 "[kvtl] preset: nothing reads its clusterer, index, selector and codec, as its window holds "
@@ -251,8 +262,8 @@ template <class T, class G, class Supplied> consteval bool explain_preset() {
         if constexpr (drops_entries<T> && retention_names_score<typename T::retention> &&
                       budget_declares<typename T::budget> && position_declares<typename T::position> &&
                       clusterer_declares_units<typename T::clusterer>)
-            if constexpr (score_declares<typename T::retention::score>) explain_dropping<T, G>();
-        explain_signals<T, Supplied>();
+            if constexpr (score_declares<typename T::retention::score>) explain_dropping<T>();
+        if constexpr (lists_signals<Supplied>) explain_signals<T, Supplied>();
     }
     return true;
 }

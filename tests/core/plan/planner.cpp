@@ -18,7 +18,6 @@
 namespace core_plan_planner_test {
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
 template <class Preset> auto planned(std::size_t max_tokens, std::size_t max_sequences, unsigned shards = 1) {
     kvtl::cache_config<Preset> c;
@@ -28,7 +27,7 @@ template <class Preset> auto planned(std::size_t max_tokens, std::size_t max_seq
     c.memory_bytes = std::size_t{1} << 50;
     c.shards = shards;
     c.prefill_tokens = 1024; // what comes after it is kept whole
-    return kvtl::planner<Preset, any_model>::plan(c, *any_model::from(c.shape), 4096);
+    return kvtl::planner<Preset>::plan(c, *kvtl::geometry::from(c.shape), 4096);
 }
 
 template <class Preset> void too_large(const std::string& what) {
@@ -75,8 +74,8 @@ TEST_CASE("tables of sequences that are divided among shards do not grow with th
         c.memory_bytes = std::size_t{1} << 50;
         c.shards = shards;
         c.divide = kvtl::division::sequences;
-        using planner = kvtl::planner<kvtl::presets::snapkv_group, any_model>;
-        const auto answer = planner::plan(c, *any_model::from(c.shape), 4096);
+        using planner = kvtl::planner<kvtl::presets::snapkv_group>;
+        const auto answer = planner::plan(c, *kvtl::geometry::from(c.shape), 4096);
         REQUIRE(answer.ok());
         return answer->parts.metadata - answer->rows.plan.blocks * sizeof(std::uint32_t) * shards;
     };
@@ -84,13 +83,13 @@ TEST_CASE("tables of sequences that are divided among shards do not grow with th
 }
 
 TEST_CASE("a bound that is too small: the knob that is named leads where the error says") {
-    using planner = kvtl::planner<kvtl::presets::snapkv_group, any_model>;
+    using planner = kvtl::planner<kvtl::presets::snapkv_group>;
     kvtl::cache_config<kvtl::presets::snapkv_group> c;
     c.shape = {28, 12, 2, 128};
     c.max_tokens = 8192;
     c.attend_tokens = 256;
     c.memory_bytes = 1 << 20;
-    const auto g = *any_model::from(c.shape);
+    const auto g = *kvtl::geometry::from(c.shape);
     const auto answer = planner::plan(c, g, 4096);
     REQUIRE_FALSE(answer.ok());
     const std::string& text = answer.error().message;
@@ -115,7 +114,7 @@ TEST_CASE("a bound that is too small: the knob that is named leads where the err
 namespace {
 /// Index, unit tables, checksums and page tables of 32K tokens in percent of the raw entries.
 template <class Preset> double percent_of_raw(std::uint32_t mean_bits) {
-    using cache_type = kvtl::kv_manager<Preset, any_model>;
+    using cache_type = kvtl::kv_manager<Preset>;
     typename cache_type::config c;
     c.shape = {16, 32, 8, 64};
     c.max_tokens = 32768;
@@ -134,7 +133,7 @@ TEST_CASE("what is known of units takes a small share of them, at the limit of l
 }
 
 TEST_CASE("a thirteenth and a thirty-fourth of the raw entries are enough to open with") {
-    using cache_type = kvtl::kv_manager<kvtl::presets::dynakv, any_model>;
+    using cache_type = kvtl::kv_manager<kvtl::presets::dynakv>;
     for (const std::size_t tokens : {16384U, 32768U}) {
         cache_type::config c;
         c.shape = {16, 32, 8, 64};
@@ -157,7 +156,7 @@ TEST_CASE("what query heads choose together, each for itself, does not wrap arou
          {std::size_t{1} << 20, std::size_t{1} << 26}) { // 64 heads: 2^26 and 2^32
         c.attend_tokens = attended;
         const auto answer =
-            kvtl::planner<kvtl::presets::quest, any_model>::plan(c, *any_model::from(c.shape), 4096);
+            kvtl::planner<kvtl::presets::quest>::plan(c, *kvtl::geometry::from(c.shape), 4096);
         REQUIRE_MESSAGE(answer.ok(), answer.error().message);
         CHECK(answer->plan.chosen_per_lane >= std::max(fewer, 1U << 20));
         fewer = answer->plan.chosen_per_lane;
@@ -171,7 +170,7 @@ TEST_CASE("chunks whose keys stay exact are units: other numbers of theirs are r
     c.memory_bytes = std::size_t{1} << 30;
     const auto answer = [&] {
         const auto plan =
-            kvtl::planner<kvtl::presets::shadowkv, any_model>::plan(c, *any_model::from(c.shape), 4096);
+            kvtl::planner<kvtl::presets::shadowkv>::plan(c, *kvtl::geometry::from(c.shape), 4096);
         return plan.ok() ? std::string() : plan.error().message;
     };
     CHECK(answer().empty());

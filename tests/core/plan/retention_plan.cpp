@@ -17,8 +17,6 @@ namespace core_plan_retention_plan_test {
 
 namespace {
 
-using model = kvtl::geometry<kvtl::shape{}>;
-
 kvtl::retention_plan plan() {
     kvtl::retention_plan p;
     p.layers = 3, p.kv_heads = 2, p.group = 4, p.dim = 24;
@@ -49,7 +47,7 @@ class ranges {
 };
 
 template <class Preset> auto check() {
-    using types = kvtl::cache_types<Preset, model>;
+    using types = kvtl::cache_types<Preset>;
     using memory = kvtl::retention_memory<types>;
     const kvtl::retention_plan p = plan();
     const kvtl::score_limits scores{p.layers, p.kv_heads, p.group, p.dim,

@@ -74,16 +74,15 @@ TEST_CASE("a window that holds every token is none, and wrong windows are named"
 }
 
 TEST_CASE("the planner refuses windows beside a calibration, and rows beyond what can be counted") {
-    using any_model = geometry<shape{}>;
     cache_config<presets::dynakv> c;
     c.shape = {2, 4, 2, 64};
     c.attention.windows = {0, 40};
     c.max_tokens = 1000;
     c.memory_bytes = std::size_t{64} << 20;
-    using plan = planner<presets::dynakv, any_model>;
-    CHECK(plan::plan(c, *any_model::from(c.shape), 4096).ok());
+    using plan = planner<presets::dynakv>;
+    CHECK(plan::plan(c, *kvtl::geometry::from(c.shape), 4096).ok());
     const auto beside =
-        plan::plan(c, *any_model::from(c.shape), 4096, 100); // bytes of a calibration that is there
+        plan::plan(c, *kvtl::geometry::from(c.shape), 4096, 100); // bytes of a calibration that is there
     REQUIRE_FALSE(beside.ok());
     CHECK(beside.error().message.find("attention.windows: this preset reads a calibration") !=
           std::string::npos);
@@ -95,7 +94,7 @@ TEST_CASE("the planner refuses windows beside a calibration, and rows beyond wha
     huge.max_tokens = 1U << 26;
     huge.max_sequences = 4096;
     huge.memory_bytes = std::numeric_limits<std::size_t>::max() / 2;
-    const auto counted = planner<presets::full, any_model>::plan(huge, *any_model::from(huge.shape), 4096);
+    const auto counted = planner<presets::full>::plan(huge, *kvtl::geometry::from(huge.shape), 4096);
     REQUIRE_FALSE(counted.ok());
     CHECK(counted.error().message.find("max_sequences is 4096 with 1000 layers of 65536 KV heads") !=
           std::string::npos);

@@ -15,7 +15,6 @@
 namespace core_plan_storage_fingerprint_test {
 
 namespace {
-using any_model = kvtl::geometry<kvtl::shape{}>;
 
 template <class Preset>
 std::uint64_t print_of(const std::function<void(kvtl::cache_config<Preset>&)>& change = {}) {
@@ -24,10 +23,10 @@ std::uint64_t print_of(const std::function<void(kvtl::cache_config<Preset>&)>& c
     c.max_tokens = 1000;
     c.memory_bytes = std::size_t{64} << 20;
     if (change) change(c);
-    const auto g = any_model::from(c.shape);
-    const auto planned = kvtl::planner<Preset, any_model>::plan(c, *g, 4096);
+    const auto g = kvtl::geometry::from(c.shape);
+    const auto planned = kvtl::planner<Preset>::plan(c, *g, 4096);
     REQUIRE_MESSAGE(planned.ok(), (planned.ok() ? std::string() : planned.error().message));
-    return kvtl::storage_fingerprint<Preset, any_model>(c, planned->plan);
+    return kvtl::storage_fingerprint<Preset>(c, planned->plan);
 }
 using kvtl::presets::dynakv;
 struct full_precision : dynakv {

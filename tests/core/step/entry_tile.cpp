@@ -15,8 +15,7 @@ namespace core_step_entry_tile_test {
 using namespace kvtl;
 
 namespace {
-using any_model = geometry<shape{}>;
-using types = cache_types<presets::pqcache, any_model>;
+using types = cache_types<presets::pqcache>;
 using tile_t = entry_tile<types>;
 
 lane_sizes sizes_of(std::uint32_t width) {

@@ -20,7 +20,7 @@ using namespace kvtl;
 
 namespace {
 
-using pool_type = frame_pool<lru, geometry<shape{}>>;
+using pool_type = frame_pool<lru>;
 
 constexpr std::uint32_t page = 64;
 

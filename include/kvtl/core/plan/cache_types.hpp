@@ -1,4 +1,6 @@
-// From a preset and a geometry to the concrete types of a cache.
+// From the policies of a preset to the concrete types of a cache.
+//
+// The core is keyed by policies, not by presets: presets that differ in name and numbers only share all of its code.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -25,75 +27,104 @@ template <class Remainder> [[nodiscard]] consteval bool remainder_needs_means() 
         return false;
 }
 
+/// The policy of each slot, without a preset's name and numbers.
+template <class Clusterer, class Index, class Selector, class Remainder, class Budget, class Retention,
+          class Compressor, class Position, class Layout, class Replacement, class Schedule, class Io,
+          bool Weighted>
+struct policies {
+    using clusterer = Clusterer;
+    using index = Index;
+    using selector = Selector;
+    using remainder = Remainder;
+    using budget = Budget;
+    using retention = Retention;
+    using compressor = Compressor;
+    using position = Position;
+    using layout = Layout;
+    using replacement = Replacement;
+    using schedule = Schedule;
+    using io = Io;
+    /// Entries carry a log-weight even where no retention merges them.
+    static constexpr bool weighted_entries = Weighted;
+};
+template <class Preset> [[nodiscard]] consteval bool weighs_entries() {
+    return requires {
+        requires Preset::weighted_entries;
+    };
+}
+template <class Preset>
+using policies_of = policies<typename Preset::clusterer, typename Preset::index, typename Preset::selector,
+                             typename Preset::remainder, typename Preset::budget, typename Preset::retention,
+                             typename Preset::compressor, typename Preset::position, typename Preset::layout,
+                             typename Preset::replacement, typename Preset::schedule, typename Preset::io,
+                             weighs_entries<Preset>()>;
+
 /// The types of a retention that drops entries; nothing for one that keeps all.
-template <class Preset, class Geometry, bool = drops_entries<Preset>> struct retention_types {
+template <class Policies, bool = drops_entries<Policies>> struct retention_types {
     static constexpr bool drops = false;
 };
-template <class Preset, class Geometry> struct retention_types<Preset, Geometry, true> {
+template <class Policies> struct retention_types<Policies, true> {
     static constexpr bool drops = true;
-    using retention = typename Preset::retention;
+    using retention = typename Policies::retention;
     using score = typename retention::score;
     using score_config = typename retention::config;
-    using score_state = typename score::template state<Geometry>;
-    using budget = typename Preset::budget;
-    using budget_state = typename budget::template state<Geometry>;
-    using position = typename Preset::position;
-    using position_state = typename position::template state<Geometry>;
+    using score_state = typename score::state;
+    using budget = typename Policies::budget;
+    using budget_state = typename budget::state;
+    using position = typename Policies::position;
+    using position_state = typename position::state;
     static constexpr bool reads_mass = feedback_of<retention>() != feedback::unused;
     /// The heads of a layer are decided together, so a sequence belongs to one shard.
     static constexpr bool decides_together =
         budget::decides_together || score::decides_together || score::reads_values;
 };
 
-template <class Preset, class Geometry> struct cache_types : retention_types<Preset, Geometry> {
-    using geometry = Geometry;
-    static constexpr store_kind kind = store_of_preset<Preset>();
+template <class Policies> struct policy_types : retention_types<Policies> {
+    static constexpr store_kind kind = store_of_preset<Policies>();
     /// Units are chosen among; otherwise entries stay in the rows that retention keeps.
     static constexpr bool retrieves = kind != store_kind::rows;
-    using compressor = typename Preset::compressor;
-    using codec = typename compressor::template state<Geometry>;
+    using compressor = typename Policies::compressor;
+    using codec = typename compressor::state;
     /// What attends the units that a step has read.
     using unit_codec =
         std::conditional_t<kind == store_kind::groups && detail::codec_keeps_keys<compressor>(),
-                           decoded_keys<compressor, Geometry>, codec>;
+                           decoded_keys<compressor>, codec>;
     using element_type = typename compressor::plain_type; ///< of plain rows
     /// Of the rows that retention keeps: records where they stay, plain rows where they move to units.
     using row_codec = std::conditional_t<kind == store_kind::rows, codec, plain_rows<element_type>>;
     /// Entries carry a log-weight that attention adds to their logit: ln n for one that stands for n. It lies
     /// behind the record of the key, so it goes wherever records go.
     static constexpr bool weighted = [] {
-        if constexpr (drops_entries<Preset>)
-            if (retrieves && Preset::retention::merges) return true;
-        return requires {
-            requires Preset::weighted_entries;
-        };
+        if constexpr (drops_entries<Policies>)
+            if (retrieves && Policies::retention::merges) return true;
+        return Policies::weighted_entries;
     }();
     /// An entry's position is not its number in the lane, and its codec asks for it.
     static constexpr bool keeps_positions =
-        retrieves && drops_entries<Preset> && compressor::domain == key_domain::pre_rope;
+        retrieves && drops_entries<Policies> && compressor::domain == key_domain::pre_rope;
     /// What is stored of an entry is its plain row, byte for byte.
     static constexpr bool plain_records = compressor::rows_are_records && !weighted;
     [[nodiscard]] static constexpr record_bytes record_bytes_of(const codec& c) noexcept {
-        return {c.bytes().key + weight_bytes<cache_types>, c.bytes().value};
+        return {c.bytes().key + weight_bytes<policy_types>, c.bytes().value};
     }
-    using clusterer = typename Preset::clusterer;
-    using clusterer_state = typename clusterer::template state<Geometry>;
-    using index = typename Preset::index;
-    using index_state = typename index::template state<Geometry>;
-    using selector = typename Preset::selector;
-    using selector_state = typename selector::template state<Geometry>;
-    using remainder = typename Preset::remainder;
-    using remainder_state = typename remainder::template state<Geometry>;
-    using layout = typename Preset::layout;
-    using layout_state = typename layout::template state<Geometry>;
-    using schedule = typename Preset::schedule;
+    using clusterer = typename Policies::clusterer;
+    using clusterer_state = typename clusterer::state;
+    using index = typename Policies::index;
+    using index_state = typename index::state;
+    using selector = typename Policies::selector;
+    using selector_state = typename selector::state;
+    using remainder = typename Policies::remainder;
+    using remainder_state = typename remainder::state;
+    using layout = typename Policies::layout;
+    using layout_state = typename layout::state;
+    using schedule = typename Policies::schedule;
     /// Frames have memory while their layer computes or is about to (core/store/layer_arenas.hpp).
     static constexpr bool virtualised = virtualises<schedule>;
-    using io = typename Preset::io;
+    using io = typename Policies::io;
     using device = typename io::device;
     using queue = std::remove_reference_t<decltype(std::declval<device&>().queue(0U))>;
 
-    using pool = frame_pool<typename Preset::replacement, Geometry>;
+    using pool = frame_pool<typename Policies::replacement>;
     using transfers = kvtl::transfers<queue, pool>;
     /// Units are runs of consecutive entries: they need no records beyond residency (group_store.hpp).
     static constexpr bool sequential = kind == store_kind::groups;
@@ -148,7 +179,7 @@ template <class Preset, class Geometry> struct cache_types : retention_types<Pre
                   "log-weights lie behind records of keys, of one entry and of one size");
 
     /// What a step has read does not outlive it.
-    static constexpr bool keeps_nothing = requires { requires Preset::replacement::keeps_nothing; };
+    static constexpr bool keeps_nothing = requires { requires Policies::replacement::keeps_nothing; };
     /// Units have means because a policy reads them.
     static constexpr bool means =
         clusterer::needs_means || index::needs_means || remainder_needs_means<remainder>();
@@ -166,5 +197,7 @@ template <class Preset, class Geometry> struct cache_types : retention_types<Pre
                         page_format::make(device_page, s.record, compressor::ragged).page_bytes);
     }
 };
+
+template <class Preset> using cache_types = policy_types<policies_of<Preset>>;
 
 }} // namespace kvtl::v0

@@ -54,16 +54,16 @@ template <class RowPlan> struct sized_plan {
     [[nodiscard]] std::size_t bytes() const noexcept { return fixed_bytes + row_bytes() + frame_bytes(); }
 };
 
-template <class Preset, class Geometry> class planner {
+template <class Preset> class planner {
   public:
-    using types = cache_types<Preset, Geometry>;
+    using types = cache_types<Preset>;
     using config = cache_config<Preset>;
     using row_plan = std::conditional_t<types::drops, row_sizes<types>, no_row_sizes>;
     using answer = sized_plan<row_plan>;
 
     /// As much as memory_bytes allows.
     [[nodiscard, gnu::cold]] static result<answer>
-    plan(const config& c, const Geometry& g, std::uint32_t device_page, std::size_t calibration_bytes = 0) {
+    plan(const config& c, const geometry& g, std::uint32_t device_page, std::size_t calibration_bytes = 0) {
         auto a = least(c, g, device_page, calibration_bytes);
         if (!a) return a.error();
         if (a->least_bytes > c.memory_bytes) return too_small(c, g, *a, device_page, calibration_bytes);
@@ -73,7 +73,7 @@ template <class Preset, class Geometry> class planner {
 
     /// With the least memory: what memory_bytes is does not matter, as long as it is not 0.
     [[nodiscard, gnu::cold]] static result<answer>
-    least(const config& c, const Geometry& g, std::uint32_t device_page, std::size_t calibration_bytes = 0) {
+    least(const config& c, const geometry& g, std::uint32_t device_page, std::size_t calibration_bytes = 0) {
         if (status s = check(c, g); !s) return s;
         answer a;
         a.calibration_bytes = (calibration_bytes + 63) / 64 * 64;
@@ -160,7 +160,7 @@ template <class Preset, class Geometry> class planner {
         return 1;
     }
 
-    [[gnu::cold]] static status check(const config& c, const Geometry& g) noexcept {
+    [[gnu::cold]] static status check(const config& c, const geometry& g) noexcept {
         const config_limits limits{.name = preset_name<Preset>().data(),
                                    .kv_heads = g.kv_heads(),
                                    .one_shard = sequences_have_one_shard,
@@ -266,7 +266,7 @@ template <class Preset, class Geometry> class planner {
         return low;
     }
 
-    [[gnu::cold]] static error too_small(const config& c, const Geometry& g, const answer& a,
+    [[gnu::cold]] static error too_small(const config& c, const geometry& g, const answer& a,
                                          std::uint32_t device_page, std::size_t calibration_bytes) {
         memory_notes notes;
         notes.with = types::drops ? "this shape, max_tokens, keep_tokens and prefill_tokens"

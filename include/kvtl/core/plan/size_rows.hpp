@@ -52,8 +52,8 @@ template <class Types> class row_sizes {
 
     /// Settles everything but the number of blocks. `window`, `sinks`: as far as max_tokens has room for
     /// them.
-    template <class Config, class Geometry>
-    [[nodiscard, gnu::cold]] status settle(const Config& c, const Geometry& g, const cache_plan& cache) {
+    template <class Config>
+    [[nodiscard, gnu::cold]] status settle(const Config& c, const geometry& g, const cache_plan& cache) {
         retention_plan& p = plan;
         p.layers = cache.model.layers, p.kv_heads = g.kv_heads(), p.group = g.group(), p.dim = g.head_dim();
         p.logits = cache.model.logits;

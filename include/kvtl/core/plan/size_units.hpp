@@ -27,8 +27,8 @@ template <class Types> class unit_sizes {
 
     /// Settles all of the plan but the number of frames. Sinks and window are there already.
     /// Errors: invalid_argument where storage would need more pages than their numbers can count.
-    template <class Config, class Geometry>
-    [[nodiscard, gnu::cold]] static status settle(const Config& c, const Geometry& g, cache_plan& p,
+    template <class Config>
+    [[nodiscard, gnu::cold]] static status settle(const Config& c, const geometry& g, cache_plan& p,
                                                   std::uint32_t& page_bytes) {
         const typename types::clusterer_state cluster(c.clusterer, g);
         lane_sizes& s = p.sizes;
@@ -125,8 +125,8 @@ template <class Types> class unit_sizes {
 
   private:
     /// What index and remainder keep for each unit, and what they need while they work.
-    template <class Config, class Geometry>
-    [[gnu::cold]] static void size_policies(const Config& c, const Geometry& g, cache_plan& p) noexcept {
+    template <class Config>
+    [[gnu::cold]] static void size_policies(const Config& c, const geometry& g, cache_plan& p) noexcept {
         const typename types::index_state index(c.index, g);
         const typename types::remainder_state rest(c.remainder, g);
         const summary_shape shape = p.model.summaries(p.max_entries);

@@ -44,10 +44,10 @@ class fingerprint_hash {
 };
 
 /// `plan`: as settled by the planner.
-template <class Preset, class Geometry>
+template <class Preset>
 [[nodiscard, gnu::cold]] std::uint64_t storage_fingerprint(cache_config<Preset> c,
                                                            const cache_plan& plan) noexcept {
-    using types = cache_types<Preset, Geometry>;
+    using types = cache_types<Preset>;
     fingerprint_hash hash;
     const auto field = [&hash](const char* name, const auto& value) {
         hash.add(name);

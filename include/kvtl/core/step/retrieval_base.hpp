@@ -7,6 +7,7 @@
 #include <kvtl/core/plan/cache_types.hpp>
 #include <kvtl/core/plan/shard_memory.hpp>
 #include <kvtl/core/step/choice_source.hpp>
+#include <kvtl/geometry.hpp>
 
 namespace kvtl { inline namespace v0 {
 
@@ -27,11 +28,11 @@ template <class Types> class retrieval_base {
     using memory = shard_memory<types>;
 
     template <class Config>
-    [[gnu::cold]] void init(const cache_plan& p, const Config& config,
-                            const typename types::geometry& geometry, std::uint32_t index,
-                            typename types::device& device, const typename types::lane_table& lanes,
-                            carver& fixed, std::span<std::byte> frames, std::span<std::byte> borrowed,
-                            std::span<pool> pools, std::uint64_t data_offset) noexcept {
+    [[gnu::cold]] void init(const cache_plan& p, const Config& config, const geometry& model,
+                            std::uint32_t index, typename types::device& device,
+                            const typename types::lane_table& lanes, carver& fixed,
+                            std::span<std::byte> frames, std::span<std::byte> borrowed, std::span<pool> pools,
+                            std::uint64_t data_offset) noexcept {
         plan_ = p;
         index_ = index;
         const memory m = memory::take(p, fixed, fixed);
@@ -40,10 +41,10 @@ template <class Types> class retrieval_base {
         codec_ = typename types::codec(config.compressor, record_shape{p.model.lane_heads, p.model.dim});
         if constexpr (detail::codec_shares<typename types::compressor>())
             codec_.share(config.compressor, p.sizes.max_tokens, m.codec_tables);
-        cluster_ = typename types::clusterer_state(config.clusterer, geometry);
-        index_state_ = typename types::index_state(config.index, geometry);
-        select_ = typename types::selector_state(config.selector, geometry);
-        rest_ = typename types::remainder_state(config.remainder, geometry);
+        cluster_ = typename types::clusterer_state(config.clusterer, model);
+        index_state_ = typename types::index_state(config.index, model);
+        select_ = typename types::selector_state(config.selector, model);
+        rest_ = typename types::remainder_state(config.remainder, model);
         if (!p.window_only)
             layout_ = typename types::layout_state(config.layout, {p.file_pages, p.grow_pages, p.unit_pages},
                                                    m.layout);

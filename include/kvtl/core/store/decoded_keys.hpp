@@ -12,10 +12,10 @@
 namespace kvtl { inline namespace v0 {
 
 /// As much of a codec as attention over such a unit asks for.
-template <class Compressor, class Geometry> class decoded_keys {
+template <class Compressor> class decoded_keys {
   public:
     using plain_type = typename Compressor::plain_type;
-    using codec_type = typename Compressor::template state<Geometry>;
+    using codec_type = typename Compressor::state;
 
     decoded_keys(const codec_type& values, const record_shape& shape) noexcept
         : keys_(shape), values_(values), row_bytes_(shape.width() * sizeof(plain_type)) {}

@@ -69,11 +69,11 @@ struct tail_record {
     std::uint32_t stamp = 0; ///< when it last received an entry
 };
 
-/// Replacement: a policy of that slot, whose state for the geometry decides who leaves. Nothing else of a preset matters, so
+/// Replacement: a policy of that slot, whose state decides who leaves. Nothing else of a preset matters, so
 /// that presets with one policy share this code. Aligned: the pools of different threads lie side by side.
-template <class Replacement, class Geometry> class alignas(64) frame_pool {
+template <class Replacement> class alignas(64) frame_pool {
   public:
-    using replacement_state = typename Replacement::template state<Geometry>;
+    using replacement_state = typename Replacement::state;
     static constexpr std::uint32_t max_run = 32; ///< frames
 
     /// `tails`: frames that may be tails at the same time, each with `running_bytes` beside it.

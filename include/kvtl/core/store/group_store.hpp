@@ -357,13 +357,13 @@ template <class Types> class group_store : public page_store<Types> {
     /// The tail pages are complete: they go to storage.
     void seal_tails(lane_state& s, pool& pages) noexcept {
         for (std::uint32_t field = 0; field < fields; ++field) {
-            const std::uint32_t full = std::exchange(tail(s, field), none);
+            const std::uint32_t finished = std::exchange(tail(s, field), none);
             if (fields == 2)
-                p_.format.pad_field(pages.bytes(full), p_.format.rows, field == 0);
+                p_.format.pad_field(pages.bytes(finished), p_.format.rows, field == 0);
             else
-                p_.format.pad(pages.bytes(full), p_.format.rows);
-            queue_write(pages, full);
-            pages.clear_dirty(full);
+                p_.format.pad(pages.bytes(finished), p_.format.rows);
+            queue_write(pages, finished);
+            pages.clear_dirty(finished);
         }
     }
 
@@ -409,17 +409,17 @@ template <class Types> class group_store : public page_store<Types> {
         constexpr bool values = Count == fields;
         const lane l = at(lane_id);
         pool& pages = write_pool(lane_id);
-        const std::uint32_t rows = p_.format.rows, full = complete_pages(l);
+        const std::uint32_t rows = p_.format.rows, complete = complete_pages(l);
         const auto show = [&](std::uint32_t i, std::uint32_t left) {
             const std::uint32_t n = p_.format.entries_in(landed(l, pages, i, 0), left);
             const records_view k = p_.format.keys(landed(l, pages, i, 0), 0, n);
             visit(k, values ? p_.format.values(landed(l, pages, i, Count - 1), 0, n) : records_view{});
         };
         flight& f = p_.io->at(0);
-        for (std::uint32_t i = 0; i < full;) {
+        for (std::uint32_t i = 0; i < complete;) {
             f.clear();
             const std::uint32_t first = i;
-            for (; i < full && f.room(Count); ++i) {
+            for (; i < complete && f.room(Count); ++i) {
                 const auto before = static_cast<std::uint32_t>(f.pages().size());
                 std::uint32_t field = 0;
                 while (field < Count && carry(f, page_of(l, i, field), none, pages, !values)) ++field;
@@ -438,7 +438,7 @@ template <class Types> class group_store : public page_store<Types> {
             for (const page_transfer& t : f.pages()) pages.unlink(std::exchange(p_.bounce[t.page], none));
             if (!done.ok()) return done;
         }
-        if (l.state().stream_tail != none) show(full, l.state().stored % rows);
+        if (l.state().stream_tail != none) show(complete, l.state().stored % rows);
         return {};
     }
 

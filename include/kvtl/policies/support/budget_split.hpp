@@ -25,7 +25,7 @@ namespace kvtl { inline namespace v0 {
 /// count 0, they share equally. `out` may be `cap`. Uses weight as scratch.
 inline void split_exactly(std::span<double> weight, std::span<const std::uint32_t> cap, std::uint64_t total,
                           std::span<std::uint32_t> out) noexcept {
-    constexpr double full = -1.0; // marks a part whose cap binds
+    constexpr double capped = -1.0; // marks a part whose cap binds
     const std::size_t n = weight.size();
     std::uint64_t room = 0;
     for (std::size_t i = 0; i < n; ++i) {
@@ -39,18 +39,18 @@ inline void split_exactly(std::span<double> weight, std::span<const std::uint32_
         sum = 0;
         std::size_t parts = 0;
         for (const double w : weight)
-            if (w != full) sum += w, ++parts;
+            if (w != capped) sum += w, ++parts;
         if (parts > 0 && !(sum > 0.0)) {
             for (double& w : weight)
-                if (w != full) w = 1.0;
+                if (w != capped) w = 1.0;
             sum = static_cast<double>(parts);
         }
         const double each = static_cast<double>(left) / sum;
         for (std::size_t i = 0; i < n; ++i)
-            if (weight[i] != full && weight[i] * each >= static_cast<double>(cap[i])) {
+            if (weight[i] != capped && weight[i] * each >= static_cast<double>(cap[i])) {
                 out[i] = cap[i];
                 left -= std::min<std::uint64_t>(left, cap[i]);
-                weight[i] = full;
+                weight[i] = capped;
                 again = true;
             }
     }
@@ -59,7 +59,7 @@ inline void split_exactly(std::span<double> weight, std::span<const std::uint32_
     std::uint64_t given = 0;
     std::size_t last = n;
     for (std::size_t i = 0; i < n; ++i) {
-        if (weight[i] == full) continue;
+        if (weight[i] == capped) continue;
         running += weight[i] / sum * static_cast<double>(left);
         const auto upto = std::min(left, static_cast<std::uint64_t>(running + 1e-6));
         const std::uint32_t limit = cap[i];

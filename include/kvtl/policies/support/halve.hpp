@@ -7,9 +7,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/compiled.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/simd/axpy.hpp>
-#include <kvtl/simd/compiled.hpp>
 #include <kvtl/simd/convert.hpp>
 #include <kvtl/simd/distance.hpp>
 #include <kvtl/simd/dot.hpp>
@@ -201,12 +201,12 @@ std::size_t halve(rows_view<E> points, std::span<std::byte> scratch, std::uint8_
     return halve<Arch>(points, points.count, scratch, side);
 }
 
-#ifdef KVTL_KERNEL
+#ifdef KVTL_INSTANCE
 #define KVTL_HALVE(E)                                                                                        \
-    KVTL_KERNEL std::size_t halve<simd::default_arch, E>(rows_view<E>, std::size_t, std::span<std::byte>,    \
-                                                         std::uint8_t*) noexcept;                            \
-    KVTL_KERNEL std::size_t halve<simd::default_arch, E>(rows_view<E>, std::span<std::byte>,                 \
-                                                         std::uint8_t*) noexcept;
+    KVTL_INSTANCE std::size_t halve<simd::default_arch, E>(rows_view<E>, std::size_t, std::span<std::byte>,  \
+                                                           std::uint8_t*) noexcept;                          \
+    KVTL_INSTANCE std::size_t halve<simd::default_arch, E>(rows_view<E>, std::span<std::byte>,               \
+                                                           std::uint8_t*) noexcept;
 KVTL_HALVE(float)
 KVTL_HALVE(f16)
 KVTL_HALVE(bf16)

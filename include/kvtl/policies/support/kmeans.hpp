@@ -10,11 +10,11 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/compiled.hpp>
 #include <kvtl/lent_threads.hpp>
 #include <kvtl/policies/support/halve.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/simd/assign.hpp>
-#include <kvtl/simd/compiled.hpp>
 #include <kvtl/simd/convert.hpp>
 #include <kvtl/simd/moments.hpp>
 #include <kvtl/views.hpp>
@@ -423,19 +423,19 @@ std::uint32_t limit_size(rows_view<E> points, std::uint32_t clusters, std::uint3
     return used;
 }
 
-#ifdef KVTL_KERNEL
+#ifdef KVTL_INSTANCE
 #define KVTL_KMEANS(E)                                                                                       \
-    KVTL_KERNEL kmeans_result kmeans<simd::default_arch, E>(rows_view<E>, std::uint32_t,                     \
-                                                            const kmeans_config&, std::span<std::byte>,      \
-                                                            float*, std::uint32_t*) noexcept;                \
-    KVTL_KERNEL std::uint32_t limit_size<simd::default_arch, E>(                                             \
+    KVTL_INSTANCE kmeans_result kmeans<simd::default_arch, E>(rows_view<E>, std::uint32_t,                   \
+                                                              const kmeans_config&, std::span<std::byte>,    \
+                                                              float*, std::uint32_t*) noexcept;              \
+    KVTL_INSTANCE std::uint32_t limit_size<simd::default_arch, E>(                                           \
         rows_view<E>, std::uint32_t, std::uint32_t, std::span<std::byte>, std::uint32_t*) noexcept;
 KVTL_KMEANS(float)
 KVTL_KMEANS(f16)
 KVTL_KMEANS(bf16)
 #undef KVTL_KMEANS
-KVTL_KERNEL void order_alike<simd::default_arch>(rows_view<float>, std::size_t, std::span<std::byte>,
-                                                 std::uint32_t*) noexcept;
+KVTL_INSTANCE void order_alike<simd::default_arch>(rows_view<float>, std::size_t, std::span<std::byte>,
+                                                   std::uint32_t*) noexcept;
 #endif
 
 }} // namespace kvtl::v0
