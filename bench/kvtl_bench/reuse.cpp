@@ -13,10 +13,12 @@
 
 #include "co_retrieved.hpp"
 #include "error.hpp"
+#include "placement.hpp"
 #include "presets/preset_cache.hpp"
 #include "progress.hpp"
 #include "replay.hpp"
 #include "scratch_files.hpp"
+#include "traced_entries.hpp"
 #include "workload.hpp"
 
 #include <algorithm>
@@ -29,6 +31,16 @@ namespace bench {
 /// DynaKV, observed.
 struct traced_dynakv : kvtl::presets::dynakv {
     using replacement = traced<kvtl::cluster_aligned>;
+    using index = traced_entries<kvtl::centroid>;
+};
+/// What a run writes down.
+struct run_log {
+    decision_log decisions;
+    entry_log entries;
+    void begin_call(std::size_t step, std::uint32_t layer) {
+        decisions.begin_call(static_cast<std::uint32_t>(step), layer);
+        entries.begin_call();
+    }
 };
 
 namespace {
@@ -42,8 +54,7 @@ void require(const kvtl::status& s) {
     if (!s) throw engine::run_failure(s.what());
 }
 
-manager::config cache_config(const decode_options& o, std::size_t attend_tokens, double mib,
-                             decision_log& log) {
+manager::config cache_config(const decode_options& o, std::size_t attend_tokens, double mib, run_log& log) {
     manager::config c;
     c.shape = o.shape;
     c.max_tokens = o.context + o.steps;
@@ -60,7 +71,8 @@ manager::config cache_config(const decode_options& o, std::size_t attend_tokens,
             if (!fitting) throw engine::bad_input(fitting.error().message);
             c = *fitting;
         }
-    c.replacement.log = &log;
+    c.replacement.log = &log.decisions;
+    c.index.log = &log.entries;
     return c;
 }
 
@@ -80,6 +92,7 @@ kvtl::sequence_id read_prompt(const decode_options& o, manager& cache, workload&
             in.k = std::span(k).first(n * key), in.v = std::span(v).first(n * key);
             w.rows(0, l, first, n,
                    {.q = asked, .k = std::span(k).first(n * key), .v = std::span(v).first(n * key)});
+            mark_tokens(std::span(v).first(n * key), first, o.shape.kv_heads, o.shape.head_dim);
             in.q = asked;
             in.last_chunk = last;
             require(cache.prefill(*seq, l, in, {}));
@@ -89,16 +102,17 @@ kvtl::sequence_id read_prompt(const decode_options& o, manager& cache, workload&
     return *seq;
 }
 
-/// Decodes, telling the log where calls begin.
-void run_steps(const decode_options& o, manager& cache, kvtl::sequence_id seq, workload& w, decision_log& log,
+/// Decodes, and notes where calls begin.
+void run_steps(const decode_options& o, manager& cache, kvtl::sequence_id seq, workload& w, run_log& log,
                engine::progress_bar& bar) {
     std::vector<float> k(w.key_floats()), v(k.size()), q(w.query_floats()), out(q.size());
     for (std::size_t t = 0; t < o.steps; ++t) {
         for (std::uint32_t l = 0; l < o.shape.layers; ++l) {
             kvtl::layer_input in;
             w.rows(0, l, o.context + t, 1, {.q = q, .k = k, .v = v});
+            mark_tokens(v, o.context + t, o.shape.kv_heads, o.shape.head_dim);
             in.q = q, in.k = k, in.v = v;
-            log.begin_call(static_cast<std::uint32_t>(t), l);
+            log.begin_call(t, l);
             require(cache.attend(seq, l, in, out));
         }
         bar.update(o.context + t + 1);
@@ -107,15 +121,14 @@ void run_steps(const decode_options& o, manager& cache, kvtl::sequence_id seq, w
 
 /// What the prompt's last queries, as many as layouts look at, choose among the prompt's units. False where that is more
 /// than one selection may read.
-bool ask_again(const decode_options& o, manager& cache, kvtl::sequence_id seq, workload& w,
-               decision_log& log) {
+bool ask_again(const decode_options& o, manager& cache, kvtl::sequence_id seq, workload& w, run_log& log) {
     constexpr std::size_t queries = 32;
     std::vector<float> q(w.query_floats());
     const std::size_t first = o.context - std::min(o.context, queries);
     for (std::size_t t = first; t < o.context; ++t)
         for (std::uint32_t l = 0; l < o.shape.layers; ++l) {
             w.rows(0, l, t, 1, {.q = q});
-            log.begin_call(static_cast<std::uint32_t>(t), l);
+            log.begin_call(t, l);
             const kvtl::status asked = cache.select(seq, l, q, [](auto&&...) {});
             if (asked.code() == kvtl::errc::bound_too_small) return false;
             require(asked);
@@ -125,7 +138,7 @@ bool ask_again(const decode_options& o, manager& cache, kvtl::sequence_id seq, w
 
 /// Of a run of its own, as asking again brings units in.
 json together_json(const decode_options& o, workload& w, std::size_t attend_tokens, double mib) {
-    decision_log log;
+    run_log log;
     decode_options in_memory = o;
     in_memory.io = "memory";
     manager::config config = cache_config(in_memory, attend_tokens, mib, log);
@@ -137,11 +150,11 @@ json together_json(const decode_options& o, workload& w, std::size_t attend_toke
     if (!opened) throw engine::bad_input("dynakv: " + opened.error().message);
     engine::progress_bar bar("pairs of units", o.context + o.steps);
     const kvtl::sequence_id seq = read_prompt(o, *opened, w, bar);
-    const std::size_t begin = log.events().size();
+    const std::size_t begin = log.decisions.events().size();
     if (!ask_again(o, *opened, seq, w, log)) return nullptr;
-    const std::size_t asked = log.events().size();
+    const std::size_t asked = log.decisions.events().size();
     run_steps(o, *opened, seq, w, log, bar);
-    const auto all = log.events();
+    const auto all = log.decisions.events();
     const co_retrieved r = compare_pairs(all.subspan(begin, asked - begin), all.subspan(asked));
     return {{"lanes", r.lanes},
             {"pairs", r.pairs},
@@ -199,39 +212,72 @@ void replay_at(const access_sequence& s, std::span<const access> accesses, std::
     row["difference"].push_back(side_json(frames, lru::name, d.only_second));
 }
 
+/// What DynaKV's Figures 12 and 13 compare with, in all steps. `began`: behind the prompt.
+json placement_json(const run_log& log, const kvtl::shape& m, const kvtl::io_facts& device,
+                    std::uint32_t gap_pages, const kvtl::statistics& began, const kvtl::statistics& ended) {
+    const auto row = static_cast<std::uint32_t>(m.head_dim * sizeof(kvtl::f16));
+    const kvtl::page_format page = kvtl::page_format::make(device.page, {row, row});
+    const placement_replay r = replay_placement(log.decisions.events(), log.entries, page.rows, gap_pages);
+    const auto bytes = [&](std::uint64_t entries) { return entries * page.record.entry(); };
+    json of_clusters = {{"order", "clusters"},
+                        {"reads", ended.reads - began.reads},
+                        {"read_bytes", ended.read_bytes - began.read_bytes},
+                        {"moved_by_appends", ended.bytes_moved_by_appends - began.bytes_moved_by_appends},
+                        {"moved_by_staying_children",
+                         ended.bytes_moved_by_staying_children - began.bytes_moved_by_staying_children},
+                        {"moved_by_leaving_children",
+                         ended.bytes_moved_by_leaving_children - began.bytes_moved_by_leaving_children}};
+    json of_tokens = {{"order", "tokens"},
+                      {"reads", r.in_token_order.reads},
+                      {"read_bytes", r.in_token_order.read_pages * page.page_bytes},
+                      {"page_bytes", r.in_token_order.pages * page.page_bytes},
+                      {"entry_bytes", bytes(r.in_token_order.entries)},
+                      {"units", r.in_token_order.units}};
+    json of_packed = {{"order", "packed"},
+                      {"joined", r.packed.joined},
+                      {"moved_by_appends", bytes(r.packed.behind)},
+                      {"moved_by_staying_children", bytes(r.packed.staying)},
+                      {"moved_by_leaving_children", bytes(r.packed.leaving)}};
+    return json::array({of_clusters, of_tokens, of_packed});
+}
+
 json one_row(const decode_options& o, workload& w, std::size_t attend_tokens, double mib) {
-    decision_log log;
+    run_log log;
     manager::config config = cache_config(o, attend_tokens, mib, log);
     const scratch_file file(o.kv_path);
     auto opened = manager::open(config);
     if (!opened) throw engine::bad_input("dynakv: " + opened.error().message);
     engine::progress_bar bar("prompt and steps", o.context + o.steps);
-    run_steps(o, *opened, read_prompt(o, *opened, w, bar), w, log, bar);
+    const kvtl::sequence_id seq = read_prompt(o, *opened, w, bar);
+    const kvtl::statistics began = opened->stats();
+    run_steps(o, *opened, seq, w, log, bar);
 
     const kvtl::statistics stats = opened->stats();
     json settings = {{"attend_tokens", attend_tokens}, {"memory_mib", mib}};
     for (const auto& [name, value] : engine::list_settings(engine::fields_of(config))) settings[name] = value;
-    json row = {
-        {"policy", "dynakv"},     {"shape", o.shape_name},       {"context", o.context},
-        {"steps", o.steps},       {"workload", o.workload},      {"io", std::string(opened->facts().name)},
-        {"config", settings},     {"frames", log.frames()},      {"units", stats.units},
-        {"splits", stats.splits}, {"hit_rate", stats.hit_rate()}};
+    json row = {{"policy", "dynakv"},          {"shape", o.shape_name},
+                {"context", o.context},        {"steps", o.steps},
+                {"workload", o.workload},      {"io", std::string(opened->facts().name)},
+                {"config", settings},          {"frames", log.decisions.frames()},
+                {"units", stats.units},        {"splits", stats.splits},
+                {"hit_rate", stats.hit_rate()}};
     row["horizons"] = reuse_row::horizons;
     row["reuse"] = json::array();
-    for (const reuse_row& r : measure_reuse(log.events())) {
+    for (const reuse_row& r : measure_reuse(log.decisions.events())) {
         json p = json::array();
         for (std::size_t i = 0; i < r.horizons.size(); ++i) p.push_back(r.probability(i));
         row["reuse"].push_back({{"kind", r.kind}, {"cases", r.cases}, {"probability", p}});
     }
 
-    const access_sequence s(log.events());
+    const access_sequence s(log.decisions.events());
     const std::vector<access> accesses = as_accesses(s);
     row["touched_frames"] = s.touched();
     row["replacement"] = json::array(), row["difference"] = json::array();
     for (const double share : {0.1, 0.125, 0.15, 0.25, 0.5, 0.75})
         replay_at(s, accesses, static_cast<std::uint64_t>(share * static_cast<double>(s.touched())), share,
                   row);
-    replay_at(s, accesses, log.frames(), nullptr, row);
+    replay_at(s, accesses, log.decisions.frames(), nullptr, row);
+    row["placement"] = placement_json(log, o.shape, opened->facts(), config.read_through_pages, began, stats);
     row["together"] = together_json(o, w, attend_tokens, mib);
     return row;
 }
@@ -286,6 +332,9 @@ std::array<reuse_row, 4> measure_reuse(std::span<const decision_event> events) {
 }
 
 json run_reuse(const decode_options& o, const std::function<void(const json&)>& row_done) {
+    if (o.context + o.steps > token_limit)
+        throw engine::bad_input("--context + --steps: valid: up to " + std::to_string(token_limit) +
+                                " tokens");
     const bool in_memory = o.io == "memory";
     decode_options one = o;
     one.policies = {"dynakv"};
@@ -307,6 +356,23 @@ json run_reuse(const decode_options& o, const std::function<void(const json&)>& 
     return rows;
 }
 
+namespace {
+
+void print_placement(const json& rows, std::size_t steps) {
+    const auto mean = [&](const json& r, const char* key) {
+        return r.contains(key) ? r[key].get<double>() / static_cast<double>(steps) : 0.0;
+    };
+    std::printf("\n%-22s %10s %10s %14s %14s %14s\n", "entries in the order of", "reads", "KiB read",
+                "KiB by appends", "staying", "leaving");
+    for (const auto& r : rows)
+        std::printf("  %-21s %10.1f %10.1f %14.2f %14.3f %14.3f   per step\n",
+                    r["order"].get<std::string>().c_str(), mean(r, "reads"), mean(r, "read_bytes") / 1024,
+                    mean(r, "moved_by_appends") / 1024, mean(r, "moved_by_staying_children") / 1024,
+                    mean(r, "moved_by_leaving_children") / 1024);
+}
+
+} // namespace
+
 void print_reuse(const json& row) {
     std::printf("%s, %zu + %zu tokens, %s: %u frames, hit rate %.3f\n\nasked for again within",
                 row["shape"].get<std::string>().c_str(), row["context"].get<std::size_t>(),
@@ -327,6 +393,7 @@ void print_reuse(const json& row) {
     for (auto it = together.begin(); it != together.end(); ++it)
         if (it.value().is_number_float())
             std::printf("  %-22s %.3f\n", it.key().c_str(), it.value().get<double>());
+    print_placement(row["placement"], row["steps"].get<std::size_t>());
     unsigned frames = 0;
     for (const auto& r : row["replacement"]) {
         if (r["frames"].get<unsigned>() != frames) {

@@ -7,6 +7,8 @@
 //                updated (received an entry or was split; DynaKV's Table 2) and in comparison
 //   replacement  the hit rate of each replacement policy on the same requests at equal memory, with the bound
 //                that knows the future (DynaKV's Figure 14b)
+//   placement    what the same units cost where entries lie in token order (Figure 12), or clusters strictly one
+//                behind the other (Figure 13); placement.hpp
 //
 // The recorded run is one; what it asked for is the same for all, since the choice of units does not depend
 // on what is resident. (When entries join their units does, so updates would move a little.)
@@ -54,6 +56,9 @@ struct reuse_row {
 ///                "belady" (rule applied to whole units) and "bound" have hit_rate alone
 ///   together     {lanes, pairs, rank_correlation, ..}: whether the prompt's last queries say what decode asks for
 ///                together (co_retrieved.hpp); of a second run, in memory; null where a query chooses more than select() reads
+///   placement    [{order, reads, read_bytes, moved_by_appends, moved_by_staying_children, moved_by_leaving_children}]
+///                in all steps: order "clusters" is the run's own; "tokens" has the reads with page_bytes (without gaps),
+///                entry_bytes and units, and moves nothing; "packed" has the moves, and the entries that `joined`
 ///   difference   [{frames, only, units, mean_frames, updated}]: what `only` cluster_aligned or lru had when
 ///                it was asked for, and the share of it that was updated in the 16 steps before
 ///

@@ -15,13 +15,17 @@
 #include "co_retrieved.hpp"
 #include "contracts/io.hpp"
 #include "error.hpp"
+#include "placement.hpp"
 #include "replay.hpp"
 #include "support/replacement_models.hpp"
+#include "traced_entries.hpp"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <filesystem>
+#include <map>
+#include <numeric>
 #include <random>
 
 using bench::decision;
@@ -35,18 +39,20 @@ struct plain : kvtl::presets::dynakv {
 };
 struct observed : plain {
     using replacement = bench::traced<kvtl::cluster_aligned>;
+    using index = bench::traced_entries<kvtl::centroid>;
 };
 
 /// 400 tokens of prompt and 200 steps over keys that come and go in topics.
 template <class Preset>
-kvtl::statistics small_run(std::vector<float>& outputs, bench::decision_log* log = nullptr) {
+kvtl::statistics small_run(std::vector<float>& outputs, bench::decision_log* log = nullptr,
+                           bench::entry_log* entries = nullptr) {
     using manager = kvtl::kv_manager<Preset>;
     typename manager::config c;
     c.shape = {.layers = 2, .query_heads = 4, .kv_heads = 2, .head_dim = 32};
     c.max_tokens = 600;
     c.memory_bytes = 560 << 10;
     c.attend_tokens = 96;
-    if constexpr (requires { c.replacement.log; }) c.replacement.log = log;
+    if constexpr (requires { c.replacement.log; }) c.replacement.log = log, c.index.log = entries;
     auto opened = manager::open(c);
     REQUIRE_MESSAGE(opened.ok(), opened.error().message);
     auto seq = opened->begin();
@@ -62,6 +68,7 @@ kvtl::statistics small_run(std::vector<float>& outputs, bench::decision_log* log
                 k[t * 64 + d] = centre + normal(random), v[t * 64 + d] = normal(random);
                 q[t * 128 + d] = centre + normal(random), q[t * 128 + 64 + d] = centre + normal(random);
             }
+        bench::mark_tokens(std::span(v).first(tokens * 64), first, 2, 32);
     };
     for (std::uint32_t l = 0; l < 2; ++l) {
         fill(400, 0);
@@ -72,7 +79,7 @@ kvtl::statistics small_run(std::vector<float>& outputs, bench::decision_log* log
             fill(1, 400 + t);
             kvtl::layer_input in;
             in.q = std::span(q).first(128), in.k = std::span(k).first(64), in.v = std::span(v).first(64);
-            if (log != nullptr) log->begin_call(t, l);
+            if (log != nullptr) log->begin_call(t, l), entries->begin_call();
             REQUIRE(opened->attend(*seq, l, in, out).ok());
             outputs.insert(outputs.end(), out.begin(), out.end());
         }
@@ -145,7 +152,8 @@ TEST_CASE("a traced policy keeps the contract and equals what it wraps") {
 TEST_CASE("observing a cache changes nothing, and what is written is what it counts") {
     std::vector<float> a, b;
     bench::decision_log log;
-    const kvtl::statistics x = small_run<plain>(a), y = small_run<observed>(b, &log);
+    bench::entry_log entries;
+    const kvtl::statistics x = small_run<plain>(a), y = small_run<observed>(b, &log, &entries);
     CHECK(a == b);
     CHECK(x.read_bytes == y.read_bytes);
     CHECK(x.written_bytes == y.written_bytes);
@@ -163,6 +171,28 @@ TEST_CASE("observing a cache changes nothing, and what is written is what it cou
     CHECK(ticks == 200);
     CHECK(calls == 400);
     CHECK(log.frames() > 0);
+
+    // Every entry that has left the window is in one place of each lane, or waits.
+    CHECK(entries.calls() == 400);
+    std::map<std::uint32_t, bench::placed_lane> lanes;
+    std::map<std::uint32_t, std::vector<bench::entry_event>> prompt;
+    bench::packed_moves moves;
+    for (const bench::entry_event& e : entries.prompt()) prompt[e.lane].push_back(e);
+    REQUIRE(prompt.size() == 4);
+    for (const auto& [lane, some] : prompt) {
+        lanes[lane].join(some, moves);
+        bench::token_list all = lanes[lane].packed(), expected(400 - 4 - 32);
+        std::sort(all.begin(), all.end());
+        std::iota(expected.begin(), expected.end(), 4U);
+        CHECK(all == expected);
+    }
+    const auto r = bench::replay_placement(log.events(), entries, 32, 4);
+    CHECK(r.packed.joined > 4 * 180);
+    CHECK(r.packed.joined <= 4 * 200);
+    CHECK(r.packed.behind > r.packed.leaving);
+    CHECK(r.packed.staying > 0);
+    CHECK(r.packed.leaving > 0);
+    CHECK(r.in_token_order.read_pages >= r.in_token_order.pages);
 }
 
 TEST_CASE("reuse of a log worked out by hand") {
@@ -300,6 +330,9 @@ TEST_CASE("rows have every key, for each bound") {
         CHECK(row["replacement"].size() == 7 * 9); // six shares and the run's own frames
         CHECK(row["difference"].size() == 7 * 2);
         CHECK(row["together"]["lanes"] > 0);
+        REQUIRE(row["placement"].size() == 3);
+        CHECK(row["placement"][1]["read_bytes"] > row["placement"][0]["read_bytes"]);
+        CHECK(row["placement"][2]["joined"] > 0);
         CHECK(row["together"]["foretold"] <= row["together"]["concentration"]);
         for (const auto& r : row["replacement"]) {
             CHECK(r["hit_rate"] >= 0);
