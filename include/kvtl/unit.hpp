@@ -18,8 +18,7 @@ namespace kvtl { inline namespace v0 {
 inline constexpr std::uint32_t none =
     std::numeric_limits<std::uint32_t>::max(); ///< "no frame", "no unit", ...
 
-/// Where a unit lies on storage; only its layout knows what the two words mean. Entry-wise layouts: the unit's
-/// first member and its last, as indices into the lane's chain.
+/// Where a unit lies on storage. Only its layout reads the two words; `first` is none before it has placed the unit.
 struct place {
     std::uint32_t first = none;
     std::uint32_t extra = 0;
@@ -31,12 +30,7 @@ struct unit_record {
     std::uint16_t buffered = 0; ///< entries of this unit that wait in the lane's buffer
     bool flagged = false;       ///< waits for a delayed split
     float m2 = 0;               ///< sum of squared distances to the mean; variance = m2 / entries
-    place where;
-
-    [[nodiscard]] std::uint32_t& members() noexcept { return where.first; }
-    [[nodiscard]] std::uint32_t members() const noexcept { return where.first; }
-    [[nodiscard]] std::uint32_t& last_member() noexcept { return where.extra; }
-    [[nodiscard]] std::uint32_t last_member() const noexcept { return where.extra; }
+    place where;                ///< of its pages, which no other unit shares
 };
 
 /// Where a unit is now: nothing of it outlives the process. A unit that is resident is a chain of frames, of which the last
@@ -80,13 +74,12 @@ struct lane_state {
     std::uint32_t dropped = 0;  ///< tokens of the prompt that retention gave up; the others are counted above
     std::uint32_t units = 0;    ///< units in the table; they are never removed, splits only add
     std::uint32_t buffered = 0; ///< entries in the buffer
-    std::uint32_t stored = 0;   ///< entry-wise layouts: entries in the lane's stream of pages
-    std::uint32_t stream_tail = none; ///< entry-wise layouts: frame of the stream's last page
+    std::uint32_t stored = 0;   ///< groups: entries in the lane's stream of pages
+    std::uint32_t stream_tail = none; ///< groups: frame of the stream's last page
     std::uint32_t key_tail = none;    ///< the same for keys that have pages of their own
     std::uint32_t staged = 0;         ///< tokens staged by a prefill whose last chunk has not come
     std::uint32_t runs = 0;           ///< page runs held for staging or for the stream
     std::uint32_t stream_pages = 0;   ///< runs of ragged records: pages begun
-    std::uint32_t staged_runs = 0;    ///< the first of these, while they hold chunks that were staged apart
     bool cut_short = false;           ///< a further turn failed after some of its tokens were taken
     bool founded = false; ///< the clusterer has grouped this lane (until then units are sequential)
 };

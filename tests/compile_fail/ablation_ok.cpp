@@ -4,7 +4,7 @@
 #include <kvtl/presets/dynakv.hpp>
 
 struct ablation : kvtl::presets::dynakv {
-    using layout = kvtl::sequence_order;
+    using layout = kvtl::unit_contiguous;
 };
 
 template class kvtl::kv_manager<ablation>;

@@ -2,9 +2,9 @@
 // expect-error: \[kvtl\] schedule: layers have their memory in turn, so what is resident must be whole pages of
 // SPDX-License-Identifier: MIT
 #include <kvtl/policies/schedule_layer_virtualised.hpp>
-#include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/flexgen.hpp>
 
-struct bad : kvtl::presets::dynakv_sequence_order {
+struct bad : kvtl::presets::flexgen {
     using schedule = kvtl::layer_virtualised;
 };
 

@@ -15,7 +15,6 @@ namespace {
 
 template <class Preset> using testing = f32_on<Preset, kvtl::faulty<kvtl::in_memory>>;
 using paged = kvtl::kv_manager<testing<kvtl::presets::dynakv>>;
-using in_order = kvtl::kv_manager<testing<kvtl::presets::dynakv_sequence_order>>;
 
 constexpr kvtl::shape small{3, 4, 2, 64};
 
@@ -194,30 +193,18 @@ template <class Cache> std::size_t selection_is_complete(int appends) {
 
 } // namespace
 
-TEST_CASE("prefetch changes no bit (units in pages)") {
+TEST_CASE("prefetch changes no bit") {
     prefetch_changes_no_bit<paged>();
 }
-TEST_CASE("prefetch changes no bit (entries in token order)") {
-    prefetch_changes_no_bit<in_order>();
-}
-TEST_CASE("prefetching several layers with wrong guesses and little memory stays exact (pages)") {
+TEST_CASE("prefetching several layers with wrong guesses and little memory stays exact") {
     guesses_cost_no_accuracy<paged>();
 }
-TEST_CASE("prefetching several layers with wrong guesses and little memory stays exact (token order)") {
-    guesses_cost_no_accuracy<in_order>();
-}
-TEST_CASE("what select shows is what attend attends (pages)") {
+TEST_CASE("what select shows is what attend attends") {
     selection_equals_attend<paged>();
-}
-TEST_CASE("what select shows is what attend attends (token order)") {
-    selection_equals_attend<in_order>();
 }
 
 TEST_CASE("select shows every token once, also those that wait for their unit") {
     CHECK(selection_is_complete<paged>(5) > 20);
-}
-TEST_CASE("select shows every token once, also from pages that are being written") {
-    selection_is_complete<in_order>(40);
 }
 
 TEST_CASE("select refuses more than fits at once, and goes on working") {
@@ -263,11 +250,8 @@ template <class Cache> void select_uses_what_came() {
     CHECK(reads[1] <= reads[0] + reads[0] / 8);
     CHECK(reads[2] <= reads[0] + reads[0] / 8);
 }
-TEST_CASE("what was read ahead for a selection is not read again (pages)") {
+TEST_CASE("what was read ahead for a selection is not read again") {
     select_uses_what_came<paged>();
-}
-TEST_CASE("what was read ahead for a selection is not read again (token order)") {
-    select_uses_what_came<in_order>();
 }
 
 /// A preset that keeps nothing beyond the step that read it.

@@ -74,9 +74,8 @@ void equals_the_definition(const kvtl::attention_rule& rule, const std::vector<f
 } // namespace
 
 TEST_CASE_TEMPLATE("every rule by itself, and all at once", Preset, kvtl::presets::full,
-                   kvtl::presets::dynakv, kvtl::presets::dynakv_sequence_order, kvtl::presets::quest,
-                   kvtl::presets::flexgen, kvtl::presets::snapkv_group, kvtl::presets::snapkv_qhead,
-                   kvtl::presets::h2o) {
+                   kvtl::presets::dynakv, kvtl::presets::quest, kvtl::presets::flexgen,
+                   kvtl::presets::snapkv_group, kvtl::presets::snapkv_qhead, kvtl::presets::h2o) {
     using cache = cache_of<Preset>;
     const kvtl::attention_rule rule = all_rules();
     SUBCASE("scale") {

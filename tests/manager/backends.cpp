@@ -108,14 +108,6 @@ TEST_CASE("dynakv gives the same bits on every device") {
     on_every_device<kvtl::presets::dynakv>();
 }
 
-TEST_CASE("sequence_order gives the same bits on every device") {
-    on_every_device<kvtl::presets::dynakv_sequence_order>();
-}
-
-TEST_CASE("packed gives the same bits on every device") {
-    on_every_device<kvtl::presets::dynakv_packed>();
-}
-
 #if !defined(__SANITIZE_THREAD__) // which knows of no thread that fork() leaves behind
 TEST_CASE(
     "a child of fork() may destroy what it has of a cache: file, lock and transfers stay the parent's") {

@@ -121,7 +121,7 @@ template <class Cache> std::vector<reader<Cache>> prompts(Cache& cache, const dr
 } // namespace
 
 TEST_CASE_TEMPLATE("a batch has the bits of its sequences one by one", Preset, kvtl::presets::dynakv,
-                   kvtl::presets::dynakv_sequence_order, kvtl::presets::no_cluster) {
+                   kvtl::presets::no_cluster) {
     using cache = cache_of<Preset>;
     const drift data(small, 500, 33);
     const auto c = config_for<cache>();

@@ -79,7 +79,7 @@ template <class Cache> use use_of(Cache& cache, std::uint32_t lanes, unsigned sh
 } // namespace
 
 TEST_CASE_TEMPLATE("frames and tables together have no more memory than was reserved for tables", Preset,
-                   kvtl::presets::dynakv, kvtl::presets::dynakv_sequence_order, kvtl::presets::retroinfer) {
+                   kvtl::presets::dynakv, kvtl::presets::retroinfer) {
     using cache_type = cache_of<Preset>;
     const auto c = config_for<cache_type>(40);
     const drift data(model, 1500 + 401, 7);

@@ -22,12 +22,11 @@ namespace {
 
 template <class Preset> using testing = f32_on<Preset, kvtl::faulty<kvtl::in_memory>>;
 using paged = kvtl::kv_manager<testing<kvtl::presets::dynakv>>;
-using in_order = kvtl::kv_manager<testing<kvtl::presets::dynakv_sequence_order>>;
-/// Entries in token order whose records are other than the rows that chunks wait as.
-struct codes_in_token_order : testing<kvtl::presets::dynakv_sequence_order> {
+/// Records are other than the rows that chunks wait as.
+struct codes_in_pages : testing<kvtl::presets::dynakv> {
     using compressor = kvtl::int8_row<float>;
 };
-using in_order_codes = kvtl::kv_manager<codes_in_token_order>;
+using paged_codes = kvtl::kv_manager<codes_in_pages>;
 
 constexpr kvtl::shape small{2, 4, 2, 64};
 constexpr std::size_t max_tokens = 420;
@@ -43,8 +42,8 @@ template <class Cache> typename Cache::config tight(std::size_t attend_tokens = 
     c.clusterer.buffer_entries = 6;
     // Entries join units that are resident, and residency is not part of "as before": outputs are the same bits after
     // a failure only where what the failed call has read decides nothing. So it does in little memory, where all is
-    // cold, but for the chains of an entry-wise layout.
-    c.memory_bytes = least_memory<Cache>(c) + (Cache::types::layout::by_entry ? std::size_t{192} << 10 : 0);
+    // cold.
+    c.memory_bytes = least_memory<Cache>(c);
     c.io.faults = std::make_shared<kvtl::io_faults>();
     return c;
 }
@@ -176,11 +175,8 @@ template <class Cache> void reads_that_fail() {
 
 } // namespace
 
-TEST_CASE("failed reads change nothing (units in pages)") {
+TEST_CASE("failed reads change nothing") {
     reads_that_fail<paged>();
-}
-TEST_CASE("failed reads change nothing (entries in token order)") {
-    reads_that_fail<in_order>();
 }
 
 TEST_CASE("reads that fail while lanes are clustered for the first time can be tried again") {
@@ -271,7 +267,7 @@ TEST_CASE("a prompt whose pages cannot be written is refused and may come again"
 }
 
 TEST_CASE_TEMPLATE("whichever read or write of a prompt in chunks fails, its chunk may come again", Cache,
-                   paged, in_order, in_order_codes) {
+                   paged, paged_codes) {
     const drift data(small, max_tokens, 38);
     auto c = tight<Cache>();
     c.clusterer.segment = 64; // the last chunk reads the ones before it back, a segment at a time

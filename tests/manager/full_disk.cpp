@@ -152,17 +152,13 @@ template <class Preset> void leaves_others_alone(bool in_chunks) {
 } // namespace
 
 TEST_CASE_TEMPLATE("a prompt that finds no room does not stop other sequences", Preset, kvtl::presets::dynakv,
-                   kvtl::presets::dynakv_unit_contiguous, kvtl::presets::dynakv_sequence_order,
-                   kvtl::presets::quest) {
+                   kvtl::presets::dynakv_unit_contiguous, kvtl::presets::quest) {
     leaves_others_alone<Preset>(false);
     leaves_others_alone<Preset>(true);
 }
 
 TEST_CASE("units in pages") {
     fills_up<kvtl::presets::dynakv>();
-}
-TEST_CASE("entries in token order") {
-    fills_up<kvtl::presets::dynakv_sequence_order>();
 }
 TEST_CASE("groups of consecutive entries") {
     fills_up<kvtl::presets::quest>();

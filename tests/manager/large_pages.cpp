@@ -59,8 +59,7 @@ template <class Preset> struct on_coarse : Preset {
 };
 } // namespace
 
-TEST_CASE_TEMPLATE("pages of 16 KiB", Preset, kvtl::presets::dynakv, kvtl::presets::dynakv_sequence_order,
-                   kvtl::presets::flexgen) {
+TEST_CASE_TEMPLATE("pages of 16 KiB", Preset, kvtl::presets::dynakv, kvtl::presets::flexgen) {
     using cache_type = kvtl::kv_manager<on_coarse<Preset>>;
     typename cache_type::config c;
     c.shape = small;

@@ -22,7 +22,7 @@ template <class Cache> void busy(const kvtl::any_io::config& io, std::uint32_t l
     c.shape = small;
     c.max_tokens = 400;
     c.max_sequences = 2;
-    c.share = !Cache::types::layout::by_entry;
+    c.share = true;
     c.attend_tokens = 96;
     c.window_tokens = 8;
     c.clusterer.tokens_per_cluster = 8;
@@ -100,12 +100,8 @@ TEST_CASE("the counter counts") {
 TEST_CASE("a manager allocates nothing after open") {
     const scratch_folder folder;
     using pages = kvtl::kv_manager<switched<kvtl::presets::dynakv>>;
-    using in_order = kvtl::kv_manager<switched<kvtl::presets::dynakv_sequence_order>>;
     busy<pages>(kvtl::any_backend({.use = kvtl::backend::memory}));
     busy<pages>(kvtl::any_backend({.use = kvtl::backend::posix, .path = folder.file("a.kv")}));
-    busy<in_order>(kvtl::any_backend({.use = kvtl::backend::memory}));
-    using packed = kvtl::kv_manager<switched<kvtl::presets::dynakv_packed>>;
-    busy<packed>(kvtl::any_backend({.use = kvtl::backend::memory}));
     using in_turn = kvtl::kv_manager<switched<kvtl::presets::dynakv_virtualised>>;
     busy<in_turn>(kvtl::any_backend({.use = kvtl::backend::memory}), 4);
     busy<in_turn>(kvtl::any_backend({.use = kvtl::backend::posix, .path = folder.file("a.kv")}), 4);

@@ -20,8 +20,6 @@ namespace {
 
 template <class Preset> using recorded = f32_on<Preset, recording>;
 using dual = kvtl::kv_manager<recorded<kvtl::presets::dynakv>>;
-using in_order = kvtl::kv_manager<recorded<kvtl::presets::dynakv_sequence_order>>;
-using back_to_back = kvtl::kv_manager<recorded<kvtl::presets::dynakv_packed>>;
 using contiguous = kvtl::kv_manager<recorded<kvtl::presets::dynakv_unit_contiguous>>;
 
 constexpr kvtl::shape small{2, 4, 2, 64};
@@ -56,20 +54,12 @@ template <class Cache> page_owners owners(Cache& cache) {
     for (std::uint32_t layer = 0; layer < small.layers; ++layer)
         for (std::uint32_t lane = 0; lane < small.kv_heads; ++lane) {
             const auto l = store.at(lane_id(small, 0, layer, lane));
-            if constexpr (Cache::types::layout::by_entry) {
-                for (std::uint32_t r = 0; r < l.state().runs; ++r)
-                    for (std::uint32_t i = 0; i < store.layout().run_pages(); ++i)
-                        CHECK(all.emplace(store.io().map().offset(l.run(r) + i),
-                                          owner{layer, lane, r, i, false, {}})
-                                  .second);
-            } else {
-                for (std::uint32_t u = 0; u < l.state().units; ++u)
-                    for (std::uint32_t i = 0; i < store.layout().capacity(l.unit(u).where); ++i) {
-                        const bool full = (i + 1) * store.format().rows <= l.unit(u).entries;
-                        const auto at = store.io().map().offset(store.layout().page(l.unit(u).where, i));
-                        CHECK(all.emplace(at, owner{layer, lane, u, i, full, l.unit(u).where}).second);
-                    }
-            }
+            for (std::uint32_t u = 0; u < l.state().units; ++u)
+                for (std::uint32_t i = 0; i < store.layout().capacity(l.unit(u).where); ++i) {
+                    const bool full = (i + 1) * store.format().rows <= l.unit(u).entries;
+                    const auto at = store.io().map().offset(store.layout().page(l.unit(u).where, i));
+                    CHECK(all.emplace(at, owner{layer, lane, u, i, full, l.unit(u).where}).second);
+                }
         }
     return all;
 }
@@ -89,30 +79,6 @@ std::vector<lane_content> look_everywhere(Cache& cache, io_log& log, const drift
             REQUIRE(c.counts_agree);
         }
     return all;
-}
-
-/// Packed: units lie one behind the other, all of them from the stream's begin to its end.
-template <class Cache> void check_packed(Cache& cache) {
-    auto& store = cache.inspect(0).store();
-    for (std::uint32_t layer = 0; layer < small.layers; ++layer)
-        for (std::uint32_t lane = 0; lane < small.kv_heads; ++lane) {
-            const auto l = store.at(lane_id(small, 0, layer, lane));
-            std::map<std::uint32_t, std::uint32_t> begins; // first row: entries
-            for (const kvtl::unit_record& u : l.units()) {
-                CHECK(u.last_member() + 1 - u.members() == u.entries);
-                CHECK(begins.emplace(u.members(), u.entries).second);
-                for (std::uint32_t e = u.members(); e != u.last_member(); ++e)
-                    REQUIRE(l.next_member(e) == e + 1);
-                CHECK(l.next_member(u.last_member()) == kvtl::none);
-            }
-            std::uint32_t next = 0;
-            for (const auto& [begin, entries] : begins) {
-                CHECK(begin == next);
-                next += entries;
-            }
-            CHECK(l.state().stored == next);
-            CHECK(l.state().stream_tail == kvtl::none);
-        }
 }
 
 struct moment_errors {
@@ -181,7 +147,6 @@ kvtl::statistics watch(typename Cache::config config, const std::shared_ptr<io_l
                            new_unit.begin()))
                 ++rewrites_of_full_pages;
         }
-        if constexpr (kvtl::detail::packs_units<typename Cache::types::layout>()) check_packed(cache);
         before = now;
         owned = owned_now;
         log->clear_events();
@@ -298,29 +263,6 @@ TEST_CASE("dual_head: every entry is in one place, also while clusters split lat
     CHECK(s.bytes_moved_by_leaving_children > 0);
     CHECK(s.bytes_moved_by_staying_children >= s.bytes_moved_by_leaving_children);
     if (config.tail_frames == 2) CHECK(s.tail_rewrites > 0);
-}
-
-TEST_CASE("sequence_order: every entry is in one place and nothing is ever moved") {
-    const auto log = std::make_shared<io_log>();
-    const auto s = watch<in_order>(tight<in_order>(log), log);
-    CHECK(s.splits > 20);
-    CHECK(s.bytes_moved_by_updates == 0);
-    for (const auto& [offset, times] : log->writes)
-        CHECK(times <= 2); // staged by a chunk, completed by the next
-}
-
-TEST_CASE("packed: every entry is in one place, units never leave a gap") {
-    const auto log = std::make_shared<io_log>();
-    auto config = tight<back_to_back>(log);
-    SUBCASE("little memory") {}
-    SUBCASE("much memory") {
-        config.memory_bytes *= 4;
-    }
-    const auto s = watch<back_to_back>(config, log);
-    CHECK(s.splits > 20);
-    CHECK(s.bytes_moved_by_appends > 20 * s.bytes_moved_by_leaving_children);
-    CHECK(s.bytes_moved_by_leaving_children > 0);
-    CHECK(s.bytes_moved_by_staying_children > 0);
 }
 
 TEST_CASE("unit_contiguous: every entry is in one place, units move when they grow") {

@@ -76,8 +76,7 @@ template <class Cache> std::size_t pages_with_memory(Cache& cache) {
 } // namespace
 
 TEST_CASE_TEMPLATE("a cache of any size attends what it was given", Preset, kvtl::presets::dynakv,
-                   kvtl::presets::dynakv_sequence_order, kvtl::presets::quest, kvtl::presets::pqcache,
-                   kvtl::presets::kvswap_lr) {
+                   kvtl::presets::quest, kvtl::presets::pqcache, kvtl::presets::kvswap_lr) {
     using cache_type = in_memory_cache<Preset>;
     auto c = roomy<cache_type>();
     c.attend_tokens = max_tokens + 1; // everything, so that nothing may be lost
@@ -271,21 +270,6 @@ TEST_CASE("unfinished pages move without the device, and a write that has failed
     one.decode(60);
     one.check_tokens();
     CHECK(one.error() < exact);
-}
-
-TEST_CASE("a stream of entries is not used up by cutting it short") {
-    using cache_type = in_memory_cache<kvtl::presets::dynakv_sequence_order>;
-    const auto c = roomy<cache_type>();
-    const drift data(model, max_tokens, 8);
-    auto cache = open_cache<cache_type>(c);
-    const kvtl::memory_range may = cache.memory();
-    reader<cache_type> one(cache, data, 0);
-    one.prefill(400);
-    while (one.tokens() < max_tokens) {
-        require_ok(cache.resize(one.tokens() % 2 == 0 ? may.least : may.now));
-        one.decode(1);
-    }
-    one.check_tokens();
 }
 
 TEST_CASE("what was read ahead, shown or staged does not stand in the way") {

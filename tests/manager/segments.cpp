@@ -23,10 +23,7 @@ namespace {
 template <class Preset, class Compressor = kvtl::raw<float>>
 using cache_of = kvtl::kv_manager<on_device<Preset, recording, Compressor>>;
 using dual = cache_of<kvtl::presets::dynakv>;
-using in_order = cache_of<kvtl::presets::dynakv_sequence_order>;
-using back_to_back = cache_of<kvtl::presets::dynakv_packed>;
 using dual_codes = cache_of<kvtl::presets::dynakv, kvtl::int8_row<float>>;
-using in_order_codes = cache_of<kvtl::presets::dynakv_sequence_order, kvtl::int8_row<float>>;
 
 constexpr kvtl::shape small{2, 4, 2, 64};
 constexpr std::uint32_t segment = 192, prompt = 900, sinks = 4, window = 8;
@@ -88,10 +85,7 @@ template <class Cache> void attends_everything(double tolerance) {
 
 TEST_CASE("a prompt of several segments is attended exactly, whatever waits on storage") {
     attends_everything<dual>(exact);
-    attends_everything<in_order>(exact);
-    attends_everything<back_to_back>(exact);
     attends_everything<dual_codes>(0.05);
-    attends_everything<in_order_codes>(0.05);
 }
 
 TEST_CASE("every entry is in one place, and no cluster of the prompt spans two segments") {
@@ -126,10 +120,7 @@ TEST_CASE("every entry is in one place, and no cluster of the prompt spans two s
     };
     look(std::type_identity<dual>{}, prompt);
     look(std::type_identity<dual>{}, 130);
-    look(std::type_identity<in_order>{}, 130);
-    look(std::type_identity<back_to_back>{}, 130);
     look(std::type_identity<dual_codes>{}, 77);
-    look(std::type_identity<in_order_codes>{}, 77);
 }
 
 TEST_CASE("frames do not grow with the prompt") {

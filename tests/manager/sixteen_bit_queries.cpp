@@ -78,7 +78,6 @@ TEST_CASE("a prompt of several segments: what one leaves of a query waits beside
             }
     };
     check(std::type_identity<kvtl::presets::dynakv>{});
-    check(std::type_identity<kvtl::presets::dynakv_sequence_order>{});
 }
 
 TEST_CASE("what is wrong with q or out is said in 16 bits too") {

@@ -19,9 +19,6 @@ struct clusters : kvtl::presets::dynakv {
     using compressor = kvtl::raw<float>;
     using io = kvtl::in_memory;
 };
-struct clusters_in_order : clusters {
-    using layout = kvtl::sequence_order;
-};
 struct runs : kvtl::presets::full {
     static constexpr bool weighted_entries = true;
     static constexpr std::uint32_t window_tokens = 20;
@@ -100,8 +97,8 @@ template <class Preset> double worst_error(std::size_t prompt, std::size_t decod
 }
 } // namespace
 
-TEST_CASE_TEMPLATE("attention adds an entry's log-weight wherever the entry is", Preset, clusters,
-                   clusters_in_order, runs, runs_of_layers) {
+TEST_CASE_TEMPLATE("attention adds an entry's log-weight wherever the entry is", Preset, clusters, runs,
+                   runs_of_layers) {
     for (const bool smallest : {false, true}) {
         CAPTURE(smallest);
         CHECK(worst_error<Preset>(0, 300, smallest) < exact);

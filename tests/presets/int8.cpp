@@ -19,11 +19,6 @@ using cache_of = kvtl::kv_manager<
 
 using dynakv = in_ram<kvtl::presets::dynakv_int8>;
 using kvswap = in_ram<kvtl::presets::kvswap_int8>;
-/// Clusters whose entries lie in token order: the stream is written anew when a prompt is complete.
-struct dynakv_in_order : in_ram<kvtl::presets::dynakv_sequence_order> {
-    static constexpr std::string_view name = "dynakv_int8_in_order";
-    using compressor = kvtl::int8_row<>;
-};
 
 /// Logits of some tens, keys of a few: half a code of a key moves a logit by some hundredths.
 constexpr double coded = 0.15;
@@ -53,9 +48,6 @@ outcome run(typename cache_of<Preset>::config c, std::size_t prompt, std::size_t
 
 TEST_CASE("dynakv_int8 is dense attention within the codec's error") {
     kvtl_test::equals_dense<cache_of<dynakv>>({}, coded);
-}
-TEST_CASE("clusters of bytes in token order are dense attention within the codec's error") {
-    kvtl_test::equals_dense<cache_of<dynakv_in_order>>({}, coded);
 }
 TEST_CASE("full_int8 is dense attention within the codec's error") {
     kvtl_test::equals_dense<kvtl::full_int8>({}, coded);

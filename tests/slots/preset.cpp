@@ -48,7 +48,6 @@ TEST_CASE("rows: what is kept is attended whole; groups: runs in token order; un
     CHECK(store<presets::kvswap> == store_kind::groups);
     CHECK(store<laid_out<presets::kvswap, unit_contiguous>> == store_kind::units);
     CHECK(store<presets::dynakv> == store_kind::units);
-    CHECK(store<presets::dynakv_sequence_order> == store_kind::units);
     // Naming any of clusterer, index and selector makes a preset that drops retrieve.
     CHECK(store<thinned<presets::dynakv>> == store_kind::units);
     CHECK(store<thinned<presets::kvswap>> == store_kind::groups);

@@ -132,42 +132,25 @@ lane_content look_at(Cache& cache, io_log& log, const drift& data, std::uint32_t
         const auto& unit = l.unit(u);
         const auto& now = l.residency(u);
         token_list members;
-        if constexpr (Cache::types::layout::by_entry) {
-            for (std::uint32_t e = unit.members(); e != kvtl::none; e = l.next_member(e)) {
-                const std::uint32_t i = e / format.rows;
-                const bool in_tail = state.stream_tail != kvtl::none && i == state.stored / format.rows;
-                std::byte* page =
-                    page_bytes(store.stream_page(l, i), in_tail ? state.stream_tail : kvtl::none);
-                members.push_back(token_in(page, e % format.rows));
+        std::uint32_t f = now.frames(), left = unit.entries;
+        for (std::uint32_t i = 0; i < store.pages_of(l, u); ++i) {
+            const bool last = i + 1 == store.pages_of(l, u);
+            const std::uint32_t page_number = store.layout().page(unit.where, i);
+            std::byte* page = page_bytes(page_number, last ? store.tail_of(now, frames) : kvtl::none);
+            const std::uint32_t rows = format.entries_in(page, left);
+            left -= rows;
+            for (std::uint32_t r = 0; r < rows; ++r) members.push_back(token_in(page, r));
+            if (f != kvtl::none) {
+                const std::byte* resident = frames.bytes(f);
+                c.frames_agree = c.frames_agree && format.entries_in(resident, rows) == rows;
+                for (std::uint32_t r = 0; c.frames_agree && r < rows; ++r)
+                    c.frames_agree = text_of(format.entry(resident, r)) == text_of(format.entry(page, r));
+                f = frames[f].next;
+            } else {
+                c.frames_agree = c.frames_agree && now.frames() == kvtl::none;
             }
-            token_list resident;
-            std::uint32_t f = now.frames();
-            for (std::uint32_t i = 0; now.frames() != kvtl::none && i < unit.entries; ++i) {
-                resident.push_back(token_in(frames.bytes(f), i % format.rows));
-                if ((i + 1) % format.rows == 0) f = frames[f].next;
-            }
-            c.frames_agree = c.frames_agree && (now.frames() == kvtl::none || resident == members);
-        } else {
-            std::uint32_t f = now.frames(), left = unit.entries;
-            for (std::uint32_t i = 0; i < store.pages_of(l, u); ++i) {
-                const bool last = i + 1 == store.pages_of(l, u);
-                const std::uint32_t page_number = store.layout().page(unit.where, i);
-                std::byte* page = page_bytes(page_number, last ? store.tail_of(now, frames) : kvtl::none);
-                const std::uint32_t rows = format.entries_in(page, left);
-                left -= rows;
-                for (std::uint32_t r = 0; r < rows; ++r) members.push_back(token_in(page, r));
-                if (f != kvtl::none) {
-                    const std::byte* resident = frames.bytes(f);
-                    c.frames_agree = c.frames_agree && format.entries_in(resident, rows) == rows;
-                    for (std::uint32_t r = 0; c.frames_agree && r < rows; ++r)
-                        c.frames_agree = text_of(format.entry(resident, r)) == text_of(format.entry(page, r));
-                    f = frames[f].next;
-                } else {
-                    c.frames_agree = c.frames_agree && now.frames() == kvtl::none;
-                }
-            }
-            c.frames_agree = c.frames_agree && f == kvtl::none;
         }
+        c.frames_agree = c.frames_agree && f == kvtl::none;
         c.counts_agree = c.counts_agree && members.size() == unit.entries && waiting[u] == unit.buffered;
         c.units.push_back(std::move(members));
     }

@@ -17,9 +17,7 @@ set(KVTL_PRESET_TABLE
     # DynaKV, its ablations and its estimate
     "dynakv dynakv retrieval demo 'DynaKV: clusters that split as they spread, chosen by their mean keys'"
     "dynakv_static dynakv retrieval demo 'DynaKV with clusters that never split'"
-    "dynakv_sequence_order dynakv retrieval 'DynaKV with entries on storage in token order'"
     "dynakv_unit_contiguous dynakv retrieval 'DynaKV with a run of pages for each cluster'"
-    "dynakv_packed dynakv retrieval 'DynaKV with clusters one behind the other, moved by what joins one before them'"
     "dynakv_lru dynakv retrieval 'DynaKV with the least recently used cluster leaving memory first'"
     "dynakv_estimate estimate retrieval demo 'DynaKV with an estimate for every cluster that is not read'"
     # A coarse level above the clusters

@@ -1,9 +1,7 @@
-// Layout: entries stay where they were generated. A lane is a stream of pages in token order; a unit is a set
-// of rows scattered over them, so reading a unit reads every page that holds one of its entries.
+// Layout: entries stay where they were generated. A lane is a stream of pages in token order, and a unit is a run
+// of consecutive entries in it.
 //
-// This is the layout of engines without clustering, and the baseline of DynaKV's Figure 12. Nothing is ever
-// moved. Memory: one bit per page, and 4 bytes per entry for the units' member chains (counted by the
-// manager).
+// This is the layout of fixed groups and single tokens. Nothing is ever moved. Memory: one bit per page.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -16,7 +14,7 @@ namespace kvtl { inline namespace v0 {
 
 struct sequence_order {
     static constexpr std::string_view name = "sequence_order";
-    static constexpr bool by_entry = true; ///< pages belong to the lane's stream, units are lists of entries
+    static constexpr bool by_entry = true; ///< pages belong to the lane's stream, of which units are runs
     static constexpr bool wants_correlation = false;
     struct config {
         template <class Visit> void fields(Visit&&) {}

@@ -5,7 +5,8 @@
 // product, co-retrieved clusters placed side by side in dual-head pools (§5), cluster-aligned replacement
 // (§6.2). Deviations: f16 instead of FP8 entries; centroids stay in DRAM and layers are read on demand
 // (§6.1's second pipeline is a schedule of its own, presets/virtualised.hpp); the recent window and the sinks
-// are always attended, which the paper does not say.
+// are always attended, which the paper does not say. Entries in token order and clusters strictly one
+// behind the other, the baselines of its Figures 12 and 13, are replayed by kvtl-bench (`reuse`).
 //
 // tokens_per_cluster is 16: single needles of 1,024 tokens on the embedded model at 256 attended entries were
 // found 45, 48 and 50 times of 50 with 32, 16 and 8 tokens per cluster (`kvtl-run --policy dynakv
@@ -17,7 +18,6 @@
 
 #include <kvtl/io/default_file.hpp>
 #include <kvtl/layout/dual_head.hpp>
-#include <kvtl/layout/packed.hpp>
 #include <kvtl/layout/unit_contiguous.hpp>
 #include <kvtl/policies/cluster_kmeans_static.hpp>
 #include <kvtl/policies/cluster_variance_split.hpp>
@@ -62,22 +62,10 @@ struct dynakv_static : dynakv {
     using clusterer = kmeans_static;
 };
 
-/// Entries stay in token order on storage (baseline of Figure 12).
-struct dynakv_sequence_order : dynakv {
-    static constexpr std::string_view name = "dynakv_sequence_order";
-    using layout = sequence_order;
-};
-
 /// One run of pages per cluster, moved when it grows.
 struct dynakv_unit_contiguous : dynakv {
     static constexpr std::string_view name = "dynakv_unit_contiguous";
     using layout = unit_contiguous;
-};
-
-/// Clusters strictly one behind the other, where an append moves what follows (baseline of Figure 13).
-struct dynakv_packed : dynakv {
-    static constexpr std::string_view name = "dynakv_packed";
-    using layout = packed;
 };
 
 /// Plain least-recently-used replacement (baseline of Figure 14b).
@@ -90,9 +78,7 @@ struct dynakv_lru : dynakv {
 
 using dynakv = kv_manager<presets::dynakv>;
 using dynakv_static = kv_manager<presets::dynakv_static>;
-using dynakv_sequence_order = kv_manager<presets::dynakv_sequence_order>;
 using dynakv_unit_contiguous = kv_manager<presets::dynakv_unit_contiguous>;
-using dynakv_packed = kv_manager<presets::dynakv_packed>;
 using dynakv_lru = kv_manager<presets::dynakv_lru>;
 
 }} // namespace kvtl::v0

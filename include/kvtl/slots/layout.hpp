@@ -1,11 +1,10 @@
 // The layout slot: where a unit's bytes are on storage, and how it grows.
 //
-// A policy declares `by_entry` (pages belong to the lane's stream, and a unit is a list of entries; otherwise
-// pages belong to units) and `wants_correlation` (a prompt's units come in the order in which they are
-// retrieved together). One by entry may declare `packs_units`: units lie strictly one behind the other in that stream,
-// and an entry that joins one moves all entries behind it (else entries stay where they came). Pages are numbers
-// below layout_limits::file_pages, of one shard. Every layout hands out runs of run_pages() adjacent pages, for
-// streams and for prompts that are staged; a page-wise one places units as well.
+// A policy declares `by_entry` (pages belong to the lane's stream of entries in token order, of which units are
+// runs; otherwise pages belong to units) and `wants_correlation` (a prompt's units come in the order in which they
+// are retrieved together). Pages are numbers below layout_limits::file_pages, of one shard. Every layout hands out
+// runs of run_pages() adjacent pages, for streams and for prompts that are staged; a page-wise one places units as
+// well.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -46,18 +45,6 @@ concept layout_declares_kind = requires {
     { P::by_entry } -> std::convertible_to<bool>;
     { P::wants_correlation } -> std::convertible_to<bool>;
 };
-namespace detail {
-/// Units lie one behind the other in their lane's stream.
-template <class P> [[nodiscard]] consteval bool packs_units() {
-    if constexpr (requires { P::packs_units; })
-        return P::packs_units;
-    else
-        return false;
-}
-} // namespace detail
-/// Only a stream can be packed: pages of a unit's own are where they are.
-template <class P>
-concept layout_packs_a_stream = !detail::packs_units<P>() || P::by_entry;
 template <class P>
 concept layout_has_runs = has_state<P> && requires(typename P::state& s, std::uint32_t first) {
     { s.run_pages() }
@@ -90,8 +77,8 @@ concept layout_places_units = has_state<P> &&
 
 template <class P>
 concept layout_for = policy_for<P, layout_limits, std::span<std::byte>> &&
-    state_is_sized<P, const layout_limits&> && layout_declares_kind<P> && layout_packs_a_stream<P> &&
-    layout_has_runs<P> &&(P::by_entry || layout_places_units<P>);
+    state_is_sized<P, const layout_limits&> && layout_declares_kind<P> && layout_has_runs<P> &&
+    (P::by_entry || layout_places_units<P>);
 
 template <class P> consteval void explain_layout() {
     if constexpr (!has_name<P>) {
@@ -112,11 +99,6 @@ template <class P> consteval void explain_layout() {
         static_assert(holds(layout_has_runs<P>),
                       "[kvtl] layout::state: add noexcept run_pages(), allocate_run(), "
                       "release_run(first), top(), used() and may_place()");
-        if constexpr (layout_declares_kind<P>)
-            static_assert(
-                holds(layout_packs_a_stream<P>),
-                "[kvtl] layout: packs_units goes with by_entry: pages that neighbours share belong to a "
-                "stream");
         if constexpr (layout_declares_kind<P>)
             static_assert(holds(P::by_entry || layout_places_units<P>),
                           "[kvtl] layout::state: a page-wise layout needs noexcept arrange(arrangement), "

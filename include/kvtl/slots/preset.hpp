@@ -174,6 +174,10 @@ concept granularity_agrees =
 template <class T>
 concept queries_agree =
     !chooses_per_query<typename T::selector> || T::clusterer::unit_of == granularity::head;
+/// In a stream of entries in token order a unit is found by its number alone.
+template <class T>
+concept streams_hold_runs =
+    !retrieves<T> || !T::layout::by_entry || detail::sequential_units<typename T::clusterer>();
 /// A selector that chooses for predicted queries needs a schedule that asks the engine for them.
 template <class T>
 concept predictions_come =
@@ -182,9 +186,7 @@ concept predictions_come =
 template <class T>
 concept layers_can_take_turns =
     !virtualises<typename T::schedule> ||
-    (
-        store_of_preset<T>() == store_kind::units && !requires { requires T::layout::by_entry; } &&
-        !requires { requires T::replacement::keeps_nothing; });
+    (store_of_preset<T>() == store_kind::units && !requires { requires T::replacement::keeps_nothing; });
 /// Layers share a choice as numbers of units, which say the same about each of them only when units are runs
 /// of consecutive entries.
 template <class T>
@@ -221,7 +223,7 @@ concept ragged_records_agree =
     !T::compressor::ragged || !retrieves<T> ||
     (store_of_preset<T>() == store_kind::groups && !detail::codec_keeps_keys<typename T::compressor>() &&
      !detail::scores_stored_keys<typename T::index>()) ||
-    (store_of_preset<T>() == store_kind::units && !T::layout::by_entry);
+    store_of_preset<T>() == store_kind::units;
 /// Codecs that know lanes or positions, or are fitted to a lane: only where entries lie so.
 template <class T>
 concept codec_finds_its_lanes = retrieves<T> ||
@@ -233,7 +235,8 @@ concept codec_has_its_runs = (T::compressor::granule == 1 &&
                              (store_of_preset<T>() == store_kind::groups &&
                               !requires { requires T::retention::merges; });
 template <class T>
-concept retrieval_agrees = selector_has_its_scores<T> && granularity_agrees<T> && queries_agree<T> &&
+concept retrieval_agrees =
+    selector_has_its_scores<T> && granularity_agrees<T> && queries_agree<T> && streams_hold_runs<T> &&
     predictions_come<T> && layers_can_take_turns<T> && stored_keys_in_order<T> && shared_units_agree<T> &&
     shared_queries_agree<T> && remainder_sees_choice<T> && remainder_has_its_scores<T>;
 

@@ -161,6 +161,11 @@ template <class T> consteval void explain_retrieval() {
             "[kvtl] remainder: it goes by the index's scores of every query, which needs a selector with "
             "reduce::none and an index that keeps in memory what it scores");
     }
+    if constexpr (clusterer_declares_units<typename T::clusterer> && layout_declares_kind<typename T::layout>)
+        static_assert(holds(streams_hold_runs<T>),
+                      "[kvtl] layout: entries lie in token order, which needs units that are runs of "
+                      "consecutive entries; use a clusterer such as fixed_groups, or a layout that places "
+                      "units such as unit_contiguous");
     static_assert(holds(predictions_come<T>), "[kvtl] selector: it chooses for predicted queries; use the "
                                               "schedule next_layer, which asks the engine for them");
     static_assert(

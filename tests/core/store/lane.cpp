@@ -34,9 +34,7 @@ constexpr lane_sizes sizes{.width = 24,
                            .ragged = true,
                            .weights = true,
                            .stream_pages = 9,
-                           .mean_bits = 8,
-                           .chains = true,
-                           .chain_entries = 40};
+                           .mean_bits = 8};
 
 struct fixture {
     lane_sizes size;
@@ -75,9 +73,7 @@ TEST_CASE("arrays are aligned, apart, and make up the block") {
         {&l.page_first(0), 9 * sizeof(std::uint32_t)},
         {l.chosen_before().data(), sizeof(std::uint64_t)},
         {&l.run(0), 4 * sizeof(std::uint32_t)},
-        {&l.next_member(0), 40 * sizeof(std::uint32_t)},
         {&l.buffer_unit(0), 6 * sizeof(std::uint32_t)},
-        {&l.buffer_entry(0), 6 * sizeof(std::uint32_t)},
         {l.buffer_k(0), 6 * row_bytes},
         {l.buffer_v(0), 6 * row_bytes},
         {l.buffer_w(0), 6 * sizeof(float)},
@@ -107,14 +103,13 @@ TEST_CASE("arrays are aligned, apart, and make up the block") {
 TEST_CASE("what a preset does not use costs nothing") {
     lane_sizes plain = sizes;
     plain.mean_bits = 0;
-    plain.chains = plain.ragged = plain.weights = false;
+    plain.ragged = plain.weights = false;
     plain.stream_pages = 0;
     const auto all = view::offsets::make(sizes), less = view::offsets::make(plain);
     CHECK(less.representative_bytes == 0);
     CHECK(all.representative_bytes >= 11 * (24 + sizeof(float)));
     CHECK(less.index_bytes == 0);
-    CHECK(all.metadata_bytes - less.metadata_bytes >=
-          (40 + 9) * sizeof(std::uint32_t) + 11 * sizeof(unit_extent));
+    CHECK(all.metadata_bytes - less.metadata_bytes >= 9 * sizeof(std::uint32_t) + 11 * sizeof(unit_extent));
     CHECK(all.buffer_bytes > less.buffer_bytes);
     CHECK(all.window_bytes - less.window_bytes >= (3 + 6) * sizeof(float));
     // A group is nothing but where it is now.
@@ -163,40 +158,35 @@ TEST_CASE("the window is a ring with one row to spare, the first tokens are sink
 }
 
 TEST_CASE("the buffer keeps the order of arrival") {
-    for (const bool chains : {true, false}) {
-        lane_sizes s = sizes;
-        s.chains = chains;
-        fixture f(s);
-        const view l = f.lane();
-        l.reset();
-        l.state().units = 11;
-        struct waiting {
-            std::uint32_t unit, entry;
-            float key;
-        };
-        std::vector<waiting> expected;
-        oracle::generator random(5);
-        for (std::uint32_t i = 0; i < 400; ++i) {
-            if (expected.size() < sizes.buffer && random.below(2) == 0) {
-                const waiting w{static_cast<std::uint32_t>(random.below(11)), i, static_cast<float>(i)};
-                l.push_buffer(w.unit, row(w.key).data(), row(-w.key).data(), w.entry);
-                expected.push_back(w);
-            } else if (!expected.empty()) {
-                const std::size_t gone = random.below(expected.size());
-                l.erase_buffer(static_cast<std::uint32_t>(gone));
-                expected.erase(expected.begin() + static_cast<std::ptrdiff_t>(gone));
-            }
-            REQUIRE(l.state().buffered == expected.size());
-            std::vector<std::uint32_t> of_unit(11, 0);
-            for (std::uint32_t b = 0; b < expected.size(); ++b) {
-                REQUIRE(l.buffer_unit(b) == expected[b].unit);
-                if (chains) REQUIRE(l.buffer_entry(b) == expected[b].entry);
-                REQUIRE(to_float(l.buffer_k(b)[sizes.width - 1]) == expected[b].key);
-                REQUIRE(to_float(l.buffer_v(b)[0]) == -expected[b].key);
-                ++of_unit[expected[b].unit];
-            }
-            for (std::uint32_t u = 0; u < 11; ++u) REQUIRE(l.unit(u).buffered == of_unit[u]);
+    fixture f(sizes);
+    const view l = f.lane();
+    l.reset();
+    l.state().units = 11;
+    struct waiting {
+        std::uint32_t unit;
+        float key;
+    };
+    std::vector<waiting> expected;
+    oracle::generator random(5);
+    for (std::uint32_t i = 0; i < 400; ++i) {
+        if (expected.size() < sizes.buffer && random.below(2) == 0) {
+            const waiting w{static_cast<std::uint32_t>(random.below(11)), static_cast<float>(i)};
+            l.push_buffer(w.unit, row(w.key).data(), row(-w.key).data());
+            expected.push_back(w);
+        } else if (!expected.empty()) {
+            const std::size_t gone = random.below(expected.size());
+            l.erase_buffer(static_cast<std::uint32_t>(gone));
+            expected.erase(expected.begin() + static_cast<std::ptrdiff_t>(gone));
         }
+        REQUIRE(l.state().buffered == expected.size());
+        std::vector<std::uint32_t> of_unit(11, 0);
+        for (std::uint32_t b = 0; b < expected.size(); ++b) {
+            REQUIRE(l.buffer_unit(b) == expected[b].unit);
+            REQUIRE(to_float(l.buffer_k(b)[sizes.width - 1]) == expected[b].key);
+            REQUIRE(to_float(l.buffer_v(b)[0]) == -expected[b].key);
+            ++of_unit[expected[b].unit];
+        }
+        for (std::uint32_t u = 0; u < 11; ++u) REQUIRE(l.unit(u).buffered == of_unit[u]);
     }
 }
 
@@ -219,7 +209,7 @@ TEST_CASE("a lane may be copied as bytes") {
     a.unit(1).entries = 17;
     const std::vector<float> mean(24, 0.25F);
     a.means().set(1, mean.data());
-    a.push_buffer(1, row(3).data(), row(4).data(), 9);
+    a.push_buffer(1, row(3).data(), row(4).data());
     std::memcpy(to.memory.data(), from.memory.data(), from.bytes());
     a.reset();
     CHECK(a.state().units == 0);

@@ -12,7 +12,6 @@ namespace kvtl { inline namespace v0 {
 
 template <class Types> struct growth_scratch {
     using clusterer = typename Types::clusterer;
-    static constexpr bool packed = unit_store<Types>::packed;
     /// The clusterer lets entries wait in the window until it can make several units of them at once.
     static constexpr bool batches = requires(const typename Types::clusterer_state& c) { c.batch_units(1U); };
     /// The index names the units that an entry may join.
@@ -25,9 +24,6 @@ template <class Types> struct growth_scratch {
     record_rows<Types> entries;                    ///< (split_rows) of a split or a batch
     std::span<std::byte> record;                   ///< of the entry on its way to its page
     std::span<std::uint8_t> side;                  ///< (split_rows)
-    std::span<std::uint32_t> entry;                ///< (split_rows) entry-wise layouts: places in the stream
-    std::span<std::uint32_t> place;         ///< (split_rows) packed: the same in order, for both children
-    std::span<std::uint32_t> stream_frames; ///< packed: of rows that move
     std::span<std::byte> halve;      ///< halve_scratch_bytes(split_rows, width), or for clustering a batch
     std::span<std::uint32_t> label;  ///< (spare) units of a batch
     std::span<std::uint32_t> frames; ///< (frames of both children)
@@ -49,10 +45,6 @@ template <class Types> struct growth_scratch {
         out.entries = record_rows<Types>::take(c, n, s.width, s.record);
         out.record = c.take<std::byte>(record_scratch<Types>(s.record));
         out.side = c.take<std::uint8_t>(n);
-        out.entry = c.take<std::uint32_t>(n);
-        out.place = c.take<std::uint32_t>(packed ? n : 0);
-        out.stream_frames =
-            c.take<std::uint32_t>(packed ? packed_stream<Types>::frames_for(n, page_rows) : 0);
         out.halve = c.take<std::byte>(clusterer::adapts ? halve_scratch_bytes(n, s.width) : s.batch_scratch);
         out.label = c.take<std::uint32_t>(batches ? s.spare : 0);
         out.frames = c.take<std::uint32_t>(n / page_rows + 2);

@@ -16,7 +16,7 @@ namespace kvtl { inline namespace v0 {
 template <class Types> class unit_growth : private unit_rows<Types> {
     using base = unit_rows<Types>;
     using base::append, base::keep_mean, base::note_entry, base::open_unit, base::release_pin, base::store_,
-        base::stream_, base::stream_append, base::sums_;
+        base::sums_;
     using typename base::new_entry;
 
   public:
@@ -27,10 +27,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
     using clusterer = typename Types::clusterer;
     using clusterer_state = typename Types::clusterer_state;
     using scratch = growth_scratch<Types>;
-    static constexpr bool by_entry = store::by_entry, packed = store::packed;
     static constexpr bool batches = scratch::batches;
-    static_assert(!batches || !by_entry,
-                  "[kvtl] layout: a clusterer that places batches needs one that places units");
 
     static constexpr bool among_few = scratch::among_few;
 
@@ -40,7 +37,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
 
     unit_growth() = default;
     unit_growth(store& s, const clusterer_state& c, const summaries<Types>& sums, const scratch& x) noexcept
-        : base(s, sums, x.tile, x.stream_frames), clusterer_(&c), x_(x) {}
+        : base(s, sums, x.tile), clusterer_(&c), x_(x) {}
 
     /// What the clusterer sees of a lane.
     [[nodiscard]] units_view view(std::uint32_t lane_id) const noexcept {
@@ -130,17 +127,16 @@ template <class Types> class unit_growth : private unit_rows<Types> {
 
   private:
     [[nodiscard]] new_entry entry_of(std::uint32_t lane_id, const element_type* k, const element_type* v,
-                                     const entry_facts& facts, std::uint32_t stream) const noexcept {
+                                     const entry_facts& facts) const noexcept {
         const record_bytes most = store_->format().record;
-        return {k, v, facts, record_of<Types>(store_->codec(lane_id), most, k, v, facts, x_.record), stream};
+        return {k, v, facts, record_of<Types>(store_->codec(lane_id), most, k, v, facts, x_.record)};
     }
     [[nodiscard]] static entry_facts facts_of_waiting(const lane& l, std::uint32_t i) noexcept {
         return {l.position_of_buffered(i), l.weight_at(l.buffer_w(i))};
     }
     [[nodiscard]] new_entry waiting_entry(std::uint32_t lane_id, std::uint32_t i) const noexcept {
         const lane l = store_->at(lane_id);
-        return entry_of(lane_id, l.buffer_k(i), l.buffer_v(i), facts_of_waiting(l, i),
-                        by_entry ? l.buffer_entry(i) : none);
+        return entry_of(lane_id, l.buffer_k(i), l.buffer_v(i), facts_of_waiting(l, i));
     }
 
     bool place_entry(std::uint32_t lane_id, const element_type* k, const element_type* v,
@@ -148,13 +144,11 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         const lane l = store_->at(lane_id);
         pool& frames = store_->pool_of(lane_id);
         const assignment a = assign(lane_id, k, nearest);
-        new_entry e = entry_of(lane_id, k, v, facts, none);
-        if constexpr (by_entry && !packed)
-            if (!stream_append(lane_id, e)) return false;
+        const new_entry e = entry_of(lane_id, k, v, facts);
         if (a.how == growth::open) {
             if (open_unit(lane_id, a.unit, e)) return true;
             if (l.state().units == 0) return false;
-            l.push_buffer(a.unit != none ? a.unit : l.state().units - 1, k, v, e.stream, facts.log_weight,
+            l.push_buffer(a.unit != none ? a.unit : l.state().units - 1, k, v, facts.log_weight,
                           facts.position);
             return true;
         }
@@ -171,7 +165,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             }
             l.unit(a.unit).flagged = true;
         }
-        l.push_buffer(a.unit, k, v, e.stream, facts.log_weight, facts.position);
+        l.push_buffer(a.unit, k, v, facts.log_weight, facts.position);
         return true;
     }
 
@@ -379,14 +373,11 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             unit_record child;
             place home = l.unit(u).where;
             // Entries that waited, or pages that break in other places, may need one page more than there is.
-            bool moves = false;
-            if constexpr (!by_entry) {
-                moves = kept_pages > store_->layout().capacity(home);
-                if (moves && !store_->layout().place_unit(kept_pages, home)) return refuse();
-                if (!store_->layout().place_unit(child_pages, child.where)) {
-                    if (moves) store_->layout().release(home);
-                    return refuse();
-                }
+            const bool moves = kept_pages > store_->layout().capacity(home);
+            if (moves && !store_->layout().place_unit(kept_pages, home)) return refuse();
+            if (!store_->layout().place_unit(child_pages, child.where)) {
+                if (moves) store_->layout().release(home);
+                return refuse();
             }
             std::uint32_t taken = 0;
             while (taken < kept_pages + child_pages) {
@@ -394,14 +385,10 @@ template <class Types> class unit_growth : private unit_rows<Types> {
                 if (f == none) break;
                 x_.frames[taken++] = f;
             }
-            bool fits = taken == kept_pages + child_pages;
-            if constexpr (packed) fits = fits && pack_children(lane_id, u, n, stays);
-            if (!fits) {
+            if (taken < kept_pages + child_pages) {
                 while (taken > 0) frames.settle(x_.frames[--taken]);
-                if constexpr (!by_entry) {
-                    store_->layout().release(child.where);
-                    if (moves) store_->layout().release(home);
-                }
+                store_->layout().release(child.where);
+                if (moves) store_->layout().release(home);
                 return refuse();
             }
 
@@ -420,22 +407,21 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             store_->evict(l, u, frames);
             parent.flagged = parent.buffered > 0; // more were waiting than two units hold
             const std::uint32_t same = moves ? 0 : unchanged_pages(old_entries, stays);
-            if constexpr (!by_entry)
-                if (moves) store_->layout().release(std::exchange(parent.where, home));
+            if (moves) store_->layout().release(std::exchange(parent.where, home));
             const std::uint32_t c = s.units++;
             l.begin_unit(c, child);
             fill(lane_id, u, stays, n, x_.frames.first(kept_pages), same);
             fill(lane_id, c, static_cast<std::uint8_t>(1 - stays), n,
                  x_.frames.subspan(kept_pages, child_pages), 0);
             ++store_->stats().splits;
-            if constexpr (!by_entry || packed) count_moved(same * store_->format().rows, old_entries, stays);
+            count_moved(same * store_->format().rows, old_entries, stays);
             return true;
         }
     }
     /// Full pages of the first `stored` gathered entries, which storage had, that hold what they held: none of their
     /// entries leaves, nor one before them.
     [[nodiscard]] std::uint32_t unchanged_pages(std::uint32_t stored, std::uint8_t stays) const noexcept {
-        if constexpr (by_entry || store::ragged) return 0;
+        if constexpr (store::ragged) return 0;
         std::uint32_t same = 0;
         while (same < stored && x_.side[same] == stays) ++same;
         return same / store_->format().rows;
@@ -444,31 +430,11 @@ template <class Types> class unit_growth : private unit_rows<Types> {
     void count_moved(std::uint32_t from, std::uint32_t stored, std::uint8_t stays) noexcept {
         statistics& s = store_->stats();
         for (std::uint32_t i = from; i < stored; ++i) {
-            if constexpr (packed)
-                if (x_.entry[i] == x_.place[i]) continue;
             const std::size_t bytes = x_.entries.record(i).bytes.entry();
             s.bytes_moved_by_updates += bytes;
             (x_.side[i] == stays ? s.bytes_moved_by_staying_children : s.bytes_moved_by_leaving_children) +=
                 bytes;
         }
-    }
-    /// Packed: the gathered entries of a unit take its places in the stream and as many behind them as there are more
-    /// entries now, first those that stay. False: not possible now, nothing has changed.
-    [[nodiscard]] bool pack_children(std::uint32_t lane_id, std::uint32_t u, std::uint32_t n,
-                                     std::uint8_t stays) noexcept {
-        const unit_record& unit = store_->at(lane_id).unit(u);
-        const std::uint32_t from = unit.members(), at = unit.last_member() + 1;
-        for (std::uint32_t i = 0; i < n; ++i)
-            x_.place[i] = i < unit.entries ? x_.entry[i] : at + i - unit.entries;
-        std::uint32_t next = 0;
-        for (const bool staying : {true, false})
-            for (std::uint32_t i = 0; i < n; ++i)
-                if ((x_.side[i] == stays) == staying) x_.entry[i] = x_.place[next++];
-        return stream_.splice(lane_id, from, at, n - unit.entries, [&](std::uint32_t r) {
-            const auto entry = std::find(x_.entry.begin(), x_.entry.begin() + n, r);
-            if (entry == x_.entry.begin() + n) return entry_record{};
-            return x_.entries.record(static_cast<std::size_t>(entry - x_.entry.begin()));
-        });
     }
     bool refuse() noexcept {
         ++store_->stats().refused_splits;
@@ -482,27 +448,20 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         const auto& format = store_->format();
         decltype(auto) codec = store_->codec(lane_id);
         std::uint32_t n = 0;
-        const auto put = [&](const element_type* k, const element_type* v, const entry_facts& facts,
-                             std::uint32_t entry) {
-            x_.entries.set(codec, n, k, v, facts);
-            x_.entry[n++] = entry;
+        const auto put = [&](const element_type* k, const element_type* v, const entry_facts& facts) {
+            x_.entries.set(codec, n++, k, v, facts);
         };
-        std::uint32_t f = l.residency(u).frames(), member = l.unit(u).members();
+        std::uint32_t f = l.residency(u).frames();
         for (std::uint32_t left = l.unit(u).entries; left > 0; f = frames[f].next) {
             const std::uint32_t rows = format.entries_in(frames.bytes(f), left);
-            for (std::uint32_t row = 0; row < rows; ++row) {
-                x_.entries.load(codec, n, format.entry(frames.bytes(f), row));
-                x_.entry[n++] = member;
-                if constexpr (by_entry) member = l.next_member(member);
-            }
+            for (std::uint32_t row = 0; row < rows; ++row)
+                x_.entries.load(codec, n++, format.entry(frames.bytes(f), row));
             left -= rows;
         }
         const std::uint32_t most = 2 * clusterer_->max_entries() - (extra != nullptr ? 1 : 0);
         for (std::uint32_t i = 0; i < l.state().buffered && n < most; ++i)
-            if (l.buffer_unit(i) == u)
-                put(l.buffer_k(i), l.buffer_v(i), facts_of_waiting(l, i),
-                    by_entry ? l.buffer_entry(i) : none);
-        if (extra != nullptr) put(extra->k, extra->v, extra->facts, extra->stream);
+            if (l.buffer_unit(i) == u) put(l.buffer_k(i), l.buffer_v(i), facts_of_waiting(l, i));
+        if (extra != nullptr) put(extra->k, extra->v, extra->facts);
         return n;
     }
 
@@ -547,37 +506,24 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         unit_record& unit = l.unit(u);
         unit.entries = 0;
         unit.m2 = 0;
-        if constexpr (by_entry) unit.members() = unit.last_member() = none;
-        const auto of_side = [&](std::uint32_t i) { return x_.side[i] == side; };
-        put_entries(lane_id, u, n, of_side, with);
-        for (std::uint32_t i = 0; by_entry && i < n; ++i) {
-            if (!of_side(i)) continue;
-            l.next_member(x_.entry[i]) = none;
-            if (unit.members() == none)
-                unit.members() = x_.entry[i];
-            else
-                l.next_member(unit.last_member()) = x_.entry[i];
-            unit.last_member() = x_.entry[i];
-        }
+        put_entries(
+            lane_id, u, n, [&](std::uint32_t i) { return x_.side[i] == side; }, with);
         for (std::uint32_t i = 0; i < with.size(); ++i) {
             frames[with[i]].lane = lane_id;
             frames[with[i]].unit = u;
             store_->link(l.residency(u), frames, with[i]);
-            if constexpr (!by_entry) {
-                frames[with[i]].page = store_->layout().page(unit.where, i);
-                const std::uint32_t rows = std::min(format.rows, unit.entries - i * format.rows);
-                if (store::ragged ? i + 1 < with.size() : rows == format.rows) {
-                    format.pad(frames.bytes(with[i]), rows);
-                    if (i >= same) store_->queue_write(frames, with[i]);
-                }
+            frames[with[i]].page = store_->layout().page(unit.where, i);
+            const std::uint32_t rows = std::min(format.rows, unit.entries - i * format.rows);
+            if (store::ragged ? i + 1 < with.size() : rows == format.rows) {
+                format.pad(frames.bytes(with[i]), rows);
+                if (i >= same) store_->queue_write(frames, with[i]);
             }
         }
-        if constexpr (!by_entry)
-            if (store::ragged || unit.entries % format.rows != 0) {
-                store_->make_tail(frames, with.back());
-                if (sums_->rounds())
-                    std::memcpy(frames.running(with.back()), sums_->building(), l.sizes().running);
-            }
+        if (store::ragged || unit.entries % format.rows != 0) {
+            store_->make_tail(frames, with.back());
+            if (sums_->rounds())
+                std::memcpy(frames.running(with.back()), sums_->building(), l.sizes().running);
+        }
         store_->note_resident(l, u, frames, true);
     }
 

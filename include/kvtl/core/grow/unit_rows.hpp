@@ -3,7 +3,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/core/grow/packed_stream.hpp>
 #include <kvtl/core/store/summaries.hpp>
 #include <kvtl/core/store/unit_store.hpp>
 #include <kvtl/simd/convert.hpp>
@@ -20,20 +19,16 @@ template <class Types> class unit_rows {
     using lane = typename Types::lane;
     using pool = typename Types::pool;
     using clusterer = typename Types::clusterer;
-    static constexpr bool by_entry = store::by_entry;
 
     unit_rows() = default;
-    unit_rows(store& s, const summaries<Types>& sums, const row_tile<Types>& tile,
-              std::span<std::uint32_t> stream_frames) noexcept
-        : store_(&s), sums_(&sums), tile_(tile), stream_(s, stream_frames) {}
+    unit_rows(store& s, const summaries<Types>& sums, const row_tile<Types>& tile) noexcept
+        : store_(&s), sums_(&sums), tile_(tile) {}
 
     struct new_entry {
         const element_type* k;
         const element_type* v;
         entry_facts facts;
         entry_record record;
-        std::uint32_t
-            stream; ///< entry-wise layouts: its place in the lane's stream; packed: none before it joins
     };
 
     bool open_unit(std::uint32_t lane_id, std::uint32_t like, const new_entry& e) noexcept {
@@ -41,14 +36,13 @@ template <class Types> class unit_rows {
         lane_state& s = l.state();
         if (!store_->may_add_unit(lane_id)) return false;
         unit_record fresh;
-        if constexpr (!by_entry)
-            if (!store_->layout().place_unit(1, fresh.where)) return false;
+        if (!store_->layout().place_unit(1, fresh.where)) return false;
         const std::uint32_t u = s.units++;
         l.begin_unit(u, fresh);
         if constexpr (store::ragged) l.extent(u) = {};
         if (!append(lane_id, u, e)) {
             --s.units;
-            if constexpr (!by_entry) store_->layout().release(fresh.where);
+            store_->layout().release(fresh.where);
             return false;
         }
         if constexpr (Types::means)
@@ -65,11 +59,7 @@ template <class Types> class unit_rows {
         const bool was_resident = now.frames() != none;
         const std::uint32_t pinned = now.frames();
         if (was_resident) store_->pin(now, frames);
-        bool done = false;
-        if constexpr (by_entry)
-            done = append_member(lane_id, u, e, frames);
-        else
-            done = append_row(lane_id, u, e, frames);
+        const bool done = append_row(lane_id, u, e, frames);
         if (was_resident) release_pin(frames, pinned);
         if (!done) return false;
         if (now.frames() != none) store_->note_resident(l, u, frames, true);
@@ -122,44 +112,6 @@ template <class Types> class unit_rows {
         return true;
     }
 
-    bool append_member(std::uint32_t lane_id, std::uint32_t u, const new_entry& e, pool& frames) noexcept {
-        const lane l = store_->at(lane_id);
-        unit_record& unit = l.unit(u);
-        auto& now = l.residency(u);
-        const auto& format = store_->format();
-        std::uint32_t at = e.stream;
-        if constexpr (store::packed) {
-            at = unit.entries > 0 ? unit.last_member() + 1 : l.state().stored;
-            if (!stream_.splice(lane_id, at, at, 1, [&](std::uint32_t) { return e.record; })) return false;
-        }
-        if (now.frames() != none) { // keep the resident copy complete, or give it up
-            std::uint32_t f = none;
-            if (unit.entries % format.rows == 0) {
-                f = store_->acquire(frames, lane_id);
-                if (f != none) {
-                    frames[f].lane = frames[now.frames()].lane;
-                    frames[f].unit = u;
-                    store_->link(now, frames, f);
-                }
-            } else {
-                f = store_->last_of(now, frames);
-            }
-            if (f != none)
-                format.put(frames.bytes(f), unit.entries % format.rows, e.record);
-            else
-                store_->evict(l, u, frames);
-        }
-        l.next_member(at) = none;
-        if (unit.entries == 0)
-            unit.members() = at;
-        else
-            l.next_member(unit.last_member()) = at;
-        unit.last_member() = at;
-        if (unit.entries > 0) sums_->resume(lane_id, u, unit.entries, sums_->building());
-        note_entry(lane_id, u, e.k, e.v, sums_->building()); // no page of its own, so nothing beside it
-        return true;
-    }
-
     /// Statistics after an entry has joined. keep_mean() behind the last of some.
     void note_entry(std::uint32_t lane_id, std::uint32_t u, const element_type* k, const element_type* v,
                     std::byte* running) noexcept {
@@ -201,34 +153,6 @@ template <class Types> class unit_rows {
         unit.m2 = m2;
     }
 
-    /// Entry-wise layouts: the entry takes the next row of the lane's stream.
-    bool stream_append(std::uint32_t lane_id, new_entry& e) noexcept {
-        const lane l = store_->at(lane_id);
-        pool& frames = store_->pool_of(lane_id);
-        lane_state& s = l.state();
-        const auto& format = store_->format();
-        const std::uint32_t row = s.stored % format.rows;
-        if (s.stream_tail == none) {
-            const std::uint32_t i = s.stored / format.rows;
-            if (s.stored >= l.sizes().chain_entries || !store_->extend_stream(l, i)) return false;
-            const std::uint32_t f = store_->acquire(frames, lane_id);
-            if (f == none) return false;
-            frames[f].page = store_->stream_page(l, i);
-            frames[f].lane = lane_id;
-            s.stream_tail = f;
-        }
-        const std::uint32_t f = s.stream_tail;
-        store_->make_tail(frames, f);
-        format.put(frames.bytes(f), row, e.record);
-        e.stream = s.stored++;
-        if (row + 1 == format.rows) {
-            format.pad(frames.bytes(f), format.rows);
-            s.stream_tail = none;
-            store_->seal(frames, f);
-        }
-        return true;
-    }
-
     /// Moves a resident unit of full pages to a longer run.
     bool relocate(std::uint32_t lane_id, std::uint32_t u, std::uint32_t pages) noexcept {
         {
@@ -264,8 +188,7 @@ template <class Types> class unit_rows {
   protected:
     store* store_ = nullptr;
     const summaries<Types>* sums_ = nullptr;
-    row_tile<Types> tile_;        ///< stored rows on their way to sums
-    packed_stream<Types> stream_; ///< of layouts that pack units
+    row_tile<Types> tile_; ///< stored rows on their way to sums
 };
 
 }} // namespace kvtl::v0

@@ -80,7 +80,6 @@ struct cache_plan {
     std::uint32_t fewest_frames = 0; ///< that an open pool may be cut down to
     std::size_t most_frames = 0;     ///< beyond which it has no use for more
     std::uint32_t buffer_limit = 1;  ///< entries in a lane's buffer that force a load
-    std::uint32_t flight_unit = 1;   ///< pages that are read for one unit, at most
     std::uint32_t flight_pages = 64;
     std::uint32_t batch_items = 32;
     std::uint32_t chosen_per_lane = 1;
@@ -122,7 +121,7 @@ struct cache_plan {
     /// Pages of a flight that may take so many frames: enough to keep a device busy.
     [[nodiscard]] std::uint32_t flight_pages_for(std::uint32_t room) const noexcept {
         constexpr std::uint32_t many = 512;
-        return std::max(flight_unit + 1, std::min(many, room));
+        return std::max(unit_pages + 1, std::min(many, room));
     }
     /// Of all shards: addresses of borrowed frames. Their memory is that of tables, so that no bound counts it twice.
     [[nodiscard]] std::size_t borrowed_pages() const noexcept {

@@ -168,7 +168,7 @@ template <class Preset> class planner {
                                    .retrieves = types::retrieves,
                                    .chooses = types::retrieves && !types::selector::takes_everything,
                                    .unit_tokens = unit_tokens(c),
-                                   .by_entry = types::retrieves && types::layout::by_entry,
+                                   .by_entry = types::sequential,
                                    .window_tokens = Preset::window_tokens};
         if (status s = check_config(c, limits); !s) return s;
         if (status s = check_extents(c.max_tokens, c.max_sequences, g.extents()); !s) return s;

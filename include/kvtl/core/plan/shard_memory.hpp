@@ -63,7 +63,7 @@ template <class Types> struct shard_memory {
         const layout_limits limits{p.file_pages, p.grow_pages, p.unit_pages};
         if (!p.window_only) {
             m.checksum = metadata.take<std::uint32_t>(p.storage_pages());
-            m.bounce = metadata.take<std::uint32_t>(Types::layout::by_entry ? p.file_pages : 0);
+            m.bounce = metadata.take<std::uint32_t>(Types::sequential ? p.file_pages : 0);
             m.layout = metadata.take<std::byte>(Types::layout_state::bytes(limits));
         }
         const auto format = Types::page_format_of(p.device_page, p.sizes);

@@ -65,9 +65,7 @@ template <class Types> class unit_sizes {
         p.pool_lanes = pool_lanes;
         if (p.pool_layers > 1)
             if (status fits = size_representatives(page_bytes, p); !fits) return fits;
-        const std::uint32_t by_lane = pool_lanes * (types::layout::by_entry ? 1 : 2);
-        p.tail_frames = p.window_only ? 0 : c.tail_frames == automatic ? by_lane : c.tail_frames;
-        if (types::layout::by_entry && !p.window_only) p.tail_frames = std::max(p.tail_frames, pool_lanes);
+        p.tail_frames = p.window_only ? 0 : c.tail_frames == automatic ? 2 * pool_lanes : c.tail_frames;
         if (!p.window_only) size_frames(format, cluster, pool_lanes, p);
         // More frames than the units of all lanes can fill are no use.
         const std::size_t per_lane = std::size_t{s.max_tokens} * p.unit_pages / p.max_entries + s.max_units;
@@ -189,9 +187,7 @@ template <class Types> class unit_sizes {
             p.least_frames = p.tail_frames + p.unit_pages + 2 + least_slot_frames(p);
         } else {
             const std::uint32_t rows = unit_growth<types>::scratch::rows(s, p.max_entries);
-            const std::uint32_t working =
-                2 * p.unit_pages + rows / format.rows + 6 +
-                (types::layout::by_entry ? 2 * std::min(p.max_entries, s.max_tokens) : 0);
+            const std::uint32_t working = 2 * p.unit_pages + rows / format.rows + 6;
             using builder = prompt_builder<types>;
             const std::uint32_t page_rows =
                 builder::page_rows(format, types::plain_format_of(p.device_page, s));
@@ -217,14 +213,13 @@ template <class Types> class unit_sizes {
                 s.spare = cluster.batch_entries(p.attend_tokens / 4);
                 s.batch_scratch = cluster.batch_scratch_bytes(s.spare, s.width);
             }
-        if constexpr (
-            types::means) // beside no page of its own a unit's mean cannot be more exact than what is kept
-            s.mean_bits = types::layout::by_entry ? 32 : mean_bits;
+        if constexpr (types::means)
+            s.mean_bits =
+                types::sequential ? 32 : mean_bits; // a group has no page to keep an exact sum beside
         s.ragged = types::compressor::ragged;
         s.weights = types::weighted;
         s.positions = types::compressor::domain == key_domain::pre_rope;
         s.window_positions = types::keeps_positions;
-        s.chains = types::layout::by_entry && !types::sequential;
         if constexpr (types::sequential) {
             constexpr std::uint32_t granule = types::compressor::granule;
             if (p.max_entries % granule != 0)
@@ -247,18 +242,14 @@ template <class Types> class unit_sizes {
     [[nodiscard, gnu::cold]] static std::uint32_t size_stream(const page_format& format,
                                                               cache_plan& p) noexcept {
         lane_sizes& s = p.sizes;
-        // A stream that is interrupted goes on in a new page; a sequence is interrupted about once per layer.
-        s.chain_entries = s.max_tokens + (types::sequential ? 0 : (p.model.layers + 8) * format.rows);
-        const std::uint32_t run_pages = types::layout::by_entry ? 8 : 2 * p.unit_pages;
-        std::uint32_t stream_pages = format.pages_for(s.chain_entries);
+        const std::uint32_t run_pages = types::sequential ? 8 : 2 * p.unit_pages;
+        std::uint32_t stream_pages = 0;
         if constexpr (types::sequential) {
-            s.stream_pages = s.ragged ? stream_pages + 1 : 0;
-            stream_pages = runner::store::stream_pages(stream_pages);
-        } else if constexpr (!types::plain_records || detail::packs_units<typename types::layout>()) {
-            // Chunks wait apart, as plain rows.
-            const std::uint32_t staged_pages =
-                types::plain_format_of(p.device_page, s).pages_for(s.max_tokens);
-            stream_pages = types::layout::by_entry ? stream_pages + staged_pages + run_pages : staged_pages;
+            const std::uint32_t pages = format.pages_for(s.max_tokens);
+            s.stream_pages = s.ragged ? pages + 1 : 0;
+            stream_pages = runner::store::stream_pages(pages);
+        } else {
+            stream_pages = types::plain_format_of(p.device_page, s).pages_for(s.max_tokens);
         }
         s.runs = (stream_pages + run_pages - 1) / run_pages + 1;
         return run_pages;
@@ -270,14 +261,14 @@ template <class Types> class unit_sizes {
         const double lanes = static_cast<double>(p.shard_lanes) * p.model.layers * p.shard_sequences;
         const double grown = storage_factor * format.pages_for(s.max_tokens) + 2 * run_pages;
         // A prompt may fall into as many clusters as the table has, each in a place for the largest one.
-        const double prompt = types::layout::by_entry
+        const double prompt = types::sequential
                                   ? static_cast<double>(s.runs) * run_pages
                                   : static_cast<double>(s.max_units) * p.unit_pages + 2 * run_pages;
         // While one layer's prompt is placed, its staged chunks are still held. (A stream is its own stage.)
         const double staged =
-            types::layout::by_entry ? 0.0 : static_cast<double>(p.shard_lanes) * s.runs * run_pages;
+            types::sequential ? 0.0 : static_cast<double>(p.shard_lanes) * s.runs * run_pages;
         const double file =
-            (types::layout::by_entry ? prompt : std::max(grown, prompt)) * lanes + staged + run_pages;
+            (types::sequential ? prompt : std::max(grown, prompt)) * lanes + staged + run_pages;
         if (std::max(file, grown * lanes) > most_pages)
             return too_many_pages(p, std::max(file, grown * lanes));
         p.grow_pages = static_cast<std::uint32_t>(grown * lanes);
@@ -289,8 +280,6 @@ template <class Types> class unit_sizes {
     static void size_flights(cache_plan& p, std::uint32_t frames) noexcept {
         if (p.window_only) return;
         if constexpr (types::sequential) split_frames(p, frames);
-        p.flight_unit = types::layout::by_entry && !types::sequential ? std::max(p.unit_pages, p.max_entries)
-                                                                      : p.unit_pages;
         p.flight_pages = p.flight_pages_for(types::sequential ? p.page_frames : frames / 2);
         p.fewest_frames = types::sequential ? p.page_frames + least_slot_frames(p) : p.least_frames;
         p.max_in_flight =

@@ -14,8 +14,7 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
     using typename base::page_writer, typename base::row_range;
 
   public:
-    using base::by_entry, base::own_stream, base::packed, base::probe_queries, base::stage,
-        base::write_stream;
+    using base::probe_queries, base::stage;
     using typename base::clusterer, typename base::element_type, typename base::lane, typename base::parts,
         typename base::store;
 
@@ -23,7 +22,7 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
     prompt_builder(store& s, const parts& p) noexcept : base(s, p) {}
 
     /// Turns rows [0, total) into sinks, units and window. The lane must have no units; tokens are set by
-    /// commit(). `staged`: rows that the lane's stream has already. `in`: the prompt's last `chunk` queries.
+    /// commit(). `in`: the prompt's last `chunk` queries.
     template <class Source>
     [[nodiscard]] status organise(std::uint32_t lane_id, std::uint32_t lane_in_layer, const layer_input& in,
                                   std::uint32_t total, std::uint32_t chunk, Source&& source) noexcept {
@@ -31,31 +30,16 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
         const std::uint32_t sinks = std::min(total, p_.sizes.sinks);
         const std::uint32_t window = std::min(total - sinks, p_.sizes.window), end = total - window;
         if (status s = keep_in_memory(lane_id, sinks, total, window, source); !s) return s;
-        // What fails from here on gives back the runs behind these, and no staged chunk.
-        if constexpr (own_stream) l.state().staged_runs = l.state().runs;
         if (end == sinks) return {};
-        if constexpr (packed) begin_packed(l);
         bool founded = false;
         if constexpr (clusterer::founds) founded = p_.cluster->ready(end - sinks);
         status done;
         for (std::uint32_t first = sinks, n = 0; done.ok() && first < end; first += n) {
             n = std::min(segment_, end - first);
-            if (first + n <
-                end) { // the next segment's units begin with a page, or are the ones that one would make
-                if constexpr (packed)
-                    n -= n % store_->format().rows;
-                else if (!founded)
-                    n -= n % p_.cluster->sequential_entries();
-            }
+            if (first + n < end && !founded) // so that its units are those of one segment
+                n -= n % p_.cluster->sequential_entries();
             done = hold(first, first + n, total, source);
             if (done.ok()) done = organise_segment(lane_id, lane_in_layer, in, {first, n}, founded, chunk);
-        }
-        if constexpr (by_entry && !packed) {
-            if constexpr (!Types::plain_records) {
-                if (done.ok()) done = write_stream(lane_id, end, source);
-            } else if (done.ok() && l.state().staged < end) {
-                done = stage(l, l.state().staged, end, source);
-            }
         }
         if (!done.ok()) {
             forget_units(l);
@@ -74,13 +58,7 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
         s.window_begin = total - std::min(total - s.sinks, p_.sizes.window);
         s.tokens = total;
         s.staged = 0;
-        if constexpr (by_entry) {
-            store_->release_runs(l, 0, std::exchange(s.staged_runs, 0));
-            const std::uint32_t used = store_->format().pages_for(s.window_begin);
-            if constexpr (!packed) s.stored = used * store_->format().rows;
-        } else {
-            store_->release_stream(l);
-        }
+        store_->release_stream(l);
     }
 
     /// Undoes stage() of rows behind the first `rows`.
@@ -91,15 +69,8 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
 
     /// Undoes organise().
     void forget_units(const lane& l) noexcept {
-        if constexpr (!by_entry) {
-            for (unit_record& u : l.units())
-                if (u.where.first != none) store_->layout().release(u.where);
-        } else if constexpr (own_stream) {
-            lane_state& s = l.state();
-            s.stored = 0;
-            const std::uint32_t staged = std::exchange(s.staged_runs, 0);
-            store_->release_runs(l, staged, s.runs - staged);
-        }
+        for (unit_record& u : l.units())
+            if (u.where.first != none) store_->layout().release(u.where);
         l.state().units = 0;
         l.state().founded = false;
         l.clusterer() = {};
@@ -118,11 +89,9 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
             if (status done = load_unit(lane_id, u, n); !done) return done;
         }
         const std::uint32_t stored = n;
-        for (std::uint32_t i = 0; i < s.buffered; ++i, ++n) {
+        for (std::uint32_t i = 0; i < s.buffered; ++i, ++n)
             x_.rows.set(store_->codec(lane_id), n, l.buffer_k(i), l.buffer_v(i),
                         {l.position_of_buffered(i), l.weight_at(l.buffer_w(i))});
-            if constexpr (by_entry) x_.entry[n] = l.buffer_entry(i);
-        }
         const rows_view<element_type> keys = x_.rows.keys(0, n);
         const bool founded = true;
         const std::uint32_t units = label(keys, founded);
@@ -132,33 +101,15 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
         std::copy_n(&l.unit(0), old_units, x_.old_unit.begin());
         if constexpr (store::ragged) std::copy_n(&l.extent(0), old_units, x_.old_extent.begin());
         make_units(lane_id, 0, 0, keys, units);
-        if constexpr (by_entry && !packed) {
-            static_cast<void>(stored), static_cast<void>(stored_bytes);
-            rechain(l, 0, units);
-        } else {
-            [[maybe_unused]] const std::uint32_t old_stored = s.stored;
-            status done;
-            if constexpr (packed) {
-                begin_packed(l);
-                done = write_units(lane_id, 0, 0, units);
-                if (!done) store_->release_runs(l, s.staged_runs, s.runs - s.staged_runs);
-            } else {
-                done = place_units(lane_id, 0, {}, 0, units, 0, 0);
-            }
-            if (!done) {
-                if constexpr (packed) s.stored = old_stored, s.staged_runs = 0;
-                s.units = old_units;
-                std::copy_n(x_.old_unit.begin(), old_units, &l.unit(0));
-                if constexpr (store::ragged) std::copy_n(x_.old_extent.begin(), old_units, &l.extent(0));
-                refresh_means(lane_id, keys, stored);
-                return done;
-            }
-            if constexpr (packed)
-                store_->release_runs(l, 0, std::exchange(s.staged_runs, 0));
-            else
-                for (std::uint32_t u = 0; u < old_units; ++u) store_->layout().release(x_.old_unit[u].where);
-            store_->stats().bytes_moved_by_updates += stored_bytes;
+        if (status done = place_units(lane_id, 0, {}, 0, units, 0, 0); !done) {
+            s.units = old_units;
+            std::copy_n(x_.old_unit.begin(), old_units, &l.unit(0));
+            if constexpr (store::ragged) std::copy_n(x_.old_extent.begin(), old_units, &l.extent(0));
+            refresh_means(lane_id, keys, stored);
+            return done;
         }
+        for (std::uint32_t u = 0; u < old_units; ++u) store_->layout().release(x_.old_unit[u].where);
+        store_->stats().bytes_moved_by_updates += stored_bytes;
         s.buffered = 0;
         s.founded = founded;
         if constexpr (clusterer::founds) p_.cluster->founded(l.clusterer(), p_.growth->view(lane_id));
@@ -194,19 +145,11 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
         const std::uint32_t at = held_.at(rows.first), first_unit = l.state().units;
         const rows_view<element_type> keys = x_.rows.keys(at, rows.count);
         store_->fit_codec(lane_id, keys, x_.rows.values(at, rows.count), x_.cluster);
-        if constexpr (!by_entry || packed) encode_held(lane_id);
+        encode_held(lane_id);
         const std::uint32_t units = label(keys, founded);
         if (status fits = check_units(l, first_unit + units); !fits) return fits;
         make_units(lane_id, first_unit, at, keys, units);
-        if constexpr (packed) {
-            return write_units(lane_id, first_unit, at, units);
-        } else if constexpr (by_entry) {
-            for (std::uint32_t i = 0; i < rows.count; ++i) x_.entry[i] = rows.first + i;
-            rechain(l, first_unit, units);
-            return {};
-        } else {
-            return place_units(lane_id, lane_in_layer, in, first_unit, units, at, chunk);
-        }
+        return place_units(lane_id, lane_in_layer, in, first_unit, units, at, chunk);
     }
 
     [[nodiscard]] static status check_units(const lane& l, std::uint32_t units) noexcept {
@@ -350,55 +293,6 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
         for (std::uint32_t u = 0; u < units; ++u) x_.chain[u] = u, x_.strength[u] = 0;
     }
 
-    /// Packed: the stream of a lane's units begins behind what its runs hold so far.
-    void begin_packed(const lane& l) noexcept {
-        l.state().staged_runs = l.state().runs;
-        l.state().stored = 0;
-    }
-    /// Packed: the rows of freshly labelled units go behind those that the stream has, unit by unit. Row i of them is
-    /// row first_row + i of the arena. The stream must end with a page.
-    [[nodiscard]] status write_units(std::uint32_t lane_id, std::uint32_t first_unit, std::uint32_t first_row,
-                                     std::uint32_t units) noexcept {
-        const lane l = store_->at(lane_id);
-        const auto& format = store_->format();
-        lane_state& s = l.state();
-        const std::uint32_t n = x_.begin[units];
-        const std::uint32_t begin = s.staged_runs * store_->layout().run_pages() + s.stored / format.rows;
-        if (status space = this->stretch_stream(l, begin + format.pages_for(n)); !space) return space;
-        page_writer out(*this);
-        for (std::uint32_t i = 0; i < n;) {
-            std::byte* page = out.next();
-            const std::uint32_t at = begin + i / format.rows;
-            std::uint32_t row = 0;
-            for (; row < format.rows && i < n; ++row, ++i) {
-                format.put(page, row, x_.rows.record(first_row + x_.order[i]));
-                x_.entry[x_.order[i]] = s.stored + i;
-            }
-            format.pad(page, row);
-            if (status done = out.put(store_->stream_page(l, at)); !done) return done;
-        }
-        if (status done = out.finish(); !done) return done;
-        rechain(l, first_unit, units);
-        s.stored += n;
-        return {};
-    }
-
-    /// Entry-wise layouts: member chains of freshly labelled rows; row i is entry x_.entry[i] of the stream.
-    void rechain(const lane& l, std::uint32_t first_unit, std::uint32_t units) noexcept {
-        for (std::uint32_t u = 0; u < units; ++u) {
-            unit_record& unit = l.unit(first_unit + u);
-            for (std::uint32_t i = x_.begin[u]; i < x_.begin[u + 1]; ++i) {
-                const std::uint32_t e = x_.entry[x_.order[i]];
-                l.next_member(e) = none;
-                if (unit.members() == none)
-                    unit.members() = e;
-                else
-                    l.next_member(unit.last_member()) = e;
-                unit.last_member() = e;
-            }
-        }
-    }
-
     /// Reads the rows of one unit behind row n (the pool is empty, so storage has all of them).
     [[nodiscard]] status load_unit(std::uint32_t lane_id, std::uint32_t u, std::uint32_t& n) noexcept {
         const lane l = store_->at(lane_id);
@@ -407,42 +301,17 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
         const unit_record& unit = l.unit(u);
         const std::uint32_t id = store_->io().free_flight(0, store::step_flights);
         flight& f = store_->io().at(id);
-        std::uint32_t pages = 0, seen = none;
-        if constexpr (by_entry) {
-            for (std::uint32_t e = unit.members(); e != none; e = l.next_member(e))
-                if (e / format.rows != seen) {
-                    seen = e / format.rows;
-                    f.add(store_->stream_page(l, seen), first_page_ + pages++, none);
-                }
-        } else {
-            for (; pages < store_->pages_of(l, u); ++pages)
-                f.add(store_->layout().page(unit.where, pages), first_page_ + pages, none);
-        }
+        for (std::uint32_t i = 0; i < store_->pages_of(l, u); ++i)
+            f.add(store_->layout().page(unit.where, i), first_page_ + i, none);
         if (status s = store_->io().submit_reads(id, *frames_, true); !s) return s;
         store_->io().drain(id);
         if (!f.error().ok()) return f.error();
-        const auto copy = [&](std::byte* page, std::uint32_t row, std::uint32_t entry) {
-            x_.rows.load(codec, n, format.entry(page, row));
-            if constexpr (by_entry)
-                x_.entry[n] = entry;
-            else
-                static_cast<void>(entry);
-            ++n;
-        };
-        if constexpr (by_entry) {
-            std::uint32_t slot = first_page_;
-            seen = unit.members() / format.rows;
-            for (std::uint32_t e = unit.members(); e != none; e = l.next_member(e)) {
-                if (e / format.rows != seen) seen = e / format.rows, ++slot;
-                copy(frames_->bytes(slot), e % format.rows, e);
-            }
-        } else {
-            std::uint32_t slot = first_page_;
-            for (std::uint32_t left = unit.entries; left > 0; ++slot) {
-                const std::uint32_t rows = format.entries_in(frames_->bytes(slot), left);
-                for (std::uint32_t row = 0; row < rows; ++row) copy(frames_->bytes(slot), row, none);
-                left -= rows;
-            }
+        std::uint32_t slot = first_page_;
+        for (std::uint32_t left = unit.entries; left > 0; ++slot) {
+            const std::uint32_t rows = format.entries_in(frames_->bytes(slot), left);
+            for (std::uint32_t row = 0; row < rows; ++row)
+                x_.rows.load(codec, n++, format.entry(frames_->bytes(slot), row));
+            left -= rows;
         }
         return {};
     }

@@ -24,7 +24,6 @@ template <class Types> struct prompt_arena {
     static constexpr std::uint32_t probe_queries = 32;
     record_rows<Types> rows;
     std::span<std::uint32_t> label, order; ///< (rows)
-    std::span<std::uint32_t> entry;        ///< (rows) entry-wise layouts: place in the stream
     std::span<std::uint32_t> begin;        ///< (units + 1)
     std::span<unit_record> old_unit;
     std::span<unit_extent> old_extent;
@@ -50,7 +49,6 @@ template <class Types> struct prompt_arena {
         a.position = c.take<std::uint32_t>(Types::keeps_positions ? rows : 0);
         a.label = c.take<std::uint32_t>(rows);
         a.order = c.take<std::uint32_t>(rows);
-        a.entry = c.take<std::uint32_t>(Types::layout::by_entry ? rows : 0);
         a.begin = c.take<std::uint32_t>(units + 1);
         a.old_unit = c.take<unit_record>(units);
         a.old_extent = c.take<unit_extent>(Types::compressor::ragged ? units : 0);

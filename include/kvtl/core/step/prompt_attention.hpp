@@ -41,7 +41,7 @@ template <class Types> class prompt_attention : public prompt_rows<Types> {
                                                      std::uint32_t page_bytes) noexcept {
         carver c;
         const arena a = arena::take(c, m, s, rows, cluster);
-        const std::size_t pages = std::size_t{least_staging(unit_pages, cluster.sequential_entries())} + 1;
+        const std::size_t pages = std::size_t{least_staging(unit_pages)} + 1;
         const std::size_t queries = std::max<std::size_t>(simd::causal_tile, m.lane_queries());
         return a.work_begins +
                std::max(simd::causal_scratch_floats(m.dim) * sizeof(float), pages * page_bytes) +
@@ -121,9 +121,8 @@ template <class Types> class prompt_attention : public prompt_rows<Types> {
         if (needs(rows) > all.size()) rows = least_segment();
         lay_out(rows);
         const std::size_t spare = (all.size() - needs(rows)) / page;
-        pages_ =
-            std::min<std::uint32_t>(pages_, least_staging(p_.unit_pages, p_.cluster->sequential_entries()) +
-                                                static_cast<std::uint32_t>(spare / 4));
+        pages_ = std::min<std::uint32_t>(pages_, least_staging(p_.unit_pages) +
+                                                     static_cast<std::uint32_t>(spare / 4));
         const std::size_t begin =
             std::max(x_.work_begins + x_.causal.size_bytes(), (first_page_ + pages_) * page);
         frames_->note_used(static_cast<std::uint32_t>(all.size() / page));

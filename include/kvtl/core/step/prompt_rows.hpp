@@ -30,10 +30,6 @@ template <class Types> class prompt_rows {
     using lane = typename Types::lane;
     using pool = typename Types::pool;
     using clusterer = typename Types::clusterer;
-    static constexpr bool by_entry = store::by_entry, packed = store::packed;
-    /// Entry-wise layouts: entries are written behind the staged chunks, whose runs commit() gives back; else these
-    /// are the stream.
-    static constexpr bool own_stream = by_entry && (packed || !Types::plain_records);
     using arena = prompt_arena<Types>;
     static constexpr std::uint32_t probe_queries = arena::probe_queries;
     static constexpr std::uint32_t staging_limit =
@@ -42,10 +38,9 @@ template <class Types> class prompt_rows {
     /// Rows that a lane may receive at once while it is not clustered.
     static constexpr std::uint32_t unfounded_rows = 16;
 
-    /// Pages on their way to or from storage at once, at least: a sequential unit must fit.
-    [[nodiscard]] static std::uint32_t least_staging(std::uint32_t unit_pages,
-                                                     std::uint32_t sequential_entries) noexcept {
-        return std::max<std::uint32_t>(4, by_entry ? sequential_entries + 1 : unit_pages);
+    /// Pages on their way to or from storage at once, at least: a unit must fit.
+    [[nodiscard]] static std::uint32_t least_staging(std::uint32_t unit_pages) noexcept {
+        return std::max<std::uint32_t>(4, unit_pages);
     }
 
     struct parts {
@@ -70,7 +65,7 @@ template <class Types> class prompt_rows {
                                                  std::uint32_t page_bytes) noexcept {
         carver c;
         const arena a = arena::take(c, m, s, rows, cluster);
-        const std::size_t pages = std::size_t{least_staging(unit_pages, cluster.sequential_entries())} + 1;
+        const std::size_t pages = std::size_t{least_staging(unit_pages)} + 1;
         return std::max(c.used(), a.work_begins + pages * page_bytes);
     }
     /// Rows of the smallest segment, and of one that nothing limits but the clusterer. A page of either format fits.
@@ -218,34 +213,6 @@ template <class Types> class prompt_rows {
             std::memcpy(format.value(page, 0), row_v(held_.at(first)), rows * row_bytes());
             format.pad(page, rows);
             if (status s = out.put(store_->stream_page(l, i)); !s) return s;
-        }
-        return out.finish();
-    }
-
-    /// Entry-wise layouts whose records are no plain rows: writes the records of entries [0, count) behind
-    /// the staged chunks, whose runs commit() gives back.
-    template <class Source>
-    [[nodiscard]] status write_stream(std::uint32_t lane_id, std::uint32_t count, Source& source) noexcept {
-        const lane l = store_->at(lane_id);
-        const page_format& format = store_->format();
-        lane_state& s = l.state();
-        const std::uint32_t base = s.runs * store_->layout().run_pages();
-        if (status space = stretch_stream(l, base + format.pages_for(count)); !space) return space;
-        page_writer out(*this);
-        bool encoded = false;
-        for (std::uint32_t i = 0, e = 0; e < count; ++i) {
-            const std::uint32_t end = std::min(e + format.rows, count);
-            if (!encoded || !held_.has(e, end)) {
-                if (status done = out.finish(); !done) return done;
-                if (status done = hold(e, end, count, source); !done) return done;
-                encode_held(lane_id);
-                encoded = true;
-            }
-            std::byte* page = out.next();
-            std::uint32_t row = 0;
-            for (; e < end; ++row, ++e) format.put(page, row, x_.rows.record(held_.at(e)));
-            format.pad(page, row);
-            if (status done = out.put(store_->stream_page(l, base + i)); !done) return done;
         }
         return out.finish();
     }

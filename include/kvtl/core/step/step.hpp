@@ -26,7 +26,7 @@ template <class Types> class step_runner : public step_attention<Types> {
     using remainder = typename Types::remainder;
     using lane = typename Types::lane;
     using pool = typename Types::pool;
-    using base::by_entry, base::chosen_count, base::chosen_of;
+    using base::chosen_count, base::chosen_of;
 
     step_runner() = default;
     step_runner(store& s, const typename base::parts& p, const typename base::scratch& x) noexcept
@@ -251,7 +251,7 @@ template <class Types> class step_runner : public step_attention<Types> {
         flight& f = store_->io().at(id);
         store_->io().drain(id);
         if (!f.error().ok()) return f.error();
-        if constexpr (by_entry) {
+        if constexpr (Types::sequential) {
             for (work_item& w : f.items()) {
                 if (!w.loads || w.done) continue;
                 store_->finish_load(store_->at(lanes[w.lane].id), w.unit, store_->pool_of(lanes[w.lane].id));
@@ -288,7 +288,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             else
                 drop_if_used(lanes[w.lane].id, w.unit);
         }
-        if constexpr (by_entry)
+        if constexpr (Types::sequential)
             if (failed) store_->release_bounces(id, store_->pool_of(lanes[0].id));
         f.clear();
     }
@@ -315,7 +315,7 @@ template <class Types> class step_runner : public step_attention<Types> {
                                        const numbers_span& out, std::uint32_t prefetched,
                                        Meanwhile& meanwhile) noexcept {
         const phase_clock::span timed(p_.clock, &phase_times::fetch_wait);
-        if constexpr (by_entry)
+        if constexpr (Types::sequential)
             if (status s = land_prefetch(lanes, prefetched); !s) return s;
         q_ = q;
         x_.tile.clear();
@@ -327,11 +327,11 @@ template <class Types> class step_runner : public step_attention<Types> {
         timed.enter(&phase_times::attend);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) attend_memory(lanes[i], total_of(i), q);
         timed.enter(&phase_times::fetch_wait);
-        if constexpr (!by_entry)
+        if constexpr (!Types::sequential)
             if (status s = land_prefetch(lanes, prefetched); !s) return abandon(lanes, flying, none, s);
         while (flying != none) {
             std::uint32_t next = none;
-            if constexpr (!by_entry) {
+            if constexpr (!Types::sequential) {
                 next = plan(lanes, at, flying);
                 if (status s = submit(lanes, next); !s) return abandon(lanes, flying, next, s);
             }

@@ -29,7 +29,6 @@ template <class Types> class step_attention {
     using remainder = typename Types::remainder;
     using lane = typename Types::lane;
     using pool = typename Types::pool;
-    static constexpr bool by_entry = store::by_entry;
 
     struct parts {
         model_extents model;

@@ -52,8 +52,7 @@ struct frame_record {
     bool away = false;     ///< it has no bytes now, borrowed or one of its own
     bool admitted = false; ///< first frame of a chain the replacement policy knows
     bool wanted = false;   ///< the same: the step that goes on has chosen the unit and not attended it yet
-    bool lent =
-        false; ///< entry-wise layouts: linked by a flight because it has a page that is still being written
+    bool lent = false;     ///< groups: linked by a flight because it has a page that is still being written
     std::uint8_t flight = no_flight; ///< first frame of a chain: the prefetch or selection that reads it
 
     static constexpr std::uint8_t no_flight = 255;

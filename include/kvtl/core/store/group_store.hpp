@@ -32,7 +32,6 @@ template <class Types> class group_store : public page_store<Types> {
     using residency = unit_residency;
     using base::at, base::flush_writes, base::has_failed_writes, base::pool_of, base::queue_write,
         base::release_stream, base::settle_all_writes, base::stream_page, base::unsettled_frame;
-    static constexpr bool by_entry = true;
     static constexpr std::uint32_t fields = Types::fields;
     static constexpr bool ragged = Types::compressor::ragged;
     /// B: with 4 KiB pages a run of keys is one request of 128 KiB, where devices reach their bandwidth. Gaps

@@ -35,20 +35,18 @@ struct lane_sizes {
     std::uint32_t sinks = 0;
     std::uint32_t window =
         0; ///< entries of the recent window; one more row holds the token of the current step
-    std::uint32_t buffer = 0;        ///< rows of the buffer
-    std::uint32_t runs = 0;          ///< page runs a lane may hold
-    bool ragged = false;             ///< records have sizes of their own
-    bool weights = false;            ///< entries have log-weights
-    bool positions = false;          ///< entries that wait remember their positions
-    bool window_positions = false;   ///< those of the window do, as they are not their numbers
-    std::size_t codec_lane = 0;      ///< bytes that the codec fits to a lane
-    std::size_t codec_fit = 0;       ///< bytes that it borrows while it does
-    std::uint32_t stream_pages = 0;  ///< runs of ragged records: pages of a lane's stream, at most
-    std::uint32_t mean_bits = 0;     ///< of a number of the units' means; 0: units have none
-    bool chains = false;             ///< entry-wise layout: units are chains of entries
-    std::uint32_t chain_entries = 0; ///< rows that a lane's stream may have, gaps included
-    std::uint32_t spare = 1;         ///< rows of the window's ring beyond the window
-    std::size_t batch_scratch = 0;   ///< bytes to cluster as many rows, for clusterers that place batches
+    std::uint32_t buffer = 0;       ///< rows of the buffer
+    std::uint32_t runs = 0;         ///< page runs a lane may hold
+    bool ragged = false;            ///< records have sizes of their own
+    bool weights = false;           ///< entries have log-weights
+    bool positions = false;         ///< entries that wait remember their positions
+    bool window_positions = false;  ///< those of the window do, as they are not their numbers
+    std::size_t codec_lane = 0;     ///< bytes that the codec fits to a lane
+    std::size_t codec_fit = 0;      ///< bytes that it borrows while it does
+    std::uint32_t stream_pages = 0; ///< runs of ragged records: pages of a lane's stream, at most
+    std::uint32_t mean_bits = 0;    ///< of a number of the units' means; 0: units have none
+    std::uint32_t spare = 1;        ///< rows of the window's ring beyond the window
+    std::size_t batch_scratch = 0;  ///< bytes to cluster as many rows, for clusterers that place batches
     std::size_t index_unit = 0, index_lane = 0;         ///< bytes of the index's summaries
     std::size_t index_tail = 0;                         ///< behind its last unit
     std::size_t key_records = 0;                        ///< bytes of keys that live in memory
@@ -67,9 +65,9 @@ struct lane_ref {
 /// them is the same however long they are.
 template <element E, class ClustererLane, class Unit = unit_record> struct lane_offsets {
     std::uint32_t rows = 0; ///< units that the tables have room for
-    std::size_t state = 0, clusterer = 0, runs = 0, page_first = 0, chain = 0;
+    std::size_t state = 0, clusterer = 0, runs = 0, page_first = 0;
     std::size_t codec = 0;
-    std::size_t buffer_unit = 0, buffer_entry = 0, buffer_position = 0;
+    std::size_t buffer_unit = 0, buffer_position = 0;
     std::size_t index_lane = 0, remainder_lane = 0, key_records = 0;
     std::size_t chosen = 0; ///< one bit per unit: the previous step chose it
     std::size_t sink_k = 0, sink_v = 0, window_k = 0, window_v = 0;
@@ -100,10 +98,8 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         o.page_first = put(s.stream_pages * sizeof(std::uint32_t));
         o.chosen = put((s.max_units + 63) / 64 * sizeof(std::uint64_t));
         o.runs = put(s.runs * sizeof(std::uint32_t));
-        o.chain = put(s.chains ? s.chain_entries * sizeof(std::uint32_t) : 0);
         part = &o.buffer_bytes;
         o.buffer_unit = put(s.buffer * sizeof(std::uint32_t));
-        o.buffer_entry = put(s.chains ? s.buffer * sizeof(std::uint32_t) : 0);
         o.buffer_position = put(s.positions ? s.buffer * sizeof(std::uint32_t) : 0);
         o.buffer_k = put(s.buffer * row);
         o.buffer_v = put(s.buffer * row);
@@ -253,10 +249,6 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
     [[nodiscard]] std::uint32_t& run(std::uint32_t i) const noexcept {
         return get<std::uint32_t>(at_->runs)[i];
     }
-    /// Entry-wise layouts: the member of the same unit that follows entry i of the lane's stream.
-    [[nodiscard]] std::uint32_t& next_member(std::uint32_t i) const noexcept {
-        return get<std::uint32_t>(at_->chain)[i];
-    }
 
     // Rows, each `width` elements.
     [[nodiscard]] E* sink_k(std::uint32_t i) const noexcept { return row(at_->sink_k, i); }
@@ -294,10 +286,6 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
     [[nodiscard]] std::uint32_t& buffer_unit(std::uint32_t i) const noexcept {
         return get<std::uint32_t>(at_->buffer_unit)[i];
     }
-    /// Entry-wise layouts: where in the lane's stream the buffered entry lies.
-    [[nodiscard]] std::uint32_t& buffer_entry(std::uint32_t i) const noexcept {
-        return get<std::uint32_t>(at_->buffer_entry)[i];
-    }
 
     /// The position of the window's entry `token`: its own number, where nothing was dropped before it.
     [[nodiscard]] std::uint32_t position_of(std::uint32_t token) const noexcept {
@@ -312,14 +300,13 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
     }
 
     /// Adds an entry to the end of the buffer; the caller has checked that there is a row.
-    void push_buffer(std::uint32_t u, const E* k, const E* v, std::uint32_t entry, float log_weight = 0,
+    void push_buffer(std::uint32_t u, const E* k, const E* v, float log_weight = 0,
                      std::uint32_t position = 0) const noexcept {
         const std::uint32_t i = state().buffered++;
         std::memcpy(buffer_k(i), k, sizes_->width * sizeof(E));
         std::memcpy(buffer_v(i), v, sizes_->width * sizeof(E));
         if (sizes_->weights) *buffer_w(i) = log_weight;
         buffer_unit(i) = u;
-        if (sizes_->chains) buffer_entry(i) = entry;
         if (sizes_->positions) get<std::uint32_t>(at_->buffer_position)[i] = position;
         ++unit(u).buffered;
     }
@@ -331,8 +318,6 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
         std::memmove(buffer_v(i), buffer_v(i + 1), after * sizes_->width * sizeof(E));
         if (sizes_->weights) std::memmove(buffer_w(i), buffer_w(i + 1), after * sizeof(float));
         std::memmove(&buffer_unit(i), &buffer_unit(i + 1), after * sizeof(std::uint32_t));
-        if (sizes_->chains)
-            std::memmove(&buffer_entry(i), &buffer_entry(i + 1), after * sizeof(std::uint32_t));
         if (sizes_->positions) {
             auto* position = get<std::uint32_t>(at_->buffer_position) + i;
             std::memmove(position, position + 1, after * sizeof(std::uint32_t));

@@ -32,8 +32,7 @@ template <class Types> class page_store {
         typename Types::transfers* io = nullptr;
         typename Types::device* device = nullptr;
         std::span<pool> pools;
-        std::span<std::uint32_t>
-            bounce; ///< entry-wise layouts: frame that holds a page of the stream for now
+        std::span<std::uint32_t> bounce; ///< groups: frame that holds a page of the stream for now
         const typename Types::lane_table* lanes = nullptr;
         statistics* stats = nullptr;
         std::uint32_t slots_apart = 1; ///< sequences of this shard are that many slots apart
@@ -110,7 +109,7 @@ template <class Types> class page_store {
         return p_.device->reserve(map.offset(first), std::uint64_t{pages} * map.page_bytes);
     }
 
-    /// Storage page i of a lane's stream (staged prompt, or entry-wise layout).
+    /// Storage page i of a lane's stream (staged prompt, or entries of groups).
     [[nodiscard]] std::uint32_t stream_page(const lane& l, std::uint32_t i) const noexcept {
         return l.run(i / p_.layout->run_pages()) + i % p_.layout->run_pages();
     }
@@ -127,13 +126,7 @@ template <class Types> class page_store {
     void shorten_stream(const lane& l, std::uint32_t runs) noexcept {
         while (l.state().runs > runs) p_.layout->release_run(l.run(--l.state().runs));
     }
-    /// Gives back runs [first, first + count) of a lane's stream; those behind them move up.
-    void release_runs(const lane& l, std::uint32_t first, std::uint32_t count) noexcept {
-        for (std::uint32_t i = first; i < first + count; ++i) p_.layout->release_run(l.run(i));
-        l.state().runs -= count;
-        for (std::uint32_t i = first; i < l.state().runs; ++i) l.run(i) = l.run(i + count);
-    }
-    void release_stream(const lane& l) noexcept { release_runs(l, 0, l.state().runs); }
+    void release_stream(const lane& l) noexcept { shorten_stream(l, 0); }
 
     // ------------------------------------------------------------------------------------------------------
     // writing

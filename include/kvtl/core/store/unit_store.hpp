@@ -21,11 +21,7 @@ template <class Types> class unit_store : public page_store<Types> {
     using residency = unit_residency;
     using parts = typename base::parts;
     using base::at, base::flush_writes, base::has_failed_writes, base::pool_of, base::queue_write,
-        base::release_runs, base::release_stream, base::settle_all_writes, base::stream_page,
-        base::unsettled_frame, base::write_error;
-    static constexpr bool by_entry = Types::layout::by_entry;
-    /// A lane's stream holds its units one behind the other, without tails: what changes is written at once.
-    static constexpr bool packed = detail::packs_units<typename Types::layout>();
+        base::release_stream, base::settle_all_writes, base::unsettled_frame, base::write_error;
     static constexpr bool ragged = Types::compressor::ragged;
 
     unit_store() = default;
@@ -219,37 +215,48 @@ template <class Types> class unit_store : public page_store<Types> {
     /// flight `id`. False (and nothing changed) when frames or room in the flight run out.
     [[nodiscard]] bool plan_load(std::uint32_t lane_id, std::uint32_t u, std::uint32_t id,
                                  std::uint32_t item) noexcept {
-        if constexpr (by_entry)
-            return plan_entries(lane_id, u, id, item);
-        else
-            return plan_pages(lane_id, u, id, item);
-    }
-
-    /// Entry-wise layouts: copies a unit's rows out of the pages that have landed. Page-wise units need
-    /// nothing.
-    void finish_load(const lane& l, std::uint32_t u, pool& frames) noexcept {
-        if constexpr (by_entry) {
-            std::uint32_t frame = l.residency(u).frames(), row = 0;
-            for (std::uint32_t e = l.unit(u).members(); e != none; e = l.next_member(e)) {
-                std::byte* from = frames.bytes(stream_frame(l, e / p_.format.rows));
-                p_.format.put(frames.bytes(frame), row, p_.format.entry(from, e % p_.format.rows));
-                if (++row == p_.format.rows) frame = frames[frame].next, row = 0;
-            }
-        }
-    }
-
-    /// Entry-wise layouts: rows of this page are about to be copied for a unit.
-    [[nodiscard]] bool being_read(std::uint32_t page) const noexcept { return p_.bounce[page] != none; }
-    /// Entry-wise layouts: gives back the frames that carried pages of flight `id`.
-    void release_bounces(std::uint32_t id, pool& frames) noexcept {
-        if constexpr (by_entry)
-            for (const page_transfer& t : p_.io->at(id).pages())
-                if (p_.bounce[t.page] != none) {
-                    const std::uint32_t f = p_.bounce[t.page];
-                    p_.bounce[t.page] = none;
-                    frames.unlink(f);
+        pool& frames = pool_of(lane_id);
+        const lane l = at(lane_id);
+        const unit_record& unit = l.unit(u);
+        residency& now = l.residency(u);
+        flight& f = p_.io->at(id);
+        const std::uint32_t tail = now.lone_tail(), pages = pages_of(l, u) - (tail != none ? 1 : 0);
+        if (!f.room(pages)) return false;
+        const auto before = static_cast<std::uint32_t>(f.pages().size());
+        std::uint32_t chain = none, last = none, reads = 0;
+        for (std::uint32_t i = 0; i < pages; ++i) {
+            const std::uint32_t page = p_.layout->page(unit.where, i);
+            std::uint32_t frame = unsettled_frame(frames, page); // still being written: DRAM has it
+            if (frame == none) {
+                frame = acquire(frames, lane_id);
+                if (frame == none) {
+                    f.truncate(before);
+                    give_back(frames, chain);
+                    return false;
                 }
+                frame_record& record = frames[frame];
+                record.page = page, record.lane = lane_id, record.unit = u;
+                f.add(page, frame, item);
+                ++reads;
+            }
+            frames[frame].next = none;
+            frames.link(frame);
+            if (chain == none)
+                chain = frame;
+            else
+                frames[last].next = frame;
+            last = frame;
+        }
+        now.set_frames(chain);
+        if (tail != none) link(now, frames, tail);
+        if (item != none) f.items()[item].pending += reads;
+        note_resident(l, u, frames, false);
+        return true;
     }
+
+    /// A unit lies in the frames that its pages were read into: nothing is copied, and no other frame carried it.
+    static void finish_load(const lane&, std::uint32_t, pool&) noexcept {}
+    static void release_bounces(std::uint32_t, pool&) noexcept {}
 
     // ------------------------------------------------------------------------------------------------------
     // writing
@@ -292,18 +299,10 @@ template <class Types> class unit_store : public page_store<Types> {
     /// Writes an unfinished page where it belongs; the unit goes on without a tail.
     void write_tail(pool& frames, std::uint32_t f) noexcept {
         const lane l = at(frames[f].lane);
-        if constexpr (by_entry) { // the rest of the page stays unused: the stream goes on in the next one
-            lane_state& s = l.state();
-            p_.format.pad(frames.bytes(f), s.stored % p_.format.rows);
-            s.stored = p_.format.pages_for(s.stored) * p_.format.rows;
-            s.stream_tail = none;
-            start_tail_write(frames, f);
-        } else {
-            const std::uint32_t u = frames[f].unit;
-            p_.format.pad(frames.bytes(f), l.unit(u).entries % p_.format.rows);
-            if (residency& now = l.residency(u); now.lone_tail() == f) now.clear();
-            start_tail_write(frames, f);
-        }
+        const std::uint32_t u = frames[f].unit;
+        p_.format.pad(frames.bytes(f), l.unit(u).entries % p_.format.rows);
+        if (residency& now = l.residency(u); now.lone_tail() == f) now.clear();
+        start_tail_write(frames, f);
     }
     /// A tail whose page is complete.
     void seal(pool& frames, std::uint32_t f) noexcept { start_tail_write(frames, f); }
@@ -340,10 +339,7 @@ template <class Types> class unit_store : public page_store<Types> {
                                 to = acquire(frames, lane_id);
             assert(to != none); // the fewest frames are more than tails
             frames.move_tail(from, to);
-            if constexpr (by_entry)
-                at(lane_id).state().stream_tail = to;
-            else
-                at(lane_id).residency(unit).set_lone_tail(to);
+            at(lane_id).residency(unit).set_lone_tail(to);
         }
     }
 
@@ -359,24 +355,12 @@ template <class Types> class unit_store : public page_store<Types> {
                 evict(l, u, frames);
             else if (tail != none)
                 frames.settle(tail);
-            if constexpr (!by_entry)
-                if (l.unit(u).where.first != none) p_.layout->release(l.unit(u).where);
-        }
-        if (const std::uint32_t f = l.state().stream_tail; f != none) {
-            frames.clear_dirty(f);
-            frames.settle(f);
+            if (l.unit(u).where.first != none) p_.layout->release(l.unit(u).where);
         }
         for (std::uint32_t f = 0; f < frames.size(); ++f)
             if (frames[f].failed && frames[f].lane == lane_id) frames.write_finished(f, true);
         release_stream(l);
         l.reset();
-    }
-
-    /// The frame that holds page i of a lane's stream while a unit is loaded (entry-wise layouts).
-    [[nodiscard]] std::uint32_t stream_frame(const lane& l, std::uint32_t i) const noexcept {
-        const lane_state& s = l.state();
-        if (s.stream_tail != none && i == s.stored / p_.format.rows) return s.stream_tail;
-        return p_.bounce[stream_page(l, i)];
     }
 
   private:
@@ -403,116 +387,6 @@ template <class Types> class unit_store : public page_store<Types> {
         // `writing` before `dirty` ends: the frame must not look free in between.
         queue_write(frames, f);
         frames.clear_dirty(f);
-    }
-
-    [[nodiscard]] bool plan_pages(std::uint32_t lane_id, std::uint32_t u, std::uint32_t id,
-                                  std::uint32_t item) noexcept {
-        pool& frames = pool_of(lane_id);
-        const lane l = at(lane_id);
-        const unit_record& unit = l.unit(u);
-        residency& now = l.residency(u);
-        flight& f = p_.io->at(id);
-        const std::uint32_t tail = now.lone_tail(), pages = pages_of(l, u) - (tail != none ? 1 : 0);
-        if (!f.room(pages)) return false;
-        const auto before = static_cast<std::uint32_t>(f.pages().size());
-        std::uint32_t chain = none, last = none, reads = 0;
-        for (std::uint32_t i = 0; i < pages; ++i) {
-            const std::uint32_t page = p_.layout->page(unit.where, i);
-            std::uint32_t frame = unsettled_frame(frames, page); // still being written: DRAM has it
-            if (frame == none) {
-                frame = acquire(frames, lane_id);
-                if (frame == none) {
-                    f.truncate(before);
-                    give_back(frames, chain);
-                    return false;
-                }
-                frame_record& record = frames[frame];
-                record.page = page, record.lane = lane_id, record.unit = u;
-                f.add(page, frame, item);
-                ++reads;
-            }
-            frames[frame].next = none;
-            frames.link(frame);
-            if (chain == none)
-                chain = frame;
-            else
-                frames[last].next = frame;
-            last = frame;
-        }
-        now.set_frames(chain);
-        if (tail != none) link(now, frames, tail);
-        if (item != none) f.items()[item].pending += reads;
-        note_resident(l, u, frames, false);
-        return true;
-    }
-
-    [[nodiscard]] bool plan_entries(std::uint32_t lane_id, std::uint32_t u, std::uint32_t id,
-                                    std::uint32_t item) noexcept {
-        pool& frames = pool_of(lane_id);
-        const lane l = at(lane_id);
-        const unit_record& unit = l.unit(u);
-        residency& now = l.residency(u);
-        flight& f = p_.io->at(id);
-        if (!f.room(unit.entries)) return false;
-        std::uint32_t chain = none, last = none;
-        for (std::uint32_t i = 0; i < p_.format.pages_for(unit.entries); ++i) {
-            const std::uint32_t frame = acquire(frames, lane_id);
-            if (frame == none) {
-                give_back(frames, chain);
-                return false;
-            }
-            frames[frame].lane = lane_id, frames[frame].unit = u;
-            frames.link(frame);
-            if (chain == none)
-                chain = frame;
-            else
-                frames[last].next = frame;
-            last = frame;
-        }
-        const auto before = static_cast<std::uint32_t>(f.pages().size());
-        std::uint32_t seen = none;
-        for (std::uint32_t e = unit.members(); e != none; e = l.next_member(e)) {
-            const std::uint32_t i = e / p_.format.rows;
-            if (i == seen) continue;
-            seen = i;
-            const std::uint32_t page = stream_page(l, i);
-            if (l.state().stream_tail != none && i == l.state().stored / p_.format.rows)
-                continue; // DRAM has it
-            if (p_.bounce[page] == none) {
-                std::uint32_t frame =
-                    unsettled_frame(frames, page); // still being written: it must not go before
-                const bool lent = frame != none;   // its rows are copied
-                if (!lent) frame = acquire(frames, lane_id);
-                if (frame == none) {
-                    drop_entries(f, before, frames);
-                    give_back(frames, chain);
-                    return false;
-                }
-                frames[frame].page = page;
-                frames[frame].lent = lent;
-                frames.link(frame); // held by the flight, in no chain
-                p_.bounce[page] = frame;
-                if (lent) f.add(page, frame, none, true);
-            } // else another unit of this flight needs it too
-            if (frames[p_.bounce[page]].lent) continue;
-            f.add(page, p_.bounce[page], item);
-            if (item != none) ++f.items()[item].pending;
-        }
-        now.set_frames(chain);
-        note_resident(l, u, frames, false);
-        return true;
-    }
-
-    /// Undoes the additions of a unit that could not be planned completely.
-    void drop_entries(flight& f, std::uint32_t before, pool& frames) noexcept {
-        for (const page_transfer& t : f.pages().subspan(before)) {
-            if (t.item != none) --f.items()[t.item].pending;
-            if (p_.bounce[t.page] == t.frame && !f.holds_before(t.page, before)) {
-                p_.bounce[t.page] = none;
-                frames.unlink(t.frame);
-            }
-        }
-        f.truncate(before);
     }
 
     void give_back(pool& frames, std::uint32_t chain) noexcept {
