@@ -97,6 +97,7 @@ template <class Preset> class planner {
         p.shard_sequences = p.division.sequences(p.max_sequences);
         p.attend_tokens =
             static_cast<std::uint32_t>(std::min<std::size_t>(c.attend_tokens, c.max_tokens + 1));
+        p.sizes.attend_tokens = p.attend_tokens;
         p.time_phases = c.time_phases;
         p.threads = c.threads;
         p.sizes.width = p.model.width();

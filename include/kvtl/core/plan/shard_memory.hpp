@@ -129,7 +129,6 @@ template <class Types> struct shard_memory {
         typename runner::parts parts;
         parts.model = p.model;
         parts.sizes = p.sizes;
-        parts.attend_tokens = p.attend_tokens;
         parts.chosen_per_lane = p.chosen_per_lane;
         parts.batch_items = p.batch_items;
         parts.turn_tokens = turn_tokens;

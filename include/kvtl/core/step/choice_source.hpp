@@ -72,8 +72,8 @@ template <class Types> class choice_source {
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const lane mine = store_->at(lanes[i].id),
                        leading = store_->at(lanes[i].id - back * plan_->model.lanes());
-            const std::uint32_t in_memory = mine.entries_in_memory() + arriving, units = mine.state().units;
-            std::uint32_t left = plan_->attend_tokens - std::min(plan_->attend_tokens, in_memory), n = 0;
+            const std::uint32_t units = mine.state().units;
+            std::uint32_t left = mine.budget(arriving), n = 0;
             const auto bits = leading.chosen_before();
             const auto out = step_->chosen_of(i);
             for (std::uint32_t word = 0; word < bits.size(); ++word)

@@ -279,8 +279,7 @@ template <class Types> class prompt_builder : public prompt_attention<Types> {
                 carver c(x_.pairs);
                 co_retrieval pairs(c, probe_queries, units);
                 const std::size_t token = std::size_t{p_.model.query_heads()} * p_.model.dim;
-                const std::uint32_t in_memory = p_.sizes.sinks + p_.sizes.window;
-                const std::uint32_t budget = p_.attend_tokens > in_memory ? p_.attend_tokens - in_memory : 0;
+                const std::uint32_t budget = p_.sizes.budget_beside(p_.sizes.sinks + p_.sizes.window);
                 for (std::uint32_t t = chunk - probes; t < chunk; ++t) {
                     const float* q = simd::widened(in.q, t * token + p_.model.query_offset(lane_in_layer),
                                                    p_.query.data(), p_.model.lane_queries() * p_.model.dim);

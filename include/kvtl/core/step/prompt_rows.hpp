@@ -46,7 +46,7 @@ template <class Types> class prompt_rows {
     struct parts {
         model_extents model;
         lane_sizes sizes;
-        std::uint32_t attend_tokens = 0, unit_pages = 1;
+        std::uint32_t unit_pages = 1;
         const typename Types::clusterer_state* cluster = nullptr;
         unit_growth<Types>* growth = nullptr;
         chooser<Types>* choose = nullptr;

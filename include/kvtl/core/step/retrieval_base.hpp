@@ -259,9 +259,8 @@ template <class Types> class retrieval_base {
         } else {
             store_ = store_type(store_parts);
             growth_ = growth_of<types>(store_, cluster_, sums_, m.growth);
-            prompt_ =
-                prompt_builder<types>(store_, {p.model, p.sizes, p.attend_tokens, p.unit_pages, &cluster_,
-                                               &growth_, &choose_, &sums_, m.query, p.threads});
+            prompt_ = prompt_builder<types>(store_, {p.model, p.sizes, p.unit_pages, &cluster_, &growth_,
+                                                     &choose_, &sums_, m.query, p.threads});
         }
         store_.set_first_write_flight(runner::store::step_flights + p.prefetches);
     }
@@ -382,11 +381,8 @@ template <class Types> class retrieval_base {
             bars_.look(
                 slot, layer, lanes, in, chunk, choose_,
                 [this](const lane_ref& ref) { return growth_.view(ref.id); },
-                [this](const lane_ref& ref) {
-                    const std::uint32_t in_memory = store_.at(ref.id).entries_in_memory();
-                    return plan_.attend_tokens - std::min(plan_.attend_tokens, in_memory);
-                },
-                memory_.query, step_.chosen_of(0));
+                [this](const lane_ref& ref) { return store_.at(ref.id).budget(); }, memory_.query,
+                step_.chosen_of(0));
         static_cast<void>(slot), static_cast<void>(layer), static_cast<void>(lanes);
         static_cast<void>(in), static_cast<void>(chunk);
     }

@@ -37,8 +37,6 @@ template <class Types> class step_runner : public step_attention<Types> {
                                 std::uint32_t arriving) noexcept {
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const lane l = store_->at(lanes[i].id);
-            const std::uint32_t in_memory = l.entries_in_memory() + arriving;
-            const std::uint32_t budget = p_.attend_tokens > in_memory ? p_.attend_tokens - in_memory : 0;
             const auto chosen = chosen_of(i);
             status read;
             const auto stream = [&](auto&& visit) {
@@ -51,9 +49,9 @@ template <class Types> class step_runner : public step_attention<Types> {
                     });
                 }
             };
-            const std::uint32_t n =
-                p_.choose->choose(q + p_.model.query_offset(lanes[i].in_layer), p_.growth->view(lanes[i].id),
-                                  budget, chosen, p_.clock, stream, p_.bars->of_lane(lanes[i].id));
+            const std::uint32_t n = p_.choose->choose(
+                q + p_.model.query_offset(lanes[i].in_layer), p_.growth->view(lanes[i].id),
+                l.budget(arriving), chosen, p_.clock, stream, p_.bars->of_lane(lanes[i].id));
             if (!read) return read;
             const phase_clock::span timed(p_.clock, &phase_times::choose);
             sort_by_unit(chosen.first(n));

@@ -33,7 +33,6 @@ template <class Types> class step_attention {
     struct parts {
         model_extents model;
         lane_sizes sizes;
-        std::uint32_t attend_tokens = 0;
         std::uint32_t chosen_per_lane = 0;
         std::uint32_t batch_items = 0;
         std::uint32_t turn_tokens = 0;
@@ -126,9 +125,8 @@ template <class Types> class step_attention {
             const auto before = l.chosen_before();
             if constexpr (!Types::sequential) ask_for_frames(l, frames, i);
             if (!Types::selector::takes_everything && l.state().units > 0) {
-                const std::uint32_t in_memory = l.entries_in_memory() + 1; // the arriving token
                 ++stats.choices;
-                stats.selectable_entries += p_.attend_tokens - std::min(p_.attend_tokens, in_memory);
+                stats.selectable_entries += l.budget(1);
                 stats.empty_choices += x_.chosen_count[i] == 0;
             }
             std::uint64_t reused = 0, all = 0, resident = 0, missing_entries = 0;

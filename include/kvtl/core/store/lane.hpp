@@ -31,6 +31,7 @@ struct lane_sizes {
     std::uint32_t width = 0; ///< elements of one plain key (or value) row: lane heads * D
     record_bytes record{};   ///< bytes of a granule's records, weights included; ragged: at most
     std::uint32_t max_tokens = 0;
+    std::uint32_t attend_tokens = 0; ///< entries that a query attends, at most
     std::uint32_t max_units = 0;
     std::uint32_t sinks = 0;
     std::uint32_t window =
@@ -53,6 +54,11 @@ struct lane_sizes {
     std::size_t remainder_unit = 0, remainder_lane = 0; ///< bytes of the remainder's
     std::size_t running = 0; ///< bytes beside a unit that grows: of its mean, the index and the remainder
     std::size_t running_index = 0, running_remainder = 0; ///< where in them
+
+    /// Entries of units that a query may choose where it attends `in_memory` others anyway.
+    [[nodiscard]] std::uint32_t budget_beside(std::uint32_t in_memory) const noexcept {
+        return attend_tokens - std::min(attend_tokens, in_memory);
+    }
 };
 
 /// A lane of a call: its number in the lane table, and which of its layer's lanes it is.
@@ -348,6 +354,10 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
     [[nodiscard]] std::uint32_t entries_in_memory() const noexcept {
         const lane_state& s = state();
         return s.sinks + (s.tokens - s.window_begin) + s.buffered;
+    }
+    /// Entries of units that a query may choose; `arriving` tokens are attended and not counted yet.
+    [[nodiscard]] std::uint32_t budget(std::uint32_t arriving = 0) const noexcept {
+        return sizes_->budget_beside(entries_in_memory() + arriving);
     }
     /// Entries that have left the window.
     [[nodiscard]] std::uint32_t entries_in_units() const noexcept {
