@@ -179,11 +179,10 @@ template <class Types> class chooser {
     [[nodiscard]] std::uint32_t choose_of(const float* q, const units_view& u, std::uint32_t budget,
                                           std::span<chosen_unit> out, const phase_clock::span& timed,
                                           Stream& stream) noexcept {
-        if constexpr (per_head)
-            if (choosers(model_) > 1) return choose_by_head(q, u, budget, out, stream);
+        if constexpr (unites)
+            if (per_query || choosers(model_) > 1) return choose_apart(q, u, budget, out, timed, stream);
         score(q, u, stream);
         timed.enter(&phase_times::choose);
-        if constexpr (per_query) return choose_by_query(u, budget, out);
         fold_entries(u, x_.score.data());
         for (std::uint32_t h = 0; h < model_.lane_heads; ++h)
             pin(u, h, budget / model_.lane_heads, x_.score.data());
@@ -340,22 +339,32 @@ template <class Types> class chooser {
                 static_cast<void>(score);
     }
 
-    /// Head-wise lanes only: the union of what each query chooses, in unit order.
-    [[nodiscard]] std::uint32_t choose_by_query(const units_view& u, std::uint32_t budget,
-                                                std::span<chosen_unit> out) noexcept {
-        const std::uint32_t n = row_length(u);
-        for (std::uint32_t g = 0; g < model_.group; ++g) {
-            float* row = &x_.score[std::size_t{g + 1} * n];
-            fold_entries(u, row);
-            pin(u, 0, budget, row);
-            // Cuts have a bit for 16 queries: what others would cut off they go without.
-            const std::uint32_t count = counted(u, selector_->choose(input(u, {row, u.count}, budget), out));
+    /// The union of what each query of a lane of one head, or each head of a lane of several, chooses, in unit order.
+    template <class Stream>
+    [[nodiscard]] std::uint32_t choose_apart(const float* q, const units_view& u, std::uint32_t budget,
+                                             std::span<chosen_unit> out, const phase_clock::span& timed,
+                                             Stream& stream) noexcept {
+        const std::uint32_t n = row_length(u), queries = per_query ? 1 : model_.group;
+        const std::uint64_t some = simd::all_queries >> (64 - queries);
+        if constexpr (per_query) {
+            score(q, u, stream);
+            timed.enter(&phase_times::choose);
+        }
+        for (std::uint32_t c = 0; c < choosers(model_); ++c) {
+            const std::uint32_t head = per_query ? 0 : c;
+            const std::span<float> row = x_.score.subspan(per_query ? std::size_t{c + 1} * n : n);
+            if constexpr (per_head) score_head(q, u, head, row, stream);
+            fold_entries(u, row.data());
+            pin(u, head, budget, row.data());
+            const std::uint32_t count =
+                counted(u, selector_->choose(input(u, row.first(u.count), budget), out));
             for (std::uint32_t i = 0; i < count; ++i) {
                 if constexpr (truncates_units<selector>) {
-                    if (out[i].first != 0 && g >= 16) continue;
-                    if (out[i].first != 0) cut_off(out[i], g);
+                    // Cuts have a bit for 16 queries: what others would cut off they go without.
+                    if (out[i].first != 0 && c >= 16) continue;
+                    if (out[i].first != 0) cut_off(out[i], c);
                 }
-                x_.mask[out[i].unit] |= std::uint64_t{1} << g;
+                x_.mask[out[i].unit] |= some << (c * queries);
             }
         }
         return unite(u, out);
@@ -365,23 +374,6 @@ template <class Types> class chooser {
         unit_cut& at = x_.cuts[c.unit];
         at.first = at.queries == 0 ? c.first : std::min(at.first, c.first);
         at.queries = static_cast<std::uint16_t>(at.queries | 1U << g);
-    }
-
-    /// Lanes of several heads: the union of what each head chooses, in unit order.
-    template <class Stream>
-    [[nodiscard]] std::uint32_t choose_by_head(const float* q, const units_view& u, std::uint32_t budget,
-                                               std::span<chosen_unit> out, Stream& stream) noexcept {
-        const std::span<float> rows = x_.score.subspan(row_length(u));
-        const std::uint64_t group = simd::all_queries >> (64 - model_.group);
-        for (std::uint32_t h = 0; h < model_.lane_heads; ++h) {
-            score_head(q, u, h, rows, stream);
-            fold_entries(u, rows.data());
-            pin(u, h, budget, rows.data());
-            const std::uint32_t count =
-                counted(u, selector_->choose(input(u, rows.first(u.count), budget), out));
-            for (std::uint32_t i = 0; i < count; ++i) x_.mask[out[i].unit] |= group << (h * model_.group);
-        }
-        return unite(u, out);
     }
 
     /// What has been noted of the units becomes the choice, in unit order, and is forgotten.
