@@ -18,7 +18,7 @@ namespace {
 struct silent {};
 struct demanding {
     static constexpr signal needs = signal::k_pre | signal::x;
-    static constexpr feedback reads_mass = feedback::estimated;
+    static constexpr feedback reads_mass = feedback::full;
     static constexpr bool layer_wide_only = true;
 };
 struct demanding_index : centroid {
@@ -46,7 +46,7 @@ TEST_CASE("what a policy does not declare it does not need") {
     CHECK(feedback_of<silent>() == feedback::unused);
     CHECK_FALSE(layer_wide_only<silent>());
     CHECK(needs_of<demanding>() == (signal::k_pre | signal::x));
-    CHECK(feedback_of<demanding>() == feedback::estimated);
+    CHECK(feedback_of<demanding>() == feedback::full);
     CHECK(layer_wide_only<demanding>());
 }
 

@@ -47,8 +47,8 @@ using supplied_entirely = supplied<signal::q, signal::k, signal::v, signal::k_pr
 /// Who shares a unit: one KV head, or all KV heads of a layer.
 enum class granularity : std::uint8_t { head, layer };
 
-/// Which attention mass a policy reads back. `full` needs a selector that reads everything.
-enum class feedback : std::uint8_t { unused, selected, estimated, full };
+/// Which attention mass a policy reads back: none, or that of every entry, which needs a selector that reads everything.
+enum class feedback : std::uint8_t { unused, full };
 
 template <class Policy> [[nodiscard]] consteval signal needs_of() {
     if constexpr (requires { Policy::needs; })

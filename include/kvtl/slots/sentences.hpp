@@ -133,7 +133,7 @@ template <class T> consteval void explain_retrieval() {
         static_assert(
             holds(mass_is_complete<T>),
             "[kvtl] feedback: a policy reads the full attention mass, but the selector does not read "
-            "everything; declare feedback::estimated or use all_units");
+            "everything; use all_units, or a retention that reads no mass");
     if constexpr (clusterer_declares_units<typename T::clusterer>) {
         static_assert(
             holds(granularity_agrees<T>),
