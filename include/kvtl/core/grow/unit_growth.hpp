@@ -13,11 +13,8 @@
 
 namespace kvtl { inline namespace v0 {
 
-template <class Types> class unit_growth : private unit_rows<Types> {
-    using base = unit_rows<Types>;
-    using base::append, base::keep_mean, base::note_entry, base::open_unit, base::release_pin, base::store_,
-        base::sums_;
-    using typename base::new_entry;
+template <class Types> class unit_growth {
+    using new_entry = typename unit_rows<Types>::new_entry;
 
   public:
     using element_type = typename Types::element_type;
@@ -37,7 +34,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
 
     unit_growth() = default;
     unit_growth(store& s, const clusterer_state& c, const summaries<Types>& sums, const scratch& x) noexcept
-        : base(s, sums, x.tile), clusterer_(&c), x_(x) {}
+        : store_(&s), sums_(&sums), rows_(s, sums, x.tile), clusterer_(&c), x_(x) {}
 
     /// What the clusterer sees of a lane.
     [[nodiscard]] units_view view(std::uint32_t lane_id) const noexcept {
@@ -109,7 +106,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
                 store_->pin(now, frames);
                 const std::uint32_t pinned = now.frames();
                 merge_unit(lane_id, u);
-                release_pin(frames, pinned);
+                rows_.release_pin(frames, pinned);
             }
             i = l.state().buffered < before ? 0 : i + 1; // rows moved up: look again from the start
         }
@@ -146,7 +143,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         const assignment a = assign(lane_id, k, nearest);
         const new_entry e = entry_of(lane_id, k, v, facts);
         if (a.how == growth::open) {
-            if (open_unit(lane_id, a.unit, e)) return true;
+            if (rows_.open_unit(lane_id, a.unit, e)) return true;
             if (l.state().units == 0) return false;
             l.push_buffer(a.unit != none ? a.unit : l.state().units - 1, k, v, facts.log_weight,
                           facts.position);
@@ -154,13 +151,13 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         }
         const unit_record& unit = l.unit(a.unit);
         if (a.how == growth::append) {
-            if (unit.buffered == 0 && append(lane_id, a.unit, e)) return true;
+            if (unit.buffered == 0 && rows_.append(lane_id, a.unit, e)) return true;
         } else {
             if (const auto& now = l.residency(a.unit); now.frames() != none) {
                 store_->pin(now, frames);
                 const std::uint32_t pinned = now.frames();
                 const bool done = split(lane_id, a.unit, &e);
-                release_pin(frames, pinned);
+                rows_.release_pin(frames, pinned);
                 if (done) return true;
             }
             l.unit(a.unit).flagged = true;
@@ -313,7 +310,7 @@ template <class Types> class unit_growth : private unit_rows<Types> {
                 if (split(lane_id, u, nullptr)) ++store_->stats().delayed_splits;
                 return; // refused for want of frames or storage: they go on waiting
             }
-            if (how == growth::append && append(lane_id, u, e)) {
+            if (how == growth::append && rows_.append(lane_id, u, e)) {
                 l.erase_buffer(i);
             } else if (!move_elsewhere(lane_id, i)) {
                 ++i;
@@ -329,8 +326,8 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         const assignment a = assign(lane_id, l.buffer_k(i));
         const new_entry e = waiting_entry(lane_id, i);
         if (a.how == growth::open) {
-            if (!open_unit(lane_id, a.unit, e)) return false;
-        } else if (a.how == growth::append && a.unit != from && append(lane_id, a.unit, e)) {
+            if (!rows_.open_unit(lane_id, a.unit, e)) return false;
+        } else if (a.how == growth::append && a.unit != from && rows_.append(lane_id, a.unit, e)) {
         } else {
             if (a.unit == none || a.unit == from) return false;
             --l.unit(from).buffered;
@@ -491,9 +488,9 @@ template <class Types> class unit_growth : private unit_rows<Types> {
             const bool fresh = !store_->last_page_takes(l, u, e.bytes);
             if (fresh) ++begun;
             store_->put(l, u, frames.bytes(with[begun - 1]), e, fresh);
-            note_entry(lane_id, u, x_.entries.key(i), x_.entries.value(i), sums_->building());
+            rows_.note_entry(lane_id, u, x_.entries.key(i), x_.entries.value(i), sums_->building());
         }
-        keep_mean(lane_id, u, sums_->building());
+        rows_.keep_mean(lane_id, u, sums_->building());
     }
 
     /// Makes unit u from the gathered rows of one side: frames, statistics, writes of its complete pages but the first
@@ -527,6 +524,9 @@ template <class Types> class unit_growth : private unit_rows<Types> {
         store_->note_resident(l, u, frames, true);
     }
 
+    store* store_ = nullptr;
+    const summaries<Types>* sums_ = nullptr;
+    unit_rows<Types> rows_;
     const clusterer_state* clusterer_ = nullptr;
     scratch x_{};
 };

@@ -31,6 +31,7 @@ template <class Types> class unit_rows {
         entry_record record;
     };
 
+    /// A unit of its own for an entry; its mean starts as that of unit `like`, unless that is none.
     bool open_unit(std::uint32_t lane_id, std::uint32_t like, const new_entry& e) noexcept {
         const lane l = store_->at(lane_id);
         lane_state& s = l.state();
@@ -66,6 +67,25 @@ template <class Types> class unit_rows {
         return true;
     }
 
+    /// Statistics after an entry has joined. keep_mean() behind the last of some.
+    void note_entry(std::uint32_t lane_id, std::uint32_t u, const element_type* k, const element_type* v,
+                    std::byte* running) noexcept {
+        unit_record& unit = store_->at(lane_id).unit(u);
+        sums_->absorb(lane_id, u, unit.entries, k, v, running);
+        if constexpr (Types::means)
+            if (moves_mean(lane_id)) sums_->absorb_mean(lane_id, u, unit.entries, k, unit.m2, running);
+        ++unit.entries;
+    }
+    void keep_mean(std::uint32_t lane_id, std::uint32_t u, const std::byte* running) noexcept {
+        if constexpr (Types::means)
+            if (moves_mean(lane_id)) sums_->keep_mean(lane_id, u, running);
+    }
+    /// Unpins the frame that headed a unit's chain when it was pinned; the chain may be gone by now.
+    static void release_pin(pool& frames, std::uint32_t head) noexcept {
+        if (frames[head].pins > 0) --frames[head].pins;
+    }
+
+  private:
     bool append_row(std::uint32_t lane_id, std::uint32_t u, const new_entry& e, pool& frames) noexcept {
         const lane l = store_->at(lane_id);
         unit_record& unit = l.unit(u);
@@ -112,19 +132,6 @@ template <class Types> class unit_rows {
         return true;
     }
 
-    /// Statistics after an entry has joined. keep_mean() behind the last of some.
-    void note_entry(std::uint32_t lane_id, std::uint32_t u, const element_type* k, const element_type* v,
-                    std::byte* running) noexcept {
-        unit_record& unit = store_->at(lane_id).unit(u);
-        sums_->absorb(lane_id, u, unit.entries, k, v, running);
-        if constexpr (Types::means)
-            if (moves_mean(lane_id)) sums_->absorb_mean(lane_id, u, unit.entries, k, unit.m2, running);
-        ++unit.entries;
-    }
-    void keep_mean(std::uint32_t lane_id, std::uint32_t u, const std::byte* running) noexcept {
-        if constexpr (Types::means)
-            if (moves_mean(lane_id)) sums_->keep_mean(lane_id, u, running);
-    }
     [[nodiscard]] bool moves_mean(std::uint32_t lane_id) const noexcept {
         return clusterer::updates_means || !store_->at(lane_id).state().founded;
     }
@@ -155,37 +162,29 @@ template <class Types> class unit_rows {
 
     /// Moves a resident unit of full pages to a longer run.
     bool relocate(std::uint32_t lane_id, std::uint32_t u, std::uint32_t pages) noexcept {
-        {
-            const lane l = store_->at(lane_id);
-            pool& frames = store_->pool_of(lane_id);
-            unit_record& unit = l.unit(u);
-            const auto& now = l.residency(u);
-            if (now.frames() == none || !store_->settle_writes(lane_id, u, frames)) return false;
-            place where;
-            if (!store_->layout().place_unit(pages, where)) return false;
-            if (store_->layout().capacity(where) < pages) {
-                store_->layout().release(where);
-                return false;
-            }
-            store_->layout().release(unit.where);
-            unit.where = where;
-            std::uint32_t i = 0;
-            for (std::uint32_t f = now.frames(); f != none; f = frames[f].next) {
-                frames[f].page = store_->layout().page(where, i++);
-                store_->queue_write(frames, f);
-            }
-            store_->stats().bytes_moved_by_updates += store_->bytes_of(l, u);
-            store_->stats().bytes_moved_by_appends += store_->bytes_of(l, u);
-            return true;
+        const lane l = store_->at(lane_id);
+        pool& frames = store_->pool_of(lane_id);
+        unit_record& unit = l.unit(u);
+        const auto& now = l.residency(u);
+        if (now.frames() == none || !store_->settle_writes(lane_id, u, frames)) return false;
+        place where;
+        if (!store_->layout().place_unit(pages, where)) return false;
+        if (store_->layout().capacity(where) < pages) {
+            store_->layout().release(where);
+            return false;
         }
+        store_->layout().release(unit.where);
+        unit.where = where;
+        std::uint32_t i = 0;
+        for (std::uint32_t f = now.frames(); f != none; f = frames[f].next) {
+            frames[f].page = store_->layout().page(where, i++);
+            store_->queue_write(frames, f);
+        }
+        store_->stats().bytes_moved_by_updates += store_->bytes_of(l, u);
+        store_->stats().bytes_moved_by_appends += store_->bytes_of(l, u);
+        return true;
     }
 
-    /// Unpins the frame that headed a unit's chain when it was pinned; the chain may be gone by now.
-    static void release_pin(pool& frames, std::uint32_t head) noexcept {
-        if (frames[head].pins > 0) --frames[head].pins;
-    }
-
-  protected:
     store* store_ = nullptr;
     const summaries<Types>* sums_ = nullptr;
     row_tile<Types> tile_; ///< stored rows on their way to sums
