@@ -51,7 +51,7 @@ while read -r file; do
     breach "$file: no '// SPDX-License-Identifier: MIT' on a line"
 done < <(grep -Lx '// SPDX-License-Identifier: MIT' "${headers[@]}")
 while read -r lines file; do
-    [[ $file == total ]] || ((lines <= 600)) || breach "$file: $lines lines; the limit is 600"
+    [[ $file == total ]] || ((lines <= 900)) || breach "$file: $lines lines; the limit is 900"
 done < <(wc -l "${headers[@]}")
 
 # --- includes run downwards: a header includes lower levels and its own folder (of the policies, its own slot); a
