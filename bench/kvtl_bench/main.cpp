@@ -178,8 +178,8 @@ CLI::App* define_decode(CLI::App& app, decode_arguments& a) {
 }
 
 CLI::App* define_reuse(CLI::App& app, decode_arguments& a) {
-    auto* r = app.add_subcommand("reuse", "which units DynaKV asks for again, and what replacement policies "
-                                          "make of that");
+    auto* r = app.add_subcommand("reuse", "which units DynaKV asks for again, what replacement policies make "
+                                          "of that, and what other placements would read and move");
     a.options.io = "memory"; // nothing here depends on the device
     define_model(r, a);
     r->add_option("--steps", a.options.steps, "decoded tokens")
