@@ -267,7 +267,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
         if (!refused) return refused;
         core_->for_each_owner(seq.slot, [&](shard_type& s) {
             for (std::uint32_t l = 0; l < core_->calls.layers && refused.ok(); ++l)
-                refused = s.check_rewind(seq.slot, l, count);
+                refused = s.check_rewind(seq.slot, l, count, {"rewind", "n", n});
         });
         if (!refused) return refused;
         core_->for_each_owner(seq.slot, [&](shard_type& s) {
@@ -308,7 +308,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
                     "waits for; valid: end()",
                     l, waits);
             else
-                refused = s.check_rewind(seq.slot, l, n);
+                refused = s.check_rewind(seq.slot, l, n, {"rewind_to", "tokens", tokens});
         });
         if (!refused) return refused;
         for_each_beyond([&](shard_type& s, std::uint32_t l, std::uint32_t n) { s.rewind(seq.slot, l, n); });

@@ -170,7 +170,8 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
     if constexpr (types::retrieves) {
         const superblock block = make_superblock(g.extents(), sizeof(typename types::element_type),
                                                  storage_fingerprint<Preset>(c, a.plan), a.plan.device_page);
-        const std::uint64_t step = std::uint64_t{file_map::step_bytes} * shards;
+        const std::uint64_t step =
+            std::uint64_t{file_map::step_pages_for(a.plan.grow_pages, a.page_bytes)} * a.page_bytes * shards;
         const auto whole_steps = [&](std::uint64_t pages) {
             return (pages * a.page_bytes * shards + step - 1) / step * step;
         };

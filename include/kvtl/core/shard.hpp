@@ -123,10 +123,11 @@ template <class Types> class alignas(64) shard {
         return {};
     }
 
-    [[nodiscard]] status check_rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n) noexcept {
-        if (slides(layer)) return sliding_.check_rewind(slot, layer, n);
-        if (status s = check_moved("rewind", slot, layer); !s) return s;
-        return decoder().check_rewind(slot, layer, n);
+    [[nodiscard]] status check_rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n,
+                                      const rewind_argument& asked) noexcept {
+        if (slides(layer)) return sliding_.check_rewind(slot, layer, n, asked);
+        if (status s = check_moved(asked.call, slot, layer); !s) return s;
+        return decoder().check_rewind(slot, layer, n, asked);
     }
     void rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n) noexcept {
         if (slides(layer)) return sliding_.rewind(slot, layer, n);

@@ -26,6 +26,7 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -33,7 +34,13 @@ namespace kvtl { inline namespace v0 {
 
 struct in_memory {
     static constexpr std::string_view name = "in_memory";
-    struct config {};
+    /// The fields that devices of files have in common, so that one config compiles for every preset. None of them is
+    /// read: there is no file.
+    struct config {
+        std::string path{};
+        bool keep_file = false;
+        bool direct = true;
+    };
 
     static constexpr std::uint32_t alignment = 64;
     static constexpr std::uint32_t page = 4096;

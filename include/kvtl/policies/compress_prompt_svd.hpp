@@ -87,6 +87,8 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
     static constexpr bool shares = true;
     static constexpr bool fits_lanes = true;
     static constexpr std::uint32_t max_width = 8192, most_outliers = 4096;
+    /// A subspace that turns no further is exact: more only take time.
+    static constexpr std::uint32_t most_iterations = 256;
 
     struct config {
         std::uint32_t rank = 160;     ///< r, at most lane heads * D
@@ -125,6 +127,11 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
                 return status::failure(errc::invalid_argument,
                                        "compressor: rows of %u numbers; valid: up to %u", shape.width(),
                                        max_width);
+            if (c.sample == 0)
+                return status::failure(errc::invalid_argument, "compressor.sample is 0; valid: 1 or more");
+            if (c.iterations == 0 || c.iterations > most_iterations)
+                return status::failure(errc::invalid_argument, "compressor.iterations is %u; valid: 1 to %u",
+                                       c.iterations, most_iterations);
             if (c.outliers > most_outliers)
                 return status::failure(errc::invalid_argument, "compressor.outliers is %u; valid: 0 to %u",
                                        c.outliers, most_outliers);

@@ -39,6 +39,8 @@ struct product_codes {
     static constexpr bool summarises = true;
     static constexpr bool per_entry = true;
     static constexpr bool fits = true;
+    static constexpr std::uint32_t most_iterations =
+        256; ///< of k-means, which ends where nothing moves any more
     struct config {
         std::uint32_t parts = 2;       ///< m, at most D
         std::uint32_t bits = 6;        ///< b, 1 to 8
@@ -60,6 +62,19 @@ struct product_codes {
         state(const config& c, const geometry&) noexcept : config_(c) {
             config_.bits = std::clamp(c.bits, 1U, 8U);
             config_.sample = std::max(c.sample, 1U);
+        }
+
+        /// What a cache with these numbers cannot do.
+        [[nodiscard]] static status check(const config& c) noexcept {
+            const auto wrong = errc::invalid_argument;
+            if (c.parts == 0) return status::failure(wrong, "index.parts is 0; valid: 1 to head_dim");
+            if (c.bits == 0 || c.bits > 8)
+                return status::failure(wrong, "index.bits is %u; valid: 1 to 8", c.bits);
+            if (c.sample == 0) return status::failure(wrong, "index.sample is 0; valid: 1 or more");
+            if (c.iterations == 0 || c.iterations > most_iterations)
+                return status::failure(wrong, "index.iterations is %u; valid: 1 to %u", c.iterations,
+                                       most_iterations);
+            return {};
         }
 
         [[nodiscard]] std::size_t unit_bytes(const summary_shape& shape) const noexcept {

@@ -110,7 +110,7 @@ TEST_CASE("listings tell what differs, with the slot's name") {
 }
 
 TEST_CASE("the best is the smallest; what serves less stands beside the best that serves as much") {
-    best_knobs best(1000);
+    best_knobs best(1000, 1000);
     CHECK(best.text() == "no knob alone makes it smaller");
     best.tried(knob::shards, "shards 1 instead of 2", 1000); // no help
     best.tried(knob::tail_frames, "tail_frames 1 instead of 2", 1200);
@@ -123,6 +123,17 @@ TEST_CASE("the best is the smallest; what serves less stands beside the best tha
                          "serve as much: window_tokens 1 instead of 2 (needs 950 bytes, 0.00 MiB)");
     best.tried(knob::size, "index.bits 4 instead of 5", 800);
     CHECK(best.text() == "what would help most: index.bits 4 instead of 5 (needs 800 bytes, 0.00 MiB)");
+}
+
+TEST_CASE("a suggestion that is not enough says so") {
+    best_knobs best(1000, 850);
+    best.tried(knob::max_tokens, "max_tokens 5 instead of 10", 850);
+    best.tried(knob::window_tokens, "window_tokens 1 instead of 2", 851);
+    CHECK(best.text() ==
+          "what would help most: max_tokens 5 instead of 10 (needs 850 bytes, 0.00 MiB); to "
+          "serve as much: window_tokens 1 instead of 2 (needs 851 bytes, 0.00 MiB: not enough)");
+    CHECK(all_turns_of("max_tokens 5 instead of 10", "max_tokens 2 instead of 5") ==
+          "max_tokens 2 instead of 10");
 }
 
 } // namespace core_plan_knobs_test

@@ -43,6 +43,13 @@ struct layer_numbers {
     }
 };
 
+/// What messages call the number of tokens that a call gives up: the call, its argument, and the argument's value.
+struct rewind_argument {
+    const char* call = "rewind";
+    const char* name = "n";
+    std::size_t value = 0;
+};
+
 /// Numbers that open() settles and every shard needs.
 struct cache_plan {
     model_extents model;

@@ -37,6 +37,7 @@ struct config_limits {
     std::uint32_t unit_tokens = 1;   ///< entries of the smallest unit that it can choose
     bool by_entry = false;           ///< they lie in token order
     std::uint32_t window_tokens = 0; ///< the preset's own
+    std::uint32_t sink_tokens = 0;   ///< likewise
 };
 
 /// The fields that need no template to be read.
@@ -95,6 +96,9 @@ struct config_numbers {
         c.window_tokens != automatic && c.window_tokens > c.max_tokens)
         return status::failure(wrong, "window_tokens is %u; valid: 1 to max_tokens (%zu), or whole_sequence",
                                c.window_tokens, c.max_tokens);
+    if (c.sink_tokens != p.sink_tokens && c.sink_tokens > c.max_tokens)
+        return status::failure(wrong, "sink_tokens is %u; valid: 0 to max_tokens (%zu)", c.sink_tokens,
+                               c.max_tokens);
     if (p.chooses && c.window_tokens != automatic &&
         nothing_to_choose(c.attend_tokens, c.max_tokens, c.sink_tokens, c.window_tokens, p.unit_tokens))
         return status::failure(wrong,

@@ -1,9 +1,9 @@
 // The knobs of a config that change how much memory a cache needs at least, and the sentence that names the one
 // that would help most.
 //
-// What:   planner::too_small() turns each knob by one step, plans again and keeps the smallest answer: the sentence
-//         is computed, not guessed. A step halves a number (shards become one); the preset's own size knobs
-//         (Preset::shrink, or tokens_per_cluster) take one turn.
+// What:   planner::too_small() turns each knob step by step and plans again, until memory_bytes holds the cache: the
+//         sentence is computed, not guessed. A step halves a number (shards become one); the preset's own size knobs
+//         (Preset::shrink, or tokens_per_cluster) take one turn. A knob that is never enough is named with one step.
 // Cost:   of an open() that fails. Nothing here is a template of the preset: it is compiled once.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -107,6 +107,12 @@ struct knob_numbers {
     return {};
 }
 
+/// Of a number that was turned more than once, what turn() said first and last: "max_tokens 250 instead of 1000".
+[[nodiscard, gnu::cold]] inline std::string all_turns_of(const std::string& first, const std::string& last) {
+    constexpr const char* between = " instead of ";
+    return last.substr(0, last.find(between)) + first.substr(first.find(between));
+}
+
 /// The numbers of some slots' configs by name.
 class knob_listing {
   public:
@@ -136,10 +142,12 @@ class knob_listing {
     std::vector<std::pair<std::string, double>> all_;
 };
 
-/// The best of the knobs that were tried.
+/// The best of the knobs that were tried: those with which memory_bytes is enough come before the others.
 class best_knobs {
   public:
-    explicit best_knobs(std::size_t present) noexcept : best_{{}, present}, serving_{{}, present} {}
+    /// `present`: what the cache needs as it is.
+    best_knobs(std::size_t present, std::size_t memory_bytes) noexcept
+        : best_{{}, present}, serving_{{}, present}, memory_bytes_(memory_bytes) {}
 
     /// `change` as turn() said it, with which the cache needs `least` bytes.
     [[gnu::cold]] void tried(knob k, const std::string& change, std::size_t least) {
@@ -160,13 +168,15 @@ class best_knobs {
         std::string change;
         std::size_t least = 0;
     };
-    [[nodiscard, gnu::cold]] static std::string said(const answer& a) {
-        char needs[80];
-        std::snprintf(needs, sizeof needs, " (needs %zu bytes, %.2f MiB)", a.least,
-                      static_cast<double>(a.least) / (1 << 20));
+    [[nodiscard, gnu::cold]] std::string said(const answer& a) const {
+        char needs[96];
+        std::snprintf(needs, sizeof needs, " (needs %zu bytes, %.2f MiB%s)", a.least,
+                      static_cast<double>(a.least) / (1 << 20),
+                      a.least <= memory_bytes_ ? "" : ": not enough");
         return a.change + needs;
     }
     answer best_, serving_;
+    std::size_t memory_bytes_;
 };
 
 }} // namespace kvtl::v0

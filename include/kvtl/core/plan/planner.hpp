@@ -170,7 +170,8 @@ template <class Preset> class planner {
                                    .chooses = types::retrieves && !types::selector::takes_everything,
                                    .unit_tokens = unit_tokens(c),
                                    .by_entry = types::sequential,
-                                   .window_tokens = Preset::window_tokens};
+                                   .window_tokens = Preset::window_tokens,
+                                   .sink_tokens = Preset::sink_tokens};
         if (status s = check_config(c, limits); !s) return s;
         if (status s = check_extents(c.max_tokens, c.max_sequences, g.extents()); !s) return s;
         if constexpr (requires { types::index_state::check(c.index); })
@@ -288,21 +289,43 @@ template <class Preset> class planner {
                 notes.last = "\n  prefill_tokens is " + std::to_string(a.rows.plan.prefill_tokens) +
                              " and max_tokens " + std::to_string(c.max_tokens) +
                              ": frames hold the difference for decode in every head";
-        best_knobs best(a.least_bytes);
-        for (std::uint8_t k = 0; k <= static_cast<std::uint8_t>(knob::size); ++k) {
-            config other = c;
-            const std::string change = turn_one(other, static_cast<knob>(k), a);
-            if (change.empty()) continue;
-            // Bases of a smaller rank would be smaller too: what is said is enough.
-            if (const auto planned = least(other, g, device_page, calibration_bytes); planned)
-                best.tried(static_cast<knob>(k), change, planned->least_bytes);
-        }
-        return bound_too_small(preset_name<Preset>(), c.memory_bytes, a.bytes(), a.parts, notes, best.text());
+        best_knobs best(a.least_bytes, c.memory_bytes);
+        for (std::uint8_t k = 0; k <= static_cast<std::uint8_t>(knob::size); ++k)
+            try_knob(c, g, static_cast<knob>(k), a, device_page, calibration_bytes, best);
+        std::string advice = best.text();
+        if constexpr (requires(config other) { Preset::shrink(other); })
+            advice += "; fitted(config) turns the size settings of this preset down to memory_bytes";
+        return bound_too_small(preset_name<Preset>(), c.memory_bytes, a.bytes(), a.parts, notes, advice);
     }
 
-    /// Turns one knob of a config whose plan is `a`. Returns what has changed, or nothing.
-    [[nodiscard, gnu::cold]] static std::string turn_one(config& c, knob k, const answer& a) {
-        if (k == knob::size) return turn_size(c);
+    /// Turns a knob until memory_bytes is enough. Where it never is, what one step leads to counts.
+    [[gnu::cold]] static void try_knob(const config& c, const geometry& g, knob k, const answer& a,
+                                       std::uint32_t device_page, std::size_t calibration_bytes,
+                                       best_knobs& best) {
+        config turned = c;
+        answer now = a;
+        std::string first;
+        std::size_t first_least = 0;
+        for (;;) {
+            const std::string change = turn_one(turned, k, now, c);
+            if (change.empty()) break;
+            // Bases of a smaller rank would be smaller too: what is said is enough.
+            auto planned = least(turned, g, device_page, calibration_bytes);
+            if (!planned) break;
+            now = *std::move(planned);
+            if (first.empty()) first = change, first_least = now.least_bytes;
+            if (now.least_bytes > c.memory_bytes) continue;
+            best.tried(k, k == knob::size ? change : all_turns_of(first, change), now.least_bytes);
+            return;
+        }
+        if (!first.empty()) best.tried(k, first, first_least);
+    }
+
+    /// Turns one knob of a config whose plan is `a`. Returns what has changed, or nothing; of the size knobs, what
+    /// has changed since `original`.
+    [[nodiscard, gnu::cold]] static std::string turn_one(config& c, knob k, const answer& a,
+                                                         const config& original) {
+        if (k == knob::size) return turn_size(c, original);
         knob_numbers n{c.max_tokens,    c.max_sequences, c.prefill_tokens, c.keep_tokens, c.attend_tokens,
                        c.window_tokens, c.sink_tokens,   c.tail_frames,    c.shards};
         if constexpr (requires { c.clusterer.buffer_entries; })
@@ -313,21 +336,20 @@ template <class Preset> class planner {
         n.unit_tokens = unit_tokens(c);
         return turn(k, n);
     }
-    [[nodiscard, gnu::cold]] static std::string turn_size(config& c) {
-        const auto listed = [&c] {
+    [[nodiscard, gnu::cold]] static std::string turn_size(config& c, config original) {
+        const auto listed = [](config& of) {
             knob_listing all;
-            all.add("clusterer", c.clusterer);
-            all.add("index", c.index);
-            all.add("compressor", c.compressor);
+            all.add("clusterer", of.clusterer);
+            all.add("index", of.index);
+            all.add("compressor", of.compressor);
             return all;
         };
-        const knob_listing before = listed();
         if constexpr (requires { Preset::shrink(c); }) {
             if (!Preset::shrink(c)) return {};
         } else if constexpr (requires { c.clusterer.tokens_per_cluster; }) {
             c.clusterer.tokens_per_cluster *= 2;
         }
-        return listed().instead_of(before);
+        return listed(c).instead_of(listed(original));
     }
 };
 

@@ -68,8 +68,9 @@ template <class Types> class row_sizes {
             c.prefill_tokens == 0 ? c.max_tokens : std::min(c.prefill_tokens, c.max_tokens));
         p.max_tokens = p.hands_over ? p.prefill_tokens : static_cast<std::uint32_t>(c.max_tokens);
         p.keep = static_cast<std::uint32_t>(std::min<std::size_t>(keep_tokens(c), p.max_tokens));
-        // A cache that may keep everything has no use for its window beyond that.
-        p.sinks = std::min(c.sink_tokens, p.max_tokens);
+        // A cache that may keep everything has no use for its sinks and window beyond that. The latest token always
+        // belongs to the window: its query is what a window observes.
+        p.sinks = std::min(c.sink_tokens, p.max_tokens - 1);
         p.window = c.window_tokens == automatic ? std::max(1U, (p.keep - std::min(p.keep, p.sinks)) / 2)
                                                 : std::min(c.window_tokens, p.max_tokens - p.sinks);
         const std::uint32_t pinned = p.sinks + p.window;

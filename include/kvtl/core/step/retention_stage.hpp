@@ -171,18 +171,19 @@ template <class Types> class retention_stage {
         }
     }
 
-    [[nodiscard]] status check_rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n) noexcept {
+    [[nodiscard]] status check_rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n,
+                                      const rewind_argument& asked) noexcept {
         for (kept_lane& lane : book_.lanes_of(slot, layer)) {
             if (lane.prompt_open)
-                return status::failure(errc::invalid_argument, "rewind: the prompt is not complete");
+                return status::failure(errc::invalid_argument, "%s: the prompt is not complete", asked.call);
             const kept held = book_.open(lane);
             std::uint32_t found = 0;
             for (std::uint32_t i = 0; i < held.size(); ++i)
                 found += held.token(i) + std::uint64_t{n} >= lane.tokens ? 1U : 0U;
             if (n > lane.tokens || found < n)
-                return status::failure(errc::out_of_range,
-                                       "rewind: n is %u, but of the last %u tokens only %u are still held", n,
-                                       std::min(n, lane.tokens), found);
+                return status::failure(
+                    errc::out_of_range, "%s: %s is %zu; of the last %u tokens of %u only %u are still held",
+                    asked.call, asked.name, asked.value, std::min(n, lane.tokens), lane.tokens, found);
         }
         return {};
     }

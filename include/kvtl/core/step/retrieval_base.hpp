@@ -223,8 +223,7 @@ template <class Types> class retrieval_base {
                                   const page_format& format, std::uint64_t data_offset) noexcept {
         const cache_plan& p = plan_;
         const memory& m = memory_;
-        const auto step_pages =
-            static_cast<std::uint32_t>(std::max<std::uint64_t>(1, file_map::step_bytes / format.page_bytes));
+        const std::uint32_t step_pages = file_map::step_pages_for(p.grow_pages, format.page_bytes);
         const std::uint32_t front = p.storage_pages() - p.file_pages;
         const file_map map{.data_offset = data_offset,
                            .page_bytes = format.page_bytes,

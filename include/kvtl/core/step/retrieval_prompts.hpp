@@ -32,12 +32,19 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty()) return {};
         begin_call();
-        if (plan_.window_only) return prefill_window(lanes, in, tokens, out);
+        const lane_state before = store_.at(lanes[0].id).state();
+        const bool in_prompt = before.tokens == 0 || before.prompt_open;
+        if (plan_.window_only) {
+            prefill_window(lanes, in, tokens, out);
+            note_chunk(lanes, in_prompt && !last);
+            return {};
+        }
         release_all_aheads();
         if constexpr (types::sequential) {
             if (last)
                 if (status s = base::check_last_queries(in); !s) return s;
             const status done = prefill_groups(lanes, in, tokens, out);
+            if (done.ok()) note_chunk(lanes, in_prompt && !last);
             if (done.ok() && last) look_at_prompt(slot, layer, lanes, in, tokens);
             return done;
         } else {
@@ -81,8 +88,12 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
     }
 
   private:
-    status prefill_window(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
-                          const numbers_span& out) noexcept {
+    /// Of a prompt whose chunks become entries as they come: whether its last one is still to come.
+    void note_chunk(std::span<const lane_ref> lanes, bool open) noexcept {
+        for (const lane_ref& ref : lanes) store_.at(ref.id).state().prompt_open = open;
+    }
+    void prefill_window(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
+                        const numbers_span& out) noexcept {
         for (const lane_ref& ref : lanes) {
             const lane l = store_.at(ref.id);
             const std::uint32_t before = l.state().tokens;
@@ -94,7 +105,6 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
                 attend_prompt(plan_.model, ref.in_layer, in, before, tokens, l.window_k(0), l.window_v(0),
                               out, memory_.causal);
         }
-        return {};
     }
 
     status prefill_prompt(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,

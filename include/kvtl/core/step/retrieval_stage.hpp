@@ -30,9 +30,16 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     using runner = typename base::runner;
 
     /// The prompt of a layer is complete, so that a token may come.
-    [[nodiscard]] status ready(const char*, std::uint32_t slot, std::uint32_t layer) noexcept {
+    [[nodiscard]] status ready(const char* call, std::uint32_t slot, std::uint32_t layer) noexcept {
         const auto lanes = lanes_of(slot, layer);
-        return lanes.empty() ? status{} : check_complete(lanes);
+        if (lanes.empty()) return {};
+        const lane_state& s = store_.at(lanes[0].id).state();
+        if (s.prompt_open)
+            return status::failure(errc::invalid_argument,
+                                   "%s: the prompt is not complete: %u tokens wait for a prefill with "
+                                   "last_chunk = true",
+                                   call, s.tokens);
+        return check_complete(lanes);
     }
     [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                 std::uint32_t tokens, const numbers_span& out) noexcept {
@@ -254,14 +261,16 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             }
         }
     }
-    [[nodiscard]] status check_rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n) noexcept {
+    [[nodiscard]] status check_rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n,
+                                      const rewind_argument& asked = {}) noexcept {
         for (const lane_ref& ref : lanes_of(slot, layer)) {
             const lane_state& s = store_.at(ref.id).state();
             if (s.staged >= n) continue; // chunks of a prompt, in token order
             if (n > s.tokens - s.window_begin)
-                return status::failure(errc::out_of_range,
-                                       "rewind: n is %u; layer %u can give up %u tokens (its window)", n,
-                                       plan_.numbers.of(layer), s.tokens - s.window_begin);
+                return status::failure(
+                    errc::out_of_range,
+                    "%s: %s is %zu; layer %u has %u tokens and can give up %u (its window)", asked.call,
+                    asked.name, asked.value, plan_.numbers.of(layer), s.tokens, s.tokens - s.window_begin);
         }
         return {};
     }
@@ -269,6 +278,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         for (const lane_ref& ref : lanes_of(slot, layer)) {
             lane_state& s = store_.at(ref.id).state();
             (s.staged > 0 ? s.staged : s.tokens) -= n;
+            s.prompt_open = s.prompt_open && s.tokens > 0;
         }
     }
 

@@ -127,17 +127,18 @@ template <element E> class sliding_stage {
         });
     }
 
-    [[nodiscard]] status check_rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n) noexcept {
+    [[nodiscard]] status check_rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n,
+                                      const rewind_argument& asked) noexcept {
         status refused;
         for_each_lane(slot, layer, [&](lane& l, std::uint32_t, E*, E*) {
             const std::uint32_t seen = x_.layers[layer].reach - 1; // by the query that comes next
             const std::uint32_t held = l.tokens - l.base,
                                 most = l.base == 0 ? l.tokens : (held > seen ? held - seen : 0);
             if (n > most)
-                refused =
-                    status::failure(errc::out_of_range,
-                                    "rewind: n is %u; layer %u, which slides over %u tokens, can give up %u",
-                                    n, x_.layers[layer].number, seen + 1, most);
+                refused = status::failure(
+                    errc::out_of_range,
+                    "%s: %s is %zu; layer %u, which slides over %u tokens, has %u and can give up %u",
+                    asked.call, asked.name, asked.value, x_.layers[layer].number, seen + 1, l.tokens, most);
         });
         return refused;
     }

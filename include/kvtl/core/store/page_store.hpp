@@ -94,12 +94,19 @@ template <class Types> class page_store {
     [[nodiscard]] std::span<pool> pools() const noexcept { return p_.pools; }
 
     /// Makes sure that `pages` more pages than are in use could be written. Called before entries are
-    /// accepted.
+    /// accepted. A disk without room for the rest of a step is asked for half of that, down to what is needed.
     [[nodiscard]] status ensure_space(std::uint32_t pages) noexcept {
         const file_map& map = p_.io->map();
-        while (p_.reserved_pages < p_.layout->top() + pages) {
-            if (status s = reserve(p_.reserved_pages, map.step_pages); !s) return s;
-            p_.reserved_pages += map.step_pages;
+        for (const std::uint32_t end = p_.layout->top() + pages; p_.reserved_pages < end;) {
+            std::uint32_t n = map.step_pages - p_.reserved_pages % map.step_pages; // to the end of the step
+            const std::uint32_t needed = std::min(n, end - p_.reserved_pages);
+            status s = reserve(p_.reserved_pages, n);
+            while (s.code() == errc::disk_full && n > needed) {
+                n = std::max(needed, n / 2);
+                s = reserve(p_.reserved_pages, n);
+            }
+            if (!s) return s;
+            p_.reserved_pages += n;
         }
         return {};
     }

@@ -5,8 +5,8 @@
 // neighbours (and reads through gaps that cost less than another operation), and hands all requests to the
 // device in one submission. Every page has a checksum, made when it is written and verified when it is read.
 //
-// The shards of a cache share one file: shard s owns every shards-th step of 64 MiB, so that no two shards
-// ever agree on anything while they work.
+// The shards of a cache share one file: shard s owns every shards-th step, so that no two shards ever agree on
+// anything while they work. A step has what a shard can need, and 64 MiB at most.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -34,13 +34,21 @@ struct work_item : chosen_unit { ///< mask 0: only brought in
 struct file_map {
     std::uint64_t data_offset = 0; ///< bytes before the first page (superblock)
     std::uint32_t page_bytes = 4096;
-    std::uint32_t step_pages = 0; ///< pages per fallocate step
+    std::uint32_t step_pages = 0; ///< pages per step
     std::uint32_t shard = 0;
     std::uint32_t shards = 1;
     std::uint32_t front = none;    ///< pages from this number on lie before all others,
     std::uint32_t front_steps = 0; ///< in so many steps
 
-    static constexpr std::uint64_t step_bytes = std::uint64_t{64} << 20;
+    static constexpr std::uint64_t most_step_bytes = std::uint64_t{64} << 20;
+    /// Pages of a step for a shard that is expected to need `pages`: whole requests, so that few are cut in two.
+    [[nodiscard]] static constexpr std::uint32_t step_pages_for(std::uint32_t pages,
+                                                                std::uint32_t page_bytes) noexcept {
+        constexpr std::uint64_t whole = 128; // flight::max_request_pages
+        const std::uint64_t most = std::max<std::uint64_t>(1, most_step_bytes / page_bytes),
+                            wanted = std::max<std::uint64_t>(1, (pages + whole - 1) / whole) * whole;
+        return static_cast<std::uint32_t>(std::min(most, wanted));
+    }
 
     [[nodiscard]] std::uint64_t offset(std::uint32_t page) const noexcept {
         const std::uint32_t in_part = page >= front ? page - front : page;
