@@ -160,6 +160,9 @@ template <class Preset> struct cache_config {
     settings_of<typename Preset::replacement> replacement{};
     settings_of<typename Preset::schedule> schedule{};
     settings_of<typename Preset::io> io{};
+    std::uint32_t io_timeout_ms =
+        60'000; ///< a device that completes nothing for so long is given up: calls fail, and the
+                ///< cache can only be closed (0: wait for ever)
     settings_of<typename Preset::budget> budget{};
     settings_of<typename Preset::retention> retention = detail::retention_defaults<Preset>();
     settings_of<typename Preset::position> position{};

@@ -34,6 +34,37 @@ enum class errc : std::uint8_t {
     busy,            ///< another thread is in a call of the same shard
 };
 
+/// "invalid_argument", "disk_full", ...: the enumerator as it is spelled.
+[[nodiscard]] constexpr const char* name_of(errc code) noexcept {
+    switch (code) {
+    case errc::ok:
+        return "ok";
+    case errc::invalid_argument:
+        return "invalid_argument";
+    case errc::not_open:
+        return "not_open";
+    case errc::out_of_range:
+        return "out_of_range";
+    case errc::bound_too_small:
+        return "bound_too_small";
+    case errc::unsupported:
+        return "unsupported";
+    case errc::file_refused:
+        return "file_refused";
+    case errc::disk_full:
+        return "disk_full";
+    case errc::io_error:
+        return "io_error";
+    case errc::corrupt:
+        return "corrupt";
+    case errc::writes_pending:
+        return "writes_pending";
+    case errc::busy:
+        return "busy";
+    }
+    return "unknown";
+}
+
 /// The outcome of a hot call: a code and, when it is not ok, one line of text held inline (no allocation).
 class [[nodiscard]] status {
   public:

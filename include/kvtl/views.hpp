@@ -38,8 +38,13 @@ class numbers_view {
     constexpr numbers_view(const E* data, std::size_t size) noexcept
         : data_(data), size_(size), kind_(kind_of<E>()) {}
     template <std::ranges::contiguous_range R>
-    requires std::ranges::sized_range<R> && element<std::ranges::range_value_t<R>>
+    requires std::ranges::sized_range<R> && std::ranges::borrowed_range<R> &&
+        element<std::ranges::range_value_t<R>>
     constexpr numbers_view(R&& r) noexcept : numbers_view(std::ranges::data(r), std::ranges::size(r)) {}
+    /// A container that is gone at the end of the line has no numbers to look at.
+    template <std::ranges::contiguous_range R>
+    requires std::ranges::sized_range<R> &&(
+        !std::ranges::borrowed_range<R>)&&element<std::ranges::range_value_t<R>> numbers_view(R&& r) = delete;
 
     [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
     [[nodiscard]] constexpr bool empty() const noexcept { return size_ == 0; }

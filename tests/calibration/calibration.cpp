@@ -206,7 +206,7 @@ TEST_CASE("the first directions are read alone") {
     }
     const auto more = calibration::load(here.file("a.cal"), small, {.kinds = adapter, .rank = 4});
     REQUIRE(!more);
-    says(more.error().message, "has 3 directions in section joint_adapter; 4 are wanted");
+    says(more.error().message, "has 3 directions in section joint_adapter; rank wants 4");
 }
 
 TEST_CASE("sections longer than a piece") {

@@ -47,7 +47,7 @@ template <class Policy> struct lane_of_units {
 
     /// `equal`: all entries of a unit have one key and one value (that f16 can hold).
     lane_of_units(shape_of_test s, bool equal, typename Policy::config config = {})
-        : shape(s), codes(config.bits == 8),
+        : shape(s), codes(keeps_codes(config)),
           policy(config, *kvtl::geometry::from({1, s.group * s.heads, s.heads, s.dim})),
           width(s.heads * s.dim), sizes{s.heads, s.group, s.dim, 40}, record(s.units), key(s.units),
           value(s.units), mean(std::size_t{s.units} * width), attended(s.units, 0) {
@@ -74,14 +74,16 @@ template <class Policy> struct lane_of_units {
         }
         lane_bytes.resize(policy.lane_bytes(sizes) / sizeof(line) + 1);
         unit_bytes.resize(policy.unit_bytes(sizes) * s.units / sizeof(line) + 1);
-        running_lines = policy.running_bytes(sizes) / sizeof(line) + 1;
+        if constexpr (requires { policy.running_bytes(sizes); })
+            running_lines = policy.running_bytes(sizes) / sizeof(line) + 1;
         running.resize(running_lines * s.units);
         // Units grow in turn, as in decode.
         for (std::uint32_t u = 0; u < s.units; ++u) policy.clear(summary(u), u);
         for (std::uint32_t i = 0; i < 40; ++i)
             for (std::uint32_t u = 0; u < s.units; ++u)
                 if (i < record[u].entries) {
-                    if (i > 0 && i == record[u].entries / 2) policy.resume(summary(u), u, i);
+                    if constexpr (requires { policy.resume(summary(u), u, i); })
+                        if (i > 0 && i == record[u].entries / 2) policy.resume(summary(u), u, i);
                     policy.absorb(summary(u), u, i, key[u][i].data(), value[u][i].data());
                 }
         mean_key.resize(mean.size()), all_values.resize(width);
@@ -92,9 +94,18 @@ template <class Policy> struct lane_of_units {
                 const auto n = static_cast<double>(key[u].size());
                 for (const row& entry : key[u])
                     mean_key[std::size_t{u} * width + d] += static_cast<double>(entry[d]) / n;
-                if (total > 0) all_values[d] += n / total * kept_value(u, d);
+                if (keeps_values() && total > 0) all_values[d] += n / total * kept_value(u, d);
             }
     }
+
+    /// The config says that mean values are signed bytes.
+    [[nodiscard]] static bool keeps_codes(const typename Policy::config& config) {
+        if constexpr (requires { config.bits; }) return config.bits == 8;
+        static_cast<void>(config);
+        return false;
+    }
+    /// A unit's bytes have room for mean values, as f16 or as codes.
+    [[nodiscard]] bool keeps_values() const { return policy.unit_bytes(sizes) >= (codes ? 1 : 2) * width; }
 
     /// With the running bytes of unit u.
     [[nodiscard]] summary_view summary(std::uint32_t u = 0) {

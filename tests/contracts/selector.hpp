@@ -50,18 +50,26 @@ template <class Selector> class instance {
                             : static_cast<std::uint32_t>(random.below(20)); // 0: none is in its pages yet
     }
 
-    /// The choice as it is, masks and cuts included.
+    /// The choice as it is, masks and cuts included. `out` has the room that a cache gives it, for the units of its table
+    /// or for the budget of those that choose, and lies in front of others that nobody may touch.
     [[nodiscard]] std::vector<chosen_unit> choice(std::uint32_t budget) {
         const auto units = static_cast<std::uint32_t>(unit_.size());
-        const std::uint32_t capacity = units + 3; // the table has room for more
+        const std::uint32_t capacity = std::max(1U, units);
+        const std::uint64_t may_be_chosen =
+            std::uint64_t{chooser<types<Selector>>::choosers(model_)} * budget;
+        const std::uint32_t room = Selector::takes_everything || may_be_chosen > capacity
+                                       ? capacity
+                                       : std::max(1U, static_cast<std::uint32_t>(may_be_chosen));
         std::vector<std::byte> memory(1 << 18);
         carver c(memory);
         chooser<types<Selector>> choose(model_, index_, selector_,
                                         chooser<types<Selector>>::scratch::take(c, model_, capacity, 32, 0));
         REQUIRE(c.used() <= memory.size());
-        std::vector<chosen_unit> out(capacity, chosen_unit{.unit = 12345, .mask = 0});
-        const std::uint32_t n = choose.choose(query_.data(), view(), budget, out);
-        REQUIRE(n <= units);
+        std::vector<chosen_unit> out(room + capacity, chosen_unit{.unit = 12345, .mask = 0});
+        const std::uint32_t n = choose.choose(query_.data(), view(), budget, std::span(out).first(room));
+        REQUIRE(n <= std::min(units, room));
+        CHECK(std::all_of(out.begin() + room, out.end(),
+                          [](const chosen_unit& past) { return past.unit == 12345 && past.mask == 0; }));
         out.resize(n);
         return out;
     }

@@ -112,30 +112,31 @@ TEST_CASE_TEMPLATE("sizes, and numbers that the cache can hold", E, float, f16, 
     CHECK(c.input("prefill", t.input(), t.out, true, tokens).ok());
     CHECK(tokens == 3);
     refused(c.input("attend", t.input(), t.out, false, tokens), errc::invalid_argument,
-            "attend: k has 48 floats; valid: 16");
+            "attend: k has 48 numbers; valid: 16");
     auto in = t.input();
     in.k = in.k.subspan(0, 40);
     refused(c.input("prefill", in, t.out, true, tokens), errc::invalid_argument,
-            "k has 40 floats; valid: a positive multiple of kv_heads * head_dim = 16");
+            "k has 40 numbers; valid: a positive multiple of kv_heads * head_dim = 16");
     in = t.input();
     in.v = in.v.subspan(0, 32);
     refused(c.input("prefill", in, t.out, true, tokens), errc::invalid_argument,
-            "v has 32 floats; valid: 48");
+            "v has 32 numbers; valid: 48");
     in = t.input();
     in.q = {};
     CHECK(c.input("prefill", in, {}, true, tokens).ok()); // the engine attended itself
-    refused(c.input("prefill", in, t.out, true, tokens), errc::invalid_argument, "q has 0 floats; valid: 96");
+    refused(c.input("prefill", in, t.out, true, tokens), errc::invalid_argument,
+            "q has 0 numbers; valid: 96");
     const std::vector<float> sinks(3, 0.0F);
     in = t.input();
     in.sink_logits = sinks;
-    refused(c.input("prefill", in, t.out, true, tokens), errc::invalid_argument, "sink_logits has 3 floats");
+    refused(c.input("prefill", in, t.out, true, tokens), errc::invalid_argument, "sink_logits has 3 numbers");
     refused(c.input("prefill", t.input(), numbers_span(t.out).first(64), true, tokens),
-            errc::invalid_argument, "out has 64 floats; valid: 96");
+            errc::invalid_argument, "out has 64 numbers; valid: 96");
     refused(c.outputs("attend", t.input(), {}, 3), errc::invalid_argument, "out is empty; valid: 96 floats");
     std::vector<float> lse(11);
     in = t.input();
     in.lse = lse;
-    refused(c.outputs("attend", in, t.out, 3), errc::invalid_argument, "lse has 11 floats; valid: 12");
+    refused(c.outputs("attend", in, t.out, 3), errc::invalid_argument, "lse has 11 numbers; valid: 12");
 
     constexpr float inf = std::numeric_limits<float>::infinity();
     for (std::vector<float>* x : {&t.q, &t.k, &t.v})
@@ -169,7 +170,7 @@ TEST_CASE("the parts of a batch") {
     CHECK(c.batch("forward", parts, in, t.out).ok());
     parts[1].tokens = 2;
     refused(c.batch("forward", parts, t.input(), t.out), errc::invalid_argument,
-            "k has 80 floats and 2 parts with 4 tokens");
+            "k has 80 numbers and 2 parts with 4 tokens");
     parts[1].tokens = 0;
     refused(c.batch("forward", parts, t.input(), t.out), errc::invalid_argument, "a part has 0 tokens");
     parts[1] = {b, 3, part_kind::decode};

@@ -264,7 +264,7 @@ TEST_CASE("rules that make no sense are named") {
         return std::string(
             opened.attend(one.id(), 0, input, std::span(out).first(n * stream().query_floats())).what());
     };
-    CHECK(call(in, 1).find("sink_logits has 5 floats; valid: 6") != std::string::npos);
+    CHECK(call(in, 1).find("sink_logits has 5 numbers; valid: 6") != std::string::npos);
     CHECK(call(stream().input(0, 80, 33), 33).find("k has 33 tokens; valid: 1 to window_tokens = 32") !=
           std::string::npos);
     const kvtl::batch_part part{one.id(), 2, kvtl::part_kind::decode};

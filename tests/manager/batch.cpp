@@ -288,7 +288,7 @@ TEST_CASE("what is wrong with one query of a batch is said, and the others are p
         return opened.stats().reads - before;
     };
     require_ok(opened.prefetch(std::span<const kvtl::sequence_id>{}, 0, std::span<const float>{}));
-    CHECK(reads_after(std::span(q).first(row), 0, "prefetch: q has 256 floats; valid: 768") == 0);
+    CHECK(reads_after(std::span(q).first(row), 0, "prefetch: q has 256 numbers; valid: 768") == 0);
     CHECK(reads_after(q, small.layers, "prefetch: layer is 3") == 0);
     q[row] = NAN;
     CHECK(reads_after(q, 0, "q holds a NaN") > 0); // of the first and the third
@@ -343,12 +343,12 @@ TEST_CASE("a batch with a mistake anywhere is refused before its first part is t
     };
     auto in = good;
     in.q = rows(q, 1);
-    refused(in, rows(out), "forward: q has 1025 floats and the parts 4 tokens; valid: 1024");
+    refused(in, rows(out), "forward: q has 1025 numbers and the parts 4 tokens; valid: 1024");
     in = good, in.v = rows(k, 1);
-    refused(in, rows(out), "forward: v has 513 floats and the parts 4 tokens; valid: 512");
+    refused(in, rows(out), "forward: v has 513 numbers and the parts 4 tokens; valid: 512");
     in = good, in.lse = rows(lse, 1);
-    refused(in, rows(out), "forward: lse has 17 floats");
-    refused(good, rows(out, 1), "forward: out has 1025 floats");
+    refused(in, rows(out), "forward: lse has 17 numbers");
+    refused(good, rows(out, 1), "forward: out has 1025 numbers");
     require_ok(opened.end(batch[2].id()));
     refused(good, rows(out), "forward: sequence 2 (generation 1) is not open");
     parts.erase(parts.begin() + 2);

@@ -445,20 +445,20 @@ TEST_CASE("wrong input is refused, named, and changes nothing") {
     auto in = good;
     in.k = good.k.first(good.k.size() - 1);
     refused(cache.attend(seq, 0, in, row), errc::invalid_argument,
-            "k has 127 floats; valid: a positive multiple of");
-    refused(cache.prefill(seq, 0, in, row), errc::invalid_argument, "k has 127 floats");
+            "k has 127 numbers; valid: a positive multiple of");
+    refused(cache.prefill(seq, 0, in, row), errc::invalid_argument, "k has 127 numbers");
     in = good;
     in.v = {};
-    refused(cache.attend(seq, 0, in, row), errc::invalid_argument, "v has 0 floats; valid: 128");
+    refused(cache.attend(seq, 0, in, row), errc::invalid_argument, "v has 0 numbers; valid: 128");
     in = good;
     in.q = data.q(0, t, 2);
-    refused(cache.attend(seq, 0, in, row), errc::invalid_argument, "q has 512 floats; valid: 256");
-    refused(cache.attend(seq, 0, good, out), errc::invalid_argument, "out has 5120 floats; valid: 256");
+    refused(cache.attend(seq, 0, in, row), errc::invalid_argument, "q has 512 numbers; valid: 256");
+    refused(cache.attend(seq, 0, good, out), errc::invalid_argument, "out has 5120 numbers; valid: 256");
     refused(cache.attend(seq, 0, good, {}), errc::invalid_argument, "out");
     in = good;
     in.q = {};
     refused(cache.attend(seq, 0, in, {}), errc::invalid_argument, "attend");
-    refused(cache.prefill(seq, 0, {}, row), errc::invalid_argument, "k has 0 floats");
+    refused(cache.prefill(seq, 0, {}, row), errc::invalid_argument, "k has 0 numbers");
     refused(cache.attend(seq, 2, good, row), errc::out_of_range, "layer is 2; valid: 0 to 1");
     refused(cache.attend(seq, 0, good, row, 1), errc::out_of_range, "shard is 1; valid: 0 to 0");
     refused(cache.attend({seq.slot, seq.generation + 1}, 0, good, row), errc::not_open, "sequence 0");

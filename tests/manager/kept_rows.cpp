@@ -178,7 +178,7 @@ TEST_CASE("calls refuse wrong input and change nothing") {
     const auto other = *probing.begin();
     in = data.input(0, 0, 50);
     in.probe = data.q(0, 60).first(100);
-    failed(probing.prefill(other, 0, in, {}), errc::invalid_argument, "probe has 100 floats");
+    failed(probing.prefill(other, 0, in, {}), errc::invalid_argument, "probe has 100 numbers");
     in.probe = bad;
     failed(probing.prefill(other, 0, in, {}), errc::invalid_argument, "probe holds a number");
     CHECK(probing.tokens(other, 0) == 0);
@@ -228,10 +228,10 @@ TEST_CASE("calls refuse wrong input and change nothing") {
     const auto fifth = *masked.begin();
     in = data.input(0, 0, 50);
     in.external = std::span(mask).first(99);
-    failed(masked.prefill(fifth, 0, in, {}), errc::invalid_argument, "external has 99 floats");
+    failed(masked.prefill(fifth, 0, in, {}), errc::invalid_argument, "external has 99 numbers");
     in = data.input(0, 0);
-    failed(masked.attend(fifth, 0, in, room(1)), errc::invalid_argument, "attend: external has 0 floats");
-    failed(masked.append(fifth, 0, in), errc::invalid_argument, "append: external has 0 floats");
+    failed(masked.attend(fifth, 0, in, room(1)), errc::invalid_argument, "attend: external has 0 numbers");
+    failed(masked.append(fifth, 0, in), errc::invalid_argument, "append: external has 0 numbers");
     CHECK(masked.tokens(fifth, 0) == 0);
 }
 

@@ -94,15 +94,15 @@ TEST_CASE("what is wrong with q or out is said in 16 bits too") {
     std::vector<kvtl::bf16> out(2 * data.query_floats());
     kvtl::layer_input in = numbers.input<kvtl::f16>(0, 0, 2);
     says(cache.prefill(seq, 0, in, kvtl::numbers_span(out).first(256)),
-         "prefill: out has 256 floats; valid: 512");
+         "prefill: out has 256 numbers; valid: 512");
     in.q = in.q.first(256);
-    says(cache.prefill(seq, 0, in, out), "prefill: q has 256 floats; valid: 512");
+    says(cache.prefill(seq, 0, in, out), "prefill: q has 256 numbers; valid: 512");
     std::vector<kvtl::f16> q(512);
     q[300] = kvtl::f16{0x7E00};
     in.q = q;
     says(cache.prefill(seq, 0, in, out), "prefill: q holds a NaN");
-    says(cache.prefetch(seq, 0, in.q), "prefetch: q has 512 floats; valid: 256");
-    says(cache.select(seq, 0, in.q.first(8), [](auto&&...) {}), "select: q has 8 floats; valid: 256");
+    says(cache.prefetch(seq, 0, in.q), "prefetch: q has 512 numbers; valid: 256");
+    says(cache.select(seq, 0, in.q.first(8), [](auto&&...) {}), "select: q has 8 numbers; valid: 256");
     says(cache.attend(seq, 0, numbers.input<kvtl::f16>(0, 0, 1), {}), "attend: out is empty");
     CHECK(cache.tokens(seq, 0) == 0);
 }

@@ -158,7 +158,7 @@ TEST_CASE("a number that is none, and a tensor of another size, are found in 16 
           std::string::npos);
     k[77] = {};
     in.v = in.v.first(data.key_floats());
-    CHECK(std::string(cache.prefill(*seq, 0, in, out).what()).find("v has 128 floats; valid: 256") !=
+    CHECK(std::string(cache.prefill(*seq, 0, in, out).what()).find("v has 128 numbers; valid: 256") !=
           std::string::npos);
     CHECK(cache.tokens(*seq, 0) == 0);
 }

@@ -61,6 +61,7 @@ template <class Config> [[nodiscard, gnu::cold]] config_fields fields_of(Config&
     fields.add("cache", "lend_tables", &c.lend_tables);
     fields.add("cache", "adapt_prompt", &c.adapt_prompt);
     fields.add("cache", "prefill_tokens", &c.prefill_tokens);
+    fields.add("cache", "io_timeout_ms", &c.io_timeout_ms);
     return fields;
 }
 

@@ -47,7 +47,8 @@ struct calibration_request {
     std::uint32_t optional =
         0;                  ///< those that are read where they are there. Without either: whatever is there
     std::uint32_t rank = 0; ///< directions kept of each adapter or basis; 0: all
-    std::uint64_t fingerprint = 0; ///< of the model; 0 fits every file
+    const char* rank_name = "rank"; ///< what errors call that number
+    std::uint64_t fingerprint = 0;  ///< of the model; 0 fits every file
 };
 
 /// The names of a set of kinds, for errors.
@@ -221,10 +222,10 @@ class calibration_file {
         f.rank_ = want.rank;
         for (const calibration_section& s : f.sections())
             if (f.wants(s) && calibration_extents::has_directions(s.kind) && s.rank < want.rank)
-                return f.refuse(errc::file_refused, "has " + std::to_string(s.rank) +
-                                                        " directions in section " +
-                                                        std::string(kind_name(s.kind)) + "; " +
-                                                        std::to_string(want.rank) + " are wanted");
+                return f.refuse(errc::file_refused,
+                                "has " + std::to_string(s.rank) + " directions in section " +
+                                    std::string(kind_name(s.kind)) + "; " + want.rank_name + " wants " +
+                                    std::to_string(want.rank));
         return f;
     }
 

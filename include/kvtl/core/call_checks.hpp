@@ -84,7 +84,7 @@ template <element E> struct call_checks {
     [[nodiscard]] static status sized(const char* call, const char* name, const numbers_view& x,
                                       std::size_t want) noexcept {
         if (x.size() == want) return {};
-        return status::failure(errc::invalid_argument, "%s: %s has %zu floats; valid: %zu", call, name,
+        return status::failure(errc::invalid_argument, "%s: %s has %zu numbers; valid: %zu", call, name,
                                x.size(), want);
     }
     /// Range: what the numbers must fit into besides being finite.
@@ -107,7 +107,7 @@ template <element E> struct call_checks {
         if (many && (tokens == 0 || in.k.size() % key_floats != 0))
             return status::failure(
                 errc::invalid_argument,
-                "%s: k has %zu floats; valid: a positive multiple of kv_heads * head_dim = %zu", call,
+                "%s: k has %zu numbers; valid: a positive multiple of kv_heads * head_dim = %zu", call,
                 in.k.size(), key_floats);
         if (status s = floats<E>(call, "k", in.k, tokens * key_floats); !s) return s;
         if (status s = floats<E>(call, "v", in.v, tokens * key_floats); !s) return s;
@@ -116,7 +116,7 @@ template <element E> struct call_checks {
         if (!in.sink_logits.empty())
             if (status s = floats(call, "sink_logits", in.sink_logits, query_heads); !s) return s;
         if (!out.empty() && out.size() != tokens * query_floats)
-            return status::failure(errc::invalid_argument, "%s: out has %zu floats; valid: %zu", call,
+            return status::failure(errc::invalid_argument, "%s: out has %zu numbers; valid: %zu", call,
                                    out.size(), tokens * query_floats);
         return {};
     }
@@ -124,10 +124,10 @@ template <element E> struct call_checks {
     [[nodiscard]] status outputs(const char* call, const layer_input& in, const numbers_span& out,
                                  std::size_t tokens) const noexcept {
         if (out.empty())
-            return status::failure(errc::invalid_argument, "%s: out is empty; valid: %zu floats", call,
+            return status::failure(errc::invalid_argument, "%s: out is empty; valid: %zu numbers", call,
                                    tokens * query_floats);
         if (!in.lse.empty() && in.lse.size() != tokens * query_heads)
-            return status::failure(errc::invalid_argument, "%s: lse has %zu floats; valid: %zu", call,
+            return status::failure(errc::invalid_argument, "%s: lse has %zu numbers; valid: %zu", call,
                                    in.lse.size(), tokens * query_heads);
         return {};
     }
@@ -153,15 +153,15 @@ template <element E> struct call_checks {
                                    prompts);
         if (parts.empty() || in.k.size() != tokens * key_floats)
             return status::failure(errc::invalid_argument,
-                                   "%s: k has %zu floats and %zu parts with %zu tokens; valid: one part and "
+                                   "%s: k has %zu numbers and %zu parts with %zu tokens; valid: one part and "
                                    "more, and kv_heads * head_dim = %zu floats for each token",
                                    call, in.k.size(), parts.size(), tokens, key_floats);
         const auto rows = [&](const char* name, std::size_t size, std::size_t row,
                               bool may_be_empty) -> status {
             if (size == tokens * row || (may_be_empty && size == 0)) return {};
             return status::failure(errc::invalid_argument,
-                                   "%s: %s has %zu floats and the parts %zu tokens; valid: %zu%s", call, name,
-                                   size, tokens, tokens * row, may_be_empty ? ", or none" : "");
+                                   "%s: %s has %zu numbers and the parts %zu tokens; valid: %zu%s", call,
+                                   name, size, tokens, tokens * row, may_be_empty ? ", or none" : "");
         };
         if (status s = rows("v", in.v.size(), key_floats, false); !s) return s;
         if (status s = rows("q", in.q.size(), query_floats, true); !s) return s;

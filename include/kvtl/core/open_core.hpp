@@ -48,10 +48,10 @@ template <class Preset>
             .kinds = of_codec | of_index, .optional = of_score, .fingerprint = c.calibration_model};
         // A codec wants its directions to the last; an index alone as many as it uses.
         if constexpr (of_codec == 0 && requires { c.index.rank; })
-            want.rank = std::min(c.index.rank, g.kv_heads() * g.head_dim());
+            want.rank = std::min(c.index.rank, g.kv_heads() * g.head_dim()), want.rank_name = "index.rank";
         else if constexpr (of_codec == 0 && requires { c.index.channels; })
             if (calibration_extents::has_directions(Preset::index::calibrated))
-                want.rank = std::min(c.index.channels, g.head_dim());
+                want.rank = std::min(c.index.channels, g.head_dim()), want.rank_name = "index.channels";
         auto file = calibration_file::open(c.calibration, g.extents(), want);
         if (!file) return file.error();
         out.file = std::make_unique<calibration_file>(std::move(*file));
@@ -182,7 +182,8 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
                                              .max_in_flight = a.plan.max_in_flight,
                                              .arena = frames,
                                              .superblock = superblock_bytes(block),
-                                             .max_bytes = a.page_bytes + data + step});
+                                             .max_bytes = a.page_bytes + data + step,
+                                             .timeout_ms = c.io_timeout_ms});
         if (!device) return device.error();
         made = std::make_unique<core_type>(std::move(*device));
     } else {

@@ -4,8 +4,8 @@
 // A path is ours when it does not exist, is empty, or starts with a kvtl superblock, and when nobody else
 // has it open (OFD lock). Everything else is refused with its name and left as it was. O_DIRECT is set, read
 // back and tried out with a transfer; it never falls back silently. The file grows only in reserve(), so a
-// full disk shows there. The file is removed on close unless keep_file is set; it starts with a superblock,
-// so that what a crash leaves behind can be taken again.
+// full disk shows there. The file is removed on close unless keep_file is set; one that was there, empty, is
+// empty again. It starts with a superblock, so that what a crash leaves behind can be taken again.
 //
 // Units: bytes. Cost: open is about twenty system calls; reserve is one fallocate under a lock; size() one
 // load.
@@ -58,17 +58,24 @@ class cache_file {
         file->limit = plan.max_bytes;
         if (auto e = file->acquire()) return *std::move(e);
         if (auto e = file->prepare(config.direct, plan.superblock)) return *std::move(e);
-        file->on_close = config.keep_file ? body::closing::keep : body::closing::remove;
+        if (config.keep_file)
+            file->on_close = body::closing::keep;
+        else if (file->on_close != body::closing::empty) // somebody else's, which had nothing in it
+            file->on_close = body::closing::remove;
         return cache_file(std::move(file));
     }
 
     [[nodiscard]] int fd() const noexcept { return body_->fd; }
     [[nodiscard]] bool direct() const noexcept { return body_->direct; }
+    [[nodiscard]] bool memory_backed() const { return lies_in_memory(body_->fd); }
     [[nodiscard]] std::uint32_t alignment() const noexcept { return body_->alignment; }
     [[nodiscard]] std::uint32_t page() const noexcept { return body_->page; }
     [[nodiscard]] const std::string& path() const noexcept { return body_->path; }
     /// Not in a child that fork() made of the process that opened it, which may destroy what it has, and nothing else.
     [[nodiscard]] bool ours() const noexcept { return ::getpid() == body_->owner; }
+
+    /// Does at once what closing does to the path, for a file that a transfer without end keeps open.
+    void leave_path() noexcept { body_->leave_path(); }
 
     /// Bytes that may be read and written: what the file had when it was opened, or was reserved since.
     [[nodiscard]] std::uint64_t size() const noexcept { return body_->size.load(std::memory_order_acquire); }
@@ -109,9 +116,7 @@ class cache_file {
                 ::close(std::exchange(fd, -1));
                 return;
             }
-            if (on_close == closing::empty) (void)!::ftruncate(fd, 0);
-            // Still under the lock, so nobody can have taken the file over in between.
-            if (on_close == closing::remove && names_our_file(target.c_str())) ::unlink(target.c_str());
+            leave_path(); // still under the lock, so nobody can have taken the file over in between
             // Spelled out: a child process or a ring that is being taken down may hold the description a
             // little longer.
             struct ::flock whole {};
@@ -120,6 +125,12 @@ class cache_file {
             (void)::fcntl(fd, F_OFD_SETLK, &whole);
             ::close(fd);
             fd = -1;
+        }
+
+        void leave_path() noexcept {
+            const closing how = std::exchange(on_close, closing::keep);
+            if (how == closing::empty) (void)!::ftruncate(fd, 0);
+            if (how == closing::remove && names_our_file(target.c_str())) ::unlink(target.c_str());
         }
 
         [[nodiscard, gnu::cold]] error failure(errc code, const std::string& why) const {

@@ -63,6 +63,12 @@ namespace kvtl { inline namespace v0 {
     return text.data();
 }
 
+/// Its file system keeps what is written in memory: as fast as that, and as scarce.
+[[nodiscard]] inline bool lies_in_memory(int fd) {
+    const std::string name = file_system_name(fd);
+    return name == "tmpfs" || name == "ramfs" || name == "hugetlbfs";
+}
+
 /// A file system that copies on write and has checksums of its own verifies what a direct read has brought where it was
 /// brought: reads that drop what they do not want into one page would fail. It also takes room anew for what is written
 /// again. btrfs excepts an empty file from both; where it does not, all is as before.

@@ -115,7 +115,11 @@ class in_memory::queue {
 class in_memory::device {
   public:
     [[nodiscard]] io_facts facts() const noexcept {
-        return {.name = name.data(), .direct = false, .alignment = alignment, .page = page};
+        return {.name = name.data(),
+                .direct = false,
+                .memory_backed = true,
+                .alignment = alignment,
+                .page = page};
     }
     [[nodiscard]] in_memory::queue& queue(unsigned i) noexcept { return *store_->queues[i]; }
 

@@ -5,6 +5,9 @@
 // request at a time: the reads of one submit() spread over all workers of the queue, and `threads` is how
 // many the device sees at once (io_plan.depth is not used).
 //
+// A transfer that never ends cannot be taken back: when io_plan.timeout_ms have passed its worker, and the file that
+// it reads, stay behind when the device goes.
+//
 // Units: bytes. Cost: per request two short locked sections, one preadv or pwritev, at worst two wake-ups.
 //
 // SPDX-License-Identifier: MIT
@@ -21,6 +24,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -53,8 +57,9 @@ struct posix_file {
 
 class posix_file::queue {
   public:
-    queue(const cache_file& file, std::size_t max_in_flight)
-        : file_(file), max_in_flight_(max_in_flight), waiting_(max_in_flight), done_(max_in_flight) {}
+    queue(const cache_file& file, const io_plan& plan)
+        : file_(file), max_in_flight_(plan.max_in_flight), timeout_(plan.timeout_ms),
+          waiting_(plan.max_in_flight), done_(plan.max_in_flight) {}
     queue(const queue&) = delete;
     queue& operator=(const queue&) = delete;
 
@@ -71,6 +76,7 @@ class posix_file::queue {
     /// pthread_create rather than std::thread: the latter reports failure by throwing.
     [[nodiscard]] status start(unsigned threads) {
         workers_.reserve(threads);
+        running_.resize(threads);
         ::sigset_t all; // signals are for the program's own threads
         ::sigset_t before;
         ::sigfillset(&all);
@@ -97,6 +103,10 @@ class posix_file::queue {
         const std::uint64_t size = file_.size();
         {
             const std::lock_guard lock(mutex_);
+            if (gave_up_)
+                return status::failure(
+                    errc::io_error, "posix_file: '%s' did not answer within io_timeout_ms = %lld; close it",
+                    file_.path().c_str(), static_cast<long long>(timeout_.count()));
             for (const io_request& r : requests) {
                 const auto [error, bytes] = check_request(r, file_.alignment(), size);
                 if (error != 0) {
@@ -120,7 +130,11 @@ class posix_file::queue {
         std::unique_lock lock(mutex_);
         if (wait && done_.empty()) {
             reaper_waits_ = true;
-            landed_.wait(lock, [this] { return !done_.empty(); });
+            const auto some = [this] { return !done_.empty(); };
+            if (timeout_.count() == 0)
+                landed_.wait(lock, some);
+            else if (!landed_.wait_for(lock, timeout_, some))
+                give_up();
             reaper_waits_ = false;
         }
         const std::size_t n = std::min(done.size(), done_.size());
@@ -131,17 +145,39 @@ class posix_file::queue {
 
     [[nodiscard]] std::size_t in_flight() const noexcept { return in_flight_; }
     [[nodiscard]] io_counters counters() const noexcept { return counters_; }
+    /// A worker is in a transfer that was given up.
+    [[nodiscard]] bool stuck() noexcept {
+        const std::lock_guard lock(mutex_);
+        return gave_up_ &&
+               std::any_of(running_.begin(), running_.end(), [](const seat& s) { return s.taken; });
+    }
 
   private:
+    /// What a worker is about.
+    struct seat {
+        bool taken = false;
+        std::uint64_t tag = 0;
+    };
+
+    void give_up() noexcept {
+        gave_up_ = true;
+        while (!waiting_.empty()) done_.push({waiting_.pop().tag(), io_no_answer});
+        for (const seat& s : running_)
+            if (s.taken) done_.push({s.tag, io_no_answer});
+    }
     void work() noexcept {
         std::unique_lock lock(mutex_);
+        seat& mine = running_[seats_++];
         for (;;) {
             work_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
             if (waiting_.empty()) return;
             transfer t = waiting_.pop();
+            mine = {true, t.tag()};
             lock.unlock();
             run(t);
             lock.lock();
+            mine.taken = false;
+            if (gave_up_) continue; // told long ago
             done_.push(t.completion());
             if (reaper_waits_) landed_.notify_one();
         }
@@ -160,6 +196,7 @@ class posix_file::queue {
 
     const cache_file& file_;
     std::size_t max_in_flight_;
+    std::chrono::milliseconds timeout_;
     std::size_t in_flight_ = 0; ///< this and the counters belong to the thread that uses the queue
     io_counters counters_;
 
@@ -170,6 +207,9 @@ class posix_file::queue {
     fixed_ring<io_completion> done_;
     bool reaper_waits_ = false;
     bool stopping_ = false;
+    bool gave_up_ = false;
+    std::vector<seat> running_; ///< by worker
+    std::size_t seats_ = 0;     ///< of workers that have begun
     std::vector<::pthread_t> workers_;
 };
 
@@ -177,8 +217,11 @@ class posix_file::device {
   public:
     [[nodiscard]] io_facts facts() const noexcept {
         const cache_file& file = body_->file;
-        return {
-            .name = name.data(), .direct = file.direct(), .alignment = file.alignment(), .page = file.page()};
+        return {.name = name.data(),
+                .direct = file.direct(),
+                .memory_backed = file.memory_backed(),
+                .alignment = file.alignment(),
+                .page = file.page()};
     }
     [[nodiscard]] posix_file::queue& queue(unsigned i) noexcept { return *body_->queues[i]; }
     [[nodiscard]] status reserve(std::uint64_t offset, std::uint64_t bytes) noexcept {
@@ -197,8 +240,20 @@ class posix_file::device {
                 for (auto& q : queues) static_cast<void>(q.release());
         }
     };
-    explicit device(std::unique_ptr<body> b) : body_(std::move(b)) {}
-    std::unique_ptr<body> body_;
+    /// What a worker still uses stays.
+    struct closer {
+        void operator()(body* b) const noexcept {
+            const bool stuck = b->file.ours() && std::any_of(b->queues.begin(), b->queues.end(),
+                                                             [](auto& q) { return q->stuck(); });
+            if (stuck)
+                b->file.leave_path();
+            else
+                delete b;
+        }
+    };
+    using owner = std::unique_ptr<body, closer>;
+    explicit device(owner b) : body_(std::move(b)) {}
+    owner body_;
 };
 
 [[gnu::cold]] inline result<posix_file::device> posix_file::open(const config& config, const io_plan& plan) {
@@ -206,9 +261,9 @@ class posix_file::device {
         return status::failure(errc::invalid_argument, "io.threads is %u; valid: 1 to 256", config.threads);
     auto file = cache_file::open({config.path, config.keep_file, config.direct}, plan);
     if (!file) return file.error();
-    auto body = std::make_unique<device::body>(*std::move(file));
+    device::owner body(new device::body(*std::move(file)));
     for (unsigned i = 0; i < plan.queues; ++i) {
-        body->queues.push_back(std::make_unique<queue>(body->file, plan.max_in_flight));
+        body->queues.push_back(std::make_unique<queue>(body->file, plan));
         if (auto s = body->queues.back()->start(config.threads); !s) return s;
     }
     return device(std::move(body));

@@ -11,6 +11,9 @@
 // enters the kernel anyway and do not interrupt the attention it computes meanwhile. (Where another thread takes the
 // queue over, it may wait for that moment, a tick of the clock at most: a queue had better stay with its thread.)
 //
+// A ring belongs to the process that made it: a child of fork() is refused. A device that has no completion for
+// io_plan.timeout_ms is given up; kernels before 5.11 wait for ever.
+//
 // Units: bytes. Cost: one system call for the first two requests of a batch, for four more, and for every eight
 // of the rest, one per reap() that has to wait; 88 bytes per slot of the depth. Registering the arena brings all
 // of it into memory.
@@ -84,8 +87,9 @@ class uring_file::queue {
   public:
     queue(const cache_file& file, const io_plan& plan)
         : file_(file), max_in_flight_(plan.max_in_flight), depth_(std::min(plan.depth, max_depth)),
-          held_back_(plan.max_in_flight), refused_(plan.max_in_flight), free_(depth_), staged_(depth_),
-          slots_(std::make_unique<transfer[]>(depth_)) {
+          timeout_ms_(plan.timeout_ms), held_back_(plan.max_in_flight), refused_(plan.max_in_flight),
+          free_(depth_), staged_(depth_), slots_(std::make_unique<transfer[]>(depth_)),
+          in_kernel_(std::make_unique<bool[]>(depth_)) {
         for (unsigned i = 0; i < depth_; ++i) free_.push(i);
     }
     queue(const queue&) = delete;
@@ -149,6 +153,16 @@ class uring_file::queue {
 
     [[nodiscard]] status submit(std::span<const io_request> requests) noexcept {
         if (auto s = check_room(in_flight_, requests.size(), max_in_flight_); !s) return s;
+        if (!file_.ours())
+            return status::failure(
+                errc::unsupported,
+                "uring_file: this process was forked from the one that opened '%s'; valid: "
+                "a cache that it opens itself",
+                file_.path().c_str());
+        if (broken_ == io_no_answer)
+            return status::failure(errc::io_error,
+                                   "uring_file: '%s' did not answer within io_timeout_ms = %u; close it",
+                                   file_.path().c_str(), timeout_ms_);
         if (broken_ != 0)
             return status::failure(errc::io_error, "uring_file: the ring of '%s' is broken: %s",
                                    file_.path().c_str(), std::strerror(broken_));
@@ -167,6 +181,7 @@ class uring_file::queue {
 
     [[nodiscard]] std::size_t reap(std::span<io_completion> done, bool wait) noexcept {
         if (in_flight_ == 0 || done.empty()) return 0;
+        if (!file_.ours()) give_up(ECHILD); // what completes is the parent's
         std::size_t n = 0;
         for (;;) {
             while (n < done.size() && !refused_.empty()) done[n++] = refused_.pop();
@@ -174,12 +189,12 @@ class uring_file::queue {
             feed();
             if (n > 0 || !wait) break;
             if (!refused_.empty()) continue; // feed() found the ring broken
-            ::io_uring_cqe* cqe = nullptr;
             // With nothing in the kernel it refused for lack of memory: let others run and try again.
             if (in_kernel() == 0)
                 ::sched_yield();
-            else if (const int why = ::io_uring_wait_cqe(&ring_, &cqe);
-                     why < 0 && why != -EINTR && why != -EAGAIN)
+            else if (const int why = wait_for_one(); why == -ETIME)
+                give_up(io_no_answer);
+            else if (why < 0 && why != -EINTR && why != -EAGAIN)
                 break;
         }
         in_flight_ -= n;
@@ -192,7 +207,26 @@ class uring_file::queue {
   private:
     [[nodiscard]] std::size_t in_kernel() const noexcept { return depth_ - free_.size() - staged_.size(); }
 
+    /// 0, or a negative errno: -ETIME when the timeout has passed.
+    [[nodiscard]] int wait_for_one() noexcept {
+        ::io_uring_cqe* cqe = nullptr;
+        if (timeout_ms_ == 0 || (ring_.features & IORING_FEAT_EXT_ARG) == 0)
+            return ::io_uring_wait_cqe(&ring_, &cqe);
+        ::__kernel_timespec most{timeout_ms_ / 1000, timeout_ms_ % 1000 * 1'000'000LL};
+        return ::io_uring_wait_cqe_timeout(&ring_, &cqe, &most);
+    }
+    /// What is in flight ends with this error, and the ring is not used again.
+    void give_up(int why) noexcept {
+        if (gave_up_) return;
+        gave_up_ = true;
+        broken_ = why;
+        for (unsigned slot = 0; slot < depth_; ++slot)
+            if (in_kernel_[slot]) refused_.push({slots_[slot].tag(), why});
+        feed(); // those that the kernel does not have
+    }
+
     std::size_t collect(std::span<io_completion> done) noexcept {
+        if (gave_up_) return 0;
         std::array<::io_uring_cqe*, 64> cqes;
         std::size_t n = 0;
         while (n < done.size()) {
@@ -201,6 +235,7 @@ class uring_file::queue {
             if (ready == 0) break;
             for (unsigned i = 0; i < ready; ++i) {
                 const auto slot = static_cast<unsigned>(cqes[i]->user_data);
+                in_kernel_[slot] = false;
                 if (slots_[slot].advance(cqes[i]->res, file_.alignment())) {
                     done[n++] = slots_[slot].completion();
                     free_.push(slot);
@@ -225,7 +260,7 @@ class uring_file::queue {
             }
             if (staged_.empty()) return;
             const int taken = ::io_uring_submit(&ring_);
-            for (int i = 0; i < taken; ++i) (void)staged_.pop();
+            for (int i = 0; i < taken; ++i) in_kernel_[staged_.pop()] = true;
             if (taken == 0 || taken == -EAGAIN || taken == -EBUSY)
                 return; // short of memory; the next reap tries again
             if (taken < 0 && taken != -EINTR) broken_ = -taken;
@@ -266,8 +301,10 @@ class uring_file::queue {
     const cache_file& file_;
     std::size_t max_in_flight_;
     unsigned depth_;
+    std::uint32_t timeout_ms_;
     std::size_t in_flight_ = 0;
     int broken_ = 0; ///< errno of a ring that no longer takes requests
+    bool gave_up_ = false;
     bool has_ring_ = false;
     bool registered_file_ = false;
     std::span<std::byte> arena_;  ///< empty: not registered
@@ -279,6 +316,7 @@ class uring_file::queue {
     fixed_ring<unsigned> free_;         ///< slots
     fixed_ring<unsigned> staged_;       ///< slots the kernel has not taken yet, in ring order
     std::unique_ptr<transfer[]> slots_; ///< (depth); an SQE's user_data is its index
+    std::unique_ptr<bool[]> in_kernel_; ///< (depth)
     ::io_uring ring_{};
 };
 
@@ -288,6 +326,7 @@ class uring_file::device {
         const cache_file& file = body_->file;
         return {.name = name.data(),
                 .direct = file.direct(),
+                .memory_backed = file.memory_backed(),
                 .registered_file = body_->queues.front()->registered_file(),
                 .registered_arena = body_->registered_arena,
                 .alignment = file.alignment(),

@@ -64,7 +64,7 @@ template <gate_kind Kind> struct gate_score : score_defaults {
         }
         [[nodiscard]] status check_arrival(const layer_input& in, std::size_t tokens) const noexcept {
             if (reads_input && in.x.size() != tokens * gate_.inputs())
-                return status::failure(errc::invalid_argument, "x has %zu floats; valid: tokens * %u = %zu",
+                return status::failure(errc::invalid_argument, "x has %zu numbers; valid: tokens * %u = %zu",
                                        in.x.size(), gate_.inputs(), tokens * gate_.inputs());
             if (reads_input && !simd::all_finite(in.x.data(), in.x.size()))
                 return status::failure(errc::invalid_argument, "x holds a number that is not finite");

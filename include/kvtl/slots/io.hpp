@@ -13,6 +13,7 @@
 
 #include <sys/uio.h>
 
+#include <cerrno>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -30,12 +31,16 @@ struct io_plan {
     std::span<std::byte> arena;    ///< memory that transfers will use; may be registered with the kernel
     std::span<const std::byte> superblock; ///< first bytes of the file (io/superblock.hpp), at most one page
     std::uint64_t max_bytes = 0;           ///< the file never grows beyond this
+    std::uint32_t timeout_ms =
+        0; ///< without any completion for so long, what is in flight ends with io_no_answer and the
+           ///< queue refuses all that comes (0: it waits for ever)
 };
 
 /// What a device found out about itself when it was opened. Strings are static.
 struct io_facts {
-    const char* name = "";         ///< the policy that really runs: "in_memory", "posix_file", "uring_file"
-    bool direct = false;           ///< transfers bypass the page cache (O_DIRECT, verified)
+    const char* name = "";      ///< the policy that really runs: "in_memory", "posix_file", "uring_file"
+    bool direct = false;        ///< transfers bypass the page cache (O_DIRECT, verified)
+    bool memory_backed = false; ///< what is stored takes memory: no file, or one on tmpfs, ramfs or hugetlbfs
     bool registered_file = false;  ///< io_uring: fixed file
     bool registered_arena = false; ///< io_uring: fixed buffers (needs RLIMIT_MEMLOCK)
     std::uint32_t alignment = 512; ///< of offsets, addresses and sizes, in bytes
@@ -53,6 +58,10 @@ struct io_request {
     std::uint64_t offset = 0;        ///< bytes from the start of the file
     std::uint64_t tag = 0;           ///< comes back with the completion
 };
+
+/// The error of transfers that a device gave up after io_plan::timeout_ms. The memory that they name may still be written
+/// to: whoever is told so uses it no more.
+inline constexpr int io_no_answer = ETIME;
 
 struct io_completion {
     std::uint64_t tag = 0;

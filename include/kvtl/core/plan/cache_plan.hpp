@@ -81,6 +81,7 @@ struct cache_plan {
     std::size_t index_floats = 0;      ///< scratch of the index while it scores
     std::size_t rest_floats = 0;       ///< scratch of the remainder
     std::size_t fit_bytes = 0;         ///< memory that index and codec borrow from the slots to fit a lane
+    std::uint32_t io_timeout_ms = 0;   ///< for messages
     bool time_phases = false;
     lent_threads threads{};
     std::uint32_t least_frames = 0;  ///< what a pool needs to work at all

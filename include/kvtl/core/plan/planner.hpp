@@ -99,6 +99,7 @@ template <class Preset> class planner {
             static_cast<std::uint32_t>(std::min<std::size_t>(c.attend_tokens, c.max_tokens + 1));
         p.sizes.attend_tokens = p.attend_tokens;
         p.time_phases = c.time_phases;
+        p.io_timeout_ms = c.io_timeout_ms;
         p.threads = c.threads;
         p.sizes.width = p.model.width();
         const record_shape stored{p.model.lane_heads, p.model.dim};

@@ -274,7 +274,7 @@ template <class Types> class retention_stage {
         if constexpr (score::source == score_source::probe) {
             if (in.last_chunk && (in.probe.empty() || in.probe.size() % book_.plan.query_floats() != 0))
                 return status::failure(errc::invalid_argument,
-                                       "prefill: probe has %zu floats; valid: a positive multiple of "
+                                       "prefill: probe has %zu numbers; valid: a positive multiple of "
                                        "query_heads * head_dim = %zu",
                                        in.probe.size(), book_.plan.query_floats());
             if (!simd::all_finite(in.probe.data(), in.probe.size()))
@@ -302,7 +302,7 @@ template <class Types> class retention_stage {
         if constexpr (contains(needs_of<score>(), signal::external)) {
             if (in.external.size() != tokens * book_.plan.kv_heads)
                 return status::failure(errc::invalid_argument,
-                                       "%s: external has %zu floats; valid: tokens * kv_heads = %zu", call,
+                                       "%s: external has %zu numbers; valid: tokens * kv_heads = %zu", call,
                                        in.external.size(), tokens * book_.plan.kv_heads);
         }
         if constexpr (requires { book_.score.check_arrival(in, tokens); })

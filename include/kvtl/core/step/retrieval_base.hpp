@@ -232,8 +232,8 @@ template <class Types> class retrieval_base {
                            .shards = p.division.shards,
                            .front = p.file_pages,
                            .front_steps = (front + step_pages - 1) / step_pages};
-        io_ =
-            typename types::transfers(device.queue(index_), map, m.checksum, m.trash, p.gap_pages, m.flights);
+        io_ = typename types::transfers(device.queue(index_), map, m.checksum, m.trash, p.gap_pages,
+                                        m.flights, p.io_timeout_ms);
         const typename page_store<types>::parts store_parts{format,
                                                             types::plain_format_of(p.device_page, p.sizes),
                                                             {p.model.lane_heads, p.model.dim},
@@ -350,6 +350,7 @@ template <class Types> class retrieval_base {
         return false;
     }
     [[nodiscard]] status check_complete(std::span<const lane_ref> lanes) const noexcept {
+        if (io_.gave_up()) return io_.no_answer();
         if (store_.at(lanes[0].id).state().cut_short)
             return status::failure(errc::io_error,
                                    "a turn of this sequence was cut short by a device error; end it");

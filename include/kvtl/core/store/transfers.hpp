@@ -150,9 +150,10 @@ template <class Queue, class Pool> class transfers {
   public:
     transfers() = default;
     transfers(Queue& queue, const file_map& map, std::span<std::uint32_t> checksum,
-              std::span<std::byte> trash, std::uint32_t gap_pages, std::span<flight> flights) noexcept
+              std::span<std::byte> trash, std::uint32_t gap_pages, std::span<flight> flights,
+              std::uint32_t timeout_ms) noexcept
         : queue_(&queue), map_(map), checksum_(checksum), trash_(trash), gap_pages_(gap_pages),
-          flights_(flights) {
+          flights_(flights), timeout_ms_(timeout_ms) {
         written_but_never_read(trash);
     }
 
@@ -194,6 +195,13 @@ template <class Queue, class Pool> class transfers {
         return simd::page_checksum(bytes, map_.page_bytes) == checksum_[page];
     }
     [[nodiscard]] bool idle() const noexcept { return queue_->in_flight() == 0; }
+    /// Transfers were given up. Frames may still be written to, so that nothing here can be used any more.
+    [[nodiscard]] bool gave_up() const noexcept { return gave_up_; }
+    [[nodiscard]] status no_answer() const noexcept {
+        return status::failure(errc::io_error,
+                               "the device did not answer within io_timeout_ms = %u; valid: close the cache",
+                               timeout_ms_);
+    }
 
     /// A flight that is not in the air among [first, first + count); waits when all are.
     [[nodiscard]] std::uint32_t free_flight(std::uint32_t first, std::uint32_t count) noexcept {
@@ -220,7 +228,7 @@ template <class Queue, class Pool> class transfers {
         for (std::uint32_t begin = 0; begin < f.moved_;) begin = make_request(id, pool, begin, slices);
         f.begin_[f.requests_] = f.moved_;
         f.pending_ = f.requests_;
-        if (status s = queue_->submit(f.request_.first(f.requests_)); !s) {
+        if (status s = gave_up_ ? no_answer() : queue_->submit(f.request_.first(f.requests_)); !s) {
             f.pending_ = 0;
             f.error_ = s;
             if (writes)
@@ -271,7 +279,10 @@ template <class Queue, class Pool> class transfers {
         const auto request = static_cast<std::uint32_t>(c.tag);
         --f.pending_;
         const auto pages = f.page_.subspan(f.begin_[request], f.begin_[request + 1] - f.begin_[request]);
-        if (c.error != 0 && f.error_.ok())
+        if (c.error == io_no_answer) {
+            gave_up_ = true;
+            f.error_ = no_answer();
+        } else if (c.error != 0 && f.error_.ok())
             f.error_ = status::failure(errc::io_error, "%s of %zu pages at offset %llu failed: %s (errno %d)",
                                        f.writes_ ? "write" : "read", pages.size(),
                                        static_cast<unsigned long long>(map_.offset(pages[0].page)),
@@ -301,6 +312,8 @@ template <class Queue, class Pool> class transfers {
     std::span<std::byte> trash_;
     std::uint32_t gap_pages_ = 0;
     std::span<flight> flights_;
+    std::uint32_t timeout_ms_ = 0;
+    bool gave_up_ = false;
 };
 
 }} // namespace kvtl::v0
