@@ -2,12 +2,11 @@
 #include "compare.hpp"
 
 #include "error.hpp"
+#include "input_file.hpp"
 #include "median_interval.hpp"
 
 #include <array>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <string_view>
 #include <vector>
 
@@ -122,9 +121,9 @@ json compare_metrics(const json& a, const json& b) {
 } // namespace
 
 json read_rows(const std::string& file) {
-    std::ifstream in(file, std::ios::binary);
-    if (!in || std::filesystem::is_directory(file)) throw engine::bad_input("compare: cannot read " + file);
-    json rows = json::parse(in, nullptr, false);
+    const auto text = engine::read_input(file, engine::most_rows_bytes);
+    if (!text) throw engine::bad_input("compare: " + text.error().message);
+    json rows = json::parse(*text, nullptr, false);
     const auto is_row = [](const json& r) { return r.is_object() && r.contains("policy"); };
     bool good = rows.is_array() && !rows.empty();
     for (std::size_t i = 0; good && i < rows.size(); ++i) good = is_row(rows[i]);

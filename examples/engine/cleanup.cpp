@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "cleanup.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <climits>
+#include <cstdio>
 #include <cstring>
 
 namespace engine {
@@ -17,6 +20,18 @@ constexpr int ending_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
 char registered_path[PATH_MAX];
 std::atomic<bool> registered = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
+
+extern "C" void mapping_is_lost(int number, siginfo_t* what, void*) {
+    if (registered.load()) ::unlink(registered_path);
+    if (what->si_code == BUS_ADRERR) { // of what is no longer in the file
+        constexpr char text[] = ": a file that is read in place, as the model is, was cut short meanwhile\n";
+        const char* name = program_invocation_short_name;
+        static_cast<void>(!::write(STDERR_FILENO, name, std::strlen(name)));
+        static_cast<void>(!::write(STDERR_FILENO, text, sizeof text - 1));
+        ::_exit(1);
+    }
+    ::raise(number); // by default
+}
 
 extern "C" void remove_and_end(int number) {
     if (registered.load()) ::unlink(registered_path);
@@ -38,7 +53,7 @@ signal_hold::~signal_hold() {
 }
 
 void remove_on_signal(const std::string& path) {
-    forget_file();
+    registered = false; // the one before it has gone, and its path may have been taken again
     if (path.size() >= sizeof registered_path) return; // the kernel refuses such a path, so there is no file
     std::memcpy(registered_path, path.c_str(), path.size() + 1);
     registered = true;
@@ -54,7 +69,19 @@ void remove_on_signal(const std::string& path) {
 }
 
 void forget_file() {
+    struct stat left = {};
+    if (registered && ::stat(registered_path, &left) == 0 && left.st_size > 0)
+        std::fprintf(stderr, "%s: the cache file %s could not be removed\n", program_invocation_short_name,
+                     registered_path);
     registered = false;
+}
+
+void end_when_mapping_is_lost() {
+    struct sigaction action = {};
+    action.sa_sigaction = mapping_is_lost;
+    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_SIGINFO);
+    ::sigemptyset(&action.sa_mask);
+    ::sigaction(SIGBUS, &action, nullptr);
 }
 
 } // namespace engine

@@ -5,9 +5,9 @@
 
 #include <kvtl/status.hpp>
 
+#include "input_file.hpp"
+
 #include <cstddef>
-#include <fstream>
-#include <iterator>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,11 +16,11 @@ namespace engine {
 
 /// All bytes of the file; whether they are a gate is checked by who reads them.
 [[nodiscard]] inline kvtl::result<std::vector<std::byte>> read_gates(const std::string& path) {
-    std::ifstream in(path, std::ios::binary);
-    const std::string text{std::istreambuf_iterator<char>(in), {}};
-    if (!in.is_open() || in.bad() || text.empty())
-        return kvtl::error(kvtl::errc::invalid_argument, "--gates: cannot read " + path);
-    const auto bytes = std::as_bytes(std::span(text));
+    const auto text = read_input(path, most_gates_bytes);
+    if (!text) return kvtl::error(text.error().code, "--gates: " + text.error().message);
+    if (text->empty())
+        return kvtl::error(kvtl::errc::invalid_argument, "--gates: cannot read " + path + ": it is empty");
+    const auto bytes = std::as_bytes(std::span(*text));
     return std::vector<std::byte>(bytes.begin(), bytes.end());
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "gguf.hpp"
 
+#include <kvtl/io/file_system.hpp>
+
 #include "error.hpp"
 
 #include <fcntl.h>
@@ -85,16 +87,21 @@ mapped_file::mapped_file(const std::string& path) {
     const auto fail = [&](int error) {
         throw bad_input("cannot read model " + path + ": " + std::strerror(error));
     };
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // A FIFO without a writer would keep the open waiting.
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0) fail(errno);
     struct stat info = {};
     const int error = ::fstat(fd, &info) != 0 ? errno : S_ISDIR(info.st_mode) ? EISDIR : 0;
+    const bool regular = error != 0 || S_ISREG(info.st_mode);
     void* address = MAP_FAILED;
-    if (error == 0 && info.st_size > 0)
+    if (error == 0 && regular && info.st_size > 0)
         address = ::mmap(nullptr, static_cast<std::size_t>(info.st_size), PROT_READ, MAP_SHARED, fd, 0);
     const int map_error = errno;
     ::close(fd);
     if (error != 0) fail(error);
+    if (!regular)
+        throw bad_input("cannot read model " + path + ": it is " + kvtl::file_kind(info.st_mode) +
+                        "; valid: a regular file");
     if (info.st_size == 0) throw bad_input("cannot read model " + path + ": the file is empty");
     if (address == MAP_FAILED) fail(map_error);
     data_ = static_cast<const std::byte*>(address);

@@ -20,6 +20,7 @@
 #include "evaluator.hpp"
 #include "fingerprint.hpp"
 #include "gguf.hpp"
+#include "input_file.hpp"
 #include "kv_cache.hpp"
 #include "memory_report.hpp"
 #include "model.hpp"
@@ -39,8 +40,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -123,9 +122,9 @@ void check(const arguments& a) {
 }
 
 std::string read_prose(const std::string& path) {
-    std::ifstream in(path, std::ios::binary);
-    require(in.is_open() && !std::filesystem::is_directory(path), "--data: cannot read " + path);
-    return {std::istreambuf_iterator<char>(in), {}};
+    auto text = engine::read_input(path, engine::most_text_bytes);
+    if (!text) throw engine::bad_input("--data: " + text.error().message);
+    return *std::move(text);
 }
 
 /// The asked facts stand at evenly spread depths, so that a policy which forgets some part is found out.

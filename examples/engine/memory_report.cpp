@@ -18,6 +18,11 @@ std::string amount(const std::string& name, std::uint64_t bytes, double share) {
     return name + text;
 }
 
+/// `full` keeps everything in memory by definition: the programs open it whatever the bound is.
+bool is_exempt(const least_row& row) {
+    return row.policy == "full";
+}
+
 } // namespace
 
 std::vector<std::pair<std::string, double>> shares_of(const memory_use& m) {
@@ -48,7 +53,8 @@ std::string least_line(const least_row& row) {
     const std::string storage =
         row.need->storage == 0 ? "" : amount("; file", row.need->storage, row.need->share(row.need->storage));
     return name + ": least memory " + std::to_string(row.need->total()) + " bytes, " +
-           memory_line(*row.need) + storage;
+           memory_line(*row.need) + storage +
+           (is_exempt(row) ? "; full is exempt: --memory-mib does not bound it" : "");
 }
 
 std::string to_json(const std::vector<least_row>& rows) {
@@ -61,6 +67,7 @@ std::string to_json(const std::vector<least_row>& rows) {
             continue;
         }
         row["least_memory_bytes"] = r.need->total();
+        if (is_exempt(r)) row["exempt"] = true;
         row["raw_cache_bytes"] = r.need->raw_cache;
         row["storage_bytes"] = r.need->storage;
         for (const auto& [part, bytes] : r.need->parts) row["bytes_by_part"][part] = bytes;

@@ -162,8 +162,13 @@ int fail(const char* program, int exit_status, std::string_view message) {
 int run_program(const char* program, const std::function<int()>& body) {
     // A file-size limit shall come back as an error of the write, not end the program.
     std::signal(SIGXFSZ, SIG_IGN);
+    end_when_mapping_is_lost();
     try {
-        return body();
+        const int status = body();
+        // What was printed may still be on its way to a disk that is full.
+        if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+            return fail(program, std::max(status, 1), "cannot write to standard output");
+        return status;
     } catch (const bad_input& e) {
         return fail(program, 2, e.what());
     } catch (const std::exception& e) {

@@ -4,18 +4,14 @@
 #include <kvtl/version.hpp>
 
 #include "error.hpp"
+#include "input_file.hpp"
 #include "model_choice.hpp"
 #include "program.hpp"
 
 #include <CLI/CLI.hpp>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <fstream>
-#include <iostream>
-#include <iterator>
-#include <system_error>
+#include <utility>
 
 namespace engine {
 
@@ -85,13 +81,10 @@ void check_run_options(const run_options& o) {
 }
 
 std::string read_prompt_file(const std::string& path) {
-    if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
-    struct stat info = {};
-    std::ifstream in(path, std::ios::binary);
-    if (!in || ::stat(path.c_str(), &info) != 0 || S_ISDIR(info.st_mode))
-        throw bad_input("cannot read prompt file " + path + ": " +
-                        std::generic_category().message(in ? EISDIR : errno));
-    return {std::istreambuf_iterator<char>(in), {}};
+    auto text = path == "-" ? read_to_end(STDIN_FILENO, "standard input", most_prompt_bytes)
+                            : read_input(path, most_prompt_bytes, "prompt file", input_kind::any);
+    if (!text) throw bad_input(text.error().message);
+    return *std::move(text);
 }
 
 cache_options cache_options_of(const run_options& o) {

@@ -2,12 +2,11 @@
 #include "tuned_file.hpp"
 
 #include "error.hpp"
+#include "input_file.hpp"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 
 namespace engine {
 
@@ -56,9 +55,9 @@ std::vector<setting> tuned_settings(const std::string& file, std::span<const std
     if (file.empty()) return {};
     if (std::find(policies.begin(), policies.end(), "kvswap") == policies.end())
         throw bad_input("--tuned: valid: with policy kvswap, which kvtl-tune chooses the settings of");
-    std::ifstream in(file, std::ios::binary);
-    if (!in || std::filesystem::is_directory(file)) throw bad_input("--tuned: cannot read " + file);
-    const json all = json::parse(in, nullptr, false);
+    const auto text = read_input(file, most_settings_bytes);
+    if (!text) throw bad_input("--tuned: " + text.error().message);
+    const json all = json::parse(*text, nullptr, false);
     std::vector<entry> entries = entries_of(all);
     if (entries.empty()) throw bad_input("--tuned: " + file + ": not what kvtl-tune --json writes");
     if (!is_of(all.value("shape", json()), shape))

@@ -10,12 +10,14 @@
 #include <kvtl/geometry.hpp>
 #include <kvtl/status.hpp>
 
+#include "input_file.hpp"
+
 #include <cinttypes>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -50,7 +52,9 @@ struct head_votes {
     const auto refused = [&path](const std::string& why) {
         return kvtl::error(kvtl::errc::invalid_argument, "--votes: " + path + " " + why);
     };
-    std::ifstream in(path);
+    const auto text = read_input(path, most_settings_bytes);
+    if (!text) return kvtl::error(text.error().code, "--votes: " + text.error().message);
+    std::istringstream in(*text);
     std::string format, model, layers_word, heads_word, of;
     std::uint32_t version = 0, layers = 0, heads = 0;
     in >> format >> version >> model >> of >> layers_word >> layers >> heads_word >> heads;

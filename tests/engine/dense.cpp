@@ -204,3 +204,31 @@ TEST_CASE("decode from nothing, and two sequences at once") {
         b.end();
     }
 }
+
+TEST_CASE("sinks as long as the cache keep everything, longer ones are refused") {
+    const kvtl::shape model{2, 4, 2, 64};
+    const bases_file bases(model);
+    constexpr std::size_t tokens = 8;
+    for (const auto policy : engine::policy_names()) {
+        CAPTURE(policy);
+        options o(policy, model, tokens);
+        o.calibration = bases.path();
+        const gates_file gates(model, inputs_of(policy, model));
+        o.gates = engine::policy_wants(policy).trained ? bases.path() : gates.path();
+        o.settings.push_back({std::string(policy), "cache", "sink_tokens", "9"});
+        const auto refused = engine::open_cache(o);
+        REQUIRE_FALSE(refused.ok());
+        CHECK(refused.error().message.find("sink_tokens is 9; valid: 0 to max_tokens (8)") !=
+              std::string::npos);
+        o.settings.back().value = "8";
+        if (std::string_view(policy).starts_with("shadowkv")) // whose first outlier lies behind the sinks
+            o.settings.push_back({std::string(policy), "compressor", "skip", "8"});
+        const drift data(model, tokens, 3);
+        any_cache cache(o);
+        reader<any_cache> one(cache, data);
+        one.prefill(3); // shorter than the sinks
+        one.decode(5);
+        CHECK(one.error() < tolerance_of(policy));
+        one.end();
+    }
+}

@@ -16,6 +16,7 @@
 #include "error.hpp"
 #include "fingerprint.hpp"
 #include "gguf.hpp"
+#include "input_file.hpp"
 #include "listening_cache.hpp"
 #include "matmul.hpp"
 #include "model.hpp"
@@ -30,15 +31,11 @@
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <optional>
 
 namespace {
@@ -128,13 +125,10 @@ void check(const kvtl::fit_options& f, const kvtl::shape& s) {
 }
 
 std::string read_text(const std::string& path) {
-    struct stat info = {};
-    std::ifstream in(path, std::ios::binary);
-    if (!in || ::stat(path.c_str(), &info) != 0 || S_ISDIR(info.st_mode))
-        throw bad_input("cannot read text " + path + ": " + std::strerror(in ? EISDIR : errno));
-    std::string text{std::istreambuf_iterator<char>(in), {}};
-    if (text.empty()) throw bad_input("the text " + path + " is empty");
-    return text;
+    auto text = engine::read_input(path, engine::most_text_bytes, "text");
+    if (!text) throw bad_input(text.error().message);
+    if (text->empty()) throw bad_input("the text " + path + " is empty");
+    return *std::move(text);
 }
 
 /// Before anything is fitted: both the text and its pieces are long enough to repeat a part of themselves.

@@ -3,6 +3,7 @@
 
 #include "demo_document.hpp"
 #include "error.hpp"
+#include "input_file.hpp"
 #include "program.hpp"
 #include "suggestion.hpp"
 
@@ -11,9 +12,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 
 namespace eval {
@@ -24,9 +22,9 @@ using engine::bad_input;
 using engine::require;
 
 std::string read_file(const std::string& path, const std::string& who) {
-    std::ifstream in(path, std::ios::binary);
-    require(in.is_open() && !std::filesystem::is_directory(path), who + ": cannot read " + path);
-    return {std::istreambuf_iterator<char>(in), {}};
+    auto text = engine::read_input(path, engine::most_text_bytes);
+    if (!text) throw bad_input(who + ": " + text.error().message);
+    return *std::move(text);
 }
 
 /// The prose as running text: its title lines belong to its form, not to its language.
@@ -41,6 +39,8 @@ std::string without_titles(const std::string& prose) {
 struct generator {
     std::size_t tokens = 2000, keys = 1, queries = 1, turns = 1, count = 50, seed = 1;
 };
+
+constexpr std::size_t most_document_tokens = 1'000'000, most_document_keys = 10'000;
 
 generator parse_generator(const std::string& task, std::string_view rest) {
     generator g;
@@ -70,6 +70,11 @@ generator parse_generator(const std::string& task, std::string_view rest) {
         const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), *field->second);
         if (error != std::errc{} || end != value.data() + value.size()) throw bad("needs a whole number");
     }
+    // A document is written before it is found too long for the model.
+    require(g.tokens <= most_document_tokens,
+            "--task " + task + ": tokens: valid: up to " + std::to_string(most_document_tokens));
+    require(g.keys >= 1 && g.keys <= most_document_keys,
+            "--task " + task + ": keys: valid: 1 to " + std::to_string(most_document_keys));
     require(g.count >= 1 && g.count <= 100000, "--task " + task + ": count: valid: 1 to 100000");
     require(g.queries >= 1 && g.queries <= g.keys, "--task " + task + ": queries: valid: 1 to keys");
     require(g.turns >= 1 && g.turns <= g.keys, "--task " + task + ": turns: valid: 1 to keys");
