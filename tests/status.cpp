@@ -23,6 +23,14 @@ TEST_CASE("a status is fine until it fails") {
     CHECK(std::string(bad.what()) == "pages is 7");
 }
 
+TEST_CASE("errors have the names of their enumerators") {
+    CHECK(std::string(name_of(errc::ok)) == "ok");
+    CHECK(std::string(name_of(errc::bound_too_small)) == "bound_too_small");
+    for (int code = 0; code <= static_cast<int>(errc::busy); ++code)
+        CHECK(std::string(name_of(static_cast<errc>(code))) != "unknown");
+    CHECK(std::string(name_of(static_cast<errc>(200))) == "unknown");
+}
+
 TEST_CASE("long texts are cut, not overrun") {
     const std::string long_text(1000, 'x');
     const status s = status::failure(errc::io_error, "%s", long_text.c_str());

@@ -62,6 +62,9 @@ TEST_CASE_TEMPLATE("numbers of any stored type are seen as they are, and parts o
     CHECK(room[2] == from_float<E>(7));
     CHECK(nowhere.empty());
     CHECK(to.first(3).size() == 3);
+    static_assert(std::is_constructible_v<numbers_view, const std::vector<E>&>);
+    static_assert(std::is_constructible_v<numbers_view, std::span<E>>); // looks at what another one has
+    static_assert(!std::is_constructible_v<numbers_view, std::vector<E>>);
     static_assert(std::is_constructible_v<numbers_span, std::span<E>>);
     static_assert(!std::is_constructible_v<numbers_span, const std::vector<E>&>); // nobody could write there
     static_assert(!std::is_constructible_v<numbers_span, std::vector<E>>);        // nobody could read it

@@ -103,6 +103,7 @@ struct cache_stats {
     std::uint64_t raw_cache_bytes = 0; ///< what they are measured against
     std::string io;                    ///< what really ran: "uring", "posix" or "memory"
     bool direct = false;               ///< transfers bypassed the page cache
+    bool memory_backed = false;        ///< what is stored takes memory: no file, or one on a tmpfs
     bool registered_file = false;      ///< io_uring: the kernel looked the file up once
     bool registered_arena = false; ///< io_uring: pages of the memory are pinned once (needs RLIMIT_MEMLOCK)
     kvtl::statistics detail;       ///< everything that the manager counts

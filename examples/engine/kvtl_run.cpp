@@ -194,12 +194,13 @@ void run(const arguments& a) {
     {
         const auto cache = engine::open_or_fall_back(options, program);
         const engine::cache_stats opened = cache->stats();
-        engine::print_header(program, {.model = a.model,
-                                       .shape = options.shape,
-                                       .policies = {a.policy},
-                                       .memory_mib = {a.memory_mib},
-                                       .device = engine::device_words(opened.io, opened.direct),
-                                       .threads = a.threads});
+        engine::print_header(program,
+                             {.model = a.model,
+                              .shape = options.shape,
+                              .policies = {a.policy},
+                              .memory_mib = {a.memory_mib},
+                              .device = engine::device_words(opened.io, opened.direct, opened.memory_backed),
+                              .threads = a.threads});
         std::optional<engine::recording_cache> recording;
         if (!a.trace_file.empty()) recording.emplace(*cache, a.trace_file, trace_of(options));
         engine::kv_cache& used = recording ? static_cast<engine::kv_cache&>(*recording) : *cache;

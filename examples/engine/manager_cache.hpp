@@ -41,6 +41,7 @@ namespace engine {
              : facts.name == std::string_view("posix_file") ? "posix"
                                                             : "uring";
     out.direct = facts.direct;
+    out.memory_backed = facts.memory_backed;
     out.registered_file = facts.registered_file;
     out.registered_arena = facts.registered_arena;
     out.detail = s;

@@ -21,6 +21,7 @@ std::string to_json(const run_report& report) {
         {"policy", report.policy},
         {"io", report.stats.io},
         {"direct", report.stats.direct},
+        {"memory_backed", report.stats.memory_backed},
         {"registered_file", report.stats.registered_file},
         {"registered_arena", report.stats.registered_arena},
         {"prompt_tokens", report.prompt_tokens},

@@ -34,7 +34,8 @@ std::string header_line(const run_facts& f) {
     return text.substr(0, text.size() - 2); // without the last comma
 }
 
-std::string device_words(const std::string& io, bool direct) {
+std::string device_words(const std::string& io, bool direct, bool memory_backed) {
+    if (memory_backed && io != "memory") return io + " (a file in memory)";
     return direct ? io + " (direct)" : io;
 }
 

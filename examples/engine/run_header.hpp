@@ -23,7 +23,8 @@ struct run_facts {
 [[nodiscard]] std::string header_line(const run_facts& facts);
 
 /// "uring (direct)", of what really ran.
-[[nodiscard]] std::string device_words(const std::string& io, bool direct);
+/// `memory_backed`: a file that lies in memory is no flash.
+[[nodiscard]] std::string device_words(const std::string& io, bool direct, bool memory_backed = false);
 
 /// The program's name and that line, on standard error.
 void print_header(const char* program, const run_facts& facts);

@@ -239,12 +239,13 @@ void talk(llama_run::session& session, const arguments& a, const std::vector<std
 
 void print_header(const arguments& a, const llama_run::session& session) {
     const engine::cache_stats opened = session.stats();
-    engine::print_header(program, {.model = a.model,
-                                   .shape = session.shape(),
-                                   .policies = {a.policy},
-                                   .memory_mib = {a.memory_mib},
-                                   .device = engine::device_words(opened.io, opened.direct),
-                                   .threads = a.threads});
+    engine::print_header(program,
+                         {.model = a.model,
+                          .shape = session.shape(),
+                          .policies = {a.policy},
+                          .memory_mib = {a.memory_mib},
+                          .device = engine::device_words(opened.io, opened.direct, opened.memory_backed),
+                          .threads = a.threads});
 }
 
 void run(arguments a) {

@@ -92,7 +92,8 @@ TEST_CASE("the header says what a program runs on") {
                        .device = "",
                        .threads = 3}) == "a (1 layer, 2 query heads, 1 KV head of 8), 3 threads");
     facts.policies = {"a", "b", "c", "d", "e"};
-    facts.device = device_words("memory", false);
+    CHECK(device_words("uring", true, true) == "uring (a file in memory)");
+    facts.device = device_words("memory", false, true);
     facts.threads = 2;
     CHECK(header_line(facts) == "tiny.gguf (6 layers, 4 query heads, 1 KV head of 64), 5 policies, 64 and "
                                 "0.5 MiB, memory, 2 threads");

@@ -109,6 +109,20 @@ TEST_CASE("a new file is direct, starts with a superblock, and is removed on clo
     CHECK_FALSE(exists(path));
 }
 
+TEST_CASE("a file on a file system in memory says so") {
+    const scratch_folder folder;
+    const std::string path = folder.file("a.kv");
+    const cache_file file = open_file(path);
+    struct ::statfs found {};
+    REQUIRE(::statfs(path.c_str(), &found) == 0);
+    constexpr decltype(found.f_type) tmpfs = 0x01021994;
+    CHECK(file.memory_backed() == (found.f_type == tmpfs));
+    auto shared = cache_file::open({.path = "/dev/shm/kvtl-" + std::to_string(::getpid()), .direct = false},
+                                   plan_of(mib));
+    if (!shared || ::statfs("/dev/shm", &found) != 0 || found.f_type != tmpfs) return; // none is there
+    CHECK(shared->memory_backed());
+}
+
 TEST_CASE("a kept file stays, and is taken again") {
     const scratch_folder folder;
     const std::string path = folder.file("a.kv");
@@ -165,8 +179,13 @@ TEST_CASE("an empty file is taken") {
     const scratch_folder folder;
     const std::string path = folder.file("empty");
     write_file(path, "");
+    { const cache_file file = open_file(path); }
+    CHECK(exists(path)); // it was somebody else's
+    CHECK(content(path).empty());
     { const cache_file file = open_file(path, true); }
     CHECK(content(path).size() >= 4096);
+    { const cache_file file = open_file(path); }
+    CHECK_FALSE(exists(path)); // what a crash may have left behind
 }
 
 TEST_CASE("what is not ours is refused by name and stays as it was") {

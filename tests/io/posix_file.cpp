@@ -15,10 +15,13 @@ namespace {
 
 /// What the next calls of preadv and pwritev do instead of all they are asked to.
 std::atomic<bool> hiccups{false};
+/// They do not come back before it is false again.
+std::atomic<bool> hangs{false};
 std::atomic<unsigned> calls{0};
 
 ::ssize_t disturbed(long number, int fd, const ::iovec* slices, int count, ::off_t offset) {
     const unsigned call = calls.fetch_add(1);
+    while (hangs) ::usleep(1000);
     ::iovec one{};
     if (hiccups) {
         if (call % 3 == 1) {
@@ -109,6 +112,35 @@ TEST_CASE("posix_file has as many threads as it is given") {
     for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
         ++threads;
     CHECK(threads >= 4);
+}
+
+TEST_CASE("posix_file gives up a device that does not answer, and leaves no file") {
+    const scratch_folder folder;
+    const std::string path = folder.file("a.kv");
+    const aligned_memory memory(3 * 4096);
+    {
+        auto plan = plan_of(1 << 20);
+        plan.timeout_ms = 50;
+        auto device = open_device<posix_file>({.path = path, .direct = false, .threads = 1}, plan);
+        REQUIRE(device.reserve(0, 1 << 20).ok());
+        auto& queue = device.queue(0);
+        std::vector<::iovec> slices;
+        std::vector<io_request> batch;
+        for (std::size_t i = 0; i < 3; ++i) slices.push_back({memory.data() + i * 4096, 4096});
+        for (std::size_t i = 0; i < 3; ++i) batch.push_back({io_verb::read, 1, &slices[i], 4096, i});
+        hangs = true;
+        REQUIRE(queue.submit(batch).ok());
+        const auto done = drain(queue);
+        REQUIRE(done.size() == 3); // the one under way and those behind it
+        for (const io_completion& c : done) CHECK(c.error == io_no_answer);
+        const status s = queue.submit(batch);
+        CHECK(s.code() == errc::io_error);
+        CHECK(std::string(s.what()).find("did not answer within io_timeout_ms = 50") != std::string::npos);
+        CHECK(queue.in_flight() == 0);
+    } // does not wait for the worker
+    CHECK(::access(path.c_str(), F_OK) != 0);
+    hangs = false;
+    ::usleep(100000); // the worker that was left behind comes back
 }
 
 TEST_CASE("posix_file refuses impossible numbers of threads") {

@@ -222,6 +222,29 @@ TEST_CASE("uring_file fails every request of a ring that breaks, and reports it"
           }) == 0);
 }
 
+TEST_CASE("uring_file refuses a child of fork(), and the parent goes on") {
+    const scratch_folder folder;
+    auto device = open_device<uring_file>({.path = folder.file("a.kv")}, plan_of(1 << 20));
+    REQUIRE(device.reserve(0, 1 << 20).ok());
+    auto& queue = device.queue(0);
+    const aligned_memory memory(8192);
+    const ::iovec slice{memory.data(), 4096};
+    const io_request request{io_verb::read, 1, &slice, 4096, 7};
+    REQUIRE(queue.submit({&request, 1}).ok()); // under way while the child looks
+    CHECK(in_child([&] {
+              const status s = queue.submit({&request, 1});
+              if (s.code() != errc::unsupported || std::string(s.what()).find("forked") == std::string::npos)
+                  return 1;
+              io_completion done[4];
+              if (queue.reap(done, true) != 1 || done[0].tag != 7 || done[0].error == 0) return 2;
+              return queue.in_flight() == 0 ? 0 : 3;
+          }) == 0);
+    const auto done = drain(queue);
+    REQUIRE(done.size() == 1);
+    CHECK(done[0].error == 0);
+    CHECK(transfer_one(queue, io_verb::read, 4096, memory.data() + 4096, 4096) == 0);
+}
+
 TEST_CASE("uring_file reports a file that was cut short behind its back") {
     const scratch_folder folder;
     auto device = open_device<uring_file>({.path = folder.file("a.kv")}, plan_of(1 << 20));

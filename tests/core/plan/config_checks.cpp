@@ -69,6 +69,16 @@ TEST_CASE("tokens and sequences") {
     refused([](auto& c) { c.max_sequences = 0; }, "max_sequences is 0", "1 to 4096");
 }
 
+TEST_CASE("sinks: as many as the tokens, or as the preset has") {
+    config_limits any = chooses;
+    any.chooses = false;
+    taken([](auto& c) { c.sink_tokens = 1000; }, any);
+    refused([](auto& c) { c.sink_tokens = 1001; }, "sink_tokens is 1001", "0 to max_tokens (1000)", any);
+    refused([](auto& c) { c.sink_tokens = 1001; }, "sink_tokens is 1001", "0 to max_tokens (1000)");
+    any.sink_tokens = 2000;
+    taken([](auto& c) { c.sink_tokens = 2000; }, any);
+}
+
 TEST_CASE("shards: of heads up to these, of sequences up to those, of neither up to 256") {
     taken([](auto& c) { c.shards = 8; });
     refused([](auto& c) { c.shards = 9; }, "shards is 9", "1 to the number of KV heads (8)");
