@@ -2,6 +2,9 @@
 // WRITE_A_POLICY_PAGE is the page's program (extract.sh).
 // SPDX-License-Identifier: MIT
 
+// The page declares names for all to see, which suites use for their own.
+#pragma GCC diagnostic ignored "-Wshadow"
+
 // Before the page: its `using geometry` would be a second meaning of the name in these.
 #include "contracts/budget.hpp"
 #include "contracts/clusterer.hpp"
