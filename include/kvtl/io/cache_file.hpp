@@ -67,7 +67,7 @@ class cache_file {
 
     [[nodiscard]] int fd() const noexcept { return body_->fd; }
     [[nodiscard]] bool direct() const noexcept { return body_->direct; }
-    [[nodiscard]] bool memory_backed() const { return lies_in_memory(body_->fd); }
+    [[nodiscard]] bool memory_backed() const noexcept { return lies_in_memory(body_->fd); }
     [[nodiscard]] std::uint32_t alignment() const noexcept { return body_->alignment; }
     [[nodiscard]] std::uint32_t page() const noexcept { return body_->page; }
     [[nodiscard]] const std::string& path() const noexcept { return body_->path; }

@@ -64,9 +64,11 @@ namespace kvtl { inline namespace v0 {
 }
 
 /// Its file system keeps what is written in memory: as fast as that, and as scarce.
-[[nodiscard]] inline bool lies_in_memory(int fd) {
-    const std::string name = file_system_name(fd);
-    return name == "tmpfs" || name == "ramfs" || name == "hugetlbfs";
+[[nodiscard]] inline bool lies_in_memory(int fd) noexcept {
+    struct ::statfs found {};
+    if (::fstatfs(fd, &found) != 0) return false;
+    const auto type = static_cast<std::uint32_t>(found.f_type);
+    return type == 0x01021994 || type == 0x858458F6 || type == 0x958458F6; // tmpfs, ramfs, hugetlbfs
 }
 
 /// A file system that copies on write and has checksums of its own verifies what a direct read has brought where it was
