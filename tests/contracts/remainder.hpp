@@ -63,8 +63,8 @@ template <class Policy> struct lane_of_units {
             for (std::uint32_t i = 0; i < record[u].entries; ++i) {
                 row k = centre, v = same;
                 if (!equal)
-                    for (std::uint32_t d = 0; d < width; ++d)
-                        k[d] += draw(u % 2 == 0 ? 0.1 : 0.8), v[d] += draw(0.4);
+                    for (std::uint32_t d = 0; d < width; ++d) // not as wide in all directions
+                        k[d] += draw((u % 2 == 0 ? 0.1 : 0.8) * (d % 3 == 0 ? 1.5 : 0.7)), v[d] += draw(0.4);
                 key[u].push_back(k), value[u].push_back(v);
             }
             float m2 = 0;
@@ -87,6 +87,7 @@ template <class Policy> struct lane_of_units {
                     policy.absorb(summary(u), u, i, key[u][i].data(), value[u][i].data());
                 }
         mean_key.resize(mean.size()), all_values.resize(width);
+        spread.resize(width);
         double total = 0;
         for (std::uint32_t u = 0; u < s.units; ++u) total += static_cast<double>(key[u].size());
         for (std::uint32_t u = 0; u < s.units; ++u)
@@ -94,6 +95,9 @@ template <class Policy> struct lane_of_units {
                 const auto n = static_cast<double>(key[u].size());
                 for (const row& entry : key[u])
                     mean_key[std::size_t{u} * width + d] += static_cast<double>(entry[d]) / n;
+                for (const row& entry : key[u])
+                    spread[d] += static_cast<float>(
+                        std::pow(static_cast<double>(entry[d]) - mean_key[std::size_t{u} * width + d], 2));
                 if (keeps_values() && total > 0) all_values[d] += n / total * kept_value(u, d);
             }
     }
@@ -143,6 +147,7 @@ template <class Policy> struct lane_of_units {
         units_view units{record.data(), shape.units, unit_means(means), shape.dim, 40};
         units.summary = summary();
         units.head = head;
+        if (kvtl::detail::needs_spread<Policy>()) units.spread = spread;
         std::vector<float> own(policy.scratch_floats(sizes, shape.units) + 8, garbage);
         std::fill(own.end() - 8, own.end(), 77.0F);
         policy.add({queries, shape.group, static_cast<float>(scale()), units, attended,
@@ -243,6 +248,7 @@ template <class Policy> struct lane_of_units {
     std::vector<float> mean;
     std::vector<double> mean_key, all_values; ///< (U, width) and (width), by definition
     std::vector<std::uint64_t> attended;
+    std::vector<float> spread; ///< (width) squared distances to units' means, by dimension
     std::vector<float> q;
     std::vector<line> lane_bytes, unit_bytes, running;
     std::size_t running_lines = 1; ///< of a unit

@@ -26,13 +26,21 @@ constexpr auto first_order = [](const auto& x, std::uint32_t head, std::uint32_t
 /// And what the spread of the keys adds to the mean of exp(logit).
 constexpr auto second_order = [](const auto& x, std::uint32_t head, std::uint32_t g,
                                  std::uint32_t u) -> std::optional<stand_in> {
-    // log of n exp(logit) is bounded by what n entries with this spread can weigh
-    // (policies/support/spread_gain.hpp).
+    // Units have the lane's shape, and a size of their own (policies/support/spread_gain.hpp).
     const auto n = static_cast<double>(x.key[u].size());
-    const double variance = x.scale() * x.scale() * x.dot(x.query(head, g), x.query(head, g)) *
-                            static_cast<double>(x.record[u].m2) / (n * x.shape.dim);
-    const double gain =
-        variance <= std::log(n) ? variance / 2 : std::sqrt(variance * std::log(n)) - std::log(n) / 2;
+    double along = 0, all = 0, m2 = 0;
+    for (std::uint32_t d = 0; d < x.width; ++d) {
+        all += static_cast<double>(x.spread[d]);
+        const double mean = x.mean_key[std::size_t{u} * x.width + d];
+        for (const auto& k : x.key[u]) m2 += std::pow(static_cast<double>(k[d]) - mean, 2);
+    }
+    for (std::uint32_t d = 0; d < x.shape.dim; ++d)
+        along += std::pow(static_cast<double>(x.query(head, g)[d]), 2) *
+                 static_cast<double>(x.spread[std::size_t{head} * x.shape.dim + d]);
+    const double sigma = all > 0 ? x.scale() * std::sqrt(along / all * m2 / n) : 0.0,
+                 bend = std::sqrt(std::log(n));
+    const double square = std::min(sigma, bend);
+    const double gain = square * square / 2 + std::sqrt(1 + 2 * (sigma - square)) - 1;
     return stand_in{x.mean_logit(head, g, u) + gain, x.value_of(head, u)};
 };
 

@@ -45,6 +45,26 @@ TEST_CASE_TEMPLATE("dot over all small sizes and some large", E, float, kvtl::f1
     CHECK(simd::dot(static_cast<const float*>(nullptr), static_cast<const E*>(nullptr), 0) == 0.0F);
 }
 
+TEST_CASE("sum and weighted_square over all small sizes and some large") {
+    oracle::largest_error worst;
+    const auto try_size = [&](std::size_t n) {
+        const auto a = oracle::normal_values(n, n + 1), weight = oracle::normal_values(n, n + 2);
+        double total = 0, magnitudes = 0;
+        std::vector<float> squares;
+        for (const float x : a) {
+            total += static_cast<double>(x), magnitudes += std::fabs(static_cast<double>(x));
+            squares.push_back(x * x);
+        }
+        worst.see((static_cast<double>(simd::sum(a.data(), n)) - total) / (magnitudes + 1e-40));
+        worst.see(lost(simd::weighted_square(a.data(), weight.data(), n), squares.data(), weight.data(), n));
+    };
+    for (std::size_t n = 1; n <= 130; ++n) try_size(n);
+    for (const std::size_t n : {std::size_t{1000}, std::size_t{4096}}) try_size(n);
+    CHECK(worst.value() < tolerance);
+    CHECK(simd::sum(nullptr, 0) == 0.0F);
+    CHECK(simd::weighted_square(nullptr, nullptr, 0) == 0.0F);
+}
+
 TEST_CASE_TEMPLATE("dot_group: any group, count, dim and stride", E, float, kvtl::f16, kvtl::bf16) {
     for (const unsigned dim : {1U, 3U, 15U, 16U, 17U, 33U, 64U, 80U, 96U, 100U, 128U, 130U, 256U, 257U}) {
         oracle::largest_error worst;

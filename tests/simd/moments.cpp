@@ -66,6 +66,31 @@ TEST_CASE_TEMPLATE("mean_and_m2 of all rows and of a list of rows", E, float, kv
     CHECK(mean == std::vector<float>(64, 0.0F));
 }
 
+TEST_CASE_TEMPLATE("add_squares gathers m2 by dimension", E, float, kvtl::f16, kvtl::bf16) {
+    for (const unsigned dim : {1U, 7U, 16U, 64U, 80U, 100U, 130U}) {
+        const oracle::table<E> rows(40, dim, dim + 3, dim, 2.0);
+        std::vector<float> mean(dim, 0.0F), one_by_one(dim + 1, 0.0F), afresh(dim, 0.0F);
+        one_by_one[dim] = 5.0F;
+        float m2 = 0;
+        for (std::uint32_t n = 0; n < 40; ++n) {
+            const float share = static_cast<float>(n) / static_cast<float>(n + 1);
+            simd::add_squares(rows.view().row(n), dim, mean.data(), share, one_by_one.data());
+            simd::absorb(rows.view().row(n), dim, n, mean.data(), m2);
+        }
+        for (std::uint32_t n = 0; n < 40; ++n)
+            simd::add_squares(rows.view().row(n), dim, mean.data(), 1.0F, afresh.data());
+        const auto exact = oracle::moments_of(rows.view());
+        for (std::size_t d = 0; d < dim; ++d) {
+            double squares = 0;
+            for (std::uint32_t n = 0; n < 40; ++n)
+                squares += std::pow(oracle::value(rows.view().row(n)[d]) - exact.mean[d], 2);
+            CHECK(static_cast<double>(one_by_one[d]) == doctest::Approx(squares).epsilon(2e-5));
+            CHECK(static_cast<double>(afresh[d]) == doctest::Approx(squares).epsilon(2e-5));
+        }
+        CHECK(one_by_one[dim] == 5.0F);
+    }
+}
+
 TEST_CASE("the spread of distant, tight clusters is not lost in their distance") {
     oracle::table<float> rows(500, 64, 64, 9, 0.01);
     for (float& x : rows.memory) x += 100.0F;

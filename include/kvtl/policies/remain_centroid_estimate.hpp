@@ -1,15 +1,12 @@
 // Remainder: every unit that a query did not attend joins its softmax as one entry that counts for all of the
 // unit's (RetroInfer's estimation zone; its second-order refinement is our own).
 //
-//   logit = s q . mean key + ln n  [+ gain(sigma, n)]      value = mean value
-//   sigma^2 = s^2 |q|^2 m2 / (n D)
+//   logit = s q . mean key + ln n  [+ cautious_gain(sigma, n)]      value = mean value
 //
-// s: 1/sqrt(D), n: entries of the unit, m2: its keys' squared distances to their mean. By Jensen's inequality
+// s: 1/sqrt(D), n: entries of the unit, sigma: standard deviation of their logits. By Jensen's inequality
 // the first two terms underestimate: the mean of exp(x) is at least exp of the mean. For normal x the ratio
-// is exp(variance / 2), and the variance of s q . key is sigma^2 if the unit is equally wide in all
-// directions. That is the gain while it is small; spread_gain.hpp says where n entries bound it and why. The
-// term costs no memory: m2 is in the unit's record. Equal keys estimated equal keys read, and so do equal
-// keys in numbers.
+// is exp(sigma^2 / 2). That is the gain while it is small; spread_gain.hpp says what sigma is, where n entries
+// bound the gain and why. Equal keys estimated equal keys read, and so do equal keys in numbers.
 //
 // Quality: three English texts through the embedded model, recorded and replayed (prompt of 256, decode to
 // 1,400); mean output error over layers and steps at 64 / 96 / 128 / 256 attended entries, clusters of 12
@@ -17,9 +14,9 @@
 // spread .096 / .061 / .047 / .022. The best entries by true attention alone: .135 / .102 / .084 / .045.
 //
 // Bytes:  D + 4 per unit and KV head (mean value as codes with a scale; 2 D as f16), one sum of 4 D per unfinished
-//         page. Keys: the clusterer's means.
+//         page. Keys: the clusterer's means. With the spread 4 D per lane (units_view::spread).
 // Cost:   O(U D) per KV head and step, times G with the spread (its weights differ by query).
-// Limits: clusterers that keep means. A variance per dimension does not help: bench/DEAD_ENDS.md.
+// Limits: clusterers that keep means. A variance per dimension and unit does not help: bench/DEAD_ENDS.md.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -55,6 +52,7 @@ template <estimate_options Options> struct unit_estimate {
     static constexpr bool estimates = true;
     static constexpr bool summarises = true;
     static constexpr bool needs_means = true;
+    static constexpr bool needs_spread = Options.spread;
 
     struct config {
         float share = static_cast<float>(Options.per_mille) / 1000.0F; ///< of all units: the best that were
@@ -126,10 +124,11 @@ template <estimate_options Options> struct unit_estimate {
             const std::uint32_t dim = in.units.dim;
             rows x{in.scratch.data(), in.scratch.data() + block * dim, in.scratch.data() + 2 * block * dim};
             const std::span<float> rest = in.scratch.subspan((2 * block + 1) * dim);
-            x.length = rest.data();
+            x.along = rest.data();
             for (std::uint32_t g = 0; g < in.group; ++g) {
-                const float* q = in.q + std::size_t{g} * dim;
-                x.length[g] = in.logits.scale * std::sqrt(simd::dot(q, q, dim));
+                if constexpr (Options.spread)
+                    x.along[g] =
+                        in.logits.scale * detail::spread_along(in.q + std::size_t{g} * dim, in.units);
             }
             if constexpr (Options.pooled) pool_values(in, x.key, x.pooled);
             const std::span<float> score = rest.subspan(in.group);
@@ -149,13 +148,13 @@ template <estimate_options Options> struct unit_estimate {
 
         /// Units that are brought together for one call of the kernel.
         struct rows {
-            float *key, *value;      ///< (block, D)
-            float* pooled;           ///< (D)
-            float* length = nullptr; ///< (G) |q| / sqrt(D)
+            float *key, *value;     ///< (block, D)
+            float* pooled;          ///< (D)
+            float* along = nullptr; ///< (G) s times spread_along() of the query
             std::size_t count = 0;
             std::array<std::uint32_t, block> unit{};
             std::array<float, block> log_entries{};
-            std::array<float, block> deviation{}; ///< standard deviation of the keys, per dimension
+            std::array<float, block> deviation{}; ///< root mean square of the keys' distances to their mean
             std::array<float, block> bend{};      ///< spread_bend() of the unit
         };
 
@@ -222,9 +221,7 @@ template <estimate_options Options> struct unit_estimate {
             x.unit[x.count] = u;
             x.log_entries[x.count] = std::log(entries);
             if constexpr (Options.spread) {
-                x.deviation[x.count] = units.unit != nullptr
-                                           ? std::sqrt(units.unit[u].m2 / (entries * static_cast<float>(dim)))
-                                           : 0.0F;
+                x.deviation[x.count] = units.unit != nullptr ? std::sqrt(units.unit[u].m2 / entries) : 0.0F;
                 x.bend[x.count] = detail::spread_bend(units.entries(u));
             }
             ++x.count;
@@ -244,7 +241,7 @@ template <estimate_options Options> struct unit_estimate {
                         weight[i] = in.missing(x.unit[i], g) ? x.log_entries[i]
                                                              : -std::numeric_limits<float>::infinity();
                         if constexpr (Options.spread)
-                            weight[i] += detail::spread_gain(x.length[g] * x.deviation[i], x.bend[i]);
+                            weight[i] += detail::cautious_gain(x.along[g] * x.deviation[i], x.bend[i]);
                     }
                     simd::attend_rows(in.q, dim, in.logits, keys, values, weight.data(), into, in.attend,
                                       std::uint64_t{1} << g);

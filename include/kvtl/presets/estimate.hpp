@@ -6,7 +6,7 @@
 // is estimated well need not be read. Different from dynakv:
 //
 //   remainder  centroid_estimate_spread: mean value, mean key, count, and the gain from the spread of the
-//              keys, which needs nothing but the variance that the clusterer keeps anyway
+//              keys, which needs the variance that the clusterer keeps anyway, and D numbers per lane
 //   index      centroid_spread instead of centroid: what an estimate misses grows with the spread of the keys
 //   selector   softmax_sum instead of group_mean: what is left out now costs in proportion to its mass, so
 //              units are ranked by mass
@@ -35,7 +35,7 @@
 //   threshold_scale 0.8                       .083 / .056 / .042 / .019
 //   the best entries by true attention        .135 / .102 / .084 / .045
 //
-// Index: 2 D + 8 bytes per unit (mean key and mean value, each as codes with a scale).
+// Index: 2 D + 8 bytes per unit (mean key and mean value, each as codes with a scale), 4 D per lane.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -33,6 +33,42 @@ template <class Arch = default_arch, number E>
     return reduce_add<Arch>((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
+/// sum of weight[i] * a[i]^2
+template <class Arch = default_arch>
+[[nodiscard]] inline float weighted_square(const float* a, const float* weight, std::size_t n) noexcept {
+    using F = floats<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
+    F sum[2] = {F(0.0F), F(0.0F)};
+    std::size_t i = 0;
+    for (; i + 2 * lane_count <= n; i += 2 * lane_count)
+        unrolled<2>([&](auto j) {
+            const F x = load<Arch>(a + i + j * lane_count);
+            sum[j] = fma<Arch>(x * x, load<Arch>(weight + i + j * lane_count), sum[j]);
+        });
+    for (; i + lane_count <= n; i += lane_count) {
+        const F x = load<Arch>(a + i);
+        sum[0] = fma<Arch>(x * x, load<Arch>(weight + i), sum[0]);
+    }
+    if (i != n) {
+        const F x = load_part<Arch>(a + i, n - i);
+        sum[1] = fma<Arch>(x * x, load_part<Arch>(weight + i, n - i), sum[1]);
+    }
+    return reduce_add<Arch>(sum[0] + sum[1]);
+}
+
+/// sum of a[i]
+template <class Arch = default_arch> [[nodiscard]] inline float sum(const float* a, std::size_t n) noexcept {
+    using F = floats<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
+    F total[2] = {F(0.0F), F(0.0F)};
+    std::size_t i = 0;
+    for (; i + 2 * lane_count <= n; i += 2 * lane_count)
+        unrolled<2>([&](auto j) { total[j] = total[j] + load<Arch>(a + i + j * lane_count); });
+    for (; i + lane_count <= n; i += lane_count) total[0] = total[0] + load<Arch>(a + i);
+    if (i != n) total[1] = total[1] + load_part<Arch>(a + i, n - i);
+    return reduce_add<Arch>(total[0] + total[1]);
+}
+
 /// out[i] = q . rows[i]
 template <class Arch = default_arch, number E>
 inline void dot_rows(const float* q, rows_view<E> rows, float* out) noexcept {

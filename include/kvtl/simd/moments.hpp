@@ -51,6 +51,25 @@ inline void absorb(const E* x, std::size_t dims, std::uint32_t count_before, flo
     m2 += n / (n + 1.0F) * reduce_add<Arch>(sum);
 }
 
+/// sums[i] += weight * (x[i] - mean[i])^2: what x adds to the squared distances of a set, by dimension. With n vectors in
+/// the set, their mean before x joins them, and a weight of n / (n + 1) the sums add up to m2.
+template <class Arch = default_arch, element E>
+inline void add_squares(const E* x, std::size_t dims, const float* mean, float weight, float* sums) noexcept {
+    using F = floats<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
+    const F share(weight);
+    std::size_t i = 0;
+    for (; i + lane_count <= dims; i += lane_count) {
+        const F difference = load<Arch>(x + i) - load<Arch>(mean + i);
+        store<Arch>(sums + i, fma<Arch>(difference * share, difference, load<Arch>(sums + i)));
+    }
+    if (const std::size_t rest = dims - i; rest != 0) {
+        const F difference = load_part<Arch>(x + i, rest) - load_part<Arch>(mean + i, rest);
+        store_part<Arch>(sums + i, fma<Arch>(difference * share, difference, load_part<Arch>(sums + i, rest)),
+                         rest);
+    }
+}
+
 /// Mean and m2 of the rows at the addresses row(0), ..., row(count - 1). No rows: zeros.
 template <class Arch, class Row>
 [[nodiscard]] inline float mean_and_m2_of(std::size_t count, std::size_t dims, Row row,

@@ -10,6 +10,8 @@
 //   scores_stored_keys its scores are the codec's, of the stored keys themselves: from memory where they live
 //                      there, else read from storage at every step, run by run; with per_entry, and
 //                      without score()
+//   needs_spread       it reads how far entries lie from their units' means, by dimension: units_view::spread, which the
+//                      manager gathers for each lane while entries join units. Units have means then
 //   fits               its state fits something to a lane's first keys, (T, D of the lane): fit(view, keys,
 //                      scratch), keys a rows_view of floats, f16 or bf16
 //   linear             a score of the mean query is the mean of the scores (default: true)
@@ -100,6 +102,9 @@ struct units_view {
     const std::uint32_t* some =
         nullptr;              ///< where an index has narrowed them down: the `count` units seen, ascending
     std::uint32_t hidden = 0; ///< units of the lane that are not seen
+    /// (lane width) sum of squared distances from a key to its unit's mean, over keys that joined units, by dimension.
+    /// A unit that splits counts again, as its children. Empty where no policy needs it (needs_spread).
+    std::span<const float> spread{};
 
     /// Unit i of those seen, as the lane numbers it.
     [[nodiscard]] std::uint32_t id(std::uint32_t i) const noexcept { return some != nullptr ? some[i] : i; }
@@ -177,6 +182,13 @@ namespace detail {
 template <class Policy> [[nodiscard]] consteval bool summarises() {
     if constexpr (requires { Policy::summarises; })
         return Policy::summarises;
+    else
+        return false;
+}
+/// Of an index and of a remainder.
+template <class Policy> [[nodiscard]] consteval bool needs_spread() {
+    if constexpr (requires { Policy::needs_spread; })
+        return Policy::needs_spread;
     else
         return false;
 }

@@ -6,7 +6,8 @@
 //   void add(const remainder_input&, const partial& into) const noexcept
 //   static status check(const config&) noexcept            may be left out: what open() says of a config
 //
-// and with `reads_scores = true` it is told the index's scores of every query, which then choose for themselves.
+// It may declare needs_means, needs_spread and summarises as an index does (slots/index.hpp). With `reads_scores = true`
+// it is told the index's scores of every query, which then choose for themselves.
 // add() merges its estimate of what the other units would have contributed into the softmax state. An
 // estimated unit of n entries counts as n (a log-count bias), so that equal keys estimated equal keys read.
 // SPDX-License-Identifier: MIT

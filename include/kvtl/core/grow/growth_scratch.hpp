@@ -21,6 +21,7 @@ template <class Types> struct growth_scratch {
     static constexpr std::uint32_t some_rows = 16; ///< decoded at once
     std::span<float> key, mean;                    ///< (width)
     std::span<float> distance;                     ///< (max_units)
+    std::span<float> spread;                       ///< (width) of the lane, before a batch joins it
     record_rows<Types> entries;                    ///< (split_rows) of a split or a batch
     std::span<std::byte> record;                   ///< of the entry on its way to its page
     std::span<std::uint8_t> side;                  ///< (split_rows)
@@ -42,6 +43,7 @@ template <class Types> struct growth_scratch {
         out.key = c.take<float>(s.width);
         out.mean = c.take<float>(clusterer::founds ? s.width : 0);
         out.distance = c.take<float>(s.max_units);
+        out.spread = c.take<float>(batches && s.spread ? s.width : 0);
         out.entries = record_rows<Types>::take(c, n, s.width, s.record);
         out.record = c.take<std::byte>(record_scratch<Types>(s.record));
         out.side = c.take<std::uint8_t>(n);

@@ -40,14 +40,16 @@ template <class Types> class unit_growth {
     [[nodiscard]] units_view view(std::uint32_t lane_id) const noexcept {
         const lane l = store_->at(lane_id);
         const lane_state& s = l.state();
-        return {s.units > 0 ? &l.unit(0) : nullptr,
-                s.units,
-                l.means(),
-                l.sizes().width,
-                clusterer_->max_entries(),
-                s.tokens,
-                store_->may_add_unit(lane_id) && store_->layout().may_place(),
-                sums_->index_of(lane_id)};
+        units_view u{s.units > 0 ? &l.unit(0) : nullptr,
+                     s.units,
+                     l.means(),
+                     l.sizes().width,
+                     clusterer_->max_entries(),
+                     s.tokens,
+                     store_->may_add_unit(lane_id) && store_->layout().may_place(),
+                     sums_->index_of(lane_id)};
+        u.spread = l.spread();
+        return u;
     }
 
     /// True while the window holds more than it should.
@@ -215,6 +217,7 @@ template <class Types> class unit_growth {
         const lane l = store_->at(lane_id);
         lane_state& s = l.state();
         const std::uint32_t n = l.sizes().spare, before = s.units;
+        std::copy_n(l.spread().begin(), x_.spread.size(), x_.spread.begin());
         decltype(auto) codec = store_->codec(lane_id);
         for (std::uint32_t t = s.window_begin; t < s.window_begin + n; ++t)
             x_.entries.set(codec, t - s.window_begin, l.window_k(t), l.window_v(t),
@@ -224,6 +227,7 @@ template <class Types> class unit_growth {
         for (std::uint32_t label = 0; label < units; ++label)
             if (!place_group(lane_id, label)) {
                 take_back(lane_id, before);
+                std::copy(x_.spread.begin(), x_.spread.end(), l.spread().begin());
                 return false;
             }
         s.founded = true;
@@ -488,7 +492,7 @@ template <class Types> class unit_growth {
             const bool fresh = !store_->last_page_takes(l, u, e.bytes);
             if (fresh) ++begun;
             store_->put(l, u, frames.bytes(with[begun - 1]), e, fresh);
-            rows_.note_entry(lane_id, u, x_.entries.key(i), x_.entries.value(i), sums_->building());
+            rows_.join(lane_id, u, x_.entries.key(i), x_.entries.value(i), sums_->building());
         }
         rows_.keep_mean(lane_id, u, sums_->building());
     }

@@ -67,7 +67,15 @@ template <class Types> class unit_rows {
         return true;
     }
 
-    /// Statistics after an entry has joined. keep_mean() behind the last of some.
+    /// Statistics of lane and unit when an entry joins. keep_mean() behind the last of some.
+    void join(std::uint32_t lane_id, std::uint32_t u, const element_type* k, const element_type* v,
+              std::byte* running) noexcept {
+        if constexpr (Types::spread)
+            if (moves_mean(lane_id))
+                sums_->gather_spread(lane_id, u, store_->at(lane_id).unit(u).entries, k, running);
+        note_entry(lane_id, u, k, v, running);
+    }
+    /// Those of the unit, which may have had this entry before.
     void note_entry(std::uint32_t lane_id, std::uint32_t u, const element_type* k, const element_type* v,
                     std::byte* running) noexcept {
         unit_record& unit = store_->at(lane_id).unit(u);
@@ -122,7 +130,7 @@ template <class Types> class unit_rows {
         std::byte* running = frames.running(f);
         if (!goes_on) take_up(lane_id, u, frames, running);
         store_->put(l, u, frames.bytes(f), e.record, fresh);
-        note_entry(lane_id, u, e.k, e.v, running);
+        join(lane_id, u, e.k, e.v, running);
         keep_mean(lane_id, u, running);
         if (!store::ragged && unit.entries % format.rows == 0) {
             format.pad(frames.bytes(f), format.rows);

@@ -180,9 +180,11 @@ template <class Policies> struct policy_types : retention_types<Policies> {
 
     /// What a step has read does not outlive it.
     static constexpr bool keeps_nothing = requires { requires Policies::replacement::keeps_nothing; };
+    /// Lanes gather how far entries lie from the means of their units.
+    static constexpr bool spread = detail::needs_spread<index>() || detail::needs_spread<remainder>();
     /// Units have means because a policy reads them.
     static constexpr bool means =
-        clusterer::needs_means || index::needs_means || remainder_needs_means<remainder>();
+        clusterer::needs_means || index::needs_means || remainder_needs_means<remainder>() || spread;
     static constexpr granularity unit_of = clusterer::unit_of;
 
   private:

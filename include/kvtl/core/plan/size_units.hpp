@@ -216,6 +216,7 @@ template <class Types> class unit_sizes {
         if constexpr (types::means)
             s.mean_bits =
                 types::sequential ? 32 : mean_bits; // a group has no page to keep an exact sum beside
+        s.spread = types::spread && !types::sequential; // groups do not record how far their entries lie apart
         s.ragged = types::compressor::ragged;
         s.weights = types::weighted;
         s.positions = types::compressor::domain == key_domain::pre_rope;

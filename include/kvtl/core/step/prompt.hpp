@@ -310,6 +310,7 @@ template <class Types> class prompt_builder {
         l.state().founded = false;
         l.clusterer() = {};
         l.forget_fit();
+        l.forget_spread();
     }
 
     /// Clusters a lane that has been sequential so far: reads all its units, groups them anew, and replaces
@@ -612,6 +613,7 @@ template <class Types> class prompt_builder {
         for (std::uint32_t u = units; u > 0; --u) x_.begin[u] = x_.begin[u - 1];
         x_.begin[0] = 0;
         l.state().units = first_unit + units;
+        if (first_unit == 0) l.forget_spread(); // of units that these replace
         for (std::uint32_t i = 0; i < units; ++i) {
             const std::uint32_t u = first_unit + i;
             l.begin_unit(u, {});
@@ -633,6 +635,7 @@ template <class Types> class prompt_builder {
     /// The means and summaries of units whose rows lie one after the other in the arena.
     void refresh_means(std::uint32_t lane_id, rows_view<element_type> keys, std::uint32_t stored) noexcept {
         const lane l = store_->at(lane_id);
+        l.forget_spread();
         for (std::uint32_t u = 0, first = 0; u < l.state().units && first < stored;
              first += l.unit(u++).entries) {
             if constexpr (Types::means) p_.sums->set_mean(lane_id, u, keys.slice(first, l.unit(u).entries));

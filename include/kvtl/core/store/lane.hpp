@@ -46,6 +46,7 @@ struct lane_sizes {
     std::size_t codec_fit = 0;      ///< bytes that it borrows while it does
     std::uint32_t stream_pages = 0; ///< runs of ragged records: pages of a lane's stream, at most
     std::uint32_t mean_bits = 0;    ///< of a number of the units' means; 0: units have none
+    bool spread = false;            ///< lanes gather how far entries lie from their units' means
     std::uint32_t spare = 1;        ///< rows of the window's ring beyond the window
     std::size_t batch_scratch = 0;  ///< bytes to cluster as many rows, for clusterers that place batches
     std::size_t index_unit = 0, index_lane = 0;         ///< bytes of the index's summaries
@@ -72,7 +73,7 @@ struct lane_ref {
 template <element E, class ClustererLane, class Unit = unit_record> struct lane_offsets {
     std::uint32_t rows = 0; ///< units that the tables have room for
     std::size_t state = 0, clusterer = 0, runs = 0, page_first = 0;
-    std::size_t codec = 0;
+    std::size_t codec = 0, spread = 0;
     std::size_t buffer_unit = 0, buffer_position = 0;
     std::size_t index_lane = 0, remainder_lane = 0, key_records = 0;
     std::size_t chosen = 0; ///< one bit per unit: the previous step chose it
@@ -111,6 +112,7 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         o.buffer_v = put(s.buffer * row);
         o.buffer_w = put(s.weights ? s.buffer * sizeof(float) : 0);
         part = &o.index_bytes;
+        o.spread = put(s.spread ? s.width * sizeof(float) : 0);
         o.index_lane = put(s.index_lane);
         o.remainder_lane = put(s.remainder_lane);
         o.codec = put(s.codec_lane);
@@ -211,6 +213,14 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
         if (sizes_->mean_bits == 0) return {};
         return {representatives_ + at_->means, reinterpret_cast<float*>(representatives_ + at_->mean_scale),
                 sizes_->mean_bits, sizes_->width, sizes_->width};
+    }
+    /// (width) sum of squared distances from keys to the means of their units, by dimension, where that is gathered.
+    [[nodiscard]] std::span<float> spread() const noexcept {
+        if (!sizes_->spread) return {};
+        return {get<float>(at_->spread), sizes_->width};
+    }
+    void forget_spread() const noexcept {
+        for (float& sum : spread()) sum = 0.0F;
     }
     /// What the index keeps of this lane. `in_layer` is the lane's number in its layer.
     [[nodiscard]] summary_view index_summary(const summary_shape& shape, std::uint32_t layer,
@@ -371,6 +381,7 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
         for (std::uint64_t& bits : chosen_before()) bits = 0;
         // What was fitted to the lane's last sequence is not the next one's.
         forget_fit();
+        forget_spread();
         std::memset(block_ + at_->index_lane, 0, sizes_->index_lane);
         std::memset(block_ + at_->remainder_lane, 0, sizes_->remainder_lane);
     }

@@ -113,19 +113,31 @@ template <class Types> class summaries {
         if (i == 0) std::fill_n(exact, means.dim(), 0.0F);
         simd::absorb(k, means.dim(), i, exact, m2);
     }
+    /// Key k is about to become entry i of unit u: what it adds to the lane's spread. Before absorb_mean().
+    void gather_spread(std::uint32_t lane, std::uint32_t u, std::uint32_t i, const element_type* k,
+                       const std::byte* running) const noexcept {
+        if (i == 0) return; // the first entry of a unit is its mean
+        const auto of_lane = lanes_->at(lane);
+        const unit_means means = of_lane.means();
+        const float* exact = means.bits() == 32 ? means.floats(u) : reinterpret_cast<const float*>(running);
+        const auto n = static_cast<float>(i);
+        simd::add_squares(k, means.dim(), exact, n / (n + 1.0F), of_lane.spread().data());
+    }
     /// What is kept of a unit's mean becomes what runs of it, rounded.
     void keep_mean(std::uint32_t lane, std::uint32_t u, const std::byte* running) const noexcept {
         const unit_means means = lanes_->at(lane).means();
         if (means.bits() != 32) means.set(u, reinterpret_cast<const float*>(running));
     }
-    /// The mean of unit u becomes that of these rows, or of those that `index` names; returns their m2.
-    template <element E, class... Index>
+    /// The mean of unit u becomes that of these rows, or of those that `index` names, and the lane's spread gathers them.
+    /// Returns their m2.
+    template <element E>
+    float set_mean(std::uint32_t lane, std::uint32_t u, rows_view<E> keys) const noexcept {
+        return set_mean_of(lane, u, keys.count, [&](std::size_t i) { return keys.row(i); });
+    }
+    template <element E>
     float set_mean(std::uint32_t lane, std::uint32_t u, rows_view<E> keys,
-                   const Index&... index) const noexcept {
-        auto* exact = reinterpret_cast<float*>(building());
-        const float m2 = simd::mean_and_m2(keys, index..., exact);
-        lanes_->at(lane).means().set(u, exact);
-        return m2;
+                   std::span<const std::uint32_t> index) const noexcept {
+        return set_mean_of(lane, u, index.size(), [&](std::size_t i) { return keys.row(index[i]); });
     }
     /// A unit of `entries` entries goes on with new running bytes, from what is kept of it.
     void resume(std::uint32_t lane, std::uint32_t u, std::uint32_t entries,
@@ -145,6 +157,18 @@ template <class Types> class summaries {
     [[nodiscard]] bool rounds() const noexcept { return sizes().running > 0; }
 
   private:
+    template <class Row>
+    float set_mean_of(std::uint32_t lane, std::uint32_t u, std::size_t count, const Row& row) const noexcept {
+        const auto of_lane = lanes_->at(lane);
+        const unit_means means = of_lane.means();
+        auto* exact = reinterpret_cast<float*>(building());
+        const float m2 = simd::mean_and_m2_of<simd::default_arch>(count, means.dim(), row, exact);
+        means.set(u, exact);
+        if constexpr (Types::spread)
+            for (std::size_t i = 0; i < count; ++i)
+                simd::add_squares(row(i), means.dim(), exact, 1.0F, of_lane.spread().data());
+        return m2;
+    }
     template <class State> [[nodiscard]] static consteval bool runs() {
         return requires(const State& s, const summary_shape& shape) {
             s.running_bytes(shape);

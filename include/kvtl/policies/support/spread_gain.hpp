@@ -1,43 +1,61 @@
-// How much more a unit weighs than its mean key says, from how far its keys spread.
+// How much more a unit weighs than its mean key says, from how far its keys spread along a query.
 //
-//   gain(sigma, n) ~ ln mean exp(x_i)    x_i: n logits of mean 0 and standard deviation sigma
+//   sigma^2 = s^2 (m2 / n) sum_d S_d q_d^2 / sum_d S_d
 //
-//   gain = sigma^2 / 2                          while sigma^2 <= ln n    (x normal, n without end)
-//        = sigma sqrt(ln n) - (ln n) / 2        beyond: the tangent, so that value and slope go on
+// sigma: standard deviation of the unit's logits; s: 1/sqrt(D); m2 / n: mean squared distance of the unit's n keys to
+// their mean; S: units_view::spread, the squared distances that the lane has gathered, by dimension. A unit has a size
+// of its own, and the shape of its lane. Without S it is taken to be equally wide in all directions. That overstates
+// sigma^2 up to twofold in a model whose queries are long where keys do not spread (bench/DEAD_ENDS.md).
 //
-// Why it bends: the square holds for an expectation, but a unit has n entries. The mean of n weights exp(x_i)
-// has a relative variance of (exp(sigma^2) - 1) / n. Where sigma^2 = ln n that is 1, and from there on the
-// sum is what its few largest entries make it, which the unit's moments do not know. The largest of n numbers
-// grows with sigma, not with its square, and so does the logarithm of their mean weight: linearly (the frozen
-// phase of B. Derrida, "Random-energy model", Phys. Rev. B 24, 2613 (1981), which begins at 2 ln n). The
-// gain never exceeds what one entry can reach, the norm of the query times the largest distance that n
-// points may have from their mean at this variance (Cauchy-Schwarz and Samuelson: sigma sqrt(D (n - 1))).
+// n logits of mean 0 have a log mean weight, ln mean exp(x_i), of sigma^2 / 2 if they are normal and n is large. The
+// mean of n weights has a relative variance of (exp(sigma^2) - 1) / n. It reaches 1 at the bend, sigma^2 = ln n, and
+// from there on the few largest entries make the sum, which moments do not describe: the log mean weight grows about as
+// sigma sqrt(ln n), and lies a nat or more off (B. Derrida, "Random-energy model", Phys. Rev. B 24, 2613 (1981)).
 //
-// Without the bend a unit's weight grows with exp(|q|^2): with small heads, or queries four times as long as
-// those of the embedded model, one wide unit takes the whole softmax. What else was tried to bound it is in
-// bench/DEAD_ENDS.md.
+//   cautious_gain    for an estimate. Beyond the bend it grows with the root of sigma. A unit that is overstated takes
+//                    mass from all others, exponentially in the error; one that is understated loses its own mass at
+//                    most. So the estimate stays below what is likely as soon as it is uncertain
+//   rms_gain         for a choice: log of the root mean square weight, 1/2 ln mean exp(2 x_i). It is the likely value:
+//                    a unit that may hold the largest weight of a query must be read
 //
-// sigma: |q| / sqrt(D) times the keys' standard deviation per dimension, i.e. the unit is taken to be equally
-// wide in all directions: sigma^2 = |q|^2 m2 / (n D^2). A unit of one entry, or of equal ones, gains nothing.
+// A unit of one entry, or of equal entries, has a sigma of 0 and gains nothing.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/simd/dot.hpp>
+#include <kvtl/slots/index.hpp>
+
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 namespace kvtl { inline namespace v0 { namespace detail {
 
-/// Of a unit of n entries, what spread_gain() bends at: sqrt(ln n), the standard deviation beyond which n
-/// logits are too few.
+/// Root of sum_d S_d q_d^2 / sum_d S_d; |q| / sqrt(D) while nothing has been gathered. q: (D) query of the head
+/// `units.head`. Cost: O(D + lane width).
+[[nodiscard]] inline float spread_along(const float* q, const units_view& units) noexcept {
+    const float all = simd::sum(units.spread.data(), units.spread.size());
+    if (!(all > 0.0F)) return std::sqrt(simd::dot(q, q, units.dim) / static_cast<float>(units.dim));
+    const float* of_head = units.spread.data() + std::size_t{units.head} * units.dim;
+    return std::sqrt(simd::weighted_square(q, of_head, units.dim) / all);
+}
+
+/// sqrt(ln n), the standard deviation beyond which n logits are too few for their moments.
 [[nodiscard]] inline float spread_bend(std::uint32_t entries) noexcept {
     return std::sqrt(std::log(static_cast<float>(std::max(1U, entries))));
 }
 
-/// sigma: standard deviation of the unit's logits, not negative; bend: spread_bend(n).
-[[nodiscard]] inline float spread_gain(float sigma, float bend) noexcept {
+/// sigma^2 / 2 up to the bend; then + sqrt(1 + 2 (sigma - bend)) - 1. sigma: not negative; bend: spread_bend(n).
+[[nodiscard]] inline float cautious_gain(float sigma, float bend) noexcept {
     const float square = std::min(sigma, bend);
-    return square * (sigma - 0.5F * square);
+    return 0.5F * square * square + std::sqrt(1.0F + 2.0F * (sigma - square)) - 1.0F;
+}
+
+/// sigma^2 up to half of the bend, where 2 sigma reaches it; then the tangent.
+[[nodiscard]] inline float rms_gain(float sigma, float bend) noexcept {
+    const float square = std::min(2.0F * sigma, bend);
+    return 0.5F * square * (2.0F * sigma - 0.5F * square);
 }
 
 }}} // namespace kvtl::v0::detail
