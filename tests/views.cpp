@@ -41,7 +41,7 @@ TEST_CASE_TEMPLATE("numbers of any stored type are seen as they are, and parts o
                    bf16) {
     std::vector<E> data;
     for (int i = 0; i < 12; ++i) data.push_back(from_float<E>(static_cast<float>(i)));
-    const numbers_view all = data, none{};
+    const tensor_view all = data, none{};
     CHECK(all.size() == 12);
     CHECK(all.template holds<E>());
     CHECK(all.template holds<float>() == std::same_as<E, float>);
@@ -49,12 +49,12 @@ TEST_CASE_TEMPLATE("numbers of any stored type are seen as they are, and parts o
     CHECK(none.empty());
     CHECK((none.template holds<f16>() && none.template holds<float>()));
     CHECK(none.subspan(0, 0).empty());
-    const numbers_view part = all.subspan(5, 3);
+    const tensor_view part = all.subspan(5, 3);
     CHECK(part.size() == 3);
     CHECK(part.visit([](const auto* p) { return to_float(p[1]); }) == 6.0F);
     CHECK(all.first(2).size() == 2);
     std::vector<E> room(4);
-    const numbers_span to = room, nowhere{};
+    const tensor_span to = room, nowhere{};
     CHECK(to.size() == 4);
     CHECK(to.template holds<E>());
     CHECK((to.template as<float>() == nullptr) == !std::same_as<E, float>);
@@ -62,12 +62,12 @@ TEST_CASE_TEMPLATE("numbers of any stored type are seen as they are, and parts o
     CHECK(room[2] == from_float<E>(7));
     CHECK(nowhere.empty());
     CHECK(to.first(3).size() == 3);
-    static_assert(std::is_constructible_v<numbers_view, const std::vector<E>&>);
-    static_assert(std::is_constructible_v<numbers_view, std::span<E>>); // looks at what another one has
-    static_assert(!std::is_constructible_v<numbers_view, std::vector<E>>);
-    static_assert(std::is_constructible_v<numbers_span, std::span<E>>);
-    static_assert(!std::is_constructible_v<numbers_span, const std::vector<E>&>); // nobody could write there
-    static_assert(!std::is_constructible_v<numbers_span, std::vector<E>>);        // nobody could read it
+    static_assert(std::is_constructible_v<tensor_view, const std::vector<E>&>);
+    static_assert(std::is_constructible_v<tensor_view, std::span<E>>); // looks at what another one has
+    static_assert(!std::is_constructible_v<tensor_view, std::vector<E>>);
+    static_assert(std::is_constructible_v<tensor_span, std::span<E>>);
+    static_assert(!std::is_constructible_v<tensor_span, const std::vector<E>&>); // nobody could write there
+    static_assert(!std::is_constructible_v<tensor_span, std::vector<E>>);        // nobody could read it
     const layer_input in{.k = all, .v = {data.data() + 6, 6}};
     const layer_input rows = in.rows(1, 2, 3); // of three tokens the last two
     CHECK(rows.k.size() == 8);

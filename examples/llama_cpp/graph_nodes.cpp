@@ -77,7 +77,7 @@ std::size_t written_rows::width() const noexcept {
     return node_ == nullptr ? 0 : static_cast<std::size_t>(node_->ne[0]);
 }
 
-kvtl::numbers_view written_rows::rows(staging& room) const {
+kvtl::tensor_view written_rows::rows(staging& room) const {
     const std::size_t stride = node_->nb[1], row = width() * ggml_type_size(node_->type);
     const auto run_from = [&](std::size_t first) {
         std::size_t n = 1;

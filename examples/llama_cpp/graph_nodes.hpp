@@ -54,7 +54,7 @@ class written_rows {
 
     /// The rows in the batch's order, (tokens(), width()), as what they are: in place where the host has them as
     /// neighbours, else in `room`. Empty for a type that is not f16, bf16 or f32.
-    [[nodiscard]] kvtl::numbers_view rows(staging& room) const;
+    [[nodiscard]] kvtl::tensor_view rows(staging& room) const;
 
   private:
     const ggml_tensor* node_ = nullptr; ///< it looks into the cells; of the graph that is being computed

@@ -78,7 +78,7 @@ status attachment::state::attend_layer(ggml_tensor* node, std::uint32_t layer) {
     const std::size_t key = std::size_t{facts.shape.kv_heads} * facts.shape.head_dim,
                       query = std::size_t{facts.shape.query_heads} * facts.shape.head_dim;
     const std::span<const float> q = detail::queries_of(node->src[0], queries, query_room);
-    const kvtl::numbers_view k = written_keys.rows(keys), v = written_values.rows(values);
+    const kvtl::tensor_view k = written_keys.rows(keys), v = written_values.rows(values);
     if (q.size() != tokens * query || k.size() != tokens * key || v.size() != tokens * key)
         return status::failure(errc::unsupported, "layer %d has other tensors than start() saw",
                                facts.layers[layer]);

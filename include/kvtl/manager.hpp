@@ -17,7 +17,7 @@
 //          errc::busy and nothing happens. begin(), and end(), rewind() of sequences of different shards,
 //          may run concurrently too; stats(), facts(), memory(), tokens() and kept_entries() want everything at rest (the last
 //          two: of the sequence's shards).
-// Numbers: q, k, v and out are floats, f16 or bf16, each as the engine has it (numbers_view, numbers_span). 16 bits take no
+// Numbers: q, k, v and out are floats, f16 or bf16, each as the engine has it (tensor_view, tensor_span). 16 bits take no
 //          more memory than is planned: queries are widened where they are used, results rounded once where they are
 //          stored, so that they are those of floats, rounded.
 // Errors:  cold calls return result<T>, hot calls a status and are noexcept; a failed call leaves tokens,
@@ -117,11 +117,11 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     /// everything so far to out (T, HQ, D). With `out` empty the engine attended itself; q may be empty then, too, unless
     /// a retention or a selector reads it. Chunks before the last set in.last_chunk = false. After decode it is a further turn and goes the way of decode, in bulk.
     [[nodiscard]] status prefill(sequence_id seq, std::size_t layer, const layer_input& in,
-                                 numbers_span out) noexcept {
+                                 tensor_span out) noexcept {
         return one_by_one("prefill", seq, layer,
                           [&](unsigned shard) { return prefill(seq, layer, in, out, shard); });
     }
-    [[nodiscard]] status prefill(sequence_id seq, std::size_t layer, const layer_input& in, numbers_span out,
+    [[nodiscard]] status prefill(sequence_id seq, std::size_t layer, const layer_input& in, tensor_span out,
                                  unsigned shard) noexcept {
         return in_one("prefill", seq, layer, shard, [&](shard_type& s, std::uint32_t l) -> status {
             std::size_t tokens = 0;
@@ -138,11 +138,11 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     /// before the next one comes. As many as the window has room for, where entries are retrieved. Every layer takes
     /// its tokens before any takes the next ones.
     [[nodiscard]] status attend(sequence_id seq, std::size_t layer, const layer_input& in,
-                                numbers_span out) noexcept {
+                                tensor_span out) noexcept {
         return one_by_one("attend", seq, layer,
                           [&](unsigned shard) { return attend(seq, layer, in, out, shard); });
     }
-    [[nodiscard]] status attend(sequence_id seq, std::size_t layer, const layer_input& in, numbers_span out,
+    [[nodiscard]] status attend(sequence_id seq, std::size_t layer, const layer_input& in, tensor_span out,
                                 unsigned shard) noexcept {
         return in_one("attend", seq, layer, shard, [&](shard_type& s, std::uint32_t l) -> status {
             std::size_t tokens = 0;
@@ -159,17 +159,17 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     /// Where frames are few, who is resident, and so when waiting entries join their units and what is chosen later, may differ
     /// from calls one by one. When a part fails, those before it have been taken: rewind_to() gives them back.
     [[nodiscard]] status forward(std::span<const batch_part> parts, std::size_t layer, const layer_input& in,
-                                 numbers_span out) noexcept {
+                                 tensor_span out) noexcept {
         return for_each_part(parts, layer, in, out, {0, shards()},
-                             [&](const batch_part& p, const layer_input& rows, numbers_span to) {
+                             [&](const batch_part& p, const layer_input& rows, tensor_span to) {
                                  return p.kind == part_kind::decode ? attend(p.seq, layer, rows, to)
                                                                     : prefill(p.seq, layer, rows, to);
                              });
     }
     [[nodiscard]] status forward(std::span<const batch_part> parts, std::size_t layer, const layer_input& in,
-                                 numbers_span out, unsigned shard) noexcept {
+                                 tensor_span out, unsigned shard) noexcept {
         return for_each_part(parts, layer, in, out, {shard, std::min(shard, shards() - 1) + 1},
-                             [&](const batch_part& p, const layer_input& rows, numbers_span to) {
+                             [&](const batch_part& p, const layer_input& rows, tensor_span to) {
                                  return p.kind == part_kind::decode ? attend(p.seq, layer, rows, to, shard)
                                                                     : prefill(p.seq, layer, rows, to, shard);
                              });
@@ -209,11 +209,11 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     /// Starts the reads of a layer early for a guessed (or the true) query q (HQ, D). A hint: what does not fit is
     /// left to attend(), as are prefetches beyond those that a shard carries at once, one more than its sequences and
     /// 16 at most; what was not needed is counted in wasted_bytes. Nothing to do where entries are in memory.
-    status prefetch(sequence_id seq, std::size_t layer, numbers_view q) noexcept {
+    status prefetch(sequence_id seq, std::size_t layer, tensor_view q) noexcept {
         return one_by_one("prefetch", seq, layer,
                           [&](unsigned shard) { return prefetch(seq, layer, q, shard); });
     }
-    status prefetch(sequence_id seq, std::size_t layer, numbers_view q, unsigned shard) noexcept {
+    status prefetch(sequence_id seq, std::size_t layer, tensor_view q, unsigned shard) noexcept {
         return in_one("prefetch", seq, layer, shard, [&](shard_type& s, std::uint32_t l) -> status {
             if (status e = core_->calls.floats("prefetch", "q", q, core_->calls.query_floats); !e) return e;
             return s.prefetch(seq.slot, l, q);
@@ -221,14 +221,14 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     }
     /// The same for a batch, q (B, HQ, D) with a query for each sequence: its calls one by one. A sequence that is
     /// refused does not stop the others; the first failure comes back.
-    status prefetch(std::span<const sequence_id> batch, std::size_t layer, numbers_view q) noexcept {
+    status prefetch(std::span<const sequence_id> batch, std::size_t layer, tensor_view q) noexcept {
         return prefetch_each(batch, q,
-                             [&](sequence_id seq, numbers_view row) { return prefetch(seq, layer, row); });
+                             [&](sequence_id seq, tensor_view row) { return prefetch(seq, layer, row); });
     }
-    status prefetch(std::span<const sequence_id> batch, std::size_t layer, numbers_view q,
+    status prefetch(std::span<const sequence_id> batch, std::size_t layer, tensor_view q,
                     unsigned shard) noexcept {
         return prefetch_each(
-            batch, q, [&](sequence_id seq, numbers_view row) { return prefetch(seq, layer, row, shard); });
+            batch, q, [&](sequence_id seq, tensor_view row) { return prefetch(seq, layer, row, shard); });
     }
 
     /// For engines with their own attention kernel: brings in what q (HQ, D) selects and calls
@@ -237,12 +237,12 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     /// views_last; else they are decoded for one visit, and the next one overwrites them. Refused where keys and
     /// values alone do not make the attention.
     template <class Visit>
-    [[nodiscard]] status select(sequence_id seq, std::size_t layer, numbers_view q, Visit&& visit) noexcept {
+    [[nodiscard]] status select(sequence_id seq, std::size_t layer, tensor_view q, Visit&& visit) noexcept {
         return one_by_one("select", seq, layer,
                           [&](unsigned shard) { return select(seq, layer, q, visit, shard); });
     }
     template <class Visit>
-    [[nodiscard]] status select(sequence_id seq, std::size_t layer, numbers_view q, Visit&& visit,
+    [[nodiscard]] status select(sequence_id seq, std::size_t layer, tensor_view q, Visit&& visit,
                                 unsigned shard) noexcept {
         constexpr const char* why = why_no_views<types>();
         if constexpr (why != nullptr) {
@@ -410,7 +410,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     /// steps choose that follow each other; behind a prompt, which gives up what was read ahead, anew.
     template <class F>
     [[nodiscard]] status for_each_part(std::span<const batch_part> parts, std::size_t layer,
-                                       const layer_input& in, numbers_span out, shard_range range,
+                                       const layer_input& in, tensor_span out, shard_range range,
                                        F&& f) noexcept {
         if (status s = core_->calls.batch("forward", parts, in, out); !s) return s;
         const std::size_t tokens = in.k.size() / core_->calls.key_floats, row = out.size() / tokens;
@@ -434,7 +434,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
 
     /// f(sequence, its query), a prefetch, for all of a batch.
     template <class F>
-    [[nodiscard]] status prefetch_each(std::span<const sequence_id> batch, numbers_view q, F&& f) noexcept {
+    [[nodiscard]] status prefetch_each(std::span<const sequence_id> batch, tensor_view q, F&& f) noexcept {
         const std::size_t row = core_->calls.query_floats;
         status first = core_->calls.sized("prefetch", "q", q, batch.size() * row);
         if (!first) return first;
@@ -445,7 +445,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
 
     /// Has shards read what the steps at the front of `parts` choose, whose queries begin at row `first` of q. False when there
     /// is nothing to gain. A hint: what is wrong with a part its own call will say.
-    [[nodiscard]] bool announce(std::span<const batch_part> parts, std::size_t layer, const numbers_view& q,
+    [[nodiscard]] bool announce(std::span<const batch_part> parts, std::size_t layer, const tensor_view& q,
                                 std::size_t first, shard_range range) noexcept {
         if constexpr (types::retrieves) {
             const std::size_t row = core_->calls.query_floats;

@@ -31,20 +31,20 @@ template <class Element> struct rows_view {
 
 /// Numbers as the engine has them: float, f16 or bf16. They are converted where they are stored or computed with, and
 /// copied where the cache stores the same type. Comes of whatever is a span of one of these.
-class numbers_view {
+class tensor_view {
   public:
-    constexpr numbers_view() noexcept = default;
+    constexpr tensor_view() noexcept = default;
     template <element E>
-    constexpr numbers_view(const E* data, std::size_t size) noexcept
+    constexpr tensor_view(const E* data, std::size_t size) noexcept
         : data_(data), size_(size), kind_(kind_of<E>()) {}
     template <std::ranges::contiguous_range R>
     requires std::ranges::sized_range<R> && std::ranges::borrowed_range<R> &&
         element<std::ranges::range_value_t<R>>
-    constexpr numbers_view(R&& r) noexcept : numbers_view(std::ranges::data(r), std::ranges::size(r)) {}
+    constexpr tensor_view(R&& r) noexcept : tensor_view(std::ranges::data(r), std::ranges::size(r)) {}
     /// A container that is gone at the end of the line has no numbers to look at.
     template <std::ranges::contiguous_range R>
-    requires std::ranges::sized_range<R> &&(
-        !std::ranges::borrowed_range<R>)&&element<std::ranges::range_value_t<R>> numbers_view(R&& r) = delete;
+    requires std::ranges::sized_range<R> &&
+        (!std::ranges::borrowed_range<R>)&&element<std::ranges::range_value_t<R>> tensor_view(R&& r) = delete;
 
     [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
     [[nodiscard]] constexpr bool empty() const noexcept { return size_ == 0; }
@@ -66,10 +66,10 @@ class numbers_view {
         return kind_ == kind_of<float>() ? std::span(static_cast<const float*>(data_), size_)
                                          : std::span<const float>();
     }
-    [[nodiscard]] constexpr numbers_view subspan(std::size_t first, std::size_t n) const noexcept {
-        return visit([&](const auto* p) { return numbers_view(p + first, n); });
+    [[nodiscard]] constexpr tensor_view subspan(std::size_t first, std::size_t n) const noexcept {
+        return visit([&](const auto* p) { return tensor_view(p + first, n); });
     }
-    [[nodiscard]] constexpr numbers_view first(std::size_t n) const noexcept { return subspan(0, n); }
+    [[nodiscard]] constexpr tensor_view first(std::size_t n) const noexcept { return subspan(0, n); }
 
   private:
     template <element E> [[nodiscard]] static constexpr std::uint8_t kind_of() noexcept {
@@ -84,15 +84,15 @@ class numbers_view {
 /// Where results go: floats, f16 or bf16. They are rounded to nearest even when they are stored, and not before; what
 /// overflows an f16 becomes infinite, which takes a cache that stores values of more than its range. Comes of whatever is a
 /// span of one of these that may be written to.
-class numbers_span {
+class tensor_span {
   public:
-    constexpr numbers_span() noexcept = default;
+    constexpr tensor_span() noexcept = default;
     template <element E>
-    constexpr numbers_span(E* data, std::size_t size) noexcept : data_(data), seen_(data, size) {}
+    constexpr tensor_span(E* data, std::size_t size) noexcept : data_(data), seen_(data, size) {}
     template <std::ranges::contiguous_range R>
     requires std::ranges::sized_range<R> && std::ranges::borrowed_range<R> &&
         element<std::remove_reference_t<std::ranges::range_reference_t<R>>>
-    constexpr numbers_span(R&& r) noexcept : numbers_span(std::ranges::data(r), std::ranges::size(r)) {}
+    constexpr tensor_span(R&& r) noexcept : tensor_span(std::ranges::data(r), std::ranges::size(r)) {}
 
     [[nodiscard]] constexpr std::size_t size() const noexcept { return seen_.size(); }
     [[nodiscard]] constexpr bool empty() const noexcept { return seen_.empty(); }
@@ -107,23 +107,23 @@ class numbers_span {
     template <element E> [[nodiscard]] constexpr E* as() const noexcept {
         return seen_.template as<E>() == nullptr ? nullptr : static_cast<E*>(data_);
     }
-    [[nodiscard]] constexpr numbers_span subspan(std::size_t first, std::size_t n) const noexcept {
-        return visit([&](auto* p) { return numbers_span(p + first, n); });
+    [[nodiscard]] constexpr tensor_span subspan(std::size_t first, std::size_t n) const noexcept {
+        return visit([&](auto* p) { return tensor_span(p + first, n); });
     }
-    [[nodiscard]] constexpr numbers_span first(std::size_t n) const noexcept { return subspan(0, n); }
+    [[nodiscard]] constexpr tensor_span first(std::size_t n) const noexcept { return subspan(0, n); }
 
   private:
     void* data_ = nullptr;
-    numbers_view seen_;
+    tensor_view seen_;
 };
 
 /// What the engine hands over for one layer. Row-major, T tokens. What the preset does not declare as a signal may stay
 /// empty. Nothing is owned, or kept beyond the call: tensors outlive it, at any alignment of their type, and what is
 /// written (out, lse) overlaps nothing else.
 struct layer_input {
-    numbers_view q{};               ///< (T, HQ, D) post-RoPE queries: float, f16 or bf16
-    numbers_view k{};               ///< (T, H, D)  post-RoPE keys: float, f16 or bf16
-    numbers_view v{};               ///< (T, H, D)  float, f16 or bf16
+    tensor_view q{};                ///< (T, HQ, D) post-RoPE queries: float, f16 or bf16
+    tensor_view k{};                ///< (T, H, D)  post-RoPE keys: float, f16 or bf16
+    tensor_view v{};                ///< (T, H, D)  float, f16 or bf16
     std::span<const float> k_pre{}; ///< (T, H, D)  keys before RoPE: for traces and fits, no cache reads them
     std::span<const float> x{};     ///< (T, M)     input of the layer
     std::span<const float>

@@ -130,8 +130,8 @@ TEST_CASE_TEMPLATE("sizes, and numbers that the cache can hold", E, float, f16, 
     in = t.input();
     in.sink_logits = sinks;
     refused(c.input("prefill", in, t.out, true, tokens), errc::invalid_argument, "sink_logits has 3 numbers");
-    refused(c.input("prefill", t.input(), numbers_span(t.out).first(64), true, tokens),
-            errc::invalid_argument, "out has 64 numbers; valid: 96");
+    refused(c.input("prefill", t.input(), tensor_span(t.out).first(64), true, tokens), errc::invalid_argument,
+            "out has 64 numbers; valid: 96");
     refused(c.outputs("attend", t.input(), {}, 3), errc::invalid_argument, "out is empty; valid: 96 floats");
     std::vector<float> lse(11);
     in = t.input();

@@ -93,7 +93,7 @@ TEST_CASE("what is wrong with q or out is said in 16 bits too") {
     };
     std::vector<kvtl::bf16> out(2 * data.query_floats());
     kvtl::layer_input in = numbers.input<kvtl::f16>(0, 0, 2);
-    says(cache.prefill(seq, 0, in, kvtl::numbers_span(out).first(256)),
+    says(cache.prefill(seq, 0, in, kvtl::tensor_span(out).first(256)),
          "prefill: out has 256 numbers; valid: 512");
     in.q = in.q.first(256);
     says(cache.prefill(seq, 0, in, out), "prefill: q has 256 numbers; valid: 512");

@@ -200,7 +200,7 @@ TEST_CASE_TEMPLATE("queries and results of 16 bits: of the same numbers, the res
         std::vector<float> whole(queries * stride, 9.0F), max(queries * 3, NAN), sum(max),
             acc(queries * row, NAN);
         std::vector<E> out(whole.size(), kvtl::from_float<E>(9.0F)), pieces(out);
-        const auto attend = [&](const kvtl::numbers_view& from, const kvtl::numbers_span& to,
+        const auto attend = [&](const kvtl::tensor_view& from, const kvtl::tensor_span& to,
                                 std::size_t reach) {
             simd::attend_causal(from.subspan(first * p.q.stride, queries * p.q.stride), p.q.stride, 3, 0.3F,
                                 queries, p.k.view(), p.v.view(), first, to, stride, scratch, reach,
@@ -213,7 +213,7 @@ TEST_CASE_TEMPLATE("queries and results of 16 bits: of the same numbers, the res
         }
         for (std::size_t begin = 0; begin < 200; begin += 64) { // what stretches leave lies elsewhere
             const std::size_t n = std::min<std::size_t>(64, 200 - begin);
-            simd::attend_causal(kvtl::numbers_view(q).subspan(first * p.q.stride, queries * p.q.stride),
+            simd::attend_causal(kvtl::tensor_view(q).subspan(first * p.q.stride, queries * p.q.stride),
                                 p.q.stride, 3, 0.3F, queries, p.k.view().slice(begin, n),
                                 p.v.view().slice(begin, n), first, pieces, stride, scratch, simd::no_reach,
                                 sinks.data(), {begin, begin + n, max.data(), sum.data(), acc.data()});

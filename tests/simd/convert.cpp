@@ -57,7 +57,7 @@ TEST_CASE_TEMPLATE("encode from 16 bits: each number rounded once, the same type
         std::vector<kvtl::f16> half(n + 1);
         std::vector<kvtl::bf16> brain(n + 1);
         std::vector<float> wide(n + 1);
-        simd::encode(kvtl::numbers_view(in), 0, half.data(), n);
+        simd::encode(kvtl::tensor_view(in), 0, half.data(), n);
         simd::encode(in.data(), brain.data(), n);
         simd::encode(in.data(), wide.data(), n);
         for (std::size_t i = 0; i < n; ++i) {
@@ -69,7 +69,7 @@ TEST_CASE_TEMPLATE("encode from 16 bits: each number rounded once, the same type
         if (n > 3) {
             in[n - 2] = kvtl::from_float<From>(std::numeric_limits<float>::infinity());
             CHECK_FALSE(simd::all_finite(in.data(), n));
-            simd::encode(kvtl::numbers_view(in), 3, half.data(), n - 3);
+            simd::encode(kvtl::tensor_view(in), 3, half.data(), n - 3);
             CHECK(half[0] == kvtl::from_float<kvtl::f16>(kvtl::to_float(in[3])));
         }
     }

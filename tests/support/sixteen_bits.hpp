@@ -39,9 +39,9 @@ template <kvtl::element E> class engine_numbers {
     }
     [[nodiscard]] const drift& data() const { return *data_; }
     template <kvtl::element Q>
-    [[nodiscard]] kvtl::numbers_view q(std::size_t layer, std::size_t first, std::size_t n = 1) const {
+    [[nodiscard]] kvtl::tensor_view q(std::size_t layer, std::size_t first, std::size_t n = 1) const {
         static_assert(std::same_as<Q, float> || std::same_as<Q, E>);
-        const kvtl::numbers_view all = [&]() -> kvtl::numbers_view {
+        const kvtl::tensor_view all = [&]() -> kvtl::tensor_view {
             if constexpr (std::same_as<Q, E>)
                 return narrow_[layer];
             else

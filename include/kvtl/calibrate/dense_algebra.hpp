@@ -20,7 +20,7 @@
 namespace kvtl { inline namespace v0 { namespace dense {
 
 /// Numbers as floats: as they are, or widened into `room`.
-[[nodiscard]] inline std::span<const float> as_floats(const numbers_view& x, std::vector<float>& room) {
+[[nodiscard]] inline std::span<const float> as_floats(const tensor_view& x, std::vector<float>& room) {
     if (x.holds<float>()) return x.floats();
     room.resize(x.size());
     simd::encode(x, 0, room.data(), room.size());

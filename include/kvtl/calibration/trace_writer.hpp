@@ -45,7 +45,7 @@ class trace_writer {
                           tokens = in.k.size() / key;
         for (std::size_t t = 0; t < tokens && error_ == 0; ++t) {
             f16* at = record_.data();
-            const auto add = [&](bool there, const numbers_view& rows, std::size_t floats) {
+            const auto add = [&](bool there, const tensor_view& rows, std::size_t floats) {
                 if (!there) return;
                 if (rows.empty())
                     std::fill_n(at, floats, f16{});

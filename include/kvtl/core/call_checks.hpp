@@ -81,7 +81,7 @@ template <element E> struct call_checks {
         return {};
     }
 
-    [[nodiscard]] static status sized(const char* call, const char* name, const numbers_view& x,
+    [[nodiscard]] static status sized(const char* call, const char* name, const tensor_view& x,
                                       std::size_t want) noexcept {
         if (x.size() == want) return {};
         return status::failure(errc::invalid_argument, "%s: %s has %zu numbers; valid: %zu", call, name,
@@ -89,7 +89,7 @@ template <element E> struct call_checks {
     }
     /// Range: what the numbers must fit into besides being finite.
     template <class Range = float>
-    [[nodiscard]] static status floats(const char* call, const char* name, const numbers_view& x,
+    [[nodiscard]] static status floats(const char* call, const char* name, const tensor_view& x,
                                        std::size_t want) noexcept {
         if (status s = sized(call, name, x, want); !s) return s;
         if (!x.visit([&](const auto* p) { return simd::all_finite<Range>(p, x.size()); }))
@@ -101,7 +101,7 @@ template <element E> struct call_checks {
     }
 
     /// q, k, v and out of a call. `many` allows any number of tokens; `tokens` says how many came.
-    [[nodiscard]] status input(const char* call, const layer_input& in, const numbers_span& out, bool many,
+    [[nodiscard]] status input(const char* call, const layer_input& in, const tensor_span& out, bool many,
                                std::size_t& tokens) const noexcept {
         tokens = many ? in.k.size() / key_floats : 1;
         if (many && (tokens == 0 || in.k.size() % key_floats != 0))
@@ -121,7 +121,7 @@ template <element E> struct call_checks {
         return {};
     }
     /// Of attend(): `out` and, where it is asked for, `lse` have their sizes.
-    [[nodiscard]] status outputs(const char* call, const layer_input& in, const numbers_span& out,
+    [[nodiscard]] status outputs(const char* call, const layer_input& in, const tensor_span& out,
                                  std::size_t tokens) const noexcept {
         if (out.empty())
             return status::failure(errc::invalid_argument, "%s: out is empty; valid: %zu numbers", call,
@@ -133,7 +133,7 @@ template <element E> struct call_checks {
     }
     /// The rows of a batch's parts are those of its tensors, and its sequences are open: before the first part is taken.
     [[nodiscard]] status batch(const char* call, std::span<const batch_part> parts, const layer_input& in,
-                               const numbers_span& out) const noexcept {
+                               const tensor_span& out) const noexcept {
         std::size_t tokens = 0, prompts = 0;
         for (const batch_part& p : parts) {
             prompts += p.kind == part_kind::last_of_prompt;

@@ -77,16 +77,16 @@ template <class Preset, class Manager> class refused_cache {
 
     [[nodiscard]] result<sequence_id> begin() const;
     status end(sequence_id) const noexcept;
-    status prefill(sequence_id, std::size_t, const layer_input&, numbers_span, unsigned = 0) const noexcept;
-    status attend(sequence_id, std::size_t, const layer_input&, numbers_span, unsigned = 0) const noexcept;
-    status forward(std::span<const batch_part>, std::size_t, const layer_input&, numbers_span,
+    status prefill(sequence_id, std::size_t, const layer_input&, tensor_span, unsigned = 0) const noexcept;
+    status attend(sequence_id, std::size_t, const layer_input&, tensor_span, unsigned = 0) const noexcept;
+    status forward(std::span<const batch_part>, std::size_t, const layer_input&, tensor_span,
                    unsigned = 0) const noexcept;
     status append(sequence_id, std::size_t, const layer_input&, unsigned = 0) const noexcept;
     status before_query(sequence_id, std::size_t, unsigned = 0) const noexcept;
-    status prefetch(sequence_id, std::size_t, numbers_view, unsigned = 0) const noexcept;
-    status prefetch(std::span<const sequence_id>, std::size_t, numbers_view, unsigned = 0) const noexcept;
+    status prefetch(sequence_id, std::size_t, tensor_view, unsigned = 0) const noexcept;
+    status prefetch(std::span<const sequence_id>, std::size_t, tensor_view, unsigned = 0) const noexcept;
     template <class Visit>
-    status select(sequence_id, std::size_t, numbers_view, Visit&&, unsigned = 0) const noexcept {
+    status select(sequence_id, std::size_t, tensor_view, Visit&&, unsigned = 0) const noexcept {
         return {}; // a body, as a visitor may be of a local type
     }
     status rewind(sequence_id, std::size_t) const noexcept;

@@ -48,7 +48,7 @@ template <class Types> class alignas(64) shard {
     std::atomic_flag busy = ATOMIC_FLAG_INIT;
 
     [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                 std::uint32_t tokens, const numbers_span& out, bool last) noexcept {
+                                 std::uint32_t tokens, const tensor_span& out, bool last) noexcept {
         if (slides(layer)) return sliding_.prefill(slot, layer, in, tokens, out, last), status{};
         if constexpr (hands_over) {
             const std::uint32_t here = retrieval_.tokens(slot, layer);
@@ -69,7 +69,7 @@ template <class Types> class alignas(64) shard {
             return retention_.prefill(slot, layer, in, tokens, out);
     }
     [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                std::uint32_t tokens, const numbers_span& out) noexcept {
+                                std::uint32_t tokens, const tensor_span& out) noexcept {
         if (slides(layer)) return sliding_.attend(slot, layer, in, tokens, out), status{};
         if (status s = check_moved("attend", slot, layer); !s) return s;
         return decoder().attend(slot, layer, in, tokens, out);
@@ -84,7 +84,7 @@ template <class Types> class alignas(64) shard {
         if constexpr (types::retrieves) retrieval_.before_query(slot, layer);
         static_cast<void>(slot);
     }
-    [[nodiscard]] status prefetch(std::uint32_t slot, std::uint32_t layer, const numbers_view& q) noexcept {
+    [[nodiscard]] status prefetch(std::uint32_t slot, std::uint32_t layer, const tensor_view& q) noexcept {
         if (slides(layer)) return {};
         if (status s = check_moved("prefetch", slot, layer); !s) return s;
         if constexpr (types::retrieves)
@@ -94,8 +94,7 @@ template <class Types> class alignas(64) shard {
     }
     /// A hint: a step with this query comes, perhaps after those of other sequences. False when nothing is left for more of
     /// them.
-    [[nodiscard]] bool announce_step(std::uint32_t slot, std::uint32_t layer,
-                                     const numbers_view& q) noexcept {
+    [[nodiscard]] bool announce_step(std::uint32_t slot, std::uint32_t layer, const tensor_view& q) noexcept {
         if (slides(layer) || !check_moved("attend", slot, layer).ok()) return true;
         if constexpr (types::retrieves) return retrieval_.announce_step(slot, layer, q);
         return static_cast<void>(slot), static_cast<void>(q), true;
@@ -112,7 +111,7 @@ template <class Types> class alignas(64) shard {
     }
     /// Brings in what q selects and calls visit(kv head, keys, values) for every block to attend.
     template <class Visit>
-    [[nodiscard]] status select(std::uint32_t slot, std::uint32_t layer, const numbers_view& q,
+    [[nodiscard]] status select(std::uint32_t slot, std::uint32_t layer, const tensor_view& q,
                                 Visit&& visit) noexcept {
         if (slides(layer)) return sliding_.views(slot, layer, visit), status{};
         if (status s = check_moved("select", slot, layer); !s) return s;

@@ -17,15 +17,15 @@ template <class Manager> class shard_handle {
     shard_handle(Manager& cache, unsigned index) noexcept : cache_(&cache), index_(index) {}
 
     [[nodiscard]] status prefill(sequence_id seq, std::size_t layer, const layer_input& in,
-                                 numbers_span out) const noexcept {
+                                 tensor_span out) const noexcept {
         return cache_->prefill(seq, layer, in, out, index_);
     }
     [[nodiscard]] status attend(sequence_id seq, std::size_t layer, const layer_input& in,
-                                numbers_span out) const noexcept {
+                                tensor_span out) const noexcept {
         return cache_->attend(seq, layer, in, out, index_);
     }
     [[nodiscard]] status forward(std::span<const batch_part> parts, std::size_t layer, const layer_input& in,
-                                 numbers_span out) const noexcept {
+                                 tensor_span out) const noexcept {
         return cache_->forward(parts, layer, in, out, index_);
     }
     [[nodiscard]] status append(sequence_id seq, std::size_t layer, const layer_input& in) const noexcept {
@@ -34,14 +34,14 @@ template <class Manager> class shard_handle {
     status before_query(sequence_id seq, std::size_t layer) const noexcept {
         return cache_->before_query(seq, layer, index_);
     }
-    status prefetch(sequence_id seq, std::size_t layer, numbers_view q) const noexcept {
+    status prefetch(sequence_id seq, std::size_t layer, tensor_view q) const noexcept {
         return cache_->prefetch(seq, layer, q, index_);
     }
-    status prefetch(std::span<const sequence_id> batch, std::size_t layer, numbers_view q) const noexcept {
+    status prefetch(std::span<const sequence_id> batch, std::size_t layer, tensor_view q) const noexcept {
         return cache_->prefetch(batch, layer, q, index_);
     }
     template <class Visit>
-    [[nodiscard]] status select(sequence_id seq, std::size_t layer, numbers_view q,
+    [[nodiscard]] status select(sequence_id seq, std::size_t layer, tensor_view q,
                                 Visit&& visit) const noexcept {
         return cache_->select(seq, layer, q, std::forward<Visit>(visit), index_);
     }

@@ -157,11 +157,11 @@ void finish(const partial& p, E* out, std::size_t out_stride) noexcept {
 
 /// The same from out[at] on.
 template <class Arch = simd::default_arch>
-void finish(const partial& p, const numbers_span& out, std::size_t at, std::size_t out_stride) noexcept {
+void finish(const partial& p, const tensor_span& out, std::size_t at, std::size_t out_stride) noexcept {
     out.visit([&](auto* to) { finish<Arch>(p, to + at, out_stride); });
 }
 #ifdef KVTL_INSTANCE
-KVTL_INSTANCE void finish<simd::default_arch>(const partial&, const numbers_span&, std::size_t,
+KVTL_INSTANCE void finish<simd::default_arch>(const partial&, const tensor_span&, std::size_t,
                                               std::size_t) noexcept;
 #endif
 

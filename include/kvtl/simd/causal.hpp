@@ -196,9 +196,9 @@ void causal_block(const causal_buffers& b, std::size_t rows, std::size_t keys, s
 /// stride. sink_logits: (G) as add_sink_logits (attention.hpp) takes them, or null. Of a stretch, keys and values are
 /// those from stretch.begin on, and there is no reach.
 template <class Arch = default_arch, element E>
-void attend_causal(const numbers_view& q, std::size_t q_row_stride, std::size_t group, const logit_rule& rule,
+void attend_causal(const tensor_view& q, std::size_t q_row_stride, std::size_t group, const logit_rule& rule,
                    std::size_t queries, rows_view<E> keys, rows_view<E> values, std::size_t first,
-                   const numbers_span& out, std::size_t out_row_stride, std::span<float> scratch,
+                   const tensor_span& out, std::size_t out_row_stride, std::span<float> scratch,
                    std::size_t reach = no_reach, const float* sink_logits = nullptr,
                    const causal_stretch& stretch = {}) noexcept {
     const std::size_t dim = keys.dim;
@@ -277,8 +277,8 @@ void attend_causal(const numbers_view& q, std::size_t q_row_stride, std::size_t 
 #ifdef KVTL_INSTANCE
 #define KVTL_CAUSAL(E)                                                                                       \
     KVTL_INSTANCE void attend_causal<default_arch, E>(                                                       \
-        const numbers_view&, std::size_t, std::size_t, const logit_rule&, std::size_t, rows_view<E>,         \
-        rows_view<E>, std::size_t, const numbers_span&, std::size_t, std::span<float>, std::size_t,          \
+        const tensor_view&, std::size_t, std::size_t, const logit_rule&, std::size_t, rows_view<E>,          \
+        rows_view<E>, std::size_t, const tensor_span&, std::size_t, std::span<float>, std::size_t,           \
         const float*, const causal_stretch&) noexcept;
 KVTL_CAUSAL(float)
 KVTL_CAUSAL(f16)

@@ -31,7 +31,7 @@ inline void encode(const From* in, E* out, std::size_t n) noexcept {
 
 /// out[i] = in[first + i], rounded to E
 template <class Arch = default_arch, element E>
-inline void encode(const numbers_view& in, std::size_t first, E* out, std::size_t n) noexcept {
+inline void encode(const tensor_view& in, std::size_t first, E* out, std::size_t n) noexcept {
     in.visit([&](const auto* p) { encode<Arch>(p + first, out, n); });
 }
 
@@ -46,13 +46,13 @@ inline void decode(const E* in, float* out, std::size_t n) noexcept {
 
 /// out[at + i] = in[i], rounded to what they are
 template <class Arch = default_arch>
-inline void encode(const float* in, const numbers_span& out, std::size_t at, std::size_t n) noexcept {
+inline void encode(const float* in, const tensor_span& out, std::size_t at, std::size_t n) noexcept {
     out.visit([&](auto* p) { encode<Arch>(in, p + at, n); });
 }
 
 /// in[first + i], i < n, as floats: where they lie when they are floats, else in `room`, (n).
 template <class Arch = default_arch>
-[[nodiscard]] inline const float* widened(const numbers_view& in, std::size_t first, float* room,
+[[nodiscard]] inline const float* widened(const tensor_view& in, std::size_t first, float* room,
                                           std::size_t n) noexcept {
     if (const float* all = in.as<float>()) return all + first;
     encode<Arch>(in, first, room, n);

@@ -21,7 +21,7 @@ namespace kvtl { inline namespace v0 {
 template <element E>
 void attend_prompt(const model_extents& m, std::uint32_t lane_in_layer, const layer_input& in,
                    std::uint32_t before, std::uint32_t tokens, const E* keys, const E* values,
-                   const numbers_span& out, std::span<float> scratch,
+                   const tensor_span& out, std::span<float> scratch,
                    simd::causal_stretch stretch = {}) noexcept {
     const std::size_t token = std::size_t{m.query_heads()} * m.dim;
     const std::size_t rows = std::min(stretch.end, std::size_t{before} + tokens) - stretch.begin;

@@ -27,7 +27,7 @@ template <class Types> class decode_eviction {
 
     /// Token t of the input: appended, attended where there is an `out` (or mass is wanted), evicted for.
     void step(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::size_t t,
-              const numbers_span& out) noexcept {
+              const tensor_span& out) noexcept {
         const std::span<kept_lane> lanes = book_->lanes_of(slot, layer);
         const std::uint32_t had = book_->count_blocks(lanes), token = lanes[0].tokens;
         std::uint64_t clock = book_->now();

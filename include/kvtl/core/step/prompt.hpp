@@ -235,7 +235,7 @@ template <class Types> class prompt_builder {
     /// heads only.
     template <class Source>
     [[nodiscard]] status attend(std::uint32_t lane_in_layer, const layer_input& in, std::uint32_t before,
-                                std::uint32_t tokens, const numbers_span& out, Source&& source) noexcept {
+                                std::uint32_t tokens, const tensor_span& out, Source&& source) noexcept {
         if (before + tokens <= segment_) {
             if (status s = hold(0, before + tokens, before + tokens, source); !s) return s;
             attend_prompt(p_.model, lane_in_layer, in, before, tokens, row_k(0), row_v(0), out, x_.causal);
@@ -506,7 +506,7 @@ template <class Types> class prompt_builder {
     /// The same stretch by stretch of rows, for `most` queries at a time, of which `left` has room.
     template <class Source>
     [[nodiscard]] status attend_stretches(std::uint32_t lane_in_layer, const layer_input& in,
-                                          std::uint32_t before, std::uint32_t tokens, const numbers_span& out,
+                                          std::uint32_t before, std::uint32_t tokens, const tensor_span& out,
                                           Source& source, std::uint32_t most,
                                           simd::causal_stretch left) noexcept {
         for (std::uint32_t first = 0; first < tokens; first += most) {

@@ -34,7 +34,7 @@ template <class Types> class prompt_eviction {
 
     /// Where the prompt takes the way of decode: the attention of a chunk to what is held and to itself.
     void attend_chunk(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t tokens,
-                      const numbers_span& out) noexcept {
+                      const tensor_span& out) noexcept {
         if (out.empty()) return;
         const std::span<kept_lane> lanes = book_->lanes_of(slot, layer);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
@@ -46,7 +46,7 @@ template <class Types> class prompt_eviction {
     /// A chunk that is not the last: its rows are held as they are; scores so far lie in the rows' scores.
     [[nodiscard]] status add_chunk(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                    std::uint32_t before, std::uint32_t tokens,
-                                   const numbers_span& out) noexcept {
+                                   const tensor_span& out) noexcept {
         const std::span<kept_lane> lanes = book_->lanes_of(slot, layer);
         const std::uint32_t total = before + tokens, had = book_->count_blocks(lanes);
         constexpr bool windowed = score::source == score_source::window;
@@ -78,7 +78,7 @@ template <class Types> class prompt_eviction {
     /// The last chunk: the prompt is scored, and every lane keeps what its budget allows for now.
     [[nodiscard]] status complete(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                   std::uint32_t before, std::uint32_t tokens,
-                                  const numbers_span& out) noexcept {
+                                  const tensor_span& out) noexcept {
         const std::span<kept_lane> lanes = book_->lanes_of(slot, layer);
         const auto count = static_cast<std::uint32_t>(lanes.size());
         const std::uint32_t total = before + tokens, had = book_->count_blocks(lanes);
@@ -158,7 +158,7 @@ template <class Types> class prompt_eviction {
         return {book_->memory.work_v.data(), n, book_->plan.dim, book_->plan.dim};
     }
     void attend_prompt(std::uint32_t i, const layer_input& in, std::uint32_t before, std::uint32_t tokens,
-                       const numbers_span& out) noexcept {
+                       const tensor_span& out) noexcept {
         if (out.empty()) return;
         const std::size_t offset = book_->query_offset(i);
         const auto of_lane = [&](const auto& all) { return all.subspan(offset, all.size() - offset); };

@@ -52,7 +52,7 @@ template <class Types> class retention_stage {
     }
 
     [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                 std::uint32_t tokens, const numbers_span& out) noexcept {
+                                 std::uint32_t tokens, const tensor_span& out) noexcept {
         const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
         if (lanes.empty()) return {};
         if constexpr (!Types::retrieves)
@@ -82,7 +82,7 @@ template <class Types> class retention_stage {
     }
 
     [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                std::uint32_t tokens, const numbers_span& out) noexcept {
+                                std::uint32_t tokens, const tensor_span& out) noexcept {
         if (book_.lanes_of(slot, layer).empty()) return {};
         if (status s = ready("attend", slot, layer); !s) return s;
         if (status s = check_arrivals("attend", in, tokens); !s) return s;
@@ -312,7 +312,7 @@ template <class Types> class retention_stage {
     /// A prompt that is never held as a whole. Its queries pay for what is held when their turn comes; its
     /// output is that of the whole chunk.
     [[nodiscard]] status stream(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                std::uint32_t tokens, const numbers_span& out) noexcept {
+                                std::uint32_t tokens, const tensor_span& out) noexcept {
         const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
         for (kept_lane& lane : lanes)
             lane.limit = book_.plan.sinks + book_.plan.window + book_.budget.provisional(layer, none);
@@ -333,7 +333,7 @@ template <class Types> class retention_stage {
     }
 
     [[nodiscard]] status turn(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                              std::uint32_t tokens, const numbers_span& out) noexcept {
+                              std::uint32_t tokens, const tensor_span& out) noexcept {
         if (status s = ready("prefill", slot, layer); !s) return s;
         if (status s = check_arrivals("prefill", in, tokens); !s) return s;
         if (reads_mass && in.q.empty())

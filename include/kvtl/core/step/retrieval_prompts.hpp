@@ -28,7 +28,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
     using runner = typename base::runner;
 
     [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                 std::uint32_t tokens, const numbers_span& out, bool last) noexcept {
+                                 std::uint32_t tokens, const tensor_span& out, bool last) noexcept {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty()) return {};
         begin_call();
@@ -93,7 +93,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         for (const lane_ref& ref : lanes) store_.at(ref.id).state().prompt_open = open;
     }
     void prefill_window(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
-                        const numbers_span& out) noexcept {
+                        const tensor_span& out) noexcept {
         for (const lane_ref& ref : lanes) {
             const lane l = store_.at(ref.id);
             const std::uint32_t before = l.state().tokens;
@@ -108,7 +108,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
     }
 
     status prefill_prompt(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
-                          const numbers_span& out, bool last) noexcept {
+                          const tensor_span& out, bool last) noexcept {
         pool& frames = pool_for(lanes);
         if (store_.has_failed_writes(frames)) return store_.write_error(frames);
         const std::uint32_t before = store_.at(lanes[0].id).state().staged, total = before + tokens;
@@ -142,7 +142,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
     }
 
     status prefill_turn(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
-                        const numbers_span& out) noexcept {
+                        const tensor_span& out) noexcept {
         if (status s = accept(lanes, tokens); !s) return s;
         const statistics before = stats_;
         if (!out.empty())
@@ -216,7 +216,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         if (status s = accept(lanes, most); !s) return s;
         const std::size_t width = plan_.model.width(), dim = plan_.model.dim;
         const auto row = [&](std::size_t t) -> typename runner::entry_source {
-            const numbers_view k = memory_.moving_k, v = memory_.moving_v;
+            const tensor_view k = memory_.moving_k, v = memory_.moving_v;
             return {k.subspan(t * width, width), v.subspan(t * width, width), memory_.moving_facts[t]};
         };
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
@@ -244,7 +244,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
 
     /// Fixed groups: a prompt is nothing but many tokens. A first chunk that fails leaves an empty sequence.
     status prefill_groups(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
-                          const numbers_span& out) noexcept {
+                          const tensor_span& out) noexcept {
         const bool first = store_.at(lanes[0].id).state().tokens == 0;
         if (first && types::fits_first_rows)
             if (status s = in.k.visit([&](const auto* k) { return fit_lanes(lanes, in, k, tokens); }); !s)

@@ -42,7 +42,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         return check_complete(lanes);
     }
     [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                                std::uint32_t tokens, const numbers_span& out) noexcept {
+                                std::uint32_t tokens, const tensor_span& out) noexcept {
         if (tokens == 1 || lanes_of(slot, layer).empty()) return step(slot, layer, in, out);
         if (!plan_.window_only && tokens > plan_.sizes.window) // a failed one gives up those before it
             return status::failure(errc::invalid_argument,
@@ -64,7 +64,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     }
 
     [[nodiscard]] status step(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
-                              const numbers_span& out) noexcept {
+                              const tensor_span& out) noexcept {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty()) return {};
         const phase_clock::span timed(clock(), &phase_times::fetch_wait);
@@ -148,7 +148,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         static_cast<void>(slot), static_cast<void>(layer);
     }
 
-    [[nodiscard]] status prefetch(std::uint32_t slot, std::uint32_t layer, const numbers_view& q) noexcept {
+    [[nodiscard]] status prefetch(std::uint32_t slot, std::uint32_t layer, const tensor_view& q) noexcept {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty() || plan_.window_only) return {};
         // Layer 0's query nobody guesses. A guess for others that go by their own would be read in vain.
@@ -162,8 +162,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
 
     /// A step with this query comes, perhaps after others: what it chooses is read meanwhile. A hint. False when frames or
     /// prefetches do not suffice for more: what comes later would only push out what others find resident.
-    [[nodiscard]] bool announce_step(std::uint32_t slot, std::uint32_t layer,
-                                     const numbers_view& q) noexcept {
+    [[nodiscard]] bool announce_step(std::uint32_t slot, std::uint32_t layer, const tensor_view& q) noexcept {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty() || plan_.window_only || (predicts && layer >= plan_.true_layers)) return true;
         const phase_clock::span timed(clock(), &phase_times::fetch_wait);
@@ -184,7 +183,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     }
 
     /// Brings the units chosen for q in and pins them; views() lists what the engine attends.
-    [[nodiscard]] status select(std::uint32_t slot, std::uint32_t layer, const numbers_view& q) noexcept {
+    [[nodiscard]] status select(std::uint32_t slot, std::uint32_t layer, const tensor_view& q) noexcept {
         const phase_clock::span timed(clock(), &phase_times::fetch_wait);
         release_selection();
         const auto lanes = lanes_of(slot, layer);
@@ -388,7 +387,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
 
     /// Chooses for q and submits the reads of what is not resident, if something is free to carry them.
     [[nodiscard]] status read_ahead(std::span<const lane_ref> lanes, std::uint32_t slot, std::uint32_t layer,
-                                    const numbers_view& q) noexcept {
+                                    const tensor_view& q) noexcept {
         ahead* a = free_ahead();
         if (a == nullptr) return {};
         for (const lane_ref& ref : lanes)

@@ -61,7 +61,7 @@ template <element E> class sliding_stage {
     }
 
     void prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t tokens,
-                 const numbers_span& out, bool last) noexcept {
+                 const tensor_span& out, bool last) noexcept {
         for_each_lane(slot, layer, [&](lane& l, std::uint32_t head, E* keys, E* values) {
             l.prompt_open = !last && (l.tokens == 0 || l.prompt_open); // a further turn needs no last chunk
             for (std::uint32_t t = 0, n = 0; t < tokens; t += n) {
@@ -88,7 +88,7 @@ template <element E> class sliding_stage {
 
     /// T decoded tokens, one after the other.
     void attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in, std::uint32_t tokens,
-                const numbers_span& out) noexcept {
+                const tensor_span& out) noexcept {
         const model_extents& m = plan_.model;
         for_each_lane(slot, layer, [&](lane& l, std::uint32_t head, E* keys, E* values) {
             const std::size_t query = std::size_t{head} * m.group;
@@ -222,7 +222,7 @@ template <element E> class sliding_stage {
     }
     void attend_chunk(const sliding_layer& s, const lane& l, std::uint32_t head, const layer_input& in,
                       std::uint32_t t, std::uint32_t n, const E* keys, const E* values,
-                      const numbers_span& out) noexcept {
+                      const tensor_span& out) noexcept {
         const model_extents& m = plan_.model;
         const std::size_t token = std::size_t{m.query_heads()} * m.dim, query = std::size_t{head} * m.group;
         const std::size_t at = t * token + query * m.dim, held = l.tokens - l.base;

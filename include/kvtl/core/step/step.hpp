@@ -77,7 +77,7 @@ template <class Types> class step_runner : public step_attention<Types> {
 
     /// The queries q (HQ, D) of a step as floats, until the next call. Those of 16 bits are widened once, here: against
     /// scoring units and attending entries that takes no time worth counting, and all that follows has one type.
-    [[nodiscard]] const float* widen(const numbers_view& q) const noexcept {
+    [[nodiscard]] const float* widen(const tensor_view& q) const noexcept {
         return simd::widened(q, 0, p_.query.data(), p_.query.size());
     }
 
@@ -87,7 +87,7 @@ template <class Types> class step_runner : public step_attention<Types> {
     /// waits for reads no more: what it submits would only hold them up.
     template <class Meanwhile>
     [[nodiscard]] status attend(std::span<const lane_ref> lanes, const float* q, const layer_input& in,
-                                const numbers_span& out, std::uint32_t prefetched,
+                                const tensor_span& out, std::uint32_t prefetched,
                                 Meanwhile&& meanwhile) noexcept {
         count_and_want(lanes);
         const status done = attend_chosen(lanes, q, in, out, prefetched, meanwhile);
@@ -144,7 +144,7 @@ template <class Types> class step_runner : public step_attention<Types> {
     // turns (T > 1)
     /// Exact causal attention of T further tokens over everything, in groups of turn_tokens queries.
     [[nodiscard]] status attend_turn(const lane_ref& ref, const layer_input& in, std::uint32_t tokens,
-                                     const numbers_span& out) noexcept {
+                                     const tensor_span& out) noexcept {
         const model_extents& m = p_.model;
         const lane l = store_->at(ref.id);
         const std::size_t token = std::size_t{m.query_heads()} * m.dim, offset = m.query_offset(ref.in_layer);
@@ -174,7 +174,7 @@ template <class Types> class step_runner : public step_attention<Types> {
 
     /// One entry as it arrives: (width) numbers each.
     struct entry_source {
-        numbers_view k, v;
+        tensor_view k, v;
         entry_facts facts{none, 0}; ///< position none: the next of the sequence
     };
     /// The entries of a lane in k, v: (T, H, D).
@@ -310,7 +310,7 @@ template <class Types> class step_runner : public step_attention<Types> {
 
     template <class Meanwhile>
     [[nodiscard]] status attend_chosen(std::span<const lane_ref> lanes, const float* q, const layer_input& in,
-                                       const numbers_span& out, std::uint32_t prefetched,
+                                       const tensor_span& out, std::uint32_t prefetched,
                                        Meanwhile& meanwhile) noexcept {
         const phase_clock::span timed(p_.clock, &phase_times::fetch_wait);
         if constexpr (Types::sequential)

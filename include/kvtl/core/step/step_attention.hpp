@@ -349,7 +349,7 @@ template <class Types> class step_attention {
 
     /// The output of token t of a lane: its partials, once sink logits have joined them.
     void finish_lane(const lane_ref& ref, float* partials, const layer_input& in, std::size_t t,
-                     const numbers_span& out) const noexcept {
+                     const tensor_span& out) const noexcept {
         const model_extents& m = p_.model;
         for (std::uint32_t h = 0; h < m.lane_heads; ++h) {
             const partial p = head_partial(partials, h);

@@ -158,7 +158,7 @@ template <class Types> struct lane_book {
             const auto row = [t](std::span<const float> all, std::size_t n) {
                 return all.empty() ? all : all.subspan(t * n, n);
             };
-            const auto widened = [&](const numbers_view& all, std::size_t at, std::size_t n) {
+            const auto widened = [&](const tensor_view& all, std::size_t at, std::size_t n) {
                 return std::span(simd::widened(all, t * n, memory.arrived.data() + at, n), n);
             };
             const arriving a{.layer = layer,
