@@ -66,10 +66,10 @@ template <class Preset> [[nodiscard]] constexpr settings_of<typename Preset::sel
     else
         return config{};
 }
-template <class Preset> [[nodiscard]] constexpr settings_of<typename Preset::remainder> remainder_defaults() {
-    using config = settings_of<typename Preset::remainder>;
-    if constexpr (requires { Preset::remainder_config; })
-        return default_config<config>(Preset::remainder_config);
+template <class Preset> [[nodiscard]] constexpr settings_of<typename Preset::estimator> estimator_defaults() {
+    using config = settings_of<typename Preset::estimator>;
+    if constexpr (requires { Preset::estimator_config; })
+        return default_config<config>(Preset::estimator_config);
     else
         return config{};
 }
@@ -154,7 +154,7 @@ template <class Preset> struct cache_config {
     settings_of<typename Preset::clusterer> clusterer = detail::clusterer_defaults<Preset>();
     settings_of<typename Preset::index> index = detail::index_defaults<Preset>();
     settings_of<typename Preset::selector> selector = detail::selector_defaults<Preset>();
-    settings_of<typename Preset::remainder> remainder = detail::remainder_defaults<Preset>();
+    settings_of<typename Preset::estimator> estimator = detail::estimator_defaults<Preset>();
     settings_of<typename Preset::compressor> compressor = detail::compressor_defaults<Preset>();
     settings_of<typename Preset::layout> layout{};
     settings_of<typename Preset::replacement> replacement{};

@@ -9,7 +9,7 @@ struct bad {
     using clusterer = kvtl::single_tokens;
     using index = kvtl::no_index;
     using selector = kvtl::all_units;
-    using remainder = kvtl::nothing;
+    using estimator = kvtl::nothing;
     using budget = kvtl::uniform;
     using retention = kvtl::keep_all;
     using compressor = kvtl::raw<kvtl::f16>;

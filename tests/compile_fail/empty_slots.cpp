@@ -2,7 +2,7 @@
 // expect-error: \[kvtl\] clusterer: add `static constexpr std::string_view name` and what slots/clusterer.hpp lists
 // expect-error: \[kvtl\] index: add `static constexpr std::string_view name` and what slots/index.hpp lists
 // expect-error: \[kvtl\] selector: add `static constexpr std::string_view name` and what slots/selector.hpp lists
-// expect-error: \[kvtl\] remainder: add `static constexpr std::string_view name` and what slots/remainder.hpp lists
+// expect-error: \[kvtl\] estimator: add `static constexpr std::string_view name` and what slots/estimator.hpp lists
 // expect-error: \[kvtl\] budget: add `static constexpr std::string_view name` and what slots/budget.hpp lists
 // expect-error: \[kvtl\] compressor: add `static constexpr std::string_view name` and what slots/compressor.hpp lists
 // expect-error: \[kvtl\] position: add `static constexpr std::string_view name` and what slots/position.hpp lists
@@ -20,7 +20,7 @@ struct bad : kvtl::presets::full {
     using clusterer = empty;
     using index = empty;
     using selector = empty;
-    using remainder = empty;
+    using estimator = empty;
     using budget = empty;
     using retention = empty;
     using compressor = empty;

@@ -8,7 +8,7 @@
 struct bad { // presets::full without layout, index, window_tokens and sink_tokens
     using clusterer = kvtl::single_tokens;
     using selector = kvtl::all_units;
-    using remainder = kvtl::nothing;
+    using estimator = kvtl::nothing;
     using budget = kvtl::uniform;
     using retention = kvtl::keep_all;
     using compressor = kvtl::raw<kvtl::f16>;

@@ -11,7 +11,7 @@ struct bad : private kvtl::presets::dynakv { // private: only what is named agai
     using kvtl::presets::dynakv::io;
     using kvtl::presets::dynakv::layout;
     using kvtl::presets::dynakv::position;
-    using kvtl::presets::dynakv::remainder;
+    using kvtl::presets::dynakv::estimator;
     using kvtl::presets::dynakv::replacement;
     using kvtl::presets::dynakv::retention;
     using kvtl::presets::dynakv::schedule;

@@ -3,12 +3,12 @@
 // expect-error: \[kvtl\] replacement: nothing reads it, as this preset drops entries
 // expect-error: \[kvtl\] schedule: nothing reads it, as this preset drops entries
 // expect-error: \[kvtl\] io: nothing reads it, as this preset drops entries
-// expect-error: \[kvtl\] remainder: nothing reads it, as the selector takes every unit
+// expect-error: \[kvtl\] estimator: nothing reads it, as the selector takes every unit
 // expect-errors: 5
 // SPDX-License-Identifier: MIT
 #include <kvtl/io/posix_file.hpp>
 #include <kvtl/layout/dual_head.hpp>
-#include <kvtl/policies/remain_mean_value.hpp>
+#include <kvtl/policies/estimate_mean_value.hpp>
 #include <kvtl/policies/replace_fifo.hpp>
 #include <kvtl/policies/schedule_next_layer.hpp>
 #include <kvtl/presets/snapkv.hpp>
@@ -18,7 +18,7 @@ struct bad : kvtl::presets::snapkv_group {
     using replacement = kvtl::fifo;
     using schedule = kvtl::next_layer;
     using io = kvtl::posix_file;
-    using remainder = kvtl::mean_value;
+    using estimator = kvtl::mean_value;
 };
 
 template class kvtl::kv_manager<bad>;

@@ -9,11 +9,11 @@
 #include "contracts/budget.hpp"
 #include "contracts/clusterer.hpp"
 #include "contracts/compressor.hpp"
+#include "contracts/estimator.hpp"
 #include "contracts/index.hpp"
 #include "contracts/io.hpp"
 #include "contracts/layout.hpp"
 #include "contracts/position.hpp"
-#include "contracts/remainder.hpp"
 #include "contracts/replacement.hpp"
 #include "contracts/retention.hpp"
 #include "contracts/schedule.hpp"
@@ -66,13 +66,13 @@ TEST_CASE("above_mean, a selector") {
     });
 }
 
-TEST_CASE("latest_entry, a remainder") {
-    kvtl_test::remainder_contract<latest_entry>([](const auto& x, std::uint32_t head, std::uint32_t g,
+TEST_CASE("latest_entry, a estimator") {
+    kvtl_test::estimator_contract<latest_entry>([](const auto& x, std::uint32_t head, std::uint32_t g,
                                                    std::uint32_t u) {
         const std::size_t at = std::size_t{head} * x.shape.dim;
         const auto first = x.value[u].back().begin() + static_cast<std::ptrdiff_t>(at);
         return std::optional(
-            kvtl_test::remainder_suite::stand_in{x.scale() * x.dot(x.query(head, g), &x.key[u].back()[at]),
+            kvtl_test::estimator_suite::stand_in{x.scale() * x.dot(x.query(head, g), &x.key[u].back()[at]),
                                                  std::vector<double>(first, first + x.shape.dim)});
     });
 }

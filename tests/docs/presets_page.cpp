@@ -39,7 +39,7 @@ std::string joined(const strings& parts) {
 
 // ------------------------------------------------------------------------------------------------ the headers' text
 
-constexpr const char* slots[] = {"clusterer",  "index",    "selector", "remainder",   "budget",   "retention",
+constexpr const char* slots[] = {"clusterer",  "index",    "selector", "estimator",   "budget",   "retention",
                                  "compressor", "position", "layout",   "replacement", "schedule", "io"};
 
 struct composition {
@@ -125,7 +125,7 @@ template <class Preset> settings settings_of(kvtl::cache_config<Preset>& c) {
     };
     if constexpr (kvtl::retrieves<Preset> && Preset::window_tokens != kvtl::whole_sequence) {
         add("clusterer", c.clusterer), add("index", c.index), add("selector", c.selector);
-        add("remainder", c.remainder), add("layout", c.layout), add("replacement", c.replacement);
+        add("estimator", c.estimator), add("layout", c.layout), add("replacement", c.replacement);
         if constexpr (kvtl::detail::chooses_ahead<typename Preset::selector>() ||
                       kvtl::virtualises<typename Preset::schedule>)
             add("schedule", c.schedule);

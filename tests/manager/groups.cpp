@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/policies/cluster_fixed_groups.hpp>
-#include <kvtl/policies/remain_scored_mean.hpp>
+#include <kvtl/policies/estimate_scored_mean.hpp>
 #include <kvtl/policies/schedule_next_layer.hpp>
 #include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/full.hpp>
@@ -88,7 +88,7 @@ struct cut : grouped<kvtl::fixed_groups, kvtl::query::current, kvtl::reduce::non
 using cut_cache = kvtl::kv_manager<cut>;
 /// And what nobody reads goes to the mean value, by scores that are exact.
 struct with_mean : grouped<kvtl::fixed_groups, kvtl::query::current, kvtl::reduce::none> {
-    using remainder = kvtl::scored_mean;
+    using estimator = kvtl::scored_mean;
 };
 using mean_cache = kvtl::kv_manager<with_mean>;
 using head_cache = kvtl::kv_manager<grouped<kvtl::fixed_layer_groups, kvtl::query::current,

@@ -131,7 +131,7 @@ TEST_CASE("a lane that is clustered during decode gathers anew") {
 TEST_CASE("it takes no more than D numbers per lane, and none where no policy reads it") {
     struct without : presets::dynakv_estimate {
         using index = centroid;
-        using remainder = centroid_estimate;
+        using estimator = centroid_estimate;
     };
     static_assert(cache_type::types::spread && !kv_manager<without>::types::spread);
     const auto least = []<class Preset>(Preset) {

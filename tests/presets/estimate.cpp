@@ -56,7 +56,7 @@ struct in_ram : kvtl::presets::dynakv_estimate {
 };
 struct first_order : in_ram {
     using index = kvtl::centroid;
-    using remainder = kvtl::centroid_estimate;
+    using estimator = kvtl::centroid_estimate;
 };
 
 /// Mean of |o - o_dense| / |o_dense| over decoded tokens, with this share of the units estimated.
@@ -68,7 +68,7 @@ template <class Preset> double relative_error(const kvtl_test::drift& data, floa
     c.max_tokens = data.tokens();
     c.attend_tokens = 64;
     c.memory_bytes = std::size_t{16} << 20;
-    c.remainder.share = share;
+    c.estimator.share = share;
     auto cache = kvtl_test::open_cache<cache_type>(c);
     kvtl_test::reader<cache_type> one(cache, data, 0);
     one.prefill(prompt);
@@ -116,7 +116,7 @@ TEST_CASE("estimates do no harm, whatever the head size, the length of queries a
 namespace {
 
 struct no_estimate : in_ram {
-    using remainder = kvtl::nothing;
+    using estimator = kvtl::nothing;
 };
 
 /// Mean of |o - o_dense| / |o_dense| over tokens of the second half, which is decoded.

@@ -43,7 +43,7 @@ template <class Config> [[nodiscard, gnu::cold]] config_fields fields_of(Config&
     };
     slot("clusterer", c.clusterer);
     slot("index", c.index);
-    slot("remainder", c.remainder);
+    slot("estimator", c.estimator);
     slot("selector", c.selector);
     slot("compressor", c.compressor);
     slot("budget", c.budget);

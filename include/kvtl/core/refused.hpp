@@ -38,7 +38,7 @@ struct no_policies {
     using clusterer = void;
     using index = void;
     using selector = void;
-    using remainder = void;
+    using estimator = void;
     using budget = void;
     using retention = void;
     using compressor = void;

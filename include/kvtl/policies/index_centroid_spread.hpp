@@ -4,7 +4,7 @@
 //
 // c: mean key, n: entries, sigma: standard deviation of the unit's logits (spread_gain.hpp). Were these normal, the
 // weight exp(q . k / sqrt(D)) of the unit's entries would have this root mean square: exp(score / sqrt(D)). An estimate
-// of the unit gets the mean weight right, with half of the gain (remain_centroid_estimate.hpp); the rest is missing in
+// of the unit gets the mean weight right, with half of the gain (estimate_centroid.hpp); the rest is missing in
 // the estimate, and only reading brings it. The gain is bounded beyond what n entries can be trusted with: else a long
 // query would read what is wide instead of what is near. The centroid alone underrates units that hold the one key a
 // query looks for among others. What ranks is the weight per entry, because the budget counts entries.

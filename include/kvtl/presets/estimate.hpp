@@ -5,7 +5,7 @@
 // does not read is lost. Together each makes the other cheaper: tight clusters are estimated well, and what
 // is estimated well need not be read. Different from dynakv:
 //
-//   remainder  centroid_estimate_spread: mean value, mean key, count, and the gain from the spread of the
+//   estimator  centroid_estimate_spread: mean value, mean key, count, and the gain from the spread of the
 //              keys, which needs the variance that the clusterer keeps anyway, and D numbers per lane
 //   index      centroid_spread instead of centroid: what an estimate misses grows with the spread of the keys
 //   selector   softmax_sum instead of group_mean: what is left out now costs in proportion to its mass, so
@@ -39,8 +39,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/policies/estimate_centroid.hpp>
 #include <kvtl/policies/index_centroid_spread.hpp>
-#include <kvtl/policies/remain_centroid_estimate.hpp>
 #include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/dynakv.hpp>
 
@@ -81,7 +81,7 @@ struct dynakv_estimate : dynakv {
     using clusterer = early_variance_split;
     using index = centroid_spread;
     using selector = topk<reduce::softmax_sum>;
-    using remainder = centroid_estimate_spread;
+    using estimator = centroid_estimate_spread;
     using layout = unit_contiguous;
 };
 

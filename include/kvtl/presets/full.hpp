@@ -9,9 +9,9 @@
 #include <kvtl/policies/budget_uniform.hpp>
 #include <kvtl/policies/cluster_single_tokens.hpp>
 #include <kvtl/policies/compress_raw.hpp>
+#include <kvtl/policies/estimate_nothing.hpp>
 #include <kvtl/policies/index_no_index.hpp>
 #include <kvtl/policies/position_original.hpp>
-#include <kvtl/policies/remain_nothing.hpp>
 #include <kvtl/policies/replace_lru.hpp>
 #include <kvtl/policies/retain_keep_all.hpp>
 #include <kvtl/policies/schedule_on_demand.hpp>
@@ -33,7 +33,7 @@ struct full {
     using clusterer = single_tokens;
     using index = no_index;
     using selector = all_units;
-    using remainder = nothing;
+    using estimator = nothing;
     using budget = uniform;
     using retention = keep_all;
     using compressor = raw<f16>;

@@ -15,8 +15,8 @@
 #include <kvtl/io/default_file.hpp>
 #include <kvtl/layout/unit_contiguous.hpp>
 #include <kvtl/policies/cluster_kmeans_windowed.hpp>
+#include <kvtl/policies/estimate_centroid.hpp>
 #include <kvtl/policies/index_centroid.hpp>
-#include <kvtl/policies/remain_centroid_estimate.hpp>
 #include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/full.hpp>
 
@@ -32,7 +32,7 @@ struct retroinfer : full {
         .tokens_per_cluster = 16, .segment = 8192, .window = 1024, .window_clusters = 64, .centred = true}>;
     using index = centroid;
     using selector = topk<reduce::softmax_sum>;
-    using remainder = best_centroid_estimate<232>;
+    using estimator = best_centroid_estimate<232>;
     using layout = unit_contiguous;
     using io = default_file;
 

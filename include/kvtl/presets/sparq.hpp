@@ -13,9 +13,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/policies/estimate_scored_mean.hpp>
 #include <kvtl/policies/index_channel_subset.hpp>
 #include <kvtl/policies/index_frequency_pairs.hpp>
-#include <kvtl/policies/remain_scored_mean.hpp>
 #include <kvtl/policies/select_topk.hpp>
 #include <kvtl/presets/flexgen.hpp>
 
@@ -27,7 +27,7 @@ struct sparq : offloaded {
     static constexpr std::string_view name = "sparq";
     using index = channel_subset;
     using selector = topk<reduce::none>;
-    using remainder = scored_mean;
+    using estimator = scored_mean;
 
     /// Half the memory: the copy of the keys in 8 bits.
     template <class Config> static bool shrink(Config& c) noexcept {

@@ -88,7 +88,7 @@ struct summary_view {
 };
 
 /// A lane's units as policies see them: those that place entries (clusterer), score (index), choose
-/// (selector) and estimate (remainder).
+/// (selector) and estimate (estimator).
 struct units_view {
     const unit_record* unit = nullptr; ///< null where all units have one size and need no records
     std::uint32_t count = 0;
@@ -185,7 +185,7 @@ template <class Policy> [[nodiscard]] consteval bool summarises() {
     else
         return false;
 }
-/// Of an index and of a remainder.
+/// Of an index and of a estimator.
 template <class Policy> [[nodiscard]] consteval bool needs_spread() {
     if constexpr (requires { Policy::needs_spread; })
         return Policy::needs_spread;
@@ -288,7 +288,7 @@ concept index_narrows =
          { s.near(x, u, memory) }
          noexcept->std::same_as<std::uint32_t>;
      });
-/// Of an index and of a remainder.
+/// Of an index and of a estimator.
 template <class P>
 concept summaries_agree = !detail::summarises<P>() || keeps_summaries<P>;
 

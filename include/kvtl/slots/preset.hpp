@@ -15,7 +15,7 @@
 //   clusterer     (null)     read                               read
 //   index         (null)     read by selectors with scores
 //   selector      (null)     read                               read
-//   remainder     unread     read, unless all_units leaves no rest
+//   estimator     unread     read, unless all_units leaves no rest
 //   budget        read       unread                             read
 //   retention     read       keep_all                           read, once, when a prompt ends
 //   compressor    read       read                               read
@@ -48,11 +48,11 @@
 #include <kvtl/slots/budget.hpp>
 #include <kvtl/slots/clusterer.hpp>
 #include <kvtl/slots/compressor.hpp>
+#include <kvtl/slots/estimator.hpp>
 #include <kvtl/slots/index.hpp>
 #include <kvtl/slots/io.hpp>
 #include <kvtl/slots/layout.hpp>
 #include <kvtl/slots/position.hpp>
-#include <kvtl/slots/remainder.hpp>
 #include <kvtl/slots/replacement.hpp>
 #include <kvtl/slots/retention.hpp>
 #include <kvtl/slots/schedule.hpp>
@@ -107,7 +107,7 @@ concept has_all_slots = requires {
     typename T::clusterer;
     typename T::index;
     typename T::selector;
-    typename T::remainder;
+    typename T::estimator;
     typename T::budget;
     typename T::retention;
     typename T::compressor;
@@ -124,7 +124,7 @@ concept says_window = requires {
 };
 template <class T>
 concept slots_are_filled = clusterer_for<typename T::clusterer> && index_for<typename T::index> &&
-    selector_for<typename T::selector> && remainder_for<typename T::remainder> &&
+    selector_for<typename T::selector> && estimator_for<typename T::estimator> &&
     budget_for<typename T::budget> && retention_for<typename T::retention> &&
     compressor_for<typename T::compressor> && position_for<typename T::position> &&
     layout_for<typename T::layout> && replacement_for<typename T::replacement> &&
@@ -144,7 +144,7 @@ concept window_leaves_units =
 template <class T>
 concept index_is_read = std::same_as<typename T::index, no_index> || T::selector::uses_scores;
 template <class T>
-concept remainder_is_read = std::same_as<typename T::remainder, nothing> || !T::selector::takes_everything;
+concept estimator_is_read = std::same_as<typename T::estimator, nothing> || !T::selector::takes_everything;
 template <class T>
 concept retention_is_read = drops_entries<T> || std::same_as<typename T::retention, keep_all>;
 template <class T>
@@ -203,12 +203,12 @@ concept shared_queries_agree =
     (!chooses_per_query<typename T::selector> && !chooses_per_head<typename T::selector>);
 /// What stands in for unread units is told of whole units.
 template <class T>
-concept remainder_sees_choice =
-    !truncates_units<typename T::selector> || std::same_as<typename T::remainder, nothing>;
+concept estimator_sees_choice =
+    !truncates_units<typename T::selector> || std::same_as<typename T::estimator, nothing>;
 /// Scores of every query are there where every query chooses by them, from memory.
 template <class T>
-concept remainder_has_its_scores =
-    !reads_scores<typename T::remainder> ||
+concept estimator_has_its_scores =
+    !reads_scores<typename T::estimator> ||
     (chooses_per_query<typename T::selector> && !detail::scores_stored_keys<typename T::index>());
 /// A retention that merges works on the rows that are kept, and gives them weights, which lie behind records of
 /// one size.
@@ -238,7 +238,7 @@ template <class T>
 concept retrieval_agrees =
     selector_has_its_scores<T> && granularity_agrees<T> && queries_agree<T> && streams_hold_runs<T> &&
     predictions_come<T> && layers_can_take_turns<T> && stored_keys_in_order<T> && shared_units_agree<T> &&
-    shared_queries_agree<T> && remainder_sees_choice<T> && remainder_has_its_scores<T>;
+    shared_queries_agree<T> && estimator_sees_choice<T> && estimator_has_its_scores<T>;
 
 // ------------------------------------------------------------------------------------- retentions that drop
 template <class T> [[nodiscard]] consteval bool layer_wide() {
@@ -270,7 +270,7 @@ concept keeps_positions = !retrieves<T> || !T::position::moves;
 /// What stands in for unread units counts entries, not their weights.
 template <class T>
 concept weights_are_attended =
-    !retrieves<T> || !T::retention::merges || std::same_as<typename T::remainder, nothing>;
+    !retrieves<T> || !T::retention::merges || std::same_as<typename T::estimator, nothing>;
 /// What is fitted to keys before RoPE is fitted to tokens 0, 1, ..., all of them.
 template <class T>
 concept codec_bears_gaps = !retrieves<T> || !detail::codec_fits_lanes<typename T::compressor>() ||
@@ -290,7 +290,7 @@ concept dropping_agrees =
 template <class T> [[nodiscard]] consteval signal needed_signals() {
     return signal::q | signal::k | signal::v | needs_of<typename T::clusterer>() |
            needs_of<typename T::index>() | needs_of<typename T::selector>() |
-           needs_of<typename T::remainder>() | needs_of<typename T::budget>() |
+           needs_of<typename T::estimator>() | needs_of<typename T::budget>() |
            needs_of<typename T::retention>() | needs_of<typename T::compressor>() |
            (detail::calibrated_kinds<typename T::compressor>() != 0 ? signal::calibration : signal{}) |
            needs_of<typename T::position>() | needs_of<typename T::schedule>();
@@ -311,7 +311,7 @@ template <class T> [[nodiscard]] consteval signal needed_signals() {
 
 template <class T, class Supplied = supplied_by_default>
 concept preset_for = has_all_slots<T> && says_window<T> && slots_are_filled<T> && storage_is_read<T> &&
-    window_leaves_units<T> && index_is_read<T> && remainder_is_read<T> && retention_is_read<T> &&
+    window_leaves_units<T> && index_is_read<T> && estimator_is_read<T> && retention_is_read<T> &&
     budget_is_read<T> && position_is_read<T> && stored_rows_agree<T> && ragged_records_agree<T> &&
     codec_finds_its_lanes<T> && codec_has_its_runs<T> && mass_is_fed<T> && mass_is_complete<T> &&
     retrieval_agrees<T> && dropping_agrees<T> && contains(Supplied::value, needed_signals<T>());

@@ -21,8 +21,8 @@ template <class T> consteval void explain_missing_slots() {
         requires { typename T::selector; },
         "[kvtl] preset: the slot `selector` is missing; name a policy or inherit one from presets::full");
     static_assert(
-        requires { typename T::remainder; },
-        "[kvtl] preset: the slot `remainder` is missing; name a policy or inherit one from presets::full");
+        requires { typename T::estimator; },
+        "[kvtl] preset: the slot `estimator` is missing; name a policy or inherit one from presets::full");
     static_assert(
         requires { typename T::budget; },
         "[kvtl] preset: the slot `budget` is missing; name a policy or inherit one from presets::full");
@@ -53,7 +53,7 @@ template <class T> consteval void explain_each_slot() {
     explain_clusterer<typename T::clusterer>();
     explain_index<typename T::index>();
     explain_selector<typename T::selector>();
-    explain_remainder<typename T::remainder>();
+    explain_estimator<typename T::estimator>();
     explain_budget<typename T::budget>();
     explain_retention<typename T::retention>();
     explain_compressor<typename T::compressor>();
@@ -95,8 +95,8 @@ template <class T> consteval void explain_unread_slots() {
         static_assert(holds(!has_name<typename T::index> || index_is_read<T>),
                       "[kvtl] index: nothing reads it, as the selector chooses without scores; leave "
                       "no_index, or use a selector such as topk");
-        static_assert(holds(!has_name<typename T::remainder> || remainder_is_read<T>),
-                      "[kvtl] remainder: nothing reads it, as the selector takes every unit; leave nothing, "
+        static_assert(holds(!has_name<typename T::estimator> || estimator_is_read<T>),
+                      "[kvtl] estimator: nothing reads it, as the selector takes every unit; leave nothing, "
                       "or use a selector that chooses");
     }
     if constexpr (compressor_declares_records<typename T::compressor>) {
@@ -153,12 +153,12 @@ template <class T> consteval void explain_retrieval() {
                       "[kvtl] selector: layers share its choice, which is then one for all queries; use "
                       "a reduction other than reduce::none and reduce::by_head");
         static_assert(
-            holds(remainder_sees_choice<T>),
-            "[kvtl] remainder: the selector cuts units off, which what stands in for the others would not "
+            holds(estimator_sees_choice<T>),
+            "[kvtl] estimator: the selector cuts units off, which what stands in for the others would not "
             "know; use nothing, or overshoot::skipped");
         static_assert(
-            holds(remainder_has_its_scores<T>),
-            "[kvtl] remainder: it goes by the index's scores of every query, which needs a selector with "
+            holds(estimator_has_its_scores<T>),
+            "[kvtl] estimator: it goes by the index's scores of every query, which needs a selector with "
             "reduce::none and an index that keeps in memory what it scores");
     }
     if constexpr (clusterer_declares_units<typename T::clusterer> && layout_declares_kind<typename T::layout>)
@@ -199,7 +199,7 @@ template <class T> consteval void explain_dropping() {
         holds(keeps_positions<T>),
         "[kvtl] position: it moves keys, but entries on storage keep their positions; use original");
     static_assert(holds(weights_are_attended<T>),
-                  "[kvtl] remainder: it does not know the weights of entries that a retention merged; use "
+                  "[kvtl] estimator: it does not know the weights of entries that a retention merged; use "
                   "nothing behind a merging retention");
     static_assert(
         holds(codec_bears_gaps<T>),

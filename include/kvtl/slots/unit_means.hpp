@@ -1,6 +1,6 @@
 // The mean keys of a lane's units, in 32, 16 or 8 bits a number.
 //
-// What:   clusterers place entries by them, indices score them, remainders estimate with them. 8 bits: codes with one
+// What:   clusterers place entries by them, indices score them, estimators estimate with them. 8 bits: codes with one
 //         scale per unit, its largest magnitude / 127, so a number is off by half a scale at most. 16 bits: f16.
 // Shapes: (U, D) from unit to unit; D: numbers of the lane, or of one head of it.
 // Cost:   score(), distances() and nearest() read every mean once: D, 2 D or 4 D bytes and, for codes, a scale.

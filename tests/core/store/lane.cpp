@@ -120,7 +120,7 @@ TEST_CASE("what a preset does not use costs nothing") {
 
 TEST_CASE("the parts of the representatives that say something are those of the units that there are") {
     lane_sizes s = sizes;
-    s.index_unit = 10, s.index_tail = 30, s.remainder_unit = 7;
+    s.index_unit = 10, s.index_tail = 30, s.estimator_unit = 7;
     fixture f(s);
     const view l = f.lane();
     using parts = std::vector<std::pair<std::size_t, std::size_t>>;
@@ -132,7 +132,7 @@ TEST_CASE("the parts of the representatives that say something are those of the 
     };
     CHECK(found(0).empty());
     for (const std::uint32_t units : {1U, 4U, 11U}) {
-        // 24 codes and a scale each, what the index keeps with what may lie behind the last, what the remainder keeps
+        // 24 codes and a scale each, what the index keeps with what may lie behind the last, what the estimator keeps
         const std::size_t means = 0, scales = (11 * 24 + 63) / 64 * 64, index = scales + 64,
                           rest = index + (11 * 10 + 30 + 63) / 64 * 64;
         CHECK(found(units) == parts{{means, means + units * 24},
@@ -225,7 +225,7 @@ TEST_CASE("a lane may be copied as bytes") {
 TEST_CASE("a block whose tables become longer or shorter, in place, says what it said") {
     lane_sizes many = sizes;
     many.max_units = 300;
-    many.index_unit = 12, many.index_tail = 100, many.remainder_unit = 8;
+    many.index_unit = 12, many.index_tail = 100, many.estimator_unit = 8;
     const auto filled = [](void* at, std::size_t bytes, unsigned seed) {
         for (std::size_t i = 0; i < bytes; ++i)
             static_cast<std::byte*>(at)[i] = static_cast<std::byte>(seed + 7 * i);
@@ -256,7 +256,7 @@ TEST_CASE("a block whose tables become longer or shorter, in place, says what it
                 visit(representatives + at.means, units * many.width, 5U);
                 visit(representatives + at.mean_scale, units * sizeof(float), 6U);
                 visit(representatives + at.index_units, units * many.index_unit + many.index_tail, 7U);
-                visit(representatives + at.remainder_units, units * many.remainder_unit, 8U);
+                visit(representatives + at.estimator_units, units * many.estimator_unit, 8U);
             };
             each(was, filled);
             was.move(many, units, block, now, block);

@@ -79,7 +79,7 @@ struct cache_plan {
     std::uint32_t page_frames = 0;     ///< fixed groups: per pool, frames that carry pages
     std::uint32_t spare_pages = 1;     ///< fixed groups: page frames that reads leave to appends
     std::size_t index_floats = 0;      ///< scratch of the index while it scores
-    std::size_t rest_floats = 0;       ///< scratch of the remainder
+    std::size_t rest_floats = 0;       ///< scratch of the estimator
     std::size_t fit_bytes = 0;         ///< memory that index and codec borrow from the slots to fit a lane
     std::uint32_t io_timeout_ms = 0;   ///< for messages
     bool time_phases = false;

@@ -20,22 +20,22 @@
 
 namespace kvtl { inline namespace v0 {
 
-template <class Remainder> [[nodiscard]] consteval bool remainder_needs_means() {
-    if constexpr (requires { Remainder::needs_means; })
-        return Remainder::needs_means;
+template <class Estimator> [[nodiscard]] consteval bool estimator_needs_means() {
+    if constexpr (requires { Estimator::needs_means; })
+        return Estimator::needs_means;
     else
         return false;
 }
 
 /// The policy of each slot, without a preset's name and numbers.
-template <class Clusterer, class Index, class Selector, class Remainder, class Budget, class Retention,
+template <class Clusterer, class Index, class Selector, class Estimator, class Budget, class Retention,
           class Compressor, class Position, class Layout, class Replacement, class Schedule, class Io,
           bool Weighted>
 struct policies {
     using clusterer = Clusterer;
     using index = Index;
     using selector = Selector;
-    using remainder = Remainder;
+    using estimator = Estimator;
     using budget = Budget;
     using retention = Retention;
     using compressor = Compressor;
@@ -54,7 +54,7 @@ template <class Preset> [[nodiscard]] consteval bool weighs_entries() {
 }
 template <class Preset>
 using policies_of = policies<typename Preset::clusterer, typename Preset::index, typename Preset::selector,
-                             typename Preset::remainder, typename Preset::budget, typename Preset::retention,
+                             typename Preset::estimator, typename Preset::budget, typename Preset::retention,
                              typename Preset::compressor, typename Preset::position, typename Preset::layout,
                              typename Preset::replacement, typename Preset::schedule, typename Preset::io,
                              weighs_entries<Preset>()>;
@@ -113,8 +113,8 @@ template <class Policies> struct policy_types : retention_types<Policies> {
     using index_state = typename index::state;
     using selector = typename Policies::selector;
     using selector_state = typename selector::state;
-    using remainder = typename Policies::remainder;
-    using remainder_state = typename remainder::state;
+    using estimator = typename Policies::estimator;
+    using estimator_state = typename estimator::state;
     using layout = typename Policies::layout;
     using layout_state = typename layout::state;
     using schedule = typename Policies::schedule;
@@ -181,10 +181,10 @@ template <class Policies> struct policy_types : retention_types<Policies> {
     /// What a step has read does not outlive it.
     static constexpr bool keeps_nothing = requires { requires Policies::replacement::keeps_nothing; };
     /// Lanes gather how far entries lie from the means of their units.
-    static constexpr bool spread = detail::needs_spread<index>() || detail::needs_spread<remainder>();
+    static constexpr bool spread = detail::needs_spread<index>() || detail::needs_spread<estimator>();
     /// Units have means because a policy reads them.
     static constexpr bool means =
-        clusterer::needs_means || index::needs_means || remainder_needs_means<remainder>() || spread;
+        clusterer::needs_means || index::needs_means || estimator_needs_means<estimator>() || spread;
     static constexpr granularity unit_of = clusterer::unit_of;
 
   private:

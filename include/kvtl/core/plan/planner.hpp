@@ -179,8 +179,8 @@ template <class Preset> class planner {
             if (status s = types::index_state::check(c.index); !s) return s;
         if constexpr (requires { types::selector_state::check(c.selector); })
             if (status s = types::selector_state::check(c.selector); !s) return s;
-        if constexpr (requires { types::remainder_state::check(c.remainder); })
-            if (status s = types::remainder_state::check(c.remainder); !s) return s;
+        if constexpr (requires { types::estimator_state::check(c.estimator); })
+            if (status s = types::estimator_state::check(c.estimator); !s) return s;
         if constexpr (requires { types::schedule::check(c.schedule); })
             if (status s = types::schedule::check(c.schedule); !s) return s;
         if constexpr (types::retrieves)

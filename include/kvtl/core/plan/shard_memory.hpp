@@ -133,7 +133,7 @@ template <class Types> struct shard_memory {
         parts.batch_items = p.batch_items;
         parts.turn_tokens = turn_tokens;
         parts.max_entries = p.max_entries;
-        parts.remainder_floats = p.rest_floats;
+        parts.estimator_floats = p.rest_floats;
         return parts;
     }
 };

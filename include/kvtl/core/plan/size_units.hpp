@@ -122,11 +122,11 @@ template <class Types> class unit_sizes {
     }
 
   private:
-    /// What index and remainder keep for each unit, and what they need while they work.
+    /// What index and estimator keep for each unit, and what they need while they work.
     template <class Config>
     [[gnu::cold]] static void size_policies(const Config& c, const geometry& g, cache_plan& p) noexcept {
         const typename types::index_state index(c.index, g);
-        const typename types::remainder_state rest(c.remainder, g);
+        const typename types::estimator_state rest(c.estimator, g);
         const summary_shape shape = p.model.summaries(p.max_entries);
         if (p.window_only) return;
         summaries<types>::size(index, rest, shape, p.sizes);
@@ -216,7 +216,8 @@ template <class Types> class unit_sizes {
         if constexpr (types::means)
             s.mean_bits =
                 types::sequential ? 32 : mean_bits; // a group has no page to keep an exact sum beside
-        s.spread = types::spread && !types::sequential; // groups do not record how far their entries lie apart
+        s.spread =
+            types::spread && !types::sequential; // groups do not record how far their entries lie apart
         s.ragged = types::compressor::ragged;
         s.weights = types::weighted;
         s.positions = types::compressor::domain == key_domain::pre_rope;

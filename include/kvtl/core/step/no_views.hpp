@@ -3,7 +3,7 @@
 #pragma once
 
 #include <kvtl/core/step/chooser.hpp>
-#include <kvtl/slots/remainder.hpp>
+#include <kvtl/slots/estimator.hpp>
 
 namespace kvtl { inline namespace v0 {
 
@@ -17,7 +17,7 @@ template <class Types> [[nodiscard]] consteval const char* why_no_views() {
     } else {
         if (Types::weighted) return "its entries carry weights";
         if (chooser<Types>::unites) return "every head attends units of its own";
-        if (detail::estimates<typename Types::remainder>())
+        if (detail::estimates<typename Types::estimator>())
             return "estimates stand in for what it does not read";
     }
     return nullptr;

@@ -44,7 +44,7 @@ template <class Types> class retrieval_base {
         cluster_ = typename types::clusterer_state(config.clusterer, model);
         index_state_ = typename types::index_state(config.index, model);
         select_ = typename types::selector_state(config.selector, model);
-        rest_ = typename types::remainder_state(config.remainder, model);
+        rest_ = typename types::estimator_state(config.estimator, model);
         if (!p.window_only)
             layout_ = typename types::layout_state(config.layout, {p.file_pages, p.grow_pages, p.unit_pages},
                                                    m.layout);
@@ -438,7 +438,7 @@ template <class Types> class retrieval_base {
     typename types::transfers io_{};
     std::span<pool> pools_;
     std::span<pool> page_pools_; ///< fixed groups: frames that carry pages
-    typename types::remainder_state rest_{};
+    typename types::estimator_state rest_{};
     summaries<types> sums_;
     phase_clock clock_;
     store_type store_;

@@ -23,7 +23,7 @@ template <class Types> class step_runner : public step_attention<Types> {
   public:
     using element_type = typename Types::element_type;
     using store = store_of<Types>;
-    using remainder = typename Types::remainder;
+    using estimator = typename Types::estimator;
     using lane = typename Types::lane;
     using pool = typename Types::pool;
     using base::chosen_count, base::chosen_of;
@@ -345,7 +345,7 @@ template <class Types> class step_runner : public step_attention<Types> {
         timed.enter(&phase_times::attend);
         attend_tile(lanes, q);
         if (!in.lse.empty()) tell_lse(lanes, in.lse);
-        if constexpr (detail::estimates<remainder>())
+        if constexpr (detail::estimates<estimator>())
             for (std::uint32_t i = 0; i < lanes.size(); ++i) estimate_rest(lanes, i, q);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) finish_lane(lanes[i], total_of(i), in, 0, out);
         return {};

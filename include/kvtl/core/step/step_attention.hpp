@@ -10,7 +10,7 @@
 #include <kvtl/core/step/prompt_bars.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/simd/attention.hpp>
-#include <kvtl/slots/remainder.hpp>
+#include <kvtl/slots/estimator.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -26,7 +26,7 @@ template <class Types> class step_attention {
   public:
     using element_type = typename Types::element_type;
     using store = store_of<Types>;
-    using remainder = typename Types::remainder;
+    using estimator = typename Types::estimator;
     using lane = typename Types::lane;
     using pool = typename Types::pool;
 
@@ -37,12 +37,12 @@ template <class Types> class step_attention {
         std::uint32_t batch_items = 0;
         std::uint32_t turn_tokens = 0;
         std::uint32_t max_entries = 1;
-        std::size_t remainder_floats = 0;
+        std::size_t estimator_floats = 0;
         growth_of<Types>* growth = nullptr;
         chooser<Types>* choose = nullptr;
         const prompt_bars<Types>* bars = nullptr;
         const summaries<Types>* sums = nullptr;
-        const typename Types::remainder_state* rest = nullptr;
+        const typename Types::estimator_state* rest = nullptr;
         phase_clock* clock = nullptr;
         std::span<float> query; ///< (HQ, D) scratch: queries that come in 16 bits
     };
@@ -57,8 +57,8 @@ template <class Types> class step_attention {
         std::span<float> attend;
         std::span<element_type> turn_k, turn_v; ///< (turn_tokens, width)
         std::span<float> turn;                  ///< (turn_tokens, lane heads) partials
-        std::span<std::uint64_t> attended;      ///< (U) masks, for the remainder
-        std::span<float> rest;                  ///< the remainder's own
+        std::span<std::uint64_t> attended;      ///< (U) masks, for the estimator
+        std::span<float> rest;                  ///< the estimator's own
 
         /// `shared`: for what nobody needs between two calls or while units grow.
         static scratch take(carver& c, carver& shared, const parts& p, std::uint32_t lanes) noexcept {
@@ -76,8 +76,8 @@ template <class Types> class step_attention {
             x.turn_k = shared.take<element_type>(std::size_t{p.turn_tokens} * p.sizes.width);
             x.turn_v = shared.take<element_type>(std::size_t{p.turn_tokens} * p.sizes.width);
             x.turn = shared.take<float>(p.turn_tokens * lane_partial);
-            x.attended = c.take<std::uint64_t>(detail::estimates<remainder>() ? p.sizes.max_units : 0);
-            x.rest = c.take<float>(p.remainder_floats);
+            x.attended = c.take<std::uint64_t>(detail::estimates<estimator>() ? p.sizes.max_units : 0);
+            x.rest = c.take<float>(p.estimator_floats);
             return x;
         }
     };
@@ -361,13 +361,13 @@ template <class Types> class step_attention {
 
     /// What stands in for the units of a lane that a query did not attend joins its softmax.
     void estimate_rest(std::span<const lane_ref> lanes, std::uint32_t i, const float* q) noexcept {
-        if constexpr (detail::estimates<remainder>()) {
+        if constexpr (detail::estimates<estimator>()) {
             units_view u = p_.growth->view(lanes[i].id);
             if (u.count == 0) return;
-            u.summary = p_.sums->remainder_of(lanes[i].id);
+            u.summary = p_.sums->estimator_of(lanes[i].id);
             const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
             std::span<const float> score;
-            if constexpr (reads_scores<remainder>)
+            if constexpr (reads_scores<estimator>)
                 score = p_.choose->scores(q + p_.model.query_offset(lanes[i].in_layer),
                                           p_.growth->view(lanes[i].id));
             for (const chosen_unit& c : chosen) x_.attended[c.unit] = c.mask;

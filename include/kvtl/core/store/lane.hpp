@@ -3,7 +3,7 @@
 // pointers and is contiguous, so it can be copied, saved and counted as bytes.
 //
 // A unit's *representative* is all that is known of it without reading it: its mean, and the summaries of index and
-// remainder. Those of a lane are the last part of its block, or lie where the lane table says when layers have memory
+// estimator. Those of a lane are the last part of its block, or lie where the lane table says when layers have memory
 // for them in turn (lent_representatives.hpp).
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -52,9 +52,9 @@ struct lane_sizes {
     std::size_t index_unit = 0, index_lane = 0;         ///< bytes of the index's summaries
     std::size_t index_tail = 0;                         ///< behind its last unit
     std::size_t key_records = 0;                        ///< bytes of keys that live in memory
-    std::size_t remainder_unit = 0, remainder_lane = 0; ///< bytes of the remainder's
-    std::size_t running = 0; ///< bytes beside a unit that grows: of its mean, the index and the remainder
-    std::size_t running_index = 0, running_remainder = 0; ///< where in them
+    std::size_t estimator_unit = 0, estimator_lane = 0; ///< bytes of the estimator's
+    std::size_t running = 0; ///< bytes beside a unit that grows: of its mean, the index and the estimator
+    std::size_t running_index = 0, running_estimator = 0; ///< where in them
 
     /// Entries of units that a query may choose where it attends `in_memory` others anyway.
     [[nodiscard]] std::uint32_t budget_beside(std::uint32_t in_memory) const noexcept {
@@ -75,7 +75,7 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
     std::size_t state = 0, clusterer = 0, runs = 0, page_first = 0;
     std::size_t codec = 0, spread = 0;
     std::size_t buffer_unit = 0, buffer_position = 0;
-    std::size_t index_lane = 0, remainder_lane = 0, key_records = 0;
+    std::size_t index_lane = 0, estimator_lane = 0, key_records = 0;
     std::size_t chosen = 0; ///< one bit per unit: the previous step chose it
     std::size_t sink_k = 0, sink_v = 0, window_k = 0, window_v = 0;
     std::size_t buffer_k = 0, buffer_v = 0;
@@ -83,7 +83,7 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
     std::size_t window_position = 0;
     std::size_t units = 0, residency = 0, extents = 0; ///< tables
     /// Tables of the representatives, from where these begin.
-    std::size_t means = 0, mean_scale = 0, index_units = 0, remainder_units = 0;
+    std::size_t means = 0, mean_scale = 0, index_units = 0, estimator_units = 0;
     std::size_t bytes = 0; ///< of all but the representatives
     std::size_t representative_bytes = 0;
     std::size_t metadata_bytes = 0, index_bytes = 0, window_bytes = 0, buffer_bytes = 0;
@@ -114,7 +114,7 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         part = &o.index_bytes;
         o.spread = put(s.spread ? s.width * sizeof(float) : 0);
         o.index_lane = put(s.index_lane);
-        o.remainder_lane = put(s.remainder_lane);
+        o.estimator_lane = put(s.estimator_lane);
         o.codec = put(s.codec_lane);
         o.key_records = put(s.key_records);
         part = &o.window_bytes;
@@ -136,20 +136,20 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         o.means = put(t.means);
         o.mean_scale = put(t.mean_scale);
         o.index_units = put(t.index_units);
-        o.remainder_units = put(t.remainder_units);
+        o.estimator_units = put(t.estimator_units);
         return o;
     }
 
     /// What the tables say of `n` units.
     struct table_bytes {
-        std::size_t units, residency, extents, means, mean_scale, index_units, remainder_units;
+        std::size_t units, residency, extents, means, mean_scale, index_units, estimator_units;
 
         table_bytes(const lane_sizes& s, std::uint32_t n) noexcept
             : units(std::is_empty_v<Unit> ? 0 : n * sizeof(Unit)), residency(n * sizeof(unit_residency)),
               extents(s.ragged ? n * sizeof(unit_extent) : 0),
               means(std::size_t{n} * s.width * s.mean_bits / 8),
               mean_scale(s.mean_bits == 8 ? n * sizeof(float) : 0),
-              index_units(s.index_unit * n + s.index_tail), remainder_units(s.remainder_unit * n) {}
+              index_units(s.index_unit * n + s.index_tail), estimator_units(s.estimator_unit * n) {}
     };
 
     /// A block of these offsets, its representatives behind the rest, becomes one of the offsets `to`. It has `n` units, for
@@ -169,7 +169,7 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
              {bytes + means, to.bytes + to.means, t.means},
              {bytes + mean_scale, to.bytes + to.mean_scale, t.mean_scale},
              {bytes + index_units, to.bytes + to.index_units, t.index_units},
-             {bytes + remainder_units, to.bytes + to.remainder_units, t.remainder_units}}};
+             {bytes + estimator_units, to.bytes + to.estimator_units, t.estimator_units}}};
         for (std::size_t i = 0; i < parts.size(); ++i) {
             const part& p = parts[to.rows > rows ? parts.size() - 1 - i : i];
             std::memmove(block + p.to, from + p.from, p.bytes);
@@ -229,11 +229,11 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
             block_ + at_->index_lane,   representatives_ + at_->index_units, sizes_->index_unit, shape, layer,
             in_layer * shape.lane_heads};
     }
-    [[nodiscard]] summary_view remainder_summary(const summary_shape& shape, std::uint32_t layer,
+    [[nodiscard]] summary_view estimator_summary(const summary_shape& shape, std::uint32_t layer,
                                                  std::uint32_t in_layer) const noexcept {
-        return {block_ + at_->remainder_lane,
-                representatives_ + at_->remainder_units,
-                sizes_->remainder_unit,
+        return {block_ + at_->estimator_lane,
+                representatives_ + at_->estimator_units,
+                sizes_->estimator_unit,
                 shape,
                 layer,
                 in_layer * shape.lane_heads};
@@ -249,7 +249,7 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
         part(at_->means, of.means);
         part(at_->mean_scale, of.mean_scale);
         part(at_->index_units, of.index_units);
-        part(at_->remainder_units, of.remainder_units);
+        part(at_->estimator_units, of.estimator_units);
     }
     /// Units that its tables have room for.
     [[nodiscard]] std::uint32_t table_rows() const noexcept { return at_->rows; }
@@ -383,7 +383,7 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
         forget_fit();
         forget_spread();
         std::memset(block_ + at_->index_lane, 0, sizes_->index_lane);
-        std::memset(block_ + at_->remainder_lane, 0, sizes_->remainder_lane);
+        std::memset(block_ + at_->estimator_lane, 0, sizes_->estimator_lane);
     }
 
   private:

@@ -1,5 +1,5 @@
 // Keeps what is known of a shard's units in step with their entries: mean keys, and the summaries of index and
-// remainder.
+// estimator.
 //
 // What:   what is kept of a unit may be rounded, to 8 bits a number; what the next entry is added to is not: it is
 //         *running*, in bytes that a unit has while it is being built, and beside its unfinished page while it grows
@@ -29,8 +29,8 @@ template <class Types> class summaries {
     using element_type = typename Types::element_type;
     using lane_table = typename Types::lane_table;
     static constexpr bool of_index = detail::summarises<typename Types::index>();
-    static constexpr bool of_remainder = detail::summarises<typename Types::remainder>();
-    static constexpr bool any = of_index || of_remainder;
+    static constexpr bool of_estimator = detail::summarises<typename Types::estimator>();
+    static constexpr bool any = of_index || of_estimator;
 
     struct scratch {
         std::span<float> key, value;  ///< one entry, decoded: (width) each
@@ -45,13 +45,13 @@ template <class Types> class summaries {
     };
 
     summaries() = default;
-    summaries(const typename Types::index_state& index, const typename Types::remainder_state& remainder,
+    summaries(const typename Types::index_state& index, const typename Types::estimator_state& estimator,
               const lane_table& lanes, const summary_shape& shape, const scratch& x) noexcept
-        : index_(&index), remainder_(&remainder), lanes_(&lanes), shape_(shape), x_(x) {}
+        : index_(&index), estimator_(&estimator), lanes_(&lanes), shape_(shape), x_(x) {}
 
     /// Bytes per unit and per lane of both policies go into the lane's sizes, and those of a unit that grows.
     static void size(const typename Types::index_state& index,
-                     const typename Types::remainder_state& remainder, const summary_shape& shape,
+                     const typename Types::estimator_state& estimator, const summary_shape& shape,
                      lane_sizes& s) noexcept {
         s.running = s.mean_bits != 0 && s.mean_bits < 32 ? mean_bytes(s) : 0;
         if constexpr (of_index) {
@@ -59,23 +59,23 @@ template <class Types> class summaries {
             s.index_lane = index.lane_bytes(shape);
             if constexpr (requires { index.tail_bytes(shape); }) s.index_tail = index.tail_bytes(shape);
         }
-        if constexpr (of_remainder) {
-            s.remainder_unit = remainder.unit_bytes(shape);
-            s.remainder_lane = remainder.lane_bytes(shape);
+        if constexpr (of_estimator) {
+            s.estimator_unit = estimator.unit_bytes(shape);
+            s.estimator_lane = estimator.lane_bytes(shape);
         }
         s.running_index = s.running;
         if constexpr (runs<typename Types::index_state>()) s.running += lines(index.running_bytes(shape));
-        s.running_remainder = s.running;
-        if constexpr (runs<typename Types::remainder_state>())
-            s.running += lines(remainder.running_bytes(shape));
-        static_cast<void>(index), static_cast<void>(remainder), static_cast<void>(shape);
+        s.running_estimator = s.running;
+        if constexpr (runs<typename Types::estimator_state>())
+            s.running += lines(estimator.running_bytes(shape));
+        static_cast<void>(index), static_cast<void>(estimator), static_cast<void>(shape);
     }
 
     [[nodiscard]] summary_view index_of(std::uint32_t lane) const noexcept {
         return lanes_->at(lane).index_summary(shape_, lanes_->layer_of(lane), lanes_->in_layer(lane));
     }
-    [[nodiscard]] summary_view remainder_of(std::uint32_t lane) const noexcept {
-        return lanes_->at(lane).remainder_summary(shape_, lanes_->layer_of(lane), lanes_->in_layer(lane));
+    [[nodiscard]] summary_view estimator_of(std::uint32_t lane) const noexcept {
+        return lanes_->at(lane).estimator_summary(shape_, lanes_->layer_of(lane), lanes_->in_layer(lane));
     }
     [[nodiscard]] const typename Types::index_state& index() const noexcept { return *index_; }
     [[nodiscard]] const summary_shape& shape() const noexcept { return shape_; }
@@ -94,11 +94,11 @@ template <class Types> class summaries {
                 if (i == 0) index_->clear(view, u);
                 index_->absorb(view, u, i, x_.key.data(), x_.value.data());
             }
-            if constexpr (of_remainder) {
+            if constexpr (of_estimator) {
                 const summary_view view =
-                    running_view(remainder_of(lane), running, sizes().running_remainder);
-                if (i == 0) remainder_->clear(view, u);
-                remainder_->absorb(view, u, i, x_.key.data(), x_.value.data());
+                    running_view(estimator_of(lane), running, sizes().running_estimator);
+                if (i == 0) estimator_->clear(view, u);
+                estimator_->absorb(view, u, i, x_.key.data(), x_.value.data());
             }
         } else {
             static_cast<void>(lane), static_cast<void>(u), static_cast<void>(i);
@@ -147,8 +147,8 @@ template <class Types> class summaries {
                 means.get(u, reinterpret_cast<float*>(running));
         if constexpr (runs<typename Types::index_state>())
             index_->resume(running_view(index_of(lane), running, sizes().running_index), u, entries);
-        if constexpr (runs<typename Types::remainder_state>())
-            remainder_->resume(running_view(remainder_of(lane), running, sizes().running_remainder), u,
+        if constexpr (runs<typename Types::estimator_state>())
+            estimator_->resume(running_view(estimator_of(lane), running, sizes().running_estimator), u,
                                entries);
         static_cast<void>(lane), static_cast<void>(u), static_cast<void>(entries);
         static_cast<void>(running);
@@ -188,7 +188,7 @@ template <class Types> class summaries {
     }
 
     const typename Types::index_state* index_ = nullptr;
-    const typename Types::remainder_state* remainder_ = nullptr;
+    const typename Types::estimator_state* estimator_ = nullptr;
     const lane_table* lanes_ = nullptr;
     summary_shape shape_{};
     scratch x_;

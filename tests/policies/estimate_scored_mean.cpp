@@ -1,7 +1,7 @@
 // scored_mean: what a query did not attend becomes one entry at the mean value, with the mass that its scores say.
 // SPDX-License-Identifier: MIT
 #include <kvtl/geometry.hpp>
-#include <kvtl/policies/remain_scored_mean.hpp>
+#include <kvtl/policies/estimate_scored_mean.hpp>
 #include <kvtl/simd/attend.hpp>
 
 #include "support/oracle.hpp"
@@ -12,7 +12,7 @@
 #include <limits>
 #include <vector>
 
-namespace remain_scored_mean_test {
+namespace estimate_scored_mean_test {
 
 using namespace kvtl;
 
@@ -24,7 +24,7 @@ struct alignas(64) line {
     std::byte bytes[64];
 };
 
-/// Units of up to max_entries entries of a lane, and what a remainder is shown of them.
+/// Units of up to max_entries entries of a lane, and what a estimator is shown of them.
 struct lane_of_units {
     summary_shape sizes;
     std::uint32_t units = 0;
@@ -91,7 +91,7 @@ struct lane_of_units {
 } // namespace
 
 TEST_CASE("scored_mean: the missing mass at the mean value, for every query its own") {
-    static_assert(remainder_for<scored_mean>);
+    static_assert(estimator_for<scored_mean>);
     CHECK(state().unit_bytes({}) == 0);
     for (const summary_shape& s : {summary_shape{1, 2, 64, 1}, summary_shape{1, 1, 12, 5}})
         for (const std::uint32_t units : {1U, 64U, 131U}) {
@@ -135,4 +135,4 @@ TEST_CASE("scored_mean: nothing where everything was attended; a new lane begins
     for (const float y : x.output(0.0F)) CHECK(y == 1.0F);
 }
 
-} // namespace remain_scored_mean_test
+} // namespace estimate_scored_mean_test

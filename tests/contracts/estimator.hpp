@@ -1,8 +1,8 @@
-// What every remainder promises: what it adds is its definition in double precision, for every query that did
+// What every estimator promises: what it adds is its definition in double precision, for every query that did
 // not attend a unit and for no other, whatever lies in scratch; nothing where everything was attended. One
 // that estimates nothing (`nothing`) asks for nothing.
 //
-//   remainder_contract<mean_value>([](const auto& lane, head, g, u) { return stand_in{logit, value}; });
+//   estimator_contract<mean_value>([](const auto& lane, head, g, u) { return stand_in{logit, value}; });
 //
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -10,7 +10,7 @@
 #include <kvtl/geometry.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/simd/moments.hpp>
-#include <kvtl/slots/remainder.hpp>
+#include <kvtl/slots/estimator.hpp>
 
 #include "support/oracle.hpp"
 
@@ -27,7 +27,7 @@ namespace kvtl_test {
 
 using namespace kvtl;
 
-namespace remainder_suite {
+namespace estimator_suite {
 
 /// The entry that stands for each entry of a unit: its logit (the count comes on top) and its value.
 struct stand_in {
@@ -40,7 +40,7 @@ struct shape_of_test {
     double query_scale = 1.5;
 };
 
-/// A lane of units with known entries, and everything that a remainder is shown of it.
+/// A lane of units with known entries, and everything that a estimator is shown of it.
 template <class Policy> struct lane_of_units {
     using state = typename Policy::state;
     using row = std::vector<float>;
@@ -317,10 +317,10 @@ template <class P> void adds_nothing_where_nothing_is_missing() {
     CHECK(same_floats(before, after));
 }
 
-} // namespace remainder_suite
+} // namespace estimator_suite
 
-template <class P, class StandsIn> void remainder_contract(const StandsIn& stands_in) {
-    using namespace remainder_suite;
+template <class P, class StandsIn> void estimator_contract(const StandsIn& stands_in) {
+    using namespace estimator_suite;
     CHECK(!std::string_view(P::name).empty());
     if constexpr (!kvtl::detail::estimates<P>()) {
         static_assert(!kvtl::detail::summarises<P>());
@@ -347,9 +347,9 @@ template <class P, class StandsIn> void remainder_contract(const StandsIn& stand
     }
 }
 /// For one that estimates nothing.
-template <class P> void remainder_contract() {
+template <class P> void estimator_contract() {
     static_assert(!kvtl::detail::estimates<P>(), "say what stands in for a unit");
-    remainder_contract<P>([] {});
+    estimator_contract<P>([] {});
 }
 
 } // namespace kvtl_test

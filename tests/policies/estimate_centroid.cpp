@@ -1,20 +1,20 @@
 // centroid_estimate and centroid_estimate_spread: one pseudo-entry per unit that a query did not attend, with
 // the weight of all its entries. SPDX-License-Identifier: MIT
-#include <kvtl/policies/remain_centroid_estimate.hpp>
+#include <kvtl/policies/estimate_centroid.hpp>
 #include <kvtl/presets/estimate.hpp>
 
-#include "contracts/remainder.hpp"
+#include "contracts/estimator.hpp"
 #include "support/cache_fixture.hpp"
 #include "support/entry_walk.hpp"
 #include "support/recording_io.hpp"
 
 #include <numeric>
 
-namespace remain_centroid_estimate_test {
+namespace estimate_centroid_test {
 
 using namespace kvtl;
 using namespace kvtl_test;
-using namespace kvtl_test::remainder_suite;
+using namespace kvtl_test::estimator_suite;
 
 namespace {
 
@@ -47,11 +47,11 @@ constexpr auto second_order = [](const auto& x, std::uint32_t head, std::uint32_
 } // namespace
 
 TEST_CASE("centroid_estimate") {
-    remainder_contract<centroid_estimate>(first_order);
+    estimator_contract<centroid_estimate>(first_order);
 }
 
 TEST_CASE("centroid_estimate_spread") {
-    remainder_contract<centroid_estimate_spread>(second_order);
+    estimator_contract<centroid_estimate_spread>(second_order);
 }
 
 TEST_CASE_TEMPLATE("units of equal entries are estimated exactly", P, centroid_estimate,
@@ -70,20 +70,20 @@ TEST_CASE_TEMPLATE("units of equal entries are estimated exactly", P, centroid_e
 }
 
 TEST_CASE("a share or a number of bits that cannot be is refused") {
-    const auto opened = [](centroid_estimate_spread::config remainder) {
+    const auto opened = [](centroid_estimate_spread::config estimator) {
         kv_manager<presets::dynakv_estimate>::config c;
         c.shape = {1, 2, 1, 64};
         c.max_tokens = 400;
         c.memory_bytes = std::size_t{4} << 20;
-        c.remainder = remainder;
+        c.estimator = estimator;
         const auto least = kv_manager<presets::dynakv_estimate>::least_memory(c);
         return least.ok() ? std::string() : least.error().message;
     };
     CHECK(opened({}).empty());
     CHECK(opened({.share = 0.0F, .bits = 16}).empty());
-    CHECK(opened({.share = 1.5F}) == "remainder.share is 1.5; valid: 0 to 1");
+    CHECK(opened({.share = 1.5F}) == "estimator.share is 1.5; valid: 0 to 1");
     CHECK(opened({.share = std::nanf("")}).find("; valid: 0 to 1") != std::string::npos);
-    CHECK(opened({.bits = 4}) == "remainder.bits is 4; valid: 8 and 16");
+    CHECK(opened({.bits = 4}) == "estimator.bits is 4; valid: 8 and 16");
 }
 
 TEST_CASE("a unit that grows between others keeps its mean value") {
@@ -165,7 +165,7 @@ TEST_CASE("after splits and appends the mean values are those of the units' entr
     const lane_content lane = look_at(cache, *log, data, 0, 0);
     REQUIRE(lane.complete());
     const auto block = cache.inspect(0).store().at(0);
-    const summary_view kept = block.remainder_summary({1, 2, 64, 32}, 0, 0);
+    const summary_view kept = block.estimator_summary({1, 2, 64, 32}, 0, 0);
     double worst = 0;
     for (std::uint32_t u = 0; u < lane.units.size(); ++u)
         for (std::uint32_t d = 1; d < 64; ++d) { // number 0 of a value is its token
@@ -182,4 +182,4 @@ TEST_CASE("after splits and appends the mean values are those of the units' entr
           1.01); // half a code from rounding, half a code from a page that was begun on the rounded mean
 }
 
-} // namespace remain_centroid_estimate_test
+} // namespace estimate_centroid_test

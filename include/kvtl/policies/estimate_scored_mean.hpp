@@ -1,4 +1,4 @@
-// Remainder: the softmax mass that was not attended goes to the mean value, as much of it as the index's own scores
+// Estimator: the softmax mass that was not attended goes to the mean value, as much of it as the index's own scores
 // say (SparQ Attention §3, steps 1 and 3).
 //
 //   out = sum over attended entries of exp(s_i) v_i + M mean of v,  M = sum over the others of exp(s'_i)
@@ -21,7 +21,7 @@
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/softmax.hpp>
-#include <kvtl/slots/remainder.hpp>
+#include <kvtl/slots/estimator.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -65,7 +65,7 @@ struct scored_mean {
         [[nodiscard]] std::size_t scratch_floats(const summary_shape& shape, std::uint32_t) const noexcept {
             return shape.dim;
         }
-        void add(const remainder_input& in, const partial& into) const noexcept {
+        void add(const estimator_input& in, const partial& into) const noexcept {
             const std::uint32_t dim = in.units.dim;
             const std::size_t n = in.score.size() / in.group;
             const float count = static_cast<float>(in.units.summary.of_lane<header>()->entries);
@@ -93,7 +93,7 @@ struct scored_mean {
         }
         /// log of the sum of exp(logit) over the entries that query g did not attend. score: (U, max_entries), -inf
         /// where there is none, or (U).
-        [[nodiscard]] static float log_mass(const remainder_input& in, std::uint32_t g,
+        [[nodiscard]] static float log_mass(const estimator_input& in, std::uint32_t g,
                                             std::span<const float> score) noexcept {
             constexpr float absent = -std::numeric_limits<float>::infinity();
             const std::size_t of_unit = score.size() / in.units.count;

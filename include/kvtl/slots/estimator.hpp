@@ -1,9 +1,9 @@
-// The remainder slot: what stands in for units that are not read.
+// The estimator slot: what stands in for units that are not read.
 //
 // A policy with `static constexpr bool estimates = true` has a state with
 //
 //   std::size_t scratch_floats(const summary_shape&, std::uint32_t max_units) const
-//   void add(const remainder_input&, const partial& into) const noexcept
+//   void add(const estimator_input&, const partial& into) const noexcept
 //   static status check(const config&) noexcept            may be left out: what open() says of a config
 //
 // It may declare needs_means, needs_spread and summarises as an index does (slots/index.hpp). With `reads_scores = true`
@@ -25,7 +25,7 @@
 namespace kvtl { inline namespace v0 {
 
 /// The units that were not attended, for one KV head and step.
-struct remainder_input {
+struct estimator_input {
     const float* q = nullptr; ///< (G, D) queries of the KV head
     std::uint32_t group = 1;  ///< G
     logit_rule logits{};
@@ -43,9 +43,9 @@ struct remainder_input {
 };
 
 namespace detail {
-template <class Remainder> [[nodiscard]] consteval bool estimates() {
-    if constexpr (requires { Remainder::estimates; })
-        return Remainder::estimates;
+template <class Estimator> [[nodiscard]] consteval bool estimates() {
+    if constexpr (requires { Estimator::estimates; })
+        return Estimator::estimates;
     else
         return false;
 }
@@ -58,36 +58,36 @@ concept reads_scores = requires {
 };
 
 template <class P>
-concept remainder_estimates = has_state<P> && requires(const typename P::state& s, const summary_shape& shape,
-                                                       const remainder_input& in, const partial& into) {
+concept estimator_estimates = has_state<P> && requires(const typename P::state& s, const summary_shape& shape,
+                                                       const estimator_input& in, const partial& into) {
     { s.scratch_floats(shape, 1U) } -> std::same_as<std::size_t>;
     { s.add(in, into) }
     noexcept;
 };
 
 template <class P>
-concept remainder_for = policy_for<P, const geometry&> && summaries_agree<P> &&
-    (!detail::estimates<P>() || remainder_estimates<P>);
+concept estimator_for = policy_for<P, const geometry&> && summaries_agree<P> &&
+    (!detail::estimates<P>() || estimator_estimates<P>);
 
-template <class P> consteval void explain_remainder() {
+template <class P> consteval void explain_estimator() {
     if constexpr (!has_name<P>) {
         static_assert(holds(has_name<P>),
-                      "[kvtl] remainder: add `static constexpr std::string_view name` and what "
-                      "slots/remainder.hpp lists");
+                      "[kvtl] estimator: add `static constexpr std::string_view name` and what "
+                      "slots/estimator.hpp lists");
     } else {
         static_assert(holds(state_opens<P, const geometry&>),
-                      "[kvtl] remainder: add an aggregate config and `class state` "
+                      "[kvtl] estimator: add an aggregate config and `class state` "
                       "constructible from (config, geometry)");
         static_assert(holds(state_is_relocatable<P>),
-                      "[kvtl] remainder::state: it must be trivially copyable; summaries hold what it keeps");
+                      "[kvtl] estimator::state: it must be trivially copyable; summaries hold what it keeps");
         static_assert(
             holds(summaries_agree<P>),
-            "[kvtl] remainder::state: it declares summarises, so add unit_bytes(shape), lane_bytes(shape) "
+            "[kvtl] estimator::state: it declares summarises, so add unit_bytes(shape), lane_bytes(shape) "
             "returning std::size_t and noexcept clear(view, unit) and absorb(view, unit, i, key, value)");
         static_assert(
-            holds(!detail::estimates<P>() || remainder_estimates<P>),
-            "[kvtl] remainder::state: it declares estimates, so add `std::size_t scratch_floats(shape, "
-            "units) const` and `void add(const remainder_input&, const partial&) const noexcept`");
+            holds(!detail::estimates<P>() || estimator_estimates<P>),
+            "[kvtl] estimator::state: it declares estimates, so add `std::size_t scratch_floats(shape, "
+            "units) const` and `void add(const estimator_input&, const partial&) const noexcept`");
     }
 }
 

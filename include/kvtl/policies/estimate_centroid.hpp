@@ -1,4 +1,4 @@
-// Remainder: every unit that a query did not attend joins its softmax as one entry that counts for all of the
+// Estimator: every unit that a query did not attend joins its softmax as one entry that counts for all of the
 // unit's (RetroInfer's estimation zone; its second-order refinement is our own).
 //
 //   logit = s q . mean key + ln n  [+ cautious_gain(sigma, n)]      value = mean value
@@ -24,7 +24,7 @@
 #include <kvtl/policies/support/spread_gain.hpp>
 #include <kvtl/signals.hpp>
 #include <kvtl/simd/attend.hpp>
-#include <kvtl/slots/remainder.hpp>
+#include <kvtl/slots/estimator.hpp>
 #include <kvtl/status.hpp>
 
 #include <algorithm>
@@ -70,10 +70,10 @@ template <estimate_options Options> struct unit_estimate {
         state(const config& c, const geometry&) noexcept : share_(c.share), codes_(c.bits == 8) {}
         [[nodiscard]] static status check(const config& c) noexcept {
             if (!(c.share >= 0.0F && c.share <= 1.0F))
-                return status::failure(errc::invalid_argument, "remainder.share is %g; valid: 0 to 1",
+                return status::failure(errc::invalid_argument, "estimator.share is %g; valid: 0 to 1",
                                        static_cast<double>(c.share));
             if (c.bits != 8 && c.bits != 16)
-                return status::failure(errc::invalid_argument, "remainder.bits is %u; valid: 8 and 16",
+                return status::failure(errc::invalid_argument, "estimator.bits is %u; valid: 8 and 16",
                                        c.bits);
             return {};
         }
@@ -120,7 +120,7 @@ template <estimate_options Options> struct unit_estimate {
                    (share_ < 1.0F ? 2 * std::size_t{max_units} : 0);
         }
 
-        void add(const remainder_input& in, const partial& into) const noexcept {
+        void add(const estimator_input& in, const partial& into) const noexcept {
             const std::uint32_t dim = in.units.dim;
             rows x{in.scratch.data(), in.scratch.data() + block * dim, in.scratch.data() + 2 * block * dim};
             const std::span<float> rest = in.scratch.subspan((2 * block + 1) * dim);
@@ -174,7 +174,7 @@ template <estimate_options Options> struct unit_estimate {
             decode(u.summary.of<std::byte>(i) + u.head * head_bytes(u.dim), u.dim, out);
         }
         /// True when at least one query has not attended the unit.
-        [[nodiscard]] static bool wanted(const remainder_input& in, std::uint32_t u) noexcept {
+        [[nodiscard]] static bool wanted(const estimator_input& in, std::uint32_t u) noexcept {
             if (in.units.entries(u) == 0) return false;
             for (std::uint32_t g = 0; g < in.group; ++g)
                 if (in.missing(u, g)) return true;
@@ -182,7 +182,7 @@ template <estimate_options Options> struct unit_estimate {
         }
 
         /// The mean query's scores; returns what a unit must reach to be among the best. score: (2, U)
-        [[nodiscard]] float rank(const remainder_input& in, std::span<float> score) const noexcept {
+        [[nodiscard]] float rank(const estimator_input& in, std::span<float> score) const noexcept {
             const units_view& units = in.units;
             const std::size_t n = units.count, dim = units.dim;
             const auto most = static_cast<std::size_t>(std::lround(share_ * static_cast<float>(n)));
@@ -201,7 +201,7 @@ template <estimate_options Options> struct unit_estimate {
         }
 
         /// The mean value over all entries in units. `row`: scratch of D floats.
-        void pool_values(const remainder_input& in, float* row, float* out) const noexcept {
+        void pool_values(const estimator_input& in, float* row, float* out) const noexcept {
             const units_view& u = in.units;
             float entries = 0.0F;
             for (std::uint32_t i = 0; i < u.count; ++i) entries += static_cast<float>(u.entries(i));
@@ -212,7 +212,7 @@ template <estimate_options Options> struct unit_estimate {
             }
         }
 
-        void take(const remainder_input& in, std::uint32_t u, rows& x) const noexcept {
+        void take(const estimator_input& in, std::uint32_t u, rows& x) const noexcept {
             const units_view& units = in.units;
             const std::uint32_t dim = units.dim;
             const auto entries = static_cast<float>(units.entries(u));
@@ -227,7 +227,7 @@ template <estimate_options Options> struct unit_estimate {
             ++x.count;
         }
 
-        static void attend(const remainder_input& in, rows& x, const partial& into) noexcept {
+        static void attend(const estimator_input& in, rows& x, const partial& into) noexcept {
             const std::uint32_t dim = in.units.dim;
             const rows_view<float> keys{x.key, x.count, dim, dim};
             const rows_view<float> values = Options.pooled ? rows_view<float>{x.pooled, x.count, dim, 0}
@@ -249,7 +249,7 @@ template <estimate_options Options> struct unit_estimate {
             }
             x.count = 0;
         }
-        [[nodiscard]] static bool nobody_attended(const remainder_input& in, const rows& x) noexcept {
+        [[nodiscard]] static bool nobody_attended(const estimator_input& in, const rows& x) noexcept {
             for (std::size_t i = 0; i < x.count; ++i)
                 for (std::uint32_t g = 0; g < in.group; ++g)
                     if (!in.missing(x.unit[i], g)) return false;

@@ -1,8 +1,8 @@
-// Remainder: nothing stands in for units that are not read (the null object of the slot).
+// Estimator: nothing stands in for units that are not read (the null object of the slot).
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/slots/remainder.hpp>
+#include <kvtl/slots/estimator.hpp>
 
 #include <string_view>
 

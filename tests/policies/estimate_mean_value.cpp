@@ -1,17 +1,17 @@
 // mean_value: the mass that units would have had goes to the mean value of all entries in units.
 // SPDX-License-Identifier: MIT
-#include <kvtl/policies/remain_mean_value.hpp>
+#include <kvtl/policies/estimate_mean_value.hpp>
 
-#include "contracts/remainder.hpp"
+#include "contracts/estimator.hpp"
 
-namespace remain_mean_value_test {
+namespace estimate_mean_value_test {
 
 using namespace kvtl;
 using namespace kvtl_test;
-using namespace kvtl_test::remainder_suite;
+using namespace kvtl_test::estimator_suite;
 
 TEST_CASE("mean_value") {
-    remainder_contract<mean_value>([](const auto& x, std::uint32_t head, std::uint32_t g, std::uint32_t u) {
+    estimator_contract<mean_value>([](const auto& x, std::uint32_t head, std::uint32_t g, std::uint32_t u) {
         return std::optional(stand_in{x.mean_logit(head, g, u), x.mean_value(head)});
     });
 }
@@ -25,4 +25,4 @@ TEST_CASE("mean_value: with nothing attended the output is the mean value, whate
             CHECK(std::fabs(static_cast<double>(out[g * 64 + d]) - mean[d]) < 1e-6);
 }
 
-} // namespace remain_mean_value_test
+} // namespace estimate_mean_value_test
