@@ -22,7 +22,7 @@ template <class Cache>
     auto& frames = store.pool_of(0);
     const auto& sizes = store.at(0).sizes();
     const std::uint32_t heads = c.shape.layers * c.shape.kv_heads, pool_pages = store.layout().run_pages();
-    if (frames.in_use() != 0 || store.at(0).state().buffered != 0 || !store.at(0).state().founded)
+    if (frames.in_use() != 0 || store.at(0).state().buffered != 0 || !store.at(0).state().clustered)
         return kvtl::status::failure(kvtl::errc::unsupported,
                                      "the loop begins behind a prompt that is clustered, before any step");
     auto storage = Cache::storage_bytes(c);

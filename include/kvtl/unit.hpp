@@ -82,8 +82,8 @@ struct lane_state {
     std::uint32_t stream_pages = 0;   ///< runs of ragged records: pages begun
     bool cut_short = false;           ///< a further turn failed after some of its tokens were taken
     bool prompt_open =
-        false;            ///< chunks of a prompt have become entries at once, and the last one has not come
-    bool founded = false; ///< the clusterer has grouped this lane (until then units are sequential)
+        false;              ///< chunks of a prompt have become entries at once, and the last one has not come
+    bool clustered = false; ///< the clusterer has grouped this lane (until then units are sequential)
 };
 
 }} // namespace kvtl::v0

@@ -9,7 +9,7 @@ struct undecided {
     static constexpr bool needs_means = false;
     static constexpr bool updates_means = false;
     static constexpr bool adapts = false;
-    static constexpr bool founds = false;
+    static constexpr bool clusters_prompt = false;
     struct config {};
     struct lane {};
     struct state {

@@ -1,5 +1,5 @@
 // A clusterer that groups a prompt has to be able to.
-// expect-error: \[kvtl\] clusterer: the state of one that founds needs noexcept ready\(entries\), segment_entries\(\), least_segment\(\), group\(keys, scratch, label\)
+// expect-error: \[kvtl\] clusterer: the state of one that clusters_prompt needs noexcept ready\(entries\), segment_entries\(\), least_segment\(\), group\(keys, scratch, label\)
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/dynakv.hpp>
 
@@ -9,7 +9,7 @@ struct promising {
     static constexpr bool needs_means = false;
     static constexpr bool updates_means = false;
     static constexpr bool adapts = false;
-    static constexpr bool founds = true;
+    static constexpr bool clusters_prompt = true;
     struct config {};
     struct lane {};
     struct state {

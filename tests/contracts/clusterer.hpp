@@ -1,7 +1,7 @@
 // What every clusterer promises: how many units there can be, that a prompt's groups cover it, and that a new
 // entry is sent somewhere it can go. A small model carries the answers out, as the manager does.
 //
-//   clusterer_contract<variance_split>({.tokens_per_cluster = 8, .found_entries = 64});
+//   clusterer_contract<variance_split>({.tokens_per_cluster = 8, .min_entries_to_cluster = 64});
 //
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -178,8 +178,8 @@ template <class P> void sizes(const typename P::config& config) {
         CHECK(units >= last);
         last = units;
         CHECK(std::uint64_t{units} * s.max_entries() >= tokens);
-        // Until a lane is founded its units are sequential, and they are in the same table.
-        if constexpr (P::founds)
+        // Until a lane is clustered its units are sequential, and they are in the same table.
+        if constexpr (P::clusters_prompt)
             if (s.ready(tokens)) continue;
         CHECK(units >= (tokens + s.sequential_entries() - 1) / s.sequential_entries());
     }
@@ -204,7 +204,7 @@ std::vector<std::uint32_t> group(const lane_model<P>& lane, const std::vector<ro
 }
 
 template <class P, element E> void groups_cover_the_prompt(const typename P::config& config) {
-    if constexpr (P::founds)
+    if constexpr (P::clusters_prompt)
         for (const keys kind : {keys::normal, keys::topics, keys::equal})
             for (const std::uint32_t n : {1U, 7U, 64U, 65U, 200U, 777U})
                 for (const std::uint32_t dim : {1U, 16U, 33U}) {
@@ -230,15 +230,15 @@ template <class P, element E> void groups_cover_the_prompt(const typename P::con
                 }
 }
 
-/// A lane that has been founded on a prompt (or is empty, for clusterers that do not found).
+/// A lane that has been clustered on a prompt (or is empty, for clusterers that do not found).
 template <class P>
 lane_model<P> founded_lane(const typename P::config& config, const std::vector<row>& rows) {
     lane_model<P> lane(config, static_cast<std::uint32_t>(rows[0].size()));
-    if constexpr (P::founds) {
+    if constexpr (P::clusters_prompt) {
         std::uint32_t units = 0;
         const auto label = group<P, float>(lane, rows, units);
         lane.found(rows, label, units);
-        lane.clusterer().founded(lane.lane(), lane.view());
+        lane.clusterer().clustered(lane.lane(), lane.view());
     }
     return lane;
 }
@@ -288,7 +288,7 @@ template <class P> void nothing_may_be_added(const typename P::config& config, s
     const auto rows = make_keys(keys::topics, 200, 12, seed);
     auto lane = founded_lane<P>(config, rows);
     const std::uint32_t full = lane.clusterer().max_entries();
-    if (!P::founds)
+    if (!P::clusters_prompt)
         for (std::uint32_t i = 0; i < 20; ++i) {
             const assignment a = lane.assign(rows[i]);
             a.how == growth::open ? lane.open(rows[i], a.unit) : lane.append(a.unit, rows[i]);

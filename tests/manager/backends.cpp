@@ -32,7 +32,7 @@ template <class Cache> typename Cache::config tight() {
     c.attend_tokens = 96;
     c.window_tokens = 8;
     c.clusterer.tokens_per_cluster = 8;
-    c.clusterer.found_entries = 64;
+    c.clusterer.min_entries_to_cluster = 64;
     c.clusterer.buffer_entries = 6;
 #if defined(__SANITIZE_THREAD__)
     c.read_through_pages =

@@ -189,7 +189,7 @@ TEST_CASE("sequences that share a pool lend to each other, and take back when a 
     token_by_token.decode(100); // its tables begin with no row, and all their memory is borrowed
     check();
     const kvtl::lane_state& now = cache.inspect(0).store().at(lanes_of(1)).state();
-    CHECK_FALSE(now.founded);
+    CHECK_FALSE(now.clustered);
     CHECK(now.units > 0);
     CHECK(now.tokens == 100);
 }

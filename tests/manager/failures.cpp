@@ -38,7 +38,7 @@ template <class Cache> typename Cache::config tight(std::size_t attend_tokens = 
     c.attend_tokens = attend_tokens;
     c.window_tokens = 8;
     c.clusterer.tokens_per_cluster = 8;
-    c.clusterer.found_entries = 64;
+    c.clusterer.min_entries_to_cluster = 64;
     c.clusterer.buffer_entries = 6;
     // Entries join units that are resident, and residency is not part of "as before": outputs are the same bits after
     // a failure only where what the failed call has read decides nothing. So it does in little memory, where all is

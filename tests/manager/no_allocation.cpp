@@ -26,7 +26,7 @@ template <class Cache> void busy(const kvtl::any_io::config& io, std::uint32_t l
     c.attend_tokens = 96;
     c.window_tokens = 8;
     c.clusterer.tokens_per_cluster = 8;
-    c.clusterer.found_entries = 64;
+    c.clusterer.min_entries_to_cluster = 64;
     c.memory_bytes = least_memory<Cache>(c) + (std::size_t{768} << 10); // little, but a selection fits
     c.io = io;
     const drift data(small, 400, 41);

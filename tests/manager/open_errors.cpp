@@ -248,8 +248,8 @@ TEST_CASE("impossible numbers name the field and what is valid") {
     bad([](config& c) { c.read_through_pages = 1000; }, {"read_through_pages is 1000", "0 to 128"});
     bad([](config& c) { c.clusterer.tokens_per_cluster = 3; },
         {"clusterer.tokens_per_cluster is 3", "4 to 4096"});
-    bad([](config& c) { c.clusterer.tokens_per_cluster = 20, c.clusterer.found_entries = 39; },
-        {"clusterer.found_entries is 39", "valid: 40 to"});
+    bad([](config& c) { c.clusterer.tokens_per_cluster = 20, c.clusterer.min_entries_to_cluster = 39; },
+        {"clusterer.min_entries_to_cluster is 39", "valid: 40 to"});
     bad([](config& c) { c.clusterer.buffer_entries = 0; }, {"clusterer.buffer_entries is 0", "1 to 4096"});
     bad([](config& c) { c.clusterer.threshold_scale = 0; }, {"clusterer.threshold_scale is 0", "above 0"});
     bad([](config& c) { c.clusterer.threshold_scale = NAN; }, {"clusterer.threshold_scale is"});

@@ -112,7 +112,7 @@ TEST_CASE("a lane that was sequential at first is grouped anew without encoding 
     const lane_content found = look_at(cache, *log, data, 1, 1);
     CHECK(found.complete());
     CHECK(found.keys_fit);
-    CHECK(cache.inspect(0).store().at(lane_id(c.shape, 0, 1, 1)).state().founded);
+    CHECK(cache.inspect(0).store().at(lane_id(c.shape, 0, 1, 1)).state().clustered);
 }
 
 TEST_CASE_TEMPLATE("ragged records: everything attended is dense attention, in fewer bytes", Preset,

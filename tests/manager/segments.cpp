@@ -36,7 +36,7 @@ typename Cache::config config_for(std::shared_ptr<io_log> log, std::uint32_t of_
     c.attend_tokens = 1300;
     c.window_tokens = window;
     c.clusterer.tokens_per_cluster = 8;
-    c.clusterer.found_entries = 64;
+    c.clusterer.min_entries_to_cluster = 64;
     c.clusterer.buffer_entries = 6;
     c.clusterer.segment = of_segment;
     c.io.log = std::move(log);
@@ -145,9 +145,9 @@ TEST_CASE("a lane that becomes long enough in the middle of a turn is clustered 
     reader<dual> one(cache, data);
     one.prefill(30);
     one.decode(5);
-    CHECK_FALSE(cache.inspect(0).store().at(0).state().founded);
+    CHECK_FALSE(cache.inspect(0).store().at(0).state().clustered);
     one.prefill(600);
-    CHECK(cache.inspect(0).store().at(0).state().founded);
+    CHECK(cache.inspect(0).store().at(0).state().clustered);
     one.decode(30);
     CHECK(one.error() < 1e-3); // of values up to 1300
     CHECK(look_at(cache, *log, data, 0, 0).complete());
@@ -160,7 +160,8 @@ TEST_CASE("a segment is no smaller than what a lane is clustered with") {
     c.clusterer.segment = 32;
     const auto refused = dual::open(c);
     REQUIRE_FALSE(refused.ok());
-    CHECK(refused.error().message == "clusterer.segment is 32; valid: 64 (found_entries) to 1048576");
+    CHECK(refused.error().message ==
+          "clusterer.segment is 32; valid: 64 (min_entries_to_cluster) to 1048576");
 }
 
 TEST_CASE("a chunk that ends in the page in which it began writes that page once") {

@@ -65,7 +65,7 @@ TEST_CASE("a prompt of several segments: what one leaves of a query waits beside
         c.max_tokens = 1100;
         c.window_tokens = 8;
         c.clusterer.tokens_per_cluster = 8;
-        c.clusterer.found_entries = 64;
+        c.clusterer.min_entries_to_cluster = 64;
         c.clusterer.buffer_entries = 6;
         c.clusterer.segment = 192;
         for (const bool smallest : {false, true})

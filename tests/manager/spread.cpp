@@ -116,7 +116,7 @@ TEST_CASE("a lane that is clustered during decode gathers anew") {
     bool clustered = false;
     for (int step = 0; step < 260 && !clustered; ++step) {
         one.decode(1);
-        clustered = w.cache.inspect(0).store().at(0).state().founded;
+        clustered = w.cache.inspect(0).store().at(0).state().clustered;
         if (clustered)
             expected.begin(w.look().units);
         else

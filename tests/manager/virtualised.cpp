@@ -44,14 +44,14 @@ template <class Cache> typename Cache::config config_for(const kvtl::shape& shap
     c.max_tokens = prompt + steps + 80;
     c.attend_tokens = attend;
     c.window_tokens = 8;
-    if constexpr (requires { c.clusterer.found_entries; }) {
+    if constexpr (requires { c.clusterer.min_entries_to_cluster; }) {
         c.clusterer.tokens_per_cluster = 8;
-        c.clusterer.found_entries = 64;
+        c.clusterer.min_entries_to_cluster = 64;
         c.clusterer.buffer_entries = 6;
     }
     // A prompt falls into the same segments whatever memory it is lent.
-    if constexpr (requires { c.clusterer.found_entries; })
-        c.clusterer.segment = c.clusterer.found_entries;
+    if constexpr (requires { c.clusterer.min_entries_to_cluster; })
+        c.clusterer.segment = c.clusterer.min_entries_to_cluster;
     else
         c.clusterer.segment = 512;
     if constexpr (requires { c.index.probe_percent; }) { // few clusters already have a coarse level

@@ -51,7 +51,7 @@ template <class Cache> typename Cache::config config_for(std::size_t attend_toke
     c.attend_tokens = attend_tokens;
     c.window_tokens = 8;
     c.clusterer.tokens_per_cluster = 8;
-    c.clusterer.found_entries = 64;
+    c.clusterer.min_entries_to_cluster = 64;
     c.clusterer.buffer_entries = 6;
     c.io.inner = kvtl::any_backend({.use = kvtl::backend::memory});
     c.memory_bytes = smallest ? *Cache::least_memory(c) : std::size_t{16} << 20;

@@ -15,7 +15,7 @@ using namespace kvtl;
 namespace {
 
 constexpr kmeans_static::config config{
-    .tokens_per_cluster = 4, .found_entries = 8, .buffer_entries = 2, .seed = 3};
+    .tokens_per_cluster = 4, .min_entries_to_cluster = 8, .buffer_entries = 2, .seed = 3};
 using lane_model = kvtl_test::lane_model<kmeans_static>;
 
 /// Units at 0, 10 and 20 on a line, with two, two and one entries; at most eight fit.
@@ -36,7 +36,7 @@ TEST_CASE("kmeans_static") {
 }
 
 TEST_CASE("kmeans_static with larger clusters") {
-    kvtl_test::clusterer_contract<kmeans_static>({.tokens_per_cluster = 9, .found_entries = 30});
+    kvtl_test::clusterer_contract<kmeans_static>({.tokens_per_cluster = 9, .min_entries_to_cluster = 30});
 }
 
 TEST_CASE("an entry goes to the nearest centroid, ties to the lower index") {
@@ -84,7 +84,7 @@ TEST_CASE("groups follow the data and the seed") {
     CHECK(units == 4);
 }
 
-TEST_CASE("a lane is founded at found_entries") {
+TEST_CASE("a lane is clustered at min_entries_to_cluster") {
     const lane_model lane(config, 1);
     CHECK_FALSE(lane.clusterer().ready(7));
     CHECK(lane.clusterer().ready(8));
@@ -97,8 +97,10 @@ TEST_CASE("values that cannot work are refused by name") {
         return s.code() == errc::invalid_argument && std::string(s.what()).find(text) == 0;
     };
     CHECK(says({.tokens_per_cluster = 3}, "clusterer.tokens_per_cluster is 3"));
-    CHECK(says({.tokens_per_cluster = 4097, .found_entries = 9000}, "clusterer.tokens_per_cluster is 4097"));
-    CHECK(says({.tokens_per_cluster = 8, .found_entries = 15}, "clusterer.found_entries is 15; valid: 16"));
+    CHECK(says({.tokens_per_cluster = 4097, .min_entries_to_cluster = 9000},
+               "clusterer.tokens_per_cluster is 4097"));
+    CHECK(says({.tokens_per_cluster = 8, .min_entries_to_cluster = 15},
+               "clusterer.min_entries_to_cluster is 15; valid: 16"));
     CHECK(says({.buffer_entries = 0}, "clusterer.buffer_entries is 0"));
     CHECK(state::check({}).ok());
 }

@@ -15,8 +15,11 @@ using namespace kvtl;
 
 namespace {
 
-constexpr variance_split::config config{
-    .tokens_per_cluster = 4, .threshold_scale = 1.0F, .buffer_entries = 2, .found_entries = 8, .seed = 3};
+constexpr variance_split::config config{.tokens_per_cluster = 4,
+                                        .threshold_scale = 1.0F,
+                                        .buffer_entries = 2,
+                                        .min_entries_to_cluster = 8,
+                                        .seed = 3};
 using lane_model = kvtl_test::lane_model<variance_split>;
 using state = variance_split::state;
 
@@ -48,7 +51,7 @@ TEST_CASE("variance_split") {
 
 TEST_CASE("variance_split with larger clusters and a lower threshold") {
     kvtl_test::clusterer_contract<variance_split>(
-        {.tokens_per_cluster = 9, .threshold_scale = 0.3F, .found_entries = 30});
+        {.tokens_per_cluster = 9, .threshold_scale = 0.3F, .min_entries_to_cluster = 30});
 }
 
 TEST_CASE("the threshold is the scaled, size-weighted mean variance of the first clusters") {

@@ -24,7 +24,7 @@ TEST_CASE("at a small budget the estimate is closer to dense attention than what
         c.max_tokens = 900;
         c.attend_tokens = 96;
         c.memory_bytes = std::size_t{16} << 20;
-        c.clusterer.found_entries = 128;
+        c.clusterer.min_entries_to_cluster = 128;
         c.io.path = folder.file("b.kv");
         auto cache = kvtl_test::open_cache<Cache>(c);
         kvtl_test::reader<Cache> one(cache, data, 0);

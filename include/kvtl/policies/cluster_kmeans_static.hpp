@@ -19,22 +19,23 @@ namespace kvtl { inline namespace v0 {
 /// What the k-means clusterers share: how a prompt is grouped, and when a short one is.
 struct prompt_clusters {
     std::uint32_t tokens_per_cluster = 16; ///< mean entries of a prompt cluster; the largest is twice this
-    std::uint32_t found_entries = 512;     ///< a lane is clustered once it has this many entries
-    std::uint32_t segment = 8192;          ///< entries of a prompt that are clustered together, at most
-    std::uint64_t seed = 1;                ///< of k-means++
+    std::uint32_t min_entries_to_cluster = 512; ///< a lane is clustered once it has this many entries
+    std::uint32_t segment = 8192;               ///< entries of a prompt that are clustered together, at most
+    std::uint64_t seed = 1;                     ///< of k-means++
 
     [[nodiscard]] static status check(const prompt_clusters& c) noexcept {
         if (c.tokens_per_cluster < 4 || c.tokens_per_cluster > 4096)
             return status::failure(errc::invalid_argument,
                                    "clusterer.tokens_per_cluster is %u; valid: 4 to 4096",
                                    c.tokens_per_cluster);
-        if (c.found_entries < 2 * c.tokens_per_cluster || c.found_entries > (1U << 20))
-            return status::failure(errc::invalid_argument, "clusterer.found_entries is %u; valid: %u to %u",
-                                   c.found_entries, 2 * c.tokens_per_cluster, 1U << 20);
-        if (c.segment < c.found_entries || c.segment > (1U << 20))
+        if (c.min_entries_to_cluster < 2 * c.tokens_per_cluster || c.min_entries_to_cluster > (1U << 20))
             return status::failure(errc::invalid_argument,
-                                   "clusterer.segment is %u; valid: %u (found_entries) to %u", c.segment,
-                                   c.found_entries, 1U << 20);
+                                   "clusterer.min_entries_to_cluster is %u; valid: %u to %u",
+                                   c.min_entries_to_cluster, 2 * c.tokens_per_cluster, 1U << 20);
+        if (c.segment < c.min_entries_to_cluster || c.segment > (1U << 20))
+            return status::failure(errc::invalid_argument,
+                                   "clusterer.segment is %u; valid: %u (min_entries_to_cluster) to %u",
+                                   c.segment, c.min_entries_to_cluster, 1U << 20);
         return {};
     }
     [[nodiscard]] std::uint32_t max_entries() const noexcept { return 2 * tokens_per_cluster; }
@@ -75,20 +76,20 @@ struct kmeans_static {
     static constexpr granularity unit_of = granularity::head;
     static constexpr signal needs = signal::k;
     static constexpr bool needs_means = true;
-    static constexpr bool updates_means = false; ///< centroids are frozen once the lane is clustered
-    static constexpr bool founds = true;         ///< groups a lane once it has enough entries
+    static constexpr bool updates_means = false;  ///< centroids are frozen once the lane is clustered
+    static constexpr bool clusters_prompt = true; ///< groups a lane once it has enough entries
     static constexpr bool adapts = false;
     static constexpr bool among_some = true;
 
     struct config {
         std::uint32_t tokens_per_cluster = prompt_clusters{}.tokens_per_cluster;
-        std::uint32_t found_entries = prompt_clusters{}.found_entries;
+        std::uint32_t min_entries_to_cluster = prompt_clusters{}.min_entries_to_cluster;
         std::uint32_t segment = prompt_clusters{}.segment;
         std::uint32_t buffer_entries = 16; ///< entries per lane that may wait in DRAM for their unit
         std::uint64_t seed = prompt_clusters{}.seed;
         template <class Visit> void fields(Visit&& visit) {
             visit("tokens_per_cluster", tokens_per_cluster);
-            visit("found_entries", found_entries);
+            visit("min_entries_to_cluster", min_entries_to_cluster);
             visit("segment", segment);
             visit("buffer_entries", buffer_entries);
             visit("seed", seed);
@@ -100,23 +101,25 @@ struct kmeans_static {
       public:
         state() = default;
         state(const config& c, const geometry&) noexcept
-            : prompt_{c.tokens_per_cluster, c.found_entries, c.segment, c.seed}, buffer_(c.buffer_entries) {}
+            : prompt_{c.tokens_per_cluster, c.min_entries_to_cluster, c.segment, c.seed},
+              buffer_(c.buffer_entries) {}
 
         [[nodiscard]] static status check(const config& c) noexcept {
             if (c.buffer_entries == 0 || c.buffer_entries > 4096)
                 return status::failure(errc::invalid_argument,
                                        "clusterer.buffer_entries is %u; valid: 1 to 4096", c.buffer_entries);
-            return prompt_clusters::check({c.tokens_per_cluster, c.found_entries, c.segment, c.seed});
+            return prompt_clusters::check(
+                {c.tokens_per_cluster, c.min_entries_to_cluster, c.segment, c.seed});
         }
         [[nodiscard]] std::uint32_t max_entries() const noexcept { return prompt_.max_entries(); }
         [[nodiscard]] std::uint32_t max_units(std::uint32_t tokens) const noexcept {
             return prompt_.prompt_units(tokens) + 2;
         }
         [[nodiscard]] bool ready(std::uint32_t entries) const noexcept {
-            return entries >= prompt_.found_entries;
+            return entries >= prompt_.min_entries_to_cluster;
         }
         [[nodiscard]] std::uint32_t segment_entries() const noexcept { return prompt_.segment; }
-        [[nodiscard]] std::uint32_t least_segment() const noexcept { return prompt_.found_entries; }
+        [[nodiscard]] std::uint32_t least_segment() const noexcept { return prompt_.min_entries_to_cluster; }
         [[nodiscard]] std::size_t scratch_bytes(std::uint32_t entries, std::uint32_t dim) const noexcept {
             return prompt_.scratch_bytes(entries, dim);
         }
@@ -129,7 +132,7 @@ struct kmeans_static {
                                           const lent_threads& threads = {}) const noexcept {
             return prompt_.group(keys, scratch, label, threads);
         }
-        void founded(lane&, const units_view&) const noexcept {}
+        void clustered(lane&, const units_view&) const noexcept {}
 
         [[nodiscard]] growth judge(lane&, const unit_record& unit, float,
                                    const units_view& u) const noexcept {

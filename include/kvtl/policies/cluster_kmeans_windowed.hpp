@@ -39,7 +39,7 @@ template <window_plan Plan = window_plan{}> struct kmeans_windowed {
     static constexpr signal needs = signal::k;
     static constexpr bool needs_means = true;
     static constexpr bool updates_means = true;
-    static constexpr bool founds = true;
+    static constexpr bool clusters_prompt = true;
     static constexpr bool adapts = false;
 
     struct config {
@@ -157,7 +157,7 @@ template <window_plan Plan = window_plan{}> struct kmeans_windowed {
                                                 std::uint32_t* label) const noexcept {
             return cluster(keys, batch_clusters(static_cast<std::uint32_t>(keys.count)), scratch, label);
         }
-        void founded(lane&, const units_view&) const noexcept {}
+        void clustered(lane&, const units_view&) const noexcept {}
 
         [[nodiscard]] growth judge(lane&, const unit_record& unit, float,
                                    const units_view& u) const noexcept {

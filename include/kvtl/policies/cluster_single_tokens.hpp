@@ -18,7 +18,7 @@ namespace kvtl { inline namespace v0 {
 template <granularity Granularity, std::uint32_t DefaultTokens> struct sequential_groups {
     static constexpr granularity unit_of = Granularity;
     static constexpr bool needs_means = false;
-    static constexpr bool founds = false; ///< units are always sequential
+    static constexpr bool clusters_prompt = false; ///< units are always sequential
     static constexpr bool updates_means = true;
     static constexpr bool adapts = false;    ///< units never split
     static constexpr bool sequential = true; ///< on by-entry layouts units need no records at all

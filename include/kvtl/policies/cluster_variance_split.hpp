@@ -27,7 +27,7 @@ struct variance_split {
     static constexpr signal needs = signal::k;
     static constexpr bool needs_means = true;
     static constexpr bool updates_means = true;
-    static constexpr bool founds = true; ///< groups a lane once it has enough entries
+    static constexpr bool clusters_prompt = true; ///< groups a lane once it has enough entries
     static constexpr bool adapts = true;
     static constexpr bool among_some = true;
 
@@ -35,7 +35,7 @@ struct variance_split {
         std::uint32_t tokens_per_cluster = prompt_clusters{}.tokens_per_cluster;
         float threshold_scale = 1.0F;      ///< tau_h as a multiple of the head's mean prompt variance
         std::uint32_t buffer_entries = 16; ///< B_max per lane (the paper sweeps up to 16)
-        std::uint32_t found_entries = prompt_clusters{}.found_entries;
+        std::uint32_t min_entries_to_cluster = prompt_clusters{}.min_entries_to_cluster;
         std::uint32_t segment = prompt_clusters{}.segment;
         std::uint64_t seed = prompt_clusters{}.seed;
         float threshold = 0.0F; ///< tau of all heads, squared key units; 0: each head has its own
@@ -43,7 +43,7 @@ struct variance_split {
             visit("tokens_per_cluster", tokens_per_cluster);
             visit("threshold_scale", threshold_scale);
             visit("buffer_entries", buffer_entries);
-            visit("found_entries", found_entries);
+            visit("min_entries_to_cluster", min_entries_to_cluster);
             visit("segment", segment);
             visit("seed", seed);
             visit("threshold", threshold);
@@ -62,8 +62,8 @@ struct variance_split {
       public:
         state() = default;
         state(const config& c, const geometry&) noexcept
-            : prompt_{c.tokens_per_cluster, c.found_entries, c.segment, c.seed}, scale_(c.threshold_scale),
-              common_(c.threshold), buffer_(c.buffer_entries) {}
+            : prompt_{c.tokens_per_cluster, c.min_entries_to_cluster, c.segment, c.seed},
+              scale_(c.threshold_scale), common_(c.threshold), buffer_(c.buffer_entries) {}
 
         [[nodiscard]] static status check(const config& c) noexcept {
             if (!(c.threshold_scale > 0.0F && c.threshold_scale < 1e6F))
@@ -77,7 +77,8 @@ struct variance_split {
             if (c.buffer_entries == 0 || c.buffer_entries > 4096)
                 return status::failure(errc::invalid_argument,
                                        "clusterer.buffer_entries is %u; valid: 1 to 4096", c.buffer_entries);
-            return prompt_clusters::check({c.tokens_per_cluster, c.found_entries, c.segment, c.seed});
+            return prompt_clusters::check(
+                {c.tokens_per_cluster, c.min_entries_to_cluster, c.segment, c.seed});
         }
         [[nodiscard]] std::uint32_t max_entries() const noexcept { return prompt_.max_entries(); }
         [[nodiscard]] std::uint32_t max_units(std::uint32_t tokens) const noexcept {
@@ -88,10 +89,10 @@ struct variance_split {
             return 2 * prompt_.clusters(tokens);
         }
         [[nodiscard]] bool ready(std::uint32_t entries) const noexcept {
-            return entries >= prompt_.found_entries;
+            return entries >= prompt_.min_entries_to_cluster;
         }
         [[nodiscard]] std::uint32_t segment_entries() const noexcept { return prompt_.segment; }
-        [[nodiscard]] std::uint32_t least_segment() const noexcept { return prompt_.found_entries; }
+        [[nodiscard]] std::uint32_t least_segment() const noexcept { return prompt_.min_entries_to_cluster; }
         [[nodiscard]] std::size_t scratch_bytes(std::uint32_t entries, std::uint32_t dim) const noexcept {
             return prompt_.scratch_bytes(entries, dim);
         }
@@ -106,7 +107,7 @@ struct variance_split {
         }
 
         /// Fixes the head's threshold from its first clusters.
-        void founded(lane& l, const units_view& u) const noexcept {
+        void clustered(lane& l, const units_view& u) const noexcept {
             double m2 = 0, entries = 0;
             for (std::uint32_t i = 0; i < u.count; ++i) {
                 m2 += static_cast<double>(u.unit[i].m2);

@@ -47,9 +47,9 @@ struct dynakv : full {
     /// Larger clusters, half as many centroids each time, up to 128 tokens and as long as a lane that is
     /// just clustered has two of the largest. (Centroids are as small as they get before: config.mean_bits.)
     template <class Config>
-    requires requires(Config& c) { c.clusterer.tokens_per_cluster, c.clusterer.found_entries; }
+    requires requires(Config& c) { c.clusterer.tokens_per_cluster, c.clusterer.min_entries_to_cluster; }
     static bool shrink(Config& c) noexcept {
-        const std::uint32_t largest = std::min(128U, c.clusterer.found_entries / 2);
+        const std::uint32_t largest = std::min(128U, c.clusterer.min_entries_to_cluster / 2);
         if (c.clusterer.tokens_per_cluster > largest / 2) return false;
         c.clusterer.tokens_per_cluster *= 2;
         return true;

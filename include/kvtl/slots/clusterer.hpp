@@ -1,7 +1,7 @@
 // The clusterer slot: which entries form a unit, and how units change during decode.
 //
 // A policy declares `unit_of` (who shares a unit), `needs_means` and `updates_means` (the manager keeps the
-// units' mean keys, and moves them with every entry), `adapts` (units may split), `founds` (it groups a
+// units' mean keys, and moves them with every entry), `adapts` (units may split), `clusters_prompt` (it groups a
 // prompt at its end, segment_entries() of it at a time, or down to least_segment() where memory is
 // small; until then units are sequential), a trivially copyable `lane` (what it remembers per
 // lane) and, where its units are always runs of a fixed number of consecutive entries, `sequential`. With `among_some`
@@ -74,7 +74,7 @@ concept clusterer_declares_units = requires {
     { P::needs_means } -> std::convertible_to<bool>;
     { P::updates_means } -> std::convertible_to<bool>;
     { P::adapts } -> std::convertible_to<bool>;
-    { P::founds } -> std::convertible_to<bool>;
+    { P::clusters_prompt } -> std::convertible_to<bool>;
     typename P::lane;
     requires std::is_trivially_copyable_v<typename P::lane>;
 };
@@ -109,7 +109,7 @@ concept clusterer_groups = has_state<P> &&
     noexcept->std::same_as<std::uint32_t>;
     { s.group(keys, scratch, label) }
     noexcept->std::same_as<std::uint32_t>;
-    { s.founded(lane, units) }
+    { s.clustered(lane, units) }
     noexcept;
     { s.judge(lane, unit, 0.0F, units) }
     noexcept->std::same_as<growth>;
@@ -131,7 +131,7 @@ concept clusterer_assign_is_noexcept =
 template <class P>
 concept clusterer_for = policy_for<P, const geometry&> && clusterer_declares_units<P> &&
     clusterer_checks_config<P> && clusterer_sizes_units<P> && clusterer_assigns<P> &&
-    clusterer_assign_is_noexcept<P> &&(!P::founds || clusterer_groups<P>);
+    clusterer_assign_is_noexcept<P> &&(!P::clusters_prompt || clusterer_groups<P>);
 
 template <class P> consteval void explain_clusterer() {
     if constexpr (!has_name<P>) {
@@ -146,9 +146,10 @@ template <class P> consteval void explain_clusterer() {
         static_assert(
             holds(state_is_relocatable<P>),
             "[kvtl] clusterer::state: it must be trivially copyable; what it remembers is in `lane`");
-        static_assert(holds(clusterer_declares_units<P>),
-                      "[kvtl] clusterer: declare unit_of, needs_means, updates_means, adapts, founds and a "
-                      "trivially copyable `struct lane`");
+        static_assert(
+            holds(clusterer_declares_units<P>),
+            "[kvtl] clusterer: declare unit_of, needs_means, updates_means, adapts, clusters_prompt and a "
+            "trivially copyable `struct lane`");
         static_assert(holds(clusterer_checks_config<P>),
                       "[kvtl] clusterer::state: add `static status check(const config&) noexcept`");
         static_assert(holds(clusterer_sizes_units<P>),
@@ -161,10 +162,10 @@ template <class P> consteval void explain_clusterer() {
         static_assert(holds(clusterer_assign_is_noexcept<P>),
                       "[kvtl] clusterer::state: assign() must be noexcept, it runs inside the decode loop");
         if constexpr (clusterer_declares_units<P>)
-            static_assert(holds(!P::founds || clusterer_groups<P>),
-                          "[kvtl] clusterer: the state of one that founds needs noexcept "
+            static_assert(holds(!P::clusters_prompt || clusterer_groups<P>),
+                          "[kvtl] clusterer: the state of one that clusters_prompt needs noexcept "
                           "ready(entries), segment_entries(), least_segment(), group(keys, "
-                          "scratch, label), founded(lane, units) and "
+                          "scratch, label), clustered(lane, units) and "
                           "judge(lane, unit, distance, units)");
     }
 }

@@ -41,7 +41,7 @@ template <class Types> struct growth_scratch {
         const std::uint32_t n = rows(s, max_entries);
         growth_scratch out;
         out.key = c.take<float>(s.width);
-        out.mean = c.take<float>(clusterer::founds ? s.width : 0);
+        out.mean = c.take<float>(clusterer::clusters_prompt ? s.width : 0);
         out.distance = c.take<float>(s.max_units);
         out.spread = c.take<float>(batches && s.spread ? s.width : 0);
         out.entries = record_rows<Types>::take(c, n, s.width, s.record);

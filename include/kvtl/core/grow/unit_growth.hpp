@@ -66,7 +66,7 @@ template <class Types> class unit_growth {
             const lane_state& s = l.state();
             const bool leaves = s.tokens >= l.sizes().sinks &&
                                 s.tokens + 1 - s.window_begin >= l.sizes().window + l.sizes().spare;
-            if (!leaves || !s.founded || s.units == 0 || l.will_merge()) return nothing_known;
+            if (!leaves || !s.clustered || s.units == 0 || l.will_merge()) return nothing_known;
             simd::decode(l.window_k(s.window_begin), x_.key.data(), l.sizes().width);
             const units_view u = worth_comparing(view(lane_id));
             simd::neighbour nearest = u.nearest_mean(x_.key.data(), x_.distance.data());
@@ -172,8 +172,8 @@ template <class Types> class unit_growth {
                                     const simd::neighbour& nearest = nothing_known) noexcept {
         const lane l = store_->at(lane_id);
         const units_view u = view(lane_id);
-        if constexpr (clusterer::founds) {
-            if (!l.state().founded) { // too few entries to cluster: units are sequential
+        if constexpr (clusterer::clusters_prompt) {
+            if (!l.state().clustered) { // too few entries to cluster: units are sequential
                 if (u.count == 0) return {none, growth::open};
                 const unit_record& last = u.unit[u.count - 1];
                 if (last.entries + last.buffered < clusterer_->sequential_entries())
@@ -230,7 +230,7 @@ template <class Types> class unit_growth {
                 std::copy(x_.spread.begin(), x_.spread.end(), l.spread().begin());
                 return false;
             }
-        s.founded = true;
+        s.clustered = true;
         s.window_begin += n;
         return true;
     }
@@ -302,8 +302,8 @@ template <class Types> class unit_growth {
             }
             const new_entry e = waiting_entry(lane_id, i);
             growth how = growth::append;
-            if constexpr (clusterer::founds) {
-                if (l.state().founded) {
+            if constexpr (clusterer::clusters_prompt) {
+                if (l.state().clustered) {
                     simd::decode(e.k, x_.key.data(), l.sizes().width);
                     l.means().get(u, x_.mean.data());
                     const float distance = simd::l2sq(x_.key.data(), x_.mean.data(), l.sizes().width);

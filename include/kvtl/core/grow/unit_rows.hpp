@@ -141,7 +141,7 @@ template <class Types> class unit_rows {
     }
 
     [[nodiscard]] bool moves_mean(std::uint32_t lane_id) const noexcept {
-        return clusterer::updates_means || !store_->at(lane_id).state().founded;
+        return clusterer::updates_means || !store_->at(lane_id).state().clustered;
     }
 
     /// A unit begins or takes up again its unfinished page: what is summed exactly beside it begins anew, from the

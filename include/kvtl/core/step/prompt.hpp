@@ -79,7 +79,7 @@ template <class Types> class prompt_builder {
                                                      const lane_sizes& s, std::uint32_t page_rows) noexcept {
         if constexpr (detail::codec_fits_lanes<typename Types::compressor>()) return whole(s.max_tokens);
         std::uint32_t rows = cluster.sequential_entries();
-        if constexpr (clusterer::founds)
+        if constexpr (clusterer::clusters_prompt)
             rows = std::max(rows, cluster.least_segment() + s.spare + s.buffer + unfounded_rows);
         return whole(std::max(std::min(rows, s.max_tokens), page_rows));
     }
@@ -87,7 +87,8 @@ template <class Types> class prompt_builder {
                                                     std::uint32_t max_tokens) noexcept {
         constexpr std::uint32_t some = 8192; // where nothing is grouped together
         if constexpr (detail::codec_fits_lanes<typename Types::compressor>()) return whole(max_tokens);
-        if constexpr (clusterer::founds) return std::min(whole(max_tokens), whole(cluster.segment_entries()));
+        if constexpr (clusterer::clusters_prompt)
+            return std::min(whole(max_tokens), whole(cluster.segment_entries()));
         return std::min(whole(max_tokens), std::max(whole(cluster.sequential_entries()), some));
     }
 
@@ -266,23 +267,23 @@ template <class Types> class prompt_builder {
         const std::uint32_t window = std::min(total - sinks, p_.sizes.window), end = total - window;
         if (status s = keep_in_memory(lane_id, sinks, total, window, source); !s) return s;
         if (end == sinks) return {};
-        bool founded = false;
-        if constexpr (clusterer::founds) founded = p_.cluster->ready(end - sinks);
+        bool clustered = false;
+        if constexpr (clusterer::clusters_prompt) clustered = p_.cluster->ready(end - sinks);
         status done;
         for (std::uint32_t first = sinks, n = 0; done.ok() && first < end; first += n) {
             n = std::min(segment_, end - first);
-            if (first + n < end && !founded) // so that its units are those of one segment
+            if (first + n < end && !clustered) // so that its units are those of one segment
                 n -= n % p_.cluster->sequential_entries();
             done = hold(first, first + n, total, source);
-            if (done.ok()) done = organise_segment(lane_id, lane_in_layer, in, {first, n}, founded, chunk);
+            if (done.ok()) done = organise_segment(lane_id, lane_in_layer, in, {first, n}, clustered, chunk);
         }
         if (!done.ok()) {
             forget_units(l);
             return done;
         }
-        l.state().founded = founded;
-        if constexpr (clusterer::founds)
-            if (founded) p_.cluster->founded(l.clusterer(), p_.growth->view(lane_id));
+        l.state().clustered = clustered;
+        if constexpr (clusterer::clusters_prompt)
+            if (clustered) p_.cluster->clustered(l.clusterer(), p_.growth->view(lane_id));
         return {};
     }
 
@@ -307,7 +308,7 @@ template <class Types> class prompt_builder {
         for (unit_record& u : l.units())
             if (u.where.first != none) store_->layout().release(u.where);
         l.state().units = 0;
-        l.state().founded = false;
+        l.state().clustered = false;
         l.clusterer() = {};
         l.forget_fit();
         l.forget_spread();
@@ -329,8 +330,8 @@ template <class Types> class prompt_builder {
             x_.rows.set(store_->codec(lane_id), n, l.buffer_k(i), l.buffer_v(i),
                         {l.position_of_buffered(i), l.weight_at(l.buffer_w(i))});
         const rows_view<element_type> keys = x_.rows.keys(0, n);
-        const bool founded = true;
-        const std::uint32_t units = label(keys, founded);
+        const bool clustered = true;
+        const std::uint32_t units = label(keys, clustered);
         if (status fits = check_units(l, units); !fits) return fits;
         // The old table stays in the arena until the new units are on storage.
         const std::uint32_t old_units = s.units;
@@ -347,8 +348,9 @@ template <class Types> class prompt_builder {
         for (std::uint32_t u = 0; u < old_units; ++u) store_->layout().release(x_.old_unit[u].where);
         store_->stats().bytes_moved_by_updates += stored_bytes;
         s.buffered = 0;
-        s.founded = founded;
-        if constexpr (clusterer::founds) p_.cluster->founded(l.clusterer(), p_.growth->view(lane_id));
+        s.clustered = clustered;
+        if constexpr (clusterer::clusters_prompt)
+            p_.cluster->clustered(l.clusterer(), p_.growth->view(lane_id));
         return {};
     }
 
@@ -568,14 +570,14 @@ template <class Types> class prompt_builder {
 
     /// Rows [first, first + count), which the arena holds, become units behind those that there are.
     [[nodiscard]] status organise_segment(std::uint32_t lane_id, std::uint32_t lane_in_layer,
-                                          const layer_input& in, row_range rows, bool founded,
+                                          const layer_input& in, row_range rows, bool clustered,
                                           std::uint32_t chunk) noexcept {
         const lane l = store_->at(lane_id);
         const std::uint32_t at = held_.at(rows.first), first_unit = l.state().units;
         const rows_view<element_type> keys = x_.rows.keys(at, rows.count);
         store_->fit_codec(lane_id, keys, x_.rows.values(at, rows.count), x_.cluster);
         encode_held(lane_id);
-        const std::uint32_t units = label(keys, founded);
+        const std::uint32_t units = label(keys, clustered);
         if (status fits = check_units(l, first_unit + units); !fits) return fits;
         make_units(lane_id, first_unit, at, keys, units);
         return place_units(lane_id, lane_in_layer, in, first_unit, units, at, chunk);
@@ -590,11 +592,11 @@ template <class Types> class prompt_builder {
             clusterer::name.data(), units, l.table_rows());
     }
     /// Gives every row a unit: the clusterer's groups, or sequential ones while there are too few entries.
-    std::uint32_t label(rows_view<element_type> keys, bool founded) noexcept {
+    std::uint32_t label(rows_view<element_type> keys, bool clustered) noexcept {
         const auto n = static_cast<std::uint32_t>(keys.count);
-        if constexpr (clusterer::founds)
-            if (founded) return detail::group(*p_.cluster, keys, x_.cluster, x_.label.data(), p_.threads);
-        static_cast<void>(founded);
+        if constexpr (clusterer::clusters_prompt)
+            if (clustered) return detail::group(*p_.cluster, keys, x_.cluster, x_.label.data(), p_.threads);
+        static_cast<void>(clustered);
         const std::uint32_t step = p_.cluster->sequential_entries();
         for (std::uint32_t i = 0; i < n; ++i) x_.label[i] = i / step;
         return (n + step - 1) / step;

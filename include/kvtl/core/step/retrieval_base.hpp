@@ -327,11 +327,11 @@ template <class Types> class retrieval_base {
         }
         pages = std::min(pages, plan_.file_pages - layout_.top());
         if (status s = store_.ensure_space(pages); !s) return s;
-        return found_ready(lanes);
+        return cluster_ready(lanes);
     }
     /// Clusters the lanes that have become long enough for it.
-    status found_ready(std::span<const lane_ref> lanes) noexcept {
-        if constexpr (types::clusterer::founds)
+    status cluster_ready(std::span<const lane_ref> lanes) noexcept {
+        if constexpr (types::clusterer::clusters_prompt)
             for (const lane_ref& ref : lanes) {
                 if (!should_found(store_.at(ref.id))) continue;
                 release_all_aheads();
@@ -363,8 +363,8 @@ template <class Types> class retrieval_base {
         return {};
     }
     [[nodiscard]] bool should_found(const lane& l) const noexcept {
-        if constexpr (types::clusterer::founds)
-            return !l.state().founded && cluster_.ready(l.state().window_begin - l.state().sinks);
+        if constexpr (types::clusterer::clusters_prompt)
+            return !l.state().clustered && cluster_.ready(l.state().window_begin - l.state().sinks);
         else
             return false;
     }

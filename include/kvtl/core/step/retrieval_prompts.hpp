@@ -14,7 +14,7 @@ namespace kvtl { inline namespace v0 {
 template <class Types> class retrieval_prompts : public retrieval_base<Types> {
   protected:
     using base = retrieval_base<Types>;
-    using base::accept, base::announce_next, base::begin_call, base::bring, base::forget, base::found_ready,
+    using base::accept, base::announce_next, base::begin_call, base::bring, base::forget, base::cluster_ready,
         base::lanes_of, base::lend_to_prompt, base::look_at_prompt, base::note_storage, base::pool_for,
         base::release_all_aheads;
     using base::cluster_, base::growth_, base::index_state_, base::sums_, base::memory_, base::plan_,
@@ -169,11 +169,11 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         const auto rows = step_.rows_of(ref, in);
         for (std::uint32_t done = 0, some = 0; done < tokens; done += some) {
             some = tokens - done;
-            if constexpr (types::clusterer::founds) {
+            if constexpr (types::clusterer::clusters_prompt) {
                 const std::span<const lane_ref> one(&ref, 1);
                 if (done > 0)
-                    if (status s = found_ready(one); !s) return s;
-                if (!store_.at(ref.id).state().founded)
+                    if (status s = cluster_ready(one); !s) return s;
+                if (!store_.at(ref.id).state().clustered)
                     some = std::min(some, prompt_builder<types>::unfounded_rows);
             }
             const auto from_here = [&](std::size_t t) { return rows(done + t); };
