@@ -32,7 +32,7 @@ template <class Cache>
     s.group = c.shape.query_heads / c.shape.kv_heads;
     s.attend_tokens = static_cast<std::uint32_t>(c.attend_tokens);
     s.window = sizes.window, s.sinks = sizes.sinks, s.max_clusters = sizes.max_units;
-    s.waiting = c.clusterer.buffer_entries, s.tokens_per_cluster = c.clusterer.tokens_per_cluster;
+    s.waiting = c.clusterer.pending_entries, s.tokens_per_cluster = c.clusterer.tokens_per_cluster;
     s.frames = frames.size(), s.tails = frames.tail_quota();
     s.pools = static_cast<std::uint32_t>(*storage / page_file::page_bytes) / pool_pages;
     s.scale = 1.0F / std::sqrt(static_cast<float>(dim));

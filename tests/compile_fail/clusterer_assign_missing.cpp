@@ -19,7 +19,7 @@ struct undecided {
         std::uint32_t max_entries() const noexcept { return 1; }
         std::uint32_t max_units(std::uint32_t tokens) const noexcept { return tokens; }
         std::uint32_t sequential_entries() const noexcept { return 1; }
-        std::uint32_t buffer_entries() const noexcept { return 1; }
+        std::uint32_t pending_entries() const noexcept { return 1; }
         std::size_t scratch_bytes(std::uint32_t, std::uint32_t) const noexcept { return 0; }
     };
 };

@@ -171,7 +171,7 @@ template <class P> void sizes(const typename P::config& config) {
     REQUIRE(s.max_entries() >= 1);
     CHECK(s.sequential_entries() >= 1);
     CHECK(s.sequential_entries() <= s.max_entries());
-    CHECK(s.buffer_entries() >= 1);
+    CHECK(s.pending_entries() >= 1);
     std::uint32_t last = 0;
     for (std::uint32_t tokens = 0; tokens < 5000; tokens += 37) {
         const std::uint32_t units = s.max_units(tokens);

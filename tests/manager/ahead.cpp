@@ -26,7 +26,7 @@ template <class Cache> typename Cache::config config_for(std::size_t attend_toke
     c.window_tokens = 8;
     c.clusterer.tokens_per_cluster = 8;
     c.clusterer.min_entries_to_cluster = 64;
-    c.clusterer.buffer_entries = 6;
+    c.clusterer.pending_entries = 6;
     c.memory_bytes = std::size_t{8} << 20;
     return c;
 }

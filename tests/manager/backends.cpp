@@ -33,7 +33,7 @@ template <class Cache> typename Cache::config tight() {
     c.window_tokens = 8;
     c.clusterer.tokens_per_cluster = 8;
     c.clusterer.min_entries_to_cluster = 64;
-    c.clusterer.buffer_entries = 6;
+    c.clusterer.pending_entries = 6;
 #if defined(__SANITIZE_THREAD__)
     c.read_through_pages =
         0; // gaps go to one page that nobody reads; that two workers fill it at once is no race

@@ -39,7 +39,7 @@ template <class Cache> typename Cache::config tight(std::size_t attend_tokens = 
     c.window_tokens = 8;
     c.clusterer.tokens_per_cluster = 8;
     c.clusterer.min_entries_to_cluster = 64;
-    c.clusterer.buffer_entries = 6;
+    c.clusterer.pending_entries = 6;
     // Entries join units that are resident, and residency is not part of "as before": outputs are the same bits after
     // a failure only where what the failed call has read decides nothing. So it does in little memory, where all is
     // cold.

@@ -42,7 +42,7 @@ template <class Cache> decoded decode(float threshold_scale) {
     c.window_tokens = 8;
     c.clusterer.tokens_per_cluster = 12;
     c.clusterer.min_entries_to_cluster = 64;
-    c.clusterer.buffer_entries = 6;
+    c.clusterer.pending_entries = 6;
     c.clusterer.threshold_scale = threshold_scale;
     if constexpr (requires { c.index.least_units; }) {
         c.index.least_units = 0;

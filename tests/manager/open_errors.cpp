@@ -139,7 +139,7 @@ TEST_CASE("the last line names the largest part, and the knob that helps most wi
           std::function<void(config&)>([](config& o) { o.sink_tokens = 2; }),
           std::function<void(config&)>([](config& o) { o.attend_tokens = 128; }),
           std::function<void(config&)>([](config& o) { o.tail_frames = 4; }),
-          std::function<void(config&)>([](config& o) { o.clusterer.buffer_entries /= 2; })}) {
+          std::function<void(config&)>([](config& o) { o.clusterer.pending_entries /= 2; })}) {
         auto other = c;
         change(other);
         CHECK(best <= *cache_t::least_memory(other));
@@ -167,11 +167,11 @@ TEST_CASE("another config has another knob") {
         CHECK(promised(text, "window_tokens 450 instead of 900") == *cache_t::least_memory(half));
     }
     SUBCASE("a buffer") {
-        c.clusterer.buffer_entries = 4096;
+        c.clusterer.pending_entries = 4096;
         const std::string text = last_line<cache_t>(c);
         auto half = c;
-        half.clusterer.buffer_entries = 2048;
-        CHECK(promised(text, "clusterer.buffer_entries 2048 instead of 4096") ==
+        half.clusterer.pending_entries = 2048;
+        CHECK(promised(text, "clusterer.pending_entries 2048 instead of 4096") ==
               *cache_t::least_memory(half));
     }
 }
@@ -250,7 +250,7 @@ TEST_CASE("impossible numbers name the field and what is valid") {
         {"clusterer.tokens_per_cluster is 3", "4 to 4096"});
     bad([](config& c) { c.clusterer.tokens_per_cluster = 20, c.clusterer.min_entries_to_cluster = 39; },
         {"clusterer.min_entries_to_cluster is 39", "valid: 40 to"});
-    bad([](config& c) { c.clusterer.buffer_entries = 0; }, {"clusterer.buffer_entries is 0", "1 to 4096"});
+    bad([](config& c) { c.clusterer.pending_entries = 0; }, {"clusterer.pending_entries is 0", "1 to 4096"});
     bad([](config& c) { c.clusterer.threshold_scale = 0; }, {"clusterer.threshold_scale is 0", "above 0"});
     bad([](config& c) { c.clusterer.threshold_scale = NAN; }, {"clusterer.threshold_scale is"});
     groups_t::config g;

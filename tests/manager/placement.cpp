@@ -33,7 +33,7 @@ template <class Cache> typename Cache::config tight(std::shared_ptr<io_log> log)
     c.window_tokens = 8;
     c.clusterer.tokens_per_cluster = 8;
     c.clusterer.min_entries_to_cluster = 64;
-    c.clusterer.buffer_entries = 6;
+    c.clusterer.pending_entries = 6;
     c.io.log = std::move(log);
     c.memory_bytes = least_memory<Cache>(c);
     return c;

@@ -231,7 +231,7 @@ TEST_CASE("unfinished pages move without the device, and a write that has failed
     auto c = roomy<cache_type>();
     c.window_tokens = 8;
     c.attend_tokens = max_tokens + 1;
-    c.clusterer.buffer_entries = 6;
+    c.clusterer.pending_entries = 6;
     c.shards = 2;
     c.memory_bytes = least_memory<cache_type>(c) + (std::size_t{1} << 20);
     c.io.faults = std::make_shared<kvtl::io_faults>();

@@ -37,7 +37,7 @@ typename Cache::config config_for(std::shared_ptr<io_log> log, std::uint32_t of_
     c.window_tokens = window;
     c.clusterer.tokens_per_cluster = 8;
     c.clusterer.min_entries_to_cluster = 64;
-    c.clusterer.buffer_entries = 6;
+    c.clusterer.pending_entries = 6;
     c.clusterer.segment = of_segment;
     c.io.log = std::move(log);
     c.memory_bytes = std::size_t{16} << 20;

@@ -66,7 +66,7 @@ TEST_CASE("a prompt of several segments: what one leaves of a query waits beside
         c.window_tokens = 8;
         c.clusterer.tokens_per_cluster = 8;
         c.clusterer.min_entries_to_cluster = 64;
-        c.clusterer.buffer_entries = 6;
+        c.clusterer.pending_entries = 6;
         c.clusterer.segment = 192;
         for (const bool smallest : {false, true})
             for (const std::size_t chunk : {std::size_t{900}, std::size_t{333}}) {

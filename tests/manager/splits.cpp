@@ -219,7 +219,7 @@ TEST_CASE("splits that wait for their cluster end in the same clusters") {
     auto config = config_for(log, 760);
     config.shape = {3, 2, 2, dim}; // six lanes share the frames, the first is compared
     config.attend_tokens = 100;
-    config.clusterer.buffer_entries = 8;
+    config.clusterer.pending_entries = 8;
     config.memory_bytes = least_memory<adaptive>(config);
     const outcome o = against_reference(config, log, 576);
     CHECK(o.stats.delayed_splits > 2);

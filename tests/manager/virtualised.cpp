@@ -47,7 +47,7 @@ template <class Cache> typename Cache::config config_for(const kvtl::shape& shap
     if constexpr (requires { c.clusterer.min_entries_to_cluster; }) {
         c.clusterer.tokens_per_cluster = 8;
         c.clusterer.min_entries_to_cluster = 64;
-        c.clusterer.buffer_entries = 6;
+        c.clusterer.pending_entries = 6;
     }
     // A prompt falls into the same segments whatever memory it is lent.
     if constexpr (requires { c.clusterer.min_entries_to_cluster; })

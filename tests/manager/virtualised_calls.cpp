@@ -52,7 +52,7 @@ template <class Cache> typename Cache::config config_for(std::size_t attend_toke
     c.window_tokens = 8;
     c.clusterer.tokens_per_cluster = 8;
     c.clusterer.min_entries_to_cluster = 64;
-    c.clusterer.buffer_entries = 6;
+    c.clusterer.pending_entries = 6;
     c.io.inner = kvtl::any_backend({.use = kvtl::backend::memory});
     c.memory_bytes = smallest ? *Cache::least_memory(c) : std::size_t{16} << 20;
     c.io.faults = std::make_shared<kvtl::io_faults>();

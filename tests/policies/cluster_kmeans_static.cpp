@@ -15,7 +15,7 @@ using namespace kvtl;
 namespace {
 
 constexpr kmeans_static::config config{
-    .tokens_per_cluster = 4, .min_entries_to_cluster = 8, .buffer_entries = 2, .seed = 3};
+    .tokens_per_cluster = 4, .min_entries_to_cluster = 8, .pending_entries = 2, .seed = 3};
 using lane_model = kvtl_test::lane_model<kmeans_static>;
 
 /// Units at 0, 10 and 20 on a line, with two, two and one entries; at most eight fit.
@@ -101,7 +101,7 @@ TEST_CASE("values that cannot work are refused by name") {
                "clusterer.tokens_per_cluster is 4097"));
     CHECK(says({.tokens_per_cluster = 8, .min_entries_to_cluster = 15},
                "clusterer.min_entries_to_cluster is 15; valid: 16"));
-    CHECK(says({.buffer_entries = 0}, "clusterer.buffer_entries is 0"));
+    CHECK(says({.pending_entries = 0}, "clusterer.pending_entries is 0"));
     CHECK(state::check({}).ok());
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr variance_split::config config{.tokens_per_cluster = 4,
                                         .threshold_scale = 1.0F,
-                                        .buffer_entries = 2,
+                                        .pending_entries = 2,
                                         .min_entries_to_cluster = 8,
                                         .seed = 3};
 using lane_model = kvtl_test::lane_model<variance_split>;
@@ -191,7 +191,7 @@ TEST_CASE("values that cannot work are refused by name") {
     CHECK(says({.threshold_scale = std::nanf("")}, "clusterer.threshold_scale is nan"));
     CHECK(says({.threshold = -1.0F}, "clusterer.threshold is -1"));
     CHECK(says({.threshold = std::nanf("")}, "clusterer.threshold is nan"));
-    CHECK(says({.buffer_entries = 5000}, "clusterer.buffer_entries is 5000"));
+    CHECK(says({.pending_entries = 5000}, "clusterer.pending_entries is 5000"));
     CHECK(says({.tokens_per_cluster = 1}, "clusterer.tokens_per_cluster is 1"));
     CHECK(state::check({}).ok());
 }

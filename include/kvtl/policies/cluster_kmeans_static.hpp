@@ -85,13 +85,13 @@ struct kmeans_static {
         std::uint32_t tokens_per_cluster = prompt_clusters{}.tokens_per_cluster;
         std::uint32_t min_entries_to_cluster = prompt_clusters{}.min_entries_to_cluster;
         std::uint32_t segment = prompt_clusters{}.segment;
-        std::uint32_t buffer_entries = 16; ///< entries per lane that may wait in DRAM for their unit
+        std::uint32_t pending_entries = 16; ///< entries per lane that may wait in DRAM for their unit
         std::uint64_t seed = prompt_clusters{}.seed;
         template <class Visit> void fields(Visit&& visit) {
             visit("tokens_per_cluster", tokens_per_cluster);
             visit("min_entries_to_cluster", min_entries_to_cluster);
             visit("segment", segment);
-            visit("buffer_entries", buffer_entries);
+            visit("pending_entries", pending_entries);
             visit("seed", seed);
         }
     };
@@ -102,12 +102,13 @@ struct kmeans_static {
         state() = default;
         state(const config& c, const geometry&) noexcept
             : prompt_{c.tokens_per_cluster, c.min_entries_to_cluster, c.segment, c.seed},
-              buffer_(c.buffer_entries) {}
+              buffer_(c.pending_entries) {}
 
         [[nodiscard]] static status check(const config& c) noexcept {
-            if (c.buffer_entries == 0 || c.buffer_entries > 4096)
+            if (c.pending_entries == 0 || c.pending_entries > 4096)
                 return status::failure(errc::invalid_argument,
-                                       "clusterer.buffer_entries is %u; valid: 1 to 4096", c.buffer_entries);
+                                       "clusterer.pending_entries is %u; valid: 1 to 4096",
+                                       c.pending_entries);
             return prompt_clusters::check(
                 {c.tokens_per_cluster, c.min_entries_to_cluster, c.segment, c.seed});
         }
@@ -124,7 +125,7 @@ struct kmeans_static {
             return prompt_.scratch_bytes(entries, dim);
         }
         [[nodiscard]] std::uint32_t sequential_entries() const noexcept { return prompt_.tokens_per_cluster; }
-        [[nodiscard]] std::uint32_t buffer_entries() const noexcept { return buffer_; }
+        [[nodiscard]] std::uint32_t pending_entries() const noexcept { return buffer_; }
 
         template <class Element>
         [[nodiscard]] std::uint32_t group(rows_view<Element> keys, std::span<std::byte> scratch,

@@ -112,7 +112,9 @@ template <window_plan Plan = window_plan{}> struct kmeans_windowed {
         }
         [[nodiscard]] static bool ready(std::uint32_t entries) noexcept { return entries > 0; }
         [[nodiscard]] std::uint32_t sequential_entries() const noexcept { return c_.tokens_per_cluster; }
-        [[nodiscard]] static std::uint32_t buffer_entries() noexcept { return 1; } // nothing ever waits there
+        [[nodiscard]] static std::uint32_t pending_entries() noexcept {
+            return 1;
+        } // nothing ever waits there
 
         /// Entries that leave the window together, if the window may hold up to `most` beyond its size.
         [[nodiscard]] std::uint32_t batch_entries(std::uint32_t most) const noexcept {

@@ -50,7 +50,7 @@ template <granularity Granularity, std::uint32_t DefaultTokens> struct sequentia
         /// There is nothing to found, so no scratch for it.
         [[nodiscard]] static std::size_t scratch_bytes(std::uint32_t, std::uint32_t) noexcept { return 0; }
         [[nodiscard]] std::uint32_t sequential_entries() const noexcept { return config_.group_tokens; }
-        [[nodiscard]] static std::uint32_t buffer_entries() noexcept { return 4; }
+        [[nodiscard]] static std::uint32_t pending_entries() noexcept { return 4; }
 
         [[nodiscard]] assignment assign(lane&, const float*, const units_view& u,
                                         std::span<float>) const noexcept {

@@ -33,8 +33,8 @@ struct variance_split {
 
     struct config {
         std::uint32_t tokens_per_cluster = prompt_clusters{}.tokens_per_cluster;
-        float threshold_scale = 1.0F;      ///< tau_h as a multiple of the head's mean prompt variance
-        std::uint32_t buffer_entries = 16; ///< B_max per lane (the paper sweeps up to 16)
+        float threshold_scale = 1.0F;       ///< tau_h as a multiple of the head's mean prompt variance
+        std::uint32_t pending_entries = 16; ///< B_max per lane (the paper sweeps up to 16)
         std::uint32_t min_entries_to_cluster = prompt_clusters{}.min_entries_to_cluster;
         std::uint32_t segment = prompt_clusters{}.segment;
         std::uint64_t seed = prompt_clusters{}.seed;
@@ -42,7 +42,7 @@ struct variance_split {
         template <class Visit> void fields(Visit&& visit) {
             visit("tokens_per_cluster", tokens_per_cluster);
             visit("threshold_scale", threshold_scale);
-            visit("buffer_entries", buffer_entries);
+            visit("pending_entries", pending_entries);
             visit("min_entries_to_cluster", min_entries_to_cluster);
             visit("segment", segment);
             visit("seed", seed);
@@ -63,7 +63,7 @@ struct variance_split {
         state() = default;
         state(const config& c, const geometry&) noexcept
             : prompt_{c.tokens_per_cluster, c.min_entries_to_cluster, c.segment, c.seed},
-              scale_(c.threshold_scale), common_(c.threshold), buffer_(c.buffer_entries) {}
+              scale_(c.threshold_scale), common_(c.threshold), buffer_(c.pending_entries) {}
 
         [[nodiscard]] static status check(const config& c) noexcept {
             if (!(c.threshold_scale > 0.0F && c.threshold_scale < 1e6F))
@@ -74,9 +74,10 @@ struct variance_split {
                 return status::failure(errc::invalid_argument,
                                        "clusterer.threshold is %g; valid: 0 (each head's own) to 1e30",
                                        static_cast<double>(c.threshold));
-            if (c.buffer_entries == 0 || c.buffer_entries > 4096)
+            if (c.pending_entries == 0 || c.pending_entries > 4096)
                 return status::failure(errc::invalid_argument,
-                                       "clusterer.buffer_entries is %u; valid: 1 to 4096", c.buffer_entries);
+                                       "clusterer.pending_entries is %u; valid: 1 to 4096",
+                                       c.pending_entries);
             return prompt_clusters::check(
                 {c.tokens_per_cluster, c.min_entries_to_cluster, c.segment, c.seed});
         }
@@ -97,7 +98,7 @@ struct variance_split {
             return prompt_.scratch_bytes(entries, dim);
         }
         [[nodiscard]] std::uint32_t sequential_entries() const noexcept { return prompt_.tokens_per_cluster; }
-        [[nodiscard]] std::uint32_t buffer_entries() const noexcept { return buffer_; }
+        [[nodiscard]] std::uint32_t pending_entries() const noexcept { return buffer_; }
 
         template <class Element>
         [[nodiscard]] std::uint32_t group(rows_view<Element> keys, std::span<std::byte> scratch,

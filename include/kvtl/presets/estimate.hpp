@@ -51,20 +51,20 @@ struct early_variance_split : variance_split {
     struct config {
         std::uint32_t tokens_per_cluster = variance_split::config{}.tokens_per_cluster;
         float threshold_scale = variance_split::config{}.threshold_scale;
-        std::uint32_t buffer_entries = 4;
+        std::uint32_t pending_entries = 4;
         std::uint32_t min_entries_to_cluster = 128;
         std::uint32_t segment = variance_split::config{}.segment;
         std::uint64_t seed = variance_split::config{}.seed;
         template <class Visit> void fields(Visit&& visit) {
             visit("tokens_per_cluster", tokens_per_cluster);
             visit("threshold_scale", threshold_scale);
-            visit("buffer_entries", buffer_entries);
+            visit("pending_entries", pending_entries);
             visit("min_entries_to_cluster", min_entries_to_cluster);
             visit("segment", segment);
             visit("seed", seed);
         }
         [[nodiscard]] operator variance_split::config() const noexcept {
-            return {tokens_per_cluster,     threshold_scale, buffer_entries,
+            return {tokens_per_cluster,     threshold_scale, pending_entries,
                     min_entries_to_cluster, segment,         seed};
         }
     };

@@ -86,7 +86,7 @@ concept clusterer_sizes_units = has_state<P> && requires(const typename P::state
     noexcept->std::same_as<std::uint32_t>;
     { s.sequential_entries() }
     noexcept->std::same_as<std::uint32_t>;
-    { s.buffer_entries() }
+    { s.pending_entries() }
     noexcept->std::same_as<std::uint32_t>;
     { s.scratch_bytes(tokens, tokens) }
     noexcept->std::same_as<std::size_t>;
@@ -154,7 +154,7 @@ template <class P> consteval void explain_clusterer() {
                       "[kvtl] clusterer::state: add `static status check(const config&) noexcept`");
         static_assert(holds(clusterer_sizes_units<P>),
                       "[kvtl] clusterer::state: add noexcept max_entries(), max_units(tokens), "
-                      "sequential_entries() and buffer_entries(), each returning std::uint32_t, and "
+                      "sequential_entries() and pending_entries(), each returning std::uint32_t, and "
                       "std::size_t scratch_bytes(entries, dim)");
         static_assert(holds(clusterer_assigns<P>),
                       "[kvtl] clusterer::state: add `assignment assign(lane&, const float* key, const "

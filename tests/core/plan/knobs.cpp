@@ -23,7 +23,7 @@ struct numbers {
     knob_numbers view() {
         knob_numbers n{max_tokens,    max_sequences, prefill_tokens, keep_tokens, attend_tokens,
                        window_tokens, sink_tokens,   tail_frames,    shards};
-        n.buffer_entries = &buffer;
+        n.pending_entries = &buffer;
         n.planned_keep = 400;
         n.planned_tails = 12;
         n.chooses = true;
@@ -59,7 +59,7 @@ TEST_CASE("a turn changes one number, and says which") {
         {"sink_tokens 2 instead of 4", 2},
         {"tail_frames 6 instead of 12", 6}, // as planned
         {"shards 1 instead of 2", 1},
-        {"clusterer.buffer_entries 4 instead of 9", 4}};
+        {"clusterer.pending_entries 4 instead of 9", 4}};
     for (std::size_t k = 0; k < should.size(); ++k) {
         numbers other = c;
         auto expected = now(c);
@@ -79,7 +79,7 @@ TEST_CASE("what cannot be turned, or counts for nothing, stays") {
               .shards = 1,
               .buffer = 1};
     for (const knob k : {knob::max_tokens, knob::max_sequences, knob::prefill_tokens, knob::attend_tokens,
-                         knob::window_tokens, knob::shards, knob::buffer_entries}) {
+                         knob::window_tokens, knob::shards, knob::pending_entries}) {
         CAPTURE(static_cast<int>(k));
         CHECK(turn(k, c.view()).empty());
     }
@@ -93,9 +93,9 @@ TEST_CASE("what cannot be turned, or counts for nothing, stays") {
     c.window_tokens = 500; // a preset's own, cut to max_tokens
     CHECK(turn(knob::window_tokens, c.view()) == "window_tokens 50 instead of 100");
     auto keeps = c.view();
-    keeps.planned_keep = 0, keeps.planned_tails = 0, keeps.buffer_entries = nullptr, keeps.chooses = false;
+    keeps.planned_keep = 0, keeps.planned_tails = 0, keeps.pending_entries = nullptr, keeps.chooses = false;
     for (const knob k : {knob::prefill_tokens, knob::keep_tokens, knob::attend_tokens, knob::tail_frames,
-                         knob::buffer_entries})
+                         knob::pending_entries})
         CHECK(turn(k, keeps).empty());
 }
 

@@ -65,7 +65,7 @@ TEST_CASE("fields that size units count, others do not") {
     CHECK(print_of<dynakv>([](auto& c) { c.clusterer.threshold_scale = 3; }) == plain);
     CHECK(print_of<dynakv>([](auto& c) { c.attention.scale = 3; }) == plain);
     CHECK(print_of<dynakv>([](auto& c) { c.attention.windows = {20, 0}; }) != plain);
-    CHECK(print_of<dynakv>([](auto& c) { c.clusterer.buffer_entries = 9; }) == plain);
+    CHECK(print_of<dynakv>([](auto& c) { c.clusterer.pending_entries = 9; }) == plain);
     CHECK(print_of<dynakv>([](auto& c) { c.attend_tokens = 100; }) == plain);
     CHECK(print_of<dynakv>([](auto& c) { c.memory_bytes = std::size_t{80} << 20; }) == plain);
     CHECK(print_of<dynakv>([](auto& c) { c.window_tokens = 16; }) == plain);

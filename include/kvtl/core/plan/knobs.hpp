@@ -31,7 +31,7 @@ enum class knob : std::uint8_t {
     sink_tokens,
     tail_frames,
     shards,
-    buffer_entries,
+    pending_entries,
     size
 };
 
@@ -45,11 +45,11 @@ struct knob_numbers {
     std::size_t &max_tokens, &max_sequences, &prefill_tokens, &keep_tokens, &attend_tokens;
     std::uint32_t &window_tokens, &sink_tokens, &tail_frames;
     unsigned& shards;
-    std::uint32_t* buffer_entries = nullptr; ///< null: the clusterer has none
-    std::size_t planned_keep = 0;            ///< 0: nothing is dropped
-    std::uint32_t planned_tails = 0;         ///< 0: there are none
-    bool chooses = false;                    ///< attend_tokens count
-    std::uint32_t unit_tokens = 1;           ///< entries of the smallest unit that can be chosen
+    std::uint32_t* pending_entries = nullptr; ///< null: the clusterer has none
+    std::size_t planned_keep = 0;             ///< 0: nothing is dropped
+    std::uint32_t planned_tails = 0;          ///< 0: there are none
+    bool chooses = false;                     ///< attend_tokens count
+    std::uint32_t unit_tokens = 1;            ///< entries of the smallest unit that can be chosen
 };
 
 /// Turns one knob, all but `size`. Returns what has changed, "window_tokens 16 instead of 32"; empty where there is
@@ -98,9 +98,10 @@ struct knob_numbers {
         return set("tail_frames", n.tail_frames, n.planned_tails, half(n.planned_tails));
     case knob::shards:
         return set("shards", n.shards, n.shards, 1);
-    case knob::buffer_entries:
-        if (n.buffer_entries == nullptr) return {};
-        return set("clusterer.buffer_entries", *n.buffer_entries, *n.buffer_entries, half(*n.buffer_entries));
+    case knob::pending_entries:
+        if (n.pending_entries == nullptr) return {};
+        return set("clusterer.pending_entries", *n.pending_entries, *n.pending_entries,
+                   half(*n.pending_entries));
     case knob::size:
         break;
     }

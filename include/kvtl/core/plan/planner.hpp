@@ -329,8 +329,8 @@ template <class Preset> class planner {
         if (k == knob::size) return turn_size(c, original);
         knob_numbers n{c.max_tokens,    c.max_sequences, c.prefill_tokens, c.keep_tokens, c.attend_tokens,
                        c.window_tokens, c.sink_tokens,   c.tail_frames,    c.shards};
-        if constexpr (requires { c.clusterer.buffer_entries; })
-            n.buffer_entries = &c.clusterer.buffer_entries;
+        if constexpr (requires { c.clusterer.pending_entries; })
+            n.pending_entries = &c.clusterer.pending_entries;
         if constexpr (types::drops) n.planned_keep = row_sizes<types>::keep_tokens(c);
         n.planned_tails = a.plan.tail_frames;
         n.chooses = types::retrieves && !types::selector::takes_everything;

@@ -205,7 +205,7 @@ template <class Types> class unit_sizes {
         lane_sizes& s = p.sizes;
         p.max_entries = cluster.max_entries();
         p.unit_pages = format.pages_for(p.max_entries);
-        p.buffer_limit = cluster.buffer_entries();
+        p.buffer_limit = cluster.pending_entries();
         s.buffer = p.buffer_limit + 2;
         s.max_units = cluster.max_units(s.max_tokens);
         if constexpr (!types::sequential)
