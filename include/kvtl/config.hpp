@@ -131,7 +131,7 @@ template <class Preset> struct cache_config {
     std::uint32_t mean_bits =
         8; ///< of a number of the units' mean keys: 8 (codes with a scale per unit), 16 or 32
            ///< (with a layout in token order: always 32)
-    std::uint32_t tail_frames =
+    std::uint32_t open_pages =
         automatic; ///< unfinished pages held per pool: of a sequence, of one of its layers
                    ///< where they have memory in turn, of all that share (automatic: two per lane)
     std::uint32_t read_through_pages =

@@ -138,7 +138,7 @@ TEST_CASE("the last line names the largest part, and the knob that helps most wi
          {std::function<void(config&)>([](config& o) { o.window_tokens = 16; }),
           std::function<void(config&)>([](config& o) { o.sink_tokens = 2; }),
           std::function<void(config&)>([](config& o) { o.attend_tokens = 128; }),
-          std::function<void(config&)>([](config& o) { o.tail_frames = 4; }),
+          std::function<void(config&)>([](config& o) { o.open_pages = 4; }),
           std::function<void(config&)>([](config& o) { o.clusterer.pending_entries /= 2; })}) {
         auto other = c;
         change(other);
@@ -244,7 +244,7 @@ TEST_CASE("impossible numbers name the field and what is valid") {
         {"attend_tokens is 36", "sink_tokens + window_tokens = 4 + 32"});
     bad([](config& c) { c.window_tokens = 1001; }, {"window_tokens is 1001", "1 to max_tokens (1000)"});
     bad([](config& c) { c.window_tokens = 0; }, {"window_tokens is 0"});
-    bad([](config& c) { c.tail_frames = 0; }, {"tail_frames is 0"});
+    bad([](config& c) { c.open_pages = 0; }, {"open_pages is 0"});
     bad([](config& c) { c.read_through_pages = 1000; }, {"read_through_pages is 1000", "0 to 128"});
     bad([](config& c) { c.clusterer.tokens_per_cluster = 3; },
         {"clusterer.tokens_per_cluster is 3", "4 to 4096"});

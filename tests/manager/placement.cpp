@@ -226,7 +226,7 @@ TEST_CASE(
     bool keeps_tails = true;
     SUBCASE("as it is") {}
     SUBCASE("two tails: pages that are begun are put away") {
-        config.tail_frames = 2;
+        config.open_pages = 2;
         keeps_tails = false;
     }
     const drift data(small, config.max_tokens, 3, {.numbered = true});
@@ -252,7 +252,7 @@ TEST_CASE("dual_head: every entry is in one place, also while clusters split lat
     auto config = tight<dual>(log);
     SUBCASE("many tails") {}
     SUBCASE("two tails: they displace each other") {
-        config.tail_frames = 2;
+        config.open_pages = 2;
     }
     const auto s = watch<dual>(config, log);
     CHECK(s.splits > 20);
@@ -262,7 +262,7 @@ TEST_CASE("dual_head: every entry is in one place, also while clusters split lat
     CHECK(s.bytes_moved_by_appends == 0);
     CHECK(s.bytes_moved_by_leaving_children > 0);
     CHECK(s.bytes_moved_by_staying_children >= s.bytes_moved_by_leaving_children);
-    if (config.tail_frames == 2) CHECK(s.tail_rewrites > 0);
+    if (config.open_pages == 2) CHECK(s.tail_rewrites > 0);
 }
 
 TEST_CASE("unit_contiguous: every entry is in one place, units move when they grow") {

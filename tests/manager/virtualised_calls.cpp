@@ -418,7 +418,7 @@ TEST_CASE("the memory is that of two layers, and a bound below says what is miss
     const auto refused = turns::open(c);
     REQUIRE_FALSE(refused.ok());
     CHECK(refused.error().code == kvtl::errc::bound_too_small);
-    for (const char* part : {"frames", "of two layers", "tails", "tail_frames", "max_tokens"})
+    for (const char* part : {"frames", "of two layers", "tails", "open_pages", "max_tokens"})
         CHECK_MESSAGE(refused.error().message.find(part) != std::string::npos, refused.error().message);
 }
 

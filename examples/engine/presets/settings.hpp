@@ -56,7 +56,7 @@ template <class Config> [[nodiscard, gnu::cold]] config_fields fields_of(Config&
     fields.add("cache", "window_tokens", &c.window_tokens);
     fields.add("cache", "sink_tokens", &c.sink_tokens);
     fields.add("cache", "mean_bits", &c.mean_bits);
-    fields.add("cache", "tail_frames", &c.tail_frames);
+    fields.add("cache", "open_pages", &c.open_pages);
     fields.add("cache", "read_through_pages", &c.read_through_pages);
     fields.add("cache", "lend_tables", &c.lend_tables);
     fields.add("cache", "adapt_prompt", &c.adapt_prompt);

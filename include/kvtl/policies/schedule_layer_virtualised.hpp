@@ -13,7 +13,7 @@
 //         one that does not, and takes layers in order, loses no more than the polling in between.
 // Cost:   reads per layer and step its representatives and what the last hot_steps steps chose, behind compute if the
 //         device can.
-// Memory: 2 x frames and representatives of a layer, and the unfinished pages (tail_frames) of each.
+// Memory: 2 x frames and representatives of a layer, and the unfinished pages (open_pages) of each.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -30,7 +30,7 @@ const config_numbers good{.max_tokens = 1000,
                           .attend_tokens = 100,
                           .window_tokens = 16,
                           .sink_tokens = 4,
-                          .tail_frames = 1,
+                          .open_pages = 1,
                           .read_through_pages = 0,
                           .mean_bits = 8,
                           .shards = 1};
@@ -123,7 +123,7 @@ TEST_CASE("the window, and the pages that are kept or read through") {
     taken([](auto& c) { c.window_tokens = kvtl::whole_sequence; }, everything);
     taken([](auto& c) { c.max_tokens = 10, c.attend_tokens = 10; },
           everything); // the preset's own window is longer
-    refused([](auto& c) { c.tail_frames = 0; }, "tail_frames is 0", "1 and more");
+    refused([](auto& c) { c.open_pages = 0; }, "open_pages is 0", "1 and more");
     taken([](auto& c) { c.read_through_pages = kvtl::most_read_through_pages; });
     refused([](auto& c) { c.read_through_pages = kvtl::most_read_through_pages + 1; },
             "read_through_pages is 129", "0 to 128");

@@ -17,12 +17,12 @@ namespace {
 struct numbers {
     std::size_t max_tokens = 1000, max_sequences = 3, prefill_tokens = 0, keep_tokens = 0,
                 attend_tokens = 300;
-    std::uint32_t window_tokens = 32, sink_tokens = 4, tail_frames = automatic;
+    std::uint32_t window_tokens = 32, sink_tokens = 4, open_pages = automatic;
     unsigned shards = 2;
     std::uint32_t buffer = 9;
     knob_numbers view() {
         knob_numbers n{max_tokens,    max_sequences, prefill_tokens, keep_tokens, attend_tokens,
-                       window_tokens, sink_tokens,   tail_frames,    shards};
+                       window_tokens, sink_tokens,   open_pages,     shards};
         n.pending_entries = &buffer;
         n.planned_keep = 400;
         n.planned_tails = 12;
@@ -46,7 +46,7 @@ TEST_CASE("a turn changes one number, and says which") {
     numbers c;
     const auto now = [](const numbers& of) {
         return std::vector<std::size_t>{of.max_tokens,    of.max_sequences, of.prefill_tokens, of.keep_tokens,
-                                        of.attend_tokens, of.window_tokens, of.sink_tokens,    of.tail_frames,
+                                        of.attend_tokens, of.window_tokens, of.sink_tokens,    of.open_pages,
                                         of.shards,        of.buffer};
     };
     const std::vector<std::pair<std::string, std::size_t>> should = {
@@ -57,7 +57,7 @@ TEST_CASE("a turn changes one number, and says which") {
         {"attend_tokens 150 instead of 300", 150},
         {"window_tokens 16 instead of 32", 16},
         {"sink_tokens 2 instead of 4", 2},
-        {"tail_frames 6 instead of 12", 6}, // as planned
+        {"open_pages 6 instead of 12", 6}, // as planned
         {"shards 1 instead of 2", 1},
         {"clusterer.pending_entries 4 instead of 9", 4}};
     for (std::size_t k = 0; k < should.size(); ++k) {
@@ -94,7 +94,7 @@ TEST_CASE("what cannot be turned, or counts for nothing, stays") {
     CHECK(turn(knob::window_tokens, c.view()) == "window_tokens 50 instead of 100");
     auto keeps = c.view();
     keeps.planned_keep = 0, keeps.planned_tails = 0, keeps.pending_entries = nullptr, keeps.chooses = false;
-    for (const knob k : {knob::prefill_tokens, knob::keep_tokens, knob::attend_tokens, knob::tail_frames,
+    for (const knob k : {knob::prefill_tokens, knob::keep_tokens, knob::attend_tokens, knob::open_pages,
                          knob::pending_entries})
         CHECK(turn(k, keeps).empty());
 }
@@ -113,7 +113,7 @@ TEST_CASE("the best is the smallest; what serves less stands beside the best tha
     best_knobs best(1000, 1000);
     CHECK(best.text() == "no knob alone makes it smaller");
     best.tried(knob::shards, "shards 1 instead of 2", 1000); // no help
-    best.tried(knob::tail_frames, "tail_frames 1 instead of 2", 1200);
+    best.tried(knob::open_pages, "open_pages 1 instead of 2", 1200);
     CHECK(best.text() == "no knob alone makes it smaller");
     best.tried(knob::max_tokens, "max_tokens 5 instead of 10", 900);
     CHECK(best.text() == "what would help most: max_tokens 5 instead of 10 (needs 900 bytes, 0.00 MiB)");

@@ -70,7 +70,7 @@ struct cache_plan {
     /// Of all representatives of a pool's lanes, where these are lent memory too; else 0, and they are in the lanes.
     std::uint32_t representative_pages = 0;
     std::uint32_t shard_lanes = 1;   ///< most lanes of one layer that a shard owns
-    std::uint32_t tail_frames = 1;   ///< per pool
+    std::uint32_t open_pages = 1;    ///< per pool
     std::uint32_t frames = 0;        ///< per pool (and arena), tails included
     std::uint32_t most_borrowed = 0; ///< per pool: frames that tables of units may lend before they are full
     std::size_t lent_page = 0;       ///< in which tables lend their memory
@@ -110,7 +110,7 @@ struct cache_plan {
     [[nodiscard]] std::uint32_t pool_groups() const noexcept { return pools / pool_layers; }
     /// Of a shard: tails of layers whose frames have no memory wait beside the arenas.
     [[nodiscard]] std::uint32_t parked_frames() const noexcept {
-        return pool_layers > 1 ? pools * tail_frames : 0;
+        return pool_layers > 1 ? pools * open_pages : 0;
     }
     /// Of a shard: pages of memory for representatives.
     [[nodiscard]] std::size_t lent_representatives() const noexcept {

@@ -29,7 +29,7 @@ enum class knob : std::uint8_t {
     attend_tokens,
     window_tokens,
     sink_tokens,
-    tail_frames,
+    open_pages,
     shards,
     pending_entries,
     size
@@ -43,7 +43,7 @@ enum class knob : std::uint8_t {
 /// The numbers of a config by reference, and those of its plan that stand for 0 or `automatic` in them.
 struct knob_numbers {
     std::size_t &max_tokens, &max_sequences, &prefill_tokens, &keep_tokens, &attend_tokens;
-    std::uint32_t &window_tokens, &sink_tokens, &tail_frames;
+    std::uint32_t &window_tokens, &sink_tokens, &open_pages;
     unsigned& shards;
     std::uint32_t* pending_entries = nullptr; ///< null: the clusterer has none
     std::size_t planned_keep = 0;             ///< 0: nothing is dropped
@@ -94,8 +94,8 @@ struct knob_numbers {
         const std::size_t now = std::min<std::size_t>(n.sink_tokens, n.max_tokens);
         return set("sink_tokens", n.sink_tokens, now, now / 2);
     }
-    case knob::tail_frames:
-        return set("tail_frames", n.tail_frames, n.planned_tails, half(n.planned_tails));
+    case knob::open_pages:
+        return set("open_pages", n.open_pages, n.planned_tails, half(n.planned_tails));
     case knob::shards:
         return set("shards", n.shards, n.shards, 1);
     case knob::pending_entries:

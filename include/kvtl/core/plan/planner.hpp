@@ -282,8 +282,8 @@ template <class Preset> class planner {
             notes.frames = " (at least, of two layers; together they also hold a segment of a prompt)";
             notes.last = "\n  frames are what one layer needs and the next one that is read back meanwhile: "
                          "fewer with "
-                         "lower max_tokens or more shards; tails are tail_frames = " +
-                         std::to_string(a.plan.tail_frames) + " of each layer";
+                         "lower max_tokens or more shards; tails are open_pages = " +
+                         std::to_string(a.plan.open_pages) + " of each layer";
         }
         if constexpr (types::drops && !types::retrieves)
             if (!types::score::evicts_in_decode && c.max_tokens > a.rows.plan.prefill_tokens)
@@ -328,11 +328,11 @@ template <class Preset> class planner {
                                                          const config& original) {
         if (k == knob::size) return turn_size(c, original);
         knob_numbers n{c.max_tokens,    c.max_sequences, c.prefill_tokens, c.keep_tokens, c.attend_tokens,
-                       c.window_tokens, c.sink_tokens,   c.tail_frames,    c.shards};
+                       c.window_tokens, c.sink_tokens,   c.open_pages,     c.shards};
         if constexpr (requires { c.clusterer.pending_entries; })
             n.pending_entries = &c.clusterer.pending_entries;
         if constexpr (types::drops) n.planned_keep = row_sizes<types>::keep_tokens(c);
-        n.planned_tails = a.plan.tail_frames;
+        n.planned_tails = a.plan.open_pages;
         n.chooses = types::retrieves && !types::selector::takes_everything;
         n.unit_tokens = unit_tokens(c);
         return turn(k, n);

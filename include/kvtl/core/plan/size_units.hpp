@@ -65,7 +65,7 @@ template <class Types> class unit_sizes {
         p.pool_lanes = pool_lanes;
         if (p.pool_layers > 1)
             if (status fits = size_representatives(page_bytes, p); !fits) return fits;
-        p.tail_frames = p.window_only ? 0 : c.tail_frames == automatic ? 2 * pool_lanes : c.tail_frames;
+        p.open_pages = p.window_only ? 0 : c.open_pages == automatic ? 2 * pool_lanes : c.open_pages;
         if (!p.window_only) size_frames(format, cluster, pool_lanes, p);
         // More frames than the units of all lanes can fill are no use.
         const std::size_t per_lane = std::size_t{s.max_tokens} * p.unit_pages / p.max_entries + s.max_units;
@@ -105,7 +105,7 @@ template <class Types> class unit_sizes {
             types::sequential
                 ? types::pool::table_bytes(p.slots, types::slot_frames(p.sizes, p.max_entries), 1, 0) +
                       types::pool::table_bytes(p.page_frames, 1, p.page_frames, 0) + 64
-                : types::pool::table_bytes(frames + p.borrowed_frames, p.unit_pages, p.tail_frames,
+                : types::pool::table_bytes(frames + p.borrowed_frames, p.unit_pages, p.open_pages,
                                            p.sizes.running);
         const std::size_t shards = p.division.shards;
         m.metadata += shards * (metadata.used() + p.pools * (pool_tables + 64));
@@ -116,7 +116,7 @@ template <class Types> class unit_sizes {
         m.metadata += shards * (p.io_depth() - cache_plan::usual_depth) * slot_bytes;
         m.scratch += shards * (scratch.used() + p.device_page + 64);
         const std::size_t tails =
-            p.pool_layers > 1 ? p.parked_frames() : p.pools * std::size_t{std::min(frames, p.tail_frames)};
+            p.pool_layers > 1 ? p.parked_frames() : p.pools * std::size_t{std::min(frames, p.open_pages)};
         m.tails += shards * tails * page_bytes;
         m.frames += shards * (p.memory_frames() - tails - p.lent_representatives()) * page_bytes;
     }
@@ -183,8 +183,8 @@ template <class Types> class unit_sizes {
                 p.spare_pages = std::max(p.spare_pages, run);
                 p.gap_pages = std::min(p.gap_pages, run - 1);
             }
-            p.tail_frames = types::fields * pool_lanes + p.spare_pages;
-            p.least_frames = p.tail_frames + p.unit_pages + 2 + least_slot_frames(p);
+            p.open_pages = types::fields * pool_lanes + p.spare_pages;
+            p.least_frames = p.open_pages + p.unit_pages + 2 + least_slot_frames(p);
         } else {
             const std::uint32_t rows = unit_growth<types>::scratch::rows(s, p.max_entries);
             const std::uint32_t working = 2 * p.unit_pages + rows / format.rows + 6;
@@ -195,7 +195,7 @@ template <class Types> class unit_sizes {
                 builder::least_bytes(p.model, s, page_rows, p.unit_pages, cluster, format.page_bytes);
             const std::size_t lent = std::size_t{p.arenas} * format.page_bytes; // of one frame of each arena
             p.least_frames =
-                std::max(p.tail_frames + working, static_cast<std::uint32_t>((arena + lent - 1) / lent));
+                std::max(p.open_pages + working, static_cast<std::uint32_t>((arena + lent - 1) / lent));
         }
     }
 
@@ -304,7 +304,7 @@ template <class Types> class unit_sizes {
         const auto format = types::page_format_of(p.device_page, p.sizes);
         const std::uint32_t of_step =
             2 * p.shard_lanes * p.unit_pages * (p.attend_tokens / p.max_entries + 1);
-        p.page_frames = p.tail_frames + std::clamp(frames / 4, p.unit_pages + 1, of_step);
+        p.page_frames = p.open_pages + std::clamp(frames / 4, p.unit_pages + 1, of_step);
         p.page_frames = std::min(p.page_frames, frames - least_slot_frames(p));
         p.slots = static_cast<std::uint32_t>(std::size_t{frames - p.page_frames} * format.page_bytes /
                                              types::slot_frame_bytes(p.sizes, p.max_entries));

@@ -288,7 +288,7 @@ template <class Types> class retrieval_base {
                                  piece, types::slot_frames(plan_.sizes, plan_.max_entries), 1, 0, metadata);
             } else {
                 pools_[i] =
-                    pool(config.replacement, part, format.page_bytes, plan_.unit_pages, plan_.tail_frames,
+                    pool(config.replacement, part, format.page_bytes, plan_.unit_pages, plan_.open_pages,
                          plan_.sizes.running, metadata, borrowed.subspan(i * lent, lent));
             }
         }

@@ -17,7 +17,7 @@
 //         What a layer knows of its units goes and comes with its frames (lent_representatives.hpp).
 // Errors: pages that could not be read in, or came back wrong, take their units out of the pool: they are read
 //         when they are asked for. Without its representatives a layer cannot be called.
-// Memory: per sequence 2 x frames of a pool and the representatives of its lanes, beside them tail_frames of each layer.
+// Memory: per sequence 2 x frames of a pool and the representatives of its lanes, beside them open_pages of each layer.
 // Cost:   per page-in O(frames) and the requests of one flight; no system calls but those.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -57,7 +57,7 @@ template <class Types> class layer_arenas {
     struct tables {
         std::span<group> groups;
         std::span<parked> tails;        ///< (pools)
-        std::span<std::uint32_t> frame; ///< (pools, tail_frames) whose bytes wait
+        std::span<std::uint32_t> frame; ///< (pools, open_pages) whose bytes wait
         std::span<std::uint8_t> told;   ///< (sequences, layers) before_query() has come
         typename lent_representatives<Types>::tables representatives;
 
@@ -78,7 +78,7 @@ template <class Types> class layer_arenas {
     /// flight per group, behind which are those of representatives. The plan stays where it is.
     layer_arenas(store& s, const cache_plan& p, std::uint32_t shard, const typename Types::lane_table& lanes,
                  const tables& t, std::span<std::byte> memory, std::uint32_t first_flight) noexcept
-        : store_(&s), t_(t), layers_(p.pool_layers), count_(p.arenas), tail_frames_(p.tail_frames),
+        : store_(&s), t_(t), layers_(p.pool_layers), count_(p.arenas), tail_frames_(p.open_pages),
           hot_steps_(p.hot_steps), page_bytes_(s.format().page_bytes), first_flight_(first_flight) {
         const std::size_t arenas = std::size_t{p.pool_groups()} * p.arenas * p.frames * page_bytes_;
         arena_bytes_ = std::size_t{p.frames} * page_bytes_;
