@@ -128,7 +128,7 @@ template <class Preset> struct cache_config {
                                ///< decode path (DynaKV, Discussion 1) instead of staging them
     std::uint32_t window_tokens = Preset::window_tokens; ///< recent entries, always in DRAM, always attended
     std::uint32_t sink_tokens = Preset::sink_tokens;     ///< first entries, likewise
-    std::uint32_t mean_bits =
+    std::uint32_t centroid_bits =
         8; ///< of a number of the units' mean keys: 8 (codes with a scale per unit), 16 or 32
            ///< (with a layout in token order: always 32)
     std::uint32_t open_pages =

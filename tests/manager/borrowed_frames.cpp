@@ -138,7 +138,7 @@ TEST_CASE("nothing is lent where lend_tables is false, and the frames of their o
 TEST_CASE("tables that grow get their memory back") {
     using cache_type = cache_of<kvtl::presets::dynakv>;
     auto c = config_for<cache_type>(0);
-    c.max_tokens = 2908, c.mean_bits = 32, c.clusterer.tokens_per_cluster = 12;
+    c.max_tokens = 2908, c.centroid_bits = 32, c.clusterer.tokens_per_cluster = 12;
     c.clusterer.threshold_scale = 1e-3F; // whatever comes splits what it joins
     c.memory_bytes = least_memory<cache_type>(c) + 400 * 4096;
     const drift data(model, 2900, 9);
@@ -198,7 +198,7 @@ TEST_CASE(
     "tables that grow for one sequence grow for one that shares its frames, and both stay what they are") {
     using cache_type = cache_of<kvtl::presets::dynakv>;
     auto c = config_for<cache_type>(0);
-    c.max_tokens = 2908, c.mean_bits = 32, c.clusterer.tokens_per_cluster = 12;
+    c.max_tokens = 2908, c.centroid_bits = 32, c.clusterer.tokens_per_cluster = 12;
     c.clusterer.threshold_scale = 1e-3F; // whatever comes splits what it joins
     c.max_sequences = 2, c.share = true;
     c.attend_tokens = c.max_tokens + 1;

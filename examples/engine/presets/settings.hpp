@@ -55,7 +55,7 @@ template <class Config> [[nodiscard, gnu::cold]] config_fields fields_of(Config&
     fields.slots.push_back("cache");
     fields.add("cache", "window_tokens", &c.window_tokens);
     fields.add("cache", "sink_tokens", &c.sink_tokens);
-    fields.add("cache", "mean_bits", &c.mean_bits);
+    fields.add("cache", "centroid_bits", &c.centroid_bits);
     fields.add("cache", "open_pages", &c.open_pages);
     fields.add("cache", "read_through_pages", &c.read_through_pages);
     fields.add("cache", "lend_tables", &c.lend_tables);

@@ -45,7 +45,7 @@ struct dynakv : full {
     using io = default_file;
 
     /// Larger clusters, half as many centroids each time, up to 128 tokens and as long as a lane that is
-    /// just clustered has two of the largest. (Centroids are as small as they get before: config.mean_bits.)
+    /// just clustered has two of the largest. (Centroids are as small as they get before: config.centroid_bits.)
     template <class Config>
     requires requires(Config& c) { c.clusterer.tokens_per_cluster, c.clusterer.min_entries_to_cluster; }
     static bool shrink(Config& c) noexcept {

@@ -32,7 +32,7 @@ const config_numbers good{.max_tokens = 1000,
                           .sink_tokens = 4,
                           .open_pages = 1,
                           .read_through_pages = 0,
-                          .mean_bits = 8,
+                          .centroid_bits = 8,
                           .shards = 1};
 
 using change = std::function<void(config_numbers&)>;
@@ -130,9 +130,9 @@ TEST_CASE("the window, and the pages that are kept or read through") {
 }
 
 TEST_CASE("bits of a mean, and memory") {
-    for (const std::uint32_t bits : {8U, 16U, 32U}) taken([bits](auto& c) { c.mean_bits = bits; });
+    for (const std::uint32_t bits : {8U, 16U, 32U}) taken([bits](auto& c) { c.centroid_bits = bits; });
     for (const std::uint32_t bits : {0U, 4U, 24U})
-        refused([bits](auto& c) { c.mean_bits = bits; }, "mean_bits is " + std::to_string(bits),
+        refused([bits](auto& c) { c.centroid_bits = bits; }, "centroid_bits is " + std::to_string(bits),
                 "8, 16 and 32");
     refused([](auto& c) { c.memory_bytes = 0; }, "memory_bytes is 0", "least_memory(config) and more");
 }

@@ -113,13 +113,13 @@ TEST_CASE("a bound that is too small: the knob that is named leads where the err
 
 namespace {
 /// Index, unit tables, checksums and page tables of 32K tokens in percent of the raw entries.
-template <class Preset> double percent_of_raw(std::uint32_t mean_bits) {
+template <class Preset> double percent_of_raw(std::uint32_t centroid_bits) {
     using cache_type = kvtl::kv_manager<Preset>;
     typename cache_type::config c;
     c.shape = {16, 32, 8, 64};
     c.max_tokens = 32768;
     c.attend_tokens = 512;
-    c.mean_bits = mean_bits;
+    c.centroid_bits = centroid_bits;
     const auto parts = cache_type::least_parts(c);
     REQUIRE(parts.ok());
     return 100.0 * static_cast<double>(parts->index + parts->metadata) / (32768.0 * 16 * 8 * 64 * 4);

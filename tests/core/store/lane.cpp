@@ -34,7 +34,7 @@ constexpr lane_sizes sizes{.width = 24,
                            .ragged = true,
                            .weights = true,
                            .stream_pages = 9,
-                           .mean_bits = 8};
+                           .centroid_bits = 8};
 
 struct fixture {
     lane_sizes size;
@@ -102,7 +102,7 @@ TEST_CASE("arrays are aligned, apart, and make up the block") {
 
 TEST_CASE("what a preset does not use costs nothing") {
     lane_sizes plain = sizes;
-    plain.mean_bits = 0;
+    plain.centroid_bits = 0;
     plain.ragged = plain.weights = false;
     plain.stream_pages = 0;
     const auto all = view::offsets::make(sizes), less = view::offsets::make(plain);

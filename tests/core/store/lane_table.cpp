@@ -28,7 +28,7 @@ constexpr lane_sizes sizes{.width = 8,
                            .sinks = 2,
                            .window = 4,
                            .buffer = 3,
-                           .mean_bits = 32,
+                           .centroid_bits = 32,
                            .index_unit = 20,
                            .index_lane = 16};
 

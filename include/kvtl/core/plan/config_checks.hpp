@@ -43,7 +43,8 @@ struct config_limits {
 /// The fields that need no template to be read.
 struct config_numbers {
     std::size_t max_tokens = 0, max_sequences = 0, memory_bytes = 0, attend_tokens = 0, keep_tokens = 0;
-    std::uint32_t window_tokens = 0, sink_tokens = 0, open_pages = 0, read_through_pages = 0, mean_bits = 8;
+    std::uint32_t window_tokens = 0, sink_tokens = 0, open_pages = 0, read_through_pages = 0,
+                  centroid_bits = 8;
     unsigned shards = 0;
     bool divide_sequences = false, share = false, adapt_prompt = false;
 };
@@ -109,8 +110,8 @@ struct config_numbers {
                                c.attend_tokens, p.name,
                                least_attended(c.sink_tokens, c.window_tokens, p.unit_tokens), c.sink_tokens,
                                c.window_tokens, p.unit_tokens);
-    if (!unit_means::valid_bits(c.mean_bits))
-        return status::failure(wrong, "mean_bits is %u; valid: 8, 16 and 32", c.mean_bits);
+    if (!unit_means::valid_bits(c.centroid_bits))
+        return status::failure(wrong, "centroid_bits is %u; valid: 8, 16 and 32", c.centroid_bits);
     if (c.open_pages == 0) return status::failure(wrong, "open_pages is 0; valid: 1 and more");
     if (c.read_through_pages > most_read_through_pages)
         return status::failure(wrong, "read_through_pages is %u; valid: 0 to %u", c.read_through_pages,
@@ -161,7 +162,7 @@ struct config_numbers {
 template <class Config> [[nodiscard]] status check_config(const Config& c, const config_limits& p) noexcept {
     if (status s = check_attention(c.attention); !s) return s;
     return check_numbers({c.max_tokens, c.max_sequences, c.memory_bytes, c.attend_tokens, c.keep_tokens,
-                          c.window_tokens, c.sink_tokens, c.open_pages, c.read_through_pages, c.mean_bits,
+                          c.window_tokens, c.sink_tokens, c.open_pages, c.read_through_pages, c.centroid_bits,
                           c.shards, c.divide == division::sequences, c.share, c.adapt_prompt},
                          p);
 }

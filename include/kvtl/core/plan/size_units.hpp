@@ -50,7 +50,7 @@ template <class Types> class unit_sizes {
         p.gap_pages = c.read_through_pages;
         p.shard_lanes = p.division.lanes_of(p.model.lanes(), 0);
         if (!p.window_only)
-            if (status fits = size_units(cluster, format, c.mean_bits, p); !fits) return fits;
+            if (status fits = size_units(cluster, format, c.centroid_bits, p); !fits) return fits;
         size_policies(c, g, p);
         const std::uint64_t may_be_chosen =
             std::uint64_t{chooser<types>::choosers(p.model)} * p.attend_tokens;
@@ -200,7 +200,7 @@ template <class Types> class unit_sizes {
     }
 
     [[nodiscard, gnu::cold]] static status size_units(const typename types::clusterer_state& cluster,
-                                                      const page_format& format, std::uint32_t mean_bits,
+                                                      const page_format& format, std::uint32_t centroid_bits,
                                                       cache_plan& p) noexcept {
         lane_sizes& s = p.sizes;
         p.max_entries = cluster.max_entries();
@@ -214,8 +214,8 @@ template <class Types> class unit_sizes {
                 s.batch_scratch = cluster.batch_scratch_bytes(s.spare, s.width);
             }
         if constexpr (types::means)
-            s.mean_bits =
-                types::sequential ? 32 : mean_bits; // a group has no page to keep an exact sum beside
+            s.centroid_bits =
+                types::sequential ? 32 : centroid_bits; // a group has no page to keep an exact sum beside
         s.spread =
             types::spread && !types::sequential; // groups do not record how far their entries lie apart
         s.ragged = types::compressor::ragged;

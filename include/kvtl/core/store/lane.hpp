@@ -36,19 +36,19 @@ struct lane_sizes {
     std::uint32_t sinks = 0;
     std::uint32_t window =
         0; ///< entries of the recent window; one more row holds the token of the current step
-    std::uint32_t buffer = 0;       ///< rows of the buffer
-    std::uint32_t runs = 0;         ///< page runs a lane may hold
-    bool ragged = false;            ///< records have sizes of their own
-    bool weights = false;           ///< entries have log-weights
-    bool positions = false;         ///< entries that wait remember their positions
-    bool window_positions = false;  ///< those of the window do, as they are not their numbers
-    std::size_t codec_lane = 0;     ///< bytes that the codec fits to a lane
-    std::size_t codec_fit = 0;      ///< bytes that it borrows while it does
-    std::uint32_t stream_pages = 0; ///< runs of ragged records: pages of a lane's stream, at most
-    std::uint32_t mean_bits = 0;    ///< of a number of the units' means; 0: units have none
-    bool spread = false;            ///< lanes gather how far entries lie from their units' means
-    std::uint32_t spare = 1;        ///< rows of the window's ring beyond the window
-    std::size_t batch_scratch = 0;  ///< bytes to cluster as many rows, for clusterers that place batches
+    std::uint32_t buffer = 0;        ///< rows of the buffer
+    std::uint32_t runs = 0;          ///< page runs a lane may hold
+    bool ragged = false;             ///< records have sizes of their own
+    bool weights = false;            ///< entries have log-weights
+    bool positions = false;          ///< entries that wait remember their positions
+    bool window_positions = false;   ///< those of the window do, as they are not their numbers
+    std::size_t codec_lane = 0;      ///< bytes that the codec fits to a lane
+    std::size_t codec_fit = 0;       ///< bytes that it borrows while it does
+    std::uint32_t stream_pages = 0;  ///< runs of ragged records: pages of a lane's stream, at most
+    std::uint32_t centroid_bits = 0; ///< of a number of the units' means; 0: units have none
+    bool spread = false;             ///< lanes gather how far entries lie from their units' means
+    std::uint32_t spare = 1;         ///< rows of the window's ring beyond the window
+    std::size_t batch_scratch = 0;   ///< bytes to cluster as many rows, for clusterers that place batches
     std::size_t index_unit = 0, index_lane = 0;         ///< bytes of the index's summaries
     std::size_t index_tail = 0;                         ///< behind its last unit
     std::size_t key_records = 0;                        ///< bytes of keys that live in memory
@@ -147,8 +147,8 @@ template <element E, class ClustererLane, class Unit = unit_record> struct lane_
         table_bytes(const lane_sizes& s, std::uint32_t n) noexcept
             : units(std::is_empty_v<Unit> ? 0 : n * sizeof(Unit)), residency(n * sizeof(unit_residency)),
               extents(s.ragged ? n * sizeof(unit_extent) : 0),
-              means(std::size_t{n} * s.width * s.mean_bits / 8),
-              mean_scale(s.mean_bits == 8 ? n * sizeof(float) : 0),
+              means(std::size_t{n} * s.width * s.centroid_bits / 8),
+              mean_scale(s.centroid_bits == 8 ? n * sizeof(float) : 0),
               index_units(s.index_unit * n + s.index_tail), estimator_units(s.estimator_unit * n) {}
     };
 
@@ -210,9 +210,9 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
     }
     /// (U, width), where units have means.
     [[nodiscard]] unit_means means() const noexcept {
-        if (sizes_->mean_bits == 0) return {};
+        if (sizes_->centroid_bits == 0) return {};
         return {representatives_ + at_->means, reinterpret_cast<float*>(representatives_ + at_->mean_scale),
-                sizes_->mean_bits, sizes_->width, sizes_->width};
+                sizes_->centroid_bits, sizes_->width, sizes_->width};
     }
     /// (width) sum of squared distances from keys to the means of their units, by dimension, where that is gathered.
     [[nodiscard]] std::span<float> spread() const noexcept {

@@ -53,7 +53,7 @@ template <class Types> class summaries {
     static void size(const typename Types::index_state& index,
                      const typename Types::estimator_state& estimator, const summary_shape& shape,
                      lane_sizes& s) noexcept {
-        s.running = s.mean_bits != 0 && s.mean_bits < 32 ? mean_bytes(s) : 0;
+        s.running = s.centroid_bits != 0 && s.centroid_bits < 32 ? mean_bytes(s) : 0;
         if constexpr (of_index) {
             s.index_unit = index.unit_bytes(shape);
             s.index_lane = index.lane_bytes(shape);
