@@ -197,7 +197,7 @@ outputs run(const std::vector<made_up_text>& text, std::size_t attend_tokens, kv
                       .max_sequences = conversations,
                       .attend_tokens = attend_tokens,
                       .shards = threads,
-                      .divide = divide,
+                      .shard_by = divide,
                       .io = {.path = "03_engine_loop.kv"}};
     const auto least = cache_t::least_memory(c);
     if (!least) fail(least.error().message.c_str());

@@ -24,8 +24,8 @@ template <class Config>
     c.max_tokens = s.max_tokens != 0 ? s.max_tokens : f.trained_context;
     c.max_sequences = s.max_sequences;
     if (c.shards <= 1)
-        c.shards = c.divide == kvtl::division::sequences ? std::min(s.threads, s.max_sequences)
-                                                         : std::min(s.threads, f.shape.kv_heads);
+        c.shards = c.shard_by == kvtl::division::sequences ? std::min(s.threads, s.max_sequences)
+                                                           : std::min(s.threads, f.shape.kv_heads);
     c.supplied = s.supplied;
     c.attention = {.scale = f.scale, .softcap = f.softcap, .windows = f.windows};
     bool known = true;

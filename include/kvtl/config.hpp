@@ -121,7 +121,7 @@ template <class Preset> struct cache_config {
     unsigned shards = 1;    ///< parts that may run concurrently, one thread each. Presets whose sequences
                             ///< are not divided have max_sequences at most (kv_manager::shards())
     lent_threads threads{}; ///< of the engine, which may share the clustering of one head's prompt
-    division divide =
+    division shard_by =
         division::heads;       ///< head h belongs to shard h % shards; or the s-th sequence to s % shards
     bool share = false;        ///< sequences share the frames instead of getting equal parts
     bool adapt_prompt = false; ///< cluster the first chunk of a prompt at once and let later chunks take the

@@ -12,7 +12,7 @@
 //          keep_tokens entries per head survive (0: four times attend_tokens), sinks and window among them;
 //          of these attend_tokens are attended at each step. Decoded tokens are all kept.
 // Threads: a call without a shard does all shards in turn. Shards divide KV heads or sequences
-//          (config.divide); shard(i) gives one of them to one thread, different shards may run concurrently,
+//          (config.shard_by); shard(i) gives one of them to one thread, different shards may run concurrently,
 //          and each call fills only its heads' part of `out`. Two threads in one shard: the second gets
 //          errc::busy and nothing happens. begin(), and end(), rewind() of sequences of different shards,
 //          may run concurrently too; stats(), facts(), memory(), tokens() and kept_entries() want everything at rest (the last

@@ -20,7 +20,7 @@ struct config {
     kvtl::attention_rule attention{};
     std::size_t max_tokens = 0, max_sequences = 1;
     unsigned shards = 1;
-    kvtl::division divide = kvtl::division::heads;
+    kvtl::division shard_by = kvtl::division::heads;
     kvtl::signal supplied{};
     rotation position{}, compressor{};
 };
@@ -45,8 +45,8 @@ unsigned shards(const config& c, unsigned threads, std::uint32_t sequences = 1) 
 TEST_CASE("shards: as many as threads, up to what is divided, or what was asked for") {
     CHECK(shards({}, 3) == 3);
     CHECK(shards({}, 16, 8) == 4);
-    CHECK(shards({.divide = kvtl::division::sequences}, 16, 8) == 8);
-    CHECK(shards({.divide = kvtl::division::sequences}, 3, 8) == 3);
+    CHECK(shards({.shard_by = kvtl::division::sequences}, 16, 8) == 8);
+    CHECK(shards({.shard_by = kvtl::division::sequences}, 3, 8) == 3);
     CHECK(shards({.shards = 2}, 4) == 2);
 }
 

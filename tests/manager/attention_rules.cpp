@@ -110,7 +110,7 @@ TEST_CASE("layers that slide: no cutting of a prompt changes a bit, and sequence
     const auto reference = std::make_shared<dense_reference<kvtl::f16>>(stream(), c.attention);
     std::vector<std::vector<float>> outputs;
     for (const kvtl::division divide : {kvtl::division::heads, kvtl::division::sequences}) {
-        c.divide = divide;
+        c.shard_by = divide;
         auto opened = open_cache<cache>(c);
         for (const std::size_t chunk :
              {SIZE_MAX, std::size_t{77}, std::size_t{1}}) { // three sequences at once
@@ -198,7 +198,7 @@ TEST_CASE_TEMPLATE("a batch is its parts", Preset, kvtl::presets::dynakv, kvtl::
         auto c = config_of<cache>({.windows = {0, 0, 60, 0, 60}});
         c.attend_tokens = 120;
         c.max_sequences = 3;
-        c.divide = divide;
+        c.shard_by = divide;
         c.shards = kvtl::layer_wide<Preset>() && divide == kvtl::division::heads ? 1 : 2;
         auto together = open_cache<cache>(c), alone = open_cache<cache>(c);
         std::vector<reader<cache>> one, other;

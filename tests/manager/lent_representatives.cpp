@@ -125,7 +125,7 @@ TEST_CASE("shards that have whole sequences, several each") {
     auto c = config_of<lent_cache>(max_tokens);
     c.max_sequences = 4;
     c.shards = 2;
-    c.divide = kvtl::division::sequences;
+    c.shard_by = kvtl::division::sequences;
     c.memory_bytes = *lent_cache::least_memory(c);
     c.io.faults->hold_percent = 50;
     auto cache = open_cache<lent_cache>(c);

@@ -237,7 +237,7 @@ TEST_CASE("impossible numbers name the field and what is valid") {
     bad([](config& c) { c.attend_tokens = 0; }, {"attend_tokens is 0"});
     bad([](config& c) { c.shards = 0; }, {"shards is 0", "KV heads (2)"});
     bad([](config& c) { c.shards = 3; }, {"shards is 3"});
-    bad([](config& c) { c.shards = 3, c.max_sequences = 2, c.divide = kvtl::division::sequences; },
+    bad([](config& c) { c.shards = 3, c.max_sequences = 2, c.shard_by = kvtl::division::sequences; },
         {"shards is 3", "max_sequences (2)"});
     bad([](config& c) { c.keep_tokens = 100; }, {"keep_tokens is 100", "dynakv keeps every entry"});
     bad([](config& c) { c.attend_tokens = 36; },

@@ -312,7 +312,7 @@ TEST_CASE_TEMPLATE("caches that drop, slide or belong to several threads", Prese
         auto c = roomy<cache_type>();
         c.max_sequences = 3;
         c.shards = 2;
-        if (by_sequence) c.divide = kvtl::division::sequences;
+        if (by_sequence) c.shard_by = kvtl::division::sequences;
         if (!cache_type::types::drops) c.attention.windows = {0, 64};
         c.memory_bytes = least_memory<cache_type>(c) + (std::size_t{1} << 20);
         const drift data(model, max_tokens, 10);

@@ -149,7 +149,7 @@ TEST_CASE_TEMPLATE("sequences over threads: each conversation is what it is alon
                    rows) {
     constexpr unsigned threads = 3;
     auto c = sized<Cache>(threads);
-    c.divide = kvtl::division::sequences;
+    c.shard_by = kvtl::division::sequences;
     c.max_sequences = threads;
     std::vector<std::vector<float>> alone(threads), together(threads);
     const auto talk = [](Cache& cache, unsigned i) {
@@ -295,7 +295,7 @@ TEST_CASE("presets of whole layers use all memory, whatever the number of shards
         c.memory_bytes = std::size_t{4} << 20;
         c.max_tokens = 4000;
         c.max_sequences = sequences;
-        c.divide = how;
+        c.shard_by = how;
         auto cache = open_cache<groups>(c);
         CHECK(cache.shards() == std::min<std::size_t>(shards, sequences));
         return cache.inspect(0).store().pool_of(0).size();

@@ -73,7 +73,7 @@ TEST_CASE("tables of sequences that are divided among shards do not grow with th
         c.max_sequences = 256;
         c.memory_bytes = std::size_t{1} << 50;
         c.shards = shards;
-        c.divide = kvtl::division::sequences;
+        c.shard_by = kvtl::division::sequences;
         using planner = kvtl::planner<kvtl::presets::snapkv_group>;
         const auto answer = planner::plan(c, *kvtl::geometry::from(c.shape), 4096);
         REQUIRE(answer.ok());

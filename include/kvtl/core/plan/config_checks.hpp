@@ -163,7 +163,7 @@ template <class Config> [[nodiscard]] status check_config(const Config& c, const
     if (status s = check_attention(c.attention); !s) return s;
     return check_numbers({c.max_tokens, c.max_sequences, c.memory_bytes, c.attend_tokens, c.keep_tokens,
                           c.window_tokens, c.sink_tokens, c.open_pages, c.read_through_pages, c.centroid_bits,
-                          c.shards, c.divide == division::sequences, c.share, c.adapt_prompt},
+                          c.shards, c.shard_by == division::sequences, c.share, c.adapt_prompt},
                          p);
 }
 

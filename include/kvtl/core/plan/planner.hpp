@@ -91,7 +91,7 @@ template <class Preset> class planner {
                    {g.logit_scale(), c.attention.softcap}};
         p.device_page = device_page;
         p.max_sequences = static_cast<std::uint32_t>(c.max_sequences);
-        p.division.by_sequence = sequences_have_one_shard || c.divide == division::sequences;
+        p.division.by_sequence = sequences_have_one_shard || c.shard_by == division::sequences;
         p.division.shards =
             p.division.by_sequence ? std::min<std::uint32_t>(c.shards, p.max_sequences) : c.shards;
         p.shard_sequences = p.division.sequences(p.max_sequences);
