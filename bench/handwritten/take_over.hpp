@@ -56,13 +56,13 @@ template <class Cache>
         }
         for (std::uint32_t u = 0; u < state.units; ++u) {
             const kvtl::unit_record& unit = lane.unit(u);
-            auto& flight = store.io().at(0);
-            flight.clear();
+            auto& io_batch = store.io().at(0);
+            io_batch.clear();
             for (std::uint32_t p = 0; p < store.pages_of(lane, u); ++p)
-                flight.add(store.layout().page(unit.where, p), p, kvtl::none);
+                io_batch.add(store.layout().page(unit.where, p), p, kvtl::none);
             if (kvtl::status read = store.io().submit_reads(0, frames, true); !read) return read;
             store.io().drain(0);
-            if (!flight.error().ok()) return flight.error();
+            if (!io_batch.error().ok()) return io_batch.error();
             for (std::uint32_t i = 0; i < unit.entries; ++i) {
                 const std::byte* page = frames.bytes(i / rows);
                 std::memcpy(&k[std::size_t{i} * dim], store.format().key(page, i % rows),

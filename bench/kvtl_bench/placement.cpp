@@ -118,7 +118,7 @@ void placed_lane::read(std::span<const std::uint32_t> units, std::uint32_t page_
     out.pages += pages.size();
     for (std::size_t i = 0, first = 0; i < pages.size(); ++i) {
         const bool ends = i + 1 == pages.size() || pages[i + 1] - pages[i] > gap_pages + 1 ||
-                          pages[i + 1] - pages[first] >= kvtl::flight::max_request_pages;
+                          pages[i + 1] - pages[first] >= kvtl::io_batch::max_request_pages;
         if (!ends) continue;
         ++out.reads, out.read_pages += pages[i] - pages[first] + 1;
         first = i + 1;

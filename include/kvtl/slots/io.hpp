@@ -85,7 +85,7 @@ concept io_queue = requires(Q& q, const Q& cq, std::span<const io_request> reque
     { q.submit(requests) }
     noexcept->std::same_as<status>;
     // Fills `done` with up to done.size() completions; with `wait` blocks until there is one (if any is in
-    // flight).
+    // io_batch).
     { q.reap(done, wait) }
     noexcept->std::same_as<std::size_t>;
     { cq.in_flight() }

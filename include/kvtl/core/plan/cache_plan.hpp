@@ -88,13 +88,13 @@ struct cache_plan {
     std::uint32_t fewest_frames = 0; ///< that an open pool may be cut down to
     std::size_t most_frames = 0;     ///< beyond which it has no use for more
     std::uint32_t buffer_limit = 1;  ///< entries in a lane's buffer that force a load
-    std::uint32_t flight_pages = 64;
+    std::uint32_t io_batch_pages = 64;
     std::uint32_t batch_items = 32;
     std::uint32_t chosen_per_lane = 1;
     std::uint32_t prefetches = 2;
     std::uint32_t true_layers =
         1; ///< where choices are made for predicted queries: first layers that take their own
-    std::uint32_t max_in_flight = 64;   ///< requests that a shard's flights may have with the device
+    std::uint32_t max_in_flight = 64;   ///< requests that a shard's io_batches may have with the device
     std::size_t codec_shared_bytes = 0; ///< of the tables that all lanes of a shard have in common
     std::uint32_t moving_rows = 0; ///< fixed groups behind a retention that drops: entries that move at once
     std::uint32_t attend_tokens = 0;
@@ -126,8 +126,8 @@ struct cache_plan {
     [[nodiscard]] std::size_t frames_in_all_pools() const noexcept {
         return std::size_t{division.shards} * pools;
     }
-    /// Pages of a flight that may take so many frames: enough to keep a device busy.
-    [[nodiscard]] std::uint32_t flight_pages_for(std::uint32_t room) const noexcept {
+    /// Pages of an io_batch that may take so many frames: enough to keep a device busy.
+    [[nodiscard]] std::uint32_t io_batch_pages_for(std::uint32_t room) const noexcept {
         constexpr std::uint32_t many = 512;
         return std::max(unit_pages + 1, std::min(many, room));
     }
@@ -145,11 +145,11 @@ struct cache_plan {
         return pool_layers > 1 ? 8 * usual_depth : usual_depth;
     }
     /// Flights that bring the units of a layer back in: one for each that has arenas to lend.
-    [[nodiscard]] std::uint32_t page_in_flights() const noexcept {
+    [[nodiscard]] std::uint32_t page_in_batches() const noexcept {
         return pool_layers > 1 ? pool_groups() : 0;
     }
     /// Flights of representatives: for each that has arenas to lend one reads, and one of each arena writes.
-    [[nodiscard]] std::uint32_t representative_flights() const noexcept {
+    [[nodiscard]] std::uint32_t representative_io_batches() const noexcept {
         return representative_pages > 0 ? pool_groups() * (1 + arenas) : 0;
     }
 };

@@ -140,7 +140,7 @@ template <class Preset> class planner {
     }
 
   private:
-    static_assert(most_read_through_pages == flight::max_request_pages);
+    static_assert(most_read_through_pages == io_batch::max_request_pages);
 
     /// Heads that are decided together, or lie in one unit, have one shard.
     static constexpr bool sequences_have_one_shard = [] {

@@ -19,7 +19,7 @@ namespace kvtl { inline namespace v0 {
 /// A prefetch or selection that is in the air or holds pins.
 struct ahead {
     std::uint32_t slot = none, layer = none;
-    std::uint32_t flight = none;
+    std::uint32_t io_batch = none;
     bool complete = false;  ///< its choice covers every lane (its query may be compared)
     bool announced = false; ///< for a step of the batch that is under way
     bool same_query(const float* q, std::size_t n) const noexcept {
@@ -31,7 +31,7 @@ struct ahead {
 };
 /// Something has been read ahead and not been used yet.
 [[nodiscard]] inline bool any_in_use(std::span<const ahead> aheads) noexcept {
-    return std::any_of(aheads.begin(), aheads.end(), [](const ahead& a) { return a.flight != none; });
+    return std::any_of(aheads.begin(), aheads.end(), [](const ahead& a) { return a.io_batch != none; });
 }
 
 /// Lays a shard out in memory, or only counts when the carvers have no block.
@@ -42,7 +42,7 @@ template <class Types> struct shard_memory {
 
     std::span<std::uint32_t> checksum, bounce;
     std::span<std::byte> layout, trash;
-    std::span<flight> flights;
+    std::span<io_batch> io_batches;
     typename arenas_of<Types>::tables arenas;
     typename growth_of<Types>::scratch growth;
     typename chooser<Types>::scratch choose;
@@ -68,22 +68,23 @@ template <class Types> struct shard_memory {
         }
         const auto format = Types::page_format_of(p.device_page, p.sizes);
         m.trash = scratch.take<std::byte>(format.page_bytes, p.device_page);
-        const std::uint32_t flights =
-            runner::store::step_flights + p.prefetches + runner::store::write_flights;
-        m.flights = metadata.take<flight>(flights + p.page_in_flights() + p.representative_flights());
-        const std::uint32_t pages = p.window_only ? 1 : p.flight_pages;
-        for (std::uint32_t i = 0; i < flights; ++i) {
-            const bool reads = i < runner::store::step_flights + p.prefetches;
-            flight f(scratch, pages, reads ? p.batch_items : 1);
-            if (!m.flights.empty()) m.flights[i] = f;
+        const std::uint32_t io_batches =
+            runner::store::step_io_batches + p.prefetches + runner::store::write_io_batches;
+        m.io_batches =
+            metadata.take<io_batch>(io_batches + p.page_in_batches() + p.representative_io_batches());
+        const std::uint32_t pages = p.window_only ? 1 : p.io_batch_pages;
+        for (std::uint32_t i = 0; i < io_batches; ++i) {
+            const bool reads = i < runner::store::step_io_batches + p.prefetches;
+            io_batch f(scratch, pages, reads ? p.batch_items : 1);
+            if (!m.io_batches.empty()) m.io_batches[i] = f;
         }
-        for (std::uint32_t i = 0; i < p.page_in_flights(); ++i) {
-            flight f(scratch, p.frames, 0);
-            if (!m.flights.empty()) m.flights[flights + i] = f;
+        for (std::uint32_t i = 0; i < p.page_in_batches(); ++i) {
+            io_batch f(scratch, p.frames, 0);
+            if (!m.io_batches.empty()) m.io_batches[io_batches + i] = f;
         }
-        for (std::uint32_t i = 0; i < p.representative_flights(); ++i) {
-            flight f(scratch, p.representative_pages, 0);
-            if (!m.flights.empty()) m.flights[flights + p.page_in_flights() + i] = f;
+        for (std::uint32_t i = 0; i < p.representative_io_batches(); ++i) {
+            io_batch f(scratch, p.representative_pages, 0);
+            if (!m.io_batches.empty()) m.io_batches[io_batches + p.page_in_batches() + i] = f;
         }
         m.arenas = arenas_of<Types>::tables::take(metadata, p);
         // What a step or a turn sums up, and what moves when units grow, are never needed at once.

@@ -79,7 +79,7 @@ template <class Types> class unit_sizes {
     /// Adds the bytes of every part when each pool has `frames` frames.
     [[gnu::cold]] static void measure(cache_plan& p, std::uint32_t frames, std::uint32_t page_bytes,
                                       memory_parts& m) {
-        size_flights(p, frames);
+        size_io_batches(p, frames);
         p.frames = frames;
         p.borrowed_frames = static_cast<std::uint32_t>(std::min<std::size_t>(
             p.most_borrowed, p.most_frames - std::min<std::size_t>(p.most_frames, frames)));
@@ -279,15 +279,16 @@ template <class Types> class unit_sizes {
     }
 
     /// Flights leave frames for the batch that is attended.
-    static void size_flights(cache_plan& p, std::uint32_t frames) noexcept {
+    static void size_io_batches(cache_plan& p, std::uint32_t frames) noexcept {
         if (p.window_only) return;
         if constexpr (types::sequential) split_frames(p, frames);
-        p.flight_pages = p.flight_pages_for(types::sequential ? p.page_frames : frames / 2);
+        p.io_batch_pages = p.io_batch_pages_for(types::sequential ? p.page_frames : frames / 2);
         p.fewest_frames = types::sequential ? p.page_frames + least_slot_frames(p) : p.least_frames;
         p.max_in_flight =
-            p.flight_pages * (runner::store::step_flights + p.prefetches + runner::store::write_flights) +
-            p.page_in_flights() * frames + p.representative_flights() * p.representative_pages;
-        p.batch_items = std::clamp<std::uint32_t>(p.flight_pages, 16, 128);
+            p.io_batch_pages *
+                (runner::store::step_io_batches + p.prefetches + runner::store::write_io_batches) +
+            p.page_in_batches() * frames + p.representative_io_batches() * p.representative_pages;
+        p.batch_items = std::clamp<std::uint32_t>(p.io_batch_pages, 16, 128);
     }
 
     /// Frames' worth of slots: two groups, and what index and codec borrow while they fit a lane.

@@ -44,7 +44,7 @@ template <class Types> class choice_source {
         // Scoring reads the pages of the lane itself: what reads them ahead lands first.
         if constexpr (Types::split_pages)
             if (a != nullptr)
-                if (status s = step_->land_prefetch(lanes, a->flight); !s) return s;
+                if (status s = step_->land_prefetch(lanes, a->io_batch); !s) return s;
         return step_->choose(lanes, q, arriving);
     }
 

@@ -189,8 +189,8 @@ template <class Types> class prompt_builder {
         const page_format& format = store_->plain_format();
         const std::uint32_t end = to > from ? format.pages_for(to) : 0;
         for (std::uint32_t i = from / format.rows; i < end;) {
-            const std::uint32_t id = store_->io().free_flight(0, store::step_flights);
-            flight& f = store_->io().at(id);
+            const std::uint32_t id = store_->io().free_io_batch(0, store::step_io_batches);
+            io_batch& f = store_->io().at(id);
             const std::uint32_t first = i;
             for (; i < end && i - first < pages_ && f.room(1); ++i)
                 f.add(store_->stream_page(l, i), first_page_ + i - first, none);
@@ -387,8 +387,8 @@ template <class Types> class prompt_builder {
     }
     /// A page can be read and has its checksum. Nothing may be on its way.
     [[nodiscard]] bool reads_back(std::uint32_t page) noexcept {
-        const std::uint32_t id = store_->io().free_flight(0, store::step_flights);
-        flight& f = store_->io().at(id);
+        const std::uint32_t id = store_->io().free_io_batch(0, store::step_io_batches);
+        io_batch& f = store_->io().at(id);
         f.add(page, first_page_, none);
         if (!store_->io().submit_reads(id, *frames_, true)) return false;
         store_->io().drain(id);
@@ -424,7 +424,7 @@ template <class Types> class prompt_builder {
             : b_(&b), half_(std::max<std::uint32_t>(1, b.pages_ / 2)) {}
         [[nodiscard]] std::byte* next() noexcept {
             if (id_ == none) {
-                id_ = b_->store_->io().free_flight(0, store::step_flights);
+                id_ = b_->store_->io().free_io_batch(0, store::step_io_batches);
                 side_ = 1 - side_;
             }
             return b_->frames_->bytes(slot());
@@ -731,8 +731,8 @@ template <class Types> class prompt_builder {
         decltype(auto) codec = store_->codec(lane_id);
         const auto& format = store_->format();
         const unit_record& unit = l.unit(u);
-        const std::uint32_t id = store_->io().free_flight(0, store::step_flights);
-        flight& f = store_->io().at(id);
+        const std::uint32_t id = store_->io().free_io_batch(0, store::step_io_batches);
+        io_batch& f = store_->io().at(id);
         for (std::uint32_t i = 0; i < store_->pages_of(l, u); ++i)
             f.add(store_->layout().page(unit.where, i), first_page_ + i, none);
         if (status s = store_->io().submit_reads(id, *frames_, true); !s) return s;

@@ -53,8 +53,8 @@ template <class Types> class retrieval_base {
         if constexpr (types::virtualised)
             if (p.pool_layers > 1)
                 arenas_ = layer_arenas<types>(store_, plan_, index, lanes, m.arenas, frames,
-                                              runner::store::step_flights + p.prefetches +
-                                                  runner::store::write_flights);
+                                              runner::store::step_io_batches + p.prefetches +
+                                                  runner::store::write_io_batches);
         auto parts = memory::step_parts(p);
         parts.growth = &growth_;
         parts.choose = &choose_;
@@ -209,7 +209,7 @@ template <class Types> class retrieval_base {
     /// Gives up what was read ahead for a layer of those that share the frames, or for all layers.
     void release_aheads_of(std::uint32_t group, std::uint32_t layer = none) noexcept {
         for (ahead& a : memory_.aheads) {
-            if (a.flight == none || group_of(a.slot) != group || (layer != none && a.layer != layer))
+            if (a.io_batch == none || group_of(a.slot) != group || (layer != none && a.layer != layer))
                 continue;
             if (&a == selection_)
                 release_selection();
@@ -233,7 +233,7 @@ template <class Types> class retrieval_base {
                            .front = p.file_pages,
                            .front_steps = (front + step_pages - 1) / step_pages};
         io_ = typename types::transfers(device.queue(index_), map, m.checksum, m.trash, p.gap_pages,
-                                        m.flights, p.io_timeout_ms);
+                                        m.io_batches, p.io_timeout_ms);
         const typename page_store<types>::parts store_parts{format,
                                                             types::plain_format_of(p.device_page, p.sizes),
                                                             {p.model.lane_heads, p.model.dim},
@@ -261,7 +261,7 @@ template <class Types> class retrieval_base {
             prompt_ = prompt_builder<types>(store_, {p.model, p.sizes, p.unit_pages, &cluster_, &growth_,
                                                      &choose_, &sums_, m.query, p.threads});
         }
-        store_.set_first_write_flight(runner::store::step_flights + p.prefetches);
+        store_.set_first_write_io_batch(runner::store::step_io_batches + p.prefetches);
     }
 
     /// Divides the shard's frames among its pools. Lanes of fixed groups have two kinds: page frames, then
@@ -397,24 +397,24 @@ template <class Types> class retrieval_base {
     // reading ahead
     [[nodiscard]] ahead* find_ahead(std::uint32_t slot, std::uint32_t layer) noexcept {
         for (ahead& a : memory_.aheads)
-            if (a.flight != none && a.slot == slot && a.layer == layer) return &a;
+            if (a.io_batch != none && a.slot == slot && a.layer == layer) return &a;
         return nullptr;
     }
     [[nodiscard]] ahead* free_ahead() noexcept {
         for (ahead& a : memory_.aheads)
-            if (a.flight == none) return &a;
+            if (a.io_batch == none) return &a;
         return nullptr;
     }
     [[nodiscard]] bool anything_ahead() const noexcept { return any_in_use(memory_.aheads); }
     /// Of sequences that share the frames.
     [[nodiscard]] bool anything_ahead_of(std::uint32_t group) const noexcept {
         return std::any_of(memory_.aheads.begin(), memory_.aheads.end(),
-                           [&](const ahead& a) { return a.flight != none && group_of(a.slot) == group; });
+                           [&](const ahead& a) { return a.io_batch != none && group_of(a.slot) == group; });
     }
     void release(ahead* a, std::span<const lane_ref> lanes, typename runner::fate end) noexcept {
         if (a == nullptr) return;
-        step_.release_flight(lanes, a->flight, end);
-        a->flight = none;
+        step_.release_io_batch(lanes, a->io_batch, end);
+        a->io_batch = none;
     }
     void release_selection() noexcept {
         if (selection_ == nullptr) return;
@@ -424,7 +424,7 @@ template <class Types> class retrieval_base {
     void release_all_aheads() noexcept {
         release_selection();
         for (ahead& a : memory_.aheads)
-            if (a.flight != none)
+            if (a.io_batch != none)
                 release(&a, list_lanes(a.slot, a.layer, memory_.other_lanes), runner::fate::dropped);
     }
     cache_plan plan_{};

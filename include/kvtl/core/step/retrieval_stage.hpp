@@ -86,7 +86,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             step_.force_full_buffers(lanes, plan_.buffer_limit);
             step_.foresee(lanes);
             // What the next layer keeps is read in once the misses of this one have landed.
-            done = step_.attend(lanes, q, in, out, a != nullptr ? a->flight : none,
+            done = step_.attend(lanes, q, in, out, a != nullptr ? a->io_batch : none,
                                 [&] { announce_next(slot, layer); });
         }
         const bool read_ahead = anything_ahead();
@@ -173,12 +173,12 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         ahead* a = find_ahead(slot, layer);
         if (a == nullptr) return false;
         a->announced = true;
-        return step_.all_planned(lanes, a->flight);
+        return step_.all_planned(lanes, a->io_batch);
     }
     /// Gives up what was announced for steps that have not come: of a batch that failed.
     void withdraw() noexcept {
         for (ahead& a : memory_.aheads)
-            if (a.flight != none && a.announced)
+            if (a.io_batch != none && a.announced)
                 release(&a, list_lanes(a.slot, a.layer, memory_.other_lanes), runner::fate::dropped);
     }
 
@@ -195,7 +195,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         // What was read ahead for this query is pinned until what is chosen is. It has come first: scoring may read the
         // pages of the lane itself.
         ahead* guess = find_ahead(slot, layer);
-        if (guess != nullptr && !step_.land_prefetch(lanes, guess->flight).ok())
+        if (guess != nullptr && !step_.land_prefetch(lanes, guess->io_batch).ok())
             release(std::exchange(guess, nullptr), lanes, runner::fate::dropped);
         status s = step_.choose(lanes, step_.widen(q), 0);
         if (!s || free_ahead() == nullptr)
@@ -244,7 +244,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             block(l.buffer_k(0), l.buffer_v(0), s.buffered);
             if (selection_ == nullptr) continue;
             const pool& frames = store_.pool_of(lanes[i].id);
-            for (const work_item& w : io_.at(selection_->flight).items()) {
+            for (const work_item& w : io_.at(selection_->io_batch).items()) {
                 if (w.lane != i) continue;
                 const auto& format = store_.unit_format();
                 std::uint32_t left = store_.entries_of(l, w.unit);
@@ -329,8 +329,8 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             store_.limit_frames(p, n, large);
         }
         if constexpr (!types::sequential) {
-            const std::uint32_t pages = std::min(plan_.flight_pages, plan_.flight_pages_for(frames / 2));
-            for (std::uint32_t i = 0; i < runner::store::step_flights + plan_.prefetches; ++i)
+            const std::uint32_t pages = std::min(plan_.io_batch_pages, plan_.io_batch_pages_for(frames / 2));
+            for (std::uint32_t i = 0; i < runner::store::step_io_batches + plan_.prefetches; ++i)
                 io_.at(i).limit(pages);
         }
         return std::all_of(pools_.begin(), pools_.end(),
@@ -368,16 +368,16 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
   private:
     /// Reads what select() has chosen and pins it, all of it, or nothing.
     [[nodiscard]] status show_chosen(std::span<const lane_ref> lanes, ahead& a) noexcept {
-        a.flight = runner::store::step_flights + static_cast<std::uint32_t>(&a - memory_.aheads.data());
-        io_.at(a.flight).clear();
-        status s = step_.prefetch(lanes, a.flight);
-        if (s.ok() && !step_.all_planned(lanes, a.flight))
+        a.io_batch = runner::store::step_io_batches + static_cast<std::uint32_t>(&a - memory_.aheads.data());
+        io_.at(a.io_batch).clear();
+        status s = step_.prefetch(lanes, a.io_batch);
+        if (s.ok() && !step_.all_planned(lanes, a.io_batch))
             s = status::failure(errc::bound_too_small,
                                 "select: the chosen units do not fit in %u frames at once, or %u pages are "
                                 "not all that has to be read for them; lower attend_tokens, or raise "
                                 "memory_bytes (pages: half of the frames, at most 512)",
-                                plan_.frames, io_.at(a.flight).capacity());
-        if (s.ok()) s = step_.land_prefetch(lanes, a.flight);
+                                plan_.frames, io_.at(a.io_batch).capacity());
+        if (s.ok()) s = step_.land_prefetch(lanes, a.io_batch);
         if (!s) release(&a, lanes, runner::fate::dropped);
         return s;
     }
@@ -397,15 +397,15 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         simd::encode(q, 0, a->query.data(), a->query.size());
         if (status s = source_.guess(lanes, a->query.data(), 1, layer); !s) return s;
         a->slot = slot, a->layer = layer;
-        a->flight = runner::store::step_flights + static_cast<std::uint32_t>(a - memory_.aheads.data());
+        a->io_batch = runner::store::step_io_batches + static_cast<std::uint32_t>(a - memory_.aheads.data());
         a->complete = true, a->announced = false;
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             a->count[i] = step_.chosen_count(i);
             std::copy_n(step_.chosen_of(i).begin(), a->count[i],
                         a->chosen.begin() + i * plan_.chosen_per_lane);
         }
-        io_.at(a->flight).clear();
-        status s = step_.prefetch(lanes, a->flight);
+        io_.at(a->io_batch).clear();
+        status s = step_.prefetch(lanes, a->io_batch);
         if (!s) release(a, lanes, runner::fate::dropped);
         return s;
     }

@@ -83,7 +83,7 @@ template <class Types> class step_runner : public step_attention<Types> {
 
     /// Attention of one token per lane over everything it may see. The arriving token's row is in place
     /// already (ring or sink) but not yet counted. q, out: (HQ, D); q is that of `in`, as floats.
-    /// `prefetched`: a flight whose reads this step may use, or none. `meanwhile` is called once, when this step
+    /// `prefetched`: an io_batch whose reads this step may use, or none. `meanwhile` is called once, when this step
     /// waits for reads no more: what it submits would only hold them up.
     template <class Meanwhile>
     [[nodiscard]] status attend(std::span<const lane_ref> lanes, const float* q, const layer_input& in,
@@ -225,17 +225,17 @@ template <class Types> class step_runner : public step_attention<Types> {
 
     // ------------------------------------------------------------------------------------------------
     // reading ahead
-    /// Submits the reads of the chosen units into flight `id`, as far as frames allow. Units stay pinned
-    /// until release_flight().
+    /// Submits the reads of the chosen units into io_batch `id`, as far as frames allow. Units stay pinned
+    /// until release_io_batch().
     [[nodiscard]] status prefetch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
         cursor at;
         want_resident(lanes);
-        fill_flight(lanes, at, id, false);
+        fill_io_batch(lanes, at, id, false);
         forget_wanted(lanes); // those that frames did not suffice for
         for (work_item& w : store_->io().at(id).items())
             if (w.loads)
-                store_->set_flight(store_->at(lanes[w.lane].id).residency(w.unit),
-                                   store_->pool_of(lanes[w.lane].id), id);
+                store_->set_io_batch(store_->at(lanes[w.lane].id).residency(w.unit),
+                                     store_->pool_of(lanes[w.lane].id), id);
         return submit(lanes, id);
     }
     [[nodiscard]] bool all_planned(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
@@ -246,7 +246,7 @@ template <class Types> class step_runner : public step_attention<Types> {
     /// Waits for a prefetch and checks it; on failure its units are not resident any more.
     [[nodiscard]] status land_prefetch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
         if (id == none) return {};
-        flight& f = store_->io().at(id);
+        io_batch& f = store_->io().at(id);
         store_->io().drain(id);
         if (!f.error().ok()) return f.error();
         if constexpr (Types::sequential) {
@@ -264,15 +264,15 @@ template <class Types> class step_runner : public step_attention<Types> {
     /// but its cost.
     enum class fate : std::uint8_t { attended, shown, dropped };
     /// Unpins what a prefetch (or a selection) pinned.
-    void release_flight(std::span<const lane_ref> lanes, std::uint32_t id, fate end) noexcept {
-        flight& f = store_->io().at(id);
+    void release_io_batch(std::span<const lane_ref> lanes, std::uint32_t id, fate end) noexcept {
+        io_batch& f = store_->io().at(id);
         const bool failed = !land_prefetch(lanes, id).ok();
         for (work_item& w : f.items()) {
             const lane l = store_->at(lanes[w.lane].id);
             auto& now = l.residency(w.unit);
             pool& frames = store_->pool_of(lanes[w.lane].id);
-            const bool was_read = store_->flight_of(now, frames) == id;
-            store_->set_flight(now, frames, none);
+            const bool was_read = store_->io_batch_of(now, frames) == id;
+            store_->set_io_batch(now, frames, none);
             store_->unpin(now, frames);
             if (!was_read) {
                 drop_if_used(lanes[w.lane].id, w.unit);
@@ -365,19 +365,19 @@ template <class Types> class step_runner : public step_attention<Types> {
                     store_->pool_of(lanes[i].id)[now.frames()].wanted = false;
     }
 
-    /// The next batch into whichever step flight is not `busy`; none when there is nothing (or no frame)
+    /// The next batch into whichever step io_batch is not `busy`; none when there is nothing (or no frame)
     /// left.
     std::uint32_t plan(std::span<const lane_ref> lanes, cursor& at, std::uint32_t busy) noexcept {
         if (at.lane >= lanes.size()) return none;
         const std::uint32_t id = busy == 0 ? 1 : 0;
         store_->io().at(id).clear();
-        fill_flight(lanes, at, id, true);
+        fill_io_batch(lanes, at, id, true);
         return store_->io().at(id).items().empty() ? none : id;
     }
 
-    void fill_flight(std::span<const lane_ref> lanes, cursor& at, std::uint32_t id,
-                     bool with_forced) noexcept {
-        flight& f = store_->io().at(id);
+    void fill_io_batch(std::span<const lane_ref> lanes, cursor& at, std::uint32_t id,
+                       bool with_forced) noexcept {
+        io_batch& f = store_->io().at(id);
         for (; at.lane < lanes.size(); ++at.lane, at.i = 0) {
             const lane l = store_->at(lanes[at.lane].id);
             pool& frames = store_->pool_of(lanes[at.lane].id);
@@ -403,7 +403,7 @@ template <class Types> class step_runner : public step_attention<Types> {
 
     status submit(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
         if (id == none) return {};
-        flight& f = store_->io().at(id);
+        io_batch& f = store_->io().at(id);
         status s = store_->submit_reads(id, store_->pool_of(lanes[0].id));
         store_->stats().decode_reads += f.requests();
         return s;
@@ -412,7 +412,7 @@ template <class Types> class step_runner : public step_attention<Types> {
     /// Computes the partial of every item as it lands, and merges it once those before it are. One whose turn it is
     /// needs no place of its own: the first one's is free, and warm.
     [[nodiscard]] status attend_batch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
-        flight& f = store_->io().at(id);
+        io_batch& f = store_->io().at(id);
         std::size_t left = f.items().size();
         std::uint32_t merged = 0;
         const phase_clock::span timed(p_.clock, &phase_times::attend);
@@ -441,7 +441,7 @@ template <class Types> class step_runner : public step_attention<Types> {
     }
     /// The same for small units: one after the other they join the tile of their lane.
     [[nodiscard]] status gather_batch(std::span<const lane_ref> lanes, std::uint32_t id) noexcept {
-        flight& f = store_->io().at(id);
+        io_batch& f = store_->io().at(id);
         const phase_clock::span timed(p_.clock, &phase_times::attend);
         const std::uint32_t ahead = units_ahead();
         ask_for_items(lanes, f, 0, ahead);
@@ -517,7 +517,7 @@ template <class Types> class step_runner : public step_attention<Types> {
             });
         const std::span<const lane_ref> one(&ref, 1);
         for (std::uint32_t u = 0; u < l.state().units;) {
-            flight& f = store_->io().at(0);
+            io_batch& f = store_->io().at(0);
             f.clear();
             for (; u < l.state().units && f.item_room(); ++u) {
                 const std::uint32_t item = f.add_item({{.unit = u}});
@@ -564,7 +564,7 @@ template <class Types> class step_runner : public step_attention<Types> {
         if (l.residency(u).frames() == none) {
             const lane_ref ref{lane_id, 0};
             const std::span<const lane_ref> one(&ref, 1);
-            flight& f = store_->io().at(0);
+            io_batch& f = store_->io().at(0);
             f.clear();
             const std::uint32_t item = f.add_item({{.unit = u, .mask = 0}});
             if (!store_->plan_load(lane_id, u, 0, item)) return no_frames();

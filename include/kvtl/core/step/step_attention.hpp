@@ -135,7 +135,7 @@ template <class Types> class step_attention {
                 const std::size_t bytes = store_->bytes_of(l, c.unit);
                 reused += before[c.unit / 64] >> (c.unit % 64) & 1;
                 all += bytes;
-                if (now.frames() != none && store_->flight_of(now, frames) == none)
+                if (now.frames() != none && store_->io_batch_of(now, frames) == none)
                     resident += bytes;
                 else
                     missing_entries += store_->entries_of(l, c.unit);
@@ -283,15 +283,15 @@ template <class Types> class step_attention {
     }
 
     /// What is attended of an item first, if it is there and its turn has not been.
-    [[gnu::always_inline]] coming_records coming_item(std::span<const lane_ref> lanes, flight& f,
+    [[gnu::always_inline]] coming_records coming_item(std::span<const lane_ref> lanes, io_batch& f,
                                                       std::uint32_t i) noexcept {
         if (i >= f.items().size()) return {};
         const work_item& w = f.items()[i];
         return w.done || w.pending > 0 ? coming_records{} : coming(lanes[w.lane], w);
     }
     /// Asks memory for `n` items from `first` on.
-    [[gnu::always_inline]] void ask_for_items(std::span<const lane_ref> lanes, flight& f, std::uint32_t first,
-                                              std::uint32_t n) noexcept {
+    [[gnu::always_inline]] void ask_for_items(std::span<const lane_ref> lanes, io_batch& f,
+                                              std::uint32_t first, std::uint32_t n) noexcept {
         for (std::uint32_t i = first; i < first + n; ++i) coming_item(lanes, f, i).ask_for_all_later();
     }
 

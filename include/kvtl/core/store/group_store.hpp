@@ -67,10 +67,10 @@ template <class Types> class group_store : public page_store<Types> {
         return ragged ? l.extent(u).bytes : p_.format.bytes_of(group());
     }
     /// The prefetch or selection that reads a group. A slot is not a page, so its record keeps this there.
-    [[nodiscard]] static std::uint32_t flight_of(const residency& now, const pool& slots) noexcept {
+    [[nodiscard]] static std::uint32_t io_batch_of(const residency& now, const pool& slots) noexcept {
         return now.frames() == none ? none : slots[now.frames()].page;
     }
-    static void set_flight(const residency& now, pool& slots, std::uint32_t id) noexcept {
+    static void set_io_batch(const residency& now, pool& slots, std::uint32_t id) noexcept {
         if (now.frames() != none) slots[now.frames()].page = id;
     }
 
@@ -149,13 +149,13 @@ template <class Types> class group_store : public page_store<Types> {
     // ------------------------------------------------------------------------------------------------------
     // reading
     /// Plans the reads that make a group resident. False, and nothing planned, when slots, page frames or
-    /// room in the flight run out; groups may have left for it by then.
+    /// room in the io_batch run out; groups may have left for it by then.
     [[nodiscard]] bool plan_load(std::uint32_t lane_id, std::uint32_t u, std::uint32_t id,
                                  std::uint32_t item) noexcept {
         pool& slots = pool_of(lane_id);
         pool& pages = pages_of(slots);
         const lane l = at(lane_id);
-        flight& f = p_.io->at(id);
+        io_batch& f = p_.io->at(id);
         const std::uint32_t first = find(l, u * group()).page, last = find(l, (u + 1) * group() - 1).page;
         if (!f.room(fields * (last - first + 1))) return false;
         const std::uint32_t slot = acquire(lane_id, u, slots);
@@ -218,7 +218,7 @@ template <class Types> class group_store : public page_store<Types> {
         return {l.key_records() + std::size_t{first} / granule * bytes, count, bytes, nullptr, granule};
     }
 
-    /// Gives back the frames that carried pages of flight `id`.
+    /// Gives back the frames that carried pages of io_batch `id`.
     void release_bounces(std::uint32_t id, pool& slots) noexcept {
         pool& pages = pages_of(slots);
         for (const page_transfer& t : p_.io->at(id).pages())
@@ -233,7 +233,7 @@ template <class Types> class group_store : public page_store<Types> {
     template <class Visit> [[nodiscard]] status scan(std::uint32_t lane_id, Visit&& visit) noexcept {
         return scan_fields<fields>(lane_id, visit);
     }
-    /// Calls visit(keys) alike, and reads no values. No flight may hold pages of the lane. Uses even the page
+    /// Calls visit(keys) alike, and reads no values. No io_batch may hold pages of the lane. Uses even the page
     /// frames that reads leave to appends, as it gives them back at once: reads ahead cannot starve it. Keys
     /// in memory come at once.
     template <class Visit> [[nodiscard]] status scan_keys(std::uint32_t lane_id, Visit&& visit) noexcept {
@@ -376,14 +376,14 @@ template <class Types> class group_store : public page_store<Types> {
     [[nodiscard]] static std::uint32_t& tail(lane_state& s, std::uint32_t field) noexcept {
         return field + 1 < fields ? s.key_tail : s.stream_tail;
     }
-    /// Where page i of a field is in DRAM once the flight that needs it has landed.
+    /// Where page i of a field is in DRAM once the io_batch that needs it has landed.
     [[nodiscard]] std::byte* landed(const lane& l, const pool& pages, std::uint32_t i,
                                     std::uint32_t field) const noexcept {
         return pages.bytes(is_tail(l, i) ? tail(l.state(), field) : p_.bounce[page_of(l, i, field)]);
     }
 
-    /// Makes flight f carry a page, unless it does already for another group. False when no frame is left.
-    [[nodiscard]] bool carry(flight& f, std::uint32_t page, std::uint32_t item, pool& pages,
+    /// Makes io_batch f carry a page, unless it does already for another group. False when no frame is left.
+    [[nodiscard]] bool carry(io_batch& f, std::uint32_t page, std::uint32_t item, pool& pages,
                              bool spare_too = false) noexcept {
         if (p_.bounce[page] == none) {
             std::uint32_t frame = unsettled_frame(pages, page); // still being written: copied from there
@@ -392,7 +392,7 @@ template <class Types> class group_store : public page_store<Types> {
             if (frame == none) return false;
             pages[frame].page = page;
             pages[frame].lent = lent;
-            pages.link(frame); // held by the flight
+            pages.link(frame); // held by the io_batch
             p_.bounce[page] = frame;
             if (lent) f.add(page, frame, none, true);
         }
@@ -414,7 +414,7 @@ template <class Types> class group_store : public page_store<Types> {
             const records_view k = p_.format.keys(landed(l, pages, i, 0), 0, n);
             visit(k, values ? p_.format.values(landed(l, pages, i, Count - 1), 0, n) : records_view{});
         };
-        flight& f = p_.io->at(0);
+        io_batch& f = p_.io->at(0);
         for (std::uint32_t i = 0; i < complete;) {
             f.clear();
             const std::uint32_t first = i;
@@ -442,7 +442,7 @@ template <class Types> class group_store : public page_store<Types> {
     }
 
     /// Undoes the additions of a group that could not be planned completely.
-    void drop_pages(flight& f, std::uint32_t before, pool& pages) noexcept {
+    void drop_pages(io_batch& f, std::uint32_t before, pool& pages) noexcept {
         for (const page_transfer& t : f.pages().subspan(before)) {
             if (t.item != none) --f.items()[t.item].pending;
             if (p_.bounce[t.page] == t.frame && !f.holds_before(t.page, before)) {

@@ -18,7 +18,7 @@
 // Errors: pages that could not be read in, or came back wrong, take their units out of the pool: they are read
 //         when they are asked for. Without its representatives a layer cannot be called.
 // Memory: per sequence 2 x frames of a pool and the representatives of its lanes, beside them open_pages of each layer.
-// Cost:   per page-in O(frames) and the requests of one flight; no system calls but those.
+// Cost:   per page-in O(frames) and the requests of one io_batch; no system calls but those.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -74,19 +74,19 @@ template <class Types> class layer_arenas {
     };
 
     layer_arenas() = default;
-    /// memory: of all groups' arenas, then of all pools' tails, then of representatives. first_flight: the first of one
-    /// flight per group, behind which are those of representatives. The plan stays where it is.
+    /// memory: of all groups' arenas, then of all pools' tails, then of representatives. first_io_batch: the first of one
+    /// io_batch per group, behind which are those of representatives. The plan stays where it is.
     layer_arenas(store& s, const cache_plan& p, std::uint32_t shard, const typename Types::lane_table& lanes,
-                 const tables& t, std::span<std::byte> memory, std::uint32_t first_flight) noexcept
+                 const tables& t, std::span<std::byte> memory, std::uint32_t first_io_batch) noexcept
         : store_(&s), t_(t), layers_(p.pool_layers), count_(p.arenas), tail_frames_(p.open_pages),
-          hot_steps_(p.hot_steps), page_bytes_(s.format().page_bytes), first_flight_(first_flight) {
+          hot_steps_(p.hot_steps), page_bytes_(s.format().page_bytes), first_io_batch_(first_io_batch) {
         const std::size_t arenas = std::size_t{p.pool_groups()} * p.arenas * p.frames * page_bytes_;
         arena_bytes_ = std::size_t{p.frames} * page_bytes_;
         arenas_ = memory.first(arenas);
         aside_ = memory.subspan(arenas, std::size_t{p.parked_frames()} * page_bytes_);
         known_ = lent_representatives<Types>(s, p, shard, lanes, t.representatives,
                                              memory.subspan(arenas + aside_.size()),
-                                             first_flight + p.page_in_flights());
+                                             first_io_batch + p.page_in_batches());
         for (pool& frames : s.pools()) frames.bind({});
     }
 
@@ -164,8 +164,8 @@ template <class Types> class layer_arenas {
         if (layer == none) return;
         known_.land(g);
         pool& frames = pool_at(g, layer);
-        flight& f = store_->io().at(first_flight_ + g);
-        store_->io().drain(first_flight_ + g);
+        io_batch& f = store_->io().at(first_io_batch_ + g);
+        store_->io().drain(first_io_batch_ + g);
         if (!f.error().ok())
             for (const page_transfer& t : f.pages())
                 if (frames[t.frame].linked && !store_->io().matches(t.page, frames.bytes(t.frame)))
@@ -297,8 +297,8 @@ template <class Types> class layer_arenas {
         frames.bind(memory_of(g, a));
         unpark(g, layer);
         give_up_old(frames);
-        const std::uint32_t id = first_flight_ + g;
-        flight& f = store_->io().at(id);
+        const std::uint32_t id = first_io_batch_ + g;
+        io_batch& f = store_->io().at(id);
         f.clear();
         for (std::uint32_t i = 0; i < frames.size(); ++i)
             if (frames[i].linked && !frames[i].dirty) {
@@ -321,7 +321,7 @@ template <class Types> class layer_arenas {
     lent_representatives<Types> known_;
     std::span<std::byte> arenas_, aside_;
     std::uint32_t layers_ = 1, count_ = 1, tail_frames_ = 0, hot_steps_ = none;
-    std::uint32_t page_bytes_ = 0, first_flight_ = 0;
+    std::uint32_t page_bytes_ = 0, first_io_batch_ = 0;
     std::size_t arena_bytes_ = 0;
     std::uint64_t read_bytes_ = 0, reads_ = 0, late_ = 0, untold_ = 0;
 };

@@ -9,7 +9,7 @@
 //         that cannot be written keeps its owner.
 // Limits: a page that has changed has the checksum it had with a chance of 2^-32, and then the change is lost: a mean is
 //         what it was an entry ago, until it changes again. Records of units and entries are never lent.
-// Cost:   per turn of a layer two checksums of its representatives, as they come and as they go, and two flights.
+// Cost:   per turn of a layer two checksums of its representatives, as they come and as they go, and two io_batches.
 // Source: DynaKV §6.1, pipeline 1: representatives are streamed before the layer's query is there.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -34,7 +34,7 @@ template <class Types> class lent_representatives {
 
     struct piece {
         bool whole = false;   ///< all of its owner's representatives came
-        bool written = false; ///< the file has them, or will when a flight has landed
+        bool written = false; ///< the file has them, or will when an io_batch has landed
         bool failed = false;  ///< they could not be written, and nobody has tried again
     };
     struct tables {
@@ -52,10 +52,10 @@ template <class Types> class lent_representatives {
     };
 
     lent_representatives() = default;
-    /// memory: of all groups' pieces. first_flight: of the plan's representative_flights().
+    /// memory: of all groups' pieces. first_io_batch: of the plan's representative_io_batches().
     lent_representatives(store& s, const cache_plan& p, std::uint32_t shard, const lane_table& lanes,
-                         const tables& t, std::span<std::byte> memory, std::uint32_t first_flight) noexcept
-        : store_(&s), plan_(&p), lanes_(&lanes), t_(t), shard_(shard), first_flight_(first_flight) {
+                         const tables& t, std::span<std::byte> memory, std::uint32_t first_io_batch) noexcept
+        : store_(&s), plan_(&p), lanes_(&lanes), t_(t), shard_(shard), first_io_batch_(first_io_batch) {
         const std::uint32_t page_bytes = s.format().page_bytes;
         const std::size_t bytes = std::size_t{p.representative_pages} * page_bytes;
         for (std::size_t i = 0; i < t_.memory.size(); ++i)
@@ -83,13 +83,13 @@ template <class Types> class lent_representatives {
     bool begin_read(std::uint32_t g, std::uint32_t layer, std::uint32_t a) noexcept {
         land(g);
         bind(g, layer, memory_of(g, a).memory().data());
-        flight& f = reads(g);
+        io_batch& f = reads(g);
         f.clear();
         list(g, layer, f, [](std::uint32_t, std::uint32_t) { return true; });
         piece_of(g, a) = {.whole = f.pages().empty(), .written = true};
         if (f.pages().empty()) return false;
         t_.arriving[g] = a;
-        static_cast<void>(store_->io().submit_reads(first_flight_ + g, memory_of(g, a), true));
+        static_cast<void>(store_->io().submit_reads(first_io_batch_ + g, memory_of(g, a), true));
         read_bytes_ += f.pages().size() * memory_of(g, a).frame_bytes();
         return true;
     }
@@ -97,7 +97,7 @@ template <class Types> class lent_representatives {
     void land(std::uint32_t g) noexcept {
         const std::uint32_t a = std::exchange(t_.arriving[g], none);
         if (a == none) return;
-        store_->io().drain(first_flight_ + g);
+        store_->io().drain(first_io_batch_ + g);
         piece_of(g, a).whole = reads(g).error().ok();
     }
     /// All that was read has come, and as it was written.
@@ -116,7 +116,7 @@ template <class Types> class lent_representatives {
         piece& p = piece_of(g, a);
         finish_write(g, a);
         if (!p.whole || p.written || p.failed) return;
-        flight& f = writes(g, a);
+        io_batch& f = writes(g, a);
         pool& memory = memory_of(g, a);
         f.clear();
         list(g, layer, f, [&](std::uint32_t page, std::uint32_t i) {
@@ -125,7 +125,7 @@ template <class Types> class lent_representatives {
         p.written = true;
         written_bytes_ += f.pages().size() * memory.frame_bytes();
         if (!f.pages().empty())
-            static_cast<void>(store_->io().submit_writes(write_flight(g, a), memory, true));
+            static_cast<void>(store_->io().submit_writes(write_io_batch(g, a), memory, true));
     }
     /// The file has what the arena's owner knows of its units. False when it could not be written; that is tried again
     /// only with `retry`.
@@ -167,18 +167,18 @@ template <class Types> class lent_representatives {
     [[nodiscard]] piece& piece_of(std::uint32_t g, std::uint32_t a) noexcept {
         return t_.pieces[place(g, a)];
     }
-    [[nodiscard]] std::uint32_t write_flight(std::uint32_t g, std::uint32_t a) const noexcept {
-        return first_flight_ + plan_->pool_groups() + static_cast<std::uint32_t>(place(g, a));
+    [[nodiscard]] std::uint32_t write_io_batch(std::uint32_t g, std::uint32_t a) const noexcept {
+        return first_io_batch_ + plan_->pool_groups() + static_cast<std::uint32_t>(place(g, a));
     }
-    [[nodiscard]] flight& reads(std::uint32_t g) noexcept { return store_->io().at(first_flight_ + g); }
-    [[nodiscard]] flight& writes(std::uint32_t g, std::uint32_t a) noexcept {
-        return store_->io().at(write_flight(g, a));
+    [[nodiscard]] io_batch& reads(std::uint32_t g) noexcept { return store_->io().at(first_io_batch_ + g); }
+    [[nodiscard]] io_batch& writes(std::uint32_t g, std::uint32_t a) noexcept {
+        return store_->io().at(write_io_batch(g, a));
     }
 
     /// Waits for a write. Of pages that could not be written no one knows what the file has.
     void finish_write(std::uint32_t g, std::uint32_t a) noexcept {
-        flight& f = writes(g, a);
-        store_->io().drain(write_flight(g, a));
+        io_batch& f = writes(g, a);
+        store_->io().drain(write_io_batch(g, a));
         if (!f.error().ok() && !f.pages().empty()) {
             for (const page_transfer& t : f.pages()) store_->io().checksum(t.page) ^= ~0U;
             piece_of(g, a).written = false, piece_of(g, a).failed = true;
@@ -209,7 +209,7 @@ template <class Types> class lent_representatives {
     }
     /// Adds the pages that say something of a layer's units and are wanted(page of the file, page of the piece).
     template <class Wanted>
-    void list(std::uint32_t g, std::uint32_t layer, flight& f, Wanted&& wanted) const noexcept {
+    void list(std::uint32_t g, std::uint32_t layer, io_batch& f, Wanted&& wanted) const noexcept {
         const std::size_t page_bytes = store_->format().page_bytes,
                           bytes = lanes_->longest.representative_bytes;
         const std::uint32_t home =
@@ -229,7 +229,7 @@ template <class Types> class lent_representatives {
     const cache_plan* plan_ = nullptr;
     const lane_table* lanes_ = nullptr;
     tables t_{};
-    std::uint32_t shard_ = 0, first_flight_ = 0;
+    std::uint32_t shard_ = 0, first_io_batch_ = 0;
     std::uint32_t reserved_ = 0; ///< pages of theirs that the file has room for
     std::uint64_t read_bytes_ = 0, written_bytes_ = 0;
 };

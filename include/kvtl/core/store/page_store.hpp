@@ -45,10 +45,10 @@ template <class Types> class page_store {
         std::fill(p_.bounce.begin(), p_.bounce.end(), none);
     }
 
-    // The first flights carry reads of the current step (double-buffered), the next ones prefetches, the last
+    // The first io_batches carry reads of the current step (double-buffered), the next ones prefetches, the last
     // writes.
-    static constexpr std::uint32_t write_flights = 4;
-    static constexpr std::uint32_t step_flights = 2;
+    static constexpr std::uint32_t write_io_batches = 4;
+    static constexpr std::uint32_t step_io_batches = 2;
 
     [[nodiscard]] const page_format& format() const noexcept { return p_.format; }
     [[nodiscard]] const page_format& plain_format() const noexcept { return p_.plain; }
@@ -142,7 +142,7 @@ template <class Types> class page_store {
     void queue_write(pool& frames, std::uint32_t f) noexcept {
         if (open_write_ == none || open_pool_ != &frames || !p_.io->at(open_write_).room(1)) {
             flush_writes();
-            open_write_ = p_.io->free_flight(first_write_flight(), write_flights);
+            open_write_ = p_.io->free_io_batch(first_write_io_batch(), write_io_batches);
             open_pool_ = &frames;
         }
         frames.write_started(f);
@@ -188,8 +188,8 @@ template <class Types> class page_store {
         return {};
     }
 
-    [[nodiscard]] std::uint32_t first_write_flight() const noexcept { return first_write_flight_; }
-    void set_first_write_flight(std::uint32_t id) noexcept { first_write_flight_ = id; }
+    [[nodiscard]] std::uint32_t first_write_io_batch() const noexcept { return first_write_io_batch_; }
+    void set_first_write_io_batch(std::uint32_t id) noexcept { first_write_io_batch_ = id; }
     [[nodiscard]] std::uint32_t unsettled_frame(const pool& frames, std::uint32_t page) const noexcept {
         for (const std::uint32_t f : frames.unsettled())
             if (frames[f].page == page) return f;
@@ -202,7 +202,7 @@ template <class Types> class page_store {
   private:
     std::uint32_t open_write_ = none;
     pool* open_pool_ = nullptr;
-    std::uint32_t first_write_flight_ = step_flights;
+    std::uint32_t first_write_io_batch_ = step_io_batches;
 };
 
 }} // namespace kvtl::v0

@@ -1,7 +1,7 @@
 // Transfers between frames and storage: plans of pages that become few large requests, checked when they
 // land.
 //
-// A *flight* is one batch of page transfers in one direction. submit_reads() sorts its pages by place, joins
+// A *io_batch* is one batch of page transfers in one direction. submit_reads() sorts its pages by place, joins
 // neighbours (and reads through gaps that cost less than another operation), and hands all requests to the
 // device in one submission. Every page has a checksum, made when it is written and verified when it is read.
 //
@@ -44,7 +44,7 @@ struct file_map {
     /// Pages of a step for a shard that is expected to need `pages`: whole requests, so that few are cut in two.
     [[nodiscard]] static constexpr std::uint32_t step_pages_for(std::uint32_t pages,
                                                                 std::uint32_t page_bytes) noexcept {
-        constexpr std::uint64_t whole = 128; // flight::max_request_pages
+        constexpr std::uint64_t whole = 128; // io_batch::max_request_pages
         const std::uint64_t most = std::max<std::uint64_t>(1, most_step_bytes / page_bytes),
                             wanted = std::max<std::uint64_t>(1, (pages + whole - 1) / whole) * whole;
         return static_cast<std::uint32_t>(std::min(most, wanted));
@@ -70,15 +70,16 @@ struct page_transfer {
     std::uint32_t page = none;
     std::uint32_t frame = none;
     std::uint32_t item = none; ///< reads: the work item that waits for it, or none
-    bool held = false; ///< reads: the frame has the page already, it only stays linked until the flight ends
+    bool held =
+        false; ///< reads: the frame has the page already, it only stays linked until the io_batch ends
 };
 
-class flight {
+class io_batch {
   public:
     static constexpr std::uint32_t max_request_pages = 128;
 
-    flight() = default;
-    flight(carver& c, std::uint32_t max_pages, std::uint32_t max_items) noexcept
+    io_batch() = default;
+    io_batch(carver& c, std::uint32_t max_pages, std::uint32_t max_items) noexcept
         : page_(c.take<page_transfer>(max_pages)), request_(c.take<io_request>(max_pages)),
           begin_(c.take<std::uint32_t>(max_pages + 1)), slice_(c.take<::iovec>(2 * std::size_t{max_pages})),
           item_(c.take<work_item>(max_items)), capacity_(max_pages), item_capacity_(max_items) {}
@@ -150,28 +151,28 @@ template <class Queue, class Pool> class transfers {
   public:
     transfers() = default;
     transfers(Queue& queue, const file_map& map, std::span<std::uint32_t> checksum,
-              std::span<std::byte> trash, std::uint32_t gap_pages, std::span<flight> flights,
+              std::span<std::byte> trash, std::uint32_t gap_pages, std::span<io_batch> io_batches,
               std::uint32_t timeout_ms) noexcept
         : queue_(&queue), map_(map), checksum_(checksum), trash_(trash), gap_pages_(gap_pages),
-          flights_(flights), timeout_ms_(timeout_ms) {
+          io_batches_(io_batches), timeout_ms_(timeout_ms) {
         written_but_never_read(trash);
     }
 
-    [[nodiscard]] flight& at(std::uint32_t i) noexcept { return flights_[i]; }
+    [[nodiscard]] io_batch& at(std::uint32_t i) noexcept { return io_batches_[i]; }
     [[nodiscard]] std::uint32_t& checksum(std::uint32_t page) noexcept { return checksum_[page]; }
     [[nodiscard]] const file_map& map() const noexcept { return map_; }
     [[nodiscard]] io_counters counters() const noexcept { return queue_->counters(); }
 
-    /// Reads every page of the flight into its frame. A page wanted by several items is read once, into the
+    /// Reads every page of the io_batch into its frame. A page wanted by several items is read once, into the
     /// frame of the first; `frame == none` pages must not occur.
     [[nodiscard]] status submit_reads(std::uint32_t id, Pool& pool, bool frames_are_memory = false) noexcept {
         return submit(id, pool, false, frames_are_memory);
     }
-    /// Writes every page of the flight from its frame (or arena page), which must not change until it has
+    /// Writes every page of the io_batch from its frame (or arena page), which must not change until it has
     /// landed. The caller has told the pool that these writes start.
     [[nodiscard]] status submit_writes(std::uint32_t id, Pool& pool,
                                        bool frames_are_memory = false) noexcept {
-        flight& f = flights_[id];
+        io_batch& f = io_batches_[id];
         for (const page_transfer& t : f.pages())
             checksum_[t.page] = simd::page_checksum(pool.bytes(t.frame), map_.page_bytes);
         return submit(id, pool, true, frames_are_memory);
@@ -188,7 +189,7 @@ template <class Queue, class Pool> class transfers {
         } while (n == done.size());
     }
     void drain(std::uint32_t id) noexcept {
-        while (flights_[id].pending_ > 0) poll(true);
+        while (io_batches_[id].pending_ > 0) poll(true);
     }
     /// Whether these are the bytes that a page had when it was written.
     [[nodiscard]] bool matches(std::uint32_t page, const std::byte* bytes) const noexcept {
@@ -203,12 +204,12 @@ template <class Queue, class Pool> class transfers {
                                timeout_ms_);
     }
 
-    /// A flight that is not in the air among [first, first + count); waits when all are.
-    [[nodiscard]] std::uint32_t free_flight(std::uint32_t first, std::uint32_t count) noexcept {
+    /// An io_batch that is not in the air among [first, first + count); waits when all are.
+    [[nodiscard]] std::uint32_t free_io_batch(std::uint32_t first, std::uint32_t count) noexcept {
         for (;;) {
             for (std::uint32_t i = first; i < first + count; ++i)
-                if (!flights_[i].in_flight()) {
-                    flights_[i].clear();
+                if (!io_batches_[i].in_flight()) {
+                    io_batches_[i].clear();
                     return i;
                 }
             poll(true);
@@ -217,7 +218,7 @@ template <class Queue, class Pool> class transfers {
 
   private:
     status submit(std::uint32_t id, Pool& pool, bool writes, bool frames_are_memory) noexcept {
-        flight& f = flights_[id];
+        io_batch& f = io_batches_[id];
         f.writes_ = writes;
         f.raw_ = frames_are_memory;
         f.pool_ = &pool;
@@ -241,7 +242,7 @@ template <class Queue, class Pool> class transfers {
 
     std::uint32_t make_request(std::uint32_t id, Pool& pool, std::uint32_t begin,
                                std::uint32_t& slices) noexcept {
-        flight& f = flights_[id];
+        io_batch& f = io_batches_[id];
         const std::uint32_t first = slices;
         const auto piece = [&](std::byte* at) {
             ::iovec& last = f.slice_[slices == first ? slices : slices - 1];
@@ -259,7 +260,7 @@ template <class Queue, class Pool> class transfers {
             if (next == page) continue; // one more item that waits for the same page
             const std::uint32_t gap = next - page - 1;
             if (gap > (f.writes_ ? 0 : gap_pages_) ||
-                next - f.page_[begin].page >= flight::max_request_pages || !map_.same_step(page, next) ||
+                next - f.page_[begin].page >= io_batch::max_request_pages || !map_.same_step(page, next) ||
                 slices + gap + 1 > f.slice_.size() - (f.moved_ - end))
                 break;
             for (std::uint32_t g = 0; g < gap; ++g) piece(trash_.data());
@@ -275,7 +276,7 @@ template <class Queue, class Pool> class transfers {
     }
 
     void landed(const io_completion& c) noexcept {
-        flight& f = flights_[c.tag >> 32];
+        io_batch& f = io_batches_[c.tag >> 32];
         const auto request = static_cast<std::uint32_t>(c.tag);
         --f.pending_;
         const auto pages = f.page_.subspan(f.begin_[request], f.begin_[request + 1] - f.begin_[request]);
@@ -311,7 +312,7 @@ template <class Queue, class Pool> class transfers {
     std::span<std::uint32_t> checksum_;
     std::span<std::byte> trash_;
     std::uint32_t gap_pages_ = 0;
-    std::span<flight> flights_;
+    std::span<io_batch> io_batches_;
     std::uint32_t timeout_ms_ = 0;
     bool gave_up_ = false;
 };

@@ -56,17 +56,18 @@ template <class Types> class unit_store : public page_store<Types> {
         return l.unit(u).entries;
     }
     /// The prefetch or selection that reads a resident unit, or none.
-    [[nodiscard]] static std::uint32_t flight_of(const residency& now, const pool& frames) noexcept {
-        const std::uint8_t id = now.frames() == none ? frame_record::no_flight : frames[now.frames()].flight;
-        return id == frame_record::no_flight ? none : id;
+    [[nodiscard]] static std::uint32_t io_batch_of(const residency& now, const pool& frames) noexcept {
+        const std::uint8_t id =
+            now.frames() == none ? frame_record::no_io_batch : frames[now.frames()].io_batch;
+        return id == frame_record::no_io_batch ? none : id;
     }
     [[nodiscard]] status submit_reads(std::uint32_t id, pool& frames) noexcept {
         return p_.io->submit_reads(id, frames);
     }
-    static void set_flight(const residency& now, pool& frames, std::uint32_t id) noexcept {
+    static void set_io_batch(const residency& now, pool& frames, std::uint32_t id) noexcept {
         if (now.frames() != none)
-            frames[now.frames()].flight =
-                id == none ? frame_record::no_flight : static_cast<std::uint8_t>(id);
+            frames[now.frames()].io_batch =
+                id == none ? frame_record::no_io_batch : static_cast<std::uint8_t>(id);
     }
 
     // ---------------------------------------------------------------------------------------------------
@@ -212,14 +213,14 @@ template <class Types> class unit_store : public page_store<Types> {
     // ------------------------------------------------------------------------------------------------------
     // reading
     /// Plans the reads that make a unit resident: takes frames, links and pins them, and adds the pages to
-    /// flight `id`. False (and nothing changed) when frames or room in the flight run out.
+    /// io_batch `id`. False (and nothing changed) when frames or room in the io_batch run out.
     [[nodiscard]] bool plan_load(std::uint32_t lane_id, std::uint32_t u, std::uint32_t id,
                                  std::uint32_t item) noexcept {
         pool& frames = pool_of(lane_id);
         const lane l = at(lane_id);
         const unit_record& unit = l.unit(u);
         residency& now = l.residency(u);
-        flight& f = p_.io->at(id);
+        io_batch& f = p_.io->at(id);
         const std::uint32_t tail = now.lone_tail(), pages = pages_of(l, u) - (tail != none ? 1 : 0);
         if (!f.room(pages)) return false;
         const auto before = static_cast<std::uint32_t>(f.pages().size());
