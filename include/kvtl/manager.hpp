@@ -428,7 +428,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
             first += p.tokens;
         }
         for (unsigned s = range.first; announced && s < range.end; ++s)
-            if (turn mine; mine.take(core_->shards[s].busy)) core_->shards[s].withdraw();
+            if (turn mine; mine.take(core_->shards[s].busy)) core_->shards[s].cancel_prefetch();
         return done;
     }
 
@@ -461,7 +461,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
                 std::size_t at = first;
                 for (std::size_t i = 0; i < steps && more; at += parts[i++].tokens) {
                     const auto ask = [&](shard_type& s, std::uint32_t l) -> status {
-                        more = s.announce_step(parts[i].seq.slot, l, q.subspan(at * row, row));
+                        more = s.prefetch_for_batch(parts[i].seq.slot, l, q.subspan(at * row, row));
                         return {};
                     };
                     if (!in_one("forward", parts[i].seq, layer, shard, ask)) break;

@@ -94,14 +94,15 @@ template <class Types> class alignas(64) shard {
     }
     /// A hint: a step with this query comes, perhaps after those of other sequences. False when nothing is left for more of
     /// them.
-    [[nodiscard]] bool announce_step(std::uint32_t slot, std::uint32_t layer, const tensor_view& q) noexcept {
+    [[nodiscard]] bool prefetch_for_batch(std::uint32_t slot, std::uint32_t layer,
+                                          const tensor_view& q) noexcept {
         if (slides(layer) || !check_moved("attend", slot, layer).ok()) return true;
-        if constexpr (types::retrieves) return retrieval_.announce_step(slot, layer, q);
+        if constexpr (types::retrieves) return retrieval_.prefetch_for_batch(slot, layer, q);
         return static_cast<void>(slot), static_cast<void>(q), true;
     }
     /// Gives up what was announced and has not come.
-    void withdraw() noexcept {
-        if constexpr (types::retrieves) retrieval_.withdraw();
+    void cancel_prefetch() noexcept {
+        if constexpr (types::retrieves) retrieval_.cancel_prefetch();
     }
     /// The prompt of a layer is complete, so that a token may come.
     [[nodiscard]] status ready(const char* call, std::uint32_t slot, std::uint32_t layer) noexcept {

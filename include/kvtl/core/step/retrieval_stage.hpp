@@ -162,7 +162,8 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
 
     /// A step with this query comes, perhaps after others: what it chooses is read meanwhile. A hint. False when frames or
     /// prefetches do not suffice for more: what comes later would only push out what others find resident.
-    [[nodiscard]] bool announce_step(std::uint32_t slot, std::uint32_t layer, const tensor_view& q) noexcept {
+    [[nodiscard]] bool prefetch_for_batch(std::uint32_t slot, std::uint32_t layer,
+                                          const tensor_view& q) noexcept {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty() || plan_.window_only || (predicts && layer >= plan_.true_layers)) return true;
         const phase_clock::span timed(clock(), &phase_times::fetch_wait);
@@ -176,7 +177,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         return step_.all_planned(lanes, a->io_batch);
     }
     /// Gives up what was announced for steps that have not come: of a batch that failed.
-    void withdraw() noexcept {
+    void cancel_prefetch() noexcept {
         for (ahead& a : memory_.aheads)
             if (a.io_batch != none && a.announced)
                 release(&a, list_lanes(a.slot, a.layer, memory_.other_lanes), runner::fate::dropped);
