@@ -42,7 +42,7 @@
 #include <kvtl/core/resize_core.hpp>
 #include <kvtl/core/shard.hpp>
 #include <kvtl/core/shard_handle.hpp>
-#include <kvtl/core/shard_turn.hpp>
+#include <kvtl/core/shard_lock.hpp>
 #include <kvtl/core/step/no_views.hpp>
 #include <kvtl/slots/preset.hpp>
 #include <kvtl/slots/sentences.hpp>
@@ -105,7 +105,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     /// Forgets a sequence and frees its storage. Writes in the air are waited for.
     status end(sequence_id seq) noexcept {
         if (status unknown = core_->calls.sequence("end", seq); !unknown) return unknown;
-        const all_turns mine(*core_, seq.slot);
+        const sequence_lock_type mine(*core_, seq.slot);
         if (!mine.taken()) return busy("end", mine.blocked());
         if (!core_->calls.slots.end(seq)) return core_->calls.sequence("end", seq); // somebody was faster
         core_->for_each_owner(seq.slot, [&](shard_type& s) { s.end(seq.slot); });
@@ -261,7 +261,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     status rewind(sequence_id seq, std::size_t n) noexcept {
         const auto count = static_cast<std::uint32_t>(std::min<std::size_t>(n, none - 1));
         if (status unknown = core_->calls.sequence("rewind", seq); !unknown) return unknown;
-        const all_turns mine(*core_, seq.slot);
+        const sequence_lock_type mine(*core_, seq.slot);
         if (!mine.taken()) return busy("rewind", mine.blocked());
         status refused = core_->calls.sequence("rewind", seq); // it may have ended meanwhile
         if (!refused) return refused;
@@ -283,7 +283,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     /// that go stays where it went.
     status rewind_to(sequence_id seq, std::size_t tokens) noexcept {
         if (status unknown = core_->calls.sequence("rewind_to", seq); !unknown) return unknown;
-        const all_turns mine(*core_, seq.slot);
+        const sequence_lock_type mine(*core_, seq.slot);
         if (!mine.taken()) return busy("rewind_to", mine.blocked());
         if (status ended = core_->calls.sequence("rewind_to", seq); !ended) return ended;
         const auto for_each_beyond = [&](auto&& f) {
@@ -322,7 +322,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     /// memory in turn, or the memory is locked; errc::writes_pending until retry_writes() of every sequence. While frames
     /// are fewer a device pins none of them (facts()). Cold; resident_bytes_peak begins anew.
     [[nodiscard, gnu::cold]] status resize(std::size_t memory_bytes) noexcept {
-        const all_turns mine(*core_);
+        const sequence_lock_type mine(*core_);
         if (!mine.taken()) return busy("resize", mine.blocked());
         return resize_core(*core_, memory_bytes);
     }
@@ -392,8 +392,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
                                preset_name<Preset>().data(), why);
     }
 
-    using turn = shard_turn;
-    using all_turns = all_shard_turns<core_type>;
+    using sequence_lock_type = sequence_lock<core_type>;
     [[nodiscard]] static status busy(const char* call, unsigned shard) noexcept {
         return status::failure(
             errc::busy,
@@ -428,7 +427,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
             first += p.tokens;
         }
         for (unsigned s = range.first; announced && s < range.end; ++s)
-            if (turn mine; mine.take(core_->shards[s].busy)) core_->shards[s].cancel_prefetch();
+            if (shard_lock mine; mine.take(core_->shards[s].busy)) core_->shards[s].cancel_prefetch();
         return done;
     }
 
@@ -477,14 +476,14 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     template <class Call>
     [[nodiscard]] status in_one(const char* name, sequence_id seq, std::size_t layer, unsigned shard,
                                 Call&& call) noexcept {
-        turn mine;
+        shard_lock mine;
         if (status s = enter(name, seq, layer, shard, mine); !s) return s;
         return call(core_->shards[shard], static_cast<std::uint32_t>(layer));
     }
     /// Takes the shard, if all that names it is right. Out of line, as is all that calls have in common: every call
     /// would carry a copy.
     [[nodiscard, gnu::noinline]] status enter(const char* name, sequence_id seq, std::size_t layer,
-                                              unsigned shard, turn& mine) noexcept {
+                                              unsigned shard, shard_lock& mine) noexcept {
         if (status s = core_->calls.call(name, seq, layer, shard); !s) return s;
         if (!mine.take(core_->shards[shard].busy)) return busy(name, shard);
         return core_->calls.sequence(name, seq); // it may have ended meanwhile
@@ -492,7 +491,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     /// f(shard) for every shard that has a part of the sequence, all of them held meanwhile.
     template <class F> [[nodiscard]] status in_all(const char* name, sequence_id seq, F&& f) noexcept {
         if (status unknown = core_->calls.sequence(name, seq); !unknown) return unknown;
-        const all_turns mine(*core_, seq.slot);
+        const sequence_lock_type mine(*core_, seq.slot);
         if (!mine.taken()) return busy(name, mine.blocked());
         if (status ended = core_->calls.sequence(name, seq); !ended) return ended;
         core_->for_each_owner(seq.slot, f);
@@ -530,7 +529,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     [[nodiscard, gnu::noinline]] status look_at(const char* name, sequence_id seq, std::size_t layer,
                                                 unsigned shard, const progress& all, bool& behind) noexcept {
         if (!core_->owns(seq.slot, shard)) return {};
-        turn mine;
+        shard_lock mine;
         shard_type& s = core_->shards[shard];
         if (!mine.take(s.busy)) return busy(name, shard);
         const auto l = static_cast<std::uint32_t>(layer);

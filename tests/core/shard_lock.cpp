@@ -1,6 +1,6 @@
 // Who finds a shard taken does not wait; all shards of a sequence are taken together or not at all.
 // SPDX-License-Identifier: MIT
-#include <kvtl/core/shard_turn.hpp>
+#include <kvtl/core/shard_lock.hpp>
 
 #include <doctest/doctest.h>
 
@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace core_shard_turn_test {
+namespace core_shard_lock_test {
 
 namespace {
 
@@ -28,17 +28,17 @@ struct six_shards {
     }
     [[nodiscard]] bool held(unsigned s) const { return shards[s].busy.test(); }
 };
-using all_turns = kvtl::all_shard_turns<six_shards>;
+using sequence_lock_type = kvtl::sequence_lock<six_shards>;
 
 } // namespace
 
 TEST_CASE("a turn ends with its scope, and who did not get one ends nobody's") {
     std::atomic_flag busy;
     {
-        kvtl::shard_turn first;
+        kvtl::shard_lock first;
         REQUIRE(first.take(busy));
         {
-            kvtl::shard_turn second;
+            kvtl::shard_lock second;
             CHECK_FALSE(second.take(busy));
         }
         CHECK(busy.test());
@@ -49,10 +49,10 @@ TEST_CASE("a turn ends with its scope, and who did not get one ends nobody's") {
 TEST_CASE("all shards of a sequence are held, and no other one") {
     six_shards core;
     {
-        const all_turns turn(core, 0);
+        const sequence_lock_type turn(core, 0);
         CHECK(turn.taken());
         for (unsigned s = 0; s < 6; ++s) CHECK(core.held(s) == core.owns(0, s));
-        const all_turns other(core, 1); // has shards of its own
+        const sequence_lock_type other(core, 1); // has shards of its own
         CHECK(other.taken());
     }
     for (unsigned s = 0; s < 6; ++s) CHECK_FALSE(core.held(s));
@@ -60,10 +60,10 @@ TEST_CASE("all shards of a sequence are held, and no other one") {
 
 TEST_CASE("where one shard is taken, none is held, and the one is named") {
     six_shards core;
-    kvtl::shard_turn elsewhere;
+    kvtl::shard_lock elsewhere;
     REQUIRE(elsewhere.take(core.shards[3].busy));
     {
-        const all_turns turn(core, 0);
+        const sequence_lock_type turn(core, 0);
         CHECK_FALSE(turn.taken());
         CHECK(turn.blocked() == 3);
     }
@@ -76,7 +76,7 @@ TEST_CASE("two threads are never in a shard at once") {
     std::atomic<int> twice{0}, calls{0};
     const auto work = [&] {
         for (int got = 0; got < 2000;) {
-            const all_turns turn(core, 0);
+            const sequence_lock_type turn(core, 0);
             if (!turn.taken()) {
                 std::this_thread::yield();
                 continue;
@@ -95,4 +95,4 @@ TEST_CASE("two threads are never in a shard at once") {
     CHECK(twice == 0);
 }
 
-} // namespace core_shard_turn_test
+} // namespace core_shard_lock_test

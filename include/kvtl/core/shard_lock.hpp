@@ -11,12 +11,12 @@
 namespace kvtl { inline namespace v0 {
 
 /// Holds a shard for one call.
-class shard_turn {
+class shard_lock {
   public:
-    shard_turn() = default;
-    shard_turn(const shard_turn&) = delete;
-    shard_turn& operator=(const shard_turn&) = delete;
-    ~shard_turn() {
+    shard_lock() = default;
+    shard_lock(const shard_lock&) = delete;
+    shard_lock& operator=(const shard_lock&) = delete;
+    ~shard_lock() {
         if (flag_ != nullptr) flag_->clear(std::memory_order_release);
     }
     /// `busy`: the shard's flag. False when another thread has it.
@@ -31,15 +31,15 @@ class shard_turn {
 };
 
 /// Holds every shard that has a part of a sequence for one call, or none of them. Without a sequence: every shard.
-template <class Core> class all_shard_turns {
+template <class Core> class sequence_lock {
   public:
-    explicit all_shard_turns(Core& core, std::uint32_t slot = none) noexcept : core_(&core), slot_(slot) {
+    explicit sequence_lock(Core& core, std::uint32_t slot = none) noexcept : core_(&core), slot_(slot) {
         for (; end_ < core.calls.shards; ++end_)
             if (takes(end_) && core.shards[end_].busy.test_and_set(std::memory_order_acquire)) return;
     }
-    all_shard_turns(const all_shard_turns&) = delete;
-    all_shard_turns& operator=(const all_shard_turns&) = delete;
-    ~all_shard_turns() {
+    sequence_lock(const sequence_lock&) = delete;
+    sequence_lock& operator=(const sequence_lock&) = delete;
+    ~sequence_lock() {
         while (end_-- > 0)
             if (takes(end_)) core_->shards[end_].busy.clear(std::memory_order_release);
     }
