@@ -63,7 +63,7 @@ template <class Preset> auto check() {
     const memory m = memory::take(p, config, scores, budgets, all, all, all);
     CHECK(all.used() <= counted);
     ranges r;
-    r.add(m.lanes), r.add(m.keep), r.add(m.preference), r.add(m.ledgers), r.add(m.links);
+    r.add(m.lanes), r.add(m.keep), r.add(m.preference), r.add(m.sequence_budgets), r.add(m.links);
     r.add(m.score), r.add(m.budget), r.add(m.position);
     r.add(m.work_k), r.add(m.work_v), r.add(m.row_k), r.add(m.row_v);
     r.add(m.board), r.add(m.value_sizes), r.add(m.logits), r.add(m.rank), r.add(m.spare), r.add(m.observed);

@@ -75,7 +75,7 @@ inline void sort_latest_first(std::span<token_run> runs) noexcept {
 }
 
 /// What a shard knows of a sequence beside its lanes.
-struct retention_ledger {
+struct sequence_budget {
     std::uint32_t layers_seen = 0; ///< layers whose prompt is complete
     std::uint32_t competing = 0;   ///< entries of the prompt that compete in each lane
     std::uint32_t pinned = 0;      ///< those that do not
@@ -88,7 +88,7 @@ template <class Types> struct retention_memory {
     std::span<kept_lane> lanes;                   ///< (sequences of the shard, L, lanes)
     std::span<std::uint32_t> keep;                ///< likewise: competing entries that each may hold
     std::span<float> preference;                  ///< (sequences of the shard, L)
-    std::span<retention_ledger> ledgers;          ///< (sequences of the shard)
+    std::span<sequence_budget> sequence_budgets;  ///< (sequences of the shard)
     std::span<std::uint32_t> links;               ///< (blocks) of the pool
     std::span<std::byte> score, budget, position; ///< the policies' own
 
@@ -120,7 +120,7 @@ template <class Types> struct retention_memory {
         m.lanes = metadata.take<kept_lane>(lanes);
         m.keep = metadata.take<std::uint32_t>(lanes);
         m.preference = metadata.take<float>(std::size_t{p.shard_sequences} * p.layers);
-        m.ledgers = metadata.take<retention_ledger>(p.shard_sequences);
+        m.sequence_budgets = metadata.take<sequence_budget>(p.shard_sequences);
         m.links = metadata.take<std::uint32_t>(p.blocks);
         m.budget = metadata.take<std::byte>(Types::budget_state::bytes(budget_sizes));
         m.position = metadata.take<std::byte>(Types::position_state::bytes(p.dim));

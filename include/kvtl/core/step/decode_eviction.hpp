@@ -3,7 +3,7 @@
 #pragma once
 
 #include <kvtl/core/step/attend_records.hpp>
-#include <kvtl/core/store/lane_book.hpp>
+#include <kvtl/core/store/eviction_state.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,7 @@
 namespace kvtl { inline namespace v0 {
 
 template <class Types> class decode_eviction {
-    using book = lane_book<Types>;
+    using book = eviction_state<Types>;
     using E = typename book::E;
     using score = typename Types::score;
     using record = typename book::record;

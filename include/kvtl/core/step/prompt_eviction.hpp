@@ -7,7 +7,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/core/store/lane_book.hpp>
+#include <kvtl/core/store/eviction_state.hpp>
 #include <kvtl/simd/causal.hpp>
 #include <kvtl/simd/topk.hpp>
 
@@ -17,7 +17,7 @@
 namespace kvtl { inline namespace v0 {
 
 template <class Types> class prompt_eviction {
-    using book = lane_book<Types>;
+    using book = eviction_state<Types>;
     using E = typename book::E;
     using score = typename Types::score;
     using record = typename book::record;
@@ -103,7 +103,7 @@ template <class Types> class prompt_eviction {
         }
         const std::uint64_t start = book_->now();
         if constexpr (score::decides_together) average_board(count, total);
-        retention_ledger& ledger = book_->ledger_of(slot);
+        sequence_budget& ledger = book_->sequence_budget_of(slot);
         ledger.competing = n;
         ledger.pinned = sinks + window;
         const std::span<std::uint32_t> keep = book_->keep_of(slot);
@@ -383,13 +383,15 @@ template <class Types> class prompt_eviction {
                 else
                     f(std::as_const(held.score(i)));
         }
-        [[nodiscard]] const retention_ledger& ledger() const noexcept { return shard->ledger_of(slot); }
+        [[nodiscard]] const sequence_budget& ledger() const noexcept {
+            return shard->sequence_budget_of(slot);
+        }
     };
 
     /// Lets the budget revise what all layers seen so far may hold, and cuts them back.
     void settle(std::uint32_t slot, std::uint32_t layer) noexcept {
         const std::span<std::uint32_t> keep = book_->keep_of(slot);
-        const std::uint32_t pinned = book_->ledger_of(slot).pinned, count = book_->lane_count();
+        const std::uint32_t pinned = book_->sequence_budget_of(slot).pinned, count = book_->lane_count();
         if constexpr (Types::budget::late) book_->budget.revise(layer, score_board_view{book_, slot}, keep);
         for (std::uint32_t l = Types::budget::late ? 0 : layer; l <= layer; ++l)
             for (std::uint32_t i = 0; i < count; ++i) {
@@ -399,7 +401,7 @@ template <class Types> class prompt_eviction {
                 mine = std::min(mine, held.size() - pinned);
                 cut_back(lane, held, pinned + mine);
                 // A prompt below budget leaves room for decode to fill.
-                const bool all = drops_unwanted || mine == book_->ledger_of(slot).competing;
+                const bool all = drops_unwanted || mine == book_->sequence_budget_of(slot).competing;
                 lane.limit = all ? std::max(book_->plan.keep, held.size())
                                  : mine + book_->plan.sinks + book_->plan.window;
             }

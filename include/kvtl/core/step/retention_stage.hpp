@@ -20,7 +20,7 @@ namespace kvtl { inline namespace v0 {
 
 template <class Types> class retention_stage {
   public:
-    using book = lane_book<Types>;
+    using book = eviction_state<Types>;
     using E = typename book::E;
     using score = typename Types::score;
     using pool_type = typename book::pool_type;
@@ -73,7 +73,7 @@ template <class Types> class retention_stage {
                                    "%s: the prompt is not complete: %u tokens wait for a prefill with "
                                    "last_chunk = true",
                                    call, lanes[0].tokens);
-        const std::uint32_t seen = book_.ledger_of(slot).layers_seen;
+        const std::uint32_t seen = book_.sequence_budget_of(slot).layers_seen;
         if (Types::budget::late && seen > 0 && seen < book_.plan.layers)
             return status::failure(errc::invalid_argument,
                                    "%s: the prompt of layer %u is still to come; budgets are not settled",
@@ -141,10 +141,10 @@ template <class Types> class retention_stage {
     }
     /// Layers whose prompt is complete.
     [[nodiscard]] std::uint32_t layers_seen(std::uint32_t slot) const noexcept {
-        return book_.owns(slot) ? book_.ledger_of(slot).layers_seen : 0;
+        return book_.owns(slot) ? book_.sequence_budget_of(slot).layers_seen : 0;
     }
     /// All layers have moved: the next prompt finds budgets as the first one did.
-    void begin_anew(std::uint32_t slot) noexcept { book_.ledger_of(slot) = {}; }
+    void begin_anew(std::uint32_t slot) noexcept { book_.sequence_budget_of(slot) = {}; }
     /// Rows of the shard's lane i of units, which are as many in each of its heads.
     [[nodiscard]] std::uint32_t rows(std::uint32_t slot, std::uint32_t layer,
                                      std::uint32_t i) const noexcept {
@@ -198,12 +198,12 @@ template <class Types> class retention_stage {
         book_.recount(slot);
         if (tokens(slot, layer) != 0) return;
         forget(slot, layer); // a prompt may come again
-        book_.ledger_of(slot).layers_seen = 0;
+        book_.sequence_budget_of(slot).layers_seen = 0;
     }
 
     void end(std::uint32_t slot) noexcept {
         for (std::uint32_t l = 0; l < book_.plan.layers; ++l) forget(slot, l);
-        book_.ledger_of(slot) = {};
+        book_.sequence_budget_of(slot) = {};
     }
     /// One layer of a sequence is empty again; others do not notice unless budgets compare layers.
     void forget(std::uint32_t slot, std::uint32_t layer) noexcept {
@@ -289,11 +289,11 @@ template <class Types> class retention_stage {
                                        "number > 0 in the prompt",
                                        lanes[0].tokens + tokens);
         }
-        if (Types::budget::late && in.last_chunk && book_.ledger_of(slot).layers_seen != layer)
+        if (Types::budget::late && in.last_chunk && book_.sequence_budget_of(slot).layers_seen != layer)
             return status::failure(errc::invalid_argument,
                                    "prefill: layer is %u; valid: %u, as budget %s divides layers in order",
                                    book_.plan.numbers.of(layer),
-                                   book_.plan.numbers.of(book_.ledger_of(slot).layers_seen),
+                                   book_.plan.numbers.of(book_.sequence_budget_of(slot).layers_seen),
                                    Types::budget::name.data());
         return {};
     }

@@ -12,7 +12,7 @@
 
 namespace kvtl { inline namespace v0 {
 
-template <class Types> struct lane_book {
+template <class Types> struct eviction_state {
     using E = typename Types::element_type;
     using score_policy = typename Types::score;
     using record = typename score_policy::record;
@@ -40,8 +40,8 @@ template <class Types> struct lane_book {
         assert(owns(slot));
         return plan.together ? slot / plan.shards : slot;
     }
-    [[nodiscard]] retention_ledger& ledger_of(std::uint32_t slot) const noexcept {
-        return memory.ledgers[seat_of(slot)];
+    [[nodiscard]] sequence_budget& sequence_budget_of(std::uint32_t slot) const noexcept {
+        return memory.sequence_budgets[seat_of(slot)];
     }
     [[nodiscard]] std::span<kept_lane> lanes_of(std::uint32_t slot, std::uint32_t layer) const noexcept {
         if (!owns(slot)) return {};
@@ -107,8 +107,9 @@ template <class Types> struct lane_book {
         std::uint64_t promised = 0;
         for (std::uint32_t s = 0; s < plan.sequences; ++s)
             if (s != slot && owns(s))
-                promised += plan.guaranteed_blocks - std::min(plan.guaranteed_blocks, ledger_of(s).blocks);
-        const bool own = ledger_of(slot).blocks + more <= plan.guaranteed_blocks;
+                promised +=
+                    plan.guaranteed_blocks - std::min(plan.guaranteed_blocks, sequence_budget_of(s).blocks);
+        const bool own = sequence_budget_of(slot).blocks + more <= plan.guaranteed_blocks;
         if (own || more + promised <= pool.free_blocks()) return {};
         const bool ends_there = use == rows_for::decode && !score_policy::evicts_in_decode;
         char advice[128] = "";
@@ -123,18 +124,18 @@ template <class Types> struct lane_book {
             errc::bound_too_small,
             "%s: memory_bytes has no room for %u more blocks of %u rows (%u are held); raise "
             "it%s",
-            call, more, rows_per_block, ledger_of(slot).blocks, advice);
+            call, more, rows_per_block, sequence_budget_of(slot).blocks, advice);
     }
     void recount(std::uint32_t slot) noexcept {
         std::uint32_t blocks = 0;
         for (std::uint32_t l = 0; l < plan.layers; ++l)
             for (const kept_lane& lane : lanes_of(slot, l)) blocks += lane.rows.blocks + lane.queries.blocks;
-        ledger_of(slot).blocks = blocks;
+        sequence_budget_of(slot).blocks = blocks;
     }
     void recount(std::uint32_t slot, std::span<const kept_lane> lanes, std::uint32_t before) noexcept {
         std::uint32_t now = 0;
         for (const kept_lane& lane : lanes) now += lane.rows.blocks + lane.queries.blocks;
-        ledger_of(slot).blocks += now - before;
+        sequence_budget_of(slot).blocks += now - before;
     }
     [[nodiscard]] static std::uint32_t count_blocks(std::span<const kept_lane> lanes) noexcept {
         std::uint32_t n = 0;
