@@ -7,7 +7,7 @@
 // The share is that of one entry at the unit's centroid, so small units are not held against large ones, in shares of the
 // mean entry: of a context that stays as it is, this is the paper's rule; of one that grows, shares of the whole would
 // shrink and less and less pass. One threshold serves all layers and heads, so that those with spread attention take
-// more. It is found when a prompt ends: for its last queries (prompt_bars: 100 a lane) it lets `kept` of the entries
+// more. It is found when a prompt ends: for its last queries (calibrated_threshold: 100 a lane) it lets `kept` of the entries
 // pass, on average, that top-k would take. Without a prompt everything passes.
 //
 // Source: "Squeezed Attention". Deviations: the budget bounds what passes, which in the paper is an average alone; the

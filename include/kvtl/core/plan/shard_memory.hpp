@@ -46,7 +46,7 @@ template <class Types> struct shard_memory {
     typename arenas_of<Types>::tables arenas;
     typename growth_of<Types>::scratch growth;
     typename chooser<Types>::scratch choose;
-    typename prompt_bars<Types>::scratch bars;
+    typename calibrated_threshold<Types>::scratch bars;
     typename runner::scratch step;
     std::span<lane_ref> lanes, other_lanes; ///< of the current call; of a prefetch that it ends
     std::span<float> query;                 ///< (HQ, D) of a token, where they come in 16 bits
@@ -96,7 +96,7 @@ template <class Types> struct shard_memory {
         m.growth = take_growth(p, format, for_growth);
         m.choose =
             chooser<Types>::scratch::take(scratch, p.model, p.sizes.max_units, p.max_entries, p.index_floats);
-        m.bars = prompt_bars<Types>::scratch::take(metadata, p);
+        m.bars = calibrated_threshold<Types>::scratch::take(metadata, p);
         m.sums = summaries<Types>::scratch::take(scratch, p.sizes);
         m.step = runner::scratch::take(scratch, for_step, step_parts(p), p.shard_lanes);
         m.codec_tables = scratch.take<std::byte>(p.codec_shared_bytes);

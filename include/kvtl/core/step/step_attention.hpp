@@ -5,9 +5,9 @@
 #include <kvtl/core/grow/group_growth.hpp>
 #include <kvtl/core/grow/unit_growth.hpp>
 #include <kvtl/core/step/attend_records.hpp>
+#include <kvtl/core/step/calibrated_threshold.hpp>
 #include <kvtl/core/step/chooser.hpp>
 #include <kvtl/core/step/entry_tile.hpp>
-#include <kvtl/core/step/prompt_bars.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/simd/attention.hpp>
 #include <kvtl/slots/estimator.hpp>
@@ -40,7 +40,7 @@ template <class Types> class step_attention {
         std::size_t estimator_floats = 0;
         growth_of<Types>* growth = nullptr;
         chooser<Types>* choose = nullptr;
-        const prompt_bars<Types>* bars = nullptr;
+        const calibrated_threshold<Types>* bars = nullptr;
         const summaries<Types>* sums = nullptr;
         const typename Types::estimator_state* rest = nullptr;
         phase_clock* clock = nullptr;

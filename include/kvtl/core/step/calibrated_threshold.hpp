@@ -22,7 +22,7 @@
 
 namespace kvtl { inline namespace v0 {
 
-template <class Types> class prompt_bars {
+template <class Types> class calibrated_threshold {
   public:
     using selector = typename Types::selector;
     static constexpr bool any = calibrates_on_prompts<selector>;
@@ -44,8 +44,9 @@ template <class Types> class prompt_bars {
         }
     };
 
-    prompt_bars() = default;
-    prompt_bars(const cache_plan& p, const typename Types::selector_state& select, const scratch& x) noexcept
+    calibrated_threshold() = default;
+    calibrated_threshold(const cache_plan& p, const typename Types::selector_state& select,
+                         const scratch& x) noexcept
         : plan_(&p), selector_(&select), x_(x) {
         for (std::uint32_t seat = 0; seat < x_.bar.size(); ++seat) clear(seat);
     }
