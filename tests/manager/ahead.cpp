@@ -1,7 +1,7 @@
 // Reading ahead, choosing for another kernel, and giving tokens up.
 // SPDX-License-Identifier: MIT
 #include <kvtl/io/faulty.hpp>
-#include <kvtl/policies/replace_keep_first.hpp>
+#include <kvtl/policies/replace_lifo.hpp>
 #include <kvtl/presets/dynakv.hpp>
 
 #include "support/cache_fixture.hpp"
@@ -256,7 +256,7 @@ TEST_CASE("what was read ahead for a selection is not read again") {
 
 /// A preset that keeps nothing beyond the step that read it.
 struct one_step : testing<kvtl::presets::dynakv> {
-    using replacement = kvtl::drop_after_use;
+    using replacement = kvtl::no_caching;
 };
 TEST_CASE("what was read ahead for a selection is not read again (nothing stays)") {
     using cache_t = kvtl::kv_manager<one_step>;

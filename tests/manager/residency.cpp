@@ -129,7 +129,7 @@ TEST_CASE("groups that are resident and chosen are not evicted by the loads of t
     reads_only_what_is_missing<cache_of<grouped<kvtl::slru>>>(112);
     reads_only_what_is_missing<cache_of<grouped<kvtl::s3_fifo>>>(112);
     reads_only_what_is_missing<cache_of<grouped<kvtl::sieve>>>(112);
-    reads_only_what_is_missing<cache_of<grouped<kvtl::keep_first>>>(112);
+    reads_only_what_is_missing<cache_of<grouped<kvtl::lifo>>>(112);
 }
 
 TEST_CASE("neither are clusters") {

@@ -10,7 +10,7 @@
 
 #include <kvtl/io/default_file.hpp>
 #include <kvtl/policies/cluster_fixed_groups.hpp>
-#include <kvtl/policies/replace_keep_first.hpp>
+#include <kvtl/policies/replace_lifo.hpp>
 #include <kvtl/policies/schedule_next_layer.hpp>
 #include <kvtl/presets/full.hpp>
 
@@ -30,7 +30,7 @@ struct offloaded : full {
 struct flexgen : offloaded {
     static constexpr std::string_view name = "flexgen";
     using clusterer = layer_groups<16>;
-    using replacement = keep_first;
+    using replacement = lifo;
     using schedule = next_layer;
 };
 

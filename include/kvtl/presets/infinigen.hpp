@@ -30,7 +30,7 @@ struct infinigen : offloaded {
     static constexpr std::string_view name = "infinigen";
     using index = skewed_channels;
     using selector = max_minus_alpha<reduce::group_mean, query::predicted>;
-    using replacement = drop_after_use;
+    using replacement = no_caching;
     using schedule = next_layer;
 
     /// Fewer columns of the partial keys, never below 4.

@@ -27,7 +27,7 @@ struct full_int8 : full {
     static constexpr std::uint32_t window_tokens = 32;
     using clusterer = head_groups<16>;
     using compressor = int8_row<>;
-    using replacement = keep_first;
+    using replacement = lifo;
 };
 
 struct snapkv_int8 : snapkv_group {

@@ -48,7 +48,7 @@ struct dynakv_lr_energy : full {
     static constexpr std::uint32_t sink_tokens = 4;
     using clusterer = layer_groups<16>;
     using compressor = token_adaptive_rank<coupling::layer>;
-    using replacement = keep_first;
+    using replacement = lifo;
 };
 
 struct dynakv_lr : dynakv_lr_energy {

@@ -11,8 +11,8 @@
 
 namespace kvtl { inline namespace v0 {
 
-struct keep_first {
-    static constexpr std::string_view name = "keep_first";
+struct lifo {
+    static constexpr std::string_view name = "lifo";
     struct config {
         template <class Visit> void fields(Visit&&) {}
     };
@@ -47,9 +47,9 @@ struct keep_first {
 
 /// Nothing stays beyond the step that read it: systems without a cache of units (InfiniGen and its
 /// head-aggregated extension in KVSwap's comparison). Between steps of one batch the order is that of
-/// keep_first.
-struct drop_after_use : keep_first {
-    static constexpr std::string_view name = "drop_after_use";
+/// lifo.
+struct no_caching : lifo {
+    static constexpr std::string_view name = "no_caching";
     static constexpr bool keeps_nothing = true;
 };
 

@@ -1,6 +1,6 @@
-// keep_first against a stack.
+// lifo against a stack.
 // SPDX-License-Identifier: MIT
-#include <kvtl/policies/replace_keep_first.hpp>
+#include <kvtl/policies/replace_lifo.hpp>
 
 #include "contracts/replacement.hpp"
 
@@ -31,14 +31,13 @@ struct stack_model {
 
 } // namespace
 
-TEST_CASE("keep_first") {
-    kvtl_test::replacement_contract<keep_first>({},
-                                                [](std::uint32_t, std::uint32_t) { return stack_model{}; });
+TEST_CASE("lifo") {
+    kvtl_test::replacement_contract<lifo>({}, [](std::uint32_t, std::uint32_t) { return stack_model{}; });
 }
 
-TEST_CASE("drop_after_use") {
-    kvtl_test::replacement_contract<drop_after_use>(
-        {}, [](std::uint32_t, std::uint32_t) { return stack_model{}; });
+TEST_CASE("no_caching") {
+    kvtl_test::replacement_contract<no_caching>({},
+                                                [](std::uint32_t, std::uint32_t) { return stack_model{}; });
 }
 
 } // namespace replace_keep_first_test
