@@ -391,7 +391,7 @@ void run(io_arguments& a) {
     engine::progress_bar reading("reads", a.reads);
     const auto s = reader.run(a.block, a.depth, a.reads, [&](std::uint64_t done) { reading.update(done); });
     reading.clear();
-    const kvtl::io_facts facts = reader.facts();
+    const kvtl::io_device_info facts = reader.device_info();
     const json result = {{"io", reader.io()},
                          {"direct", facts.direct},
                          {"registered_file", facts.registered_file},

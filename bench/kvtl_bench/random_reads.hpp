@@ -48,7 +48,7 @@ class random_reader {
                                  const std::function<void(std::uint64_t)>& progress = nullptr);
 
     [[nodiscard]] const std::string& io() const noexcept { return io_; } ///< what really runs
-    [[nodiscard]] kvtl::io_facts facts() const noexcept { return device_->facts(); }
+    [[nodiscard]] kvtl::io_device_info device_info() const noexcept { return device_->device_info(); }
 
   private:
     struct free_memory {

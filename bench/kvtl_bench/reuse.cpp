@@ -213,7 +213,7 @@ void replay_at(const access_sequence& s, std::span<const access> accesses, std::
 }
 
 /// What DynaKV's Figures 12 and 13 compare with, in all steps. `began`: behind the prompt.
-json placement_json(const run_log& log, const kvtl::shape& m, const kvtl::io_facts& device,
+json placement_json(const run_log& log, const kvtl::shape& m, const kvtl::io_device_info& device,
                     std::uint32_t gap_pages, const kvtl::statistics& began, const kvtl::statistics& ended) {
     const auto row = static_cast<std::uint32_t>(m.head_dim * sizeof(kvtl::f16));
     const kvtl::page_format page = kvtl::page_format::make(device.page, {row, row});
@@ -257,7 +257,7 @@ json one_row(const decode_options& o, workload& w, std::size_t attend_tokens, do
     for (const auto& [name, value] : engine::list_settings(engine::fields_of(config))) settings[name] = value;
     json row = {{"policy", "dynakv"},          {"shape", o.shape_name},
                 {"context", o.context},        {"steps", o.steps},
-                {"workload", o.workload},      {"io", std::string(opened->facts().name)},
+                {"workload", o.workload},      {"io", std::string(opened->device_info().name)},
                 {"config", settings},          {"frames", log.decisions.frames()},
                 {"units", stats.units},        {"splits", stats.splits},
                 {"hit_rate", stats.hit_rate()}};
@@ -277,7 +277,8 @@ json one_row(const decode_options& o, workload& w, std::size_t attend_tokens, do
         replay_at(s, accesses, static_cast<std::uint64_t>(share * static_cast<double>(s.touched())), share,
                   row);
     replay_at(s, accesses, log.decisions.frames(), nullptr, row);
-    row["placement"] = placement_json(log, o.shape, opened->facts(), config.read_through_pages, began, stats);
+    row["placement"] =
+        placement_json(log, o.shape, opened->device_info(), config.read_through_pages, began, stats);
     row["together"] = together_json(o, w, attend_tokens, mib);
     return row;
 }

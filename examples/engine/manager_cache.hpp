@@ -24,7 +24,8 @@ namespace engine {
 }
 
 /// What a manager counted, as programs report it; `config` stays empty.
-[[nodiscard, gnu::cold]] inline cache_stats stats_of(const kvtl::statistics& s, const kvtl::io_facts& facts) {
+[[nodiscard, gnu::cold]] inline cache_stats stats_of(const kvtl::statistics& s,
+                                                     const kvtl::io_device_info& facts) {
     cache_stats out;
     out.resident_bytes_peak = s.resident_bytes_peak;
     out.read_bytes = s.read_bytes;
@@ -110,7 +111,9 @@ template <class Manager> class manager_cache : public kv_cache {
     [[nodiscard]] std::size_t kept_entries(kvtl::sequence_id seq, std::uint32_t layer) noexcept override {
         return manager_.kept_entries(seq, layer);
     }
-    [[nodiscard]] cache_stats stats() const override { return stats_of(manager_.stats(), manager_.facts()); }
+    [[nodiscard]] cache_stats stats() const override {
+        return stats_of(manager_.stats(), manager_.device_info());
+    }
     [[nodiscard]] unsigned shards() const noexcept override { return manager_.shards(); }
     [[nodiscard]] cache_wants wants() const noexcept override { return wants_of<typename Manager::preset>(); }
 

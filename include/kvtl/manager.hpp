@@ -15,7 +15,7 @@
 //          (config.shard_by); shard(i) gives one of them to one thread, different shards may run concurrently,
 //          and each call fills only its heads' part of `out`. Two threads in one shard: the second gets
 //          errc::busy and nothing happens. begin(), and end(), rewind() of sequences of different shards,
-//          may run concurrently too; stats(), facts(), memory(), tokens() and kept_entries() want everything at rest (the last
+//          may run concurrently too; stats(), device_info(), memory(), tokens() and kept_entries() want everything at rest (the last
 //          two: of the sequence's shards).
 // Numbers: q, k, v and out are floats, f16 or bf16, each as the engine has it (tensor_view, tensor_span). 16 bits take no
 //          more memory than is planned: queries are widened where they are used, results rounded once where they are
@@ -94,8 +94,8 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
             if (!planned) return planned.error();
             auto made = open_core<Preset>(c, *g, *planned, *bases);
             if (!made) return made.error();
-            if ((*made)->facts().page <= page) return kv_manager(*std::move(made));
-            page = (*made)->facts().page; // a device with larger pages: plan again for it
+            if ((*made)->device_info().page <= page) return kv_manager(*std::move(made));
+            page = (*made)->device_info().page; // a device with larger pages: plan again for it
         }
     }
 
@@ -320,7 +320,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     /// are chosen; the system gets that memory in whole pages of its own. Between steps: no other thread in a call (it would get
     /// errc::busy), no rows of select() in use. Refused (errc::unsupported) where nothing lies on storage, layers have
     /// memory in turn, or the memory is locked; errc::writes_pending until retry_writes() of every sequence. While frames
-    /// are fewer a device pins none of them (facts()). Cold; resident_bytes_peak begins anew.
+    /// are fewer a device pins none of them (device_info()). Cold; resident_bytes_peak begins anew.
     [[nodiscard, gnu::cold]] status resize(std::size_t memory_bytes) noexcept {
         const sequence_lock_type mine(*core_);
         if (!mine.taken()) return busy("resize", mine.blocked());
@@ -348,7 +348,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     }
 
     [[nodiscard]] unsigned shards() const noexcept { return core_->calls.shards; }
-    [[nodiscard]] io_facts facts() const noexcept { return core_->facts(); }
+    [[nodiscard]] io_device_info device_info() const noexcept { return core_->device_info(); }
     /// Tokens that a layer of a sequence has seen, dropped and staged ones included; 0 for one that is not there.
     [[nodiscard]] std::size_t tokens(sequence_id seq, std::size_t layer) noexcept {
         if (!core_->calls.call("tokens", seq, layer, 0)) return 0;

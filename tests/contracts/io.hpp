@@ -136,8 +136,8 @@ template <class P, class MakeConfig> void round_trips(const MakeConfig& make_con
     auto device = open_device<P>(make_config(), plan);
     ready(device, file_bytes);
     auto& queue = device.queue(0);
-    const std::size_t unit = device.facts().alignment;
-    const std::size_t page = device.facts().page;
+    const std::size_t unit = device.device_info().alignment;
+    const std::size_t page = device.device_info().page;
     std::mt19937_64 random(11);
     std::vector<std::byte> model(file_bytes);
     std::byte* outgoing = memory.data();
@@ -194,7 +194,7 @@ template <class P, class MakeConfig> void many_slices(const MakeConfig& make_con
     const std::uint64_t file_bytes = 2 << 20;
     auto device = open_device<P>(make_config(), plan_of(file_bytes));
     ready(device, file_bytes);
-    const std::size_t unit = device.facts().alignment;
+    const std::size_t unit = device.device_info().alignment;
     const aligned_memory memory(2048 * unit);
     std::mt19937_64 random(5);
     fill_random({memory.data(), 1024 * unit}, random);
@@ -204,7 +204,7 @@ template <class P, class MakeConfig> void many_slices(const MakeConfig& make_con
         backwards.push_back({memory.data() + (1023 - i) * unit, unit});
         forwards.push_back({memory.data() + (1024 + i) * unit, unit});
     }
-    const std::uint64_t at = device.facts().page;
+    const std::uint64_t at = device.device_info().page;
     const owned_request write(io_verb::write, at, 1, backwards);
     const owned_request read(io_verb::read, at, 2, forwards);
     auto& queue = device.queue(0);
@@ -227,7 +227,7 @@ template <class P, class MakeConfig> void overlaps_follow_reaps(const MakeConfig
     auto device = open_device<P>(make_config(), plan_of(1 << 20));
     ready(device, 1 << 20);
     auto& queue = device.queue(0);
-    const std::size_t page = device.facts().page;
+    const std::size_t page = device.device_info().page;
     const aligned_memory memory(8 * page);
     const auto set = [&](std::size_t at, std::size_t pages, int value) {
         std::memset(memory.data(), value, pages * page);
@@ -248,8 +248,8 @@ template <class P, class MakeConfig> void misalignment_is_refused(const MakeConf
     auto device = open_device<P>(make_config(), plan_of(1 << 20));
     ready(device, 1 << 20);
     auto& queue = device.queue(0);
-    const std::size_t page = device.facts().page;
-    const std::size_t unit = device.facts().alignment;
+    const std::size_t page = device.device_info().page;
+    const std::size_t unit = device.device_info().alignment;
     const aligned_memory memory(4 * page);
     std::memset(memory.data(), 7, page);
     for (const io_verb verb : {io_verb::read, io_verb::write}) {
@@ -275,7 +275,7 @@ template <class P, class MakeConfig> void misalignment_is_refused(const MakeConf
 template <class P, class MakeConfig> void nothing_beyond_what_is_reserved(const MakeConfig& make_config) {
     auto device = open_device<P>(make_config(), plan_of(1 << 20));
     auto& queue = device.queue(0);
-    const std::size_t page = device.facts().page;
+    const std::size_t page = device.device_info().page;
     const aligned_memory memory(4 * page);
     CHECK(transfer_one(queue, io_verb::read, 4 * page, memory.data(), page) == EIO);
     CHECK(transfer_one(queue, io_verb::write, 4 * page, memory.data(), page) == ENOSPC);
@@ -293,7 +293,7 @@ template <class P, class MakeConfig> void more_requests_than_depth(const MakeCon
     auto device = open_device<P>(make_config(), plan_of(4 << 20, 4, requests));
     ready(device, 4 << 20);
     auto& queue = device.queue(0);
-    const std::size_t page = device.facts().page;
+    const std::size_t page = device.device_info().page;
     const aligned_memory memory(requests * page);
     std::vector<::iovec> slices;
     std::vector<io_request> batch;
@@ -335,7 +335,7 @@ template <class P, class MakeConfig> void counters_are_exact(const MakeConfig& m
     auto device = open_device<P>(make_config(), plan_of(1 << 20, 2));
     ready(device, 1 << 20);
     auto& queue = device.queue(0);
-    const std::size_t page = device.facts().page;
+    const std::size_t page = device.device_info().page;
     const aligned_memory memory(16 * page);
     std::vector<owned_request> all;
     for (std::size_t i = 0; i < 9; ++i) {
@@ -360,7 +360,7 @@ template <class P, class MakeConfig> void overflow_is_refused_whole(const MakeCo
     auto device = open_device<P>(make_config(), plan_of(1 << 20, 2, 8));
     ready(device, 1 << 20);
     auto& queue = device.queue(0);
-    const std::size_t page = device.facts().page;
+    const std::size_t page = device.device_info().page;
     const aligned_memory memory(16 * page);
     std::vector<::iovec> slices;
     std::vector<io_request> batch;
@@ -390,7 +390,7 @@ template <class P, class MakeConfig> void idle_queue_does_not_block(const MakeCo
     CHECK(queue.reap(some, false) == 0);
     CHECK(queue.submit({}).ok());
     CHECK(queue.in_flight() == 0);
-    const std::size_t page = device.facts().page;
+    const std::size_t page = device.device_info().page;
     const aligned_memory memory(page);
     const ::iovec slice{memory.data(), page};
     const io_request request{io_verb::read, 1, &slice, 0, 1};
@@ -405,7 +405,7 @@ template <class P, class MakeConfig> void reserve_repeats(const MakeConfig& make
     auto device = open_device<P>(make_config(), plan_of(file_bytes));
     ready(device, file_bytes / 2);
     auto& queue = device.queue(0);
-    const std::size_t page = device.facts().page;
+    const std::size_t page = device.device_info().page;
     const aligned_memory memory(2 * page);
     std::memset(memory.data(), 9, page);
     REQUIRE(transfer_one(queue, io_verb::write, page, memory.data(), page) == 0);
@@ -427,7 +427,7 @@ template <class P, class MakeConfig> void reserve_repeats(const MakeConfig& make
 template <class P, class MakeConfig> void queues_are_independent(const MakeConfig& make_config) {
     constexpr std::size_t part = 2 << 20;
     auto device = open_device<P>(make_config(), plan_of(8 << 20, 8, 256, 2));
-    const std::size_t page = device.facts().page;
+    const std::size_t page = device.device_info().page;
     const aligned_memory memory(4 * part);
     std::vector<char> same(2, 0);
     const auto work = [&](unsigned q) {
@@ -469,7 +469,7 @@ template <class P, class MakeConfig> void queues_are_independent(const MakeConfi
 template <class P, class MakeConfig> void queue_changes_threads(const MakeConfig& make_config) {
     auto device = open_device<P>(make_config(), plan_of(1 << 20, 4));
     ready(device, 1 << 20);
-    const std::size_t page = device.facts().page;
+    const std::size_t page = device.device_info().page;
     const aligned_memory memory(64 * page);
     std::memset(memory.data(), 5, 32 * page);
     std::vector<::iovec> slices;
@@ -494,7 +494,7 @@ template <class P, class MakeConfig> void moves_and_ends_in_flight(const MakeCon
     plan.arena = memory.all();
     auto device = open_device<P>(make_config(), plan);
     ready(device, 1 << 20);
-    const std::size_t page = device.facts().page;
+    const std::size_t page = device.device_info().page;
     std::vector<::iovec> slices;
     std::vector<io_request> batch;
     for (std::size_t i = 0; i < 15; ++i) slices.push_back({memory.data() + i * page, page});
@@ -511,7 +511,7 @@ template <class P, class MakeConfig> void facts_and_superblock(const MakeConfig&
     auto plan = plan_of(1 << 20);
     plan.superblock = superblock_bytes(head);
     auto device = open_device<P>(make_config(), plan);
-    const io_facts facts = device.facts();
+    const io_device_info facts = device.device_info();
     CHECK(std::string(facts.name).size() > 0);
     CHECK(facts.alignment >= 1);
     CHECK((facts.alignment & (facts.alignment - 1)) == 0);

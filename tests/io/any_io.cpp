@@ -44,7 +44,7 @@ TEST_CASE("a device that moves keeps its queues") {
     auto* queue = &first.queue(0);
     const auto second = std::move(first);
     CHECK(queue == &const_cast<any_io::device&>(second).queue(0));
-    CHECK(std::string(second.facts().name) == "in_memory");
+    CHECK(std::string(second.device_info().name) == "in_memory");
 }
 
 TEST_CASE("a config without a device, and a device that refuses, are errors of open") {

@@ -46,14 +46,14 @@ TEST_CASE("backends get their config") {
             {
                 const auto device =
                     open_backend({.use = use, .path = path, .keep_file = keep, .direct = keep});
-                const std::string name = device.facts().name;
+                const std::string name = device.device_info().name;
                 CHECK(name == (use == backend::posix ? "posix_file" : "uring_file"));
-                CHECK(device.facts().direct == keep);
+                CHECK(device.device_info().direct == keep);
                 CHECK(std::filesystem::exists(path));
             }
             CHECK(std::filesystem::exists(path) == keep);
         }
-    CHECK(std::string(open_backend({.use = backend::memory}).facts().name) == "in_memory");
+    CHECK(std::string(open_backend({.use = backend::memory}).device_info().name) == "in_memory");
     CHECK_FALSE(opens({.use = backend::posix, .path = path, .threads = 0}));
     CHECK_FALSE(opens({.use = static_cast<backend>(9), .path = path}));
 }
@@ -66,7 +66,7 @@ TEST_CASE("a backend with a limit keeps the contract of a device, under its own 
             return backend_config{.use = use, .path = folder.file("a.kv"), .limit = limit};
         };
         io_contract<any_io>([&] { return any_backend(config()); });
-        const std::string name = open_backend(config()).facts().name;
+        const std::string name = open_backend(config()).device_info().name;
         CHECK(name == (use == backend::memory ? "in_memory" : "posix_file"));
     }
 }

@@ -13,8 +13,8 @@ TEST_CASE("in_memory keeps the contract of a device") {
 
 TEST_CASE("in_memory completes inside submit") {
     auto device = open_device<in_memory>({}, plan_of(1 << 20));
-    CHECK(device.facts().name == in_memory::name);
-    CHECK_FALSE(device.facts().direct);
+    CHECK(device.device_info().name == in_memory::name);
+    CHECK_FALSE(device.device_info().direct);
     const aligned_memory memory(4096);
     const ::iovec slice{memory.data(), 4096};
     const io_request request{io_verb::read, 1, &slice, 0, 3};

@@ -19,7 +19,7 @@ template <io_policy P> void busy(const typename P::config& config) {
     auto plan = plan_of(4 << 20, 8, requests);
     plan.arena = memory.all();
     auto device = open_device<P>(config, plan);
-    const std::size_t page = device.facts().page;
+    const std::size_t page = device.device_info().page;
     std::vector<::iovec> slices;
     std::vector<io_request> batch;
     for (std::size_t i = 0; i < requests; ++i)

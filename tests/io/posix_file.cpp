@@ -79,7 +79,7 @@ TEST_CASE("posix_file reads what counters() says from the device, and not from t
     const scratch_folder folder;
     constexpr std::uint64_t bytes = 8 << 20;
     auto device = open_device<posix_file>({.path = folder.file("a.kv")}, plan_of(bytes));
-    CHECK(device.facts().direct);
+    CHECK(device.device_info().direct);
     REQUIRE(device.reserve(0, bytes).ok());
     const aligned_memory memory(bytes);
     std::mt19937_64 random(1);

@@ -61,9 +61,9 @@ TEST_CASE("uring_file reads what counters() says from the device, registered or 
         plan.arena = memory.all();
         auto device =
             open_device<uring_file>({.path = folder.file("a.kv"), .register_arena = registered}, plan);
-        CHECK(device.facts().direct);
-        if (!registered) CHECK_FALSE(device.facts().registered_arena);
-        if (registered && !device.facts().registered_arena)
+        CHECK(device.device_info().direct);
+        if (!registered) CHECK_FALSE(device.device_info().registered_arena);
+        if (registered && !device.device_info().registered_arena)
             MESSAGE("RLIMIT_MEMLOCK does not allow a registered arena");
         REQUIRE(device.reserve(0, bytes).ok());
         std::mt19937_64 random(1);
@@ -95,7 +95,7 @@ TEST_CASE("uring_file takes requests inside, across and outside a registered are
     plan.arena = memory.all().subspan(1 << 16, 1 << 16); // the middle third
     auto device = open_device<uring_file>({.path = folder.file("a.kv")}, plan);
     REQUIRE(device.reserve(0, 1 << 20).ok());
-    CHECK(device.facts().registered_arena); // 64 KiB are within any limit
+    CHECK(device.device_info().registered_arena); // 64 KiB are within any limit
     std::mt19937_64 random(2);
     std::vector<std::byte> model(1 << 16);
     for (const std::size_t at : {0U, 1U << 16, (1U << 16) - 8192U, (2U << 16) - 8192U, 2U << 16}) {
@@ -156,7 +156,7 @@ TEST_CASE("uring_file works without the right to lock the arena, and says so") {
               plan.arena = memory.all();
               auto device = uring_file::open({.path = folder.file("a.kv")}, plan);
               if (!device.ok()) return 2;
-              if (device->facts().registered_arena) return 3;
+              if (device->device_info().registered_arena) return 3;
               if (!device->reserve(0, 1 << 20).ok()) return 4;
               const ::iovec slice{memory.data(), 65536};
               const io_request request{io_verb::read, 1, &slice, 65536, 1};
@@ -190,7 +190,7 @@ TEST_CASE("uring_file works where nothing may be registered, and says so") {
               plan.arena = memory.all();
               auto device = uring_file::open({.path = folder.file("a.kv")}, plan);
               if (!device.ok()) return 2;
-              if (device->facts().registered_file || device->facts().registered_arena) return 3;
+              if (device->device_info().registered_file || device->device_info().registered_arena) return 3;
               if (!device->reserve(0, 1 << 20).ok()) return 4;
               if (transfer_one(device->queue(0), io_verb::write, 65536, memory.data(), 65536) != 0) return 5;
               std::memset(memory.data(), 0, 65536);

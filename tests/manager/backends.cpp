@@ -62,7 +62,7 @@ template <class Cache> run_result run(typename Cache::config c) {
     two.decode(120);
     std::vector<float> all = one.outputs();
     all.insert(all.end(), two.outputs().begin(), two.outputs().end());
-    return {std::move(all), cache.stats(), cache.facts().name};
+    return {std::move(all), cache.stats(), cache.device_info().name};
 }
 
 /// What was decided must not depend on the device either.

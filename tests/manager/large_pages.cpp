@@ -38,8 +38,8 @@ struct coarse {
     using memory = wrapped_memory<queue>;
     struct device : memory {
         explicit device(memory all) : memory(std::move(all)) {}
-        [[nodiscard]] kvtl::io_facts facts() const noexcept {
-            kvtl::io_facts f = memory::facts();
+        [[nodiscard]] kvtl::io_device_info device_info() const noexcept {
+            kvtl::io_device_info f = memory::device_info();
             f.page = f.alignment = page;
             return f;
         }
@@ -71,7 +71,7 @@ TEST_CASE_TEMPLATE("pages of 16 KiB", Preset, kvtl::presets::dynakv, kvtl::prese
         c.shards = shards;
         const drift data(small, 700, 3);
         auto cache = open_cache<cache_type>(c);
-        CHECK(cache.facts().page == page);
+        CHECK(cache.device_info().page == page);
         reader<cache_type> one(cache, data);
         one.prefill(450, 133);
         one.decode(100);

@@ -363,8 +363,8 @@ template <bool LetsGo> struct pinning {
       public:
         device(wrapped_memory<forwarding_queue> inner, const config& c)
             : wrapped_memory<forwarding_queue>(std::move(inner)), arenas_(c.arenas) {}
-        [[nodiscard]] kvtl::io_facts facts() const noexcept {
-            auto f = wrapped_memory<forwarding_queue>::facts();
+        [[nodiscard]] kvtl::io_device_info device_info() const noexcept {
+            auto f = wrapped_memory<forwarding_queue>::device_info();
             f.registered_arena = arenas_->empty() || arenas_->back() > 0;
             return f;
         }
@@ -404,9 +404,9 @@ TEST_CASE("a device that cannot let go of memory keeps it, one that can is told 
     const kvtl::memory_range range = cache.memory();
     require_ok(cache.resize(range.least));
     require_ok(cache.resize((range.least + range.now) / 2)); // more, but not all: nothing is pinned
-    CHECK_FALSE(cache.facts().registered_arena);
+    CHECK_FALSE(cache.device_info().registered_arena);
     require_ok(cache.resize(range.now));
-    CHECK(cache.facts().registered_arena);
+    CHECK(cache.device_info().registered_arena);
     REQUIRE(inner.arenas->size() == 2);
     CHECK(inner.arenas->front() == 0);
     CHECK(inner.arenas->back() == cache.inspect(0).store().pools()[0].memory().size());
@@ -424,14 +424,14 @@ TEST_CASE("a device that has pinned the frames lets go of them, and pins them ag
     c.memory_bytes = least_memory<cache_type>(c) + (std::size_t{1} << 20);
     const drift data(model, max_tokens, 6);
     auto cache = open_cache<cache_type>(c);
-    const bool pinned = cache.facts().registered_arena;
+    const bool pinned = cache.device_info().registered_arena;
     const std::size_t all = cache.stats().bytes_by_part.total(), least = cache.memory().least;
     reader<cache_type> one(cache, data, 5);
     one.prefill(400);
     one.decode(20);
     for (const std::size_t bytes : {least, all, least}) {
         require_ok(cache.resize(bytes));
-        CHECK(cache.facts().registered_arena == (pinned && bytes == all));
+        CHECK(cache.device_info().registered_arena == (pinned && bytes == all));
         one.decode(60);
     }
     CHECK(one.error() < 2e-3);

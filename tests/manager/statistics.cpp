@@ -240,8 +240,8 @@ TEST_CASE("the device reads what is counted") {
         auto c = config_for(1000, {.use = b, .path = folder.file("a.kv")});
         if (!gaps) c.read_through_pages = 0;
         auto cache = open_cache<cache_t>(c);
-        CAPTURE(std::string(cache.facts().name));
-        REQUIRE(cache.facts().direct);
+        CAPTURE(std::string(cache.device_info().name));
+        REQUIRE(cache.device_info().direct);
         reader<cache_t> one(cache, data, 0);
         one.prefill(800);
         one.decode(40); // brings in the code, which the kernel counts as well

@@ -41,7 +41,7 @@ template <class Queue> class wrapped_memory {
             made.queues_.push_back(std::make_unique<Queue>(made.inner_.queue(i), with...));
         return made;
     }
-    [[nodiscard]] kvtl::io_facts facts() const noexcept { return inner_.facts(); }
+    [[nodiscard]] kvtl::io_device_info device_info() const noexcept { return inner_.device_info(); }
     [[nodiscard]] Queue& queue(unsigned i) noexcept { return *queues_[i]; }
     [[nodiscard]] kvtl::status reserve(std::uint64_t offset, std::uint64_t bytes) noexcept {
         return inner_.reserve(offset, bytes);

@@ -221,7 +221,7 @@ read_table measure_reads(const arguments& a, const kvtl::shape& shape, std::uint
 
     engine::progress_bar bar("reads", groups.size());
     engine::read_meter meter(options, program);
-    facts = {{"io", meter.io()}, {"direct", meter.facts().direct}};
+    facts = {{"io", meter.io()}, {"direct", meter.device_info().direct}};
     read_table table;
     for (const std::uint32_t g : groups) {
         std::vector<std::pair<double, double>> points = {{0, 0}};

@@ -108,7 +108,7 @@ read_meter::read_meter(const read_options& options, const char* program) : parts
     insist(p.device->reserve(0, options.file_bytes + piece));
     for (std::byte& b : p.arena.memory().first(piece)) b = static_cast<std::byte>(p.random());
     p.slices[0] = {p.arena.memory().data(), piece};
-    for (std::uint64_t at = p.device->facts().page; at + piece <= options.file_bytes; at += piece) {
+    for (std::uint64_t at = p.device->device_info().page; at + piece <= options.file_bytes; at += piece) {
         p.requests[0] = {kvtl::io_verb::write, 1, &p.slices[0], at, 0};
         p.run(1);
     }
@@ -125,13 +125,13 @@ const std::string& read_meter::io() const noexcept {
     return parts_->options.io;
 }
 
-kvtl::io_facts read_meter::facts() const {
-    return parts_->device->facts();
+kvtl::io_device_info read_meter::device_info() const {
+    return parts_->device->device_info();
 }
 
 double read_meter::read_us(std::uint64_t bytes, std::uint32_t reads, int repeats) {
     parts& p = *parts_;
-    const std::uint64_t page = p.device->facts().page;
+    const std::uint64_t page = p.device->device_info().page;
     const std::uint64_t size = (bytes + page - 1) / page * page;
     const std::uint64_t places = (p.options.file_bytes - page) / size - 1;
     return median_us(repeats, [&] {

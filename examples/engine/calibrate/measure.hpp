@@ -35,7 +35,7 @@ class read_meter {
     /// `reads` reads of `bytes` bytes (rounded up to pages) handed to the device together, until the last has
     /// arrived. Throws run_failure.
     [[nodiscard]] double read_us(std::uint64_t bytes, std::uint32_t reads, int repeats = 7);
-    [[nodiscard]] kvtl::io_facts facts() const;
+    [[nodiscard]] kvtl::io_device_info device_info() const;
     [[nodiscard]] const std::string& io() const noexcept; ///< what reads
 
   private:

@@ -63,8 +63,8 @@ template <class Preset>
 
 /// Storage of a preset that stores something; nothing otherwise.
 template <class Types, bool = Types::retrieves> struct storage_part {
-    [[nodiscard]] io_facts facts() const noexcept {
-        io_facts f;
+    [[nodiscard]] io_device_info device_info() const noexcept {
+        io_device_info f;
         f.name = "in_memory";
         return f;
     }
@@ -75,7 +75,7 @@ template <class Types> struct storage_part<Types, true> {
     std::vector<typename Types::pool> pools;
 
     explicit storage_part(typename Types::device d) : device(std::move(d)) {}
-    [[nodiscard]] io_facts facts() const noexcept { return device.facts(); }
+    [[nodiscard]] io_device_info device_info() const noexcept { return device.device_info(); }
 };
 
 /// Frames that each pool of an open cache may have, and has (resize_core.hpp).
@@ -105,7 +105,7 @@ template <class Types> struct cache_core {
 
     template <class... Device> explicit cache_core(Device&&... d) : storage{std::forward<Device>(d)...} {}
 
-    [[nodiscard]] io_facts facts() const noexcept { return storage.facts(); }
+    [[nodiscard]] io_device_info device_info() const noexcept { return storage.device_info(); }
     [[nodiscard]] bool owns(std::uint32_t slot, unsigned shard) const noexcept {
         return division.owns(slot, shard);
     }

@@ -99,7 +99,7 @@ template <class Preset, class Manager> class refused_cache {
     [[nodiscard]] shard_handle shard(unsigned) const noexcept;
     [[nodiscard]] unsigned shard_of(sequence_id) const noexcept;
     [[nodiscard]] unsigned index() const noexcept; ///< of a shard_handle
-    [[nodiscard]] io_facts facts() const noexcept;
+    [[nodiscard]] io_device_info device_info() const noexcept;
     [[nodiscard]] std::size_t tokens(sequence_id, std::size_t) const noexcept;
     [[nodiscard]] std::size_t kept_entries(sequence_id, std::size_t) const noexcept;
 };

@@ -53,12 +53,12 @@ template <class Core>
         const bool large = core.memory.is_large();
         if (frames < r.now) {
             use_arena_of(core.storage.device, {});
-            if (core.facts().registered_arena)
+            if (core.device_info().registered_arena)
                 return status::failure(
                     errc::unsupported,
                     "resize: the device %s keeps the memory pinned (io.register_arena = false "
                     "would not)",
-                    core.facts().name);
+                    core.device_info().name);
         }
         bool taken = true;
         for (auto& shard : core.shards) taken = shard.retrieved().limit_frames(frames, large) && taken;

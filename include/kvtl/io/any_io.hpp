@@ -66,7 +66,7 @@ struct any_io {
 class any_io::held_device {
   public:
     virtual ~held_device() = default;
-    [[nodiscard]] virtual io_facts facts() const noexcept = 0;
+    [[nodiscard]] virtual io_device_info device_info() const noexcept = 0;
     [[nodiscard]] virtual any_io::queue& queue(unsigned i) noexcept = 0;
     [[nodiscard]] virtual status reserve(std::uint64_t offset, std::uint64_t bytes) noexcept = 0;
     virtual void use_arena(std::span<std::byte> arena) noexcept = 0;
@@ -74,7 +74,7 @@ class any_io::held_device {
 
 class any_io::device {
   public:
-    [[nodiscard]] io_facts facts() const noexcept { return inner_->facts(); }
+    [[nodiscard]] io_device_info device_info() const noexcept { return inner_->device_info(); }
     [[nodiscard]] any_io::queue& queue(unsigned i) noexcept { return inner_->queue(i); }
     [[nodiscard]] status reserve(std::uint64_t offset, std::uint64_t bytes) noexcept {
         return inner_->reserve(offset, bytes);
@@ -108,7 +108,7 @@ template <class Inner> class any_io::held final : public held_device {
         queues_.reserve(queues);
         for (unsigned i = 0; i < queues; ++i) queues_.emplace_back(inner_.queue(i));
     }
-    io_facts facts() const noexcept override { return inner_.facts(); }
+    io_device_info device_info() const noexcept override { return inner_.device_info(); }
     any_io::queue& queue(unsigned i) noexcept override { return queues_[i]; }
     status reserve(std::uint64_t offset, std::uint64_t bytes) noexcept override {
         return inner_.reserve(offset, bytes);

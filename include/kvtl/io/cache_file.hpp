@@ -47,7 +47,7 @@ class cache_file {
     struct config {
         std::string path{};
         bool keep_file = false; ///< otherwise the file is removed when it is closed
-        bool direct = true;     ///< false: through the page cache; facts().direct says so
+        bool direct = true;     ///< false: through the page cache; device_info().direct says so
     };
 
     [[nodiscard, gnu::cold]] static result<cache_file> open(const config& config, const io_plan& plan) {

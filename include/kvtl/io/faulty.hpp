@@ -209,7 +209,7 @@ template <io_policy Inner> class faulty<Inner>::device {
     using outer_queue = typename faulty<Inner>::queue;
 
   public:
-    [[nodiscard]] io_facts facts() const noexcept { return inner_.facts(); }
+    [[nodiscard]] io_device_info device_info() const noexcept { return inner_.device_info(); }
     [[nodiscard]] outer_queue& queue(unsigned i) noexcept { return *queues_[i]; }
 
     [[nodiscard]] status reserve(std::uint64_t offset, std::uint64_t bytes) noexcept {

@@ -114,7 +114,7 @@ class in_memory::queue {
 
 class in_memory::device {
   public:
-    [[nodiscard]] io_facts facts() const noexcept {
+    [[nodiscard]] io_device_info device_info() const noexcept {
         return {.name = name.data(),
                 .direct = false,
                 .memory_backed = true,

@@ -45,7 +45,7 @@ struct posix_file {
     struct config {
         std::string path{};
         bool keep_file = false; ///< otherwise the file is removed when it is closed
-        bool direct = true;     ///< false: through the page cache; facts().direct says so
+        bool direct = true;     ///< false: through the page cache; device_info().direct says so
         unsigned threads = 2;   ///< workers per queue
     };
 
@@ -215,7 +215,7 @@ class posix_file::queue {
 
 class posix_file::device {
   public:
-    [[nodiscard]] io_facts facts() const noexcept {
+    [[nodiscard]] io_device_info device_info() const noexcept {
         const cache_file& file = body_->file;
         return {.name = name.data(),
                 .direct = file.direct(),

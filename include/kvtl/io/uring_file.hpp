@@ -4,7 +4,7 @@
 // submit() hands the kernel as many requests as io_plan.depth allows and holds the rest back; reap() feeds
 // them as completions make room. The file is registered; the arena is registered when RLIMIT_MEMLOCK allows,
 // and then requests of one slice inside it need no page pinning per transfer. A failed registration is no
-// error, facts() says so.
+// error, device_info() says so.
 //
 // A queue may be used by different threads over time, so neither IORING_SETUP_SINGLE_ISSUER nor
 // DEFER_TASKRUN is set. COOP_TASKRUN is, where the kernel knows it: completions wait until the thread that submitted
@@ -56,7 +56,7 @@ struct uring_file {
     struct config {
         std::string path{};
         bool keep_file = false;     ///< otherwise the file is removed when it is closed
-        bool direct = true;         ///< false: through the page cache; facts().direct says so
+        bool direct = true;         ///< false: through the page cache; device_info().direct says so
         bool register_arena = true; ///< try to; false saves the locked memory
     };
 
@@ -322,7 +322,7 @@ class uring_file::queue {
 
 class uring_file::device {
   public:
-    [[nodiscard]] io_facts facts() const noexcept {
+    [[nodiscard]] io_device_info device_info() const noexcept {
         const cache_file& file = body_->file;
         return {.name = name.data(),
                 .direct = file.direct(),
@@ -358,7 +358,7 @@ class uring_file::device {
                 for (auto& q : queues) q.release()->leave();
         }
 
-        /// All queues or none, so that facts() is one answer.
+        /// All queues or none, so that device_info() is one answer.
         void register_arena(std::span<std::byte> arena) {
             if (arena.empty() || !may_lock(arena.size() * queues.size())) return;
             registered_arena =

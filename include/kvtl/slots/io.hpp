@@ -4,7 +4,7 @@
 // queues may be used concurrently. Requests of one submit() go to the kernel together. Memory named by a
 // request (the slices and what they point to) belongs to the device from submit() until its completion is
 // reaped. Completions come in any order. Offsets, slice addresses and slice sizes are multiples of
-// facts().alignment; short transfers are resumed by the device. Nothing here allocates after open().
+// device_info().alignment; short transfers are resumed by the device. Nothing here allocates after open().
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -37,7 +37,7 @@ struct io_plan {
 };
 
 /// What a device found out about itself when it was opened. Strings are static.
-struct io_facts {
+struct io_device_info {
     const char* name = "";      ///< the policy that really runs: "in_memory", "posix_file", "uring_file"
     bool direct = false;        ///< transfers bypass the page cache (O_DIRECT, verified)
     bool memory_backed = false; ///< what is stored takes memory: no file, or one on tmpfs, ramfs or hugetlbfs
@@ -96,14 +96,14 @@ concept io_queue = requires(Q& q, const Q& cq, std::span<const io_request> reque
 
 template <class D>
 concept io_device = std::movable<D> && requires(D& d, const D& cd, unsigned i, std::uint64_t bytes) {
-    { cd.facts() }
-    noexcept->std::same_as<io_facts>;
+    { cd.device_info() }
+    noexcept->std::same_as<io_device_info>;
     { d.queue(i) }
     noexcept;
     requires io_queue<std::remove_reference_t<decltype(d.queue(i))>>;
     // A device may have use_arena(arena), too, which returns nothing and is noexcept: from now on transfers use this memory
     // instead of io_plan::arena or what was said last, none is under way, and none of what was pinned is pinned any longer
-    // (facts().registered_arena). A device that pins memory and has no such call has a cache that cannot be resized.
+    // (device_info().registered_arena). A device that pins memory and has no such call has a cache that cannot be resized.
     //
     // Makes [offset, offset + bytes) of the file writable without further allocation (fallocate).
     // Thread-safe.
