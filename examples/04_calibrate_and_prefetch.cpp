@@ -1,7 +1,7 @@
 // Bases of one's own, and reads that come before they are asked for: a low-rank basis is fitted to recorded keys,
 // KVSwap scores with it, and while a layer is attended the next one's groups are read for a guess of its query.
 //
-// Features: calibration_fit (kvtl::calibrate), config.calibration, supplied<.., signal::calibration> (which the
+// Features: calibration_fit (kvtl::calibrate), config.calibration, engine_inputs<.., engine_input::calibration> (which the
 // alias kvtl::kvswap implies), prefetch(), statistics of reads. Prints what the basis keeps of the keys, the error against
 // dense attention, how many bytes were in memory when they were asked for, and how many were read ahead in vain; all of
 // it with and without prefetch.

@@ -233,7 +233,7 @@ class line_up {
                 for (const std::size_t m : keep_) add_budget(n, m);
         const engine::cache_wants more =
             open_ ? eval::try_all(own, options_.io, program, tasks_) : engine::cache_wants{};
-        wants.signals = wants.signals | more.signals;
+        wants.inputs = wants.inputs | more.inputs;
         wants.prefetch = wants.prefetch || more.prefetch;
         contenders.insert(contenders.end(), own.begin(), own.end());
         return std::all_of(own.begin(), own.end(), [](const auto& c) { return c.error.empty(); });
@@ -369,7 +369,7 @@ void run(const arguments& a) {
     options.gates = a.gates;
     options.votes = a.votes;
     options.fit = !a.no_fit;
-    options.supplied = engine::engine_signals | kvtl::signal::external; // eval/foresight.hpp
+    options.engine_inputs = engine::model_file_inputs | kvtl::engine_input::external; // eval/foresight.hpp
     options.time_phases = true;
     options.attend_tokens = attend.front();
 

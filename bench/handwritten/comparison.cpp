@@ -173,7 +173,7 @@ struct kvswap_in_memory : kvtl::presets::kvswap {
 };
 
 comparison compare_kvswap(const comparison_options& o, workload& w, const workload_request& request) {
-    using cache_type = kvtl::kv_manager<kvswap_in_memory, kvtl::supplied_for<kvswap_in_memory>>;
+    using cache_type = kvtl::kv_manager<kvswap_in_memory, kvtl::engine_inputs_for<kvswap_in_memory>>;
     const scratch_file file(o.scratch + ".calibration", scratch_file::owner::ours);
     require(fit_calibration(o.shape, *make_calibration_sample(request), file.path()));
     auto config = config_of<cache_type>(o);

@@ -285,7 +285,7 @@ json run_decode(const decode_options& asked, const std::function<void(const json
         engine::progress_bar bar(what, o.batch * o.context);
         r.attempt([&] { r.prefill(*w, bar); });
         data.with_guess |= r.wants().prefetch;
-        data.with_k_pre |= contains(r.wants().signals, kvtl::signal::k_pre);
+        data.with_k_pre |= contains(r.wants().inputs, kvtl::engine_input::k_pre);
     };
     // Each size with a prompt of its own, on the first of the group's devices.
     const auto choose_size = [&](const device_group& group, const entry& e) -> size_choice {

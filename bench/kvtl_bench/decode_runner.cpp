@@ -106,7 +106,7 @@ engine::cache_options options_of(const decode_options& o, const std::string& pol
     c.attend_tokens = b.attend_tokens;
     if (wants_of(policy).evicts) c.keep_tokens = b.keep_tokens;
     c.prefill_tokens = o.context;
-    c.supplied = engine::engine_signals | kvtl::signal::external;
+    c.engine_inputs = engine::model_file_inputs | kvtl::engine_input::external;
     rotation turned = rope(o.shape.head_dim, o.rope_base, o.rope_neighbours);
     c.rope_frequencies = std::move(turned.frequencies);
     c.rope_neighbours = turned.neighbours;
@@ -183,21 +183,21 @@ runner::runner(const decode_options& o, std::string policy, const budgets& b, bo
 }
 
 void runner::supply(made_up_files& files) {
-    const auto needs = [&](kvtl::signal s) { return contains(wants_.signals, s); };
+    const auto needs = [&](kvtl::engine_input s) { return contains(wants_.inputs, s); };
     if (wants_.trained) {
         if (o_.gates.empty()) {
             options_.gates = files.trained(policy_);
             stand_ins_.push_back("level gates");
         }
-    } else if (needs(kvtl::signal::calibration) && o_.calibration.empty())
+    } else if (needs(kvtl::engine_input::calibration) && o_.calibration.empty())
         options_.calibration = files.bases(policy_, wants_.entry_bases);
     if (wants_.gates && o_.gates.empty()) {
-        options_.gates = files.gates(policy_, needs(kvtl::signal::x));
+        options_.gates = files.gates(policy_, needs(kvtl::engine_input::x));
         stand_ins_.push_back("random gates");
     }
-    if (needs(kvtl::signal::x)) stand_ins_.push_back("queries as x");
-    if (needs(kvtl::signal::external)) stand_ins_.push_back("random mask");
-    if (needs(kvtl::signal::probe)) stand_ins_.push_back("predicted queries as probes");
+    if (needs(kvtl::engine_input::x)) stand_ins_.push_back("queries as x");
+    if (needs(kvtl::engine_input::external)) stand_ins_.push_back("random mask");
+    if (needs(kvtl::engine_input::probe)) stand_ins_.push_back("predicted queries as probes");
 }
 
 void runner::set_size(unsigned turns, json probed) {
@@ -229,13 +229,14 @@ void runner::prefill(workload& w, engine::progress_bar& bar) {
     limit_->set({});
     const std::size_t chunk = wants_.evicts ? o_.context : std::min(prompt_chunk, o_.context);
     const std::size_t key = w.key_floats(), heads = o_.shape.kv_heads;
-    const auto if_needed = [&](kvtl::signal s, std::size_t n) {
-        return contains(wants_.signals, s) ? n : std::size_t{0};
+    const auto if_needed = [&](kvtl::engine_input s, std::size_t n) {
+        return contains(wants_.inputs, s) ? n : std::size_t{0};
     };
-    std::vector<float> k(chunk * key), v(chunk * key), k_pre(if_needed(kvtl::signal::k_pre, chunk * key)),
+    std::vector<float> k(chunk * key), v(chunk * key),
+        k_pre(if_needed(kvtl::engine_input::k_pre, chunk * key)),
         q(o_.prompt_queries || wants_.evicts ? chunk * w.query_floats() : 0),
-        external(if_needed(kvtl::signal::external, chunk * heads)),
-        probe(if_needed(kvtl::signal::probe, probes * w.query_floats()));
+        external(if_needed(kvtl::engine_input::external, chunk * heads)),
+        probe(if_needed(kvtl::engine_input::probe, probes * w.query_floats()));
     const std::uint64_t seed = seed_of(o_.workload);
     double seconds = 0;
     for (std::size_t b = 0; b < o_.batch; ++b) {

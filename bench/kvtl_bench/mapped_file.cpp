@@ -353,7 +353,7 @@ kvtl::result<engine::memory_use> least_memory_of(const engine::cache_options& o)
 engine::cache_wants wants_of(std::string_view policy) {
     if (policy != mapped_file_name) return engine::policy_wants(policy);
     engine::cache_wants w;
-    w.signals = kvtl::signal::q | kvtl::signal::k | kvtl::signal::v;
+    w.inputs = kvtl::engine_input::q | kvtl::engine_input::k | kvtl::engine_input::v;
     return w;
 }
 

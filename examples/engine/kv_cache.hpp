@@ -7,10 +7,10 @@
 #pragma once
 
 #include <kvtl/config.hpp>
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/geometry.hpp>
 #include <kvtl/io/any_io.hpp>
 #include <kvtl/io/throttled.hpp>
-#include <kvtl/signals.hpp>
 #include <kvtl/statistics.hpp>
 #include <kvtl/status.hpp>
 #include <kvtl/views.hpp>
@@ -27,9 +27,9 @@
 namespace engine {
 
 /// What an engine with a model file can hand over.
-inline constexpr kvtl::signal engine_signals = kvtl::signal::q | kvtl::signal::k | kvtl::signal::v |
-                                               kvtl::signal::k_pre | kvtl::signal::x | kvtl::signal::probe |
-                                               kvtl::signal::calibration;
+inline constexpr kvtl::engine_input model_file_inputs =
+    kvtl::engine_input::q | kvtl::engine_input::k | kvtl::engine_input::v | kvtl::engine_input::k_pre |
+    kvtl::engine_input::x | kvtl::engine_input::probe | kvtl::engine_input::calibration;
 
 /// One `--set POLICY.SLOT.FIELD=VALUE`.
 struct setting {
@@ -54,7 +54,7 @@ struct cache_options {
     std::string path;       ///< unused by "memory"
     bool keep_file = false; ///< otherwise it is removed when the cache is closed
     std::shared_ptr<kvtl::throttle> limit; ///< a slower device to imitate; empty: the one that is there
-    kvtl::any_io::config device{};         ///< a device of the caller's own instead of `io`, `path` and `limit`
+    kvtl::any_io::config device{}; ///< a device of the caller's own instead of `io`, `path` and `limit`
     std::vector<double>
         rope_frequencies;         ///< angle per position of each rotated pair; empty: base 10,000, all
     bool rope_unknown = false;    ///< presets that turn keys are refused
@@ -65,8 +65,8 @@ struct cache_options {
     std::string
         votes; ///< file of the heads that retrieve (votes.hpp), where a preset can use one; "" for none
     std::uint64_t fingerprint = 0; ///< of the model (fingerprint.hpp): finds what ships with it; 0: nothing
-    kvtl::signal supplied = engine_signals; ///< what whoever calls the cache can hand over
-    bool fit = false;                       ///< turn size knobs down until the index takes half of the memory
+    kvtl::engine_input engine_inputs = model_file_inputs; ///< what whoever calls the cache can hand over
+    bool fit = false;   ///< turn size knobs down until the index takes half of the memory
     unsigned turns = 0; ///< with fit: turns of the preset's size knob beyond the largest index that fits
     bool time_phases = false;     ///< fill cache_stats::detail.phase_ns
     kvtl::lent_threads threads{}; ///< that share the clustering of a prompt where shards leave some idle
@@ -115,7 +115,7 @@ struct cache_stats {
 /// What the engine must supply beyond q, k and v, and which budgets count. What is not wanted costs the
 /// engine nothing.
 struct cache_wants {
-    kvtl::signal signals{};
+    kvtl::engine_input inputs{};
     bool prefetch = false; ///< a guess of the next layer's query while this layer computes
     bool evicts = false;   ///< by keep_tokens; promises memory for a prompt that comes with its queries in
                            ///< one chunk

@@ -52,7 +52,7 @@ namespace engine {
 /// What a preset wants of an engine beyond q, k and v.
 template <class Preset> [[nodiscard]] cache_wants wants_of() noexcept {
     cache_wants w;
-    w.signals = kvtl::needed_signals<Preset>();
+    w.inputs = kvtl::needed_inputs<Preset>();
     if constexpr (requires { Preset::schedule::wants_prediction; })
         w.prefetch = Preset::schedule::wants_prediction;
     w.announced = kvtl::virtualises<typename Preset::schedule>;

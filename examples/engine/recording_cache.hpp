@@ -67,7 +67,7 @@ class recording_cache final : public kv_cache {
     [[nodiscard]] cache_stats stats() const override { return inner_.stats(); }
     [[nodiscard]] unsigned shards() const noexcept override { return inner_.shards(); }
     [[nodiscard]] cache_wants wants() const noexcept override {
-        cache_wants w{inner_wants_.signals | kvtl::signal::k_pre, true};
+        cache_wants w{inner_wants_.inputs | kvtl::engine_input::k_pre, true};
         w.announced = inner_wants_.announced;
         return w;
     }

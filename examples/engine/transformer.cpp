@@ -80,7 +80,7 @@ std::span<const float> transformer::prefill(std::span<const token_id> tokens,
                                             const std::function<void(std::size_t)>& progress, bool ends) {
     std::size_t done = 0;
     std::size_t n = 0;
-    if (position_ == 0 && !probe_.empty() && contains(wants_.signals, kvtl::signal::probe))
+    if (position_ == 0 && !probe_.empty() && contains(wants_.inputs, kvtl::engine_input::probe))
         probe_queries_ = probe_queries(model_, pool_, tokens, probe_, probe_earlier_);
     while (done < tokens.size()) {
         n = std::min(chunk_, tokens.size() - done);
@@ -144,11 +144,11 @@ void transformer::attention(phase p, std::uint32_t layer, std::size_t tokens, bo
     if (!w.k_norm.empty())
         rms_norm_rows(pool_, k_.data(), w.k_norm, hyper.epsilon, tokens, shape.kv_heads, k_.data());
     kvtl::layer_input in;
-    if (contains(wants_.signals, kvtl::signal::k_pre)) {
+    if (contains(wants_.inputs, kvtl::engine_input::k_pre)) {
         k_pre_ = k_;
         in.k_pre = k_pre_;
     }
-    if (contains(wants_.signals, kvtl::signal::x)) in.x = normed_;
+    if (contains(wants_.inputs, kvtl::engine_input::x)) in.x = normed_;
     rotate(k_.data(), shape.kv_heads, tokens);
 
     // A policy that reads ahead is told early what the next layer will probably look for.

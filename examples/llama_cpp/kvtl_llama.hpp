@@ -62,7 +62,8 @@ struct settings {
     /// How long these threads spin for work before they sleep, 0 to 100. At 0 a step of two threads takes half as long
     /// again, but other programs get the cores.
     unsigned poll = 50;
-    kvtl::signal supplied = kvtl::signal::q | kvtl::signal::k | kvtl::signal::v | kvtl::signal::calibration;
+    kvtl::engine_input engine_inputs = kvtl::engine_input::q | kvtl::engine_input::k | kvtl::engine_input::v |
+                                       kvtl::engine_input::calibration;
 };
 
 /// A preset by name for a model (needs kvtl_llama_by_name). Of `o` are filled in: shape, attention, rope_*, max_tokens,

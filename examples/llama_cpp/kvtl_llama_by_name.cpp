@@ -17,7 +17,7 @@ engine::cache_options filled_in(engine::cache_options o, const model_facts& f, c
     o.rope_frequencies = f.rope_frequencies;
     o.rope_neighbours = f.rope_neighbours;
     o.rope_unknown = f.rope_frequencies.empty();
-    o.supplied = s.supplied;
+    o.engine_inputs = s.engine_inputs;
     o.attention = {.scale = f.scale, .softcap = f.softcap, .windows = f.windows};
     return o;
 }

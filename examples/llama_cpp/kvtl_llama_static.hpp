@@ -26,7 +26,7 @@ template <class Config>
     if (c.shards <= 1)
         c.shards = c.shard_by == kvtl::division::sequences ? std::min(s.threads, s.max_sequences)
                                                            : std::min(s.threads, f.shape.kv_heads);
-    c.supplied = s.supplied;
+    c.engine_inputs = s.engine_inputs;
     c.attention = {.scale = f.scale, .softcap = f.softcap, .windows = f.windows};
     bool known = true;
     const auto rotate = [&](auto& policy) {

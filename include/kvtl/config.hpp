@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/geometry.hpp>
 #include <kvtl/lent_threads.hpp>
-#include <kvtl/signals.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -146,11 +146,12 @@ template <class Preset> struct cache_config {
     std::size_t prefill_tokens = 0; ///< presets that drop entries: longest prompt (0: max_tokens). The rest
                                     ///< of max_tokens is promised to decode, where entries stay in memory
     bool time_phases = false;       ///< measure statistics::phase_ns (two clock readings per phase)
-    std::string calibration{};      ///< file of bases, for presets that need signal::calibration
+    std::string calibration{};      ///< file of bases, for presets that need engine_input::calibration
     std::uint64_t calibration_model =
         0; ///< fingerprint of the model that it must have been fitted to (0: any of this shape)
-    signal supplied = supplied_entirely::value; ///< what is handed over, said by programs that choose presets
-                                                ///< at run time; open() refuses a preset that needs more
+    engine_input engine_inputs =
+        all_engine_inputs::value; ///< what is handed over, said by programs that choose presets
+                                  ///< at run time; open() refuses a preset that needs more
     settings_of<typename Preset::clusterer> clusterer = detail::clusterer_defaults<Preset>();
     settings_of<typename Preset::index> index = detail::index_defaults<Preset>();
     settings_of<typename Preset::selector> selector = detail::selector_defaults<Preset>();

@@ -54,7 +54,7 @@
 namespace kvtl { inline namespace v0 {
 
 /// Reached only by presets that miss a requirement: prints one sentence for each (slots/sentences.hpp).
-template <class Preset, class Supplied = supplied_by_default>
+template <class Preset, class Supplied = default_engine_inputs>
 class kv_manager : public refused_cache<Preset, kv_manager<Preset, Supplied>> {
     static_assert(explain_preset<Preset, Supplied>(), "[kvtl] the sentences above say what to mend");
 };
@@ -80,11 +80,10 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     [[nodiscard, gnu::cold]] static result<kv_manager> open(const config& c) {
         auto g = geometry::from(c.shape, c.attention.scale);
         if (!g) return g.error();
-        if (!contains(c.supplied, needed_signals<Preset>()))
+        if (!contains(c.engine_inputs, needed_inputs<Preset>()))
             return status::failure(
-                errc::unsupported,
-                "supplied: preset %s needs the signal %s, which the engine does not supply",
-                preset_name<Preset>().data(), missing_signal(needed_signals<Preset>(), c.supplied));
+                errc::unsupported, "engine_inputs: preset %s needs %s, which the engine does not supply",
+                preset_name<Preset>().data(), missing_input(needed_inputs<Preset>(), c.engine_inputs));
         if (status s = c.threads.check(); !s) return s;
         auto bases = open_calibration<Preset>(c, *g);
         if (!bases) return bases.error();

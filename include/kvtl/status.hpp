@@ -25,7 +25,7 @@ enum class errc : std::uint8_t {
     not_open,         ///< the sequence was ended, or never begun
     out_of_range,    ///< beyond max_tokens, prefill_tokens, max_sequences, the window; no such layer or shard
     bound_too_small, ///< memory_bytes does not hold what the preset, or a call, needs
-    unsupported,     ///< the system or the preset cannot do this (no O_DIRECT, no io_uring, missing signal)
+    unsupported,     ///< the system or the preset cannot do this (no O_DIRECT, no io_uring, missing input)
     file_refused,    ///< not ours to use: foreign file, device, folder, locked; calibration of another model
     disk_full,       ///< no room for more entries on storage
     io_error,        ///< the device failed a read or a write

@@ -117,7 +117,7 @@ class tensor_span {
     tensor_view seen_;
 };
 
-/// What the engine hands over for one layer. Row-major, T tokens. What the preset does not declare as a signal may stay
+/// What the engine hands over for one layer. Row-major, T tokens. What the preset does not declare as an input may stay
 /// empty. Nothing is owned, or kept beyond the call: tensors outlive it, at any alignment of their type, and what is
 /// written (out, lse) overlaps nothing else.
 struct layer_input {

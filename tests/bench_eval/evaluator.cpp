@@ -126,7 +126,7 @@ TEST_CASE_FIXTURE(fixture, "a policy that is told what will be attended keeps th
     for (const char* policy : {"external_mask", "random_keep"})
         if (!engine::policy_wants(policy).evicts) return; // not built in
     options.keep_tokens = 64;
-    options.supplied = engine::engine_signals | kvtl::signal::external;
+    options.engine_inputs = engine::model_file_inputs | kvtl::engine_input::external;
     const auto t = make("needle:gen,tokens=500,count=3");
     const auto told = run(t, "external_mask"), random = run(t, "random_keep");
     CHECK(told.accuracy.value() > 0.6); // its window and the question take half of what it may keep

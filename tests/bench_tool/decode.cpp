@@ -43,7 +43,7 @@ decode_options small_run(const scratch_folder& folder) {
 const auto ignore = [](const nlohmann::ordered_json&) {};
 
 bool built_in(std::string_view policy) {
-    return engine::policy_wants(policy).signals != kvtl::signal{};
+    return engine::policy_wants(policy).inputs != kvtl::engine_input{};
 }
 
 /// What the options' workload would give, as a file that does not have the keys before RoPE.
@@ -434,7 +434,7 @@ TEST_CASE("policies that evict: prompt in one chunk, a row per --keep-tokens, wh
         {"lookahead_probe", {"predicted queries as probes"}},
         {"external_mask", {"random mask"}}};
     for (const auto& [policy, made_up] : stand_ins) {
-        if (engine::policy_wants(policy).signals == kvtl::signal{}) continue; // not built in
+        if (engine::policy_wants(policy).inputs == kvtl::engine_input{}) continue; // not built in
         CAPTURE(policy);
         o.policies = {policy};
         const auto rows = bench::run_decode(o, ignore);

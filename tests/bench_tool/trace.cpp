@@ -57,7 +57,7 @@ struct counting_cache final : engine::kv_cache {
     kvtl::status end(kvtl::sequence_id) noexcept override { return {}; }
     engine::cache_stats stats() const override { return {}; }
     unsigned shards() const noexcept override { return 2; }
-    engine::cache_wants wants() const noexcept override { return {kvtl::signal::x, wants_prefetch}; }
+    engine::cache_wants wants() const noexcept override { return {kvtl::engine_input::x, wants_prefetch}; }
 };
 
 } // namespace
@@ -114,7 +114,7 @@ TEST_CASE("a recording holds what the engine handed over, once, and passes it on
                 inner, path,
                 {.shape = small, .fields = trace_header::has_k_pre | trace_header::has_prediction});
             CHECK(cache.wants().prefetch); // so that the engine makes predictions
-            CHECK(contains(cache.wants().signals, kvtl::signal::k_pre | kvtl::signal::x));
+            CHECK(contains(cache.wants().inputs, kvtl::engine_input::k_pre | kvtl::engine_input::x));
             const auto seq = *cache.begin();
             std::vector<float> out(64);
             const auto input = [&](std::size_t first, std::size_t n, std::uint32_t l, auto&& call) {

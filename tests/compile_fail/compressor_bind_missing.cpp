@@ -11,4 +11,4 @@ struct bad : kvtl::presets::dynakv {
     using compressor = unbound;
 };
 
-template class kvtl::kv_manager<bad, kvtl::supplied_for<bad>>;
+template class kvtl::kv_manager<bad, kvtl::engine_inputs_for<bad>>;

@@ -8,4 +8,4 @@ struct bad : kvtl::presets::dynakv {
     using compressor = kvtl::token_adaptive_rank<kvtl::coupling::layer>;
 };
 
-template class kvtl::kv_manager<bad, kvtl::supplied_for<bad>>;
+template class kvtl::kv_manager<bad, kvtl::engine_inputs_for<bad>>;

@@ -8,4 +8,4 @@ struct bad : kvtl::presets::snapkv_group {
     using compressor = kvtl::token_adaptive_rank<kvtl::coupling::head>;
 };
 
-template class kvtl::kv_manager<bad, kvtl::supplied_for<bad>>;
+template class kvtl::kv_manager<bad, kvtl::engine_inputs_for<bad>>;

@@ -1,12 +1,12 @@
 // A score that evicts in decode says what an entry is worth.
 // expect-error: \[kvtl\] score::state: it evicts in decode; add noexcept const `float worth
-// expect-error: \[kvtl\] signals: a policy needs x \(the input of the layer\), which this engine does not supply
+// expect-error: \[kvtl] engine_inputs: a policy needs x \(the input of the layer\), which this engine does not supply
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/snapkv.hpp>
 
 struct worthless : kvtl::score_defaults {
     static constexpr std::string_view name = "worthless";
-    static constexpr kvtl::signal needs = kvtl::signal::x;
+    static constexpr kvtl::engine_input needs = kvtl::engine_input::x;
     static constexpr kvtl::score_source source = kvtl::score_source::arrival;
     static constexpr bool evicts_in_decode = true;
     struct state : kvtl::score_state<config> {

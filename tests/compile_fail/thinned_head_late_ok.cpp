@@ -11,4 +11,4 @@ struct good : kvtl::presets::dynakv {
     using budget = kvtl::progressive;
 };
 
-static_assert(kvtl::preset_for<good, kvtl::supplied_by_default>);
+static_assert(kvtl::preset_for<good, kvtl::default_engine_inputs>);

@@ -9,4 +9,4 @@ struct good : kvtl::presets::flexgen {
     using retention = kvtl::drop<kvtl::voting_heads>;
 };
 
-static_assert(kvtl::preset_for<good, kvtl::supplied_by_default>);
+static_assert(kvtl::preset_for<good, kvtl::default_engine_inputs>);

@@ -324,10 +324,10 @@ template <class P, class StandsIn> void estimator_contract(const StandsIn& stand
     CHECK(!std::string_view(P::name).empty());
     if constexpr (!kvtl::detail::estimates<P>()) {
         static_assert(!kvtl::detail::summarises<P>());
-        static_assert(needs_of<P>() == signal::nothing);
+        static_assert(needs_of<P>() == engine_input::nothing);
         static_assert(std::is_empty_v<typename P::state>);
     } else {
-        static_assert(contains(needs_of<P>(), signal::q | signal::k));
+        static_assert(contains(needs_of<P>(), engine_input::q | engine_input::k));
         static_assert(std::is_trivially_copyable_v<typename P::state>);
         SUBCASE("is its definition") {
             is_its_definition<P>(stands_in);

@@ -112,7 +112,7 @@ template <class P> void position_contract(const typename P::config& config) {
     static_assert(!P::moves);
     CHECK(state_of<P>::bytes(128) == 0);
     CHECK(state_of<P>::check(config, 128).ok());
-    CHECK(kvtl::needs_of<P>() == kvtl::signal::nothing);
+    CHECK(kvtl::needs_of<P>() == kvtl::engine_input::nothing);
 }
 
 } // namespace kvtl_test

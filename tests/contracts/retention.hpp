@@ -181,13 +181,16 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
 template <class Score> void declares() {
     static_assert(score_for<Score>);
     static_assert(std::is_trivially_copyable_v<state_of<Score>>);
-    static_assert(Score::source != score_source::window || contains(Score::needs, signal::q | signal::k));
-    static_assert(Score::source != score_source::probe || contains(Score::needs, signal::probe | signal::k));
-    static_assert(Score::source != score_source::keys || contains(Score::needs, signal::k));
-    static_assert(feedback_of<Score>() == feedback::unused || contains(Score::needs, signal::q | signal::k));
+    static_assert(Score::source != score_source::window ||
+                  contains(Score::needs, engine_input::q | engine_input::k));
+    static_assert(Score::source != score_source::probe ||
+                  contains(Score::needs, engine_input::probe | engine_input::k));
+    static_assert(Score::source != score_source::keys || contains(Score::needs, engine_input::k));
+    static_assert(feedback_of<Score>() == feedback::unused ||
+                  contains(Score::needs, engine_input::q | engine_input::k));
     static_assert(feedback_of<Score>() == feedback::unused || Score::evicts_in_decode,
                   "nobody would read it");
-    static_assert(!Score::reads_values || contains(Score::needs, signal::v));
+    static_assert(!Score::reads_values || contains(Score::needs, engine_input::v));
     CHECK(!std::string_view(Score::name).empty());
     CHECK(setting_names(typename Score::config{}).size() <= 8);
 }

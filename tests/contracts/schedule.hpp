@@ -29,7 +29,7 @@ template <class Schedule> void schedule_contract(bool ahead) {
     using namespace kvtl;
     using schedule_suite::serves;
     CHECK(!std::string_view(Schedule::name).empty());
-    CHECK(needs_of<Schedule>() == signal::nothing);
+    CHECK(needs_of<Schedule>() == engine_input::nothing);
     CHECK(serves<Schedule, all_units>);
     CHECK(serves<Schedule, topk<reduce::group_mean>>);
     CHECK(serves<Schedule, max_minus_alpha<reduce::group_max>>);

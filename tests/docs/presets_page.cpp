@@ -165,17 +165,18 @@ template <class Preset> std::string home() {
 }
 
 template <class Preset> std::string needs() {
-    using kvtl::signal;
+    using kvtl::engine_input;
     strings parts;
-    constexpr signal needed = kvtl::needed_signals<Preset>();
-    for (const auto& [s, name] : {std::pair{signal::k_pre, "k_pre"}, std::pair{signal::x, "x"},
-                                  std::pair{signal::probe, "probe"}, std::pair{signal::external, "external"}})
+    constexpr engine_input needed = kvtl::needed_inputs<Preset>();
+    for (const auto& [s, name] :
+         {std::pair{engine_input::k_pre, "k_pre"}, std::pair{engine_input::x, "x"},
+          std::pair{engine_input::probe, "probe"}, std::pair{engine_input::external, "external"}})
         if (contains(needed, s)) parts.push_back(code(std::string("layer_input::") + name));
     std::uint32_t kinds = kvtl::detail::calibrated_kinds<typename Preset::compressor>();
     if constexpr (requires { Preset::index::calibrated; }) kinds |= kind_bit(Preset::index::calibrated);
     if (kinds != 0)
         parts.push_back("calibration " + code(kvtl::kind_names(kinds)) +
-                        (contains(needed, signal::calibration) ? "" : " (may be left out)"));
+                        (contains(needed, engine_input::calibration) ? "" : " (may be left out)"));
     kvtl::cache_config<Preset> c;
     if constexpr (requires { c.retention.weights; }) parts.push_back("gates in " + code("retention.weights"));
     if constexpr (requires { c.compressor.frequencies; })
@@ -219,8 +220,8 @@ each preset. *Composes* names what differs from `full`, inherited slots included
 *Window, sinks* are the defaults of `window_tokens` and `sink_tokens`. *Settings* are the fields of the policies' configs with their defaults (`config.SLOT.FIELD`, and
 `--set PRESET.SLOT.FIELD=VALUE` of the programs); those marked **(size)** are what `fitted()` turns to make the index fit.
 *Needs* is what comes in beside q, k and v: see [calibrate.md](calibrate.md) for files and [integrate.md](integrate.md) for
-calls. A signal or a file must also be promised, in `supplied<..>`, the second argument of `kv_manager` (the aliases below do)
-and in `config.supplied` (its default promises everything). How to choose: [choose_a_preset.md](choose_a_preset.md).
+calls. An input or a file must also be promised, in `engine_inputs<..>`, the second argument of `kv_manager` (the aliases below do)
+and in `config.engine_inputs` (its default promises everything). How to choose: [choose_a_preset.md](choose_a_preset.md).
 )";
     std::string header, header_content;
     for (const auto& p : presets) {

@@ -256,7 +256,7 @@ record play_preset(std::string_view policy, const run& how, const stream& data, 
     o.memory_bytes = std::size_t{96} << 20;
     o.shards = how.least ? 2 : 1;
     o.device = kvtl::any_io::of<kvtl::faulty<kvtl::in_memory>>({.inner = {}, .faults = faults});
-    o.supplied = engine::engine_signals | kvtl::signal::external;
+    o.engine_inputs = engine::model_file_inputs | kvtl::engine_input::external;
     o.calibration = bases.path();
     const gates_file gates(model, gate_inputs_of(policy, model));
     o.gates = engine::policy_wants(policy).trained ? bases.path() : gates.path();
@@ -276,7 +276,8 @@ template <class Preset> struct as_bf16 : Preset {
 /// A preset with entries of bf16, ample memory.
 template <class Preset> record play_bf16(const stream& data, const bases_file& bases) {
     using manager =
-        kvtl::kv_manager<as_bf16<Preset>, kvtl::supplied<engine::engine_signals, kvtl::signal::external>>;
+        kvtl::kv_manager<as_bf16<Preset>,
+                         kvtl::engine_inputs<engine::model_file_inputs, kvtl::engine_input::external>>;
     typename manager::config c;
     c.shape = model;
     c.max_tokens = all_tokens;

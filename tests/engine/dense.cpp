@@ -62,7 +62,7 @@ struct options : engine::cache_options {
         max_tokens = attend_tokens = most;
         memory_bytes = std::size_t{96} << 20;
         io = "memory";
-        supplied = engine::engine_signals | kvtl::signal::external;
+        engine_inputs = engine::model_file_inputs | kvtl::engine_input::external;
         settings.push_back({"infinigen", "selector", "alpha", "1e9"});
         settings.push_back({"squeezed", "selector", "kept", "1"});
         for (const char* p : {"shadowkv", "shadowkv_joint"})

@@ -116,10 +116,10 @@ class dense_cache final : public kv_cache {
             in.v.size() != tokens * kv_row || out.size() != tokens * q_row)
             return kvtl::status::failure(kvtl::errc::invalid_argument,
                                          "views of another shape than %zu tokens", tokens);
-        if (contains(wants_.signals, kvtl::signal::k_pre) && in.k_pre.size() != tokens * kv_row)
-            return kvtl::status::failure(kvtl::errc::unsupported, "signal k_pre is missing");
-        if (contains(wants_.signals, kvtl::signal::x) && (in.x.empty() || in.x.size() % tokens != 0))
-            return kvtl::status::failure(kvtl::errc::unsupported, "signal x is missing");
+        if (contains(wants_.inputs, kvtl::engine_input::k_pre) && in.k_pre.size() != tokens * kv_row)
+            return kvtl::status::failure(kvtl::errc::unsupported, "k_pre is missing");
+        if (contains(wants_.inputs, kvtl::engine_input::x) && (in.x.empty() || in.x.size() % tokens != 0))
+            return kvtl::status::failure(kvtl::errc::unsupported, "x is missing");
         for (std::uint32_t h = shard; h < g.kv_heads; h += options_.shards) {
             head& kept = sequences_[seq.slot].heads[std::size_t{layer} * g.kv_heads + h];
             const std::size_t before = kept.k.size() / dim;

@@ -156,10 +156,10 @@ TEST_CASE("with everything attended every preset gives the reference's logits an
         const kvtl_test::gates_file gates(
             options.shape, kvtl_test::gate_inputs(wants, options.shape, t.weights.hyper().width));
         options.gates = wants.trained ? whole.path() : gates.path();
-        if (contains(wants.signals, kvtl::signal::external)) { // an engine has no scores of its own
+        if (contains(wants.inputs, kvtl::engine_input::external)) { // an engine has no scores of its own
             const auto refused = open_cache(options);
             REQUIRE(!refused.ok());
-            CHECK(refused.error().message.find("needs the signal external") != std::string::npos);
+            CHECK(refused.error().message.find("needs external") != std::string::npos);
             continue;
         }
         for (const auto& prompt : reference()) {
@@ -250,7 +250,7 @@ TEST_CASE("a probe's queries are those that the model has when it decodes the pr
 }
 
 TEST_CASE("what a policy that looks ahead keeps depends on the probe, and only on its own") {
-    if (policy_wants("lookahead_probe").signals == kvtl::signal{}) return; // not built in
+    if (policy_wants("lookahead_probe").inputs == kvtl::engine_input{}) return; // not built in
     tiny t;
     const needle n = hide(2600, 30, 1);
     const auto run_with = [&](const char* probe) {

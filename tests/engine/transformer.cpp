@@ -153,7 +153,7 @@ TEST_CASE("what the cache wants is supplied, and nothing else") {
     CHECK(plain.prefetches() == 0);
 
     dense_cache curious(options_for(weights, 1));
-    curious.want({kvtl::signal::k_pre | kvtl::signal::x, true});
+    curious.want({kvtl::engine_input::k_pre | kvtl::engine_input::x, true});
     transformer run(weights, curious, pool);
     run.begin();
     const auto same = run.prefill(prompt);

@@ -99,8 +99,8 @@ TEST_CASE("presets that need what llama.cpp does not give") {
         "kvswap"); // wants a calibration, which can be given, and a predicted query, which need not
     CHECK(says(start(embedded(), settings_for(), o), "--calibration"));
     auto s = settings_for();
-    s.supplied = kvtl::signal::q | kvtl::signal::v;
-    CHECK(says(start(embedded(), s, everything("dynakv")), "needs the signal"));
+    s.engine_inputs = kvtl::engine_input::q | kvtl::engine_input::v;
+    CHECK(says(start(embedded(), s, everything("dynakv")), "needs "));
     o = everything("dynakv");
     o.memory_bytes = 1000;
     CHECK(says(start(embedded(), settings_for(), o), "memory_bytes"));

@@ -21,7 +21,7 @@ struct config {
     std::size_t max_tokens = 0, max_sequences = 1;
     unsigned shards = 1;
     kvtl::division shard_by = kvtl::division::heads;
-    kvtl::signal supplied{};
+    kvtl::engine_input engine_inputs{};
     rotation position{}, compressor{};
 };
 

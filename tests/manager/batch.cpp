@@ -73,7 +73,7 @@ template <class Cache> typename Cache::config config_for() {
     c.max_sequences = sequences;
     c.attend_tokens = 80;
     c.memory_bytes = std::size_t{8} << 20;
-    c.supplied = kvtl::signal::q | kvtl::signal::k | kvtl::signal::v;
+    c.engine_inputs = kvtl::engine_input::q | kvtl::engine_input::k | kvtl::engine_input::v;
     if constexpr (requires { c.clusterer.tokens_per_cluster; }) c.clusterer.tokens_per_cluster = 8;
     if constexpr (requires { c.schedule.true_layers; }) c.schedule.true_layers = 1;
     return c;

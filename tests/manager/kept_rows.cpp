@@ -104,7 +104,7 @@ TEST_CASE("open refuses what can never work, and says what would") {
     refuses<snap>(c, errc::bound_too_small,
                   {"memory_bytes is 1000", "snapkv_group", "index", "metadata", "scratch", "frames"});
     c = sized<snap>();
-    c.supplied = kvtl::signal::k | kvtl::signal::v;
+    c.engine_inputs = kvtl::engine_input::k | kvtl::engine_input::v;
     refuses<snap>(c, errc::unsupported, {"snapkv_group", "signal q"});
 
     auto d = sized<dynamic>();

@@ -273,7 +273,7 @@ TEST_CASE("a preset's own window is cut to max_tokens; what fits in it needs no 
 TEST_CASE("a signal that the engine does not supply is named") {
     const scratch_folder folder;
     auto c = good(folder);
-    c.supplied = kvtl::signal::k | kvtl::signal::v;
+    c.engine_inputs = kvtl::engine_input::k | kvtl::engine_input::v;
     refuses<cache_t>(c, kvtl::errc::unsupported, {"dynakv", "signal q"});
 }
 

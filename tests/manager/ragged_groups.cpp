@@ -29,7 +29,7 @@ struct by_sieve : by_fifo {
     using clusterer = kvtl::layer_groups<8>;
     using replacement = kvtl::sieve;
 };
-template <class Preset> using cache_of = kvtl::kv_manager<Preset, kvtl::supplied_for<Preset>>;
+template <class Preset> using cache_of = kvtl::kv_manager<Preset, kvtl::engine_inputs_for<Preset>>;
 
 const std::string& bases() {
     static const scratch_folder folder;

@@ -34,7 +34,7 @@ constexpr kvtl::shape model{2, 4, 2, 64};
 constexpr std::size_t max_tokens = 1000;
 
 template <class Preset>
-using in_memory_cache = kvtl::kv_manager<without_file<Preset>, kvtl::supplied_for<without_file<Preset>>>;
+using in_memory_cache = kvtl::kv_manager<without_file<Preset>, kvtl::engine_inputs_for<without_file<Preset>>>;
 
 const std::string& bases() {
     static const scratch_folder folder;
@@ -51,7 +51,7 @@ template <class Cache> typename Cache::config roomy(std::size_t more = std::size
     c.shape = model;
     c.max_tokens = max_tokens;
     c.attend_tokens = 96;
-    if (contains(kvtl::needed_signals<typename Cache::preset>(), kvtl::signal::calibration))
+    if (contains(kvtl::needed_inputs<typename Cache::preset>(), kvtl::engine_input::calibration))
         c.calibration = bases();
     if constexpr (requires { c.clusterer.tokens_per_cluster; }) c.clusterer.tokens_per_cluster = 8;
     c.memory_bytes = least_memory<Cache>(c) + more;

@@ -39,12 +39,13 @@ TEST_CASE("clusters, and estimates of those that are not read") {
 }
 
 TEST_CASE("groups of all heads that are chosen a layer ahead") {
-    using kvtl::signal;
-    using with_calibration = kvtl::supplied<signal::q, signal::k, signal::v, signal::calibration>;
+    using kvtl::engine_input;
+    using with_calibration =
+        kvtl::engine_inputs<engine_input::q, engine_input::k, engine_input::v, engine_input::calibration>;
     using groups = cache_of<kvtl::presets::kvswap, with_calibration>;
     const scratch_folder folder;
     auto c = config_for<groups>();
-    c.supplied = with_calibration::value;
+    c.engine_inputs = with_calibration::value;
     c.calibration = folder.file("bases.bin");
     write_calibration(c.calibration, small, 32, 5);
     c.schedule.true_layers = 1;

@@ -11,7 +11,7 @@ namespace index_centroid_test {
 using namespace kvtl;
 
 TEST_CASE("centroid") {
-    static_assert(centroid::needs_means && contains(needs_of<centroid>(), signal::q | signal::k));
+    static_assert(centroid::needs_means && contains(needs_of<centroid>(), engine_input::q | engine_input::k));
     kvtl_test::index_contract<centroid>(
         {}, [](const float* q, const float* mean, std::size_t dim) { return oracle::dot(q, mean, dim); });
 }

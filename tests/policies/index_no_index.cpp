@@ -9,7 +9,7 @@
 namespace index_no_index_test {
 
 TEST_CASE("no_index") {
-    static_assert(kvtl::needs_of<kvtl::no_index>() == kvtl::signal::nothing);
+    static_assert(kvtl::needs_of<kvtl::no_index>() == kvtl::engine_input::nothing);
     kvtl_test::index_contract<kvtl::no_index>({}, nullptr);
 }
 

@@ -15,7 +15,7 @@ TEST_CASE("stored_keys keeps nothing and scores entries") {
     static_assert(detail::scores_stored_keys<stored_keys>() && !detail::summarises<stored_keys>());
     static_assert(detail::scores_entries<stored_keys>() && !stored_keys::needs_means);
     static_assert(detail::linear_in_query<stored_keys>());
-    CHECK(contains(needs_of<stored_keys>(), signal::k));
+    CHECK(contains(needs_of<stored_keys>(), engine_input::k));
 }
 
 } // namespace index_stored_keys_test

@@ -18,10 +18,10 @@ TEST_CASE("drop hands on what its score declares") {
     CHECK(watching::drops);
     CHECK_FALSE(watching::merges);
     CHECK(watching::name == heavy_hitters::name);
-    CHECK(watching::needs == (signal::q | signal::k));
+    CHECK(watching::needs == (engine_input::q | engine_input::k));
     CHECK(watching::reads_mass == feedback::full);
     using blind = drop<key_norm>;
-    CHECK(blind::needs == signal::k);
+    CHECK(blind::needs == engine_input::k);
     CHECK(blind::reads_mass == feedback::unused);
     CHECK(std::is_same_v<blind::score, key_norm>);
     CHECK(std::is_same_v<drop<random_score>::config, random_score::config>);

@@ -21,7 +21,7 @@ struct worth_is_score {
 } // namespace
 
 TEST_CASE_TEMPLATE("the engine's number is score and worth", Score, external_scores, external_mask) {
-    static_assert(contains(Score::needs, signal::external));
+    static_assert(contains(Score::needs, engine_input::external));
     ranks_arrivals_contract<Score>({}, 0.0, given);
     ranks_held_contract<Score>({}, 0.0, [](std::uint32_t, double score) { return worth_is_score{score}; });
 }

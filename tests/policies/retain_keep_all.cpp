@@ -19,7 +19,7 @@ struct dropping : presets::full {
 
 TEST_CASE("keep_all asks for nothing, and a preset with it is one that keeps") {
     CHECK_FALSE(keep_all::drops);
-    CHECK(needs_of<keep_all>() == signal::nothing);
+    CHECK(needs_of<keep_all>() == engine_input::nothing);
     CHECK(feedback_of<keep_all>() == feedback::unused);
     CHECK(std::is_same_v<presets::full::retention, keep_all>);
     CHECK_FALSE(drops_entries<presets::full>);

@@ -12,17 +12,18 @@ using namespace kvtl_test;
 namespace {
 constexpr kvtl::shape small{2, 4, 2, 32};
 constexpr std::size_t prompt = 140;
-template <class Preset, kvtl::signal More>
+template <class Preset, kvtl::engine_input More>
 using cache_with =
-    kvtl::kv_manager<in_f32<Preset>, kvtl::supplied<kvtl::signal::q, kvtl::signal::k, kvtl::signal::v, More>>;
+    kvtl::kv_manager<in_f32<Preset>, kvtl::engine_inputs<kvtl::engine_input::q, kvtl::engine_input::k,
+                                                         kvtl::engine_input::v, More>>;
 
-template <class Cache> typename Cache::config sized(std::size_t keep, kvtl::signal more) {
+template <class Cache> typename Cache::config sized(std::size_t keep, kvtl::engine_input more) {
     typename Cache::config c;
     c.shape = small;
     c.max_tokens = 300;
     c.memory_bytes = std::size_t{16} << 20;
     c.keep_tokens = keep;
-    c.supplied = kvtl::signal::q | kvtl::signal::k | kvtl::signal::v | more;
+    c.engine_inputs = kvtl::engine_input::q | kvtl::engine_input::k | kvtl::engine_input::v | more;
     return c;
 }
 } // namespace
@@ -30,11 +31,11 @@ template <class Cache> typename Cache::config sized(std::size_t keep, kvtl::sign
 TEST_CASE("lookahead_probe: the last queries as a probe keep what snapkv_group keeps of entries that all of "
           "them see") {
     const drift data(small, 300, 71);
-    using probed = cache_with<kvtl::presets::lookahead_probe, kvtl::signal::probe>;
+    using probed = cache_with<kvtl::presets::lookahead_probe, kvtl::engine_input::probe>;
     using looking_back = precise<kvtl::presets::snapkv_group>;
     // A window of one: its only query sees the whole prompt, as a probe does.
-    auto a = sized<probed>(40, kvtl::signal::probe);
-    auto b = sized<looking_back>(40, kvtl::signal::nothing);
+    auto a = sized<probed>(40, kvtl::engine_input::probe);
+    auto b = sized<looking_back>(40, kvtl::engine_input::nothing);
     CHECK(a.window_tokens == b.window_tokens);
     a.window_tokens = b.window_tokens = 1;
     auto first = open_cache<probed>(a);
@@ -54,8 +55,8 @@ TEST_CASE("lookahead_probe: the last queries as a probe keep what snapkv_group k
 
 TEST_CASE("external_mask: what the engine does not want leaves, in prompt and decode; the window stays") {
     const drift data(small, 300, 72);
-    using cache_type = cache_with<kvtl::presets::external_mask, kvtl::signal::external>;
-    auto c = sized<cache_type>(250, kvtl::signal::external); // room for everything
+    using cache_type = cache_with<kvtl::presets::external_mask, kvtl::engine_input::external>;
+    auto c = sized<cache_type>(250, kvtl::engine_input::external); // room for everything
     auto cache = open_cache<cache_type>(c);
     const auto seq = *cache.begin();
     const auto wanted = [](std::size_t l, std::size_t t, std::size_t h) {

@@ -11,14 +11,15 @@ using namespace kvtl_test;
 
 namespace {
 constexpr kvtl::shape model{2, 4, 2, 64};
-using kvtl::signal;
-using with_calibration = kvtl::supplied<signal::q, signal::k, signal::v, signal::calibration>;
+using kvtl::engine_input;
+using with_calibration =
+    kvtl::engine_inputs<engine_input::q, engine_input::k, engine_input::v, engine_input::calibration>;
 template <class Preset> using calibrated_cache = cache_of<Preset, with_calibration>;
 
 /// A prompt in chunks, decode and a further turn, with bases that no prompt has anything to do with.
 template <class Preset> void with_any_basis(typename calibrated_cache<Preset>::config c = {}) {
     const scratch_folder folder;
-    c.supplied = with_calibration::value;
+    c.engine_inputs = with_calibration::value;
     c.calibration = folder.file("bases.bin");
     write_calibration(c.calibration, model, 32, 5);
     for (const bool smallest : {false, true})
@@ -40,8 +41,11 @@ TEST_CASE("infinigen with the budget for everything is dense attention, whatever
 }
 
 TEST_CASE("infinigen without a basis is refused, and says what it needs") {
-    const auto opened = calibrated_cache<kvtl::presets::infinigen>::open(
-        {.shape = model, .max_tokens = 100, .memory_bytes = 64 << 20, .supplied = with_calibration::value});
+    const auto opened =
+        calibrated_cache<kvtl::presets::infinigen>::open({.shape = model,
+                                                          .max_tokens = 100,
+                                                          .memory_bytes = 64 << 20,
+                                                          .engine_inputs = with_calibration::value});
     REQUIRE_FALSE(opened.ok());
     CHECK(opened.error().message.find("calibration") != std::string::npos);
 }
@@ -51,8 +55,11 @@ TEST_CASE("infinigen_star with the budget for everything is dense attention, wha
 }
 
 TEST_CASE("infinigen_star without a basis is refused, and says what it needs") {
-    const auto opened = calibrated_cache<kvtl::presets::infinigen_star>::open(
-        {.shape = model, .max_tokens = 100, .memory_bytes = 64 << 20, .supplied = with_calibration::value});
+    const auto opened =
+        calibrated_cache<kvtl::presets::infinigen_star>::open({.shape = model,
+                                                               .max_tokens = 100,
+                                                               .memory_bytes = 64 << 20,
+                                                               .engine_inputs = with_calibration::value});
     REQUIRE_FALSE(opened.ok());
     CHECK(opened.error().message.find("calibration") != std::string::npos);
 }
@@ -63,7 +70,10 @@ TEST_CASE("infinigen_star_reuse with the budget for everything is dense attentio
 
 TEST_CASE("infinigen_star_reuse without a basis is refused, and says what it needs") {
     const auto opened = calibrated_cache<kvtl::presets::infinigen_star_reuse>::open(
-        {.shape = model, .max_tokens = 100, .memory_bytes = 64 << 20, .supplied = with_calibration::value});
+        {.shape = model,
+         .max_tokens = 100,
+         .memory_bytes = 64 << 20,
+         .engine_inputs = with_calibration::value});
     REQUIRE_FALSE(opened.ok());
     CHECK(opened.error().message.find("calibration") != std::string::npos);
 }

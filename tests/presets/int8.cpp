@@ -14,8 +14,9 @@ using namespace kvtl_test;
 template <class Preset> struct in_ram : Preset { using io = kvtl::in_memory; };
 template <class Preset> struct plain : Preset { using compressor = kvtl::raw<kvtl::f16>; };
 template <class Preset>
-using cache_of = kvtl::kv_manager<
-    Preset, kvtl::supplied<kvtl::signal::q, kvtl::signal::k, kvtl::signal::v, kvtl::signal::calibration>>;
+using cache_of =
+    kvtl::kv_manager<Preset, kvtl::engine_inputs<kvtl::engine_input::q, kvtl::engine_input::k,
+                                                 kvtl::engine_input::v, kvtl::engine_input::calibration>>;
 
 using dynakv = in_ram<kvtl::presets::dynakv_int8>;
 using kvswap = in_ram<kvtl::presets::kvswap_int8>;
@@ -67,7 +68,7 @@ TEST_CASE("kvswap_int8 is dense attention within the codec's error") {
         (std::filesystem::temp_directory_path() / ("kvtl-int8-" + std::to_string(::getpid()))).string();
     REQUIRE(out.write(c.calibration));
     c.index.rank = 32;
-    c.supplied = c.supplied | kvtl::signal::calibration;
+    c.engine_inputs = c.engine_inputs | kvtl::engine_input::calibration;
     const outcome coarse = run<kvswap>(c, 300, 60);
     std::filesystem::remove(c.calibration);
     CHECK(coarse.error < coded);

@@ -9,11 +9,11 @@
 namespace learned_test {
 
 using namespace kvtl_test;
-using kvtl::signal;
+using kvtl::engine_input;
 
 namespace {
 constexpr kvtl::shape small{2, 4, 2, 32};
-using with_x = kvtl::supplied<signal::q, signal::k, signal::v, signal::x>;
+using with_x = kvtl::engine_inputs<engine_input::q, engine_input::k, engine_input::v, engine_input::x>;
 
 template <class Cache> typename Cache::config sized(std::size_t keep) {
     typename Cache::config c;
@@ -63,7 +63,7 @@ TEST_CASE("trim_kv: log beta times age, evicted when the buffer is full; beta = 
         const auto bytes = blob(h, weights);
         const auto x = oracle::normal_values(600 * 20, 58);
         auto config = sized<cache_t>(40);
-        config.supplied = with_x::value;
+        config.engine_inputs = with_x::value;
         config.retention.buffer = 16;
         config.retention.weights = bytes;
         auto cache = open_cache<cache_t>(config);
@@ -100,7 +100,7 @@ TEST_CASE("trim_kv: log beta times age, evicted when the buffer is full; beta = 
     const std::vector<float> weights = {1, 1, 0, 0, 1, 1, 0, 0}; // out = x
     const auto bytes = blob(h, weights);
     auto config = sized<cache_t>(10);
-    config.supplied = with_x::value;
+    config.engine_inputs = with_x::value;
     config.retention.buffer = 1;
     config.retention.weights = bytes;
     auto cache = open_cache<cache_t>(config);
@@ -198,7 +198,7 @@ TEST_CASE("global_gates: one scale for all heads and layers decides how many, wo
     const auto bytes = blob(h, weights);
     const auto x = oracle::normal_values(600 * 6, 63);
     auto config = sized<cache_t>(30);
-    config.supplied = with_x::value;
+    config.engine_inputs = with_x::value;
     config.retention.weights = bytes;
     auto cache = open_cache<cache_t>(config);
     const auto seq = *cache.begin();

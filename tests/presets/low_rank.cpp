@@ -12,7 +12,7 @@ namespace {
 using namespace kvtl_test;
 
 template <class Preset> struct in_ram : Preset { using io = kvtl::in_memory; };
-template <class Preset> using cache_of = kvtl::kv_manager<Preset, kvtl::supplied_for<Preset>>;
+template <class Preset> using cache_of = kvtl::kv_manager<Preset, kvtl::engine_inputs_for<Preset>>;
 
 const kvtl::shape shape{2, 4, 2, 64};
 /// Sixteen-bit coefficients, and keys that are turned back and forth.

@@ -9,11 +9,12 @@
 namespace merging_test {
 
 using namespace kvtl_test;
-using kvtl::signal;
+using kvtl::engine_input;
 
 namespace {
 constexpr kvtl::shape small{2, 4, 2, 32};
-using with_external = kvtl::supplied<signal::q, signal::k, signal::v, signal::external>;
+using with_external =
+    kvtl::engine_inputs<engine_input::q, engine_input::k, engine_input::v, engine_input::external>;
 
 template <class Cache> typename Cache::config sized(std::size_t keep) {
     typename Cache::config c;
@@ -41,7 +42,7 @@ void equal_keys_are_exact(std::size_t chunk, std::size_t steps) {
     const std::size_t end = prompt + steps;
     using cache_t = kvtl::kv_manager<in_f32<chosen_merge<Rule, Budget>>, with_external>;
     auto config = sized<cache_t>(2 + blocks + 2);
-    config.supplied = with_external::value;
+    config.engine_inputs = with_external::value;
     auto cache = open_cache<cache_t>(config);
     const auto seq = *cache.begin();
     const std::size_t token = 2 * dim;

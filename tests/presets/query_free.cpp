@@ -177,7 +177,7 @@ TEST_CASE("external_scores and external_mask: the engine decides") {
 
 namespace {
 using probed = kvtl::kv_manager<in_f32<kvtl::presets::lookahead_probe>,
-                                kvtl::supplied_for<kvtl::presets::lookahead_probe>>;
+                                kvtl::engine_inputs_for<kvtl::presets::lookahead_probe>>;
 } // namespace
 
 TEST_CASE("lookahead_probe: the engine's queries of the future rank the prompt") {

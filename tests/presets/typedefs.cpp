@@ -189,12 +189,12 @@ TEST_CASE("a typedef bears its preset's name") {
 }
 
 TEST_CASE("an alias supplies what its preset needs, and no more") {
-    using kvtl::signal, kvtl::supplied_for;
-    static_assert(std::is_same_v<supplied_for<kvtl::presets::dynakv>, kvtl::supplied_by_default>);
-    CHECK(supplied_for<kvtl::presets::kvswap>::value ==
-          (signal::q | signal::k | signal::v | signal::calibration));
-    CHECK(supplied_for<kvtl::presets::lookahead_probe>::value ==
-          (signal::q | signal::k | signal::v | signal::probe));
+    using kvtl::engine_input, kvtl::engine_inputs_for;
+    static_assert(std::is_same_v<engine_inputs_for<kvtl::presets::dynakv>, kvtl::default_engine_inputs>);
+    CHECK(engine_inputs_for<kvtl::presets::kvswap>::value ==
+          (engine_input::q | engine_input::k | engine_input::v | engine_input::calibration));
+    CHECK(engine_inputs_for<kvtl::presets::lookahead_probe>::value ==
+          (engine_input::q | engine_input::k | engine_input::v | engine_input::probe));
 }
 
 TEST_CASE("what an alias promised for its engine and does not come is refused in words") {

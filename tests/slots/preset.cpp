@@ -29,7 +29,7 @@ namespace {
 
 using snap = drop<window_attention<over::mean, pooling::average, 5>>;
 
-template <class Preset> constexpr bool right = preset_for<Preset, supplied_by_default>;
+template <class Preset> constexpr bool right = preset_for<Preset, default_engine_inputs>;
 template <class Preset> constexpr store_kind store = store_of_preset<Preset>();
 
 /// Any preset behind a retention that drops.
@@ -81,7 +81,7 @@ TEST_CASE("a preset that drops and retrieves is an ordinary preset") {
         CHECK(!right<thinned<presets::shadowkv, drop<voting_heads>>>);
         CHECK(right<thinned<presets::dynakv_int8>>);
         using low_rank = thinned<presets::flexgen_lr, drop<voting_heads>>;
-        CHECK(preset_for<low_rank, supplied_for<low_rank>>);
+        CHECK(preset_for<low_rank, engine_inputs_for<low_rank>>);
         CHECK(right<laid_out<indexed<thinned<presets::dynakv>, frequency_pairs>, unit_contiguous>>);
     }
     SUBCASE("it decides once") {
@@ -97,8 +97,8 @@ TEST_CASE("positions move in memory only") {
     CHECK(!right<placed<thinned<presets::dynakv>, rolling>>);
 }
 
-TEST_CASE("the first signal that is missing is named") {
-    CHECK(std::strcmp(missing_signal(signal::q | signal::x, signal::q), "x") == 0);
-    CHECK(std::strcmp(missing_signal(signal::q, signal::q | signal::k), "") == 0);
-    CHECK(needed_signals<presets::dynakv>() == (signal::q | signal::k | signal::v));
+TEST_CASE("the first input that is missing is named") {
+    CHECK(std::strcmp(missing_input(engine_input::q | engine_input::x, engine_input::q), "x") == 0);
+    CHECK(std::strcmp(missing_input(engine_input::q, engine_input::q | engine_input::k), "") == 0);
+    CHECK(needed_inputs<presets::dynakv>() == (engine_input::q | engine_input::k | engine_input::v));
 }

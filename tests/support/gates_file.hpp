@@ -39,7 +39,7 @@ class gates_file {
 /// Numbers per token that a policy's gates read.
 [[nodiscard]] inline std::size_t gate_inputs(const engine::cache_wants& wants, const kvtl::shape& m,
                                              std::size_t x_floats) {
-    return contains(wants.signals, kvtl::signal::x)
+    return contains(wants.inputs, kvtl::engine_input::x)
                ? x_floats
                : std::size_t{m.query_heads + 2 * m.kv_heads} * m.head_dim;
 }

@@ -14,7 +14,7 @@
 namespace kvtl_test {
 
 template <class Preset> using in_ram = on_device<Preset, kvtl::in_memory>;
-template <class Preset, class Supplied = kvtl::supplied_by_default>
+template <class Preset, class Supplied = kvtl::default_engine_inputs>
 using cache_of = kvtl::kv_manager<in_ram<Preset>, Supplied>;
 
 template <class Cache> typename Cache::config long_context() {

@@ -96,7 +96,7 @@ engine::cache_wants try_all(std::vector<contender>& all, std::string& io, const 
         try {
             const engine::cache_wants own =
                 c.reference ? try_with_more(c.options, tasks, program) : try_once(c.options, tasks, program);
-            wants.signals = wants.signals | own.signals;
+            wants.inputs = wants.inputs | own.inputs;
             wants.prefetch = wants.prefetch || own.prefetch;
             if (c.options.io != "memory") io = c.options.io;
         } catch (const engine::bad_input& e) {

@@ -168,11 +168,13 @@ void evaluator::replay_prompt(opened& o) {
         in.q = std::span(r.q).first(r.q.size() / total * n);
         in.k = std::span(r.k).first(r.k.size() / total * n);
         in.v = std::span(r.v).first(r.v.size() / total * n);
-        if (contains(wants.signals, kvtl::signal::k_pre)) in.k_pre = std::span(r.k_pre).first(in.k.size());
-        if (contains(wants.signals, kvtl::signal::x)) in.x = std::span(r.x).first(r.x.size() / total * n);
-        if (contains(wants.signals, kvtl::signal::probe)) in.probe = r.probe;
+        if (contains(wants.inputs, kvtl::engine_input::k_pre))
+            in.k_pre = std::span(r.k_pre).first(in.k.size());
+        if (contains(wants.inputs, kvtl::engine_input::x))
+            in.x = std::span(r.x).first(r.x.size() / total * n);
+        if (contains(wants.inputs, kvtl::engine_input::probe)) in.probe = r.probe;
         std::vector<float> later; // of the full model: for policies that are told what to keep
-        if (contains(wants.signals, kvtl::signal::external))
+        if (contains(wants.inputs, kvtl::engine_input::external))
             in.external = later = later_attention(r, shape_, n, recording_.decoded);
         const auto all_parts = [&](std::span<float> out) {
             pool_.parallel(o.cache->shards(), [&](std::size_t s) noexcept {
@@ -274,10 +276,10 @@ void evaluator::open_loop(opened& o, tally& to) {
             const layer_recording& r = recording_.layers[l];
             kvtl::layer_input in{
                 .q = row_of(r.q, at, queries), .k = row_of(r.k, at, keys), .v = row_of(r.v, at, keys)};
-            if (contains(wants.signals, kvtl::signal::k_pre)) in.k_pre = row_of(r.k_pre, at, keys);
-            if (contains(wants.signals, kvtl::signal::x))
+            if (contains(wants.inputs, kvtl::engine_input::k_pre)) in.k_pre = row_of(r.k_pre, at, keys);
+            if (contains(wants.inputs, kvtl::engine_input::x))
                 in.x = row_of(r.x, at, r.x.size() / (recording_.prefilled + recording_.decoded));
-            if (contains(wants.signals, kvtl::signal::external)) in.external = keep;
+            if (contains(wants.inputs, kvtl::engine_input::external)) in.external = keep;
             lse_.assign(lse_.size(), std::numeric_limits<float>::quiet_NaN());
             in.lse = lse_;
             const bool guesses = wants.prefetch && l + 1 < shape_.layers;
@@ -342,7 +344,7 @@ row tally::to_row(const engine::cache_options& options, const task& of) const {
     r.first = first;
     r.config = last.config;
     r.config.emplace_back("memory_bytes", std::to_string(options.memory_bytes));
-    if (contains(engine::policy_wants(options.policy).signals, kvtl::signal::external))
+    if (contains(engine::policy_wants(options.policy).inputs, kvtl::engine_input::external))
         r.config.emplace_back("external", "the full model's later attention");
     r.config.emplace_back("shards", std::to_string(std::max(1U, options.shards)));
     const auto mean = [](double sum, std::size_t n) { return sum / static_cast<double>(n); };

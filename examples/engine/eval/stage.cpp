@@ -17,7 +17,7 @@ void stage::set(engine::kv_cache& cache, kvtl::sequence_id sequence, recording* 
     cache_ = &cache;
     sequence_ = sequence;
     prefetches_ = cache.wants().prefetch;
-    keep_.assign(contains(cache.wants().signals, kvtl::signal::external) ? shape_.kv_heads : 0,
+    keep_.assign(contains(cache.wants().inputs, kvtl::engine_input::external) ? shape_.kv_heads : 0,
                  std::numeric_limits<float>::max());
     into_ = into;
     if (into_ != nullptr) into_->layers.resize(shape_.layers);

@@ -53,10 +53,10 @@ template <class Config> void describe_rope(Config& c, const cache_options& o) {
 } // namespace detail
 
 /// All that passes through this interface. What a preset needs of it, wants() says; whether the program that
-/// opens it has that, cache_options::supplied.
-using any_signal = kvtl::supplied<engine_signals, kvtl::signal::external>;
+/// opens it has that, cache_options::engine_inputs.
+using any_input = kvtl::engine_inputs<model_file_inputs, kvtl::engine_input::external>;
 
-template <class Preset> using preset_manager = kvtl::kv_manager<on_any_io<Preset>, any_signal>;
+template <class Preset> using preset_manager = kvtl::kv_manager<on_any_io<Preset>, any_input>;
 
 template <class Preset> class preset_cache final : public manager_cache<preset_manager<Preset>> {
     using manager = preset_manager<Preset>;
@@ -182,7 +182,7 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
                 if (!found) return found.error();
                 c.calibration = *std::move(found);
             }
-        } else if constexpr (contains(kvtl::needed_signals<Preset>(), kvtl::signal::calibration))
+        } else if constexpr (contains(kvtl::needed_inputs<Preset>(), kvtl::engine_input::calibration))
             if (o.calibration.empty())
                 return kvtl::error(kvtl::errc::unsupported,
                                    "--calibration: policy " + o.policy +
@@ -208,7 +208,7 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
                 if constexpr (requires { c.budget.importance; })
                     c.budget.importance = prepared.votes.importance;
             }
-        c.supplied = o.supplied;
+        c.engine_inputs = o.engine_inputs;
         return prepared;
     }
 

@@ -38,7 +38,7 @@ template <class Preset>
         return 0U;
     }();
     if constexpr ((of_codec | of_index | of_score) != 0) {
-        if (c.calibration.empty() && !contains(needed_signals<Preset>(), signal::calibration))
+        if (c.calibration.empty() && !contains(needed_inputs<Preset>(), engine_input::calibration))
             return out; // index and score can do without
         if (c.calibration.empty())
             return error{errc::unsupported,
@@ -211,7 +211,7 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
     made->calls.query_floats = std::size_t{g.query_heads()} * g.head_dim();
     made->calls.key_floats = std::size_t{g.kv_heads()} * g.head_dim();
     made->calls.query_heads = g.query_heads();
-    made->calls.reads_probe = contains(needed_signals<Preset>(), signal::probe);
+    made->calls.reads_probe = contains(needed_inputs<Preset>(), engine_input::probe);
     made->calls.slots = sequence_slots(p.max_sequences);
     made->shards = std::vector<typename core_type::shard_type>(shards);
 

@@ -74,7 +74,7 @@ struct prompt_clusters {
 struct kmeans_static {
     static constexpr std::string_view name = "kmeans_static";
     static constexpr granularity unit_of = granularity::head;
-    static constexpr signal needs = signal::k;
+    static constexpr engine_input needs = engine_input::k;
     static constexpr bool needs_means = true;
     static constexpr bool updates_means = false;  ///< centroids are frozen once the lane is clustered
     static constexpr bool clusters_prompt = true; ///< groups a lane once it has enough entries

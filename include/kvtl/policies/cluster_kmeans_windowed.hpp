@@ -36,7 +36,7 @@ struct window_plan {
 template <window_plan Plan = window_plan{}> struct kmeans_windowed {
     static constexpr std::string_view name = "kmeans_windowed";
     static constexpr granularity unit_of = granularity::head;
-    static constexpr signal needs = signal::k;
+    static constexpr engine_input needs = engine_input::k;
     static constexpr bool needs_means = true;
     static constexpr bool updates_means = true;
     static constexpr bool clusters_prompt = true;

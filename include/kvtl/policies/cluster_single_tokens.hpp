@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/signals.hpp>
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/slots/clusterer.hpp>
 #include <kvtl/status.hpp>
 #include <kvtl/unit.hpp>

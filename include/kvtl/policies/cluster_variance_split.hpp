@@ -24,7 +24,7 @@ namespace kvtl { inline namespace v0 {
 struct variance_split {
     static constexpr std::string_view name = "variance_split";
     static constexpr granularity unit_of = granularity::head;
-    static constexpr signal needs = signal::k;
+    static constexpr engine_input needs = engine_input::k;
     static constexpr bool needs_means = true;
     static constexpr bool updates_means = true;
     static constexpr bool clusters_prompt = true; ///< groups a lane once it has enough entries

@@ -20,9 +20,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/policies/support/running_mean.hpp>
 #include <kvtl/policies/support/spread_gain.hpp>
-#include <kvtl/signals.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/slots/estimator.hpp>
 #include <kvtl/status.hpp>
@@ -48,7 +48,7 @@ template <estimate_options Options> struct unit_estimate {
     static constexpr std::string_view name = Options.pooled   ? "mean_value"
                                              : Options.spread ? "centroid_estimate_spread"
                                                               : "centroid_estimate";
-    static constexpr signal needs = signal::q | signal::k | signal::v;
+    static constexpr engine_input needs = engine_input::q | engine_input::k | engine_input::v;
     static constexpr bool estimates = true;
     static constexpr bool summarises = true;
     static constexpr bool needs_means = true;

@@ -18,7 +18,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/signals.hpp>
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/softmax.hpp>
 #include <kvtl/slots/estimator.hpp>
@@ -34,7 +34,7 @@ namespace kvtl { inline namespace v0 {
 
 struct scored_mean {
     static constexpr std::string_view name = "scored_mean";
-    static constexpr signal needs = signal::q | signal::v;
+    static constexpr engine_input needs = engine_input::q | engine_input::v;
     static constexpr bool estimates = true;
     static constexpr bool summarises = true;
     static constexpr bool reads_scores = true;

@@ -6,7 +6,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/signals.hpp>
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/slots/index.hpp>
 #include <kvtl/unit.hpp>
 #include <kvtl/views.hpp>
@@ -18,7 +18,7 @@ namespace kvtl { inline namespace v0 {
 
 struct centroid {
     static constexpr std::string_view name = "centroid";
-    static constexpr signal needs = signal::q | signal::k;
+    static constexpr engine_input needs = engine_input::q | engine_input::k;
     static constexpr bool needs_means = true;
     static constexpr bool scores = true;
     struct config {

@@ -26,7 +26,7 @@ namespace kvtl { inline namespace v0 {
 
 struct centroid_spread {
     static constexpr std::string_view name = "centroid_spread";
-    static constexpr signal needs = signal::q | signal::k;
+    static constexpr engine_input needs = engine_input::q | engine_input::k;
     static constexpr bool needs_means = true;
     static constexpr bool needs_spread = true;
     static constexpr bool scores = true;

@@ -19,9 +19,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/policies/support/entry_rows.hpp>
 #include <kvtl/policies/support/largest_magnitudes.hpp>
-#include <kvtl/signals.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/slots/index.hpp>
@@ -36,7 +36,7 @@ namespace kvtl { inline namespace v0 {
 
 struct channel_subset {
     static constexpr std::string_view name = "channel_subset";
-    static constexpr signal needs = signal::q | signal::k;
+    static constexpr engine_input needs = engine_input::q | engine_input::k;
     static constexpr bool needs_means = false;
     static constexpr bool scores = true;
     static constexpr bool summarises = true;

@@ -11,8 +11,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/policies/support/entry_rows.hpp>
-#include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/slots/index.hpp>
 
@@ -23,7 +23,7 @@ namespace kvtl { inline namespace v0 {
 
 template <element E> struct exact_keys_as {
     static constexpr std::string_view name = "exact_keys";
-    static constexpr signal needs = signal::q | signal::k;
+    static constexpr engine_input needs = engine_input::q | engine_input::k;
     static constexpr bool needs_means = false;
     static constexpr bool scores = true;
     static constexpr bool summarises = true;

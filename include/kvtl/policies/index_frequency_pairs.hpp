@@ -13,8 +13,8 @@
 #pragma once
 
 #include <kvtl/calibration/calibration.hpp>
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/policies/support/entry_columns.hpp>
-#include <kvtl/signals.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/slots/index.hpp>
@@ -28,7 +28,7 @@ namespace kvtl { inline namespace v0 {
 
 struct frequency_pairs {
     static constexpr std::string_view name = "frequency_pairs";
-    static constexpr signal needs = signal::q | signal::k;
+    static constexpr engine_input needs = engine_input::q | engine_input::k;
     static constexpr calibration_kind calibrated = calibration_kind::channels; ///< optional
     static constexpr bool needs_means = false;
     static constexpr bool scores = true;

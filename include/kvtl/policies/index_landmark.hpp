@@ -18,9 +18,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/policies/support/outliers.hpp>
 #include <kvtl/policies/support/running_mean.hpp>
-#include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/slots/index.hpp>
 #include <kvtl/unit.hpp>
@@ -35,7 +35,7 @@ namespace kvtl { inline namespace v0 {
 
 struct landmark {
     static constexpr std::string_view name = "landmark";
-    static constexpr signal needs = signal::q | signal::k;
+    static constexpr engine_input needs = engine_input::q | engine_input::k;
     static constexpr bool needs_means = false;
     static constexpr bool scores = true;
     static constexpr bool summarises = true;

@@ -19,8 +19,8 @@
 #pragma once
 
 #include <kvtl/calibration/calibration.hpp>
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/policies/support/entry_columns.hpp>
-#include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/slots/index.hpp>
 
@@ -32,7 +32,7 @@ namespace kvtl { inline namespace v0 {
 
 template <element E> struct low_rank_keys_as {
     static constexpr std::string_view name = "low_rank_keys";
-    static constexpr signal needs = signal::q | signal::k | signal::calibration;
+    static constexpr engine_input needs = engine_input::q | engine_input::k | engine_input::calibration;
     static constexpr calibration_kind calibrated = calibration_kind::joint_adapter;
     static constexpr bool needs_means = false;
     static constexpr bool scores = true;

@@ -14,7 +14,7 @@
 #pragma once
 
 #include <kvtl/element.hpp>
-#include <kvtl/signals.hpp>
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/slots/index.hpp>
 #include <kvtl/unit.hpp>
@@ -51,7 +51,7 @@ namespace detail {
 
 struct minmax_box {
     static constexpr std::string_view name = "minmax_box";
-    static constexpr signal needs = signal::q | signal::k;
+    static constexpr engine_input needs = engine_input::q | engine_input::k;
     static constexpr bool needs_means = false;
     static constexpr bool scores = true;
     static constexpr bool summarises = true;

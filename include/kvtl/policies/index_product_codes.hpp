@@ -17,9 +17,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/policies/support/entry_rows.hpp>
 #include <kvtl/policies/support/kmeans.hpp>
-#include <kvtl/signals.hpp>
 #include <kvtl/simd/distance.hpp>
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/simd/lookup.hpp>
@@ -33,7 +33,7 @@ namespace kvtl { inline namespace v0 {
 
 struct product_codes {
     static constexpr std::string_view name = "product_codes";
-    static constexpr signal needs = signal::q | signal::k;
+    static constexpr engine_input needs = engine_input::q | engine_input::k;
     static constexpr bool needs_means = false;
     static constexpr bool scores = true;
     static constexpr bool summarises = true;

@@ -27,8 +27,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/policies/support/entry_rows.hpp>
-#include <kvtl/signals.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/distance.hpp>
 #include <kvtl/simd/dot.hpp>
@@ -45,7 +45,7 @@ enum class representative : std::uint32_t { spread, nearest, largest };
 
 template <bool Best> struct representatives_as {
     static constexpr std::string_view name = Best ? "best_representative" : "representatives";
-    static constexpr signal needs = signal::q | signal::k;
+    static constexpr engine_input needs = engine_input::q | engine_input::k;
     static constexpr bool needs_means = false;
     static constexpr bool scores = true;
     static constexpr bool summarises = true;

@@ -21,9 +21,9 @@
 #pragma once
 
 #include <kvtl/calibration/calibration.hpp>
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/policies/support/entry_columns.hpp>
 #include <kvtl/policies/support/largest_magnitudes.hpp>
-#include <kvtl/signals.hpp>
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/slots/index.hpp>
 
@@ -54,7 +54,7 @@ template <calibration_kind Basis, element E = f16> struct rotated_channels {
     static_assert(Basis == calibration_kind::pca_basis || Basis == calibration_kind::skew_basis);
     static constexpr bool skewed = Basis == calibration_kind::skew_basis;
     static constexpr std::string_view name = skewed ? "skewed_channels" : "pca_channels";
-    static constexpr signal needs = signal::q | signal::k | signal::calibration;
+    static constexpr engine_input needs = engine_input::q | engine_input::k | engine_input::calibration;
     static constexpr calibration_kind calibrated = Basis;
     static constexpr bool needs_means = false;
     static constexpr bool scores = true;

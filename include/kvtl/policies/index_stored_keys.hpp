@@ -14,7 +14,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/signals.hpp>
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/slots/index.hpp>
 
 #include <string_view>
@@ -23,7 +23,7 @@ namespace kvtl { inline namespace v0 {
 
 struct stored_keys {
     static constexpr std::string_view name = "stored_keys";
-    static constexpr signal needs = signal::q | signal::k;
+    static constexpr engine_input needs = engine_input::q | engine_input::k;
     static constexpr bool needs_means = false;
     static constexpr bool scores = true;
     static constexpr bool per_entry = true;

@@ -12,7 +12,7 @@ template <class Score> struct drop {
     static constexpr std::string_view name = Score::name;
     static constexpr bool drops = true;
     static constexpr bool merges = false;
-    static constexpr signal needs = needs_of<Score>();
+    static constexpr engine_input needs = needs_of<Score>();
     static constexpr feedback reads_mass = feedback_of<Score>();
     using score = Score;
     using config = typename Score::config;

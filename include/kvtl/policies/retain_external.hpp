@@ -17,7 +17,7 @@ namespace kvtl { inline namespace v0 {
 
 template <bool IsMask> struct external_decision : score_defaults {
     static constexpr std::string_view name = IsMask ? "external_mask" : "external_scores";
-    static constexpr signal needs = signal::k | signal::external;
+    static constexpr engine_input needs = engine_input::k | engine_input::external;
     static constexpr score_source source = score_source::arrival;
     static constexpr bool evicts_in_decode = true;
     static constexpr bool drops_unwanted = IsMask;

@@ -28,7 +28,8 @@ template <gate_kind Kind> struct gate_score : score_defaults {
                                              : Kind == gate_kind::global ? "global_gate"
                                                                          : "retention_gate";
     static constexpr bool reads_input = Kind != gate_kind::retention;
-    static constexpr signal needs = reads_input ? signal::x : signal::q | signal::k | signal::v;
+    static constexpr engine_input needs =
+        reads_input ? engine_input::x : engine_input::q | engine_input::k | engine_input::v;
     static constexpr score_source source = score_source::arrival;
     static constexpr bool evicts_in_decode = true;
     static constexpr bool evicts_in_prompt = !reads_input;

@@ -28,7 +28,7 @@ template <leaves When> struct heavy_hitters_leaving : score_defaults {
     static constexpr std::string_view name = When == leaves::greedily       ? "heavy_hitters"
                                              : When == leaves::after_prompt ? "heavy_hitters_after_prompt"
                                                                             : "heavy_hitters_of_prompt";
-    static constexpr signal needs = signal::q | signal::k;
+    static constexpr engine_input needs = engine_input::q | engine_input::k;
     static constexpr feedback reads_mass = When == leaves::once ? feedback::unused : feedback::full;
     static constexpr score_source source = score_source::prompt;
     static constexpr bool evicts_in_decode = When != leaves::once;

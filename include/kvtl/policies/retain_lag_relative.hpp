@@ -22,7 +22,7 @@ namespace kvtl { inline namespace v0 {
 
 struct lag_relative : score_defaults {
     static constexpr std::string_view name = "lag_relative";
-    static constexpr signal needs = signal::k | signal::v;
+    static constexpr engine_input needs = engine_input::k | engine_input::v;
     static constexpr score_source source = score_source::keys;
     static constexpr std::uint32_t spare_rows = 3;
     struct config {

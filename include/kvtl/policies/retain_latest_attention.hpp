@@ -9,7 +9,7 @@ namespace kvtl { inline namespace v0 {
 
 struct latest_attention : score_defaults {
     static constexpr std::string_view name = "latest_attention";
-    static constexpr signal needs = signal::q | signal::k;
+    static constexpr engine_input needs = engine_input::q | engine_input::k;
     static constexpr feedback reads_mass = feedback::full;
     static constexpr score_source source = score_source::window;
     static constexpr bool decides_together = true;

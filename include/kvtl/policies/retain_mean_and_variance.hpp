@@ -20,7 +20,7 @@ namespace kvtl { inline namespace v0 {
 
 struct mean_and_variance : score_defaults {
     static constexpr std::string_view name = "mean_and_variance";
-    static constexpr signal needs = signal::q | signal::k;
+    static constexpr engine_input needs = engine_input::q | engine_input::k;
     static constexpr score_source source = score_source::window;
     static constexpr std::uint32_t spare_rows = 3;
     struct config {

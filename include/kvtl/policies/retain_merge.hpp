@@ -164,7 +164,7 @@ template <class Score, class Rule> struct merge_into {
     static constexpr std::string_view name = Rule::name;
     static constexpr bool drops = true;
     static constexpr bool merges = true;
-    static constexpr signal needs = needs_of<Score>();
+    static constexpr engine_input needs = needs_of<Score>();
     static constexpr feedback reads_mass = feedback_of<Score>();
     using score = merging_score<Score, Rule>;
     using config = typename score::config;

@@ -15,7 +15,7 @@ namespace kvtl { inline namespace v0 {
 
 template <over How, pooling Pool, std::uint32_t Width> struct probe_attention : score_defaults {
     static constexpr std::string_view name = "probe_attention";
-    static constexpr signal needs = signal::k | signal::probe;
+    static constexpr engine_input needs = engine_input::k | engine_input::probe;
     static constexpr score_source source = score_source::probe;
     static constexpr std::uint32_t spare_rows = 1;
     struct config {

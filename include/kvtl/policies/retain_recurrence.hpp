@@ -21,7 +21,7 @@ namespace kvtl { inline namespace v0 {
 
 struct recurrence : score_defaults {
     static constexpr std::string_view name = "recurrence";
-    static constexpr signal needs = signal::q | signal::k;
+    static constexpr engine_input needs = engine_input::q | engine_input::k;
     static constexpr feedback reads_mass = feedback::full;
     static constexpr score_source source = score_source::prompt;
     static constexpr bool evicts_in_decode = true;

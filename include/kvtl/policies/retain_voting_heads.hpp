@@ -18,7 +18,7 @@ namespace kvtl { inline namespace v0 {
 
 struct voting_heads : score_defaults {
     static constexpr std::string_view name = "voting_heads";
-    static constexpr signal needs = signal::q | signal::k;
+    static constexpr engine_input needs = engine_input::q | engine_input::k;
     static constexpr score_source source = score_source::window;
     static constexpr bool decides_together = true;
     static constexpr std::uint32_t spare_rows = 1;

@@ -18,7 +18,7 @@ namespace kvtl { inline namespace v0 {
 template <over Group, pooling Pool, std::uint32_t Width, bool PerQueryHead = false>
 struct window_attention : score_defaults {
     static constexpr std::string_view name = "window_attention";
-    static constexpr signal needs = signal::q | signal::k;
+    static constexpr engine_input needs = engine_input::q | engine_input::k;
     static constexpr score_source source = score_source::window;
     static constexpr bool per_query_head = PerQueryHead;
     static constexpr std::uint32_t spare_rows = 1;

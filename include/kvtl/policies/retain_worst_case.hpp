@@ -28,7 +28,7 @@ namespace kvtl { inline namespace v0 {
 
 struct worst_case : score_defaults {
     static constexpr std::string_view name = "worst_case";
-    static constexpr signal needs = signal::q | signal::k | signal::v;
+    static constexpr engine_input needs = engine_input::q | engine_input::k | engine_input::v;
     static constexpr score_source source = score_source::window;
     static constexpr calibration_kind calibrated = calibration_kind::value_norms; ///< optional
     static constexpr bool reads_values = true;

@@ -22,7 +22,7 @@ namespace kvtl { inline namespace v0 {
 
 template <class Reduce, query Source = query::current> struct max_minus_alpha {
     static constexpr std::string_view name = "max_minus_alpha";
-    static constexpr signal needs = signal::q;
+    static constexpr engine_input needs = engine_input::q;
     static constexpr bool takes_everything = false;
     static constexpr bool uses_scores = true;
     static constexpr query source = Source;

@@ -32,7 +32,7 @@ namespace kvtl { inline namespace v0 {
 
 template <class Reduce, query Source = query::current> struct threshold {
     static constexpr std::string_view name = "threshold";
-    static constexpr signal needs = signal::q;
+    static constexpr engine_input needs = engine_input::q;
     static constexpr bool takes_everything = false;
     static constexpr bool uses_scores = true;
     static constexpr query source = Source;

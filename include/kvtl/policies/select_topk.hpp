@@ -21,7 +21,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/signals.hpp>
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/softmax.hpp>
 #include <kvtl/simd/topk.hpp>
@@ -110,7 +110,7 @@ enum class overshoot : bool { skipped, cut_off };
 
 template <class Reduce, query Source = query::current, overshoot Last = overshoot::skipped> struct topk {
     static constexpr std::string_view name = "topk";
-    static constexpr signal needs = signal::q;
+    static constexpr engine_input needs = engine_input::q;
     static constexpr bool takes_everything = false;
     static constexpr bool uses_scores = true;
     static constexpr query source = Source;

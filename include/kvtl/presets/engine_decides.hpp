@@ -3,9 +3,9 @@
 //   lookahead_probe  queries that stand for the future look at the prompt instead of its own last ones:
 //                    pseudo tokens at later positions (DapQ), a trained lookahead (LookaheadKV), a patched
 //                    prompt per episode (EpiCache). Window and score as snapkv_group, so that the two differ
-//                    in the source of the queries and in nothing else. Needs signal::probe.
+//                    in the source of the queries and in nothing else. Needs engine_input::probe.
 //   external_scores  a number per token and KV head, the greater, the better. Window 8. Needs
-//                    signal::external.
+//                    engine_input::external.
 //   external_mask    as well, but what has none above 0 leaves even where there is room (Attention-Gate,
 //                    Neural Garbage Collection).
 //
@@ -41,8 +41,9 @@ struct external_mask : external_scores {
 
 } // namespace presets
 
-using lookahead_probe = kv_manager<presets::lookahead_probe, supplied_for<presets::lookahead_probe>>;
-using external_scores_cache = kv_manager<presets::external_scores, supplied_for<presets::external_scores>>;
-using external_mask_cache = kv_manager<presets::external_mask, supplied_for<presets::external_mask>>;
+using lookahead_probe = kv_manager<presets::lookahead_probe, engine_inputs_for<presets::lookahead_probe>>;
+using external_scores_cache =
+    kv_manager<presets::external_scores, engine_inputs_for<presets::external_scores>>;
+using external_mask_cache = kv_manager<presets::external_mask, engine_inputs_for<presets::external_mask>>;
 
 }} // namespace kvtl::v0

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/io/in_memory.hpp>
 #include <kvtl/layout/sequence_order.hpp>
 #include <kvtl/layout/unit_contiguous.hpp>
@@ -16,7 +17,6 @@
 #include <kvtl/policies/retain_keep_all.hpp>
 #include <kvtl/policies/schedule_on_demand.hpp>
 #include <kvtl/policies/select_all_units.hpp>
-#include <kvtl/signals.hpp>
 
 #include <type_traits>
 
@@ -49,9 +49,9 @@ struct full {
 /// What an alias takes the engine to supply where it does not say: q, k, v and whatever else its preset
 /// needs. To name such an alias is to promise it; calls that come without it are refused in words.
 template <class Preset>
-using supplied_for =
-    std::conditional_t<contains(supplied_by_default::value, needed_signals<Preset>()), supplied_by_default,
-                       supplied<supplied_by_default::value, needed_signals<Preset>()>>;
+using engine_inputs_for =
+    std::conditional_t<contains(default_engine_inputs::value, needed_inputs<Preset>()), default_engine_inputs,
+                       engine_inputs<default_engine_inputs::value, needed_inputs<Preset>()>>;
 
 using full = kv_manager<presets::full>;
 

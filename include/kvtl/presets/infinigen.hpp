@@ -56,9 +56,9 @@ struct infinigen_star_reuse : infinigen_star {
 
 } // namespace presets
 
-using infinigen = kv_manager<presets::infinigen, supplied_for<presets::infinigen>>;
-using infinigen_star = kv_manager<presets::infinigen_star, supplied_for<presets::infinigen_star>>;
+using infinigen = kv_manager<presets::infinigen, engine_inputs_for<presets::infinigen>>;
+using infinigen_star = kv_manager<presets::infinigen_star, engine_inputs_for<presets::infinigen_star>>;
 using infinigen_star_reuse =
-    kv_manager<presets::infinigen_star_reuse, supplied_for<presets::infinigen_star_reuse>>;
+    kv_manager<presets::infinigen_star_reuse, engine_inputs_for<presets::infinigen_star_reuse>>;
 
 }} // namespace kvtl::v0

@@ -50,6 +50,6 @@ struct kvswap_int8 : kvswap {
 using full_int8 = kv_manager<presets::full_int8>;
 using snapkv_int8 = kv_manager<presets::snapkv_int8>;
 using dynakv_int8 = kv_manager<presets::dynakv_int8>;
-using kvswap_int8 = kv_manager<presets::kvswap_int8, supplied_for<presets::kvswap_int8>>;
+using kvswap_int8 = kv_manager<presets::kvswap_int8, engine_inputs_for<presets::kvswap_int8>>;
 
 }} // namespace kvtl::v0

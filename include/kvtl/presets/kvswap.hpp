@@ -50,7 +50,7 @@ struct kvswap_softmax : kvswap {
 
 } // namespace presets
 
-using kvswap = kv_manager<presets::kvswap, supplied_for<presets::kvswap>>;
-using kvswap_softmax = kv_manager<presets::kvswap_softmax, supplied_for<presets::kvswap_softmax>>;
+using kvswap = kv_manager<presets::kvswap, engine_inputs_for<presets::kvswap>>;
+using kvswap_softmax = kv_manager<presets::kvswap_softmax, engine_inputs_for<presets::kvswap_softmax>>;
 
 }} // namespace kvtl::v0

@@ -2,7 +2,7 @@
 // calibration/gate_weights.hpp); this library runs them and trains nothing.
 //
 //   trim_kv       TRIM-KV: log beta per token and KV head from the layer's input, decaying with age; evicts
-//                 when 128 entries over (the paper's buffer is 128 to 512). Needs supplied<..., signal::x>.
+//                 when 128 entries over (the paper's buffer is 128 to 512). Needs engine_inputs<..., engine_input::x>.
 //   locret        Locret: a score from q, k and v; a prompt in chunks never takes more than keep_tokens and a
 //                 chunk, and may be longer than prefill_tokens. Deviations: the gate sees q and k as the engine gives
 //                 them, after RoPE, so that the published heads, trained on what comes before it, cannot be used:
@@ -10,7 +10,7 @@
 //                 protects more while the prompt comes in (2,500 of 6,000, "stabilizers"). Decode evicts as the prompt
 //                 does; the paper keeps what is decoded.
 //   global_gates  "Make Each Token Count": log beta of heads of all layers on one scale, decaying with age as in
-//                 trim_kv. Needs signal::x. Deviations: how many entries a head may keep is decided when the prompt
+//                 trim_kv. Needs engine_input::x. Deviations: how many entries a head may keep is decided when the prompt
 //                 ends, and stays as it is: in decode each head evicts at its own limit.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -45,8 +45,8 @@ struct global_gates : full {
 
 } // namespace presets
 
-using trim_kv = kv_manager<presets::trim_kv, supplied_for<presets::trim_kv>>;
+using trim_kv = kv_manager<presets::trim_kv, engine_inputs_for<presets::trim_kv>>;
 using locret = kv_manager<presets::locret>;
-using global_gates = kv_manager<presets::global_gates, supplied_for<presets::global_gates>>;
+using global_gates = kv_manager<presets::global_gates, engine_inputs_for<presets::global_gates>>;
 
 }} // namespace kvtl::v0

@@ -39,7 +39,7 @@ struct loki_predicted : loki {
 
 } // namespace presets
 
-using loki = kv_manager<presets::loki, supplied_for<presets::loki>>;
-using loki_predicted = kv_manager<presets::loki_predicted, supplied_for<presets::loki_predicted>>;
+using loki = kv_manager<presets::loki, engine_inputs_for<presets::loki>>;
+using loki_predicted = kv_manager<presets::loki_predicted, engine_inputs_for<presets::loki_predicted>>;
 
 }} // namespace kvtl::v0

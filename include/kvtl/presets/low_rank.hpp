@@ -98,17 +98,17 @@ struct quest_head_lr : quest {
 
 } // namespace presets
 
-using dynakv_lr_energy = kv_manager<presets::dynakv_lr_energy, supplied_for<presets::dynakv_lr_energy>>;
-using dynakv_lr = kv_manager<presets::dynakv_lr, supplied_for<presets::dynakv_lr>>;
+using dynakv_lr_energy = kv_manager<presets::dynakv_lr_energy, engine_inputs_for<presets::dynakv_lr_energy>>;
+using dynakv_lr = kv_manager<presets::dynakv_lr, engine_inputs_for<presets::dynakv_lr>>;
 using snapkv_layer_then_dynakv_lr =
-    kv_manager<presets::snapkv_layer_then_dynakv_lr, supplied_for<presets::snapkv_layer_then_dynakv_lr>>;
-using palu = kv_manager<presets::palu, supplied_for<presets::palu>>;
-using matryoshka = kv_manager<presets::matryoshka, supplied_for<presets::matryoshka>>;
+    kv_manager<presets::snapkv_layer_then_dynakv_lr, engine_inputs_for<presets::snapkv_layer_then_dynakv_lr>>;
+using palu = kv_manager<presets::palu, engine_inputs_for<presets::palu>>;
+using matryoshka = kv_manager<presets::matryoshka, engine_inputs_for<presets::matryoshka>>;
 using snapkv_layer_then_lr_energy =
-    kv_manager<presets::snapkv_layer_then_lr_energy, supplied_for<presets::snapkv_layer_then_lr_energy>>;
-using kvswap_lr = kv_manager<presets::kvswap_lr, supplied_for<presets::kvswap_lr>>;
-using flexgen_lr = kv_manager<presets::flexgen_lr, supplied_for<presets::flexgen_lr>>;
-using dynakv_head_lr = kv_manager<presets::dynakv_head_lr, supplied_for<presets::dynakv_head_lr>>;
-using quest_head_lr = kv_manager<presets::quest_head_lr, supplied_for<presets::quest_head_lr>>;
+    kv_manager<presets::snapkv_layer_then_lr_energy, engine_inputs_for<presets::snapkv_layer_then_lr_energy>>;
+using kvswap_lr = kv_manager<presets::kvswap_lr, engine_inputs_for<presets::kvswap_lr>>;
+using flexgen_lr = kv_manager<presets::flexgen_lr, engine_inputs_for<presets::flexgen_lr>>;
+using dynakv_head_lr = kv_manager<presets::dynakv_head_lr, engine_inputs_for<presets::dynakv_head_lr>>;
+using quest_head_lr = kv_manager<presets::quest_head_lr, engine_inputs_for<presets::quest_head_lr>>;
 
 }} // namespace kvtl::v0

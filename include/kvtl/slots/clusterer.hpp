@@ -12,9 +12,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/geometry.hpp>
 #include <kvtl/lent_threads.hpp>
-#include <kvtl/signals.hpp>
 #include <kvtl/slots/index.hpp>
 #include <kvtl/slots/policy.hpp>
 #include <kvtl/unit.hpp>

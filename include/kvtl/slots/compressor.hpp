@@ -10,8 +10,8 @@
 //         that are encoded together), ragged (records have sizes of their own, state::bytes() bounds them),
 //         rows_are_records (a record is the plain row, byte for byte), relative_error (of a number, against
 //         the largest of its head in the rows of its record, rounding to plain_type included).
-//         layer_wide_only (signals.hpp) says that a record couples all heads of a layer, needs that it wants
-//         further signals.
+//         layer_wide_only (engine_inputs.hpp) says that a record couples all heads of a layer, needs that it wants
+//         further inputs.
 // State:  constructible from (config, record_shape), trivially copyable, every function const and noexcept:
 //           record_bytes bytes()                       exactly, or at most where records are ragged
 //           encode_key(rows, position, record)         plain rows, (granule, width), to a record; returns its
@@ -53,7 +53,7 @@
 #pragma once
 
 #include <kvtl/element.hpp>
-#include <kvtl/signals.hpp>
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/slots/policy.hpp>
 #include <kvtl/status.hpp>
 #include <kvtl/views.hpp>

@@ -1,4 +1,4 @@
-// What the policies of all slots have in common: a name, the signals that they need (signals.hpp), an
+// What the policies of all slots have in common: a name, the inputs that they need (engine_inputs.hpp), an
 // aggregate config, and a state that is made from the config and what the slot hands over.
 //
 // A state lives in the block of a shard and is copied with it, so it must be trivially copyable: it keeps its
@@ -10,7 +10,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/signals.hpp>
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/status.hpp>
 
 #include <concepts>

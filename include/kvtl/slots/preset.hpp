@@ -44,7 +44,7 @@
 #pragma once
 
 #include <kvtl/config.hpp>
-#include <kvtl/signals.hpp>
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/slots/budget.hpp>
 #include <kvtl/slots/clusterer.hpp>
 #include <kvtl/slots/compressor.hpp>
@@ -287,34 +287,35 @@ concept dropping_agrees =
 // --------------------------------------------------------------------------------------------- whole presets
 /// The union of what a preset's policies need from the engine. v is always needed: it is what attention
 /// returns.
-template <class T> [[nodiscard]] consteval signal needed_signals() {
-    return signal::q | signal::k | signal::v | needs_of<typename T::clusterer>() |
+template <class T> [[nodiscard]] consteval engine_input needed_inputs() {
+    return engine_input::q | engine_input::k | engine_input::v | needs_of<typename T::clusterer>() |
            needs_of<typename T::index>() | needs_of<typename T::selector>() |
            needs_of<typename T::estimator>() | needs_of<typename T::budget>() |
            needs_of<typename T::retention>() | needs_of<typename T::compressor>() |
-           (detail::calibrated_kinds<typename T::compressor>() != 0 ? signal::calibration : signal{}) |
+           (detail::calibrated_kinds<typename T::compressor>() != 0 ? engine_input::calibration
+                                                                    : engine_input{}) |
            needs_of<typename T::position>() | needs_of<typename T::schedule>();
 }
-[[nodiscard]] constexpr const char* missing_signal(signal needed, signal have) noexcept {
-    constexpr std::pair<signal, const char*> names[] = {{signal::q, "q"},
-                                                        {signal::k, "k"},
-                                                        {signal::v, "v"},
-                                                        {signal::k_pre, "k_pre"},
-                                                        {signal::x, "x"},
-                                                        {signal::probe, "probe"},
-                                                        {signal::external, "external"},
-                                                        {signal::calibration, "calibration"}};
+[[nodiscard]] constexpr const char* missing_input(engine_input needed, engine_input have) noexcept {
+    constexpr std::pair<engine_input, const char*> names[] = {{engine_input::q, "q"},
+                                                              {engine_input::k, "k"},
+                                                              {engine_input::v, "v"},
+                                                              {engine_input::k_pre, "k_pre"},
+                                                              {engine_input::x, "x"},
+                                                              {engine_input::probe, "probe"},
+                                                              {engine_input::external, "external"},
+                                                              {engine_input::calibration, "calibration"}};
     for (const auto& [s, name] : names)
         if (contains(needed, s) && !contains(have, s)) return name;
     return "";
 }
 
-template <class T, class Supplied = supplied_by_default>
+template <class T, class Supplied = default_engine_inputs>
 concept preset_for = has_all_slots<T> && says_window<T> && slots_are_filled<T> && storage_is_read<T> &&
     window_leaves_units<T> && index_is_read<T> && estimator_is_read<T> && retention_is_read<T> &&
     budget_is_read<T> && position_is_read<T> && stored_rows_agree<T> && ragged_records_agree<T> &&
     codec_finds_its_lanes<T> && codec_has_its_runs<T> && mass_is_fed<T> && mass_is_complete<T> &&
-    retrieval_agrees<T> && dropping_agrees<T> && contains(Supplied::value, needed_signals<T>());
+    retrieval_agrees<T> && dropping_agrees<T> && contains(Supplied::value, needed_inputs<T>());
 
 template <class T> [[nodiscard]] constexpr std::string_view preset_name() noexcept {
     if constexpr (has_name<T>)

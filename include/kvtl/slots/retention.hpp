@@ -20,7 +20,7 @@
 #pragma once
 
 #include <kvtl/element.hpp>
-#include <kvtl/signals.hpp>
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/simd/attention.hpp>
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/dot.hpp>
@@ -154,7 +154,7 @@ struct no_record {};
 /// Most score policies: no settings, nothing remembered, head by head, entries leave at the end of the prompt
 /// only.
 struct score_defaults {
-    static constexpr signal needs = signal::k;
+    static constexpr engine_input needs = engine_input::k;
     static constexpr bool decides_together = false; ///< all heads of a layer keep the same tokens
     static constexpr bool per_query_head = false;   ///< every query head keeps entries of its own
     static constexpr bool evicts_in_decode = false;

@@ -212,36 +212,42 @@ template <class T> consteval void explain_dropping() {
 }
 
 template <class T, class Supplied> consteval void explain_signals() {
-    constexpr signal missing = without(needed_signals<T>(), Supplied::value);
-    static_assert(!contains(missing, signal::q),
-                  "[kvtl] signals: a policy needs q (post-RoPE queries), which this engine does not supply; "
-                  "add signal::q to supplied<...>, or change the policy");
-    static_assert(!contains(missing, signal::k),
-                  "[kvtl] signals: a policy needs k (post-RoPE keys), which this engine does not supply; add "
-                  "signal::k to supplied<...>, or change the policy");
-    static_assert(!contains(missing, signal::v),
-                  "[kvtl] signals: a policy needs v (values), which this engine does not supply; add "
-                  "signal::v to supplied<...>, or change the policy");
-    static_assert(!contains(missing, signal::k_pre),
-                  "[kvtl] signals: a policy needs k_pre (keys before RoPE), which this engine does not "
-                  "supply; add signal::k_pre to supplied<...>, or change the policy");
-    static_assert(!contains(missing, signal::x),
-                  "[kvtl] signals: a policy needs x (the input of the layer), which this engine does not "
-                  "supply; add signal::x to supplied<...>, or change the policy");
-    static_assert(!contains(missing, signal::probe),
-                  "[kvtl] signals: a policy needs probe (queries that stand for the future), which this "
-                  "engine does not supply; add signal::probe to supplied<...>, or change the policy");
-    static_assert(!contains(missing, signal::external),
-                  "[kvtl] signals: a policy needs external (scores computed outside), which this engine does "
-                  "not supply; add signal::external to supplied<...>, or change the policy");
-    static_assert(!contains(missing, signal::calibration),
-                  "[kvtl] signals: a policy needs calibration (a blob fitted offline), which this engine "
-                  "does not supply; add signal::calibration to supplied<...>, or change the policy");
+    constexpr engine_input missing = without(needed_inputs<T>(), Supplied::value);
+    static_assert(
+        !contains(missing, engine_input::q),
+        "[kvtl] engine_inputs: a policy needs q (post-RoPE queries), which this engine does not supply; "
+        "add engine_input::q to engine_inputs<...>, or change the policy");
+    static_assert(
+        !contains(missing, engine_input::k),
+        "[kvtl] engine_inputs: a policy needs k (post-RoPE keys), which this engine does not supply; add "
+        "engine_input::k to engine_inputs<...>, or change the policy");
+    static_assert(!contains(missing, engine_input::v),
+                  "[kvtl] engine_inputs: a policy needs v (values), which this engine does not supply; add "
+                  "engine_input::v to engine_inputs<...>, or change the policy");
+    static_assert(!contains(missing, engine_input::k_pre),
+                  "[kvtl] engine_inputs: a policy needs k_pre (keys before RoPE), which this engine does not "
+                  "supply; add engine_input::k_pre to engine_inputs<...>, or change the policy");
+    static_assert(
+        !contains(missing, engine_input::x),
+        "[kvtl] engine_inputs: a policy needs x (the input of the layer), which this engine does not "
+        "supply; add engine_input::x to engine_inputs<...>, or change the policy");
+    static_assert(
+        !contains(missing, engine_input::probe),
+        "[kvtl] engine_inputs: a policy needs probe (queries that stand for the future), which this "
+        "engine does not supply; add engine_input::probe to engine_inputs<...>, or change the policy");
+    static_assert(
+        !contains(missing, engine_input::external),
+        "[kvtl] engine_inputs: a policy needs external (scores computed outside), which this engine does "
+        "not supply; add engine_input::external to engine_inputs<...>, or change the policy");
+    static_assert(
+        !contains(missing, engine_input::calibration),
+        "[kvtl] engine_inputs: a policy needs calibration (a blob fitted offline), which this engine "
+        "does not supply; add engine_input::calibration to engine_inputs<...>, or change the policy");
 }
 
 template <class Supplied>
 concept lists_signals = requires {
-    { Supplied::value } -> std::convertible_to<signal>;
+    { Supplied::value } -> std::convertible_to<engine_input>;
 };
 
 /// Prints a sentence for every rule that T breaks; true, so that it may stand in a static_assert.
@@ -250,8 +256,9 @@ template <class T, class Supplied> consteval bool explain_preset() {
         holds(!std::same_as<Supplied, geometry>),
         "[kvtl] kv_manager: a cache type has no geometry any more; write kv_manager<Preset>, or kvtl::dynakv "
         "for kvtl::dynakv<geometry>, and give the whole shape in config.shape");
-    static_assert(holds(lists_signals<Supplied> || std::same_as<Supplied, geometry>),
-                  "[kvtl] kv_manager: the second argument says what the engine supplies; use supplied<...>");
+    static_assert(
+        holds(lists_signals<Supplied> || std::same_as<Supplied, geometry>),
+        "[kvtl] kv_manager: the second argument says what the engine supplies; use engine_inputs<...>");
     explain_missing_slots<T>();
     static_assert(holds(says_window<T>),
                   "[kvtl] preset: declare window_tokens and sink_tokens, or inherit them from presets::full");

@@ -10,8 +10,8 @@
 #include <kvtl/core/store/page_format.hpp>
 #include <kvtl/core/store/record_rows.hpp>
 #include <kvtl/core/store/transfers.hpp>
+#include <kvtl/engine_inputs.hpp>
 #include <kvtl/policies/support/plain_rows.hpp>
-#include <kvtl/signals.hpp>
 #include <kvtl/slots/preset.hpp>
 
 #include <algorithm>

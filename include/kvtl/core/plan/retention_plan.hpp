@@ -156,7 +156,7 @@ template <class Types> struct retention_memory {
         m.worth = scratch.take<float>(score::evicts_in_decode ? p.most_rows : 0);
         m.arrival = scratch.take<float>(p.shard_lanes);
         m.query = scratch.take<float>(std::size_t{p.lane_group} * p.dim);
-        constexpr bool scores_queries = contains(needs_of<score>(), signal::q);
+        constexpr bool scores_queries = contains(needs_of<score>(), engine_input::q);
         m.arrived = scratch.take<float>(score::source == score_source::arrival
                                             ? 2 * p.key_floats() + (scores_queries ? p.query_floats() : 0)
                                             : 0);

@@ -299,7 +299,7 @@ template <class Types> class retention_stage {
     }
     [[nodiscard]] status check_arrivals(const char* call, const layer_input& in,
                                         std::size_t tokens) const noexcept {
-        if constexpr (contains(needs_of<score>(), signal::external)) {
+        if constexpr (contains(needs_of<score>(), engine_input::external)) {
             if (in.external.size() != tokens * book_.plan.kv_heads)
                 return status::failure(errc::invalid_argument,
                                        "%s: external has %zu numbers; valid: tokens * kv_heads = %zu", call,

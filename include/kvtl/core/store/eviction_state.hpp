@@ -154,8 +154,9 @@ template <class Types> struct eviction_state {
     void arrive(std::uint32_t layer, const layer_input& in, std::size_t t, std::uint32_t token) noexcept {
         if constexpr (score_policy::source == score_source::arrival) {
             const std::size_t k = plan.key_floats(), tokens = in.k.size() / k;
-            const std::size_t q =
-                contains(needs_of<score_policy>(), signal::q) && !in.q.empty() ? plan.query_floats() : 0;
+            const std::size_t q = contains(needs_of<score_policy>(), engine_input::q) && !in.q.empty()
+                                      ? plan.query_floats()
+                                      : 0;
             const auto row = [t](std::span<const float> all, std::size_t n) {
                 return all.empty() ? all : all.subspan(t * n, n);
             };

@@ -1,4 +1,4 @@
-// What policies declare at compile time: the signals they need from the engine, the granularity of their
+// What policies declare at compile time: the inputs they need from the engine, the granularity of their
 // decisions and whether they read attention mass. The manager takes the union; what nobody declares costs
 // nothing.
 // SPDX-License-Identifier: MIT
@@ -10,8 +10,8 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// Data that only the engine can supply. A set of signals is a bit mask.
-enum class signal : std::uint32_t {
+/// Data that only the engine can supply. A set of inputs is a bit mask.
+enum class engine_input : std::uint32_t {
     nothing = 0,
     q = 1U << 0,           ///< post-RoPE queries
     k = 1U << 1,           ///< post-RoPE keys
@@ -23,26 +23,27 @@ enum class signal : std::uint32_t {
     calibration = 1U << 7, ///< a blob fitted offline
 };
 
-[[nodiscard]] constexpr signal operator|(signal a, signal b) noexcept {
-    return static_cast<signal>(static_cast<std::uint32_t>(a) | static_cast<std::uint32_t>(b));
+[[nodiscard]] constexpr engine_input operator|(engine_input a, engine_input b) noexcept {
+    return static_cast<engine_input>(static_cast<std::uint32_t>(a) | static_cast<std::uint32_t>(b));
 }
-[[nodiscard]] constexpr signal operator&(signal a, signal b) noexcept {
-    return static_cast<signal>(static_cast<std::uint32_t>(a) & static_cast<std::uint32_t>(b));
+[[nodiscard]] constexpr engine_input operator&(engine_input a, engine_input b) noexcept {
+    return static_cast<engine_input>(static_cast<std::uint32_t>(a) & static_cast<std::uint32_t>(b));
 }
-[[nodiscard]] constexpr signal without(signal set, signal part) noexcept {
-    return static_cast<signal>(static_cast<std::uint32_t>(set) & ~static_cast<std::uint32_t>(part));
+[[nodiscard]] constexpr engine_input without(engine_input set, engine_input part) noexcept {
+    return static_cast<engine_input>(static_cast<std::uint32_t>(set) & ~static_cast<std::uint32_t>(part));
 }
-[[nodiscard]] constexpr bool contains(signal set, signal part) noexcept {
+[[nodiscard]] constexpr bool contains(engine_input set, engine_input part) noexcept {
     return (set & part) == part;
 }
 
 /// What an engine can hand over; the third template argument of kv_manager.
-template <signal... Signals> struct supplied {
-    static constexpr signal value = (Signals | ... | signal::nothing);
+template <engine_input... Inputs> struct engine_inputs {
+    static constexpr engine_input value = (Inputs | ... | engine_input::nothing);
 };
-using supplied_by_default = supplied<signal::q, signal::k, signal::v>;
-using supplied_entirely = supplied<signal::q, signal::k, signal::v, signal::k_pre, signal::x, signal::probe,
-                                   signal::external, signal::calibration>;
+using default_engine_inputs = engine_inputs<engine_input::q, engine_input::k, engine_input::v>;
+using all_engine_inputs =
+    engine_inputs<engine_input::q, engine_input::k, engine_input::v, engine_input::k_pre, engine_input::x,
+                  engine_input::probe, engine_input::external, engine_input::calibration>;
 
 /// Who shares a unit: one KV head, or all KV heads of a layer.
 enum class granularity : std::uint8_t { head, layer };
@@ -50,11 +51,11 @@ enum class granularity : std::uint8_t { head, layer };
 /// Which attention mass a policy reads back: none, or that of every entry, which needs a selector that reads everything.
 enum class feedback : std::uint8_t { unused, full };
 
-template <class Policy> [[nodiscard]] consteval signal needs_of() {
+template <class Policy> [[nodiscard]] consteval engine_input needs_of() {
     if constexpr (requires { Policy::needs; })
         return Policy::needs;
     else
-        return signal::nothing;
+        return engine_input::nothing;
 }
 
 template <class Policy> [[nodiscard]] consteval feedback feedback_of() {
