@@ -17,7 +17,7 @@
 namespace kvtl { inline namespace v0 {
 
 /// A prefetch or selection that is in the air or holds pins.
-struct ahead {
+struct prefetch_slot {
     std::uint32_t slot = none, layer = none;
     std::uint32_t io_batch = none;
     bool complete = false;  ///< its choice covers every lane (its query may be compared)
@@ -30,8 +30,9 @@ struct ahead {
     std::span<std::uint32_t> count;
 };
 /// Something has been read ahead and not been used yet.
-[[nodiscard]] inline bool any_in_use(std::span<const ahead> aheads) noexcept {
-    return std::any_of(aheads.begin(), aheads.end(), [](const ahead& a) { return a.io_batch != none; });
+[[nodiscard]] inline bool any_in_use(std::span<const prefetch_slot> prefetch_slots) noexcept {
+    return std::any_of(prefetch_slots.begin(), prefetch_slots.end(),
+                       [](const prefetch_slot& a) { return a.io_batch != none; });
 }
 
 /// Lays a shard out in memory, or only counts when the carvers have no block.
@@ -53,7 +54,7 @@ template <class Types> struct shard_memory {
     std::span<float> causal;
     std::span<float> moving_k, moving_v; ///< (moving_rows, width) what retention kept of one lane, on its way
     std::span<entry_facts> moving_facts; ///< (moving_rows)
-    std::span<ahead> aheads;
+    std::span<prefetch_slot> prefetch_slots;
     typename summaries<Types>::scratch sums;
     std::span<std::byte> codec_tables; ///< what the codec's lanes have in common
     row_tile<Types> shown;             ///< rows of a selection, for engines that attend themselves
@@ -108,13 +109,13 @@ template <class Types> struct shard_memory {
         m.moving_k = scratch.take<float>(std::size_t{p.moving_rows} * p.model.width());
         m.moving_v = scratch.take<float>(std::size_t{p.moving_rows} * p.model.width());
         m.moving_facts = scratch.take<entry_facts>(p.moving_rows);
-        m.aheads = metadata.take<ahead>(p.prefetches);
+        m.prefetch_slots = metadata.take<prefetch_slot>(p.prefetches);
         for (std::uint32_t i = 0; i < p.prefetches; ++i) {
-            ahead a;
+            prefetch_slot a;
             a.query = scratch.take<float>(std::size_t{p.model.query_heads()} * p.model.dim);
             a.chosen = scratch.take<chosen_unit>(std::size_t{p.shard_lanes} * p.chosen_per_lane);
             a.count = scratch.take<std::uint32_t>(p.shard_lanes);
-            if (!m.aheads.empty()) m.aheads[i] = a;
+            if (!m.prefetch_slots.empty()) m.prefetch_slots[i] = a;
         }
         return m;
     }

@@ -34,7 +34,7 @@ template <class Types> class choice_source {
     /// For a step: the units that the lanes of a layer attend for q (HQ, D). `arriving`: tokens that are not
     /// counted yet. `a`: what prefetch() has chosen for this layer, or null.
     [[nodiscard]] status choose(std::span<const lane_ref> lanes, const float* q, std::uint32_t arriving,
-                                std::uint32_t layer, const ahead* a) noexcept {
+                                std::uint32_t layer, const prefetch_slot* a) noexcept {
         if (layer % share != 0) return follow(lanes, layer % share, arriving), status{};
         // What was chosen for a prediction stands; for others it does when the engine knew the true query.
         constexpr bool predicts = detail::chooses_ahead<typename Types::selector>();
@@ -58,7 +58,7 @@ template <class Types> class choice_source {
   private:
     static constexpr std::uint32_t share = detail::layers_that_share<typename Types::selector>();
 
-    void take(std::span<const lane_ref> lanes, const ahead& a) noexcept {
+    void take(std::span<const lane_ref> lanes, const prefetch_slot& a) noexcept {
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             std::copy_n(a.chosen.begin() + i * plan_->chosen_per_lane, a.count[i],
                         step_->chosen_of(i).begin());

@@ -24,7 +24,6 @@ template <class Types> class retrieval_base {
     retrieval_base(const retrieval_base&) = delete;
     retrieval_base& operator=(const retrieval_base&) = delete;
 
-    using ahead = kvtl::ahead;
     using memory = shard_memory<types>;
 
     template <class Config>
@@ -197,18 +196,19 @@ template <class Types> class retrieval_base {
             }
             const std::uint32_t first = lanes[0].id;
             if (tokens == 1 && layer_of(first) == 0) store_.trim_tables(first, at_once);
-            store_.extend_tables(first, units, more, [&] { release_aheads_of(group_of(slot_of(first))); });
+            store_.extend_tables(first, units, more,
+                                 [&] { release_prefetches_of(group_of(slot_of(first))); });
             pool_for(lanes).borrow();
         }
         static_cast<void>(lanes), static_cast<void>(tokens);
     }
     /// What gives up what was read ahead for a layer of the sequence, or of those that share its frames.
     [[nodiscard]] auto leaver(std::uint32_t slot) noexcept {
-        return [this, group = group_of(slot)](std::uint32_t layer) { release_aheads_of(group, layer); };
+        return [this, group = group_of(slot)](std::uint32_t layer) { release_prefetches_of(group, layer); };
     }
     /// Gives up what was read ahead for a layer of those that share the frames, or for all layers.
-    void release_aheads_of(std::uint32_t group, std::uint32_t layer = none) noexcept {
-        for (ahead& a : memory_.aheads) {
+    void release_prefetches_of(std::uint32_t group, std::uint32_t layer = none) noexcept {
+        for (prefetch_slot& a : memory_.prefetch_slots) {
             if (a.io_batch == none || group_of(a.slot) != group || (layer != none && a.layer != layer))
                 continue;
             if (&a == selection_)
@@ -334,7 +334,7 @@ template <class Types> class retrieval_base {
         if constexpr (types::clusterer::clusters_prompt)
             for (const lane_ref& ref : lanes) {
                 if (!should_found(store_.at(ref.id))) continue;
-                release_all_aheads();
+                release_all_prefetches();
                 if (status s = lend_to_prompt(slot_of(ref.id), layer_of(ref.id)); !s) return s;
                 if (status s = prompt_.begin(pool_for(lanes), 0); !s) return s;
                 store_.make_room_for_prompt(ref.id, cluster_.max_units(store_.at(ref.id).state().tokens));
@@ -395,35 +395,36 @@ template <class Types> class retrieval_base {
 
     // ------------------------------------------------------------------------------------------------
     // reading ahead
-    [[nodiscard]] ahead* find_ahead(std::uint32_t slot, std::uint32_t layer) noexcept {
-        for (ahead& a : memory_.aheads)
+    [[nodiscard]] prefetch_slot* find_prefetch(std::uint32_t slot, std::uint32_t layer) noexcept {
+        for (prefetch_slot& a : memory_.prefetch_slots)
             if (a.io_batch != none && a.slot == slot && a.layer == layer) return &a;
         return nullptr;
     }
-    [[nodiscard]] ahead* free_ahead() noexcept {
-        for (ahead& a : memory_.aheads)
+    [[nodiscard]] prefetch_slot* free_prefetch_slot() noexcept {
+        for (prefetch_slot& a : memory_.prefetch_slots)
             if (a.io_batch == none) return &a;
         return nullptr;
     }
-    [[nodiscard]] bool anything_ahead() const noexcept { return any_in_use(memory_.aheads); }
+    [[nodiscard]] bool any_prefetch() const noexcept { return any_in_use(memory_.prefetch_slots); }
     /// Of sequences that share the frames.
-    [[nodiscard]] bool anything_ahead_of(std::uint32_t group) const noexcept {
-        return std::any_of(memory_.aheads.begin(), memory_.aheads.end(),
-                           [&](const ahead& a) { return a.io_batch != none && group_of(a.slot) == group; });
+    [[nodiscard]] bool any_prefetch_of(std::uint32_t group) const noexcept {
+        return std::any_of(
+            memory_.prefetch_slots.begin(), memory_.prefetch_slots.end(),
+            [&](const prefetch_slot& a) { return a.io_batch != none && group_of(a.slot) == group; });
     }
-    void release(ahead* a, std::span<const lane_ref> lanes, typename runner::fate end) noexcept {
+    void release(prefetch_slot* a, std::span<const lane_ref> lanes, typename runner::fate end) noexcept {
         if (a == nullptr) return;
         step_.release_io_batch(lanes, a->io_batch, end);
         a->io_batch = none;
     }
     void release_selection() noexcept {
         if (selection_ == nullptr) return;
-        ahead* a = std::exchange(selection_, nullptr);
+        prefetch_slot* a = std::exchange(selection_, nullptr);
         release(a, list_lanes(a->slot, a->layer, memory_.other_lanes), runner::fate::shown);
     }
-    void release_all_aheads() noexcept {
+    void release_all_prefetches() noexcept {
         release_selection();
-        for (ahead& a : memory_.aheads)
+        for (prefetch_slot& a : memory_.prefetch_slots)
             if (a.io_batch != none)
                 release(&a, list_lanes(a.slot, a.layer, memory_.other_lanes), runner::fate::dropped);
     }
@@ -450,7 +451,7 @@ template <class Types> class retrieval_base {
     runner step_;
     choice_source<types> source_;
     statistics stats_;
-    ahead* selection_ = nullptr;
+    prefetch_slot* selection_ = nullptr;
 };
 
 }} // namespace kvtl::v0

@@ -16,7 +16,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
     using base = retrieval_base<Types>;
     using base::accept, base::announce_next, base::begin_call, base::bring, base::forget, base::cluster_ready,
         base::lanes_of, base::lend_to_prompt, base::look_at_prompt, base::note_storage, base::pool_for,
-        base::release_all_aheads;
+        base::release_all_prefetches;
     using base::cluster_, base::growth_, base::index_state_, base::sums_, base::memory_, base::plan_,
         base::prompt_, base::stats_, base::step_, base::store_;
 
@@ -39,7 +39,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
             note_chunk(lanes, in_prompt && !last);
             return {};
         }
-        release_all_aheads();
+        release_all_prefetches();
         if constexpr (types::sequential) {
             if (last)
                 if (status s = base::check_last_queries(in); !s) return s;
@@ -71,7 +71,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
                                    std::uint32_t chunk) noexcept {
         const auto lanes = lanes_of(slot, layer);
         begin_call();
-        release_all_aheads();
+        release_all_prefetches();
         std::uint32_t most = 0;
         for (std::uint32_t i = 0; i < lanes.size(); ++i) most = std::max(most, kept.rows(slot, layer, i));
         status done;

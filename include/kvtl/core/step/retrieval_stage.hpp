@@ -13,17 +13,16 @@ namespace kvtl { inline namespace v0 {
 
 template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     using base = retrieval_prompts<Types>;
-    using base::accept, base::announce_next, base::anything_ahead, base::begin_call, base::bring,
-        base::check_complete, base::clock, base::find_ahead, base::free_ahead, base::group_of, base::lanes_of,
-        base::leaver, base::list_lanes, base::note_storage, base::pool_for, base::release,
-        base::release_all_aheads, base::release_selection, base::should_found, base::window_overflows,
+    using base::accept, base::announce_next, base::any_prefetch, base::begin_call, base::bring,
+        base::check_complete, base::clock, base::find_prefetch, base::free_prefetch_slot, base::group_of,
+        base::lanes_of, base::leaver, base::list_lanes, base::note_storage, base::pool_for, base::release,
+        base::release_all_prefetches, base::release_selection, base::should_found, base::window_overflows,
         base::write_pools_at;
     using base::arenas_, base::bars_, base::codec_, base::io_, base::memory_, base::page_pools_, base::plan_,
         base::pools_, base::selection_, base::source_, base::stats_, base::step_, base::store_;
 
   public:
     using types = Types;
-    using ahead = kvtl::ahead;
     using element_type = typename base::element_type;
     using pool = typename base::pool;
     using lane = typename base::lane;
@@ -71,14 +70,14 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         begin_call();
         // Entries that found no place last time are placed now, which must not meet units whose reads are in
         // the air.
-        if (window_overflows(lanes)) release_all_aheads();
+        if (window_overflows(lanes)) release_all_prefetches();
         if (status s = bring(slot, layer); !s) return s;
         timed.enter(&phase_times::maintain);
         if (status s = accept(lanes, 1); !s) return s;
         const statistics before = stats_;
         timed.enter(&phase_times::append);
         for (const lane_ref& ref : lanes) step_.encode_arrival(ref, step_.rows_of(ref, in)(0));
-        ahead* a = find_ahead(slot, layer);
+        prefetch_slot* a = find_prefetch(slot, layer);
         const float* q = step_.widen(in.q);
         status done = source_.choose(lanes, q, 1, layer, a);
         const bool chosen = done.ok();
@@ -89,11 +88,11 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             done = step_.attend(lanes, q, in, out, a != nullptr ? a->io_batch : none,
                                 [&] { announce_next(slot, layer); });
         }
-        const bool read_ahead = anything_ahead();
+        const bool read_ahead = any_prefetch();
         release(a, lanes, chosen ? runner::fate::attended : runner::fate::dropped);
         if (chosen && read_ahead &&
             done.code() == errc::bound_too_small) { // what was read ahead held the frames
-            release_all_aheads();
+            release_all_prefetches();
             const choice_counts choosing = stats_.choosing; // what was chosen still holds
             restore(before);
             stats_.choosing = choosing;
@@ -116,9 +115,9 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         if (lanes.empty()) return {};
         const phase_clock::span timed(clock(), &phase_times::fetch_wait);
         begin_call();
-        if (window_overflows(lanes)) release_all_aheads(); // as in step()
+        if (window_overflows(lanes)) release_all_prefetches(); // as in step()
         // What a select() behind this will choose may be among it, and stays where anything does.
-        release(find_ahead(slot, layer), lanes,
+        release(find_prefetch(slot, layer), lanes,
                 types::keeps_nothing ? runner::fate::dropped : runner::fate::shown);
         if (status s = bring(slot, layer); !s) return s;
         timed.enter(&phase_times::maintain);
@@ -156,7 +155,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         const phase_clock::span timed(clock(), &phase_times::fetch_wait);
         begin_call();
         if (status s = check_complete(lanes); !s) return s;
-        release(find_ahead(slot, layer), lanes, runner::fate::dropped);
+        release(find_prefetch(slot, layer), lanes, runner::fate::dropped);
         return read_ahead(lanes, slot, layer, q);
     }
 
@@ -168,17 +167,17 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         if (lanes.empty() || plan_.window_only || (predicts && layer >= plan_.true_layers)) return true;
         const phase_clock::span timed(clock(), &phase_times::fetch_wait);
         begin_call();
-        if (find_ahead(slot, layer) != nullptr || !check_complete(lanes).ok() || window_overflows(lanes))
+        if (find_prefetch(slot, layer) != nullptr || !check_complete(lanes).ok() || window_overflows(lanes))
             return true;
         static_cast<void>(read_ahead(lanes, slot, layer, q)); // what is wrong the step will say
-        ahead* a = find_ahead(slot, layer);
+        prefetch_slot* a = find_prefetch(slot, layer);
         if (a == nullptr) return false;
         a->announced = true;
         return step_.all_planned(lanes, a->io_batch);
     }
     /// Gives up what was announced for steps that have not come: of a batch that failed.
     void cancel_prefetch() noexcept {
-        for (ahead& a : memory_.aheads)
+        for (prefetch_slot& a : memory_.prefetch_slots)
             if (a.io_batch != none && a.announced)
                 release(&a, list_lanes(a.slot, a.layer, memory_.other_lanes), runner::fate::dropped);
     }
@@ -191,25 +190,26 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         if (lanes.empty()) return {};
         begin_call();
         if (status s = check_complete(lanes); !s) return s;
-        if (free_ahead() == nullptr && find_ahead(slot, layer) == nullptr) release_all_aheads();
+        if (free_prefetch_slot() == nullptr && find_prefetch(slot, layer) == nullptr)
+            release_all_prefetches();
         if (status s = bring(slot, layer); !s) return s;
         // What was read ahead for this query is pinned until what is chosen is. It has come first: scoring may read the
         // pages of the lane itself.
-        ahead* guess = find_ahead(slot, layer);
+        prefetch_slot* guess = find_prefetch(slot, layer);
         if (guess != nullptr && !step_.land_prefetch(lanes, guess->io_batch).ok())
             release(std::exchange(guess, nullptr), lanes, runner::fate::dropped);
         status s = step_.choose(lanes, step_.widen(q), 0);
-        if (!s || free_ahead() == nullptr)
+        if (!s || free_prefetch_slot() == nullptr)
             release(std::exchange(guess, nullptr), lanes,
                     s.ok() ? runner::fate::attended : runner::fate::dropped);
         if (!s) return s;
-        ahead* a = free_ahead();
+        prefetch_slot* a = free_prefetch_slot();
         a->slot = slot, a->layer = layer, a->complete = a->announced = false;
         s = show_chosen(lanes, *a);
-        const bool in_the_way = guess != nullptr || base::anything_ahead_of(group_of(slot));
+        const bool in_the_way = guess != nullptr || base::any_prefetch_of(group_of(slot));
         release(guess, lanes, runner::fate::attended);
         if (s.code() == errc::bound_too_small && in_the_way) { // what was read ahead held the frames
-            base::release_aheads_of(group_of(slot));
+            base::release_prefetches_of(group_of(slot));
             s = show_chosen(lanes, *a);
         }
         if (!s) return s;
@@ -293,7 +293,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
 
     /// Forgets a sequence: its pages, frames and tables.
     void end(std::uint32_t slot) noexcept {
-        release_all_aheads();
+        release_all_prefetches();
         if constexpr (types::virtualised)
             if (!arenas_.idle()) arenas_.land(group_of(slot));
         for (pool& writes : write_pools_at(slot)) store_.settle_all_writes(writes);
@@ -309,7 +309,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     /// Nothing is read ahead any more, and no transfer is under way. Fails when a write has failed.
     [[nodiscard]] status come_to_rest() noexcept {
         begin_call();
-        base::release_all_aheads();
+        base::release_all_prefetches();
         for (const std::span<pool> kind : {pools_, page_pools_})
             for (pool& p : kind) store_.settle_all_writes(p);
         for (const std::span<pool> kind : {pools_, page_pools_})
@@ -368,8 +368,9 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
 
   private:
     /// Reads what select() has chosen and pins it, all of it, or nothing.
-    [[nodiscard]] status show_chosen(std::span<const lane_ref> lanes, ahead& a) noexcept {
-        a.io_batch = runner::store::step_io_batches + static_cast<std::uint32_t>(&a - memory_.aheads.data());
+    [[nodiscard]] status show_chosen(std::span<const lane_ref> lanes, prefetch_slot& a) noexcept {
+        a.io_batch =
+            runner::store::step_io_batches + static_cast<std::uint32_t>(&a - memory_.prefetch_slots.data());
         io_.at(a.io_batch).clear();
         status s = step_.prefetch(lanes, a.io_batch);
         if (s.ok() && !step_.all_planned(lanes, a.io_batch))
@@ -389,7 +390,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     /// Chooses for q and submits the reads of what is not resident, if something is free to carry them.
     [[nodiscard]] status read_ahead(std::span<const lane_ref> lanes, std::uint32_t slot, std::uint32_t layer,
                                     const tensor_view& q) noexcept {
-        ahead* a = free_ahead();
+        prefetch_slot* a = free_prefetch_slot();
         if (a == nullptr) return {};
         for (const lane_ref& ref : lanes)
             if (should_found(store_.at(ref.id))) return {}; // attend() will cluster this lane first
@@ -398,7 +399,8 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         simd::encode(q, 0, a->query.data(), a->query.size());
         if (status s = source_.guess(lanes, a->query.data(), 1, layer); !s) return s;
         a->slot = slot, a->layer = layer;
-        a->io_batch = runner::store::step_io_batches + static_cast<std::uint32_t>(a - memory_.aheads.data());
+        a->io_batch =
+            runner::store::step_io_batches + static_cast<std::uint32_t>(a - memory_.prefetch_slots.data());
         a->complete = true, a->announced = false;
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             a->count[i] = step_.chosen_count(i);
