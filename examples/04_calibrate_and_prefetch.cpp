@@ -6,7 +6,7 @@
 // dense attention, how many bytes were in memory when they were asked for, and how many were read ahead in vain; all of
 // it with and without prefetch.
 // SPDX-License-Identifier: MIT
-#include <kvtl/calibrate/calibration_fit.hpp>
+#include <kvtl/calibration/fit/calibration_fit.hpp>
 #include <kvtl/presets/kvswap.hpp>
 
 #include <array>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "fit_calibration.hpp"
 
-#include <kvtl/calibrate/calibration_fit.hpp>
+#include <kvtl/calibration/fit/calibration_fit.hpp>
 #include <kvtl/policies/support/position_table.hpp>
 
 #include <algorithm>

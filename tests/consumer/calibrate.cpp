@@ -1,6 +1,6 @@
 // What a user of kvtl::calibrate writes first.
 // SPDX-License-Identifier: MIT
-#include <kvtl/calibrate/calibration_fit.hpp>
+#include <kvtl/calibration/fit/calibration_fit.hpp>
 
 #include <cstdio>
 #include <vector>

@@ -39,8 +39,8 @@ while read -r file; do
 done < <(including 'liburing[/.]')
 
 while read -r file; do
-    case $file in include/kvtl/calibrate/dense_algebra.hpp | '') ;;
-    *) breach "$file: includes Eigen; only include/kvtl/calibrate/dense_algebra.hpp may" ;;
+    case $file in include/kvtl/calibration/fit/dense_algebra.hpp | '') ;;
+    *) breach "$file: includes Eigen; only include/kvtl/calibration/fit/dense_algebra.hpp may" ;;
     esac
 done < <(including 'Eigen/')
 
@@ -62,6 +62,7 @@ done < <(grep -rE '^[[:space:]]*#[[:space:]]*include[[:space:]]*<kvtl/' include 
     function folder(header) {
         if (header == "kvtl/manager.hpp") return "manager"
         if (header == "kvtl/simd.hpp") return "simd"
+        if (header ~ /^kvtl\/calibration\/fit\//) return "fit"
         if (header ~ /^kvtl\/policies\/support\//) return "support"
         if (header ~ /^kvtl\/policies\//) return "policies"
         if (split(header, part, "/") > 2) return part[2]
@@ -69,7 +70,7 @@ done < <(grep -rE '^[[:space:]]*#[[:space:]]*include[[:space:]]*<kvtl/' include 
     }
     function slot(header) { sub(/_.*/, "", header); return header } # the prefix of a policy
     BEGIN {
-        split("vocabulary simd slots calibration support io layout policies core manager presets calibrate", name, " ")
+        split("vocabulary simd slots calibration support io layout policies core manager presets fit", name, " ")
         split("1          2    3     3           4       4  4      5        6    7       8       9", number, " ")
         for (i in name) level[name[i]] = number[i]
     }

@@ -66,7 +66,7 @@ include() {
 }
 fresh; include kvtl/unit.hpp kvtl/simd/b.hpp;                          expect 'unit.hpp: includes kvtl/simd/b.hpp, which stands above'
 fresh; include kvtl/simd/c.hpp kvtl/slots/index.hpp;                   expect 'includes kvtl/slots/index.hpp, which stands above'
-fresh; include kvtl/presets/c.hpp kvtl/calibrate/gate_fit.hpp;         expect 'includes kvtl/calibrate/gate_fit.hpp, which stands above'
+fresh; include kvtl/presets/c.hpp kvtl/calibration/fit/gate_fit.hpp;         expect 'includes kvtl/calibration/fit/gate_fit.hpp, which stands above'
 fresh; include kvtl/slots/c.hpp kvtl/policies/support/lists.hpp;       expect 'includes kvtl/policies/support/lists.hpp, which'
 fresh; include kvtl/slots/c.hpp kvtl/core/shard.hpp;                   expect 'includes kvtl/core/shard.hpp, which'
 fresh; include kvtl/io/c.hpp kvtl/layout/page_map.hpp;                 expect 'includes kvtl/layout/page_map.hpp, which stands above or beside'

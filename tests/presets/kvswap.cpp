@@ -2,7 +2,7 @@
 #include <kvtl/presets/kvswap.hpp>
 
 #ifdef KVTL_HAS_CALIBRATE
-#include <kvtl/calibrate/fit_trace.hpp>
+#include <kvtl/calibration/fit/fit_trace.hpp>
 #include <kvtl/calibration/trace_writer.hpp>
 #endif
 

@@ -1,5 +1,5 @@
 // kvtl-calibrate: fits the bases that some policies need, to a GGUF model on a text of the user's choice, or to traces that
-// any engine recorded of its own keys and queries. The fits are the library's (kvtl/calibrate/).
+// any engine recorded of its own keys and queries. The fits are the library's (kvtl/calibration/fit/).
 //
 //   kvtl-calibrate model.gguf -f text.txt -o model.cal --rank 32 --json -
 //   kvtl-calibrate --trace own.trace -o model.cal --rank 32
@@ -8,8 +8,8 @@
 // Exit status: 0, 2 for what can never work (bad usage, unreadable file, impossible value), 1 for a run that
 // fails midway.
 // SPDX-License-Identifier: MIT
-#include <kvtl/calibrate/fit_trace.hpp>
-#include <kvtl/calibrate/gate_fit.hpp>
+#include <kvtl/calibration/fit/fit_trace.hpp>
+#include <kvtl/calibration/fit/gate_fit.hpp>
 #include <kvtl/version.hpp>
 
 #include "command_line.hpp"

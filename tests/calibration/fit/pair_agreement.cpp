@@ -1,6 +1,6 @@
 // Agreement of single frequency pairs with the whole head, worked out by hand.
 // SPDX-License-Identifier: MIT
-#include <kvtl/calibrate/pair_agreement.hpp>
+#include <kvtl/calibration/fit/pair_agreement.hpp>
 
 #include <doctest/doctest.h>
 

@@ -1,8 +1,8 @@
 // The fits against a plain singular value decomposition of the samples and against what they promise.
 // SPDX-License-Identifier: MIT
-#include <kvtl/calibrate/calibration_fit.hpp>
-#include <kvtl/calibrate/fitted_bases.hpp>
 #include <kvtl/calibration/calibration.hpp>
+#include <kvtl/calibration/fit/calibration_fit.hpp>
+#include <kvtl/calibration/fit/fitted_bases.hpp>
 
 #include "support/oracle.hpp"
 #include "support/scratch_folder.hpp"

@@ -1,7 +1,7 @@
 // Linear gates: weights that are known are found again, and what is fitted ranks entries as later attention
 // does.
 // SPDX-License-Identifier: MIT
-#include <kvtl/calibrate/gate_fit.hpp>
+#include <kvtl/calibration/fit/gate_fit.hpp>
 
 #include "support/oracle.hpp"
 #include "support/scratch_folder.hpp"

@@ -1,6 +1,6 @@
 // Fits to recorded traces: the same bases as of the numbers themselves, in pieces, of as much as is asked for.
 // SPDX-License-Identifier: MIT
-#include <kvtl/calibrate/fit_trace.hpp>
+#include <kvtl/calibration/fit/fit_trace.hpp>
 #include <kvtl/calibration/trace_writer.hpp>
 
 #include "support/oracle.hpp"

@@ -17,7 +17,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/calibrate/dense_algebra.hpp>
+#include <kvtl/calibration/fit/dense_algebra.hpp>
 #include <kvtl/calibration/gate_weights.hpp>
 #include <kvtl/geometry.hpp>
 #include <kvtl/simd/convert.hpp>

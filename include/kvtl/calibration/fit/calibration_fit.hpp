@@ -30,9 +30,9 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/calibrate/dense_algebra.hpp>
-#include <kvtl/calibrate/fitted_bases.hpp>
-#include <kvtl/calibrate/pair_agreement.hpp>
+#include <kvtl/calibration/fit/dense_algebra.hpp>
+#include <kvtl/calibration/fit/fitted_bases.hpp>
+#include <kvtl/calibration/fit/pair_agreement.hpp>
 #include <kvtl/simd/convert.hpp>
 #include <kvtl/views.hpp>
 

@@ -10,7 +10,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <kvtl/calibrate/calibration_fit.hpp>
+#include <kvtl/calibration/fit/calibration_fit.hpp>
 #include <kvtl/calibration/trace_reader.hpp>
 
 #include <algorithm>
