@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "comparison.hpp"
 
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/presets/kvswap.hpp>
 
 #include "error.hpp"
@@ -193,7 +194,7 @@ comparison compare_kvswap(const comparison_options& o, workload& w, const worklo
     s.true_layers = config.schedule.true_layers;
     s.rank =
         static_cast<std::uint32_t>(std::min<std::size_t>(config.index.rank, adapter.view().adapter(0).count));
-    s.slots = cache.inspect(0).store().pool_of(0).size() / s.layers;
+    s.slots = kvtl::shard_access::of(cache, 0).store().pool_of(0).size() / s.layers;
     s.scale = 1.0F / std::sqrt(static_cast<float>(kvswap_loop::dim));
     kvswap_loop loop = opened(kvswap_loop::open(s, adapter.view()), o.policy);
     read_prompt(w, o.context, [&](std::uint32_t l, auto k, auto v, bool) {

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/presets/dynakv.hpp>
 
 #include "dynakv_loop.hpp"
@@ -18,7 +19,7 @@ template <class Cache>
 [[nodiscard]] kvtl::result<dynakv_loop> take_over(Cache& cache, const typename Cache::config& c) {
     using number = dynakv_loop::number;
     constexpr std::uint32_t dim = dynakv_loop::dim, rows = dynakv_loop::page_rows;
-    auto& store = cache.inspect(0).store();
+    auto& store = kvtl::shard_access::of(cache, 0).store();
     auto& frames = store.pool_of(0);
     const auto& sizes = store.at(0).sizes();
     const std::uint32_t heads = c.shape.layers * c.shape.kv_heads, pool_pages = store.layout().run_pages();

@@ -53,6 +53,8 @@
 
 namespace kvtl { inline namespace v0 {
 
+struct shard_access; // core/shard_access.hpp
+
 /// Reached only by presets that miss a requirement: prints one sentence for each (slots/sentences.hpp).
 template <class Preset, class Supplied = default_engine_inputs>
 class kv_manager : public refused_cache<Preset, kv_manager<Preset, Supplied>> {
@@ -370,10 +372,8 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     /// The shard that a sequence belongs to where sequences are divided.
     [[nodiscard]] unsigned shard_of(sequence_id seq) const noexcept { return seq.slot % core_->calls.shards; }
 
-    /// The shard's inside, for tests of invariants. Not part of the stable interface.
-    [[nodiscard]] auto& inspect(unsigned shard) noexcept { return core_->shards[shard]; }
-
   private:
+    friend struct shard_access;
     using planner_type = planner<Preset>;
     using core_type = cache_core<types>;
     using shard_type = kvtl::shard<types>;

@@ -1,5 +1,6 @@
 // Reading ahead, choosing for another kernel, and giving tokens up.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/policies/replace_lifo.hpp>
 #include <kvtl/presets/dynakv.hpp>
@@ -178,7 +179,7 @@ template <class Cache> std::size_t selection_is_complete(int appends) {
         }));
         const auto dense = dense_attention<float>(data, 1, t);
         for (std::uint32_t h = 0; h < small.kv_heads; ++h) {
-            waiting += cache.inspect(0).store().at(small.kv_heads + h).state().buffered;
+            waiting += kvtl::shard_access::of(cache, 0).store().at(small.kv_heads + h).state().buffered;
             CHECK(k[h].size() == (t + 1) * 64);
             const auto shown = oracle::attend(data.q(1, t).data() + std::size_t{h} * 2 * 64, 0.125,
                                               kvtl::rows_view<float>{k[h].data(), k[h].size() / 64, 64, 64},

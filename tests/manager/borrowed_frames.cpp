@@ -1,6 +1,7 @@
 // Tables of units lend what units have not reached to frames: never more than that, less as units are added, and what
 // frames hold of it is as good as any other frame.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/io/in_memory.hpp>
 #include <kvtl/presets/clusterkv.hpp>
@@ -58,7 +59,7 @@ struct use {
     std::size_t frames = 0;   ///< borrowed frames
 };
 template <class Cache> use use_of(Cache& cache, std::uint32_t lanes, unsigned shard = 0) {
-    auto& store = cache.inspect(shard).store();
+    auto& store = kvtl::shard_access::of(cache, shard).store();
     const std::size_t page = kvtl::system_page();
     use u;
     for (std::uint32_t i = shard; i < lanes; i += lanes_of(1)) {
@@ -129,9 +130,9 @@ TEST_CASE("nothing is lent where lend_tables is false, and the frames of their o
     reader<cache_type> one(cache, data, 0);
     one.prefill(1500, 600);
     one.decode(60);
-    const auto& pool = cache.inspect(0).store().pools()[0];
+    const auto& pool = kvtl::shard_access::of(cache, 0).store().pools()[0];
     CHECK(pool.size() == pool.own()); // no records of frames that never come
-    CHECK(pool.own() >= lending.inspect(0).store().pools()[0].own());
+    CHECK(pool.own() >= kvtl::shard_access::of(lending, 0).store().pools()[0].own());
     CHECK(cache.stats().borrowed_bytes == 0);
 }
 
@@ -188,7 +189,7 @@ TEST_CASE("sequences that share a pool lend to each other, and take back when a 
     reader<cache_type> token_by_token(cache, data, 0);
     token_by_token.decode(100); // its tables begin with no row, and all their memory is borrowed
     check();
-    const kvtl::lane_state& now = cache.inspect(0).store().at(lanes_of(1)).state();
+    const kvtl::lane_state& now = kvtl::shard_access::of(cache, 0).store().at(lanes_of(1)).state();
     CHECK_FALSE(now.clustered);
     CHECK(now.units > 0);
     CHECK(now.tokens == 100);
@@ -205,7 +206,7 @@ TEST_CASE(
     c.memory_bytes = least_memory<cache_type>(c) + 400 * 4096;
     const drift data(model, 2900, 16);
     auto cache = open_cache<cache_type>(c);
-    auto& lanes = cache.inspect(0).store().lanes();
+    auto& lanes = kvtl::shard_access::of(cache, 0).store().lanes();
     const auto reference = std::make_shared<dense_reference<cache_type::element_type>>(data);
     reader<cache_type> one(cache, data, 50, reference), two(cache, data, 50, reference);
     one.prefill(600);
@@ -244,7 +245,7 @@ TEST_CASE("large tables lend large pages, each shard its own") {
             const use now = use_of(cache, lanes_of(2), shard);
             CHECK(now.tables + now.frames <= now.all);
             CHECK(now.frames > 0);
-            auto& store = cache.inspect(shard).store();
+            auto& store = kvtl::shard_access::of(cache, shard).store();
             const auto& region = store.lanes().region_of(shard);
             if (kvtl::system_page() == 4096) CHECK(region.lent_page == large);
             CHECK(region.spare() % region.lent_page == 0);
@@ -388,7 +389,7 @@ TEST_CASE("tables of a prompt that failed are lent like others") {
         for (std::size_t l = 0; l < model.layers; ++l)
             require_ok(
                 cache.attend(first, l, data.input(l, t, 1), std::span(out).first(data.query_floats())));
-    CHECK(cache.inspect(0).store().at(0).state().units > 0);
+    CHECK(kvtl::shard_access::of(cache, 0).store().at(0).state().units > 0);
     check();
     reader<cache_type> two(cache, data, 0);
     two.prefill(1800);

@@ -1,5 +1,6 @@
 // Presets that drop at the prompt's end and then retrieve: what reaches storage is what retention keeps,
 // everything after is retrieval, and both live within one bound. SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/io/posix_file.hpp>
 #include <kvtl/presets/composed.hpp>
@@ -104,7 +105,7 @@ template <class Cache> double decode(Cache& cache, kvtl::sequence_id seq, const 
 template <class Cache> std::size_t blocks_in_use(Cache& cache) {
     std::size_t n = 0;
     for (unsigned s = 0; s < cache.shards(); ++s) {
-        const auto& pool = cache.inspect(s).kept().pool();
+        const auto& pool = kvtl::shard_access::of(cache, s).kept().pool();
         n += pool.size() - pool.free_blocks();
     }
     return n;
@@ -300,7 +301,7 @@ TEST_CASE("merged entries keep their weights in clusters and in groups") {
     feed_prompt(alone, one, data, 180);
     double merged = 0;
     for (std::uint32_t h = 0; h < small.kv_heads; ++h) {
-        auto& stage = alone.inspect(0).kept();
+        auto& stage = kvtl::shard_access::of(alone, 0).kept();
         const auto held = stage.open(stage.lanes_of(one.slot, 1)[h]);
         for (std::uint32_t i = 0; i < held.size(); ++i)
             merged += std::exp(static_cast<double>(held.log_weight(i))) - 1.0;
@@ -448,7 +449,7 @@ TEST_CASE("memory goes to frames, but for what prompts in chunks take") {
         c.memory_bytes = bytes;
         auto cache = open_cache<cache_t>(c);
         CHECK(cache.stats().bytes_by_part.total() <= bytes);
-        return cache.inspect(0).kept().pool().size();
+        return kvtl::shard_access::of(cache, 0).kept().pool().size();
     };
     const std::uint32_t tight = blocks(least), ample = blocks(std::size_t{16} << 20);
     CHECK(tight < ample);
@@ -479,7 +480,7 @@ TEST_CASE("when nothing is dropped retrieval is what it is alone, placement incl
     typename alone_t::config d;
     d.shape = c.shape, d.max_tokens = c.max_tokens;
     d.attend_tokens = c.attend_tokens, d.window_tokens = c.window_tokens;
-    const auto frames = [](auto& any) { return any.inspect(0).store().pool_of(0).size(); };
+    const auto frames = [](auto& any) { return kvtl::shard_access::of(any, 0).store().pool_of(0).size(); };
     d.memory_bytes = *alone_t::least_memory(d);
     while (frames(*std::make_unique<alone_t>(open_cache<alone_t>(d))) < frames(cache)) d.memory_bytes += 1024;
     auto alone = open_cache<alone_t>(d);
@@ -731,7 +732,7 @@ TEST_CASE("whichever shard could not move its part, the same call again moves it
         c.io.faults->fail_write.first = kvtl::io_faults::never;
         if (!s) {
             for (unsigned i = 0; i < 2; ++i)
-                moved[i] = cache.inspect(i).retrieved().tokens(seq.slot, 1) == 300;
+                moved[i] = kvtl::shard_access::of(cache, i).retrieved().tokens(seq.slot, 1) == 300;
             failed_first = failed_first || !moved[0];
             failed_second = failed_second || (moved[0] && !moved[1]);
             require_ok(cache.retry_writes(seq));

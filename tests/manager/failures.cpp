@@ -1,6 +1,7 @@
 // A call that fails changes nothing: tokens, units and statistics are as before, the error names what went
 // wrong, and the same call made again gives the bits of a run in which nothing ever failed.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/presets/composed.hpp>
 #include <kvtl/presets/dynakv.hpp>
@@ -58,7 +59,7 @@ struct snapshot {
 };
 template <class Cache> snapshot take(Cache& cache, kvtl::sequence_id seq) {
     snapshot s;
-    auto& store = cache.inspect(0).store();
+    auto& store = kvtl::shard_access::of(cache, 0).store();
     for (std::uint32_t layer = 0; layer < small.layers; ++layer) {
         s.tokens.push_back(cache.tokens(seq, layer));
         for (std::uint32_t h = 0; h < small.kv_heads; ++h) {
@@ -342,7 +343,7 @@ TEST_CASE("a background write that fails loses nothing: appends wait, reads go o
         one.step([&](std::size_t layer) {
             std::vector<float> out(data.query_floats());
             const snapshot before = take(cache, one.id());
-            auto& store = cache.inspect(0).store();
+            auto& store = kvtl::shard_access::of(cache, 0).store();
             if (!store.has_failed_writes(store.pool_of(0))) return;
             ++refused;
             const kvtl::status s = cache.attend(one.id(), layer, data.input(layer, one.tokens()), out);
@@ -384,7 +385,7 @@ TEST_CASE("a sequence with failed writes can be ended") {
     reader<paged> one(cache, data, 0);
     one.prefill(150);
     auto& f = *c.io.faults;
-    auto& store = cache.inspect(0).store();
+    auto& store = kvtl::shard_access::of(cache, 0).store();
     f.fail_write.first = f.writes.load();
     f.fail_write.count = 1U << 30;
     for (int i = 0; i < 100 && !store.has_failed_writes(store.pool_of(0)); ++i) one.decode(1);

@@ -2,6 +2,7 @@
 // once there is room the same call goes through and nothing can be told from a run with room enough. On a real file,
 // whose size the system limits.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/io/posix_file.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/quest.hpp>
@@ -126,7 +127,7 @@ template <class Preset> void leaves_others_alone(bool in_chunks) {
     for (std::size_t l = 0; l < model.layers; ++l)
         require_ok(cache.prefill(there, l, data.input(l, 0, 200), {}));
     kvtl::status s;
-    const auto& pages = cache.inspect(0).store().layout();
+    const auto& pages = kvtl::shard_access::of(cache, 0).store().layout();
     for (std::size_t l = 0; l < model.layers && s.ok(); ++l) {
         auto in = data.input(l, 0, prompt);
         in.last_chunk = !in_chunks;

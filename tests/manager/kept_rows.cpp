@@ -1,5 +1,6 @@
 // The manager of presets that drop entries: what it refuses, what it promises, and that nothing else moves.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/presets/dynamickv.hpp>
 #include <kvtl/presets/engine_decides.hpp>
 #include <kvtl/presets/heavy_hitters.hpp>
@@ -256,7 +257,8 @@ TEST_CASE("the least memory that open accepts holds a whole prompt and what it p
         require_ok(cache.end(a));
         require_ok(cache.end(b));
         CHECK(cache.stats().kept_entries == 0);
-        CHECK(cache.inspect(0).kept().pool().free_blocks() == cache.inspect(0).kept().pool().size());
+        CHECK(kvtl::shard_access::of(cache, 0).kept().pool().free_blocks() ==
+              kvtl::shard_access::of(cache, 0).kept().pool().size());
     };
     run(static_cast<snap*>(nullptr), 100); // max_tokens - prefill_tokens
     run(static_cast<dynamic*>(nullptr), 100);
@@ -303,7 +305,7 @@ TEST_CASE("ragged budgets save bytes: the pool holds what the budgets say, not h
     auto cache = open_cache<kvtl::adakv>(c);
     const auto seq = *cache.begin();
     feed_prompt(cache, seq, data, 200);
-    auto& pool = cache.inspect(0).kept().pool();
+    auto& pool = kvtl::shard_access::of(cache, 0).kept().pool();
     const std::size_t used = pool.size() - pool.free_blocks(), lanes = 6;
     CHECK(rows_held(cache, seq) == 80 * lanes);
     CHECK(used <= kvtl::blocks_for(80 * lanes) + lanes);
@@ -418,8 +420,8 @@ TEST_CASE("held entries never exceed the declared peak, for 1 to 80 layers and i
         CAPTURE(layers);
         auto cache = open_cache<Cache>(c);
         const auto seq = *cache.begin();
-        const auto& plan = cache.inspect(0).kept().plan();
-        const auto& pool = cache.inspect(0).kept().pool();
+        const auto& plan = kvtl::shard_access::of(cache, 0).kept().plan();
+        const auto& pool = kvtl::shard_access::of(cache, 0).kept().pool();
         std::size_t least = 0; // blocks that the rows held take at least
         bool within = true;
         for (std::uint32_t l = 0; l < layers; ++l) {

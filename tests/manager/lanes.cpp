@@ -1,6 +1,7 @@
 // What stores tell a codec: whose lane it encodes for, at which position each entry is, and when a lane's prompt is there
 // to be fitted to; through clusters that split, entries that wait, runs of entries, and gaps that a retention left.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/policies/cluster_fixed_groups.hpp>
 #include <kvtl/policies/retain_drop.hpp>
@@ -29,7 +30,7 @@ using cache_type = kvtl::kv_manager<clusters>;
 
 std::uint32_t rows_fitted(cache_type& cache, std::uint32_t id) {
     std::uint32_t rows = 0;
-    std::memcpy(&rows, cache.inspect(0).store().at(id).codec(), sizeof rows);
+    std::memcpy(&rows, kvtl::shard_access::of(cache, 0).store().at(id).codec(), sizeof rows);
     return rows;
 }
 } // namespace
@@ -52,7 +53,7 @@ TEST_CASE("records know their lane and position wherever they have been, and lan
         auto cache = open_cache<cache_type>(c);
         reader<cache_type> one(cache, data, smallest ? 0 : 1);
         const auto look = [&](std::uint32_t rows) {
-            cache.inspect(0).store().io().poll(false);
+            kvtl::shard_access::of(cache, 0).store().io().poll(false);
             for (std::uint32_t layer = 0; layer < c.shape.layers; ++layer)
                 for (std::uint32_t head = 0; head < c.shape.kv_heads; ++head) {
                     const lane_content found = look_at(cache, *log, data, layer, head);
@@ -106,7 +107,7 @@ TEST_CASE("a prompt that failed leaves nothing behind that was fitted to it") {
     CHECK(cache.prefill(*seq, 0, data.input(0, 0, 400), out).code() == kvtl::errc::io_error);
     for (std::uint32_t head = 0; head < 2; ++head) {
         std::uint32_t rows = 1;
-        std::memcpy(&rows, cache.inspect(0).store().at(head).codec(), sizeof rows);
+        std::memcpy(&rows, kvtl::shard_access::of(cache, 0).store().at(head).codec(), sizeof rows);
         CHECK(rows == 0);
     }
 }
@@ -144,7 +145,7 @@ TEST_CASE_TEMPLATE("behind a retention records have the positions that their tok
     auto cache = open_cache<thinned_cache>(c);
     reader<thinned_cache> one(cache, data, 0);
     const auto look = [&] {
-        auto& store = cache.inspect(0).store();
+        auto& store = kvtl::shard_access::of(cache, 0).store();
         store.flush_writes();
         std::size_t seen = 0, gaps = 0;
         for (std::uint32_t layer = 0; layer < c.shape.layers; ++layer)

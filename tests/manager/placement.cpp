@@ -2,6 +2,7 @@
 // page. An append never writes a full page again, where layouts do not pack units, and no page is read before it was
 // written.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/presets/dynakv.hpp>
 
 #include "support/cache_fixture.hpp"
@@ -50,7 +51,7 @@ using page_owners = std::map<std::uint64_t, owner>;
 /// All pages that live units may use, by offset; fails when two units claim one page.
 template <class Cache> page_owners owners(Cache& cache) {
     page_owners all;
-    auto& store = cache.inspect(0).store();
+    auto& store = kvtl::shard_access::of(cache, 0).store();
     for (std::uint32_t layer = 0; layer < small.layers; ++layer)
         for (std::uint32_t lane = 0; lane < small.kv_heads; ++lane) {
             const auto l = store.at(lane_id(small, 0, layer, lane));
@@ -67,8 +68,9 @@ template <class Cache> page_owners owners(Cache& cache) {
 template <class Cache>
 std::vector<lane_content> look_everywhere(Cache& cache, io_log& log, const drift& data) {
     std::vector<lane_content> all;
-    cache.inspect(0).store().io().poll(false); // a turn leaves its last writes to be noticed later
-    REQUIRE(cache.inspect(0).store().io().idle());
+    kvtl::shard_access::of(cache, 0).store().io().poll(
+        false); // a turn leaves its last writes to be noticed later
+    REQUIRE(kvtl::shard_access::of(cache, 0).store().io().idle());
     for (std::uint32_t layer = 0; layer < small.layers; ++layer)
         for (std::uint32_t lane = 0; lane < small.kv_heads; ++lane) {
             all.push_back(look_at(cache, log, data, layer, lane));
@@ -90,7 +92,7 @@ struct moment_errors {
 template <class Cache>
 moment_errors worst_moments(Cache& cache, const drift& data, const std::vector<lane_content>& all) {
     moment_errors worst;
-    auto& store = cache.inspect(0).store();
+    auto& store = kvtl::shard_access::of(cache, 0).store();
     for (std::uint32_t layer = 0; layer < small.layers; ++layer)
         for (std::uint32_t lane = 0; lane < small.kv_heads; ++lane) {
             const auto l = store.at(lane_id(small, 0, layer, lane));
@@ -128,7 +130,7 @@ kvtl::statistics watch(typename Cache::config config, const std::shared_ptr<io_l
     const auto after_step = [&] {
         const auto now = look_everywhere(cache, *log, data);
         const page_owners owned_now = owners(cache);
-        const std::uint32_t rows = cache.inspect(0).store().format().rows;
+        const std::uint32_t rows = kvtl::shard_access::of(cache, 0).store().format().rows;
         for (const io_event& e : log->events) {
             const auto was = owned.find(e.offset);
             if (e.verb != kvtl::io_verb::write || was == owned.end() || !was->second.full) continue;
@@ -171,11 +173,12 @@ kvtl::statistics watch(typename Cache::config config, const std::shared_ptr<io_l
     }
     for (const lane_content& c : before)
         for (const token_list& u : c.units) CHECK(u.size() <= 2 * config.clusterer.tokens_per_cluster);
-    CHECK(cache.stats().storage_bytes <= std::uint64_t{cache.inspect(0).store().layout().top()} * 4096);
+    CHECK(cache.stats().storage_bytes <=
+          std::uint64_t{kvtl::shard_access::of(cache, 0).store().layout().top()} * 4096);
     const kvtl::statistics s = cache.stats();
     one.end();
-    CHECK(cache.inspect(0).store().layout().used() == 0);
-    CHECK(cache.inspect(0).store().pool_of(0).in_use() == 0);
+    CHECK(kvtl::shard_access::of(cache, 0).store().layout().used() == 0);
+    CHECK(kvtl::shard_access::of(cache, 0).store().pool_of(0).in_use() == 0);
     return s;
 }
 
@@ -187,7 +190,7 @@ struct waiting_entries {
 template <class Cache>
 void note_waiting(Cache& cache, std::vector<std::vector<std::uint32_t>>& cold, waiting_entries& w,
                   bool keeps_tails) {
-    auto& store = cache.inspect(0).store();
+    auto& store = kvtl::shard_access::of(cache, 0).store();
     for (std::uint32_t id = 0; id < cold.size(); ++id) {
         const auto l = store.at(id);
         const auto was_cold = [&](std::uint32_t u) {

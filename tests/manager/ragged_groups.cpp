@@ -2,6 +2,7 @@
 // comes late: the bits are those of a cache with room for everything, every frame is free or belongs to one resident
 // group, and a call that failed works when it is made again.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/policies/replace_sieve.hpp>
 #include <kvtl/presets/low_rank.hpp>
@@ -54,7 +55,7 @@ template <class Cache> typename Cache::config config_for(std::size_t attend_toke
 
 /// Every frame of the slots is free or lies in the run of exactly one resident group, whose records fit into it.
 template <class Cache> std::size_t check_slots(Cache& cache, std::uint32_t lanes) {
-    auto& store = cache.inspect(0).store();
+    auto& store = kvtl::shard_access::of(cache, 0).store();
     const auto& slots = store.pools()[0];
     std::size_t used = 0, resident = 0;
     std::vector<bool> taken(slots.size(), false);

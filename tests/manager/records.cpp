@@ -2,6 +2,7 @@
 // what the codec makes of the row that arrived, however often the entry has moved since. With records of one
 // size (int8_row), and with ragged ones, some of which every encoding wears.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/policies/compress_int8_row.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/flexgen.hpp>
@@ -76,7 +77,7 @@ TEST_CASE_TEMPLATE("units hold what was encoded once, through splits, appends an
         auto cache = open_cache<cache_type>(c);
         reader<cache_type> one(cache, data, 0);
         const auto look = [&] {
-            cache.inspect(0).store().io().poll(false);
+            kvtl::shard_access::of(cache, 0).store().io().poll(false);
             for (std::uint32_t layer = 0; layer < c.shape.layers; ++layer)
                 for (std::uint32_t head = 0; head < c.shape.kv_heads; ++head) {
                     const lane_content found = look_at(cache, *log, data, layer, head);
@@ -108,11 +109,11 @@ TEST_CASE("a lane that was sequential at first is grouped anew without encoding 
     reader<cache_type> one(cache, data, 0);
     one.prefill(30);
     one.decode(640);
-    cache.inspect(0).store().io().poll(false);
+    kvtl::shard_access::of(cache, 0).store().io().poll(false);
     const lane_content found = look_at(cache, *log, data, 1, 1);
     CHECK(found.complete());
     CHECK(found.keys_fit);
-    CHECK(cache.inspect(0).store().at(lane_id(c.shape, 0, 1, 1)).state().clustered);
+    CHECK(kvtl::shard_access::of(cache, 0).store().at(lane_id(c.shape, 0, 1, 1)).state().clustered);
 }
 
 TEST_CASE_TEMPLATE("ragged records: everything attended is dense attention, in fewer bytes", Preset,

@@ -1,6 +1,7 @@
 // What a step finds in memory and has chosen stays there until it is attended: whatever the replacement
 // policy would rather evict, the step's own loads take other frames.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/policies/index_exact_keys.hpp>
 #include <kvtl/policies/replace_fifo.hpp>
 #include <kvtl/policies/replace_fifo_by_lane.hpp>
@@ -58,7 +59,7 @@ template <class Cache> typename Cache::config config_for(std::size_t frames_more
 
 /// Offsets of the pages that a unit's entries are read from.
 template <class Cache> std::set<std::uint64_t> pages_of(Cache& cache, std::uint32_t lane, std::uint32_t u) {
-    auto& store = cache.inspect(0).store();
+    auto& store = kvtl::shard_access::of(cache, 0).store();
     const auto l = store.at(lane);
     std::set<std::uint64_t> out;
     if constexpr (Cache::types::sequential)
@@ -79,7 +80,7 @@ template <class Cache> void reads_only_what_is_missing(std::size_t frames_more) 
     auto cache = open_cache<Cache>(c);
     reader<Cache> one(cache, data, 0);
     one.prefill(prompt);
-    auto& store = cache.inspect(0).store();
+    auto& store = kvtl::shard_access::of(cache, 0).store();
     std::size_t resident = 0, missing = 0, read_again = 0;
     struct unit_pages {
         std::uint32_t lane, unit;

@@ -2,6 +2,7 @@
 // leaves everything as it was.
 // SPDX-License-Identifier: MIT
 #include <kvtl/core/resize_core.hpp>
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/io/backends.hpp>
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/io/in_memory.hpp>
@@ -62,7 +63,7 @@ template <class Cache> typename Cache::config roomy(std::size_t more = std::size
 template <class Cache> std::size_t pages_with_memory(Cache& cache) {
     std::size_t n = 0;
     for (unsigned shard = 0; shard < cache.shards(); ++shard)
-        for (auto& pool : cache.inspect(shard).store().pools()) {
+        for (auto& pool : kvtl::shard_access::of(cache, shard).store().pools()) {
             const std::size_t page = kvtl::system_page();
             const auto first = reinterpret_cast<std::uintptr_t>(pool.bytes(0)) / page * page;
             const auto end = reinterpret_cast<std::uintptr_t>(pool.bytes(0)) +
@@ -167,7 +168,8 @@ TEST_CASE("what tables lend is lent again, and counts where it comes from") {
     require_ok(cache.resize(least));
     one.decode(100);
     CHECK(cache.stats().borrowed_bytes > 0);
-    CHECK(cache.inspect(0).store().pools()[0].in_use() > cache.inspect(0).store().pools()[0].there());
+    CHECK(kvtl::shard_access::of(cache, 0).store().pools()[0].in_use() >
+          kvtl::shard_access::of(cache, 0).store().pools()[0].there());
     CHECK(cache.stats().resident_bytes_peak <= least);
 }
 
@@ -217,12 +219,12 @@ TEST_CASE("while a thread is in a shard nothing is resized") {
     c.memory_bytes = least_memory<cache_type>(c) + (std::size_t{1} << 20);
     auto cache = open_cache<cache_type>(c);
     const kvtl::memory_range may = cache.memory();
-    REQUIRE_FALSE(cache.inspect(1).busy.test_and_set());
+    REQUIRE_FALSE(kvtl::shard_access::of(cache, 1).busy.test_and_set());
     const kvtl::status s = cache.resize(may.least);
     CHECK(s.code() == kvtl::errc::busy);
     CHECK(std::string(s.what()).find("shard 1") != std::string::npos);
     CHECK(cache.memory().now == may.now);
-    cache.inspect(1).busy.clear();
+    kvtl::shard_access::of(cache, 1).busy.clear();
     require_ok(cache.resize(may.least));
 }
 
@@ -243,7 +245,7 @@ TEST_CASE("unfinished pages move without the device, and a write that has failed
     reader<cache_type> one(cache, data, 3);
     one.prefill(400);
     one.decode(61);
-    const auto tails = [&] { return cache.inspect(1).store().pools()[0].tail_count(); };
+    const auto tails = [&] { return kvtl::shard_access::of(cache, 1).store().pools()[0].tail_count(); };
     const std::uint32_t before = tails();
     REQUIRE(before > 0);
     fail.first = c.io.faults->writes.load();
@@ -338,7 +340,7 @@ TEST_CASE("locked memory stays, and so does the cache") {
     const kvtl::memory_range may = cache.memory();
     reader<cache_type> one(cache, data, 0);
     one.prefill(400);
-    auto& pool = cache.inspect(0).store().pools()[0];
+    auto& pool = kvtl::shard_access::of(cache, 0).store().pools()[0];
     // A page, as much as anybody may lock; by number, as sanitizers make nothing of the call by name.
     void* const last = pool.bytes(pool.own() - 1);
     REQUIRE(syscall(SYS_mlock, last, std::size_t{4096}) == 0);
@@ -409,7 +411,7 @@ TEST_CASE("a device that cannot let go of memory keeps it, one that can is told 
     CHECK(cache.device_info().registered_arena);
     REQUIRE(inner.arenas->size() == 2);
     CHECK(inner.arenas->front() == 0);
-    CHECK(inner.arenas->back() == cache.inspect(0).store().pools()[0].memory().size());
+    CHECK(inner.arenas->back() == kvtl::shard_access::of(cache, 0).store().pools()[0].memory().size());
 }
 
 #if defined(KVTL_HAS_URING) && KVTL_HAS_URING

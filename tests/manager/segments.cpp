@@ -1,5 +1,6 @@
 // Prompts longer than a segment: the pool holds a segment, not a lane.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/estimate.hpp>
 #include <kvtl/presets/int8.hpp>
@@ -145,9 +146,9 @@ TEST_CASE("a lane that becomes long enough in the middle of a turn is clustered 
     reader<dual> one(cache, data);
     one.prefill(30);
     one.decode(5);
-    CHECK_FALSE(cache.inspect(0).store().at(0).state().clustered);
+    CHECK_FALSE(kvtl::shard_access::of(cache, 0).store().at(0).state().clustered);
     one.prefill(600);
-    CHECK(cache.inspect(0).store().at(0).state().clustered);
+    CHECK(kvtl::shard_access::of(cache, 0).store().at(0).state().clustered);
     one.decode(30);
     CHECK(one.error() < 1e-3); // of values up to 1300
     CHECK(look_at(cache, *log, data, 0, 0).complete());

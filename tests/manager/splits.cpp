@@ -2,6 +2,7 @@
 // precision; and on a stream of drifting topics clusters that split stay tighter than clusters that never
 // change.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/policies/cluster_kmeans_windowed.hpp>
 #include <kvtl/presets/dynakv.hpp>
 
@@ -149,9 +150,10 @@ outcome against_reference(adaptive::config config, const std::shared_ptr<io_log>
     one.prefill(prompt);
     const lane_content start = look_at(cache, *log, data, 0, 0);
     REQUIRE(start.buffer.empty());
-    eager_reference reference{&data, start.units,
-                              static_cast<double>(cache.inspect(0).store().at(0).clusterer().threshold),
-                              config.clusterer.tokens_per_cluster};
+    eager_reference reference{
+        &data, start.units,
+        static_cast<double>(kvtl::shard_access::of(cache, 0).store().at(0).clusterer().threshold),
+        config.clusterer.tokens_per_cluster};
     REQUIRE(reference.threshold > 0.1); // far above the noise within a topic, far below the distance of two
     REQUIRE(reference.threshold < 10);
     auto next = static_cast<std::uint32_t>(prompt) - config.window_tokens;

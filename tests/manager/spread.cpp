@@ -1,5 +1,6 @@
 // The spread of a lane: squared distances from keys to the means of their units, by dimension, gathered while entries
 // join units. SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/presets/estimate.hpp>
 
 #include "support/cache_fixture.hpp"
@@ -81,7 +82,7 @@ struct watched {
         return lane;
     }
     void compare(const expected_spread& expected) {
-        const std::span<const float> got = cache.inspect(0).store().at(0).spread();
+        const std::span<const float> got = kvtl::shard_access::of(cache, 0).store().at(0).spread();
         REQUIRE(got.size() == expected.sums().size());
         for (std::size_t d = 0; d < got.size(); ++d)
             REQUIRE(static_cast<double>(got[d]) ==
@@ -116,7 +117,7 @@ TEST_CASE("a lane that is clustered during decode gathers anew") {
     bool clustered = false;
     for (int step = 0; step < 260 && !clustered; ++step) {
         one.decode(1);
-        clustered = w.cache.inspect(0).store().at(0).state().clustered;
+        clustered = w.kvtl::shard_access::of(cache, 0).store().at(0).state().clustered;
         if (clustered)
             expected.begin(w.look().units);
         else

@@ -1,6 +1,7 @@
 // Who may call when: all shards at once, one shard per thread, sequences over threads, and two threads in one
 // shard, of which the second is told so.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/flexgen.hpp>
@@ -133,7 +134,10 @@ TEST_CASE("a call without a shard that failed half-way goes on where it failed")
             if (!s) {
                 std::size_t done = 0;
                 for (unsigned i = 0; i < cache.shards(); ++i)
-                    done += cache.inspect(i).tokens(seq.slot, static_cast<std::uint32_t>(l)) == 150 ? 1U : 0U;
+                    done += kvtl::shard_access::of(cache, i).tokens(seq.slot,
+                                                                    static_cast<std::uint32_t>(l)) == 150
+                                ? 1U
+                                : 0U;
                 part = part || done > 0;
                 CHECK(done < cache.shards());
                 s = cache.prefill(seq, l, in, out);
@@ -199,7 +203,7 @@ TEST_CASE("tables that grow on two threads at once: every bit is what it is on o
         auto cache = open_cache<clusters>(c);
         const kvtl::sequence_id both[] = {*cache.begin(), *cache.begin()};
         const auto rows_of = [&](unsigned shard) {
-            return cache.inspect(shard).store().lanes().region_of(shard).at.rows;
+            return kvtl::shard_access::of(cache, shard).store().lanes().region_of(shard).at.rows;
         };
         std::vector<float> outputs[2];
         std::size_t grown[2] = {};
@@ -267,7 +271,7 @@ TEST_CASE_TEMPLATE("two threads in one shard: the second is told, and nothing el
     CHECK(cache.stats().steps == 2 * steps * small.layers);
 
     // Deterministically: a shard that is held.
-    cache.inspect(0).busy.test_and_set();
+    kvtl::shard_access::of(cache, 0).busy.test_and_set();
     std::vector<float> out(data.query_floats());
     failed(cache.attend(seqs[0], 0, data.input(0, 270), out), kvtl::errc::busy, "attend: another thread");
     failed(cache.prefill(seqs[0], 0, data.input(0, 270, 2), {}), kvtl::errc::busy, "shard 0");
@@ -276,7 +280,7 @@ TEST_CASE_TEMPLATE("two threads in one shard: the second is told, and nothing el
     failed(cache.rewind(seqs[0], 1), kvtl::errc::busy, "rewind");
     failed(cache.retry_writes(seqs[0]), kvtl::errc::busy, "retry_writes");
     failed(cache.end(seqs[0]), kvtl::errc::busy, "end");
-    cache.inspect(0).busy.clear();
+    kvtl::shard_access::of(cache, 0).busy.clear();
     CHECK(cache.tokens(seqs[0], 0) == 150 + steps);
     require_ok(cache.attend(seqs[0], 0, data.input(0, 270), out));
 }
@@ -298,7 +302,7 @@ TEST_CASE("presets of whole layers use all memory, whatever the number of shards
         c.shard_by = how;
         auto cache = open_cache<groups>(c);
         CHECK(cache.shards() == std::min<std::size_t>(shards, sequences));
-        return cache.inspect(0).store().pool_of(0).size();
+        return kvtl::shard_access::of(cache, 0).store().pool_of(0).size();
     };
     const auto heads = kvtl::division::heads, sequences = kvtl::division::sequences;
     CHECK(frames(2, 1, heads) == frames(1, 1, heads));

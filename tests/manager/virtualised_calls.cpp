@@ -1,6 +1,7 @@
 // Layers that have the memory of their cache in turn: every call, every device, and what happens when reads and
 // writes between memory and storage fail.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/io/backends.hpp>
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/presets/composed.hpp>
@@ -152,8 +153,8 @@ TEST_CASE("sequences side by side, and one after the other") {
             CHECK(b.error() < exact);
             b.end();
         }
-        CHECK(cache.inspect(0).store().layout().used() == 0);
-        for (const auto& pool : cache.inspect(0).store().pools()) CHECK(pool.in_use() == 0);
+        CHECK(kvtl::shard_access::of(cache, 0).store().layout().used() == 0);
+        for (const auto& pool : kvtl::shard_access::of(cache, 0).store().pools()) CHECK(pool.in_use() == 0);
         CHECK(cache.stats().resident_bytes_peak <= c.memory_bytes);
     }
 }
@@ -243,8 +244,10 @@ TEST_CASE("a write that fails keeps its memory until it is tried again") {
         reader<turns> one(cache, data, 3);
         one.prefill(150);
         auto& f = *c.io.faults;
-        auto& store = cache.inspect(0).store();
-        const auto failed = [&] { return !cache.inspect(0).retrieved().check_writes(0).ok(); };
+        auto& store = kvtl::shard_access::of(cache, 0).store();
+        const auto failed = [&] {
+            return !kvtl::shard_access::of(cache, 0).retrieved().check_writes(0).ok();
+        };
         std::set<std::size_t> layers;
         std::size_t refused = 0, of_representatives = 0;
         for (std::uint64_t i = 0; i < 150; ++i) {

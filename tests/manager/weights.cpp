@@ -1,6 +1,7 @@
 // Entries that carry log-weights: an entry of weight ln n counts as n equal ones, in the window, among the
 // sinks, while it waits, and in units and groups, after every move.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/policies/compress_int8_row.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/flexgen.hpp>
@@ -74,7 +75,7 @@ template <class Preset> double worst_error(std::size_t prompt, std::size_t decod
     const auto seq = *cache.begin();
     for (std::uint32_t l = 0; l < c.shape.layers && prompt > 0; ++l)
         require_ok(cache.prefill(seq, l, data.input(l, 0, prompt), {}));
-    auto& store = cache.inspect(0).store();
+    auto& store = kvtl::shard_access::of(cache, 0).store();
     const std::uint32_t lanes = cache_type::types::unit_of == kvtl::granularity::layer ? 1 : c.shape.kv_heads;
     oracle::largest_error error;
     for (std::size_t t = prompt; t < prompt + decode; ++t)

@@ -1,5 +1,6 @@
 // kmeans_windowed: segments and directions in prompts, batches during decode.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/presets/clusterkv.hpp>
 #include <kvtl/presets/retroinfer.hpp>
@@ -165,7 +166,7 @@ TEST_CASE("decoded entries wait until a batch is full and become units together"
     CHECK(log->reads_before_write == 0);
     // What is kept of a unit is that of its entries.
     const lane_content lane = look_at(cache, *log, data, 0, 0);
-    const auto block = cache.inspect(0).store().at(0);
+    const auto block = kvtl::shard_access::of(cache, 0).store().at(0);
     double worst = 0;
     float kept[64];
     for (std::uint32_t u = 0; u < lane.units.size(); ++u)
@@ -216,8 +217,8 @@ TEST_CASE("a batch that cannot be placed stays in the window until writes succee
     auto cache = open_cache<cache_type>(c);
     reader<cache_type> one(cache, data);
     one.prefill(200);
-    const auto lane = [&cache] { return cache.inspect(0).store().at(0); };
-    REQUIRE(cache.inspect(0).store().pool_of(0).size() < 100);
+    const auto lane = [&cache] { return kvtl::shard_access::of(cache, 0).store().at(0); };
+    REQUIRE(kvtl::shard_access::of(cache, 0).store().pool_of(0).size() < 100);
     const std::uint32_t units = lane().state().units;
     c.io.faults->fail_write.first = 0, c.io.faults->fail_write.count = UINT64_MAX;
     one.decode(100); // the last one fills the batch

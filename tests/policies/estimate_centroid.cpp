@@ -1,5 +1,6 @@
 // centroid_estimate and centroid_estimate_spread: one pseudo-entry per unit that a query did not attend, with
 // the weight of all its entries. SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/policies/estimate_centroid.hpp>
 #include <kvtl/presets/estimate.hpp>
 
@@ -164,7 +165,7 @@ TEST_CASE("after splits and appends the mean values are those of the units' entr
     REQUIRE(cache.stats().splits > 10);
     const lane_content lane = look_at(cache, *log, data, 0, 0);
     REQUIRE(lane.complete());
-    const auto block = cache.inspect(0).store().at(0);
+    const auto block = kvtl::shard_access::of(cache, 0).store().at(0);
     const summary_view kept = block.estimator_summary({1, 2, 64, 32}, 0, 0);
     double worst = 0;
     for (std::uint32_t u = 0; u < lane.units.size(); ++u)

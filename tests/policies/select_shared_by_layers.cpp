@@ -1,5 +1,6 @@
 // Layers that share a choice: the others attend what the first of them chose, exactly, and ask no index.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/policies/select_shared_by_layers.hpp>
 #include <kvtl/presets/composed.hpp>
 
@@ -62,8 +63,9 @@ std::vector<std::uint64_t> choice(Cache& cache, kvtl::sequence_id seq, std::uint
     std::vector<std::uint64_t> words;
     constexpr std::uint32_t lanes = Cache::types::unit_of == kvtl::granularity::layer ? 1 : deep.kv_heads;
     for (std::uint32_t i = 0; i < lanes; ++i) {
-        const auto lane =
-            cache.inspect(i % cache.shards()).store().at((seq.slot * deep.layers + layer) * lanes + i);
+        const auto lane = kvtl::shard_access::of(cache, i % cache.shards())
+                              .store()
+                              .at((seq.slot * deep.layers + layer) * lanes + i);
         const auto bits = lane.chosen_before();
         words.insert(words.end(), bits.begin(), bits.end());
     }

@@ -1,5 +1,6 @@
 // Presets that watch where attention goes, step by step against a re-implementation in double precision.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/presets/heavy_hitters.hpp>
 #include <kvtl/presets/streaming.hpp>
 
@@ -105,7 +106,7 @@ TEST_CASE("h2o: accumulated in prompt and decode, the least leaves at every quer
             first += n;
         }
         CHECK(error.value() < exact);
-        CHECK(cache.inspect(0).kept().pool().used_peak() <= 4 * kvtl::blocks_for(41));
+        CHECK(kvtl::shard_access::of(cache, 0).kept().pool().used_peak() <= 4 * kvtl::blocks_for(41));
         for (std::uint32_t t = 120; t < 200; ++t) {
             CHECK(decode_and_compare(cache, seq, data, t) < exact);
             for (auto& [at, lane] : model) {

@@ -1,5 +1,6 @@
 // Presets whose scores come from learned gates, against the network written out in double precision.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/presets/learned.hpp>
 
 #include "support/eviction.hpp"
@@ -168,7 +169,7 @@ TEST_CASE("locret: a gate over q, k and v of all heads; a prompt in chunks takes
         }
         CHECK(error.value() < exact);
         for (unsigned s = 0; s < 2; ++s) // beside the chunk in the work area, no more than the budget
-            CHECK(cache.inspect(s).kept().pool().used_peak() <= 2 * kvtl::blocks_for(41));
+            CHECK(kvtl::shard_access::of(cache, s).kept().pool().used_peak() <= 2 * kvtl::blocks_for(41));
         for (std::size_t t = 120; t < 125; ++t) CHECK(decode_and_compare(cache, seq, data, t) < exact);
     }
     auto config = sized<cache_t>(40);

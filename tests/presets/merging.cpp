@@ -1,5 +1,6 @@
 // Presets that merge what they drop: counts, sinks, and the budget of d2o.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/policies/budget_progressive.hpp>
 #include <kvtl/policies/retain_external.hpp>
 #include <kvtl/presets/merging.hpp>
@@ -117,7 +118,7 @@ TEST_CASE("merged entries carry counts; sinks are never changed") {
         double merged = 0;
         for (std::uint32_t l = 0; l < 2; ++l)
             for (std::uint32_t h = 0; h < 2; ++h) {
-                auto& shard = cache.inspect(0).kept();
+                auto& shard = kvtl::shard_access::of(cache, 0).kept();
                 const auto held = shard.open(shard.lanes_of(0, l)[h]);
                 for (std::uint32_t i = 0; i < held.size(); ++i) {
                     merged += std::exp(static_cast<double>(held.log_weight(i))) - 1.0;

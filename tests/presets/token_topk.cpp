@@ -1,6 +1,7 @@
 // no_cluster_streamed keeps no key in memory and must not be told from no_cluster by what it returns: every
 // bit is the same. What it reads, what it costs in memory, and what happens when a read of keys fails.
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/policies/cluster_fixed_groups.hpp>
 #include <kvtl/policies/index_exact_keys.hpp>
@@ -227,7 +228,8 @@ TEST_CASE("a read of keys that fails changes nothing, and the call may come agai
                 refused(kvtl::errc::io_error,
                         [&] { return cache.select(one.id(), layer, q, [](std::size_t, auto, auto) {}); });
             });
-        CHECK(cache.inspect(0).store().page_pools()[0].in_use() <= small.layers * small.kv_heads * 2);
+        CHECK(kvtl::shard_access::of(cache, 0).store().page_pools()[0].in_use() <=
+              small.layers * small.kv_heads * 2);
         return one.outputs();
     };
     std::size_t failures = 0;
@@ -244,7 +246,7 @@ TEST_CASE("a write of keys or values that fails loses nothing, and a sequence gi
     auto& f = *c.io.faults;
     const auto expected = run<streamed_cache>(c, data);
     auto cache = open_cache<streamed_cache>(c);
-    auto& store = cache.inspect(0).store();
+    auto& store = kvtl::shard_access::of(cache, 0).store();
     for (int round = 0; round < 2; ++round) {
         std::size_t refused = 0;
         const auto steps = run(cache, data, [&](auto& one, std::size_t n) {

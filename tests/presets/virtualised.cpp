@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/presets/virtualised.hpp>
 
 #include "support/size_knob.hpp"
@@ -40,7 +41,7 @@ TEST_CASE("each layer counts its own steps, and gives up what its last ones neit
     one.prefill(prompt);
     one.decode(steps);
     require_ok(cache.before_query(one.id(), 0)); // layer 0 is on its way back
-    auto& store = cache.inspect(0).store();
+    auto& store = kvtl::shard_access::of(cache, 0).store();
     std::uint32_t given_up = 0;
     for (std::uint32_t layer = 0; layer < deep.layers; ++layer) {
         CAPTURE(layer);

@@ -10,6 +10,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/core/store/record_rows.hpp>
 #include <kvtl/unit.hpp>
 
@@ -72,7 +73,7 @@ struct lane_content {
 template <class Cache>
 lane_content look_at(Cache& cache, io_log& log, const drift& data, std::uint32_t layer, std::uint32_t lane,
                      unsigned shard = 0, std::uint32_t slot = 0) {
-    auto& store = cache.inspect(shard).store();
+    auto& store = kvtl::shard_access::of(cache, shard).store();
     const std::uint32_t id =
         lane_id(data.shape(), slot, layer, lane, Cache::types::unit_of == kvtl::granularity::layer);
     const auto l = store.at(id);

@@ -8,6 +8,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/core/shard_access.hpp>
 #include <kvtl/manager.hpp>
 
 #include "support/cache_fixture.hpp"
@@ -36,7 +37,7 @@ template <class Cache> struct lane_place {
     std::uint32_t index = 0;
 };
 template <class Cache> lane_place<Cache> find_lane(Cache& cache, kvtl::sequence_id seq, std::size_t lane) {
-    auto& first = cache.inspect(0).kept();
+    auto& first = kvtl::shard_access::of(cache, 0).kept();
     const auto& p = first.plan();
     if (p.together) return {seq.slot % p.shards, static_cast<std::uint32_t>(lane)};
     const auto head = static_cast<std::uint32_t>(lane) / p.lanes_per_head;
@@ -47,7 +48,7 @@ template <class Cache> lane_place<Cache> find_lane(Cache& cache, kvtl::sequence_
 template <class Cache>
 tokens_t kept(Cache& cache, kvtl::sequence_id seq, std::size_t layer, std::size_t lane) {
     const auto at = find_lane(cache, seq, lane);
-    auto& shard = cache.inspect(at.shard).kept();
+    auto& shard = kvtl::shard_access::of(cache, at.shard).kept();
     const auto held = shard.open(shard.lanes_of(seq.slot, static_cast<std::uint32_t>(layer))[at.index]);
     tokens_t tokens;
     for (std::uint32_t i = 0; i < held.size(); ++i) tokens.push_back(held.token(i));
@@ -55,12 +56,12 @@ tokens_t kept(Cache& cache, kvtl::sequence_id seq, std::size_t layer, std::size_
     return tokens;
 }
 template <class Cache> std::size_t lanes_per_layer(Cache& cache) {
-    const auto& p = cache.inspect(0).kept().plan();
+    const auto& p = kvtl::shard_access::of(cache, 0).kept().plan();
     return std::size_t{p.kv_heads} * p.lanes_per_head;
 }
 template <class Cache> std::size_t rows_held(Cache& cache, kvtl::sequence_id seq) {
     std::size_t n = 0;
-    const auto& p = cache.inspect(0).kept().plan();
+    const auto& p = kvtl::shard_access::of(cache, 0).kept().plan();
     for (std::size_t l = 0; l < p.layers; ++l)
         for (std::size_t h = 0; h < lanes_per_layer(cache); ++h) n += kept(cache, seq, l, h).size();
     return n;
