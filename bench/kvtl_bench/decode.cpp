@@ -60,7 +60,7 @@ std::vector<std::vector<budgets>> series_of(const decode_options& o, const std::
 /// A policy has a row for each value of the budgets that it has, not of the others.
 bool is_repeated(const decode_options& o, const std::string& policy, const budgets& b) {
     const engine::cache_wants wants = wants_of(policy);
-    const bool attends = wants.retrieves || b.keep_tokens == 0;
+    const bool attends = wants.retrieves || !wants.evicts || b.keep_tokens == 0;
     return (!wants.evicts && b.keep_tokens != o.keep_tokens.front()) ||
            (!attends && b.attend_tokens != o.attend_tokens.front());
 }

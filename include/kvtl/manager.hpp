@@ -7,7 +7,8 @@
 //          prompt of prefill_tokens in one chunk fits until its budgets are settled, and, where what is kept
 //          stays in memory, max_tokens - prefill_tokens decoded entries (any number where the preset evicts
 //          in decode). Earlier chunks of such a prompt take what memory_bytes leaves. prefill_tokens = 0
-//          stands for max_tokens.
+//          stands for max_tokens. Where all entries stay in memory, open() promises max_tokens of them, unless
+//          records have sizes of their own: these take what memory_bytes leaves.
 // Both:    in a preset that drops and retrieves, window and sinks are the same for both. Of a prompt,
 //          keep_tokens entries per head survive (0: four times attend_tokens), sinks and window among them;
 //          of these attend_tokens are attended at each step. Decoded tokens are all kept.
@@ -381,7 +382,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     explicit kv_manager(std::unique_ptr<core_type> c) noexcept : core_(std::move(c)) {}
 
     static constexpr bool needs_mass = [] {
-        if constexpr (types::drops && !types::retrieves)
+        if constexpr (types::drops && !types::hands_over)
             return types::reads_mass;
         else
             return false;

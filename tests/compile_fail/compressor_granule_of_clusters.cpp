@@ -1,5 +1,5 @@
 // Entries of clusters move one by one, so several cannot share a record.
-// expect-error: \[kvtl\] compressor: keys that stay in memory, and records that several entries share, need units that
+// expect-error: \[kvtl\] compressor: keys that are kept apart from values, records that several entries share, and codecs that
 // expect-errors: 1
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/int8.hpp>

@@ -1,5 +1,5 @@
 // Entries of clusters move, so their keys cannot stay where they were put in memory.
-// expect-error: \[kvtl\] compressor: keys that stay in memory, and records that several entries share, need units that
+// expect-error: \[kvtl\] compressor: keys that are kept apart from values, records that several entries share, and codecs that
 // expect-errors: 1
 // SPDX-License-Identifier: MIT
 #include <kvtl/policies/compress_keys_in_memory.hpp>

@@ -1,11 +1,13 @@
-// Rows that retention keeps in memory have neither lanes nor positions for a codec.
-// expect-error: \[kvtl\] compressor: keys before RoPE, and codecs that are calibrated or fitted to lanes, need
+// Entries that stay in memory have no prompt that a codec could be fitted to.
+// expect-error: \[kvtl\] compressor: keys that are kept apart from values, records that several entries share, and codecs that
+// expect-errors: 1
 // SPDX-License-Identifier: MIT
-#include <kvtl/presets/low_rank.hpp>
-#include <kvtl/presets/snapkv.hpp>
+#include <kvtl/policies/compress_prompt_svd.hpp>
+#include <kvtl/presets/full.hpp>
 
-struct bad : kvtl::presets::snapkv_group {
-    using compressor = kvtl::token_adaptive_rank<kvtl::coupling::head>;
+struct bad : kvtl::presets::full {
+    static constexpr std::uint32_t window_tokens = 32;
+    using compressor = kvtl::prompt_svd<>;
 };
 
-template class kvtl::kv_manager<bad, kvtl::engine_inputs_for<bad>>;
+template class kvtl::kv_manager<bad>;

@@ -1,5 +1,5 @@
 // A unit of all heads has as many entries of each.
-// expect-error: \[kvtl\] granularity: units span all KV heads of a layer, so the heads must keep equally many plain entries
+// expect-error: \[kvtl\] granularity: units or records span all KV heads of a layer, so the heads must keep equally many plain entries
 // expect-errors: 1
 // SPDX-License-Identifier: MIT
 #include <kvtl/policies/budget_progressive.hpp>

@@ -1,5 +1,5 @@
 // Entries on storage keep the positions they came with.
-// expect-error: \[kvtl\] position: it moves keys, but entries on storage keep their positions
+// expect-error: \[kvtl\] position: it moves keys, but entries in units or records keep their positions
 // expect-errors: 1
 // SPDX-License-Identifier: MIT
 #include <kvtl/policies/position_rolling.hpp>

@@ -1,8 +1,8 @@
 // What is kept in memory and attended whole needs neither storage nor a stand-in for what is not read.
-// expect-error: \[kvtl\] layout: nothing reads it, as this preset drops entries
-// expect-error: \[kvtl\] replacement: nothing reads it, as this preset drops entries
-// expect-error: \[kvtl\] schedule: nothing reads it, as this preset drops entries
-// expect-error: \[kvtl\] io: nothing reads it, as this preset drops entries
+// expect-error: \[kvtl\] layout: nothing reads it, as all entries of this preset stay in memory
+// expect-error: \[kvtl\] replacement: nothing reads it, as all entries of this preset stay in memory
+// expect-error: \[kvtl\] schedule: nothing reads it, as all entries of this preset stay in memory
+// expect-error: \[kvtl\] io: nothing reads it, as all entries of this preset stay in memory
 // expect-error: \[kvtl\] estimator: nothing reads it, as the selector takes every unit
 // expect-errors: 5
 // SPDX-License-Identifier: MIT

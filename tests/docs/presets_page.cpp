@@ -123,7 +123,7 @@ template <class Preset> settings settings_of(kvtl::cache_config<Preset>& c) {
     const auto add = [&all](const char* slot, auto& of_policy) {
         if constexpr (requires(listing l) { of_policy.fields(l); }) of_policy.fields(listing{slot, &all});
     };
-    if constexpr (kvtl::retrieves<Preset> && Preset::window_tokens != kvtl::whole_sequence) {
+    if constexpr (kvtl::retrieves<Preset>) {
         add("clusterer", c.clusterer), add("index", c.index), add("selector", c.selector);
         add("estimator", c.estimator), add("layout", c.layout), add("replacement", c.replacement);
         if constexpr (kvtl::detail::chooses_ahead<typename Preset::selector>() ||
@@ -158,7 +158,6 @@ std::string tokens(std::uint32_t n) {
 
 template <class Preset> std::string home() {
     if (kvtl::store_of_preset<Preset>() == kvtl::store_kind::rows) return "memory";
-    if (Preset::window_tokens == kvtl::whole_sequence) return "memory";
     const std::string units = kvtl::store_of_preset<Preset>() == kvtl::store_kind::groups ? "runs" : "units";
     return units +
            (std::string_view(Preset::io::name) == "in_memory" ? " on a device in memory" : " on storage");

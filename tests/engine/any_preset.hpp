@@ -32,7 +32,16 @@ class all_signals {
     std::vector<float> mask_;
 };
 
-/// The least memory that open() accepts: its error says so. `otherwise`: for presets that are exempt from the bound.
+/// Policies that keep records of sizes of their own in memory, which take what memory leaves.
+[[nodiscard]] inline bool keeps_ragged_records(std::string_view policy) {
+    for (const char* p :
+         {"dynakv_lr_energy", "dynakv_lr", "snapkv_layer_then_lr_energy", "snapkv_layer_then_dynakv_lr"})
+        if (policy == p) return true;
+    return false;
+}
+/// The least memory with which all tokens fit. That is the least that open() accepts: its error says so. Where open() promises
+/// no room for records, twice as many 16-bit entries come on top: one for the records, one for chunks that wait for the last.
+/// `otherwise`: for presets that are exempt from the bound.
 [[nodiscard]] inline std::size_t least_bytes(engine::cache_options o, std::size_t otherwise) {
     o.memory_bytes = 1;
     const auto refused = engine::open_cache(o);
@@ -40,7 +49,10 @@ class all_signals {
     const std::string& text = refused.error().message;
     const std::string before = "needs at least ";
     REQUIRE_MESSAGE(text.find(before) != std::string::npos, text);
-    return std::stoull(text.substr(text.find(before) + before.size()));
+    const std::size_t bytes = std::stoull(text.substr(text.find(before) + before.size()));
+    if (!keeps_ragged_records(o.policy)) return bytes;
+    return 2 * (bytes +
+                o.max_tokens * o.max_sequences * o.shape.layers * o.shape.kv_heads * o.shape.head_dim * 4);
 }
 
 [[nodiscard]] inline std::size_t gate_inputs_of(std::string_view policy, const kvtl::shape& m) {

@@ -98,6 +98,7 @@ TEST_CASE_TEMPLATE("every rule by itself, and all at once", Preset, kvtl::preset
 TEST_CASE("codecs and estimates are built on the same logits") {
     // A codec rounds, and an estimate stands in for nothing here: everything is read.
     equals_the_definition<cache_of<kvtl::presets::dynakv_int8>>(all_rules(), sink_logits(), 2e-2);
+    equals_the_definition<cache_of<kvtl::presets::full_int8>>(all_rules(), sink_logits(), 2e-2);
     equals_the_definition<cache_of<kvtl::presets::dynakv_estimate>>(all_rules(), sink_logits());
     equals_the_definition<cache_of<kvtl::presets::snapkv_then_dynakv>>(all_rules(), sink_logits());
 }

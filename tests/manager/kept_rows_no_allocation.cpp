@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/dynamickv.hpp>
 #include <kvtl/presets/heavy_hitters.hpp>
+#include <kvtl/presets/int8.hpp>
 #include <kvtl/presets/merging.hpp>
 #include <kvtl/presets/streaming.hpp>
 
@@ -18,7 +19,7 @@ template <class Cache> void busy() {
     c.shape = small;
     c.max_tokens = 400;
     c.max_sequences = 2;
-    c.keep_tokens = 64;
+    if constexpr (kvtl::drops_entries<typename Cache::preset>) c.keep_tokens = 64;
     c.window_tokens = 8;
     c.memory_bytes = std::size_t{16} << 20;
     const drift data(small, 400, 81);
@@ -77,4 +78,9 @@ TEST_CASE("a manager that drops entries allocates nothing after open") {
     busy<kvtl::h2o>();
     busy<kvtl::streaming_llm>();
     busy<kvtl::d2o>();
+}
+
+TEST_CASE("neither does one that keeps everything in memory") {
+    busy<kvtl::full>(); // the window is shorter than its own: older entries are 16-bit records
+    busy<kvtl::full_int8>();
 }

@@ -58,6 +58,12 @@ template <class Preset> outcome run(const typename cache_of<Preset>::config& c) 
     one.check_tokens();
     return {one.error(), cache.stats()};
 }
+/// The least memory that open() accepts. Records of sizes of their own that stay in memory take what it leaves: as much as
+/// 16-bit entries beside it.
+template <class Preset> std::size_t smallest_memory(const typename cache_of<Preset>::config& c) {
+    const std::size_t raw = c.max_tokens * c.shape.layers * c.shape.kv_heads * c.shape.head_dim * 4;
+    return least_memory<cache_of<Preset>>(c) + (kvtl::keeps_in_chains<Preset> ? raw : 0);
+}
 } // namespace
 
 TEST_CASE_TEMPLATE("with every coefficient kept it is dense attention", P,
@@ -66,10 +72,33 @@ TEST_CASE_TEMPLATE("with every coefficient kept it is dense attention", P,
     const bases file;
     for (const bool smallest : {false, true}) {
         auto c = config_for<P>(file, 1.0F);
-        if (smallest) c.memory_bytes = least_memory<cache_of<P>>(c);
+        if (smallest) c.memory_bytes = smallest_memory<P>(c);
         const outcome all = run<P>(c);
         CHECK(all.error < coded);
         CHECK(all.error > exact); // records were attended, not rows
+    }
+}
+
+TEST_CASE_TEMPLATE("so it is with bases of a layer and of heads, and with what a retention has kept", P,
+                   kvtl::presets::palu, kvtl::presets::matryoshka,
+                   kvtl::presets::snapkv_layer_then_lr_energy) {
+    const bases file;
+    for (const bool smallest : {false, true}) {
+        typename cache_of<P>::config c;
+        c.shape = shape;
+        c.max_tokens = c.attend_tokens = 900;
+        c.memory_bytes = std::size_t{16} << 20;
+        c.calibration = file.path();
+        if constexpr (requires { c.compressor.rate; })
+            c.compressor.rate = 1.0F;
+        else
+            c.compressor.share = 1.0F;
+        // Who drops has memory for a prompt in one chunk at least.
+        if (smallest && !kvtl::drops_entries<P>) c.memory_bytes = least_memory<cache_of<P>>(c);
+        const outcome all = run<P>(c);
+        CHECK(all.error < coded);
+        CHECK(all.error > exact);
+        CHECK(all.stats.resident_bytes_peak <= c.memory_bytes);
     }
 }
 
@@ -86,6 +115,45 @@ TEST_CASE_TEMPLATE("bytes fall with the share, and are counted as records", P,
     CHECK(most.error < half.error);
 }
 
+namespace {
+/// A call for whose records there is no room is refused and changes nothing; what is given back makes room again.
+template <class Preset>
+void refused_when_full(typename cache_of<Preset>::config c, std::size_t memory_bytes) {
+    c.memory_bytes = memory_bytes;
+    const drift data(c.shape, c.max_tokens, 3);
+    auto cache = open_cache<cache_of<Preset>>(c);
+    reader<cache_of<Preset>> one(cache, data, 5);
+    one.prefill(120, 50);
+    std::vector<float> out(data.query_floats() * 700);
+    const auto refused = cache.prefill(one.id(), 0, data.input(0, 120, 700), out);
+    CHECK(refused.code() == kvtl::errc::bound_too_small);
+    CHECK_MESSAGE(std::string(refused.what()).find("memory_bytes has no room for more records") !=
+                      std::string::npos,
+                  refused.what());
+    one.check_tokens();
+    // The same for a draft, all of it or nothing, once steps have filled the memory.
+    const auto take = [&](std::size_t layer, std::size_t token, std::size_t n) {
+        const auto before = cache.stats();
+        const auto done = cache.attend(one.id(), layer, data.input(layer, token, n),
+                                       std::span(out).first(n * data.query_floats()));
+        if (done.ok()) return true;
+        CHECK(done.code() == kvtl::errc::bound_too_small);
+        CHECK(cache.tokens(one.id(), layer) == token);
+        CHECK(cache.stats().steps == before.steps);
+        CHECK(cache.stats().chosen_bytes == before.chosen_bytes);
+        return false;
+    };
+    std::size_t token = 120, layer = 0;
+    for (; token < 820 && take(layer, token, 1); layer = 1 - layer) token += layer;
+    CHECK(token < 820);
+    CHECK_FALSE(take(layer, token, 40));
+    require_ok(cache.rewind_to(one.id(), 120)); // far beyond the window
+    one.decode(40);
+    one.check_tokens();
+    CHECK(one.error() < coded);
+}
+} // namespace
+
 TEST_CASE_TEMPLATE("what is held in memory is records of their own size", P,
                    in_ram<kvtl::presets::dynakv_lr_energy>, in_ram<kvtl::presets::kvswap_lr>) {
     const bases file;
@@ -94,8 +162,17 @@ TEST_CASE_TEMPLATE("what is held in memory is records of their own size", P,
                                   << full.stats.resident_bytes_peak << " " << half.stats.resident_bytes_peak
                                   << " held");
     CHECK(half.stats.resident_bytes_peak < full.stats.resident_bytes_peak);
-    // Memory in which full rows were read again and again: records of the half stay.
     auto c = config_for<P>(file, 0.5F);
+    if constexpr (kvtl::keeps_in_chains<
+                      P>) { // memory in which records of the half are held, and no full rows
+        c.memory_bytes = least_memory<cache_of<P>>(c) + half.stats.kept_bytes;
+        const auto tight = run<P>(c);
+        CHECK(tight.error == half.error);
+        CHECK(tight.stats.resident_bytes_peak <= c.memory_bytes);
+        refused_when_full<P>(config_for<P>(file, 1.0F), c.memory_bytes);
+        return;
+    }
+    // Memory in which full rows were read again and again: records of the half stay.
     c.memory_bytes = least_memory<cache_of<P>>(c) + full.stats.kept_bytes / 2;
     const auto tight = run<P>(c);
     c.compressor.share = 1.0F;
@@ -116,7 +193,7 @@ TEST_CASE_TEMPLATE("a trained gate gives every row its rank", P, in_ram<kvtl::pr
         if constexpr (kvtl::drops_entries<P>) c.keep_tokens = 300;
         c.calibration = file.path();
         c.compressor.tau = tau;
-        if (smallest) c.memory_bytes = least_memory<cache_of<P>>(c);
+        if (smallest) c.memory_bytes = smallest_memory<P>(c);
         return run<P>(c);
     };
     const outcome most = with(0.001F, false), usual = with(0.1F, false), few = with(0.9F, false);

@@ -44,11 +44,13 @@ template <class Preset, class Position> struct placed : Preset { using position 
 TEST_CASE("rows: what is kept is attended whole; groups: runs in token order; units: all else on storage") {
     CHECK(store<presets::snapkv_group> == store_kind::rows);
     CHECK(store<thinned<presets::full>> == store_kind::rows);
-    CHECK(store<presets::full> == store_kind::groups);
+    CHECK(store<presets::full> == store_kind::rows);
+    CHECK(store<presets::full_int8> == store_kind::rows);
+    CHECK(store<presets::dynakv_lr> == store_kind::rows);
     CHECK(store<presets::kvswap> == store_kind::groups);
     CHECK(store<laid_out<presets::kvswap, unit_contiguous>> == store_kind::units);
     CHECK(store<presets::dynakv> == store_kind::units);
-    // Naming any of clusterer, index and selector makes a preset that drops retrieve.
+    // Naming any of clusterer, index and selector makes a preset retrieve.
     CHECK(store<thinned<presets::dynakv>> == store_kind::units);
     CHECK(store<thinned<presets::kvswap>> == store_kind::groups);
     CHECK(store<indexed<presets::snapkv_group, centroid>> == store_kind::groups);
@@ -56,6 +58,28 @@ TEST_CASE("rows: what is kept is attended whole; groups: runs in token order; un
     CHECK(retrieves<thinned<presets::dynakv>>);
     CHECK(drops_entries<thinned<presets::dynakv>>);
     CHECK(!drops_entries<presets::dynakv>);
+}
+
+TEST_CASE("what stays in memory is rows and records of chains, or rows that a retention evicts from") {
+    CHECK(keeps_in_chains<presets::full>);
+    CHECK(keeps_in_chains<presets::full_int8>);
+    CHECK(keeps_in_chains<presets::palu>);
+    CHECK(!keeps_in_chains<presets::dynakv>);
+    // Records of one head and one size need no chains.
+    CHECK(!keeps_in_chains<presets::snapkv_int8>);
+    CHECK(!hands_over<presets::snapkv_int8>);
+    CHECK(keeps_in_chains<presets::snapkv_layer_then_lr_energy>);
+    CHECK(hands_over<presets::snapkv_layer_then_lr_energy>);
+    CHECK(hands_over<thinned<presets::dynakv>>);
+    // What moves on is decided once, by heads that keep the same tokens where a record has them all.
+    using low_rank = thinned<presets::dynakv_lr_energy, drop<voting_heads>>;
+    CHECK(preset_for<low_rank, engine_inputs_for<low_rank>>);
+    using apart = thinned<presets::dynakv_lr_energy>;
+    CHECK(!preset_for<apart, engine_inputs_for<apart>>);
+    using late = budgeted<low_rank, progressive>;
+    CHECK(!preset_for<late, engine_inputs_for<late>>);
+    using evicting = thinned<presets::matryoshka, drop<heavy_hitters>>;
+    CHECK(!preset_for<evicting, engine_inputs_for<evicting>>);
 }
 
 TEST_CASE("a preset that drops and retrieves is an ordinary preset") {

@@ -334,7 +334,7 @@ template <class Cache> void equals_dense(const typename Cache::config& base = {}
             auto config = config_of<Cache>(s, base);
             config.max_sequences = 2;
             config.share = share;
-            if (share && Cache::types::layout::by_entry && Cache::preset::window_tokens < config.max_tokens) {
+            if (share && Cache::types::retrieves && Cache::types::layout::by_entry) {
                 const auto refused = Cache::open(config);
                 REQUIRE_FALSE(refused.ok());
                 CHECK(refused.error().message.find("share is true") != std::string::npos);

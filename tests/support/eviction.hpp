@@ -39,10 +39,11 @@ template <class Cache> struct lane_place {
 template <class Cache> lane_place<Cache> find_lane(Cache& cache, kvtl::sequence_id seq, std::size_t lane) {
     auto& first = kvtl::shard_access::of(cache, 0).kept();
     const auto& p = first.plan();
-    if (p.together) return {seq.slot % p.shards, static_cast<std::uint32_t>(lane)};
+    const std::uint32_t shards = p.division.shards;
+    if (p.division.by_sequence) return {seq.slot % shards, static_cast<std::uint32_t>(lane)};
     const auto head = static_cast<std::uint32_t>(lane) / p.lanes_per_head;
-    return {head % p.shards,
-            head / p.shards * p.lanes_per_head + static_cast<std::uint32_t>(lane) % p.lanes_per_head};
+    return {head % shards,
+            head / shards * p.lanes_per_head + static_cast<std::uint32_t>(lane) % p.lanes_per_head};
 }
 /// The tokens that a lane holds, in order.
 template <class Cache>

@@ -164,12 +164,10 @@ template <class Preset> class preset_cache final : public manager_cache<preset_m
         for (const setting& s : o.settings)
             if (s.policy == Preset::name)
                 if (auto done = apply_setting(fields_of(c), s); !done) return done.error();
-        // `full` keeps everything in memory by definition: the bound is for the others, and it needs no file.
-        if constexpr (kvtl::retrieves<Preset>)
-            if (c.window_tokens == kvtl::whole_sequence) {
+        // `full` keeps everything as it is by definition: the bound is for the others.
+        if constexpr (!kvtl::retrieves<Preset> && !kvtl::drops_entries<Preset>)
+            if (c.window_tokens == kvtl::whole_sequence)
                 c.memory_bytes = std::numeric_limits<std::size_t>::max() / 2;
-                c.io = memory_device();
-            }
         c.calibration = o.calibration;
         c.calibration_model = o.fingerprint;
         if constexpr (trained_kinds != 0) {

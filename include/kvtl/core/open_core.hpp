@@ -163,8 +163,8 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
     if (may_lend && !lends) memory = reservation::make(a.bytes(), a.plan.device_page);
     if (!memory) return memory.error();
     const std::span<std::byte> fixed = memory->memory().first(a.fixed_bytes),
-                               frames =
-                                   memory->memory().subspan(a.fixed_bytes + a.row_bytes(), a.frame_bytes()),
+                               frames = memory->memory().subspan(
+                                   a.fixed_bytes + a.row_bytes() + a.record_bytes(), a.frame_bytes()),
                                borrowed = memory->memory().subspan(lends ? lent_from : a.bytes());
     std::unique_ptr<core_type> made;
     if constexpr (types::retrieves) {
@@ -189,7 +189,7 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
     } else {
         made = std::make_unique<core_type>();
     }
-    made->layer_numbers = a.sliding.others;
+    made->layer_numbers = a.row_layers.others;
     cache_plan p = a.plan;
     if (!lends) p.borrowed_frames = 0, p.lent_page = 0;
     p.numbers.of_model = made->layer_numbers;
@@ -222,7 +222,15 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
         if (!read) return read.error();
         view = *read;
     }
-    for (std::uint32_t s = 0; s < shards; ++s) made->shards[s].init_sliding(a.sliding, p, s, carve);
+    const std::span<std::byte> records =
+        made->memory.memory().subspan(a.fixed_bytes + a.row_bytes(), a.record_bytes());
+    for (std::uint32_t s = 0; s < shards; ++s) {
+        auto& shard = made->shards[s];
+        shard.init_rows(c.compressor, a.row_layers, p, s, carve,
+                        records.subspan(s * a.chain_bytes(), a.chain_bytes()));
+        if constexpr (types::in_chains)
+            if (status e = shard.rows().bind(view); !e) return e;
+    }
     if constexpr (types::drops) {
         const std::span<std::byte> rows = made->memory.memory().subspan(a.fixed_bytes, a.row_bytes());
         const std::size_t blocks = a.rows.pool_bytes() / shards;

@@ -3,14 +3,16 @@
 // What:   retention is a stage of the prompt and, for entries that stay in memory, of the step; retrieval
 //         is what chooses among units. A preset has one of them or both (slots/preset.hpp):
 //
-//           keeps all, retrieves      prompt ──────────────▶ units ──▶ step
-//           drops, stays in memory    prompt ─▶ retention ─▶ rows  ──▶ step, retention
-//           drops, then retrieves     prompt ─▶ retention ─▶ units ──▶ step
+//           keeps all, in memory      prompt ──────────────▶ rows and records ──▶ step
+//           keeps all, retrieves      prompt ──────────────▶ units ─────────────▶ step
+//           drops, stays in memory    prompt ─▶ retention ─▶ rows ──────────────▶ step, retention
+//           drops, moves on           prompt ─▶ retention ─▶ units, or records ─▶ step
 //
 //         Layers whose attention slides (config.attention.windows) take no part in this: they keep the rows that
-//         their queries see. The others are numbered without them, here and in every policy.
+//         their queries see, in the stage of those that keep all in memory. The others are numbered without them, here
+//         and in every policy.
 //
-//         In the third, a prompt waits in the rows of retention until what it keeps is settled, at a layer's
+//         In the last, a prompt waits in the rows of retention until what it keeps is settled, at a layer's
 //         last chunk or, under a late budget, when all layers have come; then it moves.
 // Errors: when a device fails while kept entries move, they wait in memory; the same prefill may be repeated.
 // SPDX-License-Identifier: MIT
@@ -19,7 +21,7 @@
 #include <kvtl/core/plan/size_rows.hpp>
 #include <kvtl/core/step/retention_stage.hpp>
 #include <kvtl/core/step/retrieval_stage.hpp>
-#include <kvtl/core/step/sliding_stage.hpp>
+#include <kvtl/core/step/row_stage.hpp>
 
 #include <atomic>
 #include <cstddef>
@@ -37,8 +39,7 @@ template <class Types> class alignas(64) shard {
     using types = Types;
     using retention = std::conditional_t<types::drops, retention_stage<types>, no_stage>;
     using retrieval = std::conditional_t<types::retrieves, retrieval_stage<types>, no_stage>;
-    /// What a prompt keeps moves to units.
-    static constexpr bool hands_over = types::drops && types::retrieves;
+    static constexpr bool hands_over = types::hands_over;
 
     shard() = default;
     shard(const shard&) = delete;
@@ -49,13 +50,14 @@ template <class Types> class alignas(64) shard {
 
     [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                  std::uint32_t tokens, const tensor_span& out, bool last) noexcept {
-        if (slides(layer)) return sliding_.prefill(slot, layer, in, tokens, out, last), status{};
+        if (slides(layer)) return rows_.prefill(slot, layer, in, tokens, out, last);
         if constexpr (hands_over) {
-            const std::uint32_t here = retrieval_.tokens(slot, layer);
+            const std::uint32_t here = decoder().tokens(slot, layer);
             if (here == none) return {};
             if (here == 0) {
-                if (in.last_chunk)
-                    if (status s = retrieval_.check_last_queries(in); !s) return s;
+                if constexpr (types::retrieves)
+                    if (in.last_chunk)
+                        if (status s = retrieval_.check_last_queries(in); !s) return s;
                 const bool repeated = retention_.holds(slot, layer) && !retention_.prompt_open(slot, layer);
                 if (!repeated)
                     if (status s = retention_.prefill(slot, layer, in, tokens, out); !s) return s;
@@ -63,19 +65,19 @@ template <class Types> class alignas(64) shard {
                 return move_settled(slot, layer, in, tokens, repeated);
             }
         }
-        if constexpr (types::retrieves)
-            return retrieval_.prefill(slot, layer, in, tokens, out, last);
+        if constexpr (types::retrieves || types::in_chains)
+            return decoder().prefill(slot, layer, in, tokens, out, last);
         else
             return retention_.prefill(slot, layer, in, tokens, out);
     }
     [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                 std::uint32_t tokens, const tensor_span& out) noexcept {
-        if (slides(layer)) return sliding_.attend(slot, layer, in, tokens, out), status{};
+        if (slides(layer)) return rows_.attend(slot, layer, in, tokens, out);
         if (status s = check_moved("attend", slot, layer); !s) return s;
         return decoder().attend(slot, layer, in, tokens, out);
     }
     [[nodiscard]] status append(std::uint32_t slot, std::uint32_t layer, const layer_input& in) noexcept {
-        if (slides(layer)) return sliding_.append(slot, layer, in), status{};
+        if (slides(layer)) return rows_.append(slot, layer, in);
         if (status s = check_moved("append", slot, layer); !s) return s;
         return decoder().append(slot, layer, in);
     }
@@ -106,7 +108,7 @@ template <class Types> class alignas(64) shard {
     }
     /// The prompt of a layer is complete, so that a token may come.
     [[nodiscard]] status ready(const char* call, std::uint32_t slot, std::uint32_t layer) noexcept {
-        if (slides(layer)) return sliding_.ready(call, slot, layer);
+        if (slides(layer)) return rows_.ready(call, slot, layer);
         if (status s = check_moved(call, slot, layer); !s) return s;
         return decoder().ready(call, slot, layer);
     }
@@ -114,7 +116,7 @@ template <class Types> class alignas(64) shard {
     template <class Visit>
     [[nodiscard]] status select(std::uint32_t slot, std::uint32_t layer, const tensor_view& q,
                                 Visit&& visit) noexcept {
-        if (slides(layer)) return sliding_.views(slot, layer, visit), status{};
+        if (slides(layer)) return rows_.views(slot, layer, visit), status{};
         if (status s = check_moved("select", slot, layer); !s) return s;
         if constexpr (types::retrieves)
             if (status s = retrieval_.select(slot, layer, q); !s) return s;
@@ -125,12 +127,12 @@ template <class Types> class alignas(64) shard {
 
     [[nodiscard]] status check_rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n,
                                       const rewind_argument& asked) noexcept {
-        if (slides(layer)) return sliding_.check_rewind(slot, layer, n, asked);
+        if (slides(layer)) return rows_.check_rewind(slot, layer, n, asked);
         if (status s = check_moved(asked.call, slot, layer); !s) return s;
         return decoder().check_rewind(slot, layer, n, asked);
     }
     void rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n) noexcept {
-        if (slides(layer)) return sliding_.rewind(slot, layer, n);
+        if (slides(layer)) return rows_.rewind(slot, layer, n);
         decoder().rewind(slot, layer, n);
     }
     [[nodiscard]] status retry_writes(std::uint32_t slot) noexcept {
@@ -139,7 +141,7 @@ template <class Types> class alignas(64) shard {
         return {};
     }
     void end(std::uint32_t slot) noexcept {
-        sliding_.end(slot);
+        rows_.end(slot);
         if constexpr (types::drops) retention_.end(slot);
         if constexpr (types::retrieves) retrieval_.end(slot);
     }
@@ -165,14 +167,14 @@ template <class Types> class alignas(64) shard {
     /// Tokens that a layer has seen, dropped and staged ones included; `none` when the shard has no lane of
     /// it.
     [[nodiscard]] std::uint32_t tokens(std::uint32_t slot, std::uint32_t layer) noexcept {
-        if (slides(layer)) return sliding_.tokens(slot, layer);
+        if (slides(layer)) return rows_.tokens(slot, layer);
         if constexpr (hands_over)
             if (retention_.holds(slot, layer)) return retention_.tokens(slot, layer);
         return decoder().tokens(slot, layer);
     }
     /// Entries of the shard's heads that a layer holds, staged ones included.
     [[nodiscard]] std::size_t kept_entries(std::uint32_t slot, std::uint32_t layer) noexcept {
-        if (slides(layer)) return sliding_.kept_entries(slot, layer);
+        if (slides(layer)) return rows_.kept_entries(slot, layer);
         if constexpr (hands_over)
             if (retention_.holds(slot, layer)) return retention_.kept_entries(slot, layer);
         return decoder().kept_entries(slot, layer);
@@ -183,24 +185,27 @@ template <class Types> class alignas(64) shard {
         if constexpr (hands_over)
             s.kept_entries = s.kept_bytes = 0; // those on their way are none that decode has
         if constexpr (types::retrieves) s += retrieval_.stats();
-        statistics sliding = sliding_.stats();
-        if constexpr (!types::drops) sliding.kept_entries = 0; // of presets that drop entries only
-        s += sliding;
+        statistics rows = rows_.stats();
+        if constexpr (!types::drops) rows.kept_entries = 0; // of presets that drop entries only
+        s += rows;
         return s;
     }
 
-    /// The part of a plan that layers with sliding attention make. Carves the places too.
-    [[gnu::cold]] void init_sliding(const sliding_plan& s, const cache_plan& p, std::uint32_t index,
-                                    carver& c) noexcept {
+    /// The part of a plan that layers make which are attended whole. Carves the places too. `records`: memory of the
+    /// shard's.
+    template <class Config>
+    [[gnu::cold]] void init_rows(const Config& c, const row_plan& r, const cache_plan& p, std::uint32_t index,
+                                 carver& carve, std::span<std::byte> records) noexcept {
         numbers_ = p.numbers;
-        if (s.layers.empty()) return;
-        places_ = c.take<layer_place>(s.places.size());
-        std::copy(s.places.begin(), s.places.end(), places_.begin());
-        sliding_.init(s, p, index, c);
+        if (r.layers.empty()) return;
+        places_ = carve.take<layer_place>(r.places.size());
+        std::copy(r.places.begin(), r.places.end(), places_.begin());
+        rows_.init(c, r, p, index, carve, records);
     }
     // Its parts, for the manager that sets them up and for tests of invariants.
     [[nodiscard]] retention& kept() noexcept { return retention_; }
     [[nodiscard]] retrieval& retrieved() noexcept { return retrieval_; }
+    [[nodiscard]] auto& rows() noexcept { return rows_; }
     [[nodiscard]] auto& store() noexcept { return retrieval_.store(); }
     [[nodiscard]] auto& growth() noexcept { return retrieval_.growth(); }
 
@@ -209,6 +214,8 @@ template <class Types> class alignas(64) shard {
     [[nodiscard]] auto& decoder() noexcept {
         if constexpr (types::retrieves)
             return retrieval_;
+        else if constexpr (types::in_chains)
+            return rows_;
         else
             return retention_;
     }
@@ -251,7 +258,7 @@ template <class Types> class alignas(64) shard {
             if (!retention_.holds(slot, l)) continue;
             layer_input last = in;
             if (l != layer || repeated) last.q = {}; // queries of another layer say nothing about this one
-            if (status s = retrieval_.take_over(slot, l, retention_, last, last.q.empty() ? 0 : chunk); !s)
+            if (status s = decoder().take_over(slot, l, retention_, last, last.q.empty() ? 0 : chunk); !s)
                 return s;
             retention_.forget(slot, l);
         }
@@ -269,7 +276,7 @@ template <class Types> class alignas(64) shard {
 
     retention retention_;
     retrieval retrieval_;
-    sliding_stage<typename types::element_type> sliding_;
+    row_stage<typename types::element_type, typename types::chain_codec> rows_;
     std::span<layer_place> places_; ///< per layer of the model; empty where none slides
     layer_numbers numbers_;
 };

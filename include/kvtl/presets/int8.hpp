@@ -1,7 +1,7 @@
 // Presets whose stored entries are signed bytes with one scale per row (compress_int8_row.hpp): half of the
 // bytes of 16-bit entries, on storage, in memory and in the reads of every step. Window, sinks and waiting
-// entries stay 16-bit where entries become units; rows that retention keeps in memory (snapkv_int8) are bytes
-// from the moment they are put there, chunks of a prompt before the last one among them.
+// entries stay 16-bit; rows that retention keeps in memory (snapkv_int8) are bytes from the moment they are put
+// there, chunks of a prompt before the last one among them.
 //
 //   full_int8    everything is attended: the last 32 entries as they are, all older ones as bytes.
 //   snapkv_int8  snapkv_group, all that it holds as bytes.
@@ -20,14 +20,11 @@ namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
-/// Entries leave the window 16 at a time. memory_bytes should hold all of them: what it does not hold is
-/// copied in at every step.
+/// Entries leave the window 16 at a time. memory_bytes holds all of them.
 struct full_int8 : full {
     static constexpr std::string_view name = "full_int8";
     static constexpr std::uint32_t window_tokens = 32;
-    using clusterer = head_groups<16>;
     using compressor = int8_row<>;
-    using replacement = lifo;
 };
 
 struct snapkv_int8 : snapkv_group {

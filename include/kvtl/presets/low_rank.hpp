@@ -1,5 +1,7 @@
 // Presets whose stored entries have as many numbers as each token needs (compress_token_adaptive_rank.hpp), in bases that
 // kvtl-calibrate fits to a model's keys before RoPE and to its values. Sinks, window and what waits stay 16-bit rows.
+// Records in memory take what memory_bytes leaves; where they have sizes of their own, open() cannot promise that
+// max_tokens fit, and a call that finds no room is refused.
 //
 //   dynakv_lr         "DynaKV" (token-adaptive low-rank compression): everything is attended, sinks and the last 32
 //                     entries as they are, all older ones with the rank that a trained gate gives a token's keys and
@@ -46,9 +48,7 @@ struct dynakv_lr_energy : full {
     static constexpr std::string_view name = "dynakv_lr_energy";
     static constexpr std::uint32_t window_tokens = 32;
     static constexpr std::uint32_t sink_tokens = 4;
-    using clusterer = layer_groups<16>;
     using compressor = token_adaptive_rank<coupling::layer>;
-    using replacement = lifo;
 };
 
 struct dynakv_lr : dynakv_lr_energy {

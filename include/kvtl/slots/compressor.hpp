@@ -47,8 +47,8 @@
 //                        fit(lane's bytes, keys, values, scratch), rows_view of floats or plain rows each, with
 //                        fit_scratch_bytes(rows) of scratch; zeros until then. Clusterers hand over what they
 //                        are to group, runs of consecutive entries the prompt's first chunk from token 0
-//         and at(codec_lane), the state of one lane, which is what encodes and attends its records. Only stores of
-//         units have such lanes, and know positions: rows in memory are refused.
+//         and at(codec_lane), the state of one lane, which is what encodes and attends its records. Units and chains
+//         of records in memory have such lanes, and know positions; what is fitted to a prompt takes units.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -3,8 +3,8 @@
 //
 // Where entries live follows from the slots (store_of_preset):
 //
-//   rows     the retention drops, and clusterer, index and selector are null objects: what is kept is all
-//            attended, and so it stays in memory
+//   rows     clusterer, index and selector are null objects: what is kept is all attended, and so it stays in
+//            memory, as rows or as records
 //   groups   units are runs of a fixed number of consecutive entries in token order on storage: they need no
 //            records beyond residency
 //   units    units with records of their own, on storage
@@ -19,14 +19,14 @@
 //   budget        read       unread                             read
 //   retention     read       keep_all                           read, once, when a prompt ends
 //   compressor    read       read                               read
-//   position      read       unread                             unread: entries keep their positions
+//   position      read where the retention drops   unread       unread: entries keep their positions
 //   layout        unread     read                               read
 //   replacement   unread     read                               read
 //   schedule      unread     read (by the engine and prefetch)  read
 //   io            unread     read                               read
 //
-// With a window that holds the whole sequence (`full`, the only one) units are never formed: clusterer, index
-// and selector are then unread as well.
+// With a window that holds the whole sequence (`full`, the only one) every entry stays a plain row: the
+// compressor is then unread as well.
 //
 // A preset that drops and retrieves is an ordinary preset: the prompt is thinned out when it ends, what is
 // left goes to storage and is retrieved from:
@@ -35,7 +35,9 @@
 //
 // Its score decides once, when the prompt ends, and for KV heads, not query heads; entries keep their
 // positions. Where units, index or codec span all heads of a layer the heads decide together, and where units
-// do, every head keeps equally many plain entries.
+// do, every head keeps equally many plain entries. The same holds where what is kept stays in memory in records
+// that only the chain of a lane holds (core/store/record_chain.hpp): of all heads of a layer, with positions, or in
+// bases of a layer.
 //
 // kv_manager's primary template calls explain_preset() of slots/sentences.hpp, which is reached only by
 // presets that do not satisfy preset_for; so correct presets pay nothing, and a wrong one prints sentences
@@ -86,7 +88,7 @@ template <class T>
 concept drops_entries = retention_drops<typename T::retention>;
 
 template <class Preset> [[nodiscard]] consteval store_kind store_of_preset() {
-    if constexpr (drops_entries<Preset> && std::same_as<typename Preset::clusterer, single_tokens> &&
+    if constexpr (std::same_as<typename Preset::clusterer, single_tokens> &&
                   std::same_as<typename Preset::index, no_index> &&
                   std::same_as<typename Preset::selector, all_units>)
         return store_kind::rows;
@@ -100,6 +102,19 @@ template <class Preset> [[nodiscard]] consteval store_kind store_of_preset() {
 template <class T>
 concept retrieves = store_of_preset<T>()
 != store_kind::rows;
+
+/// Its records are those of a whole layer, in bases of a lane, or with positions.
+template <class Compressor>
+concept needs_chains =
+    detail::codec_per_lane<Compressor>() || layer_wide_only<Compressor>() || Compressor::domain
+    == key_domain::pre_rope;
+/// Entries stay in memory as rows and, in a chain of each lane, as records: all of them, or what a retention has kept
+/// of a prompt. Records of one head a retention that drops keeps itself, and evicts from them.
+template <class T>
+concept keeps_in_chains = !retrieves<T> && (!drops_entries<T> || needs_chains<typename T::compressor>);
+/// What a retention keeps of a prompt moves on when the prompt is complete: to units, or to chains.
+template <class T>
+concept hands_over = drops_entries<T> &&(retrieves<T> || keeps_in_chains<T>);
 
 // ---------------------------------------------------------------------------------- all slots are there
 template <class T>
@@ -135,12 +150,11 @@ template <class T>
 concept storage_is_read = retrieves<T> ||
     (std::same_as<typename T::layout, sequence_order>&& std::same_as<typename T::replacement, lru>&&
          std::same_as<typename T::schedule, on_demand>&& std::same_as<typename T::io, in_memory>);
-/// Where the window holds the whole sequence (`full`) nothing is ever on storage to be grouped or chosen.
+/// Where the window holds the whole sequence (`full`) nothing leaves it to be grouped, chosen or encoded.
 template <class T>
-concept window_leaves_units =
-    !retrieves<T> || T::window_tokens != whole_sequence ||
-    (std::same_as<typename T::clusterer, single_tokens> && std::same_as<typename T::index, no_index> &&
-     std::same_as<typename T::selector, all_units> && T::compressor::rows_are_records);
+concept window_is_left = T::window_tokens != whole_sequence ||
+                         (!retrieves<T> &&
+                          (T::compressor::rows_are_records || (drops_entries<T> && !hands_over<T>)));
 template <class T>
 concept index_is_read = std::same_as<typename T::index, no_index> || T::selector::uses_scores;
 template <class T>
@@ -150,7 +164,8 @@ concept retention_is_read = drops_entries<T> || std::same_as<typename T::retenti
 template <class T>
 concept budget_is_read = drops_entries<T> || std::same_as<typename T::budget, uniform>;
 template <class T>
-concept position_is_read = !retrieves<T> || std::same_as<typename T::position, original>;
+concept position_is_read =
+    (drops_entries<T> && !hands_over<T>) || std::same_as<typename T::position, original>;
 /// Attention mass is measured for retentions only.
 template <class T>
 concept mass_is_fed = feedback_of<typename T::clusterer>()
@@ -224,14 +239,12 @@ concept ragged_records_agree =
     (store_of_preset<T>() == store_kind::groups && !detail::codec_keeps_keys<typename T::compressor>() &&
      !detail::scores_stored_keys<typename T::index>()) ||
     store_of_preset<T>() == store_kind::units;
-/// Codecs that know lanes or positions, or are fitted to a lane: only where entries lie so.
-template <class T>
-concept codec_finds_its_lanes = retrieves<T> ||
-    (!detail::codec_per_lane<typename T::compressor>() && T::compressor::domain == key_domain::post_rope);
-/// Records that several entries share, and keys that stay in memory, belong to runs of consecutive entries.
+/// Records that several entries share, and keys that are kept apart from values, belong to runs of consecutive
+/// entries; what is fitted to a prompt, to entries that become units.
 template <class T>
 concept codec_has_its_runs = (T::compressor::granule == 1 &&
-                              !detail::codec_keeps_keys<typename T::compressor>()) ||
+                              !detail::codec_keeps_keys<typename T::compressor>() &&
+                              (retrieves<T> || !detail::codec_fits_lanes<typename T::compressor>())) ||
                              (store_of_preset<T>() == store_kind::groups &&
                               !requires { requires T::retention::merges; });
 template <class T>
@@ -259,14 +272,14 @@ concept preference_is_known =
     { s.preference(notes) }
     noexcept->std::same_as<float>;
 };
-/// On storage, what was kept is chosen among, not evicted from.
+/// What has moved on is chosen among, or attended whole, but not evicted from.
 template <class T>
 concept thins_out_once =
-    !retrieves<T> || (!T::retention::score::evicts_in_decode && !T::retention::score::evicts_in_prompt);
+    !hands_over<T> || (!T::retention::score::evicts_in_decode && !T::retention::score::evicts_in_prompt);
 template <class T>
-concept keeps_by_kv_head = !retrieves<T> || !T::retention::score::per_query_head;
+concept keeps_by_kv_head = !hands_over<T> || !T::retention::score::per_query_head;
 template <class T>
-concept keeps_positions = !retrieves<T> || !T::position::moves;
+concept keeps_positions = !hands_over<T> || !T::position::moves;
 /// What stands in for unread units counts entries, not their weights.
 template <class T>
 concept weights_are_attended =
@@ -276,7 +289,7 @@ template <class T>
 concept codec_bears_gaps = !retrieves<T> || !detail::codec_fits_lanes<typename T::compressor>() ||
                            T::compressor::domain == key_domain::post_rope;
 template <class T>
-concept layer_units_stay_even = !retrieves<T> || T::clusterer::unit_of != granularity::layer ||
+concept layer_units_stay_even = !hands_over<T> || !layer_wide<T>() ||
                                 (!T::budget::late && !T::budget::decides_together && !T::retention::merges);
 template <class T>
 concept dropping_agrees =
@@ -312,10 +325,10 @@ template <class T> [[nodiscard]] consteval engine_input needed_inputs() {
 
 template <class T, class Supplied = default_engine_inputs>
 concept preset_for = has_all_slots<T> && says_window<T> && slots_are_filled<T> && storage_is_read<T> &&
-    window_leaves_units<T> && index_is_read<T> && estimator_is_read<T> && retention_is_read<T> &&
+    window_is_left<T> && index_is_read<T> && estimator_is_read<T> && retention_is_read<T> &&
     budget_is_read<T> && position_is_read<T> && stored_rows_agree<T> && ragged_records_agree<T> &&
-    codec_finds_its_lanes<T> && codec_has_its_runs<T> && mass_is_fed<T> && mass_is_complete<T> &&
-    retrieval_agrees<T> && dropping_agrees<T> && contains(Supplied::value, needed_inputs<T>());
+    codec_has_its_runs<T> && mass_is_fed<T> && mass_is_complete<T> && retrieval_agrees<T> &&
+    dropping_agrees<T> && contains(Supplied::value, needed_inputs<T>());
 
 template <class T> [[nodiscard]] constexpr std::string_view preset_name() noexcept {
     if constexpr (has_name<T>)

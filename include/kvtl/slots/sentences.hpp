@@ -68,17 +68,17 @@ template <class T> consteval void explain_unread_slots() {
     if constexpr (!retrieves<T>) {
         static_assert(
             holds(!has_name<typename T::layout> || std::same_as<typename T::layout, sequence_order>),
-            "[kvtl] layout: nothing reads it, as this preset drops entries and keeps the rest in "
-            "memory; leave sequence_order, or name a clusterer, index or selector to retrieve");
+            "[kvtl] layout: nothing reads it, as all entries of this preset stay in memory; "
+            "leave sequence_order, or name a clusterer, index or selector to retrieve");
         static_assert(holds(!has_name<typename T::replacement> || std::same_as<typename T::replacement, lru>),
-                      "[kvtl] replacement: nothing reads it, as this preset drops entries and keeps the rest "
-                      "in memory; leave lru, or name a clusterer, index or selector to retrieve");
+                      "[kvtl] replacement: nothing reads it, as all entries of this preset stay in memory; "
+                      "leave lru, or name a clusterer, index or selector to retrieve");
         static_assert(holds(!has_name<typename T::schedule> || std::same_as<typename T::schedule, on_demand>),
-                      "[kvtl] schedule: nothing reads it, as this preset drops entries and keeps the rest in "
-                      "memory; leave on_demand, or name a clusterer, index or selector to retrieve");
+                      "[kvtl] schedule: nothing reads it, as all entries of this preset stay in memory; "
+                      "leave on_demand, or name a clusterer, index or selector to retrieve");
         static_assert(holds(!has_name<typename T::io> || std::same_as<typename T::io, in_memory>),
-                      "[kvtl] io: nothing reads it, as this preset drops entries and keeps the rest in "
-                      "memory; leave in_memory, or name a clusterer, index or selector to retrieve");
+                      "[kvtl] io: nothing reads it, as all entries of this preset stay in memory; "
+                      "leave in_memory, or name a clusterer, index or selector to retrieve");
     }
     if constexpr (retention_declares<typename T::retention>) {
         static_assert(holds(retention_is_read<T>),
@@ -88,9 +88,10 @@ template <class T> consteval void explain_unread_slots() {
                       "retention that drops");
     }
     if constexpr (position_declares<typename T::position>)
-        static_assert(holds(position_is_read<T> || (drops_entries<T> && T::position::moves)),
-                      "[kvtl] position: nothing reads it, as entries on storage keep their positions; leave "
-                      "original, or keep entries in memory with a retention that drops");
+        static_assert(
+            holds(position_is_read<T> || (hands_over<T> && T::position::moves)),
+            "[kvtl] position: nothing reads it, as entries that are not dropped keep their positions; "
+            "leave original, or keep entries in memory with a retention that drops");
     if constexpr (selector_declares_scores<typename T::selector>) {
         static_assert(holds(!has_name<typename T::index> || index_is_read<T>),
                       "[kvtl] index: nothing reads it, as the selector chooses without scores; leave "
@@ -109,14 +110,11 @@ template <class T> consteval void explain_unread_slots() {
                       "[kvtl] compressor: the retention merges kept rows, which in memory must be "
                       "rows_are_records and on storage records of one size; use raw");
         static_assert(
-            holds(codec_finds_its_lanes<T>),
-            "[kvtl] compressor: keys before RoPE, and codecs that are calibrated or fitted to lanes, need "
-            "entries that become units on storage; use a selector or keep_all");
-        static_assert(
             holds(codec_has_its_runs<T>),
-            "[kvtl] compressor: keys that stay in memory, and records that several entries share, need "
-            "units that are runs of consecutive entries, and no merging; use a clusterer such as "
-            "fixed_groups with the layout sequence_order");
+            "[kvtl] compressor: keys that are kept apart from values, records that several entries share, "
+            "and "
+            "codecs that are fitted to a prompt need units that are runs of consecutive entries, and no "
+            "merging; use a clusterer such as fixed_groups with the layout sequence_order");
     }
     static_assert(holds(mass_is_fed<T>),
                   "[kvtl] feedback: nothing feeds attention mass back to a clusterer, budget or replacement; "
@@ -189,15 +187,16 @@ template <class T> consteval void explain_dropping() {
                       "use a score with preference(notes), such as mean_and_variance");
     static_assert(
         holds(thins_out_once<T>),
-        "[kvtl] retention: this score evicts while tokens come in, but what is on storage is chosen "
-        "from, not evicted from; use a score that decides when the prompt ends, such as "
+        "[kvtl] retention: this score evicts while tokens come in, but what it keeps of a prompt moves "
+        "on to units, or to records of a layer, and is not evicted from; use a score that decides when the "
+        "prompt ends, such as "
         "window_attention");
     static_assert(holds(keeps_by_kv_head<T>),
-                  "[kvtl] retention: this score keeps entries for every query head, but units belong to KV "
-                  "heads; use a score without per_query_head");
+                  "[kvtl] retention: this score keeps entries for every query head, but units and records "
+                  "belong to KV heads; use a score without per_query_head");
     static_assert(
         holds(keeps_positions<T>),
-        "[kvtl] position: it moves keys, but entries on storage keep their positions; use original");
+        "[kvtl] position: it moves keys, but entries in units or records keep their positions; use original");
     static_assert(holds(weights_are_attended<T>),
                   "[kvtl] estimator: it does not know the weights of entries that a retention merged; use "
                   "nothing behind a merging retention");
@@ -205,10 +204,11 @@ template <class T> consteval void explain_dropping() {
         holds(codec_bears_gaps<T>),
         "[kvtl] compressor: it is fitted to the keys of a whole prompt before RoPE, but a retention "
         "that drops leaves gaps; use another compressor, or keep_all");
-    static_assert(holds(layer_units_stay_even<T>),
-                  "[kvtl] granularity: units span all KV heads of a layer, so the heads must keep equally "
-                  "many plain entries; use units of one head, or drop<..> with a budget that is neither late "
-                  "nor divides among heads, such as uniform or pyramid");
+    static_assert(
+        holds(layer_units_stay_even<T>),
+        "[kvtl] granularity: units or records span all KV heads of a layer, so the heads must keep "
+        "equally many plain entries; use those of one head, or drop<..> with a budget that is neither late "
+        "nor divides among heads, such as uniform or pyramid");
 }
 
 template <class T, class Supplied> consteval void explain_signals() {
@@ -267,7 +267,7 @@ template <class T, class Supplied> consteval bool explain_preset() {
         explain_unread_slots<T>();
         if constexpr (says_window<T> && slots_are_filled<T>)
             static_assert(
-                holds(window_leaves_units<T>),
+                holds(window_is_left<T>),
                 "[kvtl] preset: nothing reads its clusterer, index, selector and codec, as its window holds "
                 "the whole sequence; declare window_tokens");
         explain_retrieval<T>();

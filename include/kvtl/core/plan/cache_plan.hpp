@@ -33,6 +33,10 @@ struct shard_division {
     [[nodiscard]] std::uint32_t sequences(std::uint32_t all) const noexcept {
         return by_sequence ? (all + shards - 1) / shards : all;
     }
+    /// The number of a sequence among those of its shard.
+    [[nodiscard]] std::uint32_t seat(std::uint32_t slot) const noexcept {
+        return by_sequence ? slot / shards : slot;
+    }
 };
 
 /// What messages call a layer: where some slide, the others are numbered without them.
@@ -100,7 +104,6 @@ struct cache_plan {
     std::uint32_t attend_tokens = 0;
     std::uint32_t gap_pages = 0;
     layer_numbers numbers;
-    bool window_only = false; ///< every token stays in the window: no units, no storage
 
     /// Sequences and shards that have lanes of them (lane_table.hpp).
     [[nodiscard]] std::uint32_t regions() const noexcept {

@@ -59,6 +59,14 @@ using policies_of = policies<typename Preset::clusterer, typename Preset::index,
                              typename Preset::replacement, typename Preset::schedule, typename Preset::io,
                              weighs_entries<Preset>()>;
 
+/// Units, or lanes of records, span one KV head or all heads of a layer.
+template <class Policies> [[nodiscard]] consteval granularity unit_of_policies() {
+    if constexpr (retrieves<Policies>)
+        return Policies::clusterer::unit_of;
+    else
+        return needs_layer_units<Policies>() ? granularity::layer : granularity::head;
+}
+
 /// The types of a retention that drops entries; nothing for one that keeps all.
 template <class Policies, bool = drops_entries<Policies>> struct retention_types {
     static constexpr bool drops = false;
@@ -83,6 +91,10 @@ template <class Policies> struct policy_types : retention_types<Policies> {
     static constexpr store_kind kind = store_of_preset<Policies>();
     /// Units are chosen among; otherwise entries stay in the rows that retention keeps.
     static constexpr bool retrieves = kind != store_kind::rows;
+    /// They stay in rows and in the chains of their lanes (core/step/row_stage.hpp).
+    static constexpr bool in_chains = keeps_in_chains<Policies>;
+    /// What retention keeps of a prompt moves on when the prompt is complete.
+    static constexpr bool hands_over = kvtl::hands_over<Policies>;
     using compressor = typename Policies::compressor;
     using codec = typename compressor::state;
     /// What attends the units that a step has read.
@@ -90,8 +102,11 @@ template <class Policies> struct policy_types : retention_types<Policies> {
         std::conditional_t<kind == store_kind::groups && detail::codec_keeps_keys<compressor>(),
                            decoded_keys<compressor>, codec>;
     using element_type = typename compressor::plain_type; ///< of plain rows
-    /// Of the rows that retention keeps: records where they stay, plain rows where they move to units.
-    using row_codec = std::conditional_t<kind == store_kind::rows, codec, plain_rows<element_type>>;
+    /// Of the rows that retention keeps: records where they stay, plain rows where they move on.
+    using row_codec = std::conditional_t<retrieves || hands_over, plain_rows<element_type>, codec>;
+    /// Of the records of chains. Where they are rows, or there are none, presets share it.
+    using chain_codec =
+        std::conditional_t<in_chains && !compressor::rows_are_records, codec, plain_rows<element_type>>;
     /// Entries carry a log-weight that attention adds to their logit: ln n for one that stands for n. It lies
     /// behind the record of the key, so it goes wherever records go.
     static constexpr bool weighted = [] {
@@ -185,7 +200,7 @@ template <class Policies> struct policy_types : retention_types<Policies> {
     /// Units have means because a policy reads them.
     static constexpr bool means =
         clusterer::needs_means || index::needs_means || estimator_needs_means<estimator>() || spread;
-    static constexpr granularity unit_of = clusterer::unit_of;
+    static constexpr granularity unit_of = unit_of_policies<Policies>();
 
   private:
     [[nodiscard]] static constexpr record_bytes plain_bytes(const lane_sizes& s) noexcept {

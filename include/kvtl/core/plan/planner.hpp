@@ -2,8 +2,9 @@
 // and rows, whether the bound holds.
 //
 // What:   open() checks the numbers that all presets share, size_rows.hpp settles what retention keeps,
-//         size_units.hpp what lies on storage. Of the memory beyond the least, frames of units get all; rows
-//         that wait for a prompt's last chunk come first, up to half of memory_bytes.
+//         size_units.hpp what lies on storage, row_plan.hpp what is attended whole. Of the memory beyond the least, frames
+//         of units, or blocks of records, get all; rows that wait for a prompt's last chunk come first, up to half of
+//         memory_bytes.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -12,10 +13,10 @@
 #include <kvtl/core/plan/cache_types.hpp>
 #include <kvtl/core/plan/config_checks.hpp>
 #include <kvtl/core/plan/knobs.hpp>
+#include <kvtl/core/plan/row_plan.hpp>
 #include <kvtl/core/plan/size_rows.hpp>
 #include <kvtl/core/plan/size_units.hpp>
-#include <kvtl/core/plan/sliding_plan.hpp>
-#include <kvtl/core/step/sliding_stage.hpp>
+#include <kvtl/core/step/row_stage.hpp>
 #include <kvtl/statistics.hpp>
 
 #include <algorithm>
@@ -24,23 +25,32 @@
 #include <limits>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 namespace kvtl { inline namespace v0 {
 
 /// A plan and the bytes of everything in it. Presets that keep all entries share the type.
 template <class RowPlan> struct sized_plan {
     cache_plan plan;
-    sliding_plan sliding;
+    row_plan row_layers;
     RowPlan rows;
     memory_parts parts;
     std::size_t calibration_bytes = 0;
-    std::size_t fixed_bytes = 0; ///< everything but rows and frames, rounded up to pages
+    std::size_t fixed_bytes = 0; ///< everything but rows, records and frames, rounded up to pages
     std::size_t least_bytes = 0; ///< memory_bytes below which there is no plan
     std::uint32_t page_bytes = 4096;
 
     /// Of the rows' blocks, rounded up to pages.
     [[nodiscard]] std::size_t row_bytes() const noexcept {
         return whole_pages(rows.pool_bytes(), plan.device_page);
+    }
+    /// Of one shard's records.
+    [[nodiscard]] std::size_t chain_bytes() const noexcept {
+        return std::size_t{row_layers.blocks} * row_layers.format().page_bytes;
+    }
+    /// Of all of them, rounded up to pages.
+    [[nodiscard]] std::size_t record_bytes() const noexcept {
+        return whole_pages(plan.division.shards * chain_bytes(), plan.device_page);
     }
     [[nodiscard]] std::size_t frame_bytes() const noexcept {
         return std::size_t{plan.division.shards} * plan.memory_frames() * page_bytes;
@@ -51,15 +61,17 @@ template <class RowPlan> struct sized_plan {
     [[nodiscard]] bool index_fits(std::size_t memory_bytes) const noexcept {
         return least_bytes <= memory_bytes && parts.index + parts.calibration <= memory_bytes / 2;
     }
-    [[nodiscard]] std::size_t bytes() const noexcept { return fixed_bytes + row_bytes() + frame_bytes(); }
+    [[nodiscard]] std::size_t bytes() const noexcept {
+        return fixed_bytes + row_bytes() + record_bytes() + frame_bytes();
+    }
 };
 
 template <class Preset> class planner {
   public:
     using types = cache_types<Preset>;
     using config = cache_config<Preset>;
-    using row_plan = std::conditional_t<types::drops, row_sizes<types>, no_row_sizes>;
-    using answer = sized_plan<row_plan>;
+    using kept_rows_plan = std::conditional_t<types::drops, row_sizes<types>, no_row_sizes>;
+    using answer = sized_plan<kept_rows_plan>;
 
     /// As much as memory_bytes allows.
     [[nodiscard, gnu::cold]] static result<answer>
@@ -79,11 +91,11 @@ template <class Preset> class planner {
         a.calibration_bytes = (calibration_bytes + 63) / 64 * 64;
         cache_plan& p = a.plan;
         const auto max_tokens = static_cast<std::uint32_t>(c.max_tokens);
-        auto sliding = sliding_plan::make(c.attention.windows, g.layers(), max_tokens, rewindable(c),
-                                          calibration_bytes != 0);
-        if (!sliding) return sliding.error();
-        a.sliding = *std::move(sliding);
-        p.model = {g.layers() - static_cast<std::uint32_t>(a.sliding.layers.size()),
+        auto row_layers = row_plan::make(c.attention.windows, g.layers(), max_tokens, rewindable(c),
+                                         calibration_bytes != 0);
+        if (!row_layers) return row_layers.error();
+        a.row_layers = *std::move(row_layers);
+        p.model = {g.layers() - a.row_layers.sliding,
                    g.kv_heads(),
                    g.group(),
                    g.head_dim(),
@@ -133,9 +145,11 @@ template <class Preset> class planner {
             if constexpr (types::drops) p.moving_rows = rows_that_move(a.rows.plan);
             if (status s = unit_sizes<types>::settle(c, g, p, a.page_bytes); !s) return s;
         }
+        if constexpr (types::in_chains)
+            if (status s = keep_all(codec, a); !s) return s;
         std::uint32_t blocks = 0;
         if constexpr (types::drops) blocks = a.rows.least_blocks;
-        a.least_bytes = measure(c, a, blocks, p.least_frames);
+        a.least_bytes = measure(c, a, blocks, frame_limits(c, a).first);
         return a;
     }
 
@@ -147,7 +161,7 @@ template <class Preset> class planner {
         if constexpr (types::retrieves && calibrates_on_prompts<typename types::selector>)
             return true;
         else if constexpr (types::drops)
-            return types::decides_together || (types::retrieves && types::unit_of == granularity::layer);
+            return types::decides_together || types::unit_of == granularity::layer;
         else
             return types::unit_of == granularity::layer;
     }();
@@ -199,7 +213,38 @@ template <class Preset> class planner {
         return types::fits_first_rows ? r.prefill_tokens : std::min(some, r.prefill_tokens);
     }
 
-    /// Settles every number for so many blocks of rows and frames of units. Returns the bytes they take.
+    /// Layers that do not slide keep everything in rows and records. Records of one size have room for max_tokens.
+    [[nodiscard, gnu::cold]] static status keep_all(const typename types::codec& codec, answer& a) {
+        const cache_plan& p = a.plan;
+        row_plan& r = a.row_layers;
+        std::uint32_t window = p.sizes.window, promised = p.sizes.max_tokens;
+        if constexpr (types::drops) {
+            const retention_plan& kept = a.rows.plan;
+            window = kept.window;
+            promised = kept.keep + p.sizes.max_tokens - kept.prefill_tokens;
+        }
+        r.keep_all(p.model.layers, p.sizes.sinks, window, p.sizes.max_tokens);
+        r.lane_heads = p.model.lane_heads;
+        r.record = codec.bytes();
+        r.ragged = types::compressor::ragged;
+        const std::uint64_t lanes =
+            std::uint64_t{p.shard_sequences} * p.model.layers * p.division.lanes_of(p.model.lanes(), 0);
+        return r.size_records(lanes, r.ragged ? 0 : promised, p);
+    }
+    /// The least and the most of what grows when all else has what it needs: a pool's frames of units, or a shard's
+    /// blocks of records.
+    [[nodiscard]] static std::pair<std::uint32_t, std::size_t> frame_limits(const config& c,
+                                                                            const answer& a) noexcept {
+        if constexpr (types::in_chains) return {a.row_layers.least_blocks, a.row_layers.most_blocks};
+        if constexpr (types::retrieves)
+            return {
+                a.plan.least_frames,
+                std::min<std::size_t>(std::min(a.plan.most_frames, c.memory_bytes / a.page_bytes), 1U << 30)};
+        return static_cast<void>(c), std::pair<std::uint32_t, std::size_t>{0, 0};
+    }
+
+    /// Settles every number for so many blocks of rows and frames of units (or blocks of records). Returns the bytes they
+    /// take.
     [[gnu::cold]] static std::size_t measure(const config& c, answer& a, std::uint32_t blocks,
                                              std::uint32_t frames) {
         memory_parts& m = a.parts;
@@ -207,7 +252,8 @@ template <class Preset> class planner {
         m.calibration = a.calibration_bytes;
         if constexpr (types::drops) a.rows.measure(c, blocks, m);
         if constexpr (types::retrieves) unit_sizes<types>::measure(a.plan, frames, a.page_bytes, m);
-        m.window += sliding_bytes(a);
+        if constexpr (types::in_chains) a.row_layers.blocks = frames;
+        measure_row_layers(a);
         const std::size_t pages = std::size_t{a.plan.division.shards} * a.plan.lent_representatives(),
                           lent = m.tails + m.frames + pages * a.page_bytes;
         // What is transferred begins with a page of the device.
@@ -215,7 +261,7 @@ template <class Preset> class planner {
             whole_pages(m.total() - lent, a.plan.device_page) + (types::retrieves ? a.plan.device_page : 0);
         m.metadata += a.bytes() - m.total();
         const model_extents& model = a.plan.model;
-        m.raw_cache = c.max_tokens * c.max_sequences * (model.layers + a.sliding.layers.size()) *
+        m.raw_cache = c.max_tokens * c.max_sequences * (model.layers + a.row_layers.sliding) *
                       model.kv_heads * model.dim * 4;
         static_cast<void>(c), static_cast<void>(blocks), static_cast<void>(frames);
         return a.bytes();
@@ -229,31 +275,36 @@ template <class Preset> class planner {
             std::min<std::size_t>(number ? c.window_tokens : few, c.max_tokens));
     }
 
-    /// Of the rows of layers that slide, in all shards.
-    [[nodiscard, gnu::cold]] static std::size_t sliding_bytes(const answer& a) noexcept {
-        if (a.sliding.layers.empty()) return 0;
-        carver c;
+    /// Of rows that are attended whole and of what belongs to them, in all shards.
+    [[gnu::cold]] static void measure_row_layers(answer& a) noexcept {
+        const row_plan& r = a.row_layers;
+        if (r.layers.empty()) return;
+        carver metadata, window, scratch;
         for (std::uint32_t shard = 0; shard < a.plan.division.shards; ++shard) {
-            static_cast<void>(c.take<layer_place>(a.sliding.places.size()));
-            using stage = sliding_stage<typename types::element_type>;
-            static_cast<void>(stage::memory::take(c, a.sliding, a.plan, shard));
+            static_cast<void>(metadata.take<layer_place>(r.places.size()));
+            using stage = row_stage<typename types::element_type, typename types::chain_codec>;
+            static_cast<void>(stage::memory::take(r, a.plan, shard, metadata, window, scratch));
         }
-        return c.used() + 64; // wherever it begins
+        constexpr std::size_t line = 64; // wherever they begin
+        a.parts.metadata += metadata.used() + line * a.plan.division.shards;
+        a.parts.window += window.used() + line * a.plan.division.shards;
+        a.parts.scratch += scratch.used() + line * a.plan.division.shards;
+        a.parts.frames += a.plan.division.shards * a.chain_bytes();
     }
 
     /// As many blocks and frames as the bound allows.
     [[gnu::cold]] static void grow(const config& c, answer& a) {
         std::uint32_t blocks = 0, most_blocks = 0;
         if constexpr (types::drops) blocks = a.rows.least_blocks, most_blocks = a.rows.most_blocks;
-        std::uint32_t frames = a.plan.least_frames;
-        const std::size_t for_rows =
-            types::retrieves ? std::max(a.least_bytes, c.memory_bytes / 2) : c.memory_bytes;
+        const auto limits = frame_limits(c, a);
+        std::uint32_t frames = limits.first;
+        const std::size_t for_rows = types::retrieves || types::in_chains
+                                         ? std::max(a.least_bytes, c.memory_bytes / 2)
+                                         : c.memory_bytes;
         blocks = largest(blocks, most_blocks,
                          [&](std::uint32_t n) { return measure(c, a, n, frames) <= for_rows; });
-        const std::size_t most_frames = std::min(a.plan.most_frames, c.memory_bytes / a.page_bytes);
-        if (types::retrieves && !a.plan.window_only)
-            frames = largest(frames, static_cast<std::uint32_t>(std::min<std::size_t>(most_frames, 1U << 30)),
-                             [&](std::uint32_t n) { return measure(c, a, blocks, n) <= c.memory_bytes; });
+        frames = largest(frames, static_cast<std::uint32_t>(limits.second),
+                         [&](std::uint32_t n) { return measure(c, a, blocks, n) <= c.memory_bytes; });
         static_cast<void>(measure(c, a, blocks, frames));
     }
     /// The largest number from `low`, which fits, to `high` that does.
@@ -276,6 +327,10 @@ template <class Preset> class planner {
                                   : "this shape and max_tokens";
         if (types::retrieves)
             notes.frames = " (at least; they also hold a segment of a prompt while it is organised)";
+        else if (types::in_chains)
+            notes.frames = types::drops
+                               ? " (kept entries, at the peak before budgets are settled, and records)"
+                               : " (records of entries that have left the window)";
         else
             notes.frames = " (kept entries, at the peak before budgets are settled)";
         if (a.plan.pool_layers > 1) {
@@ -285,7 +340,7 @@ template <class Preset> class planner {
                          "lower max_tokens or more shards; tails are open_pages = " +
                          std::to_string(a.plan.open_pages) + " of each layer";
         }
-        if constexpr (types::drops && !types::retrieves)
+        if constexpr (types::drops && !types::hands_over)
             if (!types::score::evicts_in_decode && c.max_tokens > a.rows.plan.prefill_tokens)
                 notes.last = "\n  prefill_tokens is " + std::to_string(a.rows.plan.prefill_tokens) +
                              " and max_tokens " + std::to_string(c.max_tokens) +

@@ -28,13 +28,13 @@ namespace kvtl { inline namespace v0 {
 struct retention_plan {
     std::uint32_t layers = 0, kv_heads = 0, group = 1, dim = 0;
     record_bytes record{}; ///< bytes of an entry's records; ragged: at most
-    std::uint32_t shards = 1, sequences = 1;
+    shard_division division;
+    std::uint32_t sequences = 1;
     std::uint32_t shard_sequences = 1; ///< sequences that have lanes in one shard
     std::uint32_t lanes_per_head = 1;  ///< G where every query head keeps entries of its own
     std::uint32_t lane_group = 1;      ///< query heads of a lane
     std::uint32_t shard_lanes = 0;     ///< lanes of a layer in one shard, at most
-    bool together = false;             ///< a sequence belongs to one shard, with all its heads
-    bool hands_over = false;           ///< what a prompt keeps moves to units; nothing is decoded here
+    bool hands_over = false;           ///< what a prompt keeps moves on; nothing is decoded here
     std::uint32_t sinks = 0, window = 0, keep = 0;
     std::uint32_t slack = 0; ///< entries a lane may hold over its limit before decode evicts
     std::uint32_t max_tokens = 0, prefill_tokens = 0;

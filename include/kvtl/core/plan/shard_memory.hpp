@@ -51,7 +51,6 @@ template <class Types> struct shard_memory {
     typename runner::scratch step;
     std::span<lane_ref> lanes, other_lanes; ///< of the current call; of a prefetch that it ends
     std::span<float> query;                 ///< (HQ, D) of a token, where they come in 16 bits
-    std::span<float> causal;
     std::span<float> moving_k, moving_v; ///< (moving_rows, width) what retention kept of one lane, on its way
     std::span<entry_facts> moving_facts; ///< (moving_rows)
     std::span<prefetch_slot> prefetch_slots;
@@ -62,21 +61,18 @@ template <class Types> struct shard_memory {
     [[gnu::cold]] static shard_memory take(const cache_plan& p, carver& metadata, carver& scratch) noexcept {
         shard_memory m;
         const layout_limits limits{p.file_pages, p.grow_pages, p.unit_pages};
-        if (!p.window_only) {
-            m.checksum = metadata.take<std::uint32_t>(p.storage_pages());
-            m.bounce = metadata.take<std::uint32_t>(Types::sequential ? p.file_pages : 0);
-            m.layout = metadata.take<std::byte>(Types::layout_state::bytes(limits));
-        }
+        m.checksum = metadata.take<std::uint32_t>(p.storage_pages());
+        m.bounce = metadata.take<std::uint32_t>(Types::sequential ? p.file_pages : 0);
+        m.layout = metadata.take<std::byte>(Types::layout_state::bytes(limits));
         const auto format = Types::page_format_of(p.device_page, p.sizes);
         m.trash = scratch.take<std::byte>(format.page_bytes, p.device_page);
         const std::uint32_t io_batches =
             runner::store::step_io_batches + p.prefetches + runner::store::write_io_batches;
         m.io_batches =
             metadata.take<io_batch>(io_batches + p.page_in_batches() + p.representative_io_batches());
-        const std::uint32_t pages = p.window_only ? 1 : p.io_batch_pages;
         for (std::uint32_t i = 0; i < io_batches; ++i) {
             const bool reads = i < runner::store::step_io_batches + p.prefetches;
-            io_batch f(scratch, pages, reads ? p.batch_items : 1);
+            io_batch f(scratch, p.io_batch_pages, reads ? p.batch_items : 1);
             if (!m.io_batches.empty()) m.io_batches[i] = f;
         }
         for (std::uint32_t i = 0; i < p.page_in_batches(); ++i) {
@@ -105,7 +101,6 @@ template <class Types> struct shard_memory {
         m.lanes = scratch.take<lane_ref>(p.shard_lanes);
         m.other_lanes = scratch.take<lane_ref>(p.shard_lanes);
         m.query = scratch.take<float>(std::size_t{p.model.query_heads()} * p.model.dim);
-        m.causal = scratch.take<float>(p.window_only ? simd::causal_scratch_floats(p.model.dim) : 0);
         m.moving_k = scratch.take<float>(std::size_t{p.moving_rows} * p.model.width());
         m.moving_v = scratch.take<float>(std::size_t{p.moving_rows} * p.model.width());
         m.moving_facts = scratch.take<entry_facts>(p.moving_rows);

@@ -1,7 +1,7 @@
 // From a configuration to the rows that retention may hold, or the reason why it cannot be.
 //
 // What:   rows of a preset that keeps its entries in memory last for prompt and decode. Where what is kept
-//         moves to units (retention in front of retrieval), rows hold a prompt until it is settled: one
+//         moves on, to units or to chains, rows hold a prompt until it is settled: one
 //         layer's survivors at once, or, under a late budget, those of all layers.
 // Cost:   of open() only.
 // SPDX-License-Identifier: MIT
@@ -25,10 +25,10 @@ namespace kvtl { inline namespace v0 {
 /// The codec of kept rows, which belong to one head each.
 template <class Types, class Config>
 [[nodiscard]] typename Types::row_codec row_codec_of(const Config& c, std::uint32_t dim) noexcept {
-    if constexpr (Types::kind == store_kind::rows)
-        return typename Types::row_codec(c, record_shape{1, dim});
-    else
+    if constexpr (Types::hands_over)
         return typename Types::row_codec(record_shape{1, dim});
+    else
+        return typename Types::row_codec(c, record_shape{1, dim});
 }
 
 template <class Types> class row_sizes {
@@ -57,11 +57,10 @@ template <class Types> class row_sizes {
         retention_plan& p = plan;
         p.layers = cache.model.layers, p.kv_heads = g.kv_heads(), p.group = g.group(), p.dim = g.head_dim();
         p.logits = cache.model.logits;
-        p.hands_over = Types::retrieves;
-        p.together = cache.division.by_sequence;
+        p.hands_over = Types::hands_over;
         p.lanes_per_head = score::per_query_head ? p.group : 1;
         p.lane_group = score::per_query_head ? 1 : p.group;
-        p.shards = cache.division.shards, p.sequences = cache.max_sequences;
+        p.division = cache.division, p.sequences = cache.max_sequences;
         p.shard_sequences = cache.shard_sequences;
         p.shard_lanes = cache.division.lanes_of(p.kv_heads, 0) * p.lanes_per_head;
         p.prefill_tokens = static_cast<std::uint32_t>(
@@ -96,14 +95,14 @@ template <class Types> class row_sizes {
         carver metadata, index, scratch;
         static_cast<void>(
             retention_memory<Types>::take(plan, c.retention, scores, budgets, metadata, index, scratch));
-        m.metadata += plan.shards * (metadata.used() + 64);
-        m.index += plan.shards * (index.used() + 64);
-        m.scratch += plan.shards * (scratch.used() + 64);
+        m.metadata += plan.division.shards * (metadata.used() + 64);
+        m.index += plan.division.shards * (index.used() + 64);
+        m.scratch += plan.division.shards * (scratch.used() + 64);
         m.frames += pool_bytes();
     }
     /// Of all shards' blocks.
     [[nodiscard]] std::size_t pool_bytes() const noexcept {
-        return std::size_t{plan.shards} * plan.blocks * block_bytes;
+        return std::size_t{plan.division.shards} * plan.blocks * block_bytes;
     }
 
   private:

@@ -32,11 +32,9 @@ template <class Types> class unit_sizes {
                                                   std::uint32_t& page_bytes) {
         const typename types::clusterer_state cluster(c.clusterer, g);
         lane_sizes& s = p.sizes;
-        // Behind a retention a window that holds everything is filled as any other: by way of units, of none.
-        p.window_only = !types::drops && s.window >= s.max_tokens && s.sinks == 0;
         const auto format = types::page_format_of(p.device_page, s);
         page_bytes = format.page_bytes;
-        if (types::virtualised && !p.window_only) {
+        if (types::virtualised) {
             p.pool_layers = std::max<std::uint32_t>(1, p.model.layers);
             p.arenas = std::min<std::uint32_t>(2, p.pool_layers);
         }
@@ -49,8 +47,7 @@ template <class Types> class unit_sizes {
         p.pools = (c.share ? 1 : p.shard_sequences) * p.pool_layers;
         p.gap_pages = c.read_through_pages;
         p.shard_lanes = p.division.lanes_of(p.model.lanes(), 0);
-        if (!p.window_only)
-            if (status fits = size_units(cluster, format, c.centroid_bits, p); !fits) return fits;
+        if (status fits = size_units(cluster, format, c.centroid_bits, p); !fits) return fits;
         size_policies(c, g, p);
         const std::uint64_t may_be_chosen =
             std::uint64_t{chooser<types>::choosers(p.model)} * p.attend_tokens;
@@ -65,14 +62,13 @@ template <class Types> class unit_sizes {
         p.pool_lanes = pool_lanes;
         if (p.pool_layers > 1)
             if (status fits = size_representatives(page_bytes, p); !fits) return fits;
-        p.open_pages = p.window_only ? 0 : c.open_pages == automatic ? 2 * pool_lanes : c.open_pages;
-        if (!p.window_only) size_frames(format, cluster, pool_lanes, p);
+        p.open_pages = c.open_pages == automatic ? 2 * pool_lanes : c.open_pages;
+        size_frames(format, cluster, pool_lanes, p);
         // More frames than the units of all lanes can fill are no use.
         const std::size_t per_lane = std::size_t{s.max_tokens} * p.unit_pages / p.max_entries + s.max_units;
         p.most_frames = pool_lanes * per_lane + p.least_frames;
         if constexpr (!types::sequential && !types::virtualised)
-            if (c.lend_tables && !p.window_only && page_bytes % system_page() == 0)
-                size_lending(page_bytes, p);
+            if (c.lend_tables && page_bytes % system_page() == 0) size_lending(page_bytes, p);
         return {};
     }
 
@@ -128,7 +124,6 @@ template <class Types> class unit_sizes {
         const typename types::index_state index(c.index, g);
         const typename types::estimator_state rest(c.estimator, g);
         const summary_shape shape = p.model.summaries(p.max_entries);
-        if (p.window_only) return;
         summaries<types>::size(index, rest, shape, p.sizes);
         if constexpr (requires { index.scratch_floats(shape, p.sizes.max_units); })
             p.index_floats = index.scratch_floats(shape, p.sizes.max_units);
@@ -280,7 +275,6 @@ template <class Types> class unit_sizes {
 
     /// Flights leave frames for the batch that is attended.
     static void size_io_batches(cache_plan& p, std::uint32_t frames) noexcept {
-        if (p.window_only) return;
         if constexpr (types::sequential) split_frames(p, frames);
         p.io_batch_pages = p.io_batch_pages_for(types::sequential ? p.page_frames : frames / 2);
         p.fewest_frames = types::sequential ? p.page_frames + least_slot_frames(p) : p.least_frames;

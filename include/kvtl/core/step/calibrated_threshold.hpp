@@ -94,7 +94,7 @@ template <class Types> class calibrated_threshold {
   private:
     /// All heads of a sequence have one shard where a selector calibrates.
     [[nodiscard]] std::uint32_t seat_of(std::uint32_t slot) const noexcept {
-        return slot / plan_->division.shards;
+        return plan_->division.seat(slot);
     }
     void clear(std::uint32_t seat) noexcept {
         const std::uint32_t layers = plan_->model.layers;

@@ -6,7 +6,6 @@
 #include <kvtl/core/store/eviction_state.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 namespace kvtl { inline namespace v0 {
@@ -30,7 +29,7 @@ template <class Types> class decode_eviction {
               const tensor_span& out) noexcept {
         const std::span<kept_lane> lanes = book_->lanes_of(slot, layer);
         const std::uint32_t had = book_->count_blocks(lanes), token = lanes[0].tokens;
-        std::uint64_t clock = book_->now();
+        const phase_clock::span timed(book_->clock, &phase_times::append);
         book_->arrive(layer, in, t, token);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             kept_lane& lane = lanes[i];
@@ -43,19 +42,17 @@ template <class Types> class decode_eviction {
             if constexpr (score::source == score_source::arrival) held.score(row) = book_->memory.arrival[i];
             if constexpr (requires { record::arrived(token); }) held.record(row) = record::arrived(token);
             ++lane.tokens;
-            book_->lap(clock, book_->stats.phase_ns.append);
             if (!out.empty() || reads_mass) {
-                attend_held(held, book_->query(in, t, i), i, token, in, t);
-                if (!out.empty())
-                    finish(seen(), out, t * book_->plan.query_floats() + book_->query_offset(i),
-                           book_->plan.dim);
+                timed.enter(&phase_times::attend);
+                attend_held(held, book_->query(in, t, i), i, token, in, t, out);
                 const std::uint64_t bytes =
                     out.empty() ? 0 : std::uint64_t{held.size()} * book_->plan.record.entry();
                 book_->stats.chosen_bytes += bytes;
                 book_->stats.resident_chosen_bytes += bytes;
-                book_->lap(clock, book_->stats.phase_ns.attend);
+                timed.enter(&phase_times::append);
             }
         }
+        timed.enter(&phase_times::evict);
         if constexpr (reads_mass && score::decides_together)
             average_mass(static_cast<std::uint32_t>(lanes.size()), lanes[0].rows.rows);
         if constexpr (score::evicts_in_decode)
@@ -66,17 +63,15 @@ template <class Types> class decode_eviction {
                     evict(lanes[i], held, token);
             }
         book_->recount(slot, lanes, had);
-        book_->lap(clock, book_->stats.phase_ns.evict);
     }
 
   private:
     [[nodiscard]] partial seen() const noexcept {
         return partial_at(book_->memory.partial.data(), book_->plan.lane_group, book_->plan.dim);
     }
-    /// Attention of a lane's query group to all rows held; the result is seen(), book_->mass_of(i) and lse where
-    /// asked for.
+    /// Attention of a lane's query group to all rows held: to `out` and lse where asked for, and to book_->mass_of(i).
     void attend_held(const rows& held, const float* q, std::uint32_t i, std::uint32_t token,
-                     const layer_input& in, std::size_t t) noexcept {
+                     const layer_input& in, std::size_t t, const tensor_span& out) noexcept {
         const partial p = seen();
         reset(p);
         const std::uint32_t n = held.size();
@@ -107,12 +102,7 @@ template <class Types> class decode_eviction {
         } else {
             attend(0, n, q);
         }
-        const std::size_t head = book_->query_offset(i) / book_->plan.dim;
-        if (!in.lse.empty())
-            for (std::uint32_t g = 0; g < p.group; ++g)
-                in.lse[t * book_->plan.query_floats() / book_->plan.dim + head + g] =
-                    p.max[g] + std::log(p.sum[g]);
-        if (const float* sinks = in.sinks_of(head)) add_sink_logits(p, sinks);
+        finish_token(book_->queries_of(i), 0, p, in, t, out);
         if constexpr (reads_mass)
             simd::shares_of_softmax(book_->memory.logits.data(), n, n, p, book_->mass_of(i, n).data());
     }

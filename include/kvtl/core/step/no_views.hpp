@@ -9,12 +9,12 @@ namespace kvtl { inline namespace v0 {
 
 /// Why select() has nothing to show of a preset, or null.
 template <class Types> [[nodiscard]] consteval const char* why_no_views() {
-    if constexpr (Types::drops && !Types::retrieves) {
+    if constexpr (Types::drops && !Types::hands_over) {
         if (Types::reads_mass) return "it evicts by attention mass, which only attend() sees";
         if (Types::position::moves) return "its keys change their positions";
         if (Types::retention::merges) return "its entries carry weights";
         if (Types::score::per_query_head) return "every query head keeps entries of its own";
-    } else {
+    } else if constexpr (Types::retrieves) {
         if (Types::weighted) return "its entries carry weights";
         if (chooser<Types>::unites) return "every head attends units of its own";
         if (detail::estimates<typename Types::estimator>())

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <kvtl/core/store/eviction_state.hpp>
-#include <kvtl/simd/causal.hpp>
 #include <kvtl/simd/topk.hpp>
 
 #include <cmath>
@@ -40,7 +39,7 @@ template <class Types> class prompt_eviction {
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const std::uint32_t held = lanes[i].rows.rows;
             gather(lanes[i], i, in, held, tokens);
-            attend_prompt(i, in, held, tokens, out);
+            attend(i, in, held, tokens, out);
         }
     }
     /// A chunk that is not the last: its rows are held as they are; scores so far lie in the rows' scores.
@@ -58,11 +57,8 @@ template <class Types> class prompt_eviction {
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             kept_lane& lane = lanes[i];
             gather(lane, i, in, before, tokens);
-            attend_prompt(i, in, before, tokens, out);
-            std::uint64_t clock = book_->now();
-            load_scores(lane, i, before, tokens);
-            if constexpr (score::source == score_source::prompt) add_prompt_mass(i, in, before, tokens);
-            book_->lap(clock, book_->stats.phase_ns.evict);
+            attend(i, in, before, tokens, out);
+            score_chunk(lane, i, in, before, tokens);
             const rows held = book_->open(lane);
             for (std::uint32_t t = before; t < total; ++t) put(held, t, t);
             const std::span<const float> scores = book_->board(i, total);
@@ -92,16 +88,14 @@ template <class Types> class prompt_eviction {
         if constexpr (score::reads_values) sum_values(lanes, layer, in, before, tokens);
         score_arrivals(layer, in, before, tokens, count);
         layer_notes notes;
-        std::uint64_t evicting = 0;
         for (std::uint32_t i = 0; i < count; ++i) {
             gather(lanes[i], i, in, before, tokens);
-            attend_prompt(i, in, before, tokens, out);
-            const std::uint64_t start = book_->now();
+            attend(i, in, before, tokens, out);
+            const phase_clock::span timed(book_->clock, &phase_times::evict);
             load_scores(lanes[i], i, before, tokens);
             score_lane(lanes[i], i, layer, in, before, tokens, notes);
-            evicting += book_->now() - start;
         }
-        const std::uint64_t start = book_->now();
+        const phase_clock::span timed(book_->clock, &phase_times::evict);
         if constexpr (score::decides_together) average_board(count, total);
         sequence_budget& ledger = book_->sequence_budget_of(slot);
         ledger.competing = n;
@@ -119,7 +113,6 @@ template <class Types> class prompt_eviction {
             book_->memory.preference[book_->seat_of(slot) * book_->plan.layers + layer] =
                 book_->score.preference(notes);
         settle(slot, layer);
-        book_->stats.phase_ns.evict += evicting + (book_->now() - start);
         return {};
     }
 
@@ -157,15 +150,18 @@ template <class Types> class prompt_eviction {
     [[nodiscard]] rows_view<E> work_values(std::uint32_t n) const noexcept {
         return {book_->memory.work_v.data(), n, book_->plan.dim, book_->plan.dim};
     }
-    void attend_prompt(std::uint32_t i, const layer_input& in, std::uint32_t before, std::uint32_t tokens,
-                       const tensor_span& out) noexcept {
+    void attend(std::uint32_t i, const layer_input& in, std::uint32_t before, std::uint32_t tokens,
+                const tensor_span& out) noexcept {
         if (out.empty()) return;
-        const std::size_t offset = book_->query_offset(i);
-        const auto of_lane = [&](const auto& all) { return all.subspan(offset, all.size() - offset); };
-        simd::attend_causal(of_lane(in.q), book_->plan.query_floats(), book_->plan.lane_group,
-                            book_->plan.logits, tokens, work_keys(before + tokens),
-                            work_values(before + tokens), before, of_lane(out), book_->plan.query_floats(),
-                            book_->memory.causal, simd::no_reach, in.sinks_of(offset / book_->plan.dim));
+        attend_prompt(book_->queries_of(i), in, before, tokens, book_->memory.work_k.data(),
+                      book_->memory.work_v.data(), out, book_->memory.causal);
+    }
+    /// The scores of a lane's rows once a chunk has come that is not the last.
+    void score_chunk(kept_lane& lane, std::uint32_t i, const layer_input& in, std::uint32_t before,
+                     std::uint32_t tokens) noexcept {
+        const phase_clock::span timed(book_->clock, &phase_times::evict);
+        load_scores(lane, i, before, tokens);
+        if constexpr (score::source == score_source::prompt) add_prompt_mass(i, in, before, tokens);
     }
     /// score_source::prompt: adds the attention that the chunk's queries pay to the lane's row of the board.
     void add_prompt_mass(std::uint32_t i, const layer_input& in, std::uint32_t before,

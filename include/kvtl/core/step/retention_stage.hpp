@@ -1,7 +1,7 @@
 // The part of a shard that drops entries: checks, and the ways of a prompt and of a decode step.
 //
-// What is kept stays here, in rows in memory; or, where units are chosen among afterwards, a prompt is only
-// held until it is settled, and visit() shows what is to move.
+// What is kept stays here, in rows in memory; or, where it moves on to units or to chains of records, a prompt is
+// only held until it is settled, and visit() shows what is to move.
 //
 // Every call checks that the rows it may need are there before it changes anything; after that nothing can
 // fail.
@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace kvtl { inline namespace v0 {
 
@@ -34,7 +35,8 @@ template <class Types> class retention_stage {
         const retention_plan& p = sizes.plan;
         const auto m =
             retention_memory<Types>::take(p, c.retention, sizes.scores, sizes.budgets, fixed, fixed, fixed);
-        book_.plan = p, book_.index = index, book_.memory = m, book_.timed = c.time_phases;
+        book_.plan = p, book_.index = index, book_.memory = m;
+        if (c.time_phases) clock_ = phase_clock(book_.stats.phase_ns), book_.clock = &clock_;
         book_.score = typename Types::score_state(c.retention, sizes.scores, m.score);
         book_.budget = typename Types::budget_state(c.budget, sizes.budgets, m.budget);
         book_.position = typename Types::position_state(c.position, p.dim, m.position);
@@ -55,7 +57,7 @@ template <class Types> class retention_stage {
                                  std::uint32_t tokens, const tensor_span& out) noexcept {
         const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
         if (lanes.empty()) return {};
-        if constexpr (!Types::retrieves)
+        if constexpr (!Types::hands_over)
             if (lanes[0].tokens > 0 && !lanes[0].prompt_open) return turn(slot, layer, in, tokens, out);
         const std::uint32_t before = lanes[0].tokens;
         if (status s = check_prompt(slot, layer, in, tokens); !s) return s;
@@ -125,7 +127,7 @@ template <class Types> class retention_stage {
         }
     }
 
-    // ------------------------------------------------------------------------ prompts on their way to units
+    // ------------------------------------------------------------------------ prompts that move on
     /// A prompt of this layer is here: unfinished, or settled and about to move.
     [[nodiscard]] bool holds(std::uint32_t slot, std::uint32_t layer) const noexcept {
         const auto lanes = book_.lanes_of(slot, layer);
@@ -145,7 +147,7 @@ template <class Types> class retention_stage {
     }
     /// All layers have moved: the next prompt finds budgets as the first one did.
     void begin_anew(std::uint32_t slot) noexcept { book_.sequence_budget_of(slot) = {}; }
-    /// Rows of the shard's lane i of units, which are as many in each of its heads.
+    /// Rows of the shard's lane i of units or records, which are as many in each of its heads.
     [[nodiscard]] std::uint32_t rows(std::uint32_t slot, std::uint32_t layer,
                                      std::uint32_t i) const noexcept {
         return book_.lanes_of(slot, layer)[i * lane_heads()].rows.rows;
@@ -245,7 +247,7 @@ template <class Types> class retention_stage {
     [[nodiscard]] const retention_plan& plan() const noexcept { return book_.plan; }
 
   private:
-    /// KV heads of a lane of units.
+    /// KV heads of a lane of units or records.
     [[nodiscard]] std::uint32_t lane_heads() const noexcept {
         return Types::unit_of == granularity::layer ? book_.plan.kv_heads : 1;
     }
@@ -323,11 +325,11 @@ template <class Types> class retention_stage {
         prompt_.attend_chunk(slot, layer, in, tokens, out);
         layer_input steps = in;
         steps.lse = {}; // of attend() alone
-        const auto phases = book_.stats.phase_ns;
-        const std::uint64_t start = book_.now();
+        const phase_clock::span timed(book_.clock, &phase_times::evict);
+        phase_clock* const clock =
+            std::exchange(book_.clock, nullptr); // steps are of this phase, whatever they do
         for (std::uint32_t t = 0; t < tokens; ++t) decode_.step(slot, layer, steps, t, {});
-        book_.stats.phase_ns = phases;
-        book_.stats.phase_ns.evict += book_.now() - start;
+        book_.clock = clock;
         for (kept_lane& lane : lanes) lane.prompt_open = !in.last_chunk;
         return {};
     }
@@ -349,6 +351,7 @@ template <class Types> class retention_stage {
     }
 
     book book_{};
+    phase_clock clock_;
     prompt_eviction<Types> prompt_;
     decode_eviction<Types> decode_;
 };

@@ -44,9 +44,8 @@ template <class Types> class retrieval_base {
         index_state_ = typename types::index_state(config.index, model);
         select_ = typename types::selector_state(config.selector, model);
         rest_ = typename types::estimator_state(config.estimator, model);
-        if (!p.window_only)
-            layout_ = typename types::layout_state(config.layout, {p.file_pages, p.grow_pages, p.unit_pages},
-                                                   m.layout);
+        layout_ =
+            typename types::layout_state(config.layout, {p.file_pages, p.grow_pages, p.unit_pages}, m.layout);
         make_pools(config, format, frames, borrowed, pools, fixed);
         make_store(device, lanes, format, data_offset);
         if constexpr (types::virtualised)
@@ -146,7 +145,7 @@ template <class Types> class retrieval_base {
     /// A sequence among those that have pools of their own.
     [[nodiscard]] std::uint32_t group_of(std::uint32_t slot) const noexcept {
         if (plan_.pool_groups() == 1) return 0;
-        return slot / (plan_.division.by_sequence ? plan_.division.shards : 1);
+        return plan_.division.seat(slot);
     }
     /// The pools whose frames carry a sequence's writes: one, or one per layer.
     [[nodiscard]] std::span<pool> write_pools_at(std::uint32_t slot) noexcept {
@@ -306,7 +305,6 @@ template <class Types> class retrieval_base {
     /// What must hold before entries are accepted: no failed write, room in the tables and on storage, the lane
     /// clustered when it is time.
     status accept(std::span<const lane_ref> lanes, std::uint32_t tokens) noexcept {
-        if (plan_.window_only) return {};
         if (status s = check_complete(lanes); !s) return s;
         if (status s = check_writes(slot_of(lanes[0].id)); !s) return s;
         // A write that fails on this occasion is the next call's error, as others are, but many tokens need the room.
@@ -388,7 +386,6 @@ template <class Types> class retrieval_base {
     }
 
     void note_storage() noexcept {
-        if (plan_.window_only) return;
         stats_.storage_bytes = std::max<std::uint64_t>(stats_.storage_bytes, std::uint64_t{layout_.used()} *
                                                                                  store_.format().page_bytes);
     }

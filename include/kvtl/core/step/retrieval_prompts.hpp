@@ -2,8 +2,7 @@
 // kept of a prompt.
 //
 // What:   clusters take a prompt at its end, lane by lane and segment by segment in the memory of the pool's frames;
-//         chunks before the last are staged. Fixed groups take a prompt as many tokens. A preset whose window holds
-//         everything has nothing else.
+//         chunks before the last are staged. Fixed groups take a prompt as many tokens.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -32,17 +31,12 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty()) return {};
         begin_call();
-        const lane_state before = store_.at(lanes[0].id).state();
-        const bool in_prompt = before.tokens == 0 || before.prompt_open;
-        if (plan_.window_only) {
-            prefill_window(lanes, in, tokens, out);
-            note_chunk(lanes, in_prompt && !last);
-            return {};
-        }
         release_all_prefetches();
         if constexpr (types::sequential) {
             if (last)
                 if (status s = base::check_last_queries(in); !s) return s;
+            const lane_state before = store_.at(lanes[0].id).state();
+            const bool in_prompt = before.tokens == 0 || before.prompt_open;
             const status done = prefill_groups(lanes, in, tokens, out);
             if (done.ok()) note_chunk(lanes, in_prompt && !last);
             if (done.ok() && last) look_at_prompt(slot, layer, lanes, in, tokens);
@@ -92,21 +86,6 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
     void note_chunk(std::span<const lane_ref> lanes, bool open) noexcept {
         for (const lane_ref& ref : lanes) store_.at(ref.id).state().prompt_open = open;
     }
-    void prefill_window(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
-                        const tensor_span& out) noexcept {
-        for (const lane_ref& ref : lanes) {
-            const lane l = store_.at(ref.id);
-            const std::uint32_t before = l.state().tokens;
-            for (std::uint32_t t = 0; t < tokens; ++t) {
-                step_.encode_arrival(ref, step_.rows_of(ref, in)(t));
-                ++l.state().tokens;
-            }
-            if (!out.empty())
-                attend_prompt(plan_.model, ref.in_layer, in, before, tokens, l.window_k(0), l.window_v(0),
-                              out, memory_.causal);
-        }
-    }
-
     status prefill_prompt(std::span<const lane_ref> lanes, const layer_input& in, std::uint32_t tokens,
                           const tensor_span& out, bool last) noexcept {
         pool& frames = pool_for(lanes);

@@ -1,7 +1,7 @@
 // The part of a shard whose entries are units on storage: prompts become units, steps choose among them.
 //
-// What:   each lane has sinks, a window, entries that wait, and units, which are resident or not. The window may
-//         be all there is (`full`). Nothing of this is shared with other shards but the file.
+// What:   each lane has sinks, a window, entries that wait, and units, which are resident or not. Nothing of this is
+//         shared with other shards but the file.
 // Errors: a failed call leaves tokens, units and statistics as they were, but for its time and wasted_bytes; a further turn
 //         whose writes fail half-way is the exception (manager.hpp).
 // SPDX-License-Identifier: MIT
@@ -43,7 +43,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
                                 std::uint32_t tokens, const tensor_span& out) noexcept {
         if (tokens == 1 || lanes_of(slot, layer).empty()) return step(slot, layer, in, out);
-        if (!plan_.window_only && tokens > plan_.sizes.window) // a failed one gives up those before it
+        if (tokens > plan_.sizes.window) // a failed one gives up those before it
             return status::failure(errc::invalid_argument,
                                    "attend: k has %u tokens; valid: 1 to window_tokens = %u", tokens,
                                    plan_.sizes.window);
@@ -149,7 +149,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
 
     [[nodiscard]] status prefetch(std::uint32_t slot, std::uint32_t layer, const tensor_view& q) noexcept {
         const auto lanes = lanes_of(slot, layer);
-        if (lanes.empty() || plan_.window_only) return {};
+        if (lanes.empty()) return {};
         // Layer 0's query nobody guesses. A guess for others that go by their own would be read in vain.
         if (predicts && layer > 0 && layer < plan_.true_layers) return {};
         const phase_clock::span timed(clock(), &phase_times::fetch_wait);
@@ -164,7 +164,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     [[nodiscard]] bool prefetch_for_batch(std::uint32_t slot, std::uint32_t layer,
                                           const tensor_view& q) noexcept {
         const auto lanes = lanes_of(slot, layer);
-        if (lanes.empty() || plan_.window_only || (predicts && layer >= plan_.true_layers)) return true;
+        if (lanes.empty() || (predicts && layer >= plan_.true_layers)) return true;
         const phase_clock::span timed(clock(), &phase_times::fetch_wait);
         begin_call();
         if (find_prefetch(slot, layer) != nullptr || !check_complete(lanes).ok() || window_overflows(lanes))
@@ -348,7 +348,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
                     const lane l = store_.at(base::lane_at(slot, layer, i).id);
                     const lane_state& state = l.state();
                     s.kept_bytes += bytes_of(l);
-                    if (!plan_.window_only) s.units += state.units;
+                    s.units += state.units;
                     if constexpr (types::drops)
                         s.kept_entries += std::uint64_t{state.tokens} * plan_.model.lane_heads;
                 }
@@ -435,7 +435,6 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         const lane_state& s = l.state();
         const std::size_t row =
             2 * std::size_t{plan_.sizes.width} * sizeof(element_type) + (types::weighted ? sizeof(float) : 0);
-        if (plan_.window_only) return s.tokens * row;
         std::size_t bytes = l.entries_in_memory() * row;
         if constexpr (types::compressor::ragged)
             for (std::uint32_t u = 0; u < s.units; ++u) bytes += l.extent(u).bytes;

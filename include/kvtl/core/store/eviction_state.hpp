@@ -3,11 +3,12 @@
 #pragma once
 
 #include <kvtl/core/plan/retention_plan.hpp>
+#include <kvtl/core/step/phase_clock.hpp>
+#include <kvtl/core/step/row_attention.hpp>
 #include <kvtl/core/store/row_pool.hpp>
 #include <kvtl/statistics.hpp>
 
 #include <cassert>
-#include <chrono>
 #include <cstdio>
 
 namespace kvtl { inline namespace v0 {
@@ -22,23 +23,21 @@ template <class Types> struct eviction_state {
     retention_plan plan{};
     std::uint32_t index = 0; ///< of the shard
     retention_memory<Types> memory{};
-    bool timed = false;
     pool_type pool;
     typename Types::row_codec codec{};
     typename Types::score_state score{};
     typename Types::budget_state budget{};
     typename Types::position_state position{};
     statistics stats;
+    phase_clock* clock = nullptr; ///< the stopwatch, or none
 
     // -------------------------------------------------------------------------------------- places
     /// A sequence that belongs to another shard has no lanes here, nor a seat in the tables.
-    [[nodiscard]] bool owns(std::uint32_t slot) const noexcept {
-        return !plan.together || slot % plan.shards == index;
-    }
+    [[nodiscard]] bool owns(std::uint32_t slot) const noexcept { return plan.division.owns(slot, index); }
     /// Where the tables of a shard have a sequence: one that belongs to the shard alone takes no room in others.
     [[nodiscard]] std::size_t seat_of(std::uint32_t slot) const noexcept {
         assert(owns(slot));
-        return plan.together ? slot / plan.shards : slot;
+        return plan.division.seat(slot);
     }
     [[nodiscard]] sequence_budget& sequence_budget_of(std::uint32_t slot) const noexcept {
         return memory.sequence_budgets[seat_of(slot)];
@@ -50,17 +49,23 @@ template <class Types> struct eviction_state {
     }
     [[nodiscard]] rows open(kept_lane& lane) noexcept { return {pool, lane.rows, memory.table}; }
     [[nodiscard]] std::uint32_t lane_count() const noexcept {
-        if (plan.together) return plan.kv_heads * plan.lanes_per_head;
-        return (plan.kv_heads - index + plan.shards - 1) / plan.shards * plan.lanes_per_head;
+        return plan.division.lanes_of(plan.kv_heads, index) * plan.lanes_per_head;
     }
     /// The KV head of a lane.
     [[nodiscard]] std::uint32_t head_of(std::uint32_t lane) const noexcept {
-        const std::uint32_t i = lane / plan.lanes_per_head;
-        return plan.together ? i : index + i * plan.shards;
+        return plan.division.lane(lane / plan.lanes_per_head, index);
+    }
+    [[nodiscard]] query_lane queries_of(std::uint32_t lane) const noexcept {
+        return {plan.kv_heads * plan.group,
+                head_of(lane) * plan.group + lane % plan.lanes_per_head,
+                1,
+                plan.lane_group,
+                plan.dim,
+                plan.logits};
     }
     /// The first of a lane's queries in (HQ, D).
     [[nodiscard]] std::size_t query_offset(std::uint32_t lane) const noexcept {
-        return (std::size_t{head_of(lane)} * plan.group + lane % plan.lanes_per_head) * plan.dim;
+        return queries_of(lane).offset(0);
     }
     [[nodiscard]] std::size_t key_offset(std::uint32_t lane) const noexcept {
         return std::size_t{head_of(lane)} * plan.dim;
@@ -166,7 +171,7 @@ template <class Types> struct eviction_state {
             const arriving a{.layer = layer,
                              .token = token,
                              .first_head = head_of(0),
-                             .head_step = plan.together ? 1 : plan.shards,
+                             .head_step = plan.division.by_sequence ? 1 : plan.division.shards,
                              .q = widened(in.q, 2 * k, q),
                              .k = widened(in.k, 0, k),
                              .v = widened(in.v, k, k),
@@ -174,19 +179,6 @@ template <class Types> struct eviction_state {
                              .external = row(in.external, plan.kv_heads)};
             score.arrive(a, memory.arrival.first(lane_count()));
         }
-    }
-
-    // -------------------------------------------------------------------------------------- clock
-    [[nodiscard]] std::uint64_t now() const noexcept {
-        if (!timed) return 0;
-        return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                              std::chrono::steady_clock::now().time_since_epoch())
-                                              .count());
-    }
-    void lap(std::uint64_t& since, std::uint64_t& sum) const noexcept {
-        const std::uint64_t t = now();
-        sum += t - since;
-        since = t;
     }
 };
 

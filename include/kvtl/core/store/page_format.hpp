@@ -194,6 +194,16 @@ struct page_format {
         store_head(page, h);
     }
 
+    /// Bytes of the records of a page's first entries.
+    [[nodiscard]] std::size_t bytes_in(const std::byte* page, std::uint32_t entries) const noexcept {
+        if (!ragged) return bytes_of(entries);
+        return entries == 0 ? 0 : page_bytes - slots(page)[entries - 1].key;
+    }
+    /// Leaves a page its first entries, one at least. `entries`: as many as it has, or fewer.
+    void cut(std::byte* page, std::uint32_t entries) const noexcept {
+        if (ragged) store_head(page, {entries, slots(page)[entries - 1].key});
+    }
+
     /// Zeroes what no entry uses, so that a page's bytes depend on its entries only. `used`: its entries.
     void pad(std::byte* page, std::uint32_t used) const noexcept {
         if (ragged) {

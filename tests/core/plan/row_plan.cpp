@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <kvtl/core/plan/cache_plan.hpp>
 #include <kvtl/core/plan/planner.hpp>
-#include <kvtl/core/plan/sliding_plan.hpp>
+#include <kvtl/core/plan/row_plan.hpp>
 #include <kvtl/presets/dynakv.hpp>
 #include <kvtl/presets/full.hpp>
 
@@ -11,26 +11,24 @@
 #include <limits>
 #include <string>
 
-namespace core_plan_sliding_plan_test {
+namespace core_plan_row_plan_test {
 
 using namespace kvtl;
 
 namespace {
-sliding_plan plan_of(const std::vector<std::uint32_t>& windows, std::uint32_t max_tokens,
-                     std::uint32_t spare) {
-    auto made =
-        sliding_plan::make(windows, static_cast<std::uint32_t>(windows.size()), max_tokens, spare, false);
+row_plan plan_of(const std::vector<std::uint32_t>& windows, std::uint32_t max_tokens, std::uint32_t spare) {
+    auto made = row_plan::make(windows, static_cast<std::uint32_t>(windows.size()), max_tokens, spare, false);
     REQUIRE_MESSAGE(made.ok(), (made.ok() ? std::string() : made.error().message));
     return *std::move(made);
 }
-void refused(const result<sliding_plan>& made, const char* why) {
+void refused(const result<row_plan>& made, const char* why) {
     REQUIRE_FALSE(made.ok());
     CHECK_MESSAGE(made.error().message.find(why) != std::string::npos, made.error().message);
 }
 } // namespace
 
 TEST_CASE("layers are numbered by kind, and the others remember what the model calls them") {
-    const sliding_plan p = plan_of({0, 40, 0, 130, 40}, 1000, 32);
+    const row_plan p = plan_of({0, 40, 0, 130, 40}, 1000, 32);
     REQUIRE(p.places.size() == 5);
     const bool slides[] = {false, true, false, true, true};
     const std::uint32_t index[] = {0, 0, 1, 1, 2};
@@ -52,12 +50,54 @@ TEST_CASE("a lane has room for what is seen, what may be rewound, and a block th
     for (const std::uint32_t reach : {1U, 2U, 63U, 64U, 65U, 200U, 4096U})
         for (const std::uint32_t spare : {1U, 32U, 500U}) {
             const auto capacity = plan_of({0, reach}, 1U << 26, spare).layers[0].capacity;
-            CHECK(capacity % sliding_plan::block == 0);
+            CHECK(capacity % row_plan::block == 0);
             // What stays behind whole blocks that leave: up to a block less one beyond what is needed.
-            CHECK(capacity >= reach - 1 + spare + (sliding_plan::block - 1) + sliding_plan::block);
-            CHECK(capacity < reach + spare + 3 * sliding_plan::block);
+            CHECK(capacity >= reach - 1 + spare + (row_plan::block - 1) + row_plan::block);
+            CHECK(capacity < reach + spare + 3 * row_plan::block);
         }
     CHECK(plan_of({0, 90}, 100, 32).layers[0].capacity == 128); // never more than all tokens
+}
+
+TEST_CASE("rows leave in whole blocks of 64, and what a query or a rewind may need stays") {
+    for (const std::uint32_t reach : {1U, 64U, 65U, 200U})
+        for (const std::uint32_t spare : {1U, 32U}) {
+            const row_layer l = plan_of({0, reach}, 1U << 26, spare).layers[0];
+            std::uint32_t held = 0;
+            for (const std::uint32_t n : {64U, 1U, 64U, 63U, 7U, 64U, 1U, 1U, 64U, 64U, 64U, 64U, 2U}) {
+                const std::uint32_t leave = l.leaving(held, n);
+                CHECK(leave % row_plan::block == 0);
+                CHECK(held - leave + n <= l.capacity);
+                if (leave > 0) CHECK(held - leave >= reach - 1 + spare);
+                held += n - leave;
+            }
+        }
+}
+
+TEST_CASE("layers that keep everything come first, and keep sinks and window as rows") {
+    row_plan p = plan_of({0, 40, 0, 130}, 1000, 32);
+    p.keep_all(2, 4, 32, 1000);
+    REQUIRE(p.layers.size() == 4);
+    CHECK(p.recorded() == 2);
+    CHECK(p.most_records == 1000 - 36);
+    for (const std::uint32_t l : {0U, 1U}) {
+        CHECK_FALSE(p.layers[l].slides());
+        CHECK(p.layers[l].capacity == 36 + row_plan::at_once);
+        // A step makes room for 16 others; a prompt leaves the window, and what is less than 16 rows beyond it.
+        CHECK(p.layers[l].leaving(51, 1) == 0);
+        CHECK(p.layers[l].leaving(52, 1) == 16);
+        CHECK(p.layers[l].leaving(0, 500) == 464);
+        CHECK(p.layers[l].leaving(0, 499) == 448);
+    }
+    CHECK(p.layers[2].slides());
+    CHECK(p.places[1].index == 2);
+    CHECK(p.places[3].index == 3);
+    CHECK(p.layers[3].offset == 2 * (36 + row_plan::at_once) + std::size_t{p.layers[2].capacity});
+
+    row_plan whole; // `full`
+    whole.keep_all(3, 0, 1000, 1000);
+    CHECK(whole.recorded() == 0);
+    CHECK(whole.layers[0].capacity == 1000);
+    CHECK(whole.layers[0].leaving(0, 1000) == 0);
 }
 
 TEST_CASE("a window that holds every token is none, and wrong windows are named") {
@@ -66,11 +106,11 @@ TEST_CASE("a window that holds every token is none, and wrong windows are named"
     CHECK(plan_of({0, 0}, 100, 32).rows() == 0);
     CHECK(plan_of({}, 100, 32).rows() == 0);
     const std::vector<std::uint32_t> windows{0, 9};
-    refused(sliding_plan::make(windows, 3, 100, 32, false),
+    refused(row_plan::make(windows, 3, 100, 32, false),
             "attention.windows has 2 numbers; valid: one per layer, 3");
-    refused(sliding_plan::make(windows, 2, 100, 32, true), "this preset reads a calibration");
+    refused(row_plan::make(windows, 2, 100, 32, true), "this preset reads a calibration");
     const std::vector<std::uint32_t> all{9, 9};
-    refused(sliding_plan::make(all, 2, 100, 32, false), "all 2 layers slide");
+    refused(row_plan::make(all, 2, 100, 32, false), "all 2 layers slide");
 }
 
 TEST_CASE("the planner refuses windows beside a calibration, and rows beyond what can be counted") {
@@ -100,4 +140,4 @@ TEST_CASE("the planner refuses windows beside a calibration, and rows beyond wha
           std::string::npos);
 }
 
-} // namespace core_plan_sliding_plan_test
+} // namespace core_plan_row_plan_test

@@ -1,0 +1,553 @@
+// The part of a shard whose layers keep their entries in memory and attend all that they keep.
+//
+// What:   a lane has plain rows, in order and side by side: of the first tokens (sinks) and of the last ones. When there is
+//         no room behind them, the oldest but the sinks leave and what is left moves up. In a layer that slides they are
+//         dropped, those that no query can see any more and no rewind can bring back, in whole blocks of 64 tokens; so a
+//         query's result has the same bits however a prompt is cut into chunks. In other layers they become records of the
+//         lane's chain. A lane whose rows have room for all tokens (`full`) is the plain case of both.
+// Prompt: queries of a chunk see the chunk's own entries as they came, and older ones as they are kept.
+// Cost:   a step attends all rows and records; a row moves once in some 16 tokens or more, and is encoded once. A prompt's
+//         chunk decodes the records that precede it once for every 64 of its tokens.
+// Errors: a call for whose records no block is free changes nothing.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/calibration/calibration.hpp>
+#include <kvtl/core/plan/row_plan.hpp>
+#include <kvtl/core/step/attend_records.hpp>
+#include <kvtl/core/step/phase_clock.hpp>
+#include <kvtl/core/step/row_attention.hpp>
+#include <kvtl/core/store/record_chain.hpp>
+#include <kvtl/core/store/record_rows.hpp>
+#include <kvtl/reservation.hpp>
+#include <kvtl/simd/attend.hpp>
+#include <kvtl/statistics.hpp>
+#include <kvtl/views.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+namespace kvtl { inline namespace v0 {
+
+/// E: of plain rows. Codec: of records.
+template <element E, class Codec> class row_stage {
+  public:
+    struct lane {
+        std::uint32_t tokens = 0; ///< of the sequence
+        std::uint32_t gone = 0;   ///< of these, those that are no plain rows any more
+        bool prompt_open = false; ///< its last chunk is to come
+        record_chain records;
+    };
+    struct memory {
+        std::span<row_layer> layers;
+        std::span<lane> lanes;          ///< (seats, layers, lanes of a layer)
+        std::span<std::uint32_t> links; ///< (blocks) of the pool
+        std::span<E> rows;              ///< (seats, lanes of a layer, rows of all layers, K and V, width)
+        std::span<float> query;         ///< (heads, G, D) of a lane, where they come in 16 bits
+        std::span<float> partials;      ///< (heads) of a lane
+        std::span<float> attend, causal;
+        std::span<E> tile_k, tile_v;     ///< (64, width) rows on their way to records, and back
+        std::span<float> sums;           ///< (heads, 64, G, D + 2) of queries between two tiles
+        std::span<std::byte> record;     ///< of one entry
+        std::span<std::byte> codec;      ///< tables that the codec's lanes have in common
+        std::span<std::uint32_t> before; ///< (lanes of a layer) records that a lane had before the call
+
+        static memory take(const row_plan& r, const cache_plan& p, std::uint32_t shard, carver& metadata,
+                           carver& window, carver& scratch) noexcept {
+            memory m;
+            if (r.layers.empty()) return m;
+            const std::size_t seats = seats_of(p, shard), lanes = lanes_of(r, p, shard),
+                              width = std::size_t{r.lane_heads} * p.model.dim, group = p.model.group,
+                              dim = p.model.dim;
+            m.layers = metadata.take<row_layer>(r.layers.size());
+            m.lanes = metadata.take<lane>(seats * r.layers.size() * lanes);
+            m.links = metadata.take<std::uint32_t>(r.blocks);
+            m.before = metadata.take<std::uint32_t>(lanes);
+            m.rows = window.take<E>(seats * lanes * r.rows() * 2 * width);
+            m.query = scratch.take<float>(group * width);
+            m.partials = scratch.take<float>(r.lane_heads * partial_floats(group, dim));
+            m.attend = scratch.take<float>(simd::attend_scratch_floats(group));
+            m.causal = scratch.take<float>(simd::causal_scratch_floats(dim));
+            if (r.recorded() == 0) return m;
+            m.tile_k = scratch.take<E>(row_plan::block * width);
+            m.tile_v = scratch.take<E>(row_plan::block * width);
+            m.sums = scratch.take<float>(r.lane_heads * row_plan::block * group * (dim + 2));
+            m.record = scratch.take<std::byte>(r.record.entry());
+            m.codec = scratch.take<std::byte>(p.codec_shared_bytes);
+            return m;
+        }
+    };
+
+    /// `blocks`: memory of the shard's records; the rest is carved from `fixed`.
+    template <class Config>
+    [[gnu::cold]] void init(const Config& c, const row_plan& r, const cache_plan& p, std::uint32_t shard,
+                            carver& fixed, std::span<std::byte> blocks) noexcept {
+        plan_ = p;
+        shard_ = shard;
+        lane_heads_ = r.lane_heads;
+        x_ = memory::take(r, p, shard, fixed, fixed, fixed);
+        std::copy(r.layers.begin(), r.layers.end(), x_.layers.begin());
+        lane_rows_ = r.rows();
+        const record_shape shape{lane_heads_, p.model.dim};
+        if constexpr (std::constructible_from<Codec, const Config&, record_shape>)
+            codec_ = Codec(c, shape);
+        else
+            codec_ = Codec(shape);
+        if (p.time_phases) clock_ = phase_clock(stats_.phase_ns);
+        if (r.recorded() == 0) return;
+        if constexpr (requires { codec_.share(c, p.sizes.max_tokens, x_.codec); })
+            codec_.share(c, p.sizes.max_tokens, x_.codec);
+        pool_ = record_pool(r.format(), blocks, x_.links);
+    }
+    /// Hands the codec what was fitted offline, before the first key. It may refuse it.
+    [[nodiscard, gnu::cold]] status bind(const calibration_view& calibration) {
+        if constexpr (requires { codec_.bind(calibration); }) {
+            if (shard_ == 0) // what the first shard takes all others take
+                if (status s = codec_.check_calibration(calibration); !s) return s;
+            codec_.bind(calibration);
+        }
+        static_cast<void>(calibration);
+        return {};
+    }
+
+    [[nodiscard]] status prefill(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                                 std::uint32_t tokens, const tensor_span& out, bool last) noexcept {
+        const row_layer& r = x_.layers[layer];
+        // Queries see what leaves for them as it was, so they come first; where all are rows these are attended in place.
+        const auto in_place = [&](const row_lane& l) {
+            return r.slides() || (l->records.rows == 0 && r.leaving(l.held(), tokens) == 0);
+        };
+        if (!out.empty())
+            for_each_lane(slot, layer, [&](row_lane& l) {
+                if (!in_place(l)) attend_chunk(l, in, tokens, out);
+            });
+        if (status s = make_room("prefill", slot, layer, in, tokens); !s) return s;
+        for_each_lane(slot, layer, [&](row_lane& l) {
+            const bool attends = in_place(l) && !out.empty();
+            l->prompt_open =
+                !last && (l->tokens == 0 || l->prompt_open); // a further turn needs no last chunk
+            for (std::uint32_t t = 0, n = 0; t < tokens; t += n) {
+                n = r.slides() ? std::min(row_plan::block, tokens - t) : tokens;
+                take(l, in, t, n);
+                if (attends)
+                    attend_prompt(queries_of(l), in.rows(t, n, tokens), l.held() - n, n, l.keys, l.values,
+                                  rows_of(out, t, n, tokens), x_.causal,
+                                  r.slides() ? r.reach : simd::no_reach);
+            }
+        });
+        return {};
+    }
+
+    /// The prompt is complete, so that a token may come.
+    [[nodiscard]] status ready(const char* call, std::uint32_t slot, std::uint32_t layer) noexcept {
+        status open;
+        for_each_lane(slot, layer, [&](row_lane& l) {
+            if (l->prompt_open)
+                open =
+                    status::failure(errc::invalid_argument,
+                                    "%s: the prompt of this sequence is not complete: %u tokens wait for a "
+                                    "prefill with last_chunk = true",
+                                    call, l->tokens);
+        });
+        return open;
+    }
+
+    /// T decoded tokens, one after the other. When one fails, those before it are given back.
+    [[nodiscard]] status attend(std::uint32_t slot, std::uint32_t layer, const layer_input& in,
+                                std::uint32_t tokens, const tensor_span& out) noexcept {
+        if (!plan_.division.owns(slot, shard_)) return {};
+        const std::uint64_t before = stats_.chosen_bytes;
+        for (std::uint32_t t = 0; t < tokens; ++t) {
+            const layer_input one = in.rows(t, 1, tokens);
+            if (status s = make_room("attend", slot, layer, one, 1); !s) {
+                rewind(slot, layer, t);
+                stats_.chosen_bytes = stats_.resident_chosen_bytes = before;
+                return s;
+            }
+            const phase_clock::span timed(&clock_, &phase_times::append);
+            for_each_lane(slot, layer, [&](row_lane& l) {
+                timed.enter(&phase_times::append);
+                take(l, one, 0, 1);
+                timed.enter(&phase_times::attend);
+                attend_token(l, in, t, out);
+            });
+        }
+        stats_.steps += tokens;
+        return {};
+    }
+
+    [[nodiscard]] status append(std::uint32_t slot, std::uint32_t layer, const layer_input& in) noexcept {
+        if (status s = make_room("append", slot, layer, in, 1); !s) return s;
+        for_each_lane(slot, layer, [&](row_lane& l) { take(l, in, 0, 1); });
+        return {};
+    }
+
+    /// visit(kv head, keys, values) of what the next query sees. Records are decoded for the visit and last as long as it
+    /// does.
+    template <class Visit> void views(std::uint32_t slot, std::uint32_t layer, Visit&& visit) noexcept {
+        const std::size_t dim = plan_.model.dim;
+        for_each_lane(slot, layer, [&](row_lane& l) {
+            const auto show = [&](const E* k, const E* v, std::size_t n) {
+                for (std::uint32_t h = 0; n > 0 && h < lane_heads_; ++h)
+                    visit(std::size_t{l.head} + h, rows_view<E>{k + h * dim, n, dim, width()},
+                          rows_view<E>{v + h * dim, n, dim, width()});
+            };
+            auto at = record_pool::begin(l->records);
+            for (std::uint32_t first = 0, n = 0; first < l->records.rows; first += n) {
+                n = std::min(row_plan::block, l->records.rows - first);
+                decode(l, at, n, 0);
+                show(x_.tile_k.data(), x_.tile_v.data(), n);
+            }
+            const std::uint32_t from = first_seen(l);
+            show(l.key(from), l.value(from), l.held() - from);
+        });
+    }
+
+    /// What a retention has kept of a layer's prompt: sinks and window as rows, the rest as records. Kept is a
+    /// retention_stage; what the prompt's last chunk was does not matter here. After an error the lanes are empty and the
+    /// call may be repeated.
+    template <class Kept>
+    [[nodiscard]] status take_over(std::uint32_t slot, std::uint32_t layer, Kept& kept, const layer_input&,
+                                   std::uint32_t) noexcept {
+        const row_layer& r = x_.layers[layer];
+        bool fits = true;
+        for_each_lane(slot, layer, [&](row_lane& l) {
+            const std::uint32_t n = kept.rows(slot, layer, l.index), sinks = std::min(n, r.sinks),
+                                recent = std::min(n - sinks, r.keep - r.sinks), end = n - recent;
+            const auto rows = [&](std::uint32_t first, std::uint32_t some, E* k, E* v, auto&& note) {
+                kept.visit(slot, layer, l.index, first, first + some,
+                           [&](std::uint32_t row, std::uint32_t head, const E* key, const E* value,
+                               const entry_facts& facts) {
+                               const std::size_t at = row * width() + std::size_t{head} * plan_.model.dim;
+                               std::copy_n(key, plan_.model.dim, k + at);
+                               std::copy_n(value, plan_.model.dim, v + at);
+                               note(row, facts.position);
+                           });
+            };
+            const auto nothing = [](std::uint32_t, std::uint32_t) {};
+            rows(0, sinks, l.key(0), l.value(0), nothing);
+            rows(end, recent, l.key(sinks), l.value(sinks), nothing);
+            std::uint32_t position[row_plan::block];
+            for (std::uint32_t first = sinks, some = 0; fits && first < end; first += some) {
+                some = std::min(row_plan::block, end - first);
+                rows(first, some, x_.tile_k.data(), x_.tile_v.data(),
+                     [&](std::uint32_t row, std::uint32_t token) { position[row] = token; });
+                for (std::uint32_t i = 0; fits && i < some; ++i)
+                    fits = push(l, &x_.tile_k[i * width()], &x_.tile_v[i * width()], position[i]);
+            }
+            l->tokens = kept.tokens(slot, layer);
+            l->gone = l->tokens - sinks - recent;
+        });
+        if (fits) return {};
+        for_each_lane(slot, layer, [&](row_lane& l) { forget(*l); });
+        return no_block("prefill");
+    }
+
+    [[nodiscard]] status check_rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n,
+                                      const rewind_argument& asked) noexcept {
+        status refused;
+        for_each_lane(slot, layer, [&](row_lane& l) {
+            const row_layer& r = x_.layers[layer];
+            if (r.slides()) {
+                const std::uint32_t seen = r.reach - 1; // by the query that comes next
+                const std::uint32_t most = l->gone == 0 ? l->tokens : (l.held() > seen ? l.held() - seen : 0);
+                if (n > most)
+                    refused = status::failure(
+                        errc::out_of_range,
+                        "%s: %s is %zu; layer %u, which slides over %u tokens, has %u and can give up %u",
+                        asked.call, asked.name, asked.value, r.number, seen + 1, l->tokens, most);
+            } else if (const std::uint32_t most = l->gone == l->records.rows ? l->tokens : recent(l);
+                       n > most)
+                refused = status::failure(
+                    errc::out_of_range, "%s: %s is %zu; layer %u has %u tokens and can give up %u",
+                    asked.call, asked.name, asked.value, plan_.numbers.of(layer), l->tokens, most);
+        });
+        return refused;
+    }
+    void rewind(std::uint32_t slot, std::uint32_t layer, std::uint32_t n) noexcept {
+        for_each_lane(slot, layer, [&](row_lane& l) {
+            const std::uint32_t records =
+                std::min(n - std::min(n, recent(l)), l->records.rows); // behind them only sinks are left
+            if (records > 0) pool_.cut(l->records, l->records.rows - records);
+            l->gone -= records;
+            l->tokens -= n;
+            l->prompt_open = l->prompt_open && l->tokens != 0;
+        });
+    }
+    void end(std::uint32_t slot) noexcept {
+        for (std::uint32_t layer = 0; layer < x_.layers.size(); ++layer)
+            for_each_lane(slot, layer, [&](row_lane& l) { forget(*l); });
+    }
+
+    /// `none` where the shard has no lane of the sequence.
+    [[nodiscard]] std::uint32_t tokens(std::uint32_t slot, std::uint32_t layer) noexcept {
+        std::uint32_t n = none;
+        for_each_lane(slot, layer, [&](row_lane& l) { n = l->tokens; });
+        return n;
+    }
+    /// Of all heads of a layer.
+    [[nodiscard]] std::size_t kept_entries(std::uint32_t slot, std::uint32_t layer) noexcept {
+        std::size_t entries = 0;
+        for_each_lane(slot, layer, [&](row_lane& l) { entries += std::size_t{l.held()} + l->records.rows; });
+        return entries * lane_heads_;
+    }
+    [[nodiscard]] statistics stats() const noexcept {
+        statistics s = stats_;
+        for (const lane& l : x_.lanes) {
+            const std::uint64_t held = l.tokens - l.gone;
+            s.kept_entries += (held + l.records.rows) * lane_heads_;
+            s.kept_bytes += held * 2 * width() * sizeof(E) + l.records.bytes;
+        }
+        s.resident_bytes_peak = std::uint64_t{pool_.used_peak()} * pool_.format().page_bytes;
+        return s;
+    }
+    [[nodiscard]] const record_pool& pool() const noexcept { return pool_; }
+
+  private:
+    /// A lane of a call.
+    struct row_lane {
+        lane* state;
+        std::uint32_t layer;
+        std::uint32_t index; ///< of the shard's lanes of the layer
+        std::uint32_t head;  ///< its first KV head
+        E *keys, *values;    ///< (capacity, width)
+        std::size_t width;
+
+        [[nodiscard]] lane* operator->() const noexcept { return state; }
+        [[nodiscard]] lane& operator*() const noexcept { return *state; }
+        [[nodiscard]] std::uint32_t held() const noexcept { return state->tokens - state->gone; }
+        [[nodiscard]] E* key(std::size_t row) const noexcept { return keys + row * width; }
+        [[nodiscard]] E* value(std::size_t row) const noexcept { return values + row * width; }
+    };
+
+    // ---------------------------------------------------------------------------------------- places
+    /// Sequences that a shard has lanes of.
+    [[nodiscard]] static std::uint32_t seats_of(const cache_plan& p, std::uint32_t shard) noexcept {
+        return p.division.by_sequence ? (p.max_sequences + p.division.shards - 1 - shard) / p.division.shards
+                                      : p.max_sequences;
+    }
+    /// Lanes of a layer.
+    [[nodiscard]] static std::uint32_t lanes_of(const row_plan& r, const cache_plan& p,
+                                                std::uint32_t shard) noexcept {
+        return p.division.lanes_of(p.model.kv_heads / r.lane_heads, shard);
+    }
+    /// f(lane) for the shard's lanes of a layer.
+    template <class F> void for_each_lane(std::uint32_t slot, std::uint32_t layer, F&& f) noexcept {
+        if (!plan_.division.owns(slot, shard_)) return;
+        const std::size_t seat = plan_.division.seat(slot);
+        const auto lanes = static_cast<std::uint32_t>(x_.before.size());
+        const row_layer& l = x_.layers[layer];
+        for (std::uint32_t i = 0; i < lanes; ++i) {
+            E* rows = &x_.rows[((seat * lanes + i) * lane_rows_ + l.offset) * 2 * width()];
+            row_lane view{&x_.lanes[(seat * x_.layers.size() + layer) * lanes + i],
+                          layer,
+                          i,
+                          plan_.division.lane(i, shard_) * lane_heads_,
+                          rows,
+                          rows + l.capacity * width(),
+                          width()};
+            f(view);
+        }
+    }
+    [[nodiscard]] std::size_t width() const noexcept { return std::size_t{lane_heads_} * plan_.model.dim; }
+    /// Rows behind the sinks.
+    [[nodiscard]] std::uint32_t recent(const row_lane& l) const noexcept {
+        return l.held() - std::min(l.held(), x_.layers[l.layer].sinks);
+    }
+    /// The first row that the latest token's query sees.
+    [[nodiscard]] std::uint32_t first_seen(const row_lane& l) const noexcept {
+        const std::uint32_t held = l.held(), reach = x_.layers[l.layer].reach;
+        return held > reach ? held - reach : 0;
+    }
+
+    // ------------------------------------------------------------------------------------- arrivals
+    /// A token of the input as a row of the lane, (width) each.
+    void encode(const row_lane& l, const layer_input& in, std::size_t token, E* k, E* v) const noexcept {
+        const std::size_t from = (token * plan_.model.kv_heads + l.head) * std::size_t{plan_.model.dim};
+        simd::encode(in.k, from, k, width());
+        simd::encode(in.v, from, v, width());
+    }
+    /// Encodes the rows that leave when `tokens` more come, of the lanes of a layer that does not slide, and changes nothing
+    /// else. An error leaves the chains as they were.
+    [[nodiscard]] status make_room(const char* call, std::uint32_t slot, std::uint32_t layer,
+                                   const layer_input& in, std::uint32_t tokens) noexcept {
+        const row_layer& r = x_.layers[layer];
+        if (r.slides()) return {};
+        const phase_clock::span timed(&clock_, &phase_times::maintain);
+        bool fits = true;
+        std::uint32_t lanes = 0;
+        for_each_lane(slot, layer, [&](row_lane& l) {
+            if (!fits) return;
+            x_.before[l.index] = l->records.rows;
+            lanes = l.index + 1;
+            const std::uint32_t end = r.sinks + r.leaving(l.held(), tokens);
+            for (std::uint32_t row = r.sinks; fits && row < end; ++row) {
+                const E *k = l.key(row), *v = l.value(row);
+                if (row >= l.held()) {
+                    encode(l, in, row - l.held(), x_.tile_k.data(), x_.tile_v.data());
+                    k = x_.tile_k.data(), v = x_.tile_v.data();
+                }
+                fits = push(l, k, v, l->gone + row);
+            }
+        });
+        if (fits) return {};
+        for_each_lane(slot, layer, [&](row_lane& l) {
+            if (l.index < lanes) pool_.cut(l->records, x_.before[l.index]);
+        });
+        return no_block(call);
+    }
+    [[nodiscard]] bool push(const row_lane& l, const E* k, const E* v, std::uint32_t position) noexcept {
+        const std::uint32_t most = pool_.format().record.key;
+        std::byte* const record = x_.record.data();
+        decltype(auto) codec = codec_of(l);
+        const record_bytes bytes{codec.encode_key(k, position, record), codec.encode_value(v, record + most)};
+        return pool_.push(l->records, {record, record + most, bytes});
+    }
+    [[nodiscard]] status no_block(const char* call) const noexcept {
+        return status::failure(
+            errc::bound_too_small,
+            "%s: memory_bytes has no room for more records, all %u blocks of %u bytes are in "
+            "use; raise it",
+            call, pool_.size(), pool_.format().page_bytes);
+    }
+
+    /// Tokens [t, t + n) of the input become rows; what leaves for them has become records, or is dropped.
+    void take(row_lane& l, const layer_input& in, std::uint32_t t, std::uint32_t n) noexcept {
+        const row_layer& r = x_.layers[l.layer];
+        const std::uint32_t held = l.held(), leave = r.leaving(held, n), end = r.sinks + leave;
+        std::uint32_t row = std::min(held, r.sinks); // the first that is new
+        if (held >= end) {
+            row = held - leave;
+            if (leave > 0) {
+                const std::size_t bytes = std::size_t{held - end} * width() * sizeof(E);
+                std::memmove(l.key(r.sinks), l.key(end), bytes);
+                std::memmove(l.value(r.sinks), l.value(end), bytes);
+            }
+        }
+        for (; row < held + n - leave; ++row)
+            encode(l, in, t + row + (row < r.sinks ? 0 : leave) - held, l.key(row), l.value(row));
+        l->tokens += n;
+        l->gone += leave;
+    }
+    void forget(lane& l) noexcept {
+        pool_.cut(l.records, 0);
+        l = {};
+    }
+
+    // ------------------------------------------------------------------------------------- attention
+    /// The codec of a lane.
+    [[nodiscard]] decltype(auto) codec_of(const row_lane& l) const noexcept {
+        if constexpr (requires { codec_.at(codec_lane{}); })
+            return codec_.at(codec_lane{l.layer, l.head, nullptr});
+        else
+            return static_cast<const Codec&>(codec_);
+    }
+    /// The next n records of a lane become rows of the tile, from `row` on.
+    void decode(const row_lane& l, record_pool::cursor& at, std::uint32_t n, std::size_t row) const noexcept {
+        decltype(auto) codec = codec_of(l);
+        pool_.read(at, n, [&](const records_view& keys, const records_view& values) {
+            codec.decode_keys(keys, &x_.tile_k[row * width()]);
+            codec.decode_values(values, &x_.tile_v[row * width()]);
+            row += keys.count;
+        });
+    }
+
+    [[nodiscard]] query_lane queries_of(const row_lane& l) const noexcept {
+        const model_extents& m = plan_.model;
+        return {m.query_heads(), l.head * m.group, lane_heads_, m.group, m.dim, m.logits};
+    }
+
+    /// The latest token, which is token t of the input: its queries see all that the lane holds.
+    void attend_token(const row_lane& l, const layer_input& in, std::size_t t,
+                      const tensor_span& out) noexcept {
+        const query_lane of = queries_of(l);
+        const float* q = simd::widened(in.q, of.offset(t), x_.query.data(), x_.query.size());
+        const auto seen = [&](std::uint32_t h) {
+            return partial_at(&x_.partials[h * partial_floats(of.group, of.dim)], of.group, of.dim);
+        };
+        const auto queries = [&](std::uint32_t h) { return q + std::size_t{h} * of.group * of.dim; };
+        for (std::uint32_t h = 0; h < of.heads; ++h) reset(seen(h));
+        if (l->records.rows > 0) {
+            decltype(auto) codec = codec_of(l);
+            pool_.visit(l->records, [&](const records_view& keys, const records_view& values) {
+                for (std::uint32_t h = 0; h < of.heads; ++h)
+                    record_attention(codec, {queries(h), of.dim, of.logits, h}, keys, values)
+                        .attend(nullptr, seen(h), x_.attend);
+            });
+            stats_.chosen_bytes += l->records.bytes;
+            stats_.resident_chosen_bytes += l->records.bytes;
+        }
+        const std::uint32_t from = first_seen(l), n = l.held() - from;
+        for (std::uint32_t h = 0; h < of.heads; ++h) {
+            const std::size_t column = std::size_t{h} * of.dim;
+            simd::attend_rows<simd::default_arch, E>(
+                queries(h), of.dim, of.logits, {l.key(from) + column, n, of.dim, width()},
+                {l.value(from) + column, n, of.dim, width()}, nullptr, seen(h), x_.attend);
+            finish_token(of, h, seen(h), in, t, out);
+        }
+    }
+
+    /// All tokens of the input, which are to come behind what a lane holds, attend that and each other: 64 queries at a time,
+    /// and 64 of the entries that they see.
+    void attend_chunk(const row_lane& l, const layer_input& in, std::uint32_t tokens,
+                      const tensor_span& out) noexcept {
+        constexpr std::uint32_t block = row_plan::block;
+        const std::uint32_t before = l.held() + l->records.rows;
+        const std::size_t queries = std::size_t{lane_heads_} * block * plan_.model.group;
+        float *const max = x_.sums.data(), *const sum = max + queries, *const acc = sum + queries;
+        for (std::uint32_t t = 0, n = 0; t < tokens; t += n) {
+            n = std::min(block, tokens - t);
+            const layer_input some = in.rows(t, n, tokens);
+            const tensor_span to = rows_of(out, t, n, tokens);
+            auto at = record_pool::begin(l->records);
+            for (std::uint32_t first = 0, end = 0, seen = before + t + n; first < seen; first = end) {
+                end = std::min(first + block, seen);
+                gather(l, in, at, first, end - first);
+                attend_prompt(queries_of(l), some, before + t, n, x_.tile_k.data(), x_.tile_v.data(), to,
+                              x_.causal, simd::no_reach,
+                              {first, end == seen ? simd::no_reach : end, max, sum, acc});
+            }
+        }
+    }
+    /// Rows [first, first + n) of `total` in a result.
+    [[nodiscard]] static tensor_span rows_of(const tensor_span& out, std::size_t first, std::size_t n,
+                                             std::size_t total) noexcept {
+        return out.subspan(first * (out.size() / total), n * (out.size() / total));
+    }
+    /// Rows [first, first + n), to the tile, of a lane in the order of its tokens, which the input's follow. `at`: the first
+    /// record that has not been read.
+    void gather(const row_lane& l, const layer_input& in, record_pool::cursor& at, std::uint32_t first,
+                std::uint32_t n) const noexcept {
+        const std::uint32_t held = l.held(), sinks = held - recent(l), records = l->records.rows;
+        for (std::uint32_t i = 0; i < n;) {
+            const std::uint32_t row = first + i;
+            if (row >= sinks && row < sinks + records) {
+                const std::uint32_t some = std::min(n - i, sinks + records - row);
+                decode(l, at, some, i);
+                i += some;
+                continue;
+            }
+            E *const k = &x_.tile_k[i * width()], *const v = &x_.tile_v[i * width()];
+            const std::uint32_t plain = row < sinks ? row : row - records;
+            if (plain < held) {
+                std::copy_n(l.key(plain), width(), k);
+                std::copy_n(l.value(plain), width(), v);
+            } else {
+                encode(l, in, plain - held, k, v);
+            }
+            ++i;
+        }
+    }
+
+    cache_plan plan_{};
+    std::uint32_t shard_ = 0, lane_heads_ = 1;
+    std::size_t lane_rows_ = 0;
+    memory x_{};
+    Codec codec_{};
+    record_pool pool_;
+    statistics stats_;
+    phase_clock clock_;
+};
+
+}} // namespace kvtl::v0
