@@ -60,6 +60,37 @@ one_line "architecture 'bloom' is not supported; valid: " "${base[@]}" -m archit
 one_line "tensor 'blk.1.attn_q.weight' is missing" "${base[@]}" -m tensor.gguf
 one_line "cannot read prompt file missing.txt" -m good.gguf -f missing.txt --policy "$policy"
 one_line "cannot read prompt file ." -m good.gguf -f . --policy "$policy"
+one_line "/dev/zero has more than 64 MiB" -m good.gguf -f /dev/zero --policy "$policy"
+mkfifo pipe
+one_line "cannot read model pipe: it is a FIFO; valid: a regular file" "${base[@]}" -m pipe
+one_line "cannot read model /dev/zero: it is a character device" "${base[@]}" -m /dev/zero
+if "$program" --list-policies | grep -qx kvswap; then
+    one_line "--tuned: cannot read pipe: it is a FIFO" -m good.gguf -p x -n 1 --io posix --policy kvswap --tuned pipe
+    one_line "--tuned: cannot read /dev/zero: it is a character device" -m good.gguf -p x -n 1 --io posix --policy kvswap \
+        --tuned /dev/zero
+fi
+rm pipe
+
+# a standard output that is full is a failure
+if [ -w /dev/full ]; then
+    "$program" "${base[@]}" >/dev/full 2>err </dev/null
+    [ $? -eq 1 ] || complain "a full standard output is no failure"
+    grep -q "cannot write to standard output" err || complain "nothing says that standard output is full"
+fi
+# a model that is cut short while it is read ends the program with one line, and no file stays
+cp "$model" short.gguf
+"$program" -m short.gguf -p "the thing" -n 1900 --ignore-eos --policy "$policy" --io posix --kv-path short.kv >/dev/null 2>err </dev/null &
+running=$!
+while kill -0 $running 2>/dev/null; do
+    if grep -q "threads$" err; then : >short.gguf; fi # the header comes when all is open
+    sleep 0.05
+done
+wait $running
+status=$?
+[ $status -eq 1 ] || complain "exit status $status of a model that was cut short"
+grep -q "a file that is read in place, as the model is, was cut short" err || complain "nothing says that the model was cut short"
+[ ! -e short.kv ] || complain "short.kv stays"
+rm -f short.gguf short.kv
 one_line "no/such/folder" "${base[@]}" --kv-path no/such/folder/x.kv
 one_line "cannot write no/such/folder/out.json" "${base[@]}" --json no/such/folder/out.json
 

@@ -89,6 +89,22 @@ TEST_CASE_TEMPLATE("what cannot be given up is said in the words of the call", C
     one.end();
 }
 
+TEST_CASE("sinks as long as the cache leave the latest token, whose query is observed, in the window") {
+    using cache_t = cache_of<kvtl::presets::tova, kvtl::in_memory>;
+    cache_t::config c{.shape = model, .max_tokens = 8, .memory_bytes = 8 << 20, .attend_tokens = 8};
+    c.sink_tokens = 9;
+    const auto refused = cache_t::open(c);
+    REQUIRE_FALSE(refused.ok());
+    CHECK(contains(refused.error().message, "sink_tokens is 9; valid: 0 to max_tokens (8)"));
+    c.sink_tokens = 8;
+    auto cache = open_cache<cache_t>(c);
+    const drift data(model, 8, 3);
+    reader<cache_t> one(cache, data);
+    one.prefill(3); // shorter than the sinks
+    one.decode(5);
+    CHECK(one.error() < exact);
+}
+
 TEST_CASE("a suggestion fits, where one setting can be enough") {
     using cache_t = cache_of<kvtl::presets::dynakv, kvtl::in_memory>;
     cache_t::config c;
