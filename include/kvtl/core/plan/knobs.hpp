@@ -3,7 +3,8 @@
 //
 // What:   planner::too_small() turns each knob step by step and plans again, until memory_bytes holds the cache: the
 //         sentence is computed, not guessed. A step halves a number (shards become one); the preset's own size knobs
-//         (Preset::shrink, or tokens_per_cluster) take one turn. A knob that is never enough is named with one step.
+//         (Preset::shrink, or tokens_per_cluster) take one turn. A knob that is not enough after a
+//         few steps is named with one.
 // Cost:   of an open() that fails. Nothing here is a template of the preset: it is compiled once.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -34,6 +35,9 @@ enum class knob : std::uint8_t {
     pending_entries,
     size
 };
+
+/// A knob is turned so often at most: a sixteenth of the tokens is not the cache that was asked for.
+inline constexpr int most_turns = 4;
 
 /// What is asked of the cache, not how it is kept: turned down, it serves less.
 [[nodiscard]] constexpr bool serves_less(knob k) noexcept {

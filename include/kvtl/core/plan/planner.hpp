@@ -354,7 +354,7 @@ template <class Preset> class planner {
         return bound_too_small(preset_name<Preset>(), c.memory_bytes, a.bytes(), a.parts, notes, advice);
     }
 
-    /// Turns a knob until memory_bytes is enough. Where it never is, what one step leads to counts.
+    /// Turns a knob until memory_bytes is enough. Where a few turns are not, what one step leads to counts.
     [[gnu::cold]] static void try_knob(const config& c, const geometry& g, knob k, const answer& a,
                                        std::uint32_t device_page, std::size_t calibration_bytes,
                                        best_knobs& best) {
@@ -362,7 +362,7 @@ template <class Preset> class planner {
         answer now = a;
         std::string first;
         std::size_t first_least = 0;
-        for (;;) {
+        for (int i = 0; i < most_turns; ++i) {
             const std::string change = turn_one(turned, k, now, c);
             if (change.empty()) break;
             // Bases of a smaller rank would be smaller too: what is said is enough.
