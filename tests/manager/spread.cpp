@@ -117,7 +117,7 @@ TEST_CASE("a lane that is clustered during decode gathers anew") {
     bool clustered = false;
     for (int step = 0; step < 260 && !clustered; ++step) {
         one.decode(1);
-        clustered = w.kvtl::shard_access::of(cache, 0).store().at(0).state().clustered;
+        clustered = kvtl::shard_access::of(w.cache, 0).store().at(0).state().clustered;
         if (clustered)
             expected.begin(w.look().units);
         else
