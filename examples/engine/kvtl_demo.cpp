@@ -17,6 +17,7 @@
 #include "conclusion.hpp"
 #include "contenders.hpp"
 #include "demo_document.hpp"
+#include "error.hpp"
 #include "evaluator.hpp"
 #include "fingerprint.hpp"
 #include "gguf.hpp"
