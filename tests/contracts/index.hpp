@@ -45,7 +45,7 @@ struct means {
 };
 
 /// The exact score of query `q` for unit `u` of a table, as the policy's own test defines it.
-template <class P, class Exact> void scores(const typename P::config& config, const Exact& exact) {
+template <class P, class Exact> void scores(const typename P::config& config, const Exact& expected) {
     using state = typename P::state;
     const auto model = kvtl::geometry::from({1, 8, 2, 64});
     REQUIRE(model.ok());
@@ -65,7 +65,7 @@ template <class P, class Exact> void scores(const typename P::config& config, co
                         const float* query = q.data() + std::size_t{i} * dim;
                         const float* mean = table.rows.view().row(u);
                         worst.relative(static_cast<double>(out[std::size_t{i} * units + u]),
-                                       exact(query, mean, dim),
+                                       expected(query, mean, dim),
                                        oracle::dot_of_magnitudes(query, mean, dim) + 1e-30);
                     }
                 CHECK(worst.value() < 1e-6);
@@ -281,14 +281,14 @@ void summarising_index_contract(const Make& make, double tolerance, const Bytes&
         }
 }
 
-/// `exact(query, mean, dim)` is the score in double precision; unused where the index keeps no scores.
-template <class P, class Exact> void index_contract(const typename P::config& config, const Exact& exact) {
+/// `expected(query, mean, dim)` is the score in double precision; unused where the index keeps no scores.
+template <class P, class Exact> void index_contract(const typename P::config& config, const Exact& expected) {
     using state = typename P::state;
     static_assert(index_for<P>);
     CHECK(!std::string_view(P::name).empty());
     if constexpr (P::scores) {
         SUBCASE("scores") {
-            index_suite::scores<P>(config, exact);
+            index_suite::scores<P>(config, expected);
         }
     } else {
         static_assert(!index_scores<P>);

@@ -213,7 +213,7 @@ TEST_CASE("sinks as long as the cache keep everything, longer ones are refused")
         CAPTURE(policy);
         options o(policy, model, tokens);
         o.calibration = bases.path();
-        const gates_file gates(model, inputs_of(policy, model));
+        const gates_file gates(model, gate_inputs_of(policy, model));
         o.gates = engine::policy_wants(policy).trained ? bases.path() : gates.path();
         o.settings.push_back({std::string(policy), "cache", "sink_tokens", "9"});
         const auto refused = engine::open_cache(o);

@@ -64,11 +64,11 @@ TEST_CASE_TEMPLATE("an entry joins the unit that it would join if nobody had loo
                    kvtl::presets::dynakv, kvtl::presets::dynakv_two_level) {
     using ahead = cache_of<Preset, kvtl::variance_split>;
     using late = cache_of<Preset, late_split>;
-    static_assert(foresees<prefetch_slot> && !foresees<late>);
+    static_assert(foresees<ahead> && !foresees<late>);
     for (const float scale :
          {1e-3F, .3F, 1.0F, 1e3F}) { // splits whatever comes .. fills units to the last entry
         CAPTURE(scale);
-        const decoded a = decode<prefetch_slot>(scale), b = decode<late>(scale);
+        const decoded a = decode<ahead>(scale), b = decode<late>(scale);
         CHECK(same_bits(a.outputs, b.outputs));
         CHECK(a.stats.splits == b.stats.splits);
         CHECK(a.stats.refused_splits == b.stats.refused_splits);
