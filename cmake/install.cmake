@@ -21,7 +21,7 @@ endif()
 # kvtl::compiled is compiled with its user's flags, so what is installed is its source.
 install(FILES "${PROJECT_SOURCE_DIR}/src/kvtl.cpp" DESTINATION "${CMAKE_INSTALL_DATADIR}/kvtl" COMPONENT kvtl)
 
-set(KVTL_SOURCE_DIR "${CMAKE_INSTALL_FULL_DATADIR}/kvtl")
+set(KVTL_SOURCE_DIR "${CMAKE_INSTALL_DATADIR}/kvtl")
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/kvtl-config.cmake.in"
                               "${PROJECT_BINARY_DIR}/kvtl-config.cmake"
                               PATH_VARS KVTL_SOURCE_DIR

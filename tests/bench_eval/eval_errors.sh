@@ -88,7 +88,7 @@ if "$program" --list-policies | grep -qx locret; then
     grep -Eq '^locret +256 +- --gates: ' out || complain "no reason of locret"
 fi
 if "$program" --list-policies | grep -qx compress_kv; then
-    one_line "--votes: missing.votes is no file of votes" "${base[@]}" --policies compress_kv --votes missing.votes
+    one_line "--votes: cannot read missing.votes: No such file or directory" "${base[@]}" --policies compress_kv --votes missing.votes
     {
         echo 'kvtl-votes 1 model 0000000000000001 layers 6 query_heads 4'
         for _ in 1 2 3 4 5 6; do echo '0 1 0 0 0.5'; done

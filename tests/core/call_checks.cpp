@@ -132,7 +132,7 @@ TEST_CASE_TEMPLATE("sizes, and numbers that the cache can hold", E, float, f16, 
     refused(c.input("prefill", in, t.out, true, tokens), errc::invalid_argument, "sink_logits has 3 numbers");
     refused(c.input("prefill", t.input(), tensor_span(t.out).first(64), true, tokens), errc::invalid_argument,
             "out has 64 numbers; valid: 96");
-    refused(c.outputs("attend", t.input(), {}, 3), errc::invalid_argument, "out is empty; valid: 96 floats");
+    refused(c.outputs("attend", t.input(), {}, 3), errc::invalid_argument, "out is empty; valid: 96 numbers");
     std::vector<float> lse(11);
     in = t.input();
     in.lse = lse;

@@ -34,7 +34,8 @@ one_line "longer than the model's context of 2048" "${base[@]}" --tokens 2100
 one_line "No such file" "${base[@]}" -m missing.gguf
 one_line "cannot read missing.txt" "${base[@]}" --data missing.txt
 one_line "cannot read ." "${base[@]}" --data .
-one_line "no sentences" "${base[@]}" --data /dev/null
+: >empty.txt
+one_line "no sentences" "${base[@]}" --data empty.txt
 one_line "cannot write no/such/out.json" "${base[@]}" --json no/such/out.json
 one_line "cannot write no/such/out.html" "${base[@]}" --html no/such/out.html
 one_line "no/such/folder" "${base[@]}" --policies dynakv --kv-path no/such/folder/x.kv

@@ -475,9 +475,11 @@ TEST_CASE("when nothing is dropped retrieval is what it is alone, placement incl
     const drift data(small, 800, 12);
     auto c = sized<cache_t>(600);
     c.max_tokens = 800, c.prefill_tokens = 600, c.attend_tokens = 64;
+    c.lend_tables = false; // tables differ in size, and so would the frames that they lend
     c.memory_bytes = *cache_t::least_memory(c) + 40000;
     auto cache = open_cache<cache_t>(c);
     typename alone_t::config d;
+    d.lend_tables = false;
     d.shape = c.shape, d.max_tokens = c.max_tokens;
     d.attend_tokens = c.attend_tokens, d.window_tokens = c.window_tokens;
     const auto frames = [](auto& any) { return kvtl::shard_access::of(any, 0).store().pool_of(0).size(); };

@@ -106,7 +106,7 @@ TEST_CASE("open refuses what can never work, and says what would") {
                   {"memory_bytes is 1000", "snapkv_group", "index", "metadata", "scratch", "frames"});
     c = sized<snap>();
     c.engine_inputs = kvtl::engine_input::k | kvtl::engine_input::v;
-    refuses<snap>(c, errc::unsupported, {"snapkv_group", "signal q"});
+    refuses<snap>(c, errc::unsupported, {"snapkv_group", "needs q,"});
 
     auto d = sized<dynamic>();
     d.budget.interval = 0;

@@ -270,11 +270,11 @@ TEST_CASE("a preset's own window is cut to max_tokens; what fits in it needs no 
     CHECK(cache.stats().bytes_by_part.window == std::size_t{4 + 20 + 1} * 2 * 64 * 2 * 4);
 }
 
-TEST_CASE("a signal that the engine does not supply is named") {
+TEST_CASE("an input that the engine does not supply is named") {
     const scratch_folder folder;
     auto c = good(folder);
     c.engine_inputs = kvtl::engine_input::k | kvtl::engine_input::v;
-    refuses<cache_t>(c, kvtl::errc::unsupported, {"dynakv", "signal q"});
+    refuses<cache_t>(c, kvtl::errc::unsupported, {"dynakv", "needs q,"});
 }
 
 TEST_CASE("paths that are not ours are refused and left alone") {

@@ -110,7 +110,7 @@ TEST_CASE("a suggestion fits, where one setting can be enough") {
     cache_t::config c;
     c.shape = model;
     c.max_tokens = 20000;
-    c.memory_bytes = *cache_t::least_memory(c) / 5; // half of the tokens are still too many
+    c.memory_bytes = *cache_t::least_memory(c) * 3 / 5; // half of the tokens are still too many
     auto fewer = c;
     while (*cache_t::least_memory(fewer) > c.memory_bytes) fewer.max_tokens /= 2;
     REQUIRE(fewer.max_tokens < c.max_tokens / 2);

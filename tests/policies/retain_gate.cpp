@@ -175,7 +175,7 @@ TEST_CASE("input that the gate cannot read is refused before anything changes") 
     std::vector<float> x(3 * 5, 1.0F);
     in.x = x;
     CHECK(s.check_arrival(in, 3).ok());
-    check_refusal(s.check_arrival(in, 4), "x has 15 floats");
+    check_refusal(s.check_arrival(in, 4), "x has 15 numbers");
     x[7] = NAN;
     CHECK(std::string(s.check_arrival(in, 3).what()).find("x holds a number that is not finite") !=
           std::string::npos);
