@@ -67,7 +67,7 @@ struct settings {
 };
 
 /// A preset by name for a model (needs kvtl_llama_by_name). Of `o` are filled in: shape, attention, rope_*, max_tokens,
-/// max_sequences and supplied; shards where that is 0.
+/// max_sequences and engine_inputs; shards where that is 0.
 [[nodiscard]] kvtl::result<std::unique_ptr<engine::kv_cache>>
 open_by_name(engine::cache_options o, const model_facts& f, const settings& s);
 

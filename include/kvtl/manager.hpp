@@ -259,7 +259,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     }
 
     /// Gives up the last n tokens in all layers. They must still be in the window, or, where entries stay in
-    /// memory, still be held; what was dropped in their favour does not come back.
+    /// memory, still be held (as plain rows where a retention drops and its codec keeps records); what was dropped in their favour does not come back.
     status rewind(sequence_id seq, std::size_t n) noexcept {
         const auto count = static_cast<std::uint32_t>(std::min<std::size_t>(n, none - 1));
         if (status unknown = core_->calls.sequence("rewind", seq); !unknown) return unknown;

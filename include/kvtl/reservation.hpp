@@ -40,6 +40,8 @@ class reservation {
     ~reservation() {
         if (!memory_.empty()) ::munmap(memory_.data(), memory_.size());
     }
+    /// Leaves the memory mapped for the rest of the process: something may still write to it.
+    void leave() noexcept { memory_ = {}; }
 
     /// `alignment`: a power of two.
     [[nodiscard]] static result<reservation> make(std::size_t bytes, std::size_t alignment = 1) {

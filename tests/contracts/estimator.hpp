@@ -40,7 +40,7 @@ struct shape_of_test {
     double query_scale = 1.5;
 };
 
-/// A lane of units with known entries, and everything that a estimator is shown of it.
+/// A lane of units with known entries, and everything that an estimator is shown of it.
 template <class Policy> struct lane_of_units {
     using state = typename Policy::state;
     using row = std::vector<float>;

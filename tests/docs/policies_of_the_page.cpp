@@ -66,7 +66,7 @@ TEST_CASE("above_mean, a selector") {
     });
 }
 
-TEST_CASE("latest_entry, a estimator") {
+TEST_CASE("latest_entry, an estimator") {
     kvtl_test::estimator_contract<latest_entry>([](const auto& x, std::uint32_t head, std::uint32_t g,
                                                    std::uint32_t u) {
         const std::size_t at = std::size_t{head} * x.shape.dim;

@@ -24,7 +24,7 @@ struct alignas(64) line {
     std::byte bytes[64];
 };
 
-/// Units of up to max_entries entries of a lane, and what a estimator is shown of them.
+/// Units of up to max_entries entries of a lane, and what an estimator is shown of them.
 struct lane_of_units {
     summary_shape sizes;
     std::uint32_t units = 0;

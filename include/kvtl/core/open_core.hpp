@@ -86,8 +86,8 @@ struct frame_range {
     bool in_turn = false;         ///< pools have them in turn: as many as there are
 };
 
-/// All that a manager has. Members are destroyed in reverse order: the device (which waits for its transfers)
-/// before the memory.
+/// All that a manager has. Members are destroyed in reverse order: the device before the memory. Transfers end before that;
+/// where the device has given one up, the memory stays.
 template <class Types> struct cache_core {
     using types = Types;
     using shard_type = shard<types>;
@@ -104,6 +104,13 @@ template <class Types> struct cache_core {
     std::vector<std::uint32_t> layer_numbers; ///< of layers that do not slide, in the model; empty: all
 
     template <class... Device> explicit cache_core(Device&&... d) : storage{std::forward<Device>(d)...} {}
+    cache_core(const cache_core&) = delete;
+    cache_core& operator=(const cache_core&) = delete;
+    ~cache_core() {
+        if constexpr (Types::retrieves)
+            for (shard_type& s : shards)
+                if (!s.retrieved().land_all()) memory.leave();
+    }
 
     [[nodiscard]] io_device_info device_info() const noexcept { return storage.device_info(); }
     [[nodiscard]] bool owns(std::uint32_t slot, unsigned shard) const noexcept {

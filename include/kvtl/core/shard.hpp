@@ -14,7 +14,7 @@
 //
 //         In the last, a prompt waits in the rows of retention until what it keeps is settled, at a layer's
 //         last chunk or, under a late budget, when all layers have come; then it moves.
-// Errors: when a device fails while kept entries move, they wait in memory; the same prefill may be repeated.
+// Errors: when a device fails, or memory has no room, while kept entries move, they wait in memory; the same prefill may be repeated.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -146,7 +146,7 @@ template <class Types> class alignas(64) shard {
         if constexpr (types::retrieves) retrieval_.end(slot);
     }
 
-    /// Kept entries of this layer's prompt are settled, but could not be moved to units so far.
+    /// Kept entries of this layer's prompt are settled, but could not be moved so far.
     [[nodiscard]] bool waits(std::uint32_t slot, std::uint32_t layer) const noexcept {
         if (slides(layer)) return false;
         if constexpr (hands_over)
@@ -235,6 +235,12 @@ template <class Types> class alignas(64) shard {
                 return status::failure(errc::invalid_argument,
                                        "%s: the prompt of layer %u is still to come; budgets are not settled",
                                        call, numbers_.of(retention_.layers_seen(slot)));
+            if constexpr (types::in_chains)
+                return status::failure(
+                    errc::bound_too_small,
+                    "%s: what layer %u keeps of its prompt found no room in memory_bytes; repeat its "
+                    "prefill when other sequences have ended, or end this one",
+                    call, numbers_.of(layer));
             return status::failure(errc::io_error,
                                    "%s: what layer %u keeps of its prompt could not be written; repeat its "
                                    "prefill, or end the sequence",

@@ -100,6 +100,12 @@ class posix_file::queue {
     [[nodiscard]] status submit(std::span<const io_request> requests) noexcept {
         if (auto s = check_room(in_flight_, requests.size(), max_in_flight_); !s) return s;
         if (requests.empty()) return {};
+        if (!file_.ours())
+            return status::failure(
+                errc::unsupported,
+                "posix_file: this process was forked from the one that opened '%s'; valid: "
+                "a cache that it opens itself",
+                file_.path().c_str());
         const std::uint64_t size = file_.size();
         {
             const std::lock_guard lock(mutex_);
@@ -127,6 +133,7 @@ class posix_file::queue {
 
     [[nodiscard]] std::size_t reap(std::span<io_completion> done, bool wait) noexcept {
         if (in_flight_ == 0 || done.empty()) return 0;
+        if (!file_.ours()) return abandon(done);
         std::unique_lock lock(mutex_);
         if (wait && done_.empty()) {
             reaper_waits_ = true;
@@ -145,6 +152,11 @@ class posix_file::queue {
 
     [[nodiscard]] std::size_t in_flight() const noexcept { return in_flight_; }
     [[nodiscard]] io_counters counters() const noexcept { return counters_; }
+    /// Waits until nothing is under way, or until it is given up.
+    void land_all() noexcept {
+        std::array<io_completion, 16> some;
+        while (in_flight_ > 0) static_cast<void>(reap(some, true));
+    }
     /// A worker is in a transfer that was given up.
     [[nodiscard]] bool stuck() noexcept {
         const std::lock_guard lock(mutex_);
@@ -159,6 +171,14 @@ class posix_file::queue {
         std::uint64_t tag = 0;
     };
 
+    /// In a child of fork(), which has no workers and whose only thread this is: nothing comes any more.
+    std::size_t abandon(std::span<io_completion> done) noexcept {
+        if (!gave_up_) give_up();
+        const std::size_t n = std::min(done.size(), done_.size());
+        for (std::size_t i = 0; i < n; ++i) done[i] = done_.pop();
+        in_flight_ -= n;
+        return n;
+    }
     void give_up() noexcept {
         gave_up_ = true;
         while (!waiting_.empty()) done_.push({waiting_.pop().tag(), io_no_answer});
@@ -243,6 +263,8 @@ class posix_file::device {
     /// What a worker still uses stays.
     struct closer {
         void operator()(body* b) const noexcept {
+            if (b->file.ours())
+                for (auto& q : b->queues) q->land_all();
             const bool stuck = b->file.ours() && std::any_of(b->queues.begin(), b->queues.end(),
                                                              [](auto& q) { return q->stuck(); });
             if (stuck)

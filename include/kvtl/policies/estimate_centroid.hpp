@@ -3,7 +3,7 @@
 //
 //   logit = s q . mean key + ln n  [+ cautious_gain(sigma, n)]      value = mean value
 //
-// s: 1/sqrt(D), n: entries of the unit, sigma: standard deviation of their logits. By Jensen's inequality
+// s: the scale of logits, n: entries of the unit, sigma: standard deviation of their logits. By Jensen's inequality
 // the first two terms underestimate: the mean of exp(x) is at least exp of the mean. For normal x the ratio
 // is exp(sigma^2 / 2). That is the gain while it is small; spread_gain.hpp says what sigma is, where n entries
 // bound the gain and why. Equal keys estimated equal keys read, and so do equal keys in numbers.

@@ -185,7 +185,7 @@ template <class Policy> [[nodiscard]] consteval bool summarises() {
     else
         return false;
 }
-/// Of an index and of a estimator.
+/// Of an index and of an estimator.
 template <class Policy> [[nodiscard]] consteval bool needs_spread() {
     if constexpr (requires { Policy::needs_spread; })
         return Policy::needs_spread;
@@ -288,7 +288,7 @@ concept index_narrows =
          { s.near(x, u, memory) }
          noexcept->std::same_as<std::uint32_t>;
      });
-/// Of an index and of a estimator.
+/// Of an index and of an estimator.
 template <class P>
 concept summaries_agree = !detail::summarises<P>() || keeps_summaries<P>;
 

@@ -61,7 +61,7 @@ struct io_request {
 
 /// The error of transfers that a device gave up after io_plan::timeout_ms. The memory that they name may still be written
 /// to: whoever is told so uses it no more.
-inline constexpr int io_no_answer = ETIME;
+inline constexpr int io_no_answer = -1; // no errno
 
 struct io_completion {
     std::uint64_t tag = 0;
@@ -85,7 +85,7 @@ concept io_queue = requires(Q& q, const Q& cq, std::span<const io_request> reque
     { q.submit(requests) }
     noexcept->std::same_as<status>;
     // Fills `done` with up to done.size() completions; with `wait` blocks until there is one (if any is in
-    // io_batch).
+    // flight).
     { q.reap(done, wait) }
     noexcept->std::same_as<std::size_t>;
     { cq.in_flight() }

@@ -19,7 +19,7 @@
 //   budget        read       unread                             read
 //   retention     read       keep_all                           read, once, when a prompt ends
 //   compressor    read       read                               read
-//   position      read where the retention drops   unread       unread: entries keep their positions
+//   position      read where kept rows stay rows   unread       unread: entries keep their positions
 //   layout        unread     read                               read
 //   replacement   unread     read                               read
 //   schedule      unread     read (by the engine and prefetch)  read

@@ -147,11 +147,11 @@ struct cache_plan {
     [[nodiscard]] unsigned io_depth() const noexcept {
         return pool_layers > 1 ? 8 * usual_depth : usual_depth;
     }
-    /// Flights that bring the units of a layer back in: one for each that has arenas to lend.
+    /// Batches that bring the units of a layer back in: one for each that has arenas to lend.
     [[nodiscard]] std::uint32_t page_in_batches() const noexcept {
         return pool_layers > 1 ? pool_groups() : 0;
     }
-    /// Flights of representatives: for each that has arenas to lend one reads, and one of each arena writes.
+    /// Batches of representatives: for each that has arenas to lend one reads, and one of each arena writes.
     [[nodiscard]] std::uint32_t representative_io_batches() const noexcept {
         return representative_pages > 0 ? pool_groups() * (1 + arenas) : 0;
     }

@@ -89,7 +89,7 @@ template <class Policies> struct retention_types<Policies, true> {
 
 template <class Policies> struct policy_types : retention_types<Policies> {
     static constexpr store_kind kind = store_of_preset<Policies>();
-    /// Units are chosen among; otherwise entries stay in the rows that retention keeps.
+    /// Units are chosen among; otherwise entries stay in memory.
     static constexpr bool retrieves = kind != store_kind::rows;
     /// They stay in rows and in the chains of their lanes (core/step/row_stage.hpp).
     static constexpr bool in_chains = keeps_in_chains<Policies>;

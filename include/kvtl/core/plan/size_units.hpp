@@ -273,7 +273,7 @@ template <class Types> class unit_sizes {
         return {};
     }
 
-    /// Flights leave frames for the batch that is attended.
+    /// Batches leave frames for the batch that is attended.
     static void size_io_batches(cache_plan& p, std::uint32_t frames) noexcept {
         if constexpr (types::sequential) split_frames(p, frames);
         p.io_batch_pages = p.io_batch_pages_for(types::sequential ? p.page_frames : frames / 2);

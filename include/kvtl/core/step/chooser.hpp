@@ -152,7 +152,7 @@ template <class Types> class chooser {
     }
 
     /// (group, U) scores of every query of a lane of one head, or (group, U, max_entries): the index is asked again, for
-    /// a estimator that goes by them.
+    /// an estimator that goes by them.
     [[nodiscard]] std::span<const float> scores(const float* q, const units_view& u) noexcept {
         static_assert(per_query);
         const std::span<float> rows =

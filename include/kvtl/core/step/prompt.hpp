@@ -330,8 +330,7 @@ template <class Types> class prompt_builder {
             x_.rows.set(store_->codec(lane_id), n, l.buffer_k(i), l.buffer_v(i),
                         {l.position_of_buffered(i), l.weight_at(l.buffer_w(i))});
         const rows_view<element_type> keys = x_.rows.keys(0, n);
-        const bool clustered = true;
-        const std::uint32_t units = label(keys, clustered);
+        const std::uint32_t units = label(keys, true);
         if (status fits = check_units(l, units); !fits) return fits;
         // The old table stays in the arena until the new units are on storage.
         const std::uint32_t old_units = s.units;
@@ -348,7 +347,7 @@ template <class Types> class prompt_builder {
         for (std::uint32_t u = 0; u < old_units; ++u) store_->layout().release(x_.old_unit[u].where);
         store_->stats().bytes_moved_by_updates += stored_bytes;
         s.buffered = 0;
-        s.clustered = clustered;
+        s.clustered = true;
         if constexpr (clusterer::clusters_prompt)
             p_.cluster->clustered(l.clusterer(), p_.growth->view(lane_id));
         return {};

@@ -30,6 +30,7 @@ template <class Types> class retrieval_prompts : public retrieval_base<Types> {
                                  std::uint32_t tokens, const tensor_span& out, bool last) noexcept {
         const auto lanes = lanes_of(slot, layer);
         if (lanes.empty()) return {};
+        if (base::io_.gave_up()) return base::io_.no_answer();
         begin_call();
         release_all_prefetches();
         if constexpr (types::sequential) {

@@ -283,6 +283,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     }
 
     [[nodiscard]] status retry_writes(std::uint32_t slot) noexcept {
+        if (base::io_.gave_up()) return base::io_.no_answer();
         release_selection();
         for (pool& writes : write_pools_at(slot))
             if (status s = store_.retry_writes(writes); !s) return s;
@@ -290,6 +291,9 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             if (!arenas_.idle()) return arenas_.retry_writes(group_of(slot));
         return {};
     }
+
+    /// Before the memory goes. False: the device gave a transfer up, which may still write to it.
+    [[nodiscard]] bool land_all() noexcept { return base::io_.land_all(); }
 
     /// Forgets a sequence: its pages, frames and tables.
     void end(std::uint32_t slot) noexcept {

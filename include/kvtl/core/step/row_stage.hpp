@@ -8,7 +8,8 @@
 // Prompt: queries of a chunk see the chunk's own entries as they came, and older ones as they are kept.
 // Cost:   a step attends all rows and records; a row moves once in some 16 tokens or more, and is encoded once. A prompt's
 //         chunk decodes the records that precede it once for every 64 of its tokens.
-// Errors: a call for whose records no block is free changes nothing.
+// Errors: a call for whose records no block is free changes no token. Rows that left for earlier tokens of an attend() stay
+//         records.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -19,6 +20,7 @@
 #include <kvtl/core/step/row_attention.hpp>
 #include <kvtl/core/store/record_chain.hpp>
 #include <kvtl/core/store/record_rows.hpp>
+#include <kvtl/policies/support/plain_rows.hpp>
 #include <kvtl/reservation.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/statistics.hpp>
@@ -183,8 +185,8 @@ template <element E, class Codec> class row_stage {
         return {};
     }
 
-    /// visit(kv head, keys, values) of what the next query sees. Records are decoded for the visit and last as long as it
-    /// does.
+    /// visit(kv head, keys, values) of what the next query sees. Records that are no plain rows are decoded for the visit and
+    /// last as long as it does.
     template <class Visit> void views(std::uint32_t slot, std::uint32_t layer, Visit&& visit) noexcept {
         const std::size_t dim = plan_.model.dim;
         for_each_lane(slot, layer, [&](row_lane& l) {
@@ -193,11 +195,18 @@ template <element E, class Codec> class row_stage {
                     visit(std::size_t{l.head} + h, rows_view<E>{k + h * dim, n, dim, width()},
                           rows_view<E>{v + h * dim, n, dim, width()});
             };
-            auto at = record_pool::begin(l->records);
-            for (std::uint32_t first = 0, n = 0; first < l->records.rows; first += n) {
-                n = std::min(row_plan::block, l->records.rows - first);
-                decode(l, at, n, 0);
-                show(x_.tile_k.data(), x_.tile_v.data(), n);
+            if constexpr (std::derived_from<Codec, plain_rows<E>>) {
+                pool_.visit(l->records, [&](const records_view& keys, const records_view& values) {
+                    show(reinterpret_cast<const E*>(keys.data), reinterpret_cast<const E*>(values.data),
+                         keys.count);
+                });
+            } else {
+                auto at = record_pool::begin(l->records);
+                for (std::uint32_t first = 0, n = 0; first < l->records.rows; first += n) {
+                    n = std::min(row_plan::block, l->records.rows - first);
+                    decode(l, at, n, 0);
+                    show(x_.tile_k.data(), x_.tile_v.data(), n);
+                }
             }
             const std::uint32_t from = first_seen(l);
             show(l.key(from), l.value(from), l.held() - from);

@@ -1,7 +1,7 @@
 // Transfers between frames and storage: plans of pages that become few large requests, checked when they
 // land.
 //
-// A *io_batch* is one batch of page transfers in one direction. submit_reads() sorts its pages by place, joins
+// An *io_batch* is one batch of page transfers in one direction. submit_reads() sorts its pages by place, joins
 // neighbours (and reads through gaps that cost less than another operation), and hands all requests to the
 // device in one submission. Every page has a checksum, made when it is written and verified when it is read.
 //
@@ -198,6 +198,12 @@ template <class Queue, class Pool> class transfers {
     [[nodiscard]] bool idle() const noexcept { return queue_->in_flight() == 0; }
     /// Transfers were given up. Frames may still be written to, so that nothing here can be used any more.
     [[nodiscard]] bool gave_up() const noexcept { return gave_up_; }
+    /// Waits until nothing is under way. False: something was given up, and its memory may still be written to.
+    [[nodiscard]] bool land_all() noexcept {
+        if (queue_ == nullptr) return true;
+        while (!idle()) poll(true);
+        return !gave_up_;
+    }
     [[nodiscard]] status no_answer() const noexcept {
         return status::failure(errc::io_error,
                                "the device did not answer within io_timeout_ms = %u; valid: close the cache",

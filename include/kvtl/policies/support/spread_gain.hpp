@@ -2,7 +2,7 @@
 //
 //   sigma^2 = s^2 (m2 / n) sum_d S_d q_d^2 / sum_d S_d
 //
-// sigma: standard deviation of the unit's logits; s: 1/sqrt(D); m2 / n: mean squared distance of the unit's n keys to
+// sigma: standard deviation of the unit's logits; s: the scale of logits; m2 / n: mean squared distance of the unit's n keys to
 // their mean; S: units_view::spread, the squared distances that the lane has gathered, by dimension. A unit has a size
 // of its own, and the shape of its lane. Without S it is taken to be equally wide in all directions. That overstates
 // sigma^2 up to twofold in a model whose queries are long where keys do not spread (bench/DEAD_ENDS.md).
