@@ -11,6 +11,7 @@
 #include <kvtl/geometry.hpp>
 #include <kvtl/io/any_io.hpp>
 #include <kvtl/io/throttled.hpp>
+#include <kvtl/save/saved.hpp>
 #include <kvtl/statistics.hpp>
 #include <kvtl/status.hpp>
 #include <kvtl/views.hpp>
@@ -208,6 +209,16 @@ class kv_cache {
     virtual kvtl::status retry_writes(kvtl::sequence_id) noexcept { return {}; }
 
     virtual kvtl::status end(kvtl::sequence_id seq) noexcept = 0;
+
+    /// Writes a sequence to a file of its own, from which a cache that is opened alike goes on.
+    [[nodiscard]] virtual kvtl::result<kvtl::save_facts> save(kvtl::sequence_id, const std::string& /*path*/,
+                                                              const kvtl::save_options& = {}) {
+        return kvtl::error(kvtl::errc::unsupported, "save: this cache cannot");
+    }
+    [[nodiscard]] virtual kvtl::result<kvtl::loaded_sequence> load(const std::string& /*path*/,
+                                                                   const kvtl::load_options& = {}) {
+        return kvtl::error(kvtl::errc::unsupported, "load: this cache cannot");
+    }
 
     /// By this cache's codec, with tables and bases of its own, beside the cache's memory: for evaluations. Null where every
     /// record has the same size or depends on a prompt. Fails where what open() read cannot be read again.

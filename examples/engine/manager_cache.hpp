@@ -107,6 +107,14 @@ template <class Manager> class manager_cache : public kv_cache {
     kvtl::status resize(std::size_t memory_bytes) noexcept override { return manager_.resize(memory_bytes); }
     kvtl::status retry_writes(kvtl::sequence_id seq) noexcept override { return manager_.retry_writes(seq); }
     kvtl::status end(kvtl::sequence_id seq) noexcept override { return manager_.end(seq); }
+    [[nodiscard]] kvtl::result<kvtl::save_facts> save(kvtl::sequence_id seq, const std::string& path,
+                                                      const kvtl::save_options& o) override {
+        return manager_.save(seq, path, o);
+    }
+    [[nodiscard]] kvtl::result<kvtl::loaded_sequence> load(const std::string& path,
+                                                           const kvtl::load_options& o) override {
+        return manager_.load(path, o);
+    }
 
     [[nodiscard]] std::size_t kept_entries(kvtl::sequence_id seq, std::uint32_t layer) noexcept override {
         return manager_.kept_entries(seq, layer);

@@ -41,15 +41,18 @@
 #include <kvtl/core/open_core.hpp>
 #include <kvtl/core/refused.hpp>
 #include <kvtl/core/resize_core.hpp>
+#include <kvtl/core/save/sequence_parts.hpp>
 #include <kvtl/core/shard.hpp>
 #include <kvtl/core/shard_handle.hpp>
 #include <kvtl/core/shard_lock.hpp>
 #include <kvtl/core/step/no_views.hpp>
+#include <kvtl/save/saved_file.hpp>
 #include <kvtl/slots/preset.hpp>
 #include <kvtl/slots/sentences.hpp>
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 
 namespace kvtl { inline namespace v0 {
@@ -113,6 +116,58 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
         core_->for_each_owner(seq.slot, [&](shard_type& s) { s.end(seq.slot); });
         core_->calls.slots.free(seq);
         return {};
+    }
+
+    /// Writes all that a sequence is to a target, as its next generation: for a file it counts once it is published
+    /// (save/saved_file.hpp). Between tokens: every layer has taken the same ones and no prompt is open. Changes nothing of the
+    /// sequence. Cold: reads what is not in memory, and takes 1 MiB and 16 bytes for each page of a head beside memory_bytes
+    /// while it lasts. Other threads in its shards get errc::busy. After an error the target has dropped what it was given.
+    template <save_target To>
+    [[nodiscard, gnu::cold]] result<save_facts> save(sequence_id seq, To& to,
+                                                     const save_options& options = {}) {
+        if (status unknown = core_->calls.sequence("save", seq); !unknown) return unknown;
+        const sequence_lock_type mine(*core_, seq.slot);
+        if (!mine.taken()) return busy("save", mine.blocked());
+        if (status ended = core_->calls.sequence("save", seq); !ended) return ended;
+        return sequence_parts(*core_).save(seq.slot, to, options);
+    }
+    /// The same to a file of its own, which takes the place of one that has the name when it is complete and on the disk.
+    [[nodiscard, gnu::cold]] result<save_facts> save(sequence_id seq, const std::string& path,
+                                                     const save_options& options = {}) {
+        if (status unknown = core_->calls.sequence("save", seq); !unknown) return unknown;
+        auto file = saved_file::create(path, static_cast<std::uint32_t>(core_->page_bytes));
+        if (!file) return file.error();
+        const auto facts = save(seq, *file, options);
+        if (!facts) return facts;
+        if (status s = file->publish(); !s) return s;
+        return facts;
+    }
+    /// A new sequence that goes on as the saved one would, or none. Refused (errc::file_refused) with the first setting that
+    /// differs. Shards, memory, max_sequences and devices may differ; max_tokens must suffice. `exact` says whether what follows
+    /// has the bits that the saved sequence would have had: clusters that grow entry by entry depend on which of them are in
+    /// memory, and none is at first. Units of other sequences may leave the frames. Cold; memory as save().
+    template <save_source From>
+    [[nodiscard, gnu::cold]] result<loaded_sequence> load(From& from, const load_options& options = {}) {
+        const auto seq = begin();
+        if (!seq) return seq.error();
+        status done;
+        {
+            const sequence_lock_type mine(*core_, seq->slot);
+            done = mine.taken() ? sequence_parts(*core_).load(seq->slot, from, options)
+                                : busy("load", mine.blocked());
+        }
+        if (!done) {
+            static_cast<void>(core_->calls.slots.end(*seq));
+            core_->calls.slots.free(*seq);
+            return done;
+        }
+        return loaded_sequence{*seq, tokens(*seq, 0), resumes_exactly};
+    }
+    [[nodiscard, gnu::cold]] result<loaded_sequence> load(const std::string& path,
+                                                          const load_options& options = {}) {
+        auto file = saved_file::open(path);
+        if (!file) return file.error();
+        return load(*file, options);
     }
 
     /// A chunk of T prompt tokens of one layer: q (T, HQ, D), k, v (T, H, D), exact causal attention over
@@ -381,6 +436,11 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
 
     explicit kv_manager(std::unique_ptr<core_type> c) noexcept : core_(std::move(c)) {}
 
+    /// No decision of the preset depends on which units are in memory.
+    static constexpr bool resumes_exactly =
+        !types::retrieves || types::sequential || requires(const typename types::clusterer_state& c) {
+        c.batch_units(1U);
+    };
     static constexpr bool needs_mass = [] {
         if constexpr (types::drops && !types::hands_over)
             return types::reads_mass;

@@ -103,6 +103,10 @@ struct error {
     error(errc c, std::string text) : code(c), message(std::move(text)) {}
     error(const status& s)
         : code(s.code()), message(s.what()) {} // NOLINT: a status is an error in short form
+    /// So that `if (!r) return r.error();` works where a status is returned; the text is cut at 239 characters.
+    operator status() const noexcept {
+        return status::failure(code, "%s", message.c_str());
+    } // NOLINT: likewise
 };
 
 /// A value or the reason why there is none. Reading the wrong side is undefined, as for a pointer. A T can be moved, which

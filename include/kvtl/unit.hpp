@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 namespace kvtl { inline namespace v0 {
 
@@ -29,9 +30,12 @@ struct unit_record {
     std::uint32_t entries = 0;  ///< entries in the unit's pages (buffered ones not included)
     std::uint16_t buffered = 0; ///< entries of this unit that wait in the lane's buffer
     bool flagged = false;       ///< waits for a delayed split
+    std::uint8_t unused = 0;    ///< padding that has a value: records are hashed and saved as bytes
     float m2 = 0;               ///< sum of squared distances to the mean; variance = m2 / entries
-    place where;                ///< of its pages, which no other unit shares
+    place where;                ///< of its pages, which no other unit shares. Last: a save ends before it
 };
+/// Bytes of a unit's record in front of its place, which is another one in every cache.
+inline constexpr std::size_t unit_identity_bytes = sizeof(unit_record) - sizeof(place);
 
 /// Where a unit is now: nothing of it outlives the process. A unit that is resident is a chain of frames, of which the last
 /// may be its tail (frame_pool.hpp); one that is not may still have a tail, by itself.
@@ -84,6 +88,17 @@ struct lane_state {
     bool prompt_open =
         false;              ///< chunks of a prompt have become entries at once, and the last one has not come
     bool clustered = false; ///< the clusterer has grouped this lane (until then units are sequential)
+    bool unused = false;    ///< padding that has a value
+
+    /// What of it a save keeps: whether there are unfinished pages, not in which frames; nothing of where pages lie.
+    [[nodiscard]] lane_state identity() const noexcept {
+        lane_state s = *this;
+        for (std::uint32_t* tail : {&s.stream_tail, &s.key_tail})
+            if (*tail != none) *tail = 0;
+        s.runs = 0;
+        return s;
+    }
 };
+static_assert(std::has_unique_object_representations_v<lane_state>, "equal states are equal bytes");
 
 }} // namespace kvtl::v0

@@ -6,6 +6,7 @@
 #include <kvtl/core/call_checks.hpp>
 #include <kvtl/core/plan/planner.hpp>
 #include <kvtl/core/plan/storage_fingerprint.hpp>
+#include <kvtl/core/save/identity.hpp>
 #include <kvtl/core/shard.hpp>
 #include <kvtl/io/superblock.hpp>
 #include <kvtl/slots/io.hpp>
@@ -102,6 +103,9 @@ template <class Types> struct cache_core {
     call_checks<typename types::element_type> calls;
     bool adapt_prompt = false;
     std::vector<std::uint32_t> layer_numbers; ///< of layers that do not slide, in the model; empty: all
+    std::uint32_t kv_heads = 0;
+    std::size_t page_bytes = 0;           ///< of the store
+    std::vector<identity_field> identity; ///< what a saved sequence must have in common with this cache
 
     template <class... Device> explicit cache_core(Device&&... d) : storage{std::forward<Device>(d)...} {}
     cache_core(const cache_core&) = delete;
@@ -212,6 +216,8 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
                     .in_turn = in_turn};
     made->arena = frames;
     made->adapt_prompt = c.adapt_prompt;
+    made->kv_heads = g.kv_heads();
+    made->page_bytes = a.page_bytes;
     made->calls.layers = g.layers();
     made->calls.shards = shards;
     made->calls.max_tokens = p.sizes.max_tokens;
@@ -224,11 +230,13 @@ open_core(const cache_config<Preset>& c, const geometry& g, const typename plann
 
     carver carve(fixed);
     calibration_view view;
+    const std::span<std::byte> read_into = carve.template take<std::byte>(bases.bytes());
     if (bases.file) {
-        auto read = bases.file->read(carve.template take<std::byte>(bases.bytes()));
+        auto read = bases.file->read(read_into);
         if (!read) return read.error();
         view = *read;
     }
+    made->identity = identity_of<Preset>(c, g, p, read_into);
     const std::span<std::byte> records =
         made->memory.memory().subspan(a.fixed_bytes + a.row_bytes(), a.record_bytes());
     for (std::uint32_t s = 0; s < shards; ++s) {

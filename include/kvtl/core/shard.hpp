@@ -146,6 +146,17 @@ template <class Types> class alignas(64) shard {
         if constexpr (types::retrieves) retrieval_.end(slot);
     }
 
+    /// What the shard has of a layer's KV head, to or from a stream; nothing where that belongs to another shard. Every layer is
+    /// complete. batch: memory for pages on their way.
+    void parts(part_stream& io, std::uint32_t slot, std::uint32_t layer, std::uint32_t head,
+               std::span<std::byte> batch) noexcept {
+        if (slides(layer)) return rows_.parts(io, slot, layer, head);
+        if constexpr (types::drops) retention_.parts(io, slot, layer, head);
+        if constexpr (types::in_chains) rows_.parts(io, slot, layer, head);
+        if constexpr (types::retrieves) retrieval_.parts(io, slot, layer, head, batch);
+        static_cast<void>(batch);
+    }
+
     /// Kept entries of this layer's prompt are settled, but could not be moved so far.
     [[nodiscard]] bool waits(std::uint32_t slot, std::uint32_t layer) const noexcept {
         if (slides(layer)) return false;

@@ -29,8 +29,6 @@ template <class Arch, class Words>
     h = (((h << 13) | (h >> 19)) ^ word) * 0x9E3779B1U; // a prime near 2^32 / golden ratio
 }
 
-namespace detail {
-
 /// The lanes after all words of the page, folded in halves until `Kept` of them are left: lane[0, Kept).
 template <std::size_t Kept, class Arch>
 [[gnu::always_inline]] inline void fold_page(const std::byte* page, std::size_t bytes,
@@ -67,14 +65,12 @@ template <std::size_t Kept, class Arch>
         for (std::size_t i = 0; i < half; ++i) checksum_step<Arch>(lane[i], lane[i + half]);
 }
 
-} // namespace detail
-
 /// 32-bit checksum of `bytes` bytes from `page`, any alignment.
 template <class Arch = default_arch>
 [[nodiscard]] KVTL_INLINE_KERNEL std::uint32_t page_checksum(const std::byte* page,
                                                              std::size_t bytes) noexcept {
     std::uint32_t lane[64];
-    detail::fold_page<1, Arch>(page, bytes, lane);
+    fold_page<1, Arch>(page, bytes, lane);
     return lane[0] ^ (lane[0] >> 15);
 }
 
@@ -83,7 +79,7 @@ template <class Arch = default_arch>
 [[nodiscard]] KVTL_INLINE_KERNEL std::uint64_t page_checksum64(const std::byte* page,
                                                                std::size_t bytes) noexcept {
     std::uint32_t lane[64];
-    detail::fold_page<2, Arch>(page, bytes, lane);
+    fold_page<2, Arch>(page, bytes, lane);
     const auto ended = [](std::uint32_t h) { return h ^ (h >> 15); };
     return std::uint64_t{ended(lane[1])} << 32 | ended(lane[0]);
 }

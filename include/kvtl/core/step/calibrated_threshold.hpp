@@ -11,6 +11,7 @@
 
 #include <kvtl/core/plan/cache_plan.hpp>
 #include <kvtl/reservation.hpp>
+#include <kvtl/save/part_stream.hpp>
 #include <kvtl/simd/convert.hpp>
 #include <kvtl/views.hpp>
 
@@ -83,6 +84,17 @@ template <class Types> class calibrated_threshold {
             static_cast<void>(view), static_cast<void>(budget), static_cast<void>(query);
             static_cast<void>(spare);
         }
+    }
+
+    /// The notes of a layer and the bar of its sequence, to or from a stream, with the layer's first lane.
+    void parts(part_stream& io, std::uint32_t slot, std::uint32_t layer, std::uint32_t lane) noexcept {
+        if constexpr (any) {
+            if (lane != 0) return;
+            const std::uint32_t seat = seat_of(slot);
+            io.value(x_.notes[std::size_t{seat} * plan_->model.layers + layer]);
+            io.value(x_.bar[seat]);
+        }
+        static_cast<void>(io), static_cast<void>(slot), static_cast<void>(layer), static_cast<void>(lane);
     }
 
     /// A sequence has ended.

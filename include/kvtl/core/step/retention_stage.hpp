@@ -12,9 +12,11 @@
 #include <kvtl/core/plan/size_rows.hpp>
 #include <kvtl/core/step/decode_eviction.hpp>
 #include <kvtl/core/step/prompt_eviction.hpp>
+#include <kvtl/save/part_stream.hpp>
 
 #include <algorithm>
 #include <numeric>
+#include <type_traits>
 #include <utility>
 
 namespace kvtl { inline namespace v0 {
@@ -220,6 +222,13 @@ template <class Types> class retention_stage {
         book_.recount(slot, lanes, had);
     }
 
+    /// What the lanes of a KV head are, to or from a stream (core/save/sequence_parts.hpp). The prompt is complete.
+    void parts(part_stream& io, std::uint32_t slot, std::uint32_t layer, std::uint32_t head) noexcept {
+        const std::span<kept_lane> lanes = book_.lanes_of(slot, layer);
+        for (std::uint32_t i = 0; i < lanes.size(); ++i)
+            if (book_.head_of(i) == head) lane_parts(io, slot, lanes[i]);
+    }
+
     [[nodiscard]] std::uint32_t tokens(std::uint32_t slot, std::uint32_t layer) const noexcept {
         const auto lanes = book_.lanes_of(slot, layer);
         return lanes.empty() ? none : lanes[0].tokens;
@@ -247,6 +256,34 @@ template <class Types> class retention_stage {
     [[nodiscard]] const retention_plan& plan() const noexcept { return book_.plan; }
 
   private:
+    void lane_parts(part_stream& io, std::uint32_t slot, kept_lane& lane) noexcept {
+        sequence_budget& sequence = book_.sequence_budget_of(slot);
+        io.count(sequence.layers_seen, book_.plan.layers, "layers with a prompt");
+        io.value(sequence.competing);
+        io.value(sequence.pinned);
+        io.count(lane.tokens, book_.plan.max_tokens, "tokens");
+        io.value(lane.limit);
+        io.value(lane.merge_bar);
+        std::uint32_t rows = lane.rows.rows;
+        io.count(rows, book_.plan.most_rows, "rows of a lane");
+        if (io.loads() && rows > 0) {
+            if (status s = book_.reserve(slot, blocks_for(rows), "load", book::rows_for::chunk); !s)
+                return io.fail(std::move(s));
+            const std::uint32_t before = book::count_blocks({&lane, 1});
+            const kept held = book_.open(lane);
+            while (held.size() < rows) held.push(0);
+            book_.recount(slot, {&lane, 1}, before);
+        }
+        const kept held = book_.open(lane);
+        for (std::uint32_t i = 0; i < rows; ++i) {
+            io.bytes(held.key_record(i), book_.pool.most().key);
+            io.bytes(held.value_record(i), book_.pool.most().value);
+            io.value(held.token(i));
+            io.value(held.score(i));
+            io.value(held.log_weight(i));
+            if constexpr (!std::is_empty_v<typename score::record>) io.value(held.record(i));
+        }
+    }
     /// KV heads of a lane of units or records.
     [[nodiscard]] std::uint32_t lane_heads() const noexcept {
         return Types::unit_of == granularity::layer ? book_.plan.kv_heads : 1;

@@ -7,6 +7,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/core/save/lane_parts.hpp>
 #include <kvtl/core/step/retrieval_prompts.hpp>
 
 namespace kvtl { inline namespace v0 {
@@ -310,6 +311,23 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             if (!arenas_.idle()) static_cast<void>(arenas_.retry_writes(group_of(slot)));
     }
 
+    /// What the lane that begins with a KV head of the model is, to or from a stream (core/save/sequence_parts.hpp). Nothing
+    /// where it begins with another one. batch: memory for pages on their way.
+    void parts(part_stream& io, std::uint32_t slot, std::uint32_t layer, std::uint32_t head,
+               std::span<std::byte> batch) noexcept {
+        for (std::uint32_t i = 0; i < base::lane_count(slot); ++i) {
+            const lane_ref ref = base::lane_at(slot, layer, i);
+            if (ref.in_layer * plan_.model.lane_heads != head) continue;
+            if (status s = io.loads() ? make_ready(slot, layer, ref) : at_rest(slot, layer, ref); !s)
+                return io.fail(std::move(s));
+            bars_.parts(io, slot, layer, i);
+            lane_parts<types, typename base::store_type>(store_, io, batch).move(ref.id);
+            if constexpr (!types::sequential)
+                if (io.loads()) store_.pool_of(ref.id).borrow();
+            if (io.loads()) base::note_storage();
+        }
+    }
+
     /// Nothing is read ahead any more, and no transfer is under way. Fails when a write has failed.
     [[nodiscard]] status come_to_rest() noexcept {
         begin_call();
@@ -371,6 +389,22 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     }
 
   private:
+    /// A lane can be saved: it is complete, and what is written of it has been.
+    [[nodiscard]] status at_rest(std::uint32_t slot, std::uint32_t layer, const lane_ref& ref) noexcept {
+        if (status s = check_complete({&ref, 1}); !s) return s;
+        if (status s = bring(slot, layer); !s) return s;
+        for (pool& writes : write_pools_at(slot)) store_.settle_all_writes(writes);
+        return base::check_writes(slot);
+    }
+    /// A lane can be loaded: the frames of its pool are empty, and its tables may grow.
+    [[nodiscard]] status make_ready(std::uint32_t slot, std::uint32_t layer, const lane_ref& ref) noexcept {
+        begin_call();
+        release_all_prefetches();
+        if (status s = base::lend_to_prompt(slot, layer); !s) return s;
+        if constexpr (!types::sequential) return store_.vacate(store_.pool_of(ref.id));
+        static_cast<void>(ref);
+        return {};
+    }
     /// Reads what select() has chosen and pins it, all of it, or nothing.
     [[nodiscard]] status show_chosen(std::span<const lane_ref> lanes, prefetch_slot& a) noexcept {
         a.io_batch =

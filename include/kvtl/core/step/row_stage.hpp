@@ -22,6 +22,7 @@
 #include <kvtl/core/store/record_rows.hpp>
 #include <kvtl/policies/support/plain_rows.hpp>
 #include <kvtl/reservation.hpp>
+#include <kvtl/save/part_stream.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/statistics.hpp>
 #include <kvtl/views.hpp>
@@ -289,6 +290,14 @@ template <element E, class Codec> class row_stage {
             for_each_lane(slot, layer, [&](row_lane& l) { forget(*l); });
     }
 
+    /// What the lane that begins with a KV head of the model is, to or from a stream (core/save/sequence_parts.hpp). Nothing
+    /// where it begins with another one.
+    void parts(part_stream& io, std::uint32_t slot, std::uint32_t layer, std::uint32_t head) noexcept {
+        for_each_lane(slot, layer, [&](row_lane& l) {
+            if (l.head == head) lane_parts(io, l);
+        });
+    }
+
     /// `none` where the shard has no lane of the sequence.
     [[nodiscard]] std::uint32_t tokens(std::uint32_t slot, std::uint32_t layer) noexcept {
         std::uint32_t n = none;
@@ -546,6 +555,35 @@ template <element E, class Codec> class row_stage {
                 encode(l, in, plain - held, k, v);
             }
             ++i;
+        }
+    }
+
+    void lane_parts(part_stream& io, row_lane& l) noexcept {
+        io.count(l->tokens, plan_.sizes.max_tokens, "tokens");
+        std::uint32_t held = l.held(), records = l->records.rows;
+        io.count(held, x_.layers[l.layer].capacity, "rows of a lane");
+        io.count(records, plan_.sizes.max_tokens, "records of a lane");
+        if (io.loads()) l->gone = l->tokens - std::min(held, l->tokens);
+        io.array(l.keys, held * width());
+        io.array(l.values, held * width());
+        if (!io.loads())
+            return pool_.each_entry(l->records, [&](const entry_record& e) {
+                record_bytes bytes = e.bytes;
+                io.value(bytes);
+                io.bytes(const_cast<std::byte*>(e.key), bytes.key);
+                io.bytes(const_cast<std::byte*>(e.value), bytes.value);
+            });
+        for (std::uint32_t i = 0; i < records && io.ok(); ++i) {
+            record_bytes bytes{};
+            io.value(bytes);
+            if (bytes.key > x_.record.size() || bytes.value > x_.record.size() - bytes.key)
+                return io.fail(status::failure(errc::corrupt,
+                                               "load: a record has %u and %u bytes; valid: up to %zu",
+                                               bytes.key, bytes.value, x_.record.size()));
+            std::byte *const key = x_.record.data(), *const value = key + bytes.key;
+            io.bytes(key, bytes.key);
+            io.bytes(value, bytes.value);
+            if (io.ok() && !pool_.push(l->records, {key, value, bytes})) return io.fail(no_block("load"));
         }
     }
 

@@ -303,6 +303,46 @@ template <class Types> class group_store : public page_store<Types> {
         return pages == 0 ? 0 : place_of(pages - 1, fields - 1) + 1;
     }
 
+    // ------------------------------------------------------------------------------------------------------
+    // all pages of a lane, to save or to load it. No write is in the air
+    /// visit(stored_page) in the order of the stream, unfinished pages last.
+    template <class Visit> void each_page(std::uint32_t lane_id, Visit&& visit) const noexcept {
+        const lane l = at(lane_id);
+        const std::uint32_t complete = complete_pages(l);
+        for (std::uint32_t i = 0; i < complete; ++i)
+            for (std::uint32_t field = 0; field < fields; ++field) visit(stored_page{page_of(l, i, field)});
+        if (l.state().stream_tail == none) return;
+        for (std::uint32_t field = 0; field < fields; ++field)
+            visit(stored_page{none, write_pool(lane_id).bytes(tail(l.state(), field)),
+                              l.state().stored % p_.format.rows, field});
+    }
+    void pad(const stored_page& p, std::byte* bytes) const noexcept {
+        if constexpr (fields == 2)
+            p_.format.pad_field(bytes, p.open_rows, p.field == 0);
+        else
+            p_.format.pad(bytes, p.open_rows);
+    }
+    /// Gives the stream of a lane, of which only the state is there, places on storage, and frames to its unfinished pages.
+    /// False when there is no room: some have none then.
+    [[nodiscard]] bool place_pages(std::uint32_t lane_id) noexcept {
+        const lane l = at(lane_id);
+        lane_state& s = l.state();
+        pool& pages = write_pool(lane_id);
+        const bool open = std::exchange(s.stream_tail, none) != none;
+        s.key_tail = none;
+        const std::uint32_t begun = complete_pages_with(l, open) + (open ? 1 : 0);
+        if (begun > 0 && !extend_to(l, begun - 1)) return false;
+        for (std::uint32_t field = 0; open && field < fields; ++field) {
+            const std::uint32_t f = acquire_page(pages);
+            if (f == none) return false;
+            pages[f].page = page_of(l, begun - 1, field);
+            pages[f].lane = lane_id;
+            pages.mark_dirty(f);
+            tail(s, field) = f;
+        }
+        return true;
+    }
+
     /// Gives back everything a lane holds; its block starts afresh. No write may be in the air.
     void forget_lane(std::uint32_t lane_id) noexcept {
         const lane l = at(lane_id);
@@ -350,8 +390,10 @@ template <class Types> class group_store : public page_store<Types> {
     }
     /// Pages of a field that are on storage or on their way there.
     [[nodiscard]] std::uint32_t complete_pages(const lane& l) const noexcept {
-        const lane_state& s = l.state();
-        return ragged ? s.stream_pages - (s.stream_tail != none ? 1 : 0) : s.stored / p_.format.rows;
+        return complete_pages_with(l, l.state().stream_tail != none);
+    }
+    [[nodiscard]] std::uint32_t complete_pages_with(const lane& l, bool open) const noexcept {
+        return ragged ? l.state().stream_pages - (open ? 1 : 0) : l.state().stored / p_.format.rows;
     }
     /// The tail pages are complete: they go to storage.
     void seal_tails(lane_state& s, pool& pages) noexcept {

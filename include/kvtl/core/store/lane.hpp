@@ -251,6 +251,50 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
         part(at_->index_units, of.index_units);
         part(at_->estimator_units, of.estimator_units);
     }
+    /// What the lane is beside its state, which says how much there is: visit(first byte, bytes) for the bytes in use of each
+    /// array, in one order that depends on nothing but the lane's sizes. Where its units and pages are is no part of it.
+    /// key_bytes: of the keys that live in memory, as many as there are.
+    template <class Visit> void each_part(std::size_t key_bytes, Visit&& visit) const {
+        const lane_state& s = state();
+        const auto part = [&](std::size_t at, std::size_t bytes) {
+            if (bytes > 0) visit(block_ + at, bytes);
+        };
+        part(at_->clusterer, std::is_empty_v<ClustererLane> ? 0 : sizeof(ClustererLane));
+        if constexpr (!std::is_empty_v<Unit>)
+            for (std::uint32_t u = 0; u < s.units; ++u)
+                part(at_->units + u * sizeof(Unit), unit_identity_bytes);
+        part(at_->extents, sizes_->ragged ? s.units * sizeof(unit_extent) : 0);
+        part(at_->page_first, sizes_->ragged ? s.stream_pages * sizeof(std::uint32_t) : 0);
+        each_representative_part(
+            [&](std::size_t begin, std::size_t end) { visit(representatives_ + begin, end - begin); });
+        part(at_->spread, sizes_->spread ? sizes_->width * sizeof(float) : 0);
+        part(at_->index_lane, sizes_->index_lane);
+        part(at_->estimator_lane, sizes_->estimator_lane);
+        part(at_->codec, sizes_->codec_lane);
+        part(at_->key_records, key_bytes);
+
+        const std::size_t row_bytes = sizes_->width * sizeof(E);
+        const auto weights = [&](std::size_t n) { return sizes_->weights ? n * sizeof(float) : 0; };
+        part(at_->sink_k, s.sinks * row_bytes);
+        part(at_->sink_v, s.sinks * row_bytes);
+        part(at_->sink_w, weights(s.sinks));
+        const auto in_window = [&](std::size_t at, std::size_t bytes) { // in the order of tokens
+            const std::uint32_t rows = sizes_->window + sizes_->spare;
+            for (std::uint32_t t = s.window_begin, n = 0; bytes > 0 && t < s.tokens; t += n) {
+                n = std::min(s.tokens - t, rows - ring(t));
+                part(at + ring(t) * bytes, n * bytes);
+            }
+        };
+        in_window(at_->window_k, row_bytes);
+        in_window(at_->window_v, row_bytes);
+        in_window(at_->window_w, weights(1));
+        in_window(at_->window_position, sizes_->window_positions ? sizeof(std::uint32_t) : 0);
+        part(at_->buffer_unit, s.buffered * sizeof(std::uint32_t));
+        part(at_->buffer_position, sizes_->positions ? s.buffered * sizeof(std::uint32_t) : 0);
+        part(at_->buffer_k, s.buffered * row_bytes);
+        part(at_->buffer_v, s.buffered * row_bytes);
+        part(at_->buffer_w, weights(s.buffered));
+    }
     /// Units that its tables have room for.
     [[nodiscard]] std::uint32_t table_rows() const noexcept { return at_->rows; }
     /// What the codec fitted to this lane.

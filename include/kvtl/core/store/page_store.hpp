@@ -13,6 +13,14 @@
 
 namespace kvtl { inline namespace v0 {
 
+/// A page of a lane's entries, where a save finds it.
+struct stored_page {
+    std::uint32_t page = none;      ///< of the shard's file; none: only memory has it
+    std::byte* bytes = nullptr;     ///< in memory, if it is there
+    std::uint32_t open_rows = none; ///< entries of an unfinished page, behind which its bytes mean nothing
+    std::uint32_t field = 0;        ///< where keys and values have pages of their own: 0 keys, 1 values
+};
+
 /// Types bundles everything the shard's classes need: element, codec, lane, layout, pool, transfers, device
 /// (see cache_types.hpp).
 template <class Types> class page_store {

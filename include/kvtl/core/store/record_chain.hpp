@@ -109,6 +109,16 @@ class record_pool {
         }
     }
 
+    /// visit(entry) for the entries of a chain, in their order.
+    template <class Visit> void each_entry(const record_chain& chain, Visit&& visit) const noexcept {
+        std::uint32_t left = chain.rows;
+        for (std::uint32_t b = chain.first; left > 0; b = next_[b]) {
+            const std::uint32_t n = format_.entries_in(block(b), left);
+            for (std::uint32_t row = 0; row < n; ++row) visit(format_.entry(block(b), row));
+            left -= n;
+        }
+    }
+
     /// Where a reader of a chain is.
     struct cursor {
         std::uint32_t block = none;

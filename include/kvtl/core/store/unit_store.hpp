@@ -153,6 +153,41 @@ template <class Types> class unit_store : public page_store<Types> {
     }
 
     // ------------------------------------------------------------------------------------------------------
+    // all pages of a lane, to save or to load it. No write is in the air
+    /// visit(stored_page) in the order of units.
+    template <class Visit> void each_page(std::uint32_t lane_id, Visit&& visit) const noexcept {
+        const lane l = at(lane_id);
+        pool& frames = pool_of(lane_id);
+        for (std::uint32_t u = 0; u < l.state().units; ++u) {
+            const residency& now = l.residency(u);
+            // What a prefetch reads may not have landed.
+            const bool landed = io_batch_of(now, frames) == none;
+            const std::uint32_t tail = tail_of(now, frames), pages = pages_of(l, u);
+            std::uint32_t f = now.frames();
+            for (std::uint32_t i = 0; i < pages; ++i) {
+                stored_page p{p_.layout->page(l.unit(u).where, i)};
+                if (i + 1 == pages && tail != none) {
+                    p.bytes = frames.bytes(tail);
+                    p.open_rows = l.unit(u).entries % p_.format.rows;
+                } else if (f != none && landed) {
+                    p.bytes = frames.bytes(f);
+                }
+                if (f != none) f = frames[f].next;
+                visit(p);
+            }
+        }
+    }
+    void pad(const stored_page& p, std::byte* bytes) const noexcept { p_.format.pad(bytes, p.open_rows); }
+    /// Gives the units of a lane, of which only the records are there, places on storage. False when it is full: some have
+    /// none then.
+    [[nodiscard]] bool place_pages(std::uint32_t lane_id) noexcept {
+        const lane l = at(lane_id);
+        for (std::uint32_t u = 0; u < l.state().units; ++u)
+            if (!p_.layout->place_unit(std::max(1U, pages_of(l, u)), l.unit(u).where)) return false;
+        return true;
+    }
+
+    // ------------------------------------------------------------------------------------------------------
     // borrowed frames: what lies behind the tables of a sequence's lanes is lent (lane_table.hpp)
     /// Whether the lane's tables have a row for one more unit.
     [[nodiscard]] bool may_add_unit(std::uint32_t lane_id) const noexcept {

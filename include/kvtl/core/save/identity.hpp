@@ -1,0 +1,145 @@
+// What two caches must have in common so that one goes on with the other's sequence: everything that decides, by name.
+//
+// What:   the model's shape and how it attends, sinks and window, how entries are stored and grouped, each slot's policy with
+//         its settings, and a checksum of tables and of the calibration. Where things are does not matter: frames,
+//         replacement, device, shards, memory, schedule. Nor does max_tokens, which must suffice, or attend_tokens.
+// Cost:   of open() only: some 60 short strings.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/config.hpp>
+#include <kvtl/core/plan/cache_plan.hpp>
+#include <kvtl/core/plan/cache_types.hpp>
+#include <kvtl/core/plan/storage_fingerprint.hpp>
+#include <kvtl/save/saved.hpp>
+#include <kvtl/simd/checksum.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace kvtl { inline namespace v0 {
+
+class identity_list {
+  public:
+    void add(std::string name, std::string_view value) {
+        fields_.push_back({std::move(name), std::string(value)});
+    }
+    template <class T>
+    requires std::is_arithmetic_v<T>
+    void add(std::string name, T value) {
+        std::array<char, 32> text{};
+        if constexpr (std::is_floating_point_v<T>)
+            std::snprintf(text.data(), text.size(), "%.9g", static_cast<double>(value));
+        else
+            std::snprintf(text.data(), text.size(), "%lld", static_cast<long long>(value));
+        add(std::move(name), std::string_view(text.data()));
+    }
+    /// A table stands for its bytes; an empty one is left out.
+    void add_bytes(std::string name, std::span<const std::byte> bytes) {
+        if (bytes.empty()) return;
+        const std::size_t lines = bytes.size() / 64 * 64; // what is behind them goes byte by byte
+        fingerprint_hash hash;
+        hash.add_number(simd::page_checksum64(bytes.data(), lines));
+        hash.add(std::string_view(reinterpret_cast<const char*>(bytes.data() + lines), bytes.size() - lines));
+        std::array<char, 32> text{};
+        std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(hash.value()));
+        add(std::move(name), std::string_view(text.data()));
+    }
+    /// A slot: its policy, and the settings that the policy shows or that are tables.
+    template <class Config> void slot(const std::string& name, std::string_view policy, Config config) {
+        add(name, policy);
+        if constexpr (requires { config.fields([](const char*, auto&) {}); })
+            config.fields([&](const char* field, const auto& value) { add(name + "." + field, value); });
+        if constexpr (requires { config.frequencies; }) {
+            add_bytes(name + ".frequencies", std::as_bytes(std::span(config.frequencies)));
+            add(name + ".dims", config.dims);
+            add(name + ".neighbours", config.neighbours);
+        }
+        if constexpr (requires { config.votes; })
+            add_bytes(name + ".votes", std::as_bytes(std::span(config.votes)));
+        if constexpr (requires { config.importance; })
+            add_bytes(name + ".importance", std::as_bytes(std::span(config.importance)));
+        if constexpr (requires { config.weights; })
+            add_bytes(name + ".weights", std::as_bytes(std::span(config.weights)));
+    }
+
+    [[nodiscard]] std::vector<identity_field> take() noexcept { return std::move(fields_); }
+
+  private:
+    std::vector<identity_field> fields_;
+};
+
+/// `plan`: as settled by the planner. calibration: bytes that the policies read.
+template <class Preset>
+[[nodiscard, gnu::cold]] std::vector<identity_field> identity_of(const cache_config<Preset>& c,
+                                                                 const geometry& g, const cache_plan& plan,
+                                                                 std::span<const std::byte> calibration) {
+    using types = cache_types<Preset>;
+    identity_list all;
+    all.add("layers", g.layers());
+    all.add("query_heads", g.query_heads());
+    all.add("kv_heads", g.kv_heads());
+    all.add("head_dim", g.head_dim());
+    all.add("attention.scale", g.logit_scale());
+    all.add("attention.softcap", c.attention.softcap);
+    all.add_bytes("attention.windows", std::as_bytes(std::span(c.attention.windows)));
+    all.add("element", element_name<typename types::element_type>());
+    all.add("window_tokens",
+            types::retrieves && c.window_tokens == automatic ? plan.sizes.window : c.window_tokens);
+    all.add("sink_tokens", c.sink_tokens);
+    if constexpr (types::drops) all.add("keep_tokens", c.keep_tokens == 0 ? c.attend_tokens : c.keep_tokens);
+    all.slot("clusterer", Preset::clusterer::name, c.clusterer);
+    all.slot("index", Preset::index::name, c.index);
+    all.slot("selector", Preset::selector::name, c.selector);
+    all.slot("estimator", Preset::estimator::name, c.estimator);
+    all.slot("budget", Preset::budget::name, c.budget);
+    all.slot("retention", Preset::retention::name, c.retention);
+    all.slot("compressor", Preset::compressor::name, c.compressor);
+    all.slot("position", Preset::position::name, c.position);
+    all.slot("layout", Preset::layout::name, c.layout);
+    if constexpr (types::retrieves) {
+        all.add("page_bytes", types::page_format_of(plan.device_page, plan.sizes).page_bytes);
+        all.add("unit_entries", plan.max_entries);
+        all.add("centroid_bits", plan.sizes.centroid_bits);
+        all.add("lane_heads", plan.model.lane_heads);
+    }
+    all.add("key_bytes", plan.sizes.record.key);
+    all.add("value_bytes", plan.sizes.record.value);
+    all.add("weighted", types::weighted);
+    all.add_bytes("calibration", calibration);
+    return all.take();
+}
+
+/// The first setting in which a saved sequence differs from a cache; ok where none does.
+[[nodiscard, gnu::cold]] inline status compare_identity(std::span<const identity_field> saved,
+                                                        std::span<const identity_field> here) noexcept {
+    const auto find = [](std::span<const identity_field> in,
+                         const std::string& name) -> const identity_field* {
+        for (const identity_field& f : in)
+            if (f.name == name) return &f;
+        return nullptr;
+    };
+    const auto differs = [](const identity_field* was, const identity_field* is) {
+        const auto text = [](const identity_field* f) { return f == nullptr ? "nothing" : f->value.c_str(); };
+        return status::failure(
+            errc::file_refused,
+            "load: %s is %s in this cache and was %s when the sequence was saved; valid: a cache that "
+            "is opened alike",
+            (is == nullptr ? was : is)->name.c_str(), text(is), text(was));
+    };
+    for (const identity_field& f : here)
+        if (const identity_field* was = find(saved, f.name); was == nullptr || was->value != f.value)
+            return differs(was, &f);
+    for (const identity_field& f : saved)
+        if (find(here, f.name) == nullptr) return differs(&f, nullptr);
+    return {};
+}
+
+}} // namespace kvtl::v0

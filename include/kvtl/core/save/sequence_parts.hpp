@@ -1,0 +1,207 @@
+// A whole sequence to and from a target, and what tells it from another one.
+//
+// What:   one walk over layers and KV heads of the model, each in the shard that has it. So a saved sequence knows nothing of
+//         shards and slots, and a cache that divides heads otherwise can go on with it. A head of a layer is a section.
+// Memory: while it lasts, beside memory_bytes: `batch_bytes` for pages on their way, and a reference of 16 bytes for each
+//         page of a head.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/core/save/identity.hpp>
+#include <kvtl/reservation.hpp>
+#include <kvtl/save/part_stream.hpp>
+#include <kvtl/save/saved.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace kvtl { inline namespace v0 {
+
+/// Heads of layers to the sections of a save_target.
+template <class To> class save_stream final : public part_stream {
+  public:
+    explicit save_stream(To& to) noexcept : part_stream(direction::save), to_(&to) {}
+
+    void next(std::uint32_t index) noexcept {
+        finish();
+        index_ = index;
+    }
+    /// The last head is complete.
+    void finish() noexcept {
+        if (ok() && !pages_.empty())
+            if (status s = to_->put(section_kind::pages, index_, std::as_bytes(std::span(pages_))); !s)
+                fail(std::move(s));
+        pages_.clear();
+    }
+
+  private:
+    status move(std::byte* at, std::size_t n) noexcept override {
+        return to_->put(section_kind::lane, index_, {at, n});
+    }
+    status move_pages(std::byte* at, std::size_t n, std::size_t page_bytes) noexcept override {
+        const std::size_t first = pages_.size();
+        pages_.resize(first + n / page_bytes);
+        return to_->put_pages({at, n}, std::span(pages_).subspan(first));
+    }
+
+    To* to_;
+    std::uint32_t index_ = 0;
+    std::vector<block_ref> pages_; ///< of the head
+};
+
+/// Sections of a save_source to heads of layers.
+template <class From> class load_stream final : public part_stream {
+  public:
+    explicit load_stream(From& from) noexcept : part_stream(direction::load), from_(&from) {}
+
+    void next(std::uint32_t index) noexcept {
+        const auto of = [&](section_kind kind) { // a head that begins no lane has nothing
+            const section* s = find_section(from_->sections(), kind, index);
+            return s == nullptr ? section{.index = index} : *s;
+        };
+        lane_ = of(section_kind::lane);
+        pages_ = of(section_kind::pages);
+        at_ = page_at_ = 0;
+    }
+
+  private:
+    status move(std::byte* at, std::size_t n) noexcept override {
+        if (n > lane_.bytes - at_)
+            return status::failure(errc::corrupt, "load: head %u ends after %llu bytes", lane_.index,
+                                   static_cast<unsigned long long>(lane_.bytes));
+        const status s = from_->get(lane_, at_, {at, n});
+        at_ += n;
+        return s;
+    }
+    status move_pages(std::byte* at, std::size_t n, std::size_t page_bytes) noexcept override {
+        refs_.resize(n / page_bytes);
+        const std::span<std::byte> refs = std::as_writable_bytes(std::span(refs_));
+        if (refs.size() > pages_.bytes - page_at_)
+            return status::failure(errc::corrupt, "load: head %u has %llu pages and needs more", lane_.index,
+                                   static_cast<unsigned long long>(pages_.bytes / sizeof(block_ref)));
+        if (status s = from_->get(pages_, page_at_, refs); !s) return s;
+        page_at_ += refs.size();
+        return from_->get_pages(refs_, {at, n});
+    }
+
+    From* from_;
+    section lane_{}, pages_{};
+    std::uint64_t at_ = 0, page_at_ = 0;
+    std::vector<block_ref> refs_;
+};
+
+/// A core's sequences on their way. The caller holds all shards that have a part of the sequence.
+template <class Core> class sequence_parts {
+  public:
+    static constexpr std::size_t batch_bytes = std::size_t{1} << 20;
+
+    explicit sequence_parts(Core& core) noexcept : core_(&core) {}
+
+    /// Tells sequences apart that a save would tell apart.
+    [[nodiscard]] result<std::uint64_t> hash(std::uint32_t slot) {
+        hash_stream io;
+        if (status s = walk(io, slot); !s) return s;
+        return io.value();
+    }
+
+    template <save_target To>
+    [[nodiscard]] result<save_facts> save(std::uint32_t slot, To& to, const save_options& o) {
+        const std::uint32_t tokens = tokens_of(slot);
+        status done = at_rest(slot, tokens);
+        if (done.ok()) {
+            save_stream<To> io(to);
+            done = walk(io, slot);
+            if (done.ok()) io.finish();
+            if (done.ok()) done = io.error();
+        }
+        if (done.ok()) {
+            auto facts = to.commit({.tokens = tokens,
+                                    .model = o.model,
+                                    .hot = false,
+                                    .identity = core_->identity,
+                                    .note = o.note});
+            if (facts.ok()) return facts;
+            to.abandon();
+            return facts.error();
+        }
+        to.abandon();
+        return done;
+    }
+
+    /// Into a slot that nobody sees yet. After an error its lanes are as after end().
+    template <save_source From>
+    [[nodiscard]] status load(std::uint32_t slot, From& from, const load_options& o) {
+        const save_facts facts = from.facts();
+        if (o.model != 0 && facts.model != 0 && o.model != facts.model)
+            return status::failure(
+                errc::file_refused,
+                "load: model is %016llx and was %016llx when the sequence was saved; valid: the same "
+                "weights, or 0 for no check",
+                static_cast<unsigned long long>(o.model), static_cast<unsigned long long>(facts.model));
+        auto saved = from.identity();
+        if (!saved) return saved.error();
+        if (status s = compare_identity(*saved, core_->identity); !s) return s;
+        if (facts.tokens > core_->calls.max_tokens)
+            return status::failure(errc::out_of_range,
+                                   "load: the sequence has %llu tokens; valid: up to max_tokens = %u",
+                                   static_cast<unsigned long long>(facts.tokens), core_->calls.max_tokens);
+        load_stream<From> io(from);
+        status done = walk(io, slot);
+        if (done.ok()) done = at_rest(slot, static_cast<std::uint32_t>(facts.tokens));
+        if (!done) core_->for_each_owner(slot, [&](auto& shard) { shard.end(slot); });
+        return done;
+    }
+
+  private:
+    [[nodiscard]] std::uint32_t tokens_of(std::uint32_t slot) noexcept {
+        std::uint32_t n = 0;
+        core_->for_each_owner(slot, [&](auto& shard) {
+            if (const std::uint32_t have = shard.tokens(slot, 0); have != none) n = have;
+        });
+        return n;
+    }
+    /// Between two tokens: every layer has taken the same ones, and no prompt is open.
+    [[nodiscard]] status at_rest(std::uint32_t slot, std::uint32_t tokens) noexcept {
+        status wrong;
+        core_->for_each_owner(slot, [&](auto& shard) {
+            for (std::uint32_t l = 0; l < core_->calls.layers && wrong.ok(); ++l) {
+                if (tokens > 0) wrong = shard.ready("save", slot, l);
+                const std::uint32_t have = shard.tokens(slot, l);
+                if (wrong.ok() && have != none && have != tokens)
+                    wrong = status::failure(
+                        errc::invalid_argument,
+                        "save: layer %u has %u tokens and layer 0 has %u; valid: between tokens, when "
+                        "every layer has taken the same",
+                        l, have, tokens);
+            }
+        });
+        return wrong;
+    }
+
+    template <class Stream> [[nodiscard]] status walk(Stream& io, std::uint32_t slot) {
+        reservation batch;
+        if constexpr (Core::types::retrieves) {
+            const std::size_t page = core_->device_info().page;
+            auto memory = reservation::make(std::max(batch_bytes, 4 * core_->page_bytes),
+                                            std::max<std::size_t>(page, 4096));
+            if (!memory) return memory.error();
+            batch = std::move(*memory);
+        }
+        const std::uint32_t heads = core_->kv_heads;
+        for (std::uint32_t layer = 0; layer < core_->calls.layers && io.ok(); ++layer)
+            for (std::uint32_t head = 0; head < heads && io.ok(); ++head) {
+                if constexpr (requires { io.next(0U); }) io.next(layer * heads + head);
+                core_->for_each_owner(
+                    slot, [&](auto& shard) { shard.parts(io, slot, layer, head, batch.memory()); });
+            }
+        return io.error();
+    }
+
+    Core* core_;
+};
+
+}} // namespace kvtl::v0
