@@ -118,9 +118,10 @@ struct dual_head {
                 --count_->half_taken;
                 --count_->pools_taken;
                 count_->free_hint = p < count_->free_hint ? p : count_->free_hint;
-                if (p + 1 == count_->top)
-                    while (count_->top > 0 && !left_.taken(count_->top - 1) && !right_.taken(count_->top - 1))
-                        --count_->top;
+                std::uint32_t top = count_->top;
+                if (p + 1 == top)
+                    while (top > 0 && !left_.taken(top - 1) && !right_.taken(top - 1)) --top;
+                count_->top = top;
             }
         }
 

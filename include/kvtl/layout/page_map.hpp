@@ -62,10 +62,11 @@ class page_map {
         mark(first, count, false);
         count_->used -= count;
         count_->cursor = std::min(count_->cursor, first);
-        if (first + count == count_->top)
-            while (count_->top > 0 && !taken(count_->top - 1)) --count_->top;
-        count_->cursor =
-            std::min(count_->cursor, count_->top); // `count` more pages never reach beyond top() + count
+        std::uint32_t top = count_->top; // not looked up for each page
+        if (first + count == top)
+            while (top > 0 && !taken(top - 1)) --top;
+        count_->top = top;
+        count_->cursor = std::min(count_->cursor, top); // `count` more pages never reach beyond top() + count
     }
 
     [[nodiscard]] bool taken(std::uint32_t page) const noexcept {
