@@ -6,7 +6,7 @@
 //   config.replacement.log = &log;   // of kv_manager<observed, ...>
 //
 // The log belongs to whoever opened the cache and outlives it. It also holds the names behind the handles, so
-// that the wrapped policy gets the memory, and the cache the frames, that they have without it. What is
+// that the wrapped policy gets the memory, and the cache the frames, that they have without it (but for 8 bytes). What is
 // written is what a policy can know: units that were asked for (and whether they were there), units that were
 // written to, units that left. Whoever drives the cache adds where one attend() ends and the next begins,
 // since tick() falls into the middle of a token's first layer.
@@ -88,15 +88,24 @@ template <class Replacement> struct traced {
 
     class state {
         using wrapped = typename Replacement::state;
+        struct alignas(std::uint64_t) counters { // the wrapped state's block follows
+            std::uint32_t first = 0;             ///< of the log's handles, this pool's first
+        };
 
       public:
         state() = default;
-        state(const config& c, std::uint32_t handles, std::uint32_t unit_pages,
-              std::span<std::byte> memory) noexcept
-            : wrapped_(c, handles, unit_pages, memory), log_(c.log),
-              first_(c.log != nullptr ? c.log->open_pool(handles) : 0) {}
+        state(const config& c, std::uint32_t handles, std::uint32_t unit_pages, std::span<std::byte> memory,
+              kvtl::state_block holds = kvtl::state_block::fresh) noexcept
+            : log_(c.log) {
+            kvtl::block_parts parts(memory, holds);
+            count_ = parts.take<counters>(1);
+            wrapped_ =
+                wrapped(c, handles, unit_pages, parts.take_bytes(wrapped::bytes(handles, unit_pages)), holds);
+            if (log_ != nullptr && holds == kvtl::state_block::fresh)
+                count_->first = log_->open_pool(handles);
+        }
         [[nodiscard]] static std::size_t bytes(std::uint32_t handles, std::uint32_t unit_pages) noexcept {
-            return wrapped::bytes(handles, unit_pages);
+            return sizeof(counters) + wrapped::bytes(handles, unit_pages);
         }
 
         void tick() noexcept {
@@ -104,19 +113,19 @@ template <class Replacement> struct traced {
             wrapped_.tick();
         }
         void admit(std::uint32_t h, kvtl::resident_facts facts) noexcept {
-            if (log_ != nullptr) log_->enter(first_ + h, facts);
+            if (log_ != nullptr) log_->enter(count_->first + h, facts);
             wrapped_.admit(h, facts);
         }
         void touch(std::uint32_t h) noexcept {
-            if (log_ != nullptr) log_->add(decision::hit, first_ + h);
+            if (log_ != nullptr) log_->add(decision::hit, count_->first + h);
             wrapped_.touch(h);
         }
         void refresh(std::uint32_t h, kvtl::resident_facts facts) noexcept {
-            if (log_ != nullptr) log_->enter(first_ + h, facts);
+            if (log_ != nullptr) log_->enter(count_->first + h, facts);
             wrapped_.refresh(h, facts);
         }
         void remove(std::uint32_t h) noexcept {
-            if (log_ != nullptr) log_->add(decision::left, first_ + h);
+            if (log_ != nullptr) log_->add(decision::left, count_->first + h);
             wrapped_.remove(h);
         }
         template <class Pinned> [[nodiscard]] std::uint32_t victim(Pinned&& pinned) const noexcept {
@@ -126,7 +135,7 @@ template <class Replacement> struct traced {
       private:
         wrapped wrapped_;
         decision_log* log_ = nullptr;
-        std::uint32_t first_ = 0; ///< of the log's handles, this pool's first
+        counters* count_ = nullptr;
     };
 };
 

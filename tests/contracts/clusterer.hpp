@@ -18,6 +18,8 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <new>
+#include <utility>
 #include <vector>
 
 namespace kvtl_test {
@@ -31,10 +33,17 @@ template <class P> class lane_model {
     using row = std::vector<float>;
 
     lane_model(const typename P::config& config, std::uint32_t dim)
-        : dim_(dim), state_(config, model_shape()) {}
+        : dim_(dim), config_(config), state_(config, model_shape()), lane_(make_lane()) {}
 
     [[nodiscard]] const state& clusterer() const { return state_; }
-    [[nodiscard]] typename P::lane& lane() { return lane_; }
+    [[nodiscard]] typename P::lane& lane() {
+        return *std::launder(reinterpret_cast<typename P::lane*>(lane_.memory().data()));
+    }
+    /// The lane goes on at another address, with a clusterer that has seen nothing of it yet.
+    void move() {
+        lane_ = moved(std::move(lane_));
+        state_ = state(config_, model_shape());
+    }
     [[nodiscard]] std::uint32_t count() const { return static_cast<std::uint32_t>(record_.size()); }
     [[nodiscard]] unit_record& record(std::uint32_t u) { return record_[u]; }
     [[nodiscard]] const row& mean(std::uint32_t u) const { return mean_[u]; }
@@ -108,7 +117,7 @@ template <class P> class lane_model {
         const auto records_before = record_;
         const row key_before = key;
         std::vector<float> distance(count() + 16, -1.0F);
-        const assignment a = state_.assign(lane_, key.data(), u, std::span(distance).first(count()));
+        const assignment a = state_.assign(lane(), key.data(), u, std::span(distance).first(count()));
         CHECK(std::memcmp(table_.data(), table_before.data(), table_.size() * sizeof(float)) == 0);
         if (count() > 0)
             CHECK(std::memcmp(record_.data(), records_before.data(), record_.size() * sizeof(unit_record)) ==
@@ -119,6 +128,11 @@ template <class P> class lane_model {
     }
 
   private:
+    static guarded_bytes make_lane() {
+        guarded_bytes memory(sizeof(typename P::lane));
+        ::new (static_cast<void*>(memory.memory().data())) typename P::lane{};
+        return memory;
+    }
     static kvtl::geometry model_shape() {
         auto g = kvtl::geometry::from({1, 4, 2, 8});
         REQUIRE(g.ok());
@@ -133,8 +147,9 @@ template <class P> class lane_model {
     }
 
     std::uint32_t dim_;
+    typename P::config config_;
     state state_;
-    typename P::lane lane_{};
+    guarded_bytes lane_;
     std::vector<unit_record> record_;
     std::vector<row> mean_;
     std::vector<std::vector<row>> keys_;
@@ -243,11 +258,13 @@ lane_model<P> founded_lane(const typename P::config& config, const std::vector<r
     return lane;
 }
 
-/// Decodes `n` keys after a prompt, obeying every answer; returns false where an answer cannot be obeyed.
+/// Decodes `n` keys after a prompt, obeying every answer; returns false where an answer cannot be obeyed. A lane that moves
+/// now and then gets the answers of one that does not.
 template <class P> void decode(const typename P::config& config, keys kind, std::uint64_t seed) {
     constexpr std::uint32_t prompt = 200, n = 700;
     const auto rows = make_keys(kind, prompt + n, 12, seed);
-    auto lane = founded_lane<P>(config, {rows.begin(), rows.begin() + prompt});
+    auto lane = founded_lane<P>(config, {rows.begin(), rows.begin() + prompt}), moving = lane;
+    oracle::generator random(seed);
     const std::uint32_t most = lane.clusterer().max_units(prompt + n), full = lane.clusterer().max_entries();
     std::uint32_t placed = 0, start = 0;
     for (std::uint32_t u = 0; u < lane.count(); ++u) start += lane.record(u).entries;
@@ -255,19 +272,24 @@ template <class P> void decode(const typename P::config& config, keys kind, std:
         lane.count_token();
         const bool may_add = lane.count() < most;
         const assignment a = lane.assign(rows[i], may_add);
+        if (random.below(8) == 0) moving.move();
+        moving.count_token();
+        const assignment same = moving.assign(rows[i], may_add);
+        REQUIRE(same.how == a.how);
+        REQUIRE(same.unit == a.unit);
         if (a.how == growth::open) {
             CHECK((a.unit == none || a.unit < lane.count()));
             REQUIRE(may_add);
-            lane.open(rows[i], a.unit);
+            lane.open(rows[i], a.unit), moving.open(rows[i], a.unit);
         } else {
             REQUIRE(a.unit < lane.count());
             if (a.how == growth::split) {
                 REQUIRE(P::adapts);
                 REQUIRE(may_add);
-                lane.split(a.unit, rows[i]);
+                lane.split(a.unit, rows[i]), moving.split(a.unit, rows[i]);
             } else {
                 REQUIRE(lane.record(a.unit).entries < full);
-                lane.append(a.unit, rows[i]);
+                lane.append(a.unit, rows[i]), moving.append(a.unit, rows[i]);
             }
         }
         ++placed;

@@ -21,6 +21,7 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace kvtl_test {
@@ -45,8 +46,9 @@ template <class Policy> struct lane_of_units {
     using state = typename Policy::state;
     using row = std::vector<float>;
 
-    /// `equal`: all entries of a unit have one key and one value (that f16 can hold).
-    lane_of_units(shape_of_test s, bool equal, typename Policy::config config = {})
+    /// `equal`: all entries of a unit have one key and one value (that f16 can hold). `moving`: the lane's memory moves
+    /// while the units grow.
+    lane_of_units(shape_of_test s, bool equal, typename Policy::config config = {}, bool moving = false)
         : shape(s), codes(keeps_codes(config)),
           policy(config, *kvtl::geometry::from({1, s.group * s.heads, s.heads, s.dim})),
           width(s.heads * s.dim), sizes{s.heads, s.group, s.dim, 40}, record(s.units), key(s.units),
@@ -82,6 +84,7 @@ template <class Policy> struct lane_of_units {
         for (std::uint32_t i = 0; i < 40; ++i)
             for (std::uint32_t u = 0; u < s.units; ++u)
                 if (i < record[u].entries) {
+                    if (moving && (u + i) % 7 == 0) move();
                     if constexpr (requires { policy.resume(summary(u), u, i); })
                         if (i > 0 && i == record[u].entries / 2) policy.resume(summary(u), u, i);
                     policy.absorb(summary(u), u, i, key[u][i].data(), value[u][i].data());
@@ -102,6 +105,14 @@ template <class Policy> struct lane_of_units {
             }
     }
 
+    /// All that is kept of the lane goes to other addresses; where it was there is nonsense.
+    void move() {
+        for (std::vector<line>* part : {&lane_bytes, &unit_bytes, &running}) {
+            std::vector<line> elsewhere = *part;
+            std::memset(part->data(), 0x5A, part->size() * sizeof(line));
+            *part = std::move(elsewhere);
+        }
+    }
     /// The config says that mean values are signed bytes.
     [[nodiscard]] static bool keeps_codes(const typename Policy::config& config) {
         if constexpr (requires { config.bits; }) return config.bits == 8;
@@ -300,6 +311,15 @@ template <class P> void remembers_nothing() {
     CHECK(same_floats(x.output(0, nullptr, nullptr, nan), first));
 }
 
+/// The same bits when the lane's memory has moved while the units grew.
+template <class P> void survives_a_move() {
+    const shape_of_test shape{3, 64, 33, 2};
+    lane_of_units<P> still(shape, false), moving(shape, false, {}, true);
+    attend_some(still), attend_some(moving);
+    moving.move();
+    for (std::uint32_t h = 0; h < 2; ++h) CHECK(same_floats(moving.output(h), still.output(h)));
+}
+
 /// Where every query attended every unit, and where units have no entries, the state keeps its bits.
 template <class P> void adds_nothing_where_nothing_is_missing() {
     lane_of_units<P> x({3, 64, 40}, false);
@@ -334,6 +354,9 @@ template <class P, class StandsIn> void estimator_contract(const StandsIn& stand
         }
         SUBCASE("remembers nothing") {
             remembers_nothing<P>();
+        }
+        SUBCASE("survives a move of the lane's memory") {
+            survives_a_move<P>();
         }
         SUBCASE("adds nothing where nothing is missing") {
             adds_nothing_where_nothing_is_missing<P>();

@@ -1,6 +1,6 @@
 // What every index promises: one that scores fills (queries, units) numbers, the same whatever else is in the
-// table; one that does not says so. One with summaries scores what it absorbed, whatever lay there before,
-// for each KV head of the lane.
+// table; one that does not says so. One with summaries scores what it absorbed, whatever lay there before and
+// wherever the lane's memory moved to meanwhile, for each KV head of the lane.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -16,6 +16,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace kvtl_test {
@@ -126,10 +127,12 @@ template <class P> class lane {
     [[nodiscard]] rows_view<float> all_keys() const {
         return {keys_.data(), std::size_t{units()} * shape().max_entries, shape().width(), shape().width()};
     }
-    void absorb(std::uint32_t u) {
+    /// `moving`: the lane's memory moves while the unit grows.
+    void absorb(std::uint32_t u, bool moving = false) {
         state_->clear(view(u), u);
         for (std::uint32_t i = 0; i < entries(u); ++i) {
             if (i == entries(u) / 2 && i > 0) resume(u, i);
+            if (moving && (u + i) % 3 == 0) move();
             state_->absorb(view(u), u, i, key(u, i), key(u, i));
         }
     }
@@ -146,8 +149,16 @@ template <class P> class lane {
             state_->resume(view(u), u, n);
         }
     }
-    void absorb_all() {
-        for (std::uint32_t u = 0; u < units(); ++u) absorb(u);
+    void absorb_all(bool moving = false) {
+        for (std::uint32_t u = 0; u < units(); ++u) absorb(u, moving);
+    }
+    /// All that is kept of the lane goes to other addresses; where it was there is nonsense.
+    void move() {
+        for (std::vector<line>* part : {&lane_, &unit_, &running_}) {
+            std::vector<line> elsewhere = *part;
+            std::memset(part->data(), 0x5A, part->size() * sizeof(line));
+            *part = std::move(elsewhere);
+        }
     }
     [[nodiscard]] bool guard_is_untouched() {
         const std::byte* end = view().unit + units() * view().stride + tail_;
@@ -236,22 +247,27 @@ void summarising_index_contract(const Make& make, double tolerance, const Bytes&
     for (const std::uint32_t dim : {8U, 12U, 64U, 80U})
         for (const index_suite::extents& e : index_suite::lanes_of(dim)) {
             const auto s = make(e.shape);
-            index_suite::lane<P> x(s, e, ++seed, 0.5);
+            index_suite::lane<P> x(s, e, ++seed, 0.5), moving(s, e, seed, 0.5);
             CHECK(s.unit_bytes(e.shape) == bytes(e.shape));
-            if constexpr (kvtl::detail::fits_lane<P>()) {
-                const std::size_t tokens = x.all_keys().count;
-                std::vector<std::byte> memory(s.fit_scratch_bytes(e.shape, tokens) + 64);
-                void* p = memory.data();
-                std::size_t room = memory.size();
-                REQUIRE(std::align(64, memory.size() - 64, p, room) != nullptr);
-                s.fit(x.view(), x.all_keys(), {static_cast<std::byte*>(p), memory.size() - 64});
-            }
+            if constexpr (kvtl::detail::fits_lane<P>())
+                for (index_suite::lane<P>* lane : {&x, &moving}) {
+                    const std::size_t tokens = lane->all_keys().count;
+                    std::vector<std::byte> memory(s.fit_scratch_bytes(e.shape, tokens) + 64);
+                    void* p = memory.data();
+                    std::size_t room = memory.size();
+                    REQUIRE(std::align(64, memory.size() - 64, p, room) != nullptr);
+                    s.fit(lane->view(), lane->all_keys(), {static_cast<std::byte*>(p), memory.size() - 64});
+                }
             x.absorb_all();
             CHECK(x.guard_is_untouched());
+            moving.absorb_all(true);
+            moving.move();
+            CHECK(moving.guard_is_untouched());
             for (std::uint32_t h = 0; h < e.shape.lane_heads; ++h) {
                 const auto q = oracle::normal_values<float>(std::size_t{e.shape.group} * dim, ++seed);
                 const auto got = x.score(q, e.shape.group, h);
                 CHECK(x.score(q, e.shape.group, h) == got);
+                CHECK(moving.score(q, e.shape.group, h) == got);
                 oracle::largest_error worst;
                 const float* value = got.data();
                 bool absent_is_lowest = true;

@@ -15,6 +15,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 #include <vector>
 
 namespace kvtl_test {
@@ -27,13 +29,20 @@ template <class P> class layout_under_test {
     using state = typename P::state;
 
     explicit layout_under_test(const layout_limits& limits, const typename P::config& config = {})
-        : limits_(limits), memory_(state::bytes(limits)), state_(config, limits, memory_.memory()) {}
+        : limits_(limits), config_(config), memory_(state::bytes(limits)),
+          state_(config, limits, memory_.memory()) {}
     state* operator->() { return &state_; }
     [[nodiscard]] const layout_limits& limits() const { return limits_; }
     [[nodiscard]] bool intact() const { return memory_.intact(); }
+    /// A state of its own goes on in a copy of the block; the block it leaves is overwritten.
+    void move() {
+        memory_ = moved(std::move(memory_));
+        state_ = state(config_, limits_, memory_.memory(), state_block::filled);
+    }
 
   private:
     layout_limits limits_;
+    typename P::config config_;
     guarded_bytes memory_;
     state state_;
 };
@@ -275,6 +284,72 @@ template <class P> void arrange_uses_what_there_is(std::uint64_t seed, const typ
     }
 }
 
+[[nodiscard]] inline bool same_place(place a, place b) {
+    return a.first == b.first && a.extra == b.extra;
+}
+
+/// A state whose block moves between calls gives the answers of one whose block stays where it is.
+template <class P> void survives_a_move(std::uint64_t seed, const typename P::config& config) {
+    constexpr std::uint32_t unit_pages = 3;
+    const layout_limits limits{.file_pages = 150, .grow_pages = 90, .unit_pages = unit_pages};
+    layout_under_test<P> still(limits, config), moving(limits, config);
+    oracle::generator random(seed);
+    std::vector<std::uint32_t> runs;
+    std::vector<place> units;
+    std::uint32_t moves = 0, refused = 0;
+    const auto take_any = [&](auto& held) {
+        const std::size_t i = random.below(held.size());
+        const auto one = held[i];
+        held.erase(held.begin() + static_cast<std::ptrdiff_t>(i));
+        return one;
+    };
+    for (int step = 0; step < 1500; ++step) {
+        const bool filling = step / 100 % 2 == 0; // the file fills up and empties again
+        const std::size_t what = random.below(filling ? 6 : 12);
+        if (what < 2) {
+            const std::uint32_t first = still->allocate_run();
+            REQUIRE(moving->allocate_run() == first);
+            first == none ? void(++refused) : runs.push_back(first);
+        } else if (what >= 6 && !runs.empty()) {
+            const std::uint32_t first = take_any(runs);
+            still->release_run(first);
+            moving->release_run(first);
+        }
+        if constexpr (!P::by_entry) {
+            if (what == 2) {
+                prompt a(random, static_cast<std::uint32_t>(random.below(9)), unit_pages), b = a;
+                const bool placed = still->arrange(a.view());
+                REQUIRE(moving->arrange(b.view()) == placed);
+                for (std::size_t u = 0; u < a.unit.size(); ++u) {
+                    REQUIRE(same_place(a.unit[u].where, b.unit[u].where));
+                    if (placed) units.push_back(a.unit[u].where);
+                }
+                refused += placed ? 0 : 1;
+            } else if (what < 6) {
+                const auto pages = 1 + static_cast<std::uint32_t>(random.below(unit_pages));
+                place where, other;
+                const bool placed = still->place_unit(pages, where);
+                REQUIRE(moving->place_unit(pages, other) == placed);
+                REQUIRE(same_place(where, other));
+                placed ? units.push_back(where) : void(++refused);
+            } else if (!units.empty()) {
+                const place where = take_any(units);
+                still->release(where);
+                moving->release(where);
+            }
+        }
+        REQUIRE(moving->used() == still->used());
+        REQUIRE(moving->top() == still->top());
+        REQUIRE(moving->may_place() == still->may_place());
+        if (random.below(20) != 0) continue;
+        CHECK(moving.intact());
+        moving.move();
+        ++moves;
+    }
+    CHECK(moves > 30);
+    CHECK(refused > 10);
+}
+
 /// Decode stops adding units at grow_pages; a prompt is still placed.
 template <class P> void growth_is_bounded(const typename P::config& config) {
     layout_under_test<P> l({.file_pages = 96, .grow_pages = 48, .unit_pages = 2}, config);
@@ -300,6 +375,9 @@ template <class P> void layout_contract(const typename P::config& config = {}) {
     static_assert(layout_for<P>);
     SUBCASE("runs") {
         for (std::uint64_t seed = 1; seed <= 3; ++seed) layout_suite::runs<P>(seed);
+    }
+    SUBCASE("a state survives a move of its block") {
+        for (std::uint64_t seed = 1; seed <= 5; ++seed) layout_suite::survives_a_move<P>(seed, config);
     }
     if constexpr (!P::by_entry) {
         SUBCASE("units and runs never share a page") {

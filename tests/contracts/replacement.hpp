@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cstring>
 #include <set>
+#include <utility>
 #include <vector>
 
 namespace kvtl_test {
@@ -139,6 +140,64 @@ void equals_model(const typename P::config& config, Model model, trace kind, std
     CHECK(memory.intact());
 }
 
+/// A state whose block moves between calls names the victims of one whose block stays where it is.
+template <class P> void survives_a_move(const typename P::config& config, std::uint64_t seed) {
+    constexpr std::uint32_t handles = 48, unit_pages = 4, lanes = 5;
+    guarded_bytes stays(state_of<P>::bytes(handles, unit_pages)),
+        moves(state_of<P>::bytes(handles, unit_pages));
+    state_of<P> still(config, handles, unit_pages, stays.memory()),
+        moving(config, handles, unit_pages, moves.memory());
+    const auto both = [&](const auto& call) { call(still), call(moving); };
+    oracle::generator random(seed);
+    const auto below = [&](std::uint32_t n) { return static_cast<std::uint32_t>(random.below(n)); };
+    std::vector<std::uint32_t> pages(handles, 0); // 0: not resident
+    std::uint32_t used = 0, frames = handles, compared = 0, moves_done = 0;
+    const auto move = [&] {
+        CHECK(moves.intact());
+        moves = moved(std::move(moves));
+        moving = state_of<P>(config, handles, unit_pages, moves.memory(), state_block::filled);
+        ++moves_done;
+    };
+    for (std::uint32_t i = 0; i < 4000; ++i) {
+        const std::uint32_t h = below(handles), lane = below(lanes);
+        const resident_facts facts{1 + below(unit_pages), below(5) == 0, lane, below(40)};
+        if (below(4) == 0) both([](auto& s) { s.tick(); });
+        if constexpr (requires { still.resize(frames); })
+            if (below(50) == 0) {
+                frames = handles / 2 + below(handles / 2 + 1);
+                both([&](auto& s) { s.resize(frames); });
+            }
+        if constexpr (requires { still.serve(lane); }) both([&](auto& s) { s.serve(lane); });
+        if (pages[h] == 0) {
+            both([&](auto& s) { s.admit(h, facts); });
+            used += pages[h] = facts.pages;
+        } else if (below(8) == 0) {
+            both([&](auto& s) { s.remove(h); });
+            used -= std::exchange(pages[h], 0U);
+        } else if (facts.updated) {
+            both([&](auto& s) { s.refresh(h, facts); });
+            used += facts.pages - std::exchange(pages[h], facts.pages);
+        } else {
+            both([&](auto& s) { s.touch(h); });
+        }
+        if (below(30) == 0) move();
+        const std::uint64_t pins = random.bits();
+        const auto pinned = [&](std::uint32_t x) { return x == h || (pins >> (x % 64) & 7U) == 0; };
+        while (used > frames * 2 / 3) {
+            const std::uint32_t victim = still.victim(pinned);
+            REQUIRE(moving.victim(pinned) == victim);
+            if (victim == none) break;
+            ++compared;
+            if (below(30) == 0) move(); // a victim was named and is still there
+            both([&](auto& s) { s.remove(victim); });
+            used -= std::exchange(pages[victim], 0U);
+        }
+    }
+    CHECK(compared > 300);
+    CHECK(moves_done > 100);
+    CHECK(stays.intact());
+}
+
 } // namespace replacement_suite
 
 template <class P, class MakeModel>
@@ -149,6 +208,12 @@ void replacement_contract(const typename P::config& config, const MakeModel& mak
     }
     SUBCASE("everyone leaves exactly once") {
         replacement_suite::everyone_leaves_once<P>(config);
+    }
+    SUBCASE("a state survives a move of its block") {
+        for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+            CAPTURE(seed);
+            replacement_suite::survives_a_move<P>(config, seed);
+        }
     }
     SUBCASE("equals its model") {
         using replacement_suite::trace;

@@ -5,7 +5,9 @@
 #include "contracts/compressor.hpp"
 
 #include <complex>
+#include <cstring>
 #include <memory>
+#include <utility>
 
 namespace compress_prompt_svd_test {
 
@@ -87,6 +89,13 @@ template <class Policy> struct fitted {
         const kvtl::rows_view<float> rows{keys.data(), prompt, s.width(), s.width()};
         if (prompt > 0) codec.fit(own, rows, rows, std::as_writable_bytes(std::span(scratch)));
         codec = codec.at({0, 0, own});
+    }
+    /// The lane goes to another address; where it was there is nonsense.
+    void move() {
+        std::vector<line> elsewhere = lane;
+        std::memset(lane.data(), 0x5A, lane.size() * sizeof(line));
+        lane = std::move(elsewhere);
+        codec = codec.at({0, 0, reinterpret_cast<const std::byte*>(lane.data())});
     }
 };
 
@@ -181,6 +190,30 @@ TEST_CASE("a lane that was never fitted keeps evenly spaced channels") {
     std::vector<float> back(32);
     x.codec.decode_keys({record.data(), 1, record.size()}, back.data());
     for (std::size_t i = 0; i < 32; ++i) CHECK(back[i] == (i % 4 == 0 ? key[i] : 0.0F));
+}
+
+TEST_CASE("what was fitted moves with its lane") {
+    const kvtl::record_shape s{2, 32};
+    constexpr std::size_t tokens = 60;
+    const auto keys = low_rank_keys(s, tokens, 40, {}, 5);
+    exact::config c = config_for<exact>(3, {}, 32);
+    c.outliers = 2;
+    const fitted<exact> still(s, c, keys, tokens);
+    fitted<exact> moving(s, c, keys, tokens);
+    const std::size_t bytes = still.codec.bytes().key;
+    std::vector<std::byte> here(tokens * bytes), there(here.size());
+    std::vector<float> rows(keys.size()), others(keys.size());
+    for (std::size_t t = 0; t < tokens; ++t) {
+        if (t % 7 == 3) moving.move();
+        const auto position = static_cast<std::uint32_t>(t);
+        static_cast<void>(still.codec.encode_key(&keys[t * s.width()], position, &here[t * bytes]));
+        static_cast<void>(moving.codec.encode_key(&keys[t * s.width()], position, &there[t * bytes]));
+    }
+    CHECK(here == there);
+    still.codec.decode_keys({here.data(), tokens, bytes}, rows.data());
+    moving.move();
+    moving.codec.decode_keys({there.data(), tokens, bytes}, others.data());
+    CHECK(rows == others);
 }
 
 TEST_CASE("outlier chunks come back as they were, all others by their code") {

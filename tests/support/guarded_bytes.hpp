@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -30,5 +31,14 @@ class guarded_bytes {
     unsigned char fill_;
     std::vector<std::uint64_t> words_;
 };
+
+/// The same bytes at another address. Those that are left behind are overwritten before they are freed, so that whoever
+/// still looks there reads nonsense.
+[[nodiscard]] inline guarded_bytes moved(guarded_bytes&& from) {
+    guarded_bytes to(from.memory().size());
+    std::memcpy(to.memory().data(), from.memory().data(), from.memory().size());
+    std::memset(from.memory().data(), 0x5A, from.memory().size());
+    return to;
+}
 
 } // namespace kvtl_test

@@ -5,6 +5,8 @@
 // greedily: the most frequent pair first (ties to the lower indices), a unit has at most two neighbours, no
 // ring is closed. The frequencies of Eq. 8 are these counts over their sum, so their order is the same.
 //
+// Scratch of one prompt: nothing of it outlives the call that makes it.
+//
 // Cost: O(p log p) for p pairs; memory 8 bytes per pair and 16 per unit.
 // SPDX-License-Identifier: MIT
 #pragma once

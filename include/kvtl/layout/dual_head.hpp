@@ -32,18 +32,28 @@ struct dual_head {
     };
 
     class state {
+        struct alignas(std::uint64_t) counters {
+            std::uint32_t pools_taken = 0;
+            std::uint32_t half_taken = 0;
+            std::uint32_t half_hint = 0; ///< no half-taken pool lies below
+            std::uint32_t free_hint = 0; ///< no free pool lies below
+            std::uint32_t top = 0;       ///< one past the highest pool that is taken
+        };
+
       public:
         state() = default;
-        state(const config& c, const layout_limits& limits, std::span<std::byte> memory) noexcept
+        state(const config& c, const layout_limits& limits, std::span<std::byte> memory,
+              state_block holds = state_block::fresh) noexcept
             : config_(c), unit_pages_(limits.unit_pages), pools_(limits.file_pages / (2 * limits.unit_pages)),
               grow_pools_(limits.grow_pages / (2 * limits.unit_pages)) {
-            const std::size_t words = page_map::bytes(pools_);
-            left_ = page_map(pools_, memory.first(words));
-            right_ = page_map(pools_, memory.subspan(words, words));
+            block_parts parts(memory, holds);
+            count_ = parts.take<counters>(1);
+            left_ = page_map(pools_, parts.take_bytes(page_map::bytes(pools_)), holds);
+            right_ = page_map(pools_, parts.take_bytes(page_map::bytes(pools_)), holds);
         }
 
         [[nodiscard]] static std::size_t bytes(const layout_limits& limits) noexcept {
-            return 2 * page_map::bytes(limits.file_pages / (2 * limits.unit_pages));
+            return sizeof(counters) + 2 * page_map::bytes(limits.file_pages / (2 * limits.unit_pages));
         }
 
         /// Chains take neighbouring heads: right of a pool, left of the next, right of the next, ... Single
@@ -73,10 +83,10 @@ struct dual_head {
 
         /// A half whose partner is taken is preferred: pools fill up before new ones are started.
         [[nodiscard]] bool place_unit(std::uint32_t, place& out) noexcept {
-            if (half_taken_ > 0) {
-                for (std::uint32_t p = half_hint_; p < pools_; ++p) {
+            if (count_->half_taken > 0) {
+                for (std::uint32_t p = count_->half_hint; p < pools_; ++p) {
                     if (left_.taken(p) == right_.taken(p)) continue;
-                    half_hint_ = p;
+                    count_->half_hint = p;
                     out = take(p, left_.taken(p));
                     return true;
                 }
@@ -87,7 +97,7 @@ struct dual_head {
             return true;
         }
         [[nodiscard]] bool may_place() const noexcept {
-            return half_taken_ > 0 || pools_taken_ < grow_pools_;
+            return count_->half_taken > 0 || count_->pools_taken < grow_pools_;
         }
 
         [[nodiscard]] std::uint32_t capacity(place) const noexcept { return unit_pages_; }
@@ -102,14 +112,16 @@ struct dual_head {
             const std::uint32_t p = where.first;
             (where.extra == 0 ? left_ : right_).release(p, 1);
             if (left_.taken(p) || right_.taken(p)) {
-                ++half_taken_;
-                half_hint_ = p < half_hint_ ? p : half_hint_;
+                ++count_->half_taken;
+                count_->half_hint = p < count_->half_hint ? p : count_->half_hint;
             } else {
-                --half_taken_;
-                --pools_taken_;
-                free_hint_ = p < free_hint_ ? p : free_hint_;
-                if (p + 1 == top_)
-                    while (top_ > 0 && !left_.taken(top_ - 1) && !right_.taken(top_ - 1)) --top_;
+                --count_->half_taken;
+                --count_->pools_taken;
+                count_->free_hint = p < count_->free_hint ? p : count_->free_hint;
+                std::uint32_t top = count_->top;
+                if (p + 1 == top)
+                    while (top > 0 && !left_.taken(top - 1) && !right_.taken(top - 1)) --top;
+                count_->top = top;
             }
         }
 
@@ -127,8 +139,8 @@ struct dual_head {
             release({pool, 1});
         }
 
-        [[nodiscard]] std::uint32_t top() const noexcept { return top_ * 2 * unit_pages_; }
-        [[nodiscard]] std::uint32_t used() const noexcept { return pools_taken_ * 2 * unit_pages_; }
+        [[nodiscard]] std::uint32_t top() const noexcept { return count_->top * 2 * unit_pages_; }
+        [[nodiscard]] std::uint32_t used() const noexcept { return count_->pools_taken * 2 * unit_pages_; }
 
       private:
         void arrange_chain(const arrangement& a, std::size_t begin, std::size_t end) noexcept {
@@ -150,19 +162,19 @@ struct dual_head {
             const bool partner = right ? left_.taken(pool) : right_.taken(pool);
             (right ? right_ : left_).take(pool);
             if (partner) {
-                --half_taken_;
+                --count_->half_taken;
             } else {
-                ++half_taken_;
-                ++pools_taken_;
+                ++count_->half_taken;
+                ++count_->pools_taken;
             }
-            if (!partner && pool < half_hint_) half_hint_ = pool;
-            top_ = pool + 1 > top_ ? pool + 1 : top_;
+            if (!partner && pool < count_->half_hint) count_->half_hint = pool;
+            count_->top = pool + 1 > count_->top ? pool + 1 : count_->top;
             return {pool, right ? 1U : 0U};
         }
 
         [[nodiscard]] std::uint32_t free_pool() noexcept {
-            for (std::uint32_t p = free_hint_; p < pools_; ++p)
-                if (!left_.taken(p) && !right_.taken(p)) return free_hint_ = p;
+            for (std::uint32_t p = count_->free_hint; p < pools_; ++p)
+                if (!left_.taken(p) && !right_.taken(p)) return count_->free_hint = p;
             return none;
         }
         /// Preferably the very next pool, so that heads touch.
@@ -175,12 +187,8 @@ struct dual_head {
         std::uint32_t unit_pages_ = 1;
         std::uint32_t pools_ = 0;
         std::uint32_t grow_pools_ = 0;
+        counters* count_ = nullptr;
         page_map left_, right_; ///< one bit per pool: that head is taken
-        std::uint32_t pools_taken_ = 0;
-        std::uint32_t half_taken_ = 0;
-        std::uint32_t half_hint_ = 0; ///< no half-taken pool lies below
-        std::uint32_t free_hint_ = 0; ///< no free pool lies below
-        std::uint32_t top_ = 0;
     };
 };
 

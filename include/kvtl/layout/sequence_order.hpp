@@ -25,8 +25,9 @@ struct sequence_order {
         static constexpr std::uint32_t pages_per_run = 8;
 
         state() = default;
-        state(const config&, const layout_limits& limits, std::span<std::byte> memory) noexcept
-            : map_(limits.file_pages, memory) {}
+        state(const config&, const layout_limits& limits, std::span<std::byte> memory,
+              state_block holds = state_block::fresh) noexcept
+            : map_(limits.file_pages, memory, holds) {}
 
         [[nodiscard]] static std::size_t bytes(const layout_limits& limits) noexcept {
             return page_map::bytes(limits.file_pages);

@@ -24,8 +24,9 @@ struct unit_contiguous {
     class state {
       public:
         state() = default;
-        state(const config&, const layout_limits& limits, std::span<std::byte> memory) noexcept
-            : map_(limits.file_pages, memory), grow_pages_(limits.grow_pages),
+        state(const config&, const layout_limits& limits, std::span<std::byte> memory,
+              state_block holds = state_block::fresh) noexcept
+            : map_(limits.file_pages, memory, holds), grow_pages_(limits.grow_pages),
               run_pages_(2 * limits.unit_pages) {}
 
         [[nodiscard]] static std::size_t bytes(const layout_limits& limits) noexcept {

@@ -41,6 +41,12 @@ struct cluster_aligned {
     };
 
     class state {
+        struct counters {
+            std::uint32_t reserved = 0; ///< frames for updated units
+            std::uint32_t protected_pages = 0;
+            std::uint32_t now = 0;      ///< ticks
+            std::uint32_t requests = 0; ///< differences stay right when it wraps
+        };
         struct entry {
             std::uint32_t used = 0;    ///< request that chose it last
             std::uint32_t updated = 0; ///< tick of the last update
@@ -50,36 +56,39 @@ struct cluster_aligned {
 
       public:
         state() = default;
-        state(const config& c, std::uint32_t handles, std::uint32_t unit_pages,
-              std::span<std::byte> memory) noexcept
-            : config_(c), classes_(unit_pages), reserved_(handles * c.updated_percent / 100) {
-            const std::size_t list_bytes = resident_lists::bytes(handles, classes_ + 1);
-            lists_ = resident_lists(handles, classes_ + 1, memory.first(list_bytes));
-            entry_ = reinterpret_cast<entry*>(memory.data() + list_bytes);
-            std::fill_n(entry_, handles, entry{});
+        state(const config& c, std::uint32_t handles, std::uint32_t unit_pages, std::span<std::byte> memory,
+              state_block holds = state_block::fresh) noexcept
+            : config_(c), classes_(unit_pages) {
+            block_parts parts(memory, holds);
+            count_ = parts.take<counters>(1, {.reserved = handles * c.updated_percent / 100});
+            lists_ = resident_lists(handles, classes_ + 1,
+                                    parts.take_bytes(resident_lists::bytes(handles, classes_ + 1)), holds);
+            entry_ = parts.take<entry>(handles);
         }
         [[nodiscard]] static std::size_t bytes(std::uint32_t handles, std::uint32_t unit_pages) noexcept {
-            return resident_lists::bytes(handles, unit_pages + 1) + handles * sizeof(entry);
+            return sizeof(counters) + resident_lists::bytes(handles, unit_pages + 1) +
+                   handles * sizeof(entry);
         }
 
         /// The pool has so many frames from now on.
         void resize(std::uint32_t frames) noexcept {
-            reserved_ = frames * config_.updated_percent / 100;
-            while (protected_pages_ > reserved_) unprotect(lists_.back(classes_));
+            count_->reserved = frames * config_.updated_percent / 100;
+            while (count_->protected_pages > count_->reserved) unprotect(lists_.back(classes_));
         }
         void tick() noexcept {
-            ++now_;
+            ++count_->now;
             for (std::uint32_t h = lists_.back(classes_);
-                 h != none && now_ - entry_[h].updated > config_.updated_steps; h = lists_.back(classes_))
+                 h != none && count_->now - entry_[h].updated > config_.updated_steps;
+                 h = lists_.back(classes_))
                 unprotect(h);
         }
         void admit(std::uint32_t h, resident_facts facts) noexcept {
-            entry_[h] = {++requests_, now_, static_cast<std::uint16_t>(facts.pages), false};
+            entry_[h] = {++count_->requests, count_->now, static_cast<std::uint16_t>(facts.pages), false};
             lists_.push_front(size_class(h), h);
             if (facts.updated) protect(h);
         }
         void touch(std::uint32_t h) noexcept {
-            entry_[h].used = ++requests_;
+            entry_[h].used = ++count_->requests;
             if (!entry_[h].is_protected) lists_.move_front(size_class(h), h);
         }
         void refresh(std::uint32_t h, resident_facts facts) noexcept {
@@ -87,7 +96,7 @@ struct cluster_aligned {
             admit(h, facts);
         }
         void remove(std::uint32_t h) noexcept {
-            if (entry_[h].is_protected) protected_pages_ -= entry_[h].pages;
+            if (entry_[h].is_protected) count_->protected_pages -= entry_[h].pages;
             lists_.remove(h);
         }
 
@@ -114,29 +123,26 @@ struct cluster_aligned {
         }
         /// Requests since the last choice, that one included.
         [[nodiscard]] std::uint32_t idle(std::uint32_t h) const noexcept {
-            return requests_ - entry_[h].used + 1;
+            return count_->requests - entry_[h].used + 1;
         }
         void protect(std::uint32_t h) noexcept {
             lists_.move_front(classes_, h);
             entry_[h].is_protected = true;
-            protected_pages_ += entry_[h].pages;
-            while (protected_pages_ > reserved_) unprotect(lists_.back(classes_));
+            count_->protected_pages += entry_[h].pages;
+            while (count_->protected_pages > count_->reserved) unprotect(lists_.back(classes_));
         }
         void unprotect(std::uint32_t h) noexcept {
             entry_[h].is_protected = false;
-            protected_pages_ -= entry_[h].pages;
-            entry_[h].used = ++requests_;
+            count_->protected_pages -= entry_[h].pages;
+            entry_[h].used = ++count_->requests;
             lists_.move_front(size_class(h), h);
         }
 
         config config_{};
+        counters* count_ = nullptr;
         resident_lists lists_; ///< one list per size, then the updated ones
         entry* entry_ = nullptr;
         std::uint32_t classes_ = 1;
-        std::uint32_t reserved_ = 0;
-        std::uint32_t protected_pages_ = 0;
-        std::uint32_t now_ = 0;      ///< ticks
-        std::uint32_t requests_ = 0; ///< differences stay right when it wraps
     };
 };
 

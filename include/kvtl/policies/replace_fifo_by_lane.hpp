@@ -27,27 +27,39 @@ struct fifo_by_lane {
     };
 
     class state {
+        struct counters {
+            std::uint32_t frames = 0; ///< handles that are frames which are there
+            std::uint32_t active = 0; ///< lists that hold something
+            std::uint32_t serving = none;
+        };
+        struct resident {
+            std::uint16_t list, pages;
+        };
+
       public:
         state() = default;
-        state(const config&, std::uint32_t handles, std::uint32_t /*unit_pages*/,
-              std::span<std::byte> memory) noexcept
-            : lists_(handles, lists_for(handles), memory), frames_(handles), list_count_(lists_for(handles)) {
-            auto* behind =
-                reinterpret_cast<std::uint32_t*>(memory.data() + resident_lists::bytes(handles, list_count_));
-            held_ = behind;
-            resident_ = reinterpret_cast<resident*>(behind + list_count_);
-            std::fill_n(held_, list_count_, 0U);
+        state(const config&, std::uint32_t handles, std::uint32_t /*unit_pages*/, std::span<std::byte> memory,
+              state_block holds = state_block::fresh) noexcept
+            : list_count_(lists_for(handles)) {
+            block_parts parts(memory, holds);
+            count_ = parts.take<counters>(1, {.frames = handles});
+            lists_ = resident_lists(handles, list_count_,
+                                    parts.take_bytes(resident_lists::bytes(handles, list_count_)), holds);
+            held_ = parts.take<std::uint32_t>(list_count_);
+            resident_ = parts.take<resident>(handles);
         }
         [[nodiscard]] static std::size_t bytes(std::uint32_t handles, std::uint32_t /*unit_pages*/) noexcept {
             const std::uint32_t lists = lists_for(handles);
-            return resident_lists::bytes(handles, lists) + lists * sizeof(std::uint32_t) +
+            return sizeof(counters) + resident_lists::bytes(handles, lists) + lists * sizeof(std::uint32_t) +
                    handles * sizeof(resident);
         }
 
         /// So many of the handles are frames that are there.
-        void resize(std::uint32_t frames) noexcept { frames_ = frames; }
+        void resize(std::uint32_t frames) noexcept { count_->frames = frames; }
         void tick() noexcept {}
-        void serve(std::uint32_t lane) noexcept { serving_ = lane == none ? none : lane % list_count_; }
+        void serve(std::uint32_t lane) noexcept {
+            count_->serving = lane == none ? none : lane % list_count_;
+        }
         void admit(std::uint32_t h, resident_facts facts) noexcept {
             const std::uint32_t list = facts.lane % list_count_;
             resident_[h] = {static_cast<std::uint16_t>(list), 0};
@@ -62,8 +74,9 @@ struct fifo_by_lane {
         }
 
         template <class Pinned> [[nodiscard]] std::uint32_t victim(Pinned&& pinned) const noexcept {
-            if (serving_ != none && held_[serving_] >= share())
-                if (const std::uint32_t h = oldest(serving_, pinned); h != none) return h;
+            const std::uint32_t serving = count_->serving;
+            if (serving != none && held_[serving] >= share())
+                if (const std::uint32_t h = oldest(serving, pinned); h != none) return h;
             std::uint32_t best = none, most = 0;
             for (std::uint32_t list = 0; list < list_count_; ++list) {
                 if (held_[list] <= most) continue;
@@ -74,22 +87,19 @@ struct fifo_by_lane {
         }
 
       private:
-        struct resident {
-            std::uint16_t list, pages;
-        };
         [[nodiscard]] static std::uint32_t lists_for(std::uint32_t handles) noexcept {
             return std::clamp(handles, 1U, max_lists);
         }
         /// Frames that each lane with something resident, and the one that is served, may have.
         [[nodiscard]] std::uint32_t share() const noexcept {
-            return frames_ / std::max(1U, active_ + (held_[serving_] == 0 ? 1 : 0));
+            return count_->frames / std::max(1U, count_->active + (held_[count_->serving] == 0 ? 1 : 0));
         }
         void hold(std::uint32_t h, std::uint32_t pages) noexcept {
             std::uint32_t& held = held_[resident_[h].list];
             const bool had = held > 0;
             held += pages - resident_[h].pages;
             resident_[h].pages = static_cast<std::uint16_t>(pages);
-            if (had != (held > 0)) active_ += held > 0 ? 1U : ~0U;
+            if (had != (held > 0)) count_->active += held > 0 ? 1U : ~0U;
         }
         template <class Pinned>
         [[nodiscard]] std::uint32_t oldest(std::uint32_t list, Pinned& pinned) const noexcept {
@@ -98,12 +108,11 @@ struct fifo_by_lane {
             return none;
         }
 
+        counters* count_ = nullptr;
         resident_lists lists_;
         std::uint32_t* held_ = nullptr; ///< (lists) frames of each list's units
         resident* resident_ = nullptr;  ///< (handles)
-        std::uint32_t frames_ = 0, list_count_ = 1;
-        std::uint32_t active_ = 0; ///< lists that hold something
-        std::uint32_t serving_ = none;
+        std::uint32_t list_count_ = 1;
     };
 };
 

@@ -24,16 +24,17 @@ struct lfu {
     class state {
       public:
         state() = default;
-        state(const config&, std::uint32_t handles, std::uint32_t /*unit_pages*/,
-              std::span<std::byte> memory) noexcept
-            : buckets_(bucket_count(handles)) {
-            const std::size_t units = resident_lists::bytes(handles, buckets_);
-            const std::size_t order = resident_lists::bytes(buckets_, 2);
-            unit_ = resident_lists(handles, buckets_, memory.first(units));
-            order_ = resident_lists(buckets_, 2, memory.subspan(units, order));
-            bucket_of_ = reinterpret_cast<std::uint32_t*>(memory.data() + units + order);
-            uses_ = bucket_of_ + handles;
-            for (std::uint32_t b = 0; b < buckets_; ++b) order_.push_front(unused, b);
+        state(const config&, std::uint32_t handles, std::uint32_t /*unit_pages*/, std::span<std::byte> memory,
+              state_block holds = state_block::fresh) noexcept {
+            const std::uint32_t buckets = bucket_count(handles);
+            block_parts parts(memory, holds);
+            unit_ = resident_lists(handles, buckets,
+                                   parts.take_bytes(resident_lists::bytes(handles, buckets)), holds);
+            order_ = resident_lists(buckets, 2, parts.take_bytes(resident_lists::bytes(buckets, 2)), holds);
+            bucket_of_ = parts.take<std::uint32_t>(handles);
+            uses_ = parts.take<std::uint32_t>(buckets);
+            if (holds == state_block::filled) return;
+            for (std::uint32_t b = 0; b < buckets; ++b) order_.push_front(unused, b);
         }
         [[nodiscard]] static std::size_t bytes(std::uint32_t handles, std::uint32_t /*unit_pages*/) noexcept {
             const std::uint32_t buckets = bucket_count(handles);
@@ -98,7 +99,6 @@ struct lfu {
         resident_lists order_;               ///< of the buckets
         std::uint32_t* bucket_of_ = nullptr; ///< (handles)
         std::uint32_t* uses_ = nullptr;      ///< (buckets) the frequency a bucket stands for
-        std::uint32_t buckets_ = 0;
     };
 };
 

@@ -20,9 +20,9 @@ struct lifo {
     class state {
       public:
         state() = default;
-        state(const config&, std::uint32_t handles, std::uint32_t /*unit_pages*/,
-              std::span<std::byte> memory) noexcept
-            : lists_(handles, 1, memory) {}
+        state(const config&, std::uint32_t handles, std::uint32_t /*unit_pages*/, std::span<std::byte> memory,
+              state_block holds = state_block::fresh) noexcept
+            : lists_(handles, 1, memory, holds) {}
         [[nodiscard]] static std::size_t bytes(std::uint32_t handles, std::uint32_t /*unit_pages*/) noexcept {
             return resident_lists::bytes(handles, 1);
         }

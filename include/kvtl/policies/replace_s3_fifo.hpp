@@ -31,6 +31,10 @@ namespace kvtl { inline namespace v0 {
 /// The last units that left, as many as would fill a number of frames: a queue in which identities are found
 /// by hash. When one is there twice, it is the newer that is found.
 class ghost_queue {
+    struct counters {
+        std::uint32_t frames = 0; ///< that the units would fill at most
+        std::uint32_t pages = 0;
+    };
     struct entry {
         std::uint32_t lane, unit, pages;
         std::uint32_t next; ///< older one with the same hash
@@ -38,34 +42,36 @@ class ghost_queue {
 
   public:
     ghost_queue() = default;
-    ghost_queue(std::uint32_t frames, std::span<std::byte> memory) noexcept
-        : most_(frames), frames_(frames), buckets_(bucket_count(frames)) {
-        const std::size_t list_bytes = resident_lists::bytes(frames, 2);
-        slots_ = resident_lists(frames, 2, memory.first(list_bytes));
-        entry_ = reinterpret_cast<entry*>(memory.data() + list_bytes);
-        bucket_ = reinterpret_cast<std::uint32_t*>(memory.data() + list_bytes + frames * sizeof(entry));
-        std::fill_n(bucket_, buckets_, none);
+    ghost_queue(std::uint32_t frames, std::span<std::byte> memory,
+                state_block holds = state_block::fresh) noexcept
+        : most_(frames), buckets_(bucket_count(frames)) {
+        block_parts parts(memory, holds);
+        count_ = parts.take<counters>(1, {.frames = frames});
+        slots_ = resident_lists(frames, 2, parts.take_bytes(resident_lists::bytes(frames, 2)), holds);
+        entry_ = parts.take<entry>(frames);
+        bucket_ = parts.take<std::uint32_t>(buckets_, none);
+        if (holds == state_block::filled) return;
         for (std::uint32_t s = 0; s < frames; ++s) slots_.push_front(unused, s);
     }
     [[nodiscard]] static std::size_t bytes(std::uint32_t frames) noexcept {
-        return resident_lists::bytes(frames, 2) + frames * sizeof(entry) +
+        return sizeof(counters) + resident_lists::bytes(frames, 2) + frames * sizeof(entry) +
                bucket_count(frames) * sizeof(std::uint32_t);
     }
 
     /// So many frames from now on, but no more than at first.
     void limit(std::uint32_t frames) noexcept {
-        frames_ = std::min(frames, most_);
-        while (pages_ > frames_) drop(slots_.back(used));
+        count_->frames = std::min(frames, most_);
+        while (count_->pages > count_->frames) drop(slots_.back(used));
     }
     /// Units larger than the whole queue are not remembered.
     void push(const resident_facts& left) noexcept {
-        if (left.pages > frames_) return;
-        while (pages_ + left.pages > frames_) drop(slots_.back(used));
+        if (left.pages > count_->frames) return;
+        while (count_->pages + left.pages > count_->frames) drop(slots_.back(used));
         const std::uint32_t s = slots_.back(unused); // there is one: every unit has at least one page
         std::uint32_t& first = bucket_of(left.lane, left.unit);
         entry_[s] = {left.lane, left.unit, left.pages, first};
         first = s;
-        pages_ += left.pages;
+        count_->pages += left.pages;
         slots_.move_front(used, s);
     }
     /// True, and it is forgotten, when the unit is there.
@@ -92,16 +98,16 @@ class ghost_queue {
         std::uint32_t* at = &bucket_of(entry_[s].lane, entry_[s].unit);
         while (*at != s) at = &entry_[*at].next;
         *at = entry_[s].next;
-        pages_ -= entry_[s].pages;
+        count_->pages -= entry_[s].pages;
         slots_.move_front(unused, s);
     }
 
+    counters* count_ = nullptr;
     resident_lists slots_; ///< newest first
     entry* entry_ = nullptr;
     std::uint32_t* bucket_ = nullptr;
-    std::uint32_t most_ = 0, frames_ = 0;
+    std::uint32_t most_ = 0; ///< frames at first
     std::uint32_t buckets_ = 0;
-    std::uint32_t pages_ = 0;
 };
 
 struct s3_fifo {
@@ -116,6 +122,11 @@ struct s3_fifo {
     };
 
     class state {
+        struct counters {
+            std::uint32_t quota[2] = {0, 0}; ///< frames of each queue
+            std::uint32_t pages[2] = {0, 0};
+            std::uint32_t named = none; ///< the last victim, until it is removed
+        };
         struct entry {
             resident_facts facts;
             std::uint8_t uses;
@@ -125,30 +136,31 @@ struct s3_fifo {
       public:
         state() = default;
         state(const config& c, std::uint32_t handles, std::uint32_t /*unit_pages*/,
-              std::span<std::byte> memory) noexcept
+              std::span<std::byte> memory, state_block holds = state_block::fresh) noexcept
             : promote_above_(c.promote_above), small_percent_(c.small_percent) {
-            resize(handles);
-            const std::size_t list_bytes = resident_lists::bytes(handles, 2);
-            const std::size_t entry_bytes = handles * sizeof(entry);
-            queues_ = resident_lists(handles, 2, memory.first(list_bytes));
-            entry_ = reinterpret_cast<entry*>(memory.data() + list_bytes);
-            ghost_ = ghost_queue(quota_[main], memory.subspan(list_bytes + entry_bytes));
+            const std::uint32_t for_small = share_of(handles, small_percent_), for_main = handles - for_small;
+            block_parts parts(memory, holds);
+            count_ = parts.take<counters>(1, {.quota = {for_small, for_main}});
+            queues_ = resident_lists(handles, 2, parts.take_bytes(resident_lists::bytes(handles, 2)), holds);
+            entry_ = parts.take<entry>(handles);
+            ghost_ = ghost_queue(for_main, parts.take_bytes(ghost_queue::bytes(for_main)), holds);
         }
         [[nodiscard]] static std::size_t bytes(std::uint32_t handles, std::uint32_t /*unit_pages*/) noexcept {
-            return resident_lists::bytes(handles, 2) + handles * sizeof(entry) + ghost_queue::bytes(handles);
+            return sizeof(counters) + resident_lists::bytes(handles, 2) + handles * sizeof(entry) +
+                   ghost_queue::bytes(handles);
         }
 
         /// The pool has so many frames from now on.
         void resize(std::uint32_t frames) noexcept {
-            quota_[small] = share_of(frames, small_percent_);
-            quota_[main] = frames - quota_[small];
-            ghost_.limit(quota_[main]);
+            count_->quota[small] = share_of(frames, small_percent_);
+            count_->quota[main] = frames - count_->quota[small];
+            ghost_.limit(count_->quota[main]);
         }
         void tick() noexcept {}
         void admit(std::uint32_t h, resident_facts facts) noexcept {
             const bool known = ghost_.take(facts);
             entry_[h] = {facts, 0, known ? main : small};
-            pages_[entry_[h].queue] += facts.pages;
+            count_->pages[entry_[h].queue] += facts.pages;
             queues_.push_front(entry_[h].queue, h);
         }
         void touch(std::uint32_t h) noexcept {
@@ -156,24 +168,25 @@ struct s3_fifo {
         }
         /// An update is a use; the unit may have grown.
         void refresh(std::uint32_t h, resident_facts facts) noexcept {
-            pages_[entry_[h].queue] += facts.pages - entry_[h].facts.pages;
+            count_->pages[entry_[h].queue] += facts.pages - entry_[h].facts.pages;
             entry_[h].facts = facts;
             touch(h);
         }
         /// Only a unit that leaves as the last victim named is remembered.
         void remove(std::uint32_t h) noexcept {
-            pages_[entry_[h].queue] -= entry_[h].facts.pages;
+            count_->pages[entry_[h].queue] -= entry_[h].facts.pages;
             queues_.remove(h);
-            if (h == named_ && entry_[h].queue == small) ghost_.push(entry_[h].facts);
-            if (h == named_) named_ = none;
+            if (h == count_->named && entry_[h].queue == small) ghost_.push(entry_[h].facts);
+            if (h == count_->named) count_->named = none;
         }
 
         template <class Pinned> [[nodiscard]] std::uint32_t victim(Pinned&& pinned) const noexcept {
-            named_ = pages_[small] >= quota_[small] ? from_small(pinned) : none;
-            if (named_ == none) named_ = from_main(pinned);
-            if (named_ == none) named_ = from_small(pinned); // nothing in main may leave
-            if (named_ == none) named_ = from_main(pinned);  // all of the small queue was promoted
-            return named_;
+            count_->named = count_->pages[small] >= count_->quota[small] ? from_small(pinned) : none;
+            if (count_->named == none) count_->named = from_main(pinned);
+            if (count_->named == none) count_->named = from_small(pinned); // nothing in main may leave
+            if (count_->named == none)
+                count_->named = from_main(pinned); // all of the small queue was promoted
+            return count_->named;
         }
 
       private:
@@ -189,10 +202,11 @@ struct s3_fifo {
                 if (e.uses <= promote_above_) return h;
                 e.uses = 0;
                 e.queue = main;
-                pages_[small] -= e.facts.pages;
-                pages_[main] += e.facts.pages;
+                count_->pages[small] -= e.facts.pages;
+                count_->pages[main] += e.facts.pages;
                 queues_.move_front(main, h);
-                if (pages_[main] > quota_[main]) return from_main(pinned); // finds one: h may leave
+                if (count_->pages[main] > count_->quota[main])
+                    return from_main(pinned); // finds one: h may leave
             }
             return none;
         }
@@ -211,14 +225,11 @@ struct s3_fifo {
             return none;
         }
 
-        // Searching moves units, and with them all of this.
-        mutable resident_lists queues_;
-        mutable std::uint32_t pages_[2] = {0, 0};
-        mutable std::uint32_t named_ = none; ///< the last victim, until it is removed
-        entry* entry_ = nullptr;
+        counters* count_ = nullptr;
+        mutable resident_lists queues_; ///< searching moves units
+        entry* entry_ = nullptr;        ///< (handles)
         ghost_queue ghost_;
         std::uint32_t promote_above_ = 1, small_percent_ = 0;
-        std::uint32_t quota_[2] = {0, 0};
     };
 };
 

@@ -25,17 +25,21 @@ struct sieve {
     };
 
     class state {
+        struct counters {
+            std::uint32_t hand = none; ///< none: at the oldest
+        };
+
       public:
         state() = default;
-        state(const config&, std::uint32_t handles, std::uint32_t /*unit_pages*/,
-              std::span<std::byte> memory) noexcept {
-            const std::size_t list_bytes = resident_lists::bytes(handles, 1);
-            queue_ = resident_lists(handles, 1, memory.first(list_bytes));
-            visited_ = reinterpret_cast<bool*>(memory.data() + list_bytes);
-            std::fill_n(visited_, handles, false);
+        state(const config&, std::uint32_t handles, std::uint32_t /*unit_pages*/, std::span<std::byte> memory,
+              state_block holds = state_block::fresh) noexcept {
+            block_parts parts(memory, holds);
+            count_ = parts.take<counters>(1);
+            queue_ = resident_lists(handles, 1, parts.take_bytes(resident_lists::bytes(handles, 1)), holds);
+            visited_ = parts.take<bool>(handles);
         }
         [[nodiscard]] static std::size_t bytes(std::uint32_t handles, std::uint32_t /*unit_pages*/) noexcept {
-            return resident_lists::bytes(handles, 1) + handles * sizeof(bool);
+            return sizeof(counters) + resident_lists::bytes(handles, 1) + handles * sizeof(bool);
         }
 
         void tick() noexcept {}
@@ -46,13 +50,13 @@ struct sieve {
         void touch(std::uint32_t h) noexcept { visited_[h] = true; }
         void refresh(std::uint32_t h, resident_facts) noexcept { touch(h); }
         void remove(std::uint32_t h) noexcept {
-            if (hand_ == h) hand_ = queue_.towards_front(0, h);
+            if (count_->hand == h) count_->hand = queue_.towards_front(0, h);
             queue_.remove(h);
         }
 
-        /// The hand stays at the victim until that is removed.
+        /// The hand stays at the victim until that is removed. Searching moves it.
         template <class Pinned> [[nodiscard]] std::uint32_t victim(Pinned&& pinned) const noexcept {
-            std::uint32_t h = hand_ != none ? hand_ : queue_.back(0);
+            std::uint32_t h = count_->hand != none ? count_->hand : queue_.back(0);
             for (int ends = 0; ends < 3;) { // the rest of a round, one for the bits, one for the victim
                 if (h == none) {
                     ++ends;
@@ -61,7 +65,7 @@ struct sieve {
                     continue;
                 }
                 if (!pinned(h)) {
-                    if (!visited_[h]) return hand_ = h;
+                    if (!visited_[h]) return count_->hand = h;
                     visited_[h] = false;
                 }
                 h = queue_.towards_front(0, h);
@@ -70,9 +74,9 @@ struct sieve {
         }
 
       private:
-        resident_lists queue_; ///< newest first
-        bool* visited_ = nullptr;
-        mutable std::uint32_t hand_ = none; ///< none: at the oldest. Searching moves it.
+        counters* count_ = nullptr;
+        resident_lists queue_;    ///< newest first
+        bool* visited_ = nullptr; ///< (handles)
     };
 };
 

@@ -25,6 +25,10 @@ struct slru {
     };
 
     class state {
+        struct counters {
+            std::uint32_t quota = 0; ///< frames that the protected segment may hold
+            std::uint32_t guarded_pages = 0;
+        };
         struct entry {
             std::uint32_t pages;
             std::uint32_t segment;
@@ -33,18 +37,19 @@ struct slru {
       public:
         state() = default;
         state(const config& c, std::uint32_t handles, std::uint32_t /*unit_pages*/,
-              std::span<std::byte> memory) noexcept
-            : quota_(share_of(handles, c.protected_percent)), percent_(c.protected_percent) {
-            const std::size_t list_bytes = resident_lists::bytes(handles, 2);
-            lists_ = resident_lists(handles, 2, memory.first(list_bytes));
-            entry_ = reinterpret_cast<entry*>(memory.data() + list_bytes);
+              std::span<std::byte> memory, state_block holds = state_block::fresh) noexcept
+            : percent_(c.protected_percent) {
+            block_parts parts(memory, holds);
+            count_ = parts.take<counters>(1, {share_of(handles, percent_), 0});
+            lists_ = resident_lists(handles, 2, parts.take_bytes(resident_lists::bytes(handles, 2)), holds);
+            entry_ = parts.take<entry>(handles);
         }
         [[nodiscard]] static std::size_t bytes(std::uint32_t handles, std::uint32_t /*unit_pages*/) noexcept {
-            return resident_lists::bytes(handles, 2) + handles * sizeof(entry);
+            return sizeof(counters) + resident_lists::bytes(handles, 2) + handles * sizeof(entry);
         }
 
         /// The pool has so many frames from now on.
-        void resize(std::uint32_t frames) noexcept { quota_ = share_of(frames, percent_); }
+        void resize(std::uint32_t frames) noexcept { count_->quota = share_of(frames, percent_); }
         void tick() noexcept {}
         void admit(std::uint32_t h, resident_facts facts) noexcept {
             entry_[h] = {facts.pages, probation};
@@ -52,16 +57,16 @@ struct slru {
         }
         void touch(std::uint32_t h) noexcept {
             move(h, guarded);
-            while (guarded_pages_ > quota_) move(lists_.back(guarded), probation);
+            while (count_->guarded_pages > count_->quota) move(lists_.back(guarded), probation);
         }
         /// An update is a use; the unit may have grown.
         void refresh(std::uint32_t h, resident_facts facts) noexcept {
-            if (entry_[h].segment == guarded) guarded_pages_ += facts.pages - entry_[h].pages;
+            if (entry_[h].segment == guarded) count_->guarded_pages += facts.pages - entry_[h].pages;
             entry_[h].pages = facts.pages;
             touch(h);
         }
         void remove(std::uint32_t h) noexcept {
-            if (entry_[h].segment == guarded) guarded_pages_ -= entry_[h].pages;
+            if (entry_[h].segment == guarded) count_->guarded_pages -= entry_[h].pages;
             lists_.remove(h);
         }
 
@@ -76,17 +81,16 @@ struct slru {
         static constexpr std::uint32_t probation = 0, guarded = 1; ///< guarded: `protected` is a keyword
 
         void move(std::uint32_t h, std::uint32_t segment) noexcept {
-            if (entry_[h].segment == guarded) guarded_pages_ -= entry_[h].pages;
-            if (segment == guarded) guarded_pages_ += entry_[h].pages;
+            if (entry_[h].segment == guarded) count_->guarded_pages -= entry_[h].pages;
+            if (segment == guarded) count_->guarded_pages += entry_[h].pages;
             entry_[h].segment = segment;
             lists_.move_front(segment, h);
         }
 
+        counters* count_ = nullptr;
         resident_lists lists_;
-        entry* entry_ = nullptr;
-        std::uint32_t quota_ = 0; ///< frames that the protected segment may hold
+        entry* entry_ = nullptr; ///< (handles)
         std::uint32_t percent_ = 0;
-        std::uint32_t guarded_pages_ = 0;
     };
 };
 

@@ -5,10 +5,14 @@
 // are retrieved together). Pages are numbers below layout_limits::file_pages, of one shard. Every layout hands out
 // runs of run_pages() adjacent pages, for streams and for prompts that are staged; a page-wise one places units as
 // well.
+//
+// State is relocatable: all that a call changes lies in the block, and a state attaches to a block that another one
+// has filled (slots/state_block.hpp).
 // SPDX-License-Identifier: MIT
 #pragma once
 
 #include <kvtl/slots/policy.hpp>
+#include <kvtl/slots/state_block.hpp>
 #include <kvtl/unit.hpp>
 
 #include <cstddef>
@@ -77,8 +81,8 @@ concept layout_places_units = has_state<P> &&
 
 template <class P>
 concept layout_for = policy_for<P, layout_limits, std::span<std::byte>> &&
-    state_is_sized<P, const layout_limits&> && layout_declares_kind<P> && layout_has_runs<P> &&
-    (P::by_entry || layout_places_units<P>);
+    state_attaches<P, layout_limits, std::span<std::byte>> && state_is_sized<P, const layout_limits&> &&
+    layout_declares_kind<P> && layout_has_runs<P> &&(P::by_entry || layout_places_units<P>);
 
 template <class P> consteval void explain_layout() {
     if constexpr (!has_name<P>) {
@@ -92,6 +96,11 @@ template <class P> consteval void explain_layout() {
                       "constructible from (config, layout_limits, std::span<std::byte>)");
         static_assert(holds(state_is_relocatable<P>),
                       "[kvtl] layout::state: it must be trivially copyable; use the memory it is handed");
+        if constexpr (state_opens<P, layout_limits, std::span<std::byte>>)
+            static_assert(
+                holds(state_attaches<P, layout_limits, std::span<std::byte>>),
+                "[kvtl] layout::state: let its constructor take a state_block behind the memory, fresh "
+                "unless given; it goes on from a filled block as from its own");
         static_assert(holds(state_is_sized<P, const layout_limits&>),
                       "[kvtl] layout::state: add `static std::size_t bytes(const layout_limits&)`");
         static_assert(holds(layout_declares_kind<P>),

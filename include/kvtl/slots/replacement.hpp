@@ -3,6 +3,9 @@
 // A resident is known by its handle, a number below `handles`; a state keeps its lists in the memory it is
 // handed (policies/support/resident_lists.hpp).
 //
+// State is relocatable: all that a call changes lies in that block, victim() and resize() included, and a state
+// attaches to a block that another one has filled (slots/state_block.hpp).
+//
 //   tick()                    a step begins
 //   admit(handle, facts)      a unit came in            remove(handle)   it leaves
 //   touch(handle)             it was chosen again       refresh(handle, facts)   it has grown or was split
@@ -15,6 +18,7 @@
 #pragma once
 
 #include <kvtl/slots/policy.hpp>
+#include <kvtl/slots/state_block.hpp>
 #include <kvtl/unit.hpp>
 
 #include <cstddef>
@@ -54,6 +58,7 @@ concept replacement_finds_victims = has_state<P> &&
 
 template <class P>
 concept replacement_for = policy_for<P, std::uint32_t, std::uint32_t, std::span<std::byte>> &&
+    state_attaches<P, std::uint32_t, std::uint32_t, std::span<std::byte>> &&
     state_is_sized<P, std::uint32_t, std::uint32_t> && replacement_tracks<P> && replacement_finds_victims<P>;
 
 template <class P> consteval void explain_replacement() {
@@ -69,6 +74,11 @@ template <class P> consteval void explain_replacement() {
         static_assert(holds(state_is_relocatable<P>),
                       "[kvtl] replacement::state: it must be trivially copyable; use the memory it is handed "
                       "instead of memory of its own");
+        if constexpr (state_opens<P, std::uint32_t, std::uint32_t, std::span<std::byte>>)
+            static_assert(
+                holds(state_attaches<P, std::uint32_t, std::uint32_t, std::span<std::byte>>),
+                "[kvtl] replacement::state: let its constructor take a state_block behind the memory, "
+                "fresh unless given; it goes on from a filled block as from its own");
         static_assert(holds(state_is_sized<P, std::uint32_t, std::uint32_t>),
                       "[kvtl] replacement::state: add `static std::size_t bytes(handles, unit_pages)`");
         static_assert(holds(replacement_tracks<P>),

@@ -1,9 +1,11 @@
 // Intrusive doubly linked lists over resident handles: what replacement policies are made of.
 //
-// A handle is in at most one list. All operations are O(1). Memory: 8 bytes per handle and per list.
+// A handle is in at most one list. All operations are O(1). Memory: 8 bytes per handle and per list, numbers only: a
+// copy of the bytes is a copy of the lists.
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/slots/state_block.hpp>
 #include <kvtl/unit.hpp>
 
 #include <algorithm>
@@ -22,9 +24,11 @@ namespace kvtl { inline namespace v0 {
 class resident_lists {
   public:
     resident_lists() = default;
-    resident_lists(std::uint32_t handles, std::uint32_t lists, std::span<std::byte> memory) noexcept
-        : link_(reinterpret_cast<link*>(memory.data())), handles_(handles) {
-        for (std::uint32_t h = 0; h < handles; ++h) link_[h] = {none, none};
+    resident_lists(std::uint32_t handles, std::uint32_t lists, std::span<std::byte> memory,
+                   state_block holds = state_block::fresh) noexcept
+        : link_(block_parts(memory, holds).take<link>(std::size_t{handles} + lists, {none, none})),
+          handles_(handles) {
+        if (holds == state_block::filled) return;
         for (std::uint32_t l = 0; l < lists; ++l) link_[handles + l] = {handles + l, handles + l};
     }
 
