@@ -3,9 +3,9 @@
 
 #include "error.hpp"
 #include "sampler.hpp"
+#include "stopwatch.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <string>
 
@@ -26,18 +26,22 @@ std::size_t room_for(std::size_t predict, std::size_t prompt, std::size_t contex
 }
 
 generation generate(transformer& t, const tokenizer& words, std::span<const token_id> prompt,
-                    const generate_options& options, const generate_events& events) {
-    using clock = std::chrono::steady_clock;
-    const auto seconds_since = [](clock::time_point start) {
-        return std::chrono::duration<double>(clock::now() - start).count();
-    };
+                    const generate_options& options, const generate_events& events,
+                    const resume_point* from) {
     generation run;
     sampler choice(options.temperature, options.seed);
 
-    auto start = clock::now();
-    t.begin();
-    auto logits = t.prefill(prompt, events.prefilled);
-    run.prefill_s = seconds_since(start);
+    const stopwatch reading;
+    std::span<const float> logits;
+    if (from == nullptr) {
+        t.begin();
+    } else {
+        if (!choice.go_on_from(from->sampler))
+            throw bad_input("--load-state: the sampler's state cannot be read");
+        for (const token_id token : from->unread) logits = t.step(token); // as it would have gone on
+    }
+    if (!prompt.empty()) logits = t.prefill(prompt, events.prefilled);
+    run.prefill_s = reading.seconds();
 
     while (run.tokens.size() < options.predict) {
         const token_id next = choice.choose(logits);
@@ -46,11 +50,12 @@ generation generate(transformer& t, const tokenizer& words, std::span<const toke
         if (options.top_logits != 0) run.logits.push_back(highest(logits, options.top_logits));
         if (events.generated) events.generated(next);
         if (run.tokens.size() == options.predict) break;
-        start = clock::now();
+        const stopwatch step;
         logits = t.step(next);
-        run.decode_s += seconds_since(start);
+        run.decode_s += step.seconds();
         ++run.steps;
     }
+    run.sampler = choice.state();
     return run;
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct generate_events {
 struct generation {
     std::vector<token_id> tokens;                                ///< without the token that ended the text
     std::vector<std::vector<std::pair<token_id, float>>> logits; ///< per token, highest first
+    std::string sampler;                                         ///< its state behind the last choice
     double prefill_s = 0;  ///< the prompt, up to the logits of the first token
     double decode_s = 0;   ///< all steps after the first token
     std::size_t steps = 0; ///< in decode_s
@@ -45,8 +47,16 @@ struct generation {
 [[nodiscard]] std::size_t room_for(std::size_t predict, std::size_t prompt, std::size_t context,
                                    const char* program);
 
-/// Begins a sequence and runs it. The last token generated is not fed back. Throws run_failure.
+/// Where a text goes on that was saved.
+struct resume_point {
+    std::span<const token_id> unread; ///< chosen, but not fed back
+    std::string sampler;              ///< state() of the sampler
+};
+
+/// Begins a sequence and runs it, or goes on in the one that the transformer has. The last token generated is not fed back.
+/// Throws run_failure.
 [[nodiscard]] generation generate(transformer& t, const tokenizer& words, std::span<const token_id> prompt,
-                                  const generate_options& options, const generate_events& events = {});
+                                  const generate_options& options, const generate_events& events = {},
+                                  const resume_point* from = nullptr);
 
 } // namespace engine

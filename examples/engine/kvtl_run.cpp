@@ -6,6 +6,8 @@
 // Exit status: 0, 2 for what can never work (bad usage, unreadable file, impossible value), 1 for a run that
 // fails midway.
 // SPDX-License-Identifier: MIT
+#include <kvtl/save/saved_file.hpp>
+
 #include "cleanup.hpp"
 #include "command_line.hpp"
 #include "error.hpp"
@@ -23,6 +25,8 @@
 #include "report.hpp"
 #include "run_header.hpp"
 #include "run_options.hpp"
+#include "saved_state.hpp"
+#include "stopwatch.hpp"
 #include "terminal.hpp"
 #include "thread_pool.hpp"
 #include "tokenizer.hpp"
@@ -49,6 +53,7 @@ constexpr const char* program = "kvtl-run";
 struct arguments : engine::run_options {
     std::string trace_file;
     std::string tuned;
+    std::string load_state, save_state;
     std::string probe{engine::default_probe};
     std::size_t context = 0;
     bool interactive = false;
@@ -70,6 +75,10 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option(
         "--record-trace", a.trace_file,
         "write q, k and v of every token and layer (kvtl-bench replays, kvtl-calibrate fits to it)");
+    app.add_option("--save-state", a.save_state,
+                   "write the text and its cache to a file when generation ends, to go on from later");
+    app.add_option("--load-state", a.load_state,
+                   "go on from such a file; -p and -f then say what comes next, and may be left out");
     app.add_flag("--least-memory", a.least_memory,
                  "print the smallest memory that the policy can be opened with for this prompt, and end");
     engine::finish_options(app, {"--context"});
@@ -77,8 +86,13 @@ void define_options(CLI::App& app, arguments& a) {
 
 void check(const CLI::App& app, const arguments& a) {
     require(!a.model.empty(), engine::no_model_message());
-    require(a.interactive || a.prompt.has_value() || !a.prompt_file.empty(),
-            "no prompt: give one with -p TEXT or -f FILE, or begin a conversation with -i");
+    require(a.interactive || a.prompt.has_value() || !a.prompt_file.empty() || !a.load_state.empty(),
+            "no prompt: give one with -p TEXT or -f FILE, begin a conversation with -i, or go on with "
+            "--load-state");
+    require(!a.interactive || (a.load_state.empty() && a.save_state.empty()),
+            "--save-state, --load-state: valid: without -i");
+    require(a.load_state.empty() || a.trace_file.empty(),
+            "--record-trace: valid: without --load-state, as a trace begins with its prompt");
     require(!a.interactive || a.prompt_file != "-",
             "--file: - is standard input, which a conversation (-i) is typed into");
     require(app.count("--context") == 0 || a.context > 0, "--context: valid: 1 or more");
@@ -88,6 +102,10 @@ void check(const CLI::App& app, const arguments& a) {
     require(a.trace_file.empty() || !a.interactive,
             "--record-trace: valid: without -i, which takes tokens back");
     engine::require_writable(a.trace_file, "--record-trace");
+    if (!a.save_state.empty()) { // the run may take long: find out now that it cannot be kept
+        auto file = kvtl::saved_file::create(a.save_state);
+        require(file.ok(), "--save-state: " + (file.ok() ? std::string() : file.error().message));
+    }
 }
 
 /// What -p or -f say; nothing for a conversation that begins with neither.
@@ -99,24 +117,31 @@ std::optional<std::string> prompt_of(const arguments& a) {
 /// What is run: a prompt with what is generated behind it, or a conversation.
 struct job {
     std::optional<std::string> prompt;
+    std::optional<engine::saved_state> state; ///< what the text goes on from
     std::vector<engine::token_id> tokens; ///< of the prompt; none in a conversation, which reads turn by turn
     engine::generate_options generate;
     std::size_t most_tokens = 0; ///< that the cache may have to hold
 };
 
 job make_job(const arguments& a, const engine::model& model, const engine::tokenizer& words) {
-    job j{.prompt = prompt_of(a), .tokens = {}, .generate = a.generate};
+    job j{.prompt = prompt_of(a), .state = {}, .tokens = {}, .generate = a.generate};
+    if (!a.load_state.empty()) j.state = engine::look_into_state(a.load_state);
+    const std::size_t before = j.state ? j.state->text.tokens.size() : 0;
     const std::size_t allowed = model.hyper().context;
     require(a.context <= allowed,
             "--context: valid: 1 to " + std::to_string(allowed) + ", which the model was trained for");
     const std::size_t context = a.context != 0 ? a.context : allowed;
     if (!a.interactive) {
-        if (!j.prompt->empty()) j.tokens = words.encode(*j.prompt, true);
-        require(!j.tokens.empty(), "the prompt is empty");
-        j.generate.predict = engine::room_for(a.generate.predict, j.tokens.size(), context, program);
+        if (j.prompt && !j.prompt->empty()) j.tokens = words.encode(*j.prompt, !j.state);
+        if (j.state)
+            require(!j.tokens.empty() || !j.state->unread().empty(),
+                    "--load-state: the saved text has ended; say what comes next with -p or -f");
+        else
+            require(!j.tokens.empty(), "the prompt is empty");
+        j.generate.predict = engine::room_for(a.generate.predict, before + j.tokens.size(), context, program);
     }
     const bool whole = a.interactive || a.context != 0;
-    j.most_tokens = whole ? context : j.tokens.size() + j.generate.predict;
+    j.most_tokens = whole ? context : before + j.tokens.size() + j.generate.predict;
     return j;
 }
 
@@ -127,7 +152,7 @@ engine::cache_options options_of(const arguments& a, const engine::model& model,
     o.rope_neighbours = model.hyper().pairing == engine::rope_pairing::neighbours;
     o.max_tokens = j.most_tokens;
     o.fingerprint = engine::fingerprint_of(model);
-    o.prefill_tokens = j.tokens.size();
+    o.prefill_tokens = std::max<std::size_t>(j.tokens.size(), j.state ? 1 : 0);
     const auto tuned = engine::tuned_settings(a.tuned, std::span(&a.policy, 1), o.shape, 1, o.max_tokens);
     o.settings.insert(o.settings.begin(), tuned.begin(), tuned.end());
     o.shards = a.shards != 0 ? a.shards : std::min(2U, o.shape.kv_heads);
@@ -154,12 +179,41 @@ engine::generation answer(const arguments& a, const job& j, engine::transformer&
         std::fwrite(piece.data(), 1, piece.size(), stdout);
         std::fflush(stdout);
     };
-    engine::generation run = generate(transformer, words, j.tokens, j.generate, events);
+    std::optional<engine::resume_point> from;
+    if (j.state) from = {.unread = j.state->unread(), .sampler = j.state->text.sampler};
+    engine::generation run =
+        generate(transformer, words, j.tokens, j.generate, events, from ? &*from : nullptr);
     if (stream) {
         std::printf("\n");
         std::fflush(stdout); // what follows goes to standard error
     }
     return run;
+}
+
+/// The sequence that --load-state names becomes the transformer's.
+engine::run_report::loaded_state load(const arguments& a, std::uint64_t model, engine::kv_cache& cache,
+                                      engine::transformer& transformer) {
+    const engine::stopwatch taken;
+    const auto loaded = cache.load(a.load_state, {.model = model});
+    if (!loaded) throw engine::bad_input("--load-state: " + loaded.error().message);
+    transformer.go_on_in(loaded->seq, loaded->tokens);
+    return {.tokens = loaded->tokens, .seconds = taken.seconds(), .exact = loaded->exact};
+}
+
+/// All that the transformer has read, and what has been chosen since.
+engine::run_report::written_state save(const arguments& a, std::uint64_t model, const job& j,
+                                       const engine::generation& run, engine::kv_cache& cache,
+                                       const engine::transformer& transformer) {
+    const engine::stopwatch taken;
+    engine::saved_text text;
+    if (j.state) text.tokens = j.state->text.tokens;
+    text.tokens.insert(text.tokens.end(), j.tokens.begin(), j.tokens.end());
+    text.tokens.insert(text.tokens.end(), run.tokens.begin(), run.tokens.end());
+    text.sampler = run.sampler;
+    const std::vector<std::byte> note = text.note();
+    const auto saved = cache.save(transformer.sequence(), a.save_state, {.model = model, .note = note});
+    if (!saved) throw engine::run_failure("--save-state: " + saved.error().message);
+    return {.bytes = saved->bytes, .seconds = taken.seconds()};
 }
 
 /// What a trace of this model is told about it.
@@ -219,7 +273,10 @@ void run(const arguments& a) {
                             chat, {.generate = a.generate, .first = j.prompt, .stream = a.json_file != "-"},
                             program));
         } else {
+            if (j.state) report.loaded = load(a, options.fingerprint, *cache, transformer);
             report.run = answer(a, j, transformer, words);
+            if (!a.save_state.empty())
+                report.saved = save(a, options.fingerprint, j, report.run, *cache, transformer);
             report.prompt_tokens = j.tokens.size();
             report.text = words.decode(report.run.tokens);
         }

@@ -50,6 +50,15 @@ std::string to_json(const run_report& report) {
             for (const auto& [id, value] : step) top.push_back(json::array({id, value}));
         }
     }
+    if (report.loaded) {
+        all["loaded_tokens"] = report.loaded->tokens;
+        all["load_s"] = report.loaded->seconds;
+        all["exact"] = report.loaded->exact;
+    }
+    if (report.saved) {
+        all["save_s"] = report.saved->seconds;
+        all["saved_bytes"] = report.saved->bytes;
+    }
     if (!report.engine.empty()) {
         all["engine"] = report.engine;
         all["cells"] = report.cells;

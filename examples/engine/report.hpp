@@ -31,6 +31,18 @@ struct run_report {
     std::string engine;    ///< name and version
     std::size_t cells = 0; ///< tokens that its own cache holds
     std::uint64_t process_resident_bytes_peak = 0;
+    /// --load-state and --save-state; left out where there is none.
+    struct loaded_state {
+        std::uint64_t tokens = 0;
+        double seconds = 0;
+        bool exact = false; ///< what follows has the bits that it would have had
+    };
+    struct written_state {
+        std::uint64_t bytes = 0;
+        double seconds = 0;
+    };
+    std::optional<loaded_state> loaded;
+    std::optional<written_state> saved;
     /// Of stats, what fell into decoding; where it is not known all of it is taken for that.
     std::optional<std::uint64_t> decode_read_bytes, decode_reads;
     std::vector<answer> answers; ///< where there are several; left out where empty

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <sstream>
 
 namespace engine {
 
@@ -17,6 +18,18 @@ std::vector<std::pair<token_id, float>> highest(std::span<const float> logits, s
     std::vector<std::pair<token_id, float>> top;
     for (std::size_t i = 0; i < count; ++i) top.emplace_back(order[i], logits[order[i]]);
     return top;
+}
+
+std::string sampler::state() const {
+    std::ostringstream out;
+    out << random_;
+    return out.str();
+}
+
+bool sampler::go_on_from(const std::string& state) {
+    std::istringstream in(state);
+    in >> random_;
+    return !in.fail();
 }
 
 token_id sampler::choose(std::span<const float> logits) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <random>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,10 @@ class sampler {
     sampler(double temperature, std::uint64_t seed) : temperature_(temperature), random_(seed) {}
 
     [[nodiscard]] token_id choose(std::span<const float> logits);
+
+    /// Where its random numbers are, as text; and back again. False where the text is none.
+    [[nodiscard]] std::string state() const;
+    [[nodiscard]] bool go_on_from(const std::string& state);
 
   private:
     double temperature_;

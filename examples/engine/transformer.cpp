@@ -71,6 +71,13 @@ void transformer::begin() {
     position_ = 0;
 }
 
+void transformer::go_on_in(kvtl::sequence_id sequence, std::size_t tokens) {
+    if (begun_) require(cache_.end(sequence_));
+    sequence_ = sequence;
+    begun_ = true;
+    position_ = tokens;
+}
+
 void transformer::rewind(std::size_t n) {
     require(cache_.rewind(sequence_, n));
     position_ -= n;

@@ -32,6 +32,10 @@ class transformer {
     /// Begins a sequence in the cache; the previous one is ended. Throws run_failure.
     void begin();
 
+    /// Goes on in a sequence that the cache has loaded, of so many tokens; the previous one is ended. Throws run_failure.
+    void go_on_in(kvtl::sequence_id sequence, std::size_t tokens);
+    [[nodiscard]] kvtl::sequence_id sequence() const noexcept { return sequence_; }
+
     /// Appends a prompt of at least one token, or with `ends` false a part of one. `progress` hears how many tokens
     /// are done. Returns the logits behind the last token, valid until the next call. Throws run_failure.
     std::span<const float> prefill(std::span<const token_id> tokens,
