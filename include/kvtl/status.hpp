@@ -32,6 +32,7 @@ enum class errc : std::uint8_t {
     corrupt,         ///< a page came back with another checksum
     writes_pending,  ///< a background write failed; appends wait for retry_writes()
     busy,            ///< another thread is in a call of the same shard
+    absent,          ///< nothing is there: no file of that name, no section of that kind
 };
 
 /// "invalid_argument", "disk_full", ...: the enumerator as it is spelled.
@@ -61,6 +62,8 @@ enum class errc : std::uint8_t {
         return "writes_pending";
     case errc::busy:
         return "busy";
+    case errc::absent:
+        return "absent";
     }
     return "unknown";
 }

@@ -70,8 +70,8 @@ done < <(grep -rE '^[[:space:]]*#[[:space:]]*include[[:space:]]*<kvtl/' include 
     }
     function slot(header) { sub(/_.*/, "", header); return header } # the prefix of a policy
     BEGIN {
-        split("vocabulary simd slots calibration support io layout policies core manager presets fit", name, " ")
-        split("1          2    3     3           4       4  4      5        6    7       8       9", number, " ")
+        split("vocabulary simd slots calibration support io layout policies save core manager presets fit", name, " ")
+        split("1          2    3     3           4       4  4      5        5    6    7       8       9", number, " ")
         for (i in name) level[name[i]] = number[i]
     }
     {

@@ -15,8 +15,8 @@ namespace simd = kvtl::simd;
 
 namespace {
 
-/// The definition, one word at a time.
-std::uint32_t plain_checksum(const std::byte* page, std::size_t bytes) {
+/// The definition, one word at a time; `kept` lanes are left.
+std::uint64_t plain_fold(const std::byte* page, std::size_t bytes, std::size_t kept) {
     const auto step = [](std::uint32_t h, std::uint32_t word) {
         return (((h << 13) | (h >> 19)) ^ word) * 2654435761U;
     };
@@ -28,9 +28,14 @@ std::uint32_t plain_checksum(const std::byte* page, std::size_t bytes) {
         std::memcpy(&word, page + 4 * i, 4);
         lane[i % 64] = step(lane[i % 64], word);
     }
-    for (std::size_t half = 32; half != 0; half /= 2)
+    for (std::size_t half = 32; half >= kept; half /= 2)
         for (std::size_t i = 0; i < half; ++i) lane[i] = step(lane[i], lane[i + half]);
-    return lane[0] ^ (lane[0] >> 15);
+    std::uint64_t sum = 0;
+    for (std::size_t i = kept; i-- > 0;) sum = sum << 32 | (lane[i] ^ (lane[i] >> 15));
+    return sum;
+}
+std::uint32_t plain_checksum(const std::byte* page, std::size_t bytes) {
+    return static_cast<std::uint32_t>(plain_fold(page, bytes, 1));
 }
 
 std::vector<std::byte> random_page(std::size_t bytes, std::uint64_t seed) {
@@ -48,6 +53,8 @@ TEST_CASE("the value is the definition's, at any length and alignment") {
             const auto page = random_page(bytes + offset, bytes);
             CHECK(simd::page_checksum(page.data() + offset, bytes) ==
                   plain_checksum(page.data() + offset, bytes));
+            CHECK(simd::page_checksum64(page.data() + offset, bytes) ==
+                  plain_fold(page.data() + offset, bytes, 2));
         }
 }
 
