@@ -27,7 +27,7 @@ namespace kvtl { inline namespace v0 {
 
 enum class open_for : std::uint8_t {
     reading,
-    writing,  ///< and reading
+    writing, ///< and reading
     creating, ///< and writing and reading: made where there is none, for its owner only; a link is not followed
 };
 
@@ -38,14 +38,16 @@ struct file_facts {
 };
 
 template <class T>
-concept file_ops = std::copyable<T> && requires(T& ops, const std::string& path, open_for how, int fd,
-                                                file_facts& facts, std::span<std::byte> into,
-                                                std::span<const std::byte> bytes, std::uint64_t offset) {
+concept file_ops = std::copyable<T> &&
+    requires(T& ops, const std::string& path, open_for how, int fd, file_facts& facts,
+             std::span<std::byte> into, std::span<const std::byte> bytes, std::uint64_t offset) {
     { ops.resolve(path) } -> std::same_as<std::string>; // what the name leads to, behind links
     { ops.open(path, how) } -> std::same_as<int>;       // refuses no kind of file and waits for none
     { ops.inspect(path, facts) } -> std::same_as<int>;
     { ops.inspect(fd, facts) } -> std::same_as<int>;
-    { ops.lock(fd, true) } -> std::same_as<int>; // exclusive or shared, -EAGAIN: somebody else has it; takes a lock anew
+    {
+        ops.lock(fd, true)
+        } -> std::same_as<int>; // exclusive or shared, -EAGAIN: somebody else has it; takes a lock anew
     { ops.pread(fd, into, offset) } -> std::same_as<std::int64_t>;
     { ops.pwrite(fd, bytes, offset) } -> std::same_as<std::int64_t>;
     { ops.truncate(fd, offset) } -> std::same_as<int>;
@@ -53,7 +55,7 @@ concept file_ops = std::copyable<T> && requires(T& ops, const std::string& path,
     { ops.rename(path, path) } -> std::same_as<int>;
     { ops.sync_folder(path) } -> std::same_as<int>; // the folder in which the file lies
     { ops.remove(path) } -> std::same_as<int>;
-    { ops.close(fd) }; // gives the lock up, too
+    {ops.close(fd)}; // gives the lock up, too
     { ops.fill_random(into) } -> std::same_as<int>;
 };
 
@@ -83,7 +85,8 @@ struct posix_file_ops {
         const int answer = set_lock(fd, exclusive ? F_WRLCK : F_RDLCK);
         return answer == -EACCES ? -EAGAIN : answer;
     }
-    [[nodiscard]] static std::int64_t pread(int fd, std::span<std::byte> into, std::uint64_t offset) noexcept {
+    [[nodiscard]] static std::int64_t pread(int fd, std::span<std::byte> into,
+                                            std::uint64_t offset) noexcept {
         const auto n = ::pread(fd, into.data(), into.size(), static_cast<::off_t>(offset));
         return n < 0 ? -errno : n;
     }
@@ -106,7 +109,8 @@ struct posix_file_ops {
     }
     [[nodiscard]] static int sync_folder(const std::string& of) {
         const auto slash = of.rfind('/');
-        const std::string folder = slash == std::string::npos ? "." : of.substr(0, std::max<std::size_t>(slash, 1));
+        const std::string folder =
+            slash == std::string::npos ? "." : of.substr(0, std::max<std::size_t>(slash, 1));
         const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (fd < 0) return -errno;
         const int why = ::fsync(fd) == 0 || errno == EINVAL ? 0 : errno; // EINVAL: folders need none there

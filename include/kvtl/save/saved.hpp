@@ -1,10 +1,9 @@
 // Words of saving: what is written about a sequence, where it is written to, and what comes back.
 //
-// A saved sequence is a table of sections, and pages that are referred to by sections of the kind `pages`. A section is a
-// stream of bytes: put() appends, get() reads any part of it. What stands in a section is its writer's affair, except for
-// `pages`, which is an array of block_ref: the target reads them to know which blocks are in use.
-//
-// A page is page_bytes long and is never changed. A second save to the same target may take pages of the first one over.
+// A saved sequence is a table of sections, and pages. A section is a stream of bytes: put() appends, get() reads any part of
+// it. The writer of a section decides what stands in it, except for the kind `pages`: an array of block_ref, by which the
+// target keeps pages. A page is page_bytes long and never changes. A later generation of the same target keeps a page of
+// the one before by putting its old reference.
 //
 // Units: bytes; page_bytes of the target for pages.
 // SPDX-License-Identifier: MIT
@@ -26,22 +25,24 @@ namespace kvtl { inline namespace v0 {
 
 /// What the engine says beside the entries.
 struct save_options {
-    std::uint64_t model = 0;           ///< fingerprint of the weights and adapters; load() compares it (0: not checked)
+    std::uint64_t model = 0; ///< fingerprint of the weights and adapters; load() compares it (0: not checked)
     std::span<const std::byte> note{}; ///< the engine's own: tokens, sampler, text; it comes back unchanged
     bool hot = true;                   ///< the resident units too, where frames belong to the sequence
 };
 
 /// What a generation of a saved sequence is.
 struct save_facts {
-    std::array<std::uint64_t, 2> file_id{}; ///< random, made with the file; with the generation it names a save
-    std::uint64_t generation = 0;           ///< 0 before the first one is published
+    std::array<std::uint64_t, 2>
+        file_id{};                ///< random, made with the file; with the generation it names a save
+    std::uint64_t generation = 0; ///< 0 before the first one is published
     std::uint64_t tokens = 0;
     std::uint64_t model = 0;
     std::uint64_t bytes = 0;         ///< of the target, up to the last block in use
-    std::uint64_t written_bytes = 0; ///< of this generation, by this object; the rest was taken over
+    std::uint64_t written_bytes = 0; ///< that this object wrote for this generation; the rest was kept
     std::uint32_t page_bytes = 0;
     bool hot = false;
-    bool damaged = false; ///< an older generation is shown, or it cannot be told: the other superblock or its root is torn
+    bool damaged =
+        false; ///< the other superblock or its root does not verify: a newer generation may have been lost
 };
 
 struct load_options {
@@ -109,32 +110,30 @@ struct saved_root {
     std::span<const std::byte> note{};
 };
 
-/// Takes one generation after the other. The first call of put(), put_pages(), keep_pages() or commit() begins one.
+/// Takes one generation after the other. The first call of put(), put_pages() or commit() begins one.
 ///
-///   put(kind, index, bytes)   appends to that section. Other sections may not come in between: a section that was left
-///                             is complete
-///   put_pages(images, refs)   writes refs.size() pages of page_bytes each, and says where they lie
-///   keep_pages(refs)          takes pages of the published generation over; the references stay as they are
-///   commit(root)              the generation is complete. It is not there before it is published, which is not this
-///                             concept's affair
-///   abandon()                 as if it had not begun. After a call that failed nothing else succeeds
+///   put(kind, index, bytes)  appends to that section. A section is complete when another one begins. For the kind
+///                            `pages`: whole references, each to a page of put_pages() or of the published generation
+///   put_pages(images, refs)  writes refs.size() pages of page_bytes each and fills in their references
+///   commit(root)             completes the generation. It replaces the published one when it is published, which is
+///                            not part of this concept
+///   abandon()                drops what was put. After an error it is the only call that does anything
 template <class T>
 concept save_target = requires(T& to, const T& seen, section_kind kind, std::uint32_t index,
                                std::span<const std::byte> bytes, std::span<block_ref> refs,
-                               std::span<const block_ref> kept, const saved_root& root) {
+                               const saved_root& root) {
     { to.put(kind, index, bytes) } -> std::same_as<status>;
     { to.put_pages(bytes, refs) } -> std::same_as<status>;
-    { to.keep_pages(kept) } -> std::same_as<status>;
     { to.commit(root) } -> std::same_as<result<save_facts>>;
-    { to.abandon() };
+    {to.abandon()};
     { seen.facts() } -> std::convertible_to<save_facts>; // of the published generation; page_bytes always
 };
 
-/// Gives the published generation back. Bytes are verified before they are handed out, and `into` is zero after an error.
+/// Reads the published generation. Bytes are verified before they are handed out; `into` is zero after an error.
 ///
 ///   sections()                  the table, in the order of writing
 ///   get(section, offset, into)  bytes [offset, offset + into.size()) of a section
-///   get_pages(refs, into)       refs.size() pages; a reference that is no page is an error
+///   get_pages(refs, into)       refs.size() pages, each with a reference that is not block 0
 template <class T>
 concept save_source = requires(T& from, const T& seen, const section& which, std::uint64_t offset,
                                std::span<const block_ref> refs, std::span<std::byte> into) {

@@ -1,0 +1,726 @@
+// A saved sequence in a file of its own: a save_target and a save_source.
+//
+// The file has two superblocks and blocks that nobody overwrites while they are in use. A new generation goes to blocks that
+// the published one does not use, and to the end. publish() brings it to the disk, then its superblock over the older of the
+// two, then that to the disk. A crash or a failure at any moment leaves the published generation, or the new one.
+//
+// create() writes beside the name, to NAME.part, and takes the name with the first publish(). open() reads, and saves again:
+// readers hold a shared lock (OFD), whoever saves an exclusive one. Links are followed, and kept. Folders, devices, files of
+// somebody else and files in use are refused. Files are for their owner only (0600).
+//
+// Memory: two buffers of 512 KiB, 24 bytes per section, 16 per piece of 512 KiB (twice while a generation is written), and
+//         while saving 2 bits per block: 64 KiB per GiB. The note when it is asked for.
+// Cost:   put() copies once. get() reads whole pieces and remembers the last one. The first save to a file that was opened
+//         reads its `pages` sections. publish() is two fdatasync, the first time one, a rename and an fsync of the folder.
+// Limits: one thread at a time per object. A file is at most two generations long, and the root. Checksums find damage,
+//         not malice.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/io/file_system.hpp>
+#include <kvtl/save/file_ops.hpp>
+#include <kvtl/save/saved_format.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace kvtl { inline namespace v0 {
+
+namespace detail {
+
+/// A file that is open. A draft is removed with it.
+template <file_ops Ops> struct open_file {
+    Ops ops;
+    int fd = -1;
+    std::string draft{};        ///< the name to remove, or empty
+    ::pid_t owner = ::getpid(); ///< a child of fork() leaves lock and name to its parent
+
+    explicit open_file(Ops o) : ops(std::move(o)) {}
+    open_file(open_file&& other) noexcept
+        : ops(std::move(other.ops)), fd(std::exchange(other.fd, -1)), draft(std::exchange(other.draft, {})),
+          owner(other.owner) {}
+    open_file& operator=(open_file&& other) noexcept {
+        close();
+        ops = std::move(other.ops);
+        fd = std::exchange(other.fd, -1);
+        draft = std::exchange(other.draft, {});
+        owner = other.owner;
+        return *this;
+    }
+    ~open_file() { close(); }
+
+    void close() noexcept {
+        if (fd < 0 || ::getpid() != owner) return;
+        if (!draft.empty()) (void)ops.remove(draft); // still under the lock
+        ops.close(std::exchange(fd, -1));
+    }
+};
+
+} // namespace detail
+
+template <file_ops Ops = posix_file_ops> class basic_saved_file {
+  public:
+    /// A file that takes the name `path` when it is first published. What was saved there before stays until then.
+    /// \param page_bytes the block, and the length of a page: a power of two from 4096 to 65536
+    [[nodiscard, gnu::cold]] static result<basic_saved_file>
+    create(const std::string& path, std::uint32_t page_bytes = 4096, Ops ops = {}) {
+        basic_saved_file file(path, std::move(ops));
+        if (auto s = file.begin_draft(page_bytes); !s) return s;
+        return result<basic_saved_file>(std::move(file));
+    }
+
+    /// A saved file, to read and to save to again. absent where there is none; corrupt where no generation verifies.
+    [[nodiscard, gnu::cold]] static result<basic_saved_file> open(const std::string& path, Ops ops = {}) {
+        basic_saved_file file(path, std::move(ops));
+        if (auto s = file.take(); !s) return s;
+        if (auto s = file.find_generation(); !s) return s;
+        return result<basic_saved_file>(std::move(file));
+    }
+
+    /// The published generation. Of a new file only file_id and page_bytes are set.
+    [[nodiscard]] save_facts facts() const noexcept { return facts_of(now_, written_, damaged_); }
+    [[nodiscard]] const std::string& path() const noexcept { return path_; }
+
+    // ---- save_target
+
+    [[nodiscard, gnu::cold]] status put(section_kind kind, std::uint32_t index,
+                                        std::span<const std::byte> bytes) {
+        if (kind <= section_kind::note || kind >= section_kind::root)
+            return fail(errc::invalid_argument, "a section of the kind %s is not put", name_of(kind));
+        if (auto s = begin(); !s) return s;
+        if (kind == section_kind::pages)
+            if (auto s = keep(bytes); !s) return failed_ = s;
+        return failed_ = append(kind, index, bytes);
+    }
+
+    [[nodiscard, gnu::cold]] status put_pages(std::span<const std::byte> images, std::span<block_ref> refs) {
+        if (images.size() != refs.size() * now_.page_bytes)
+            return fail(errc::invalid_argument, "%zu bytes are not %zu pages", images.size(), refs.size());
+        if (auto s = begin(); !s) return s;
+        while (!refs.empty()) {
+            const run to = allocate(refs.size());
+            const auto part = images.first(to.blocks * now_.page_bytes);
+            if (auto s = write(to, part); !s) return failed_ = s;
+            for (std::uint32_t i = 0; i < to.blocks; ++i)
+                refs[i] = {to.first + i, static_cast<std::uint32_t>(next_generation()),
+                           sum({section_kind::page_image, 0, to.first + i, next_generation()},
+                               part.subspan(std::size_t{i} * now_.page_bytes, now_.page_bytes))};
+            images = images.subspan(part.size());
+            refs = refs.subspan(to.blocks);
+        }
+        return {};
+    }
+
+    /// The facts of the new generation; facts() shows the published one until publish() has succeeded.
+    [[nodiscard, gnu::cold]] result<save_facts> commit(const saved_root& root) {
+        if (auto s = begin(); !s) return s;
+        if (auto s = complete(root); !s) return failed_ = s;
+        writing_ = false;
+        return facts_of(pending_, written_next_, false);
+    }
+
+    [[gnu::cold]] void abandon() noexcept {
+        writing_ = false;
+        failed_ = {};
+        pending_ = {};
+        forget_next();
+    }
+
+    /// Brings the committed generation to the disk. An error before the superblock was written leaves the published
+    /// generation and this object as they were before the save; after a later one it is not known which generation a crash
+    /// would leave, and the file has to be opened again.
+    [[nodiscard, gnu::cold]] status publish() {
+        if (broken_) return fail(errc::io_error, "publishing failed; open it again");
+        if (!failed_) return failed_;
+        if (pending_.generation == 0) return fail(errc::invalid_argument, "nothing was committed");
+        if (const int why = file_.draft.empty() ? file_.ops.sync(file_.fd) : 0; why < 0) {
+            abandon(); // the system may have dropped what it could not write: all of it is written anew
+            return failure("bringing it to the disk", why);
+        }
+        broken_ = true; // until all of this has succeeded
+        if (auto s = write_superblock(pending_); !s) return s;
+        if (const int why = file_.ops.sync(file_.fd); why < 0) return failure("bringing it to the disk", why);
+        if (!file_.draft.empty())
+            if (auto s = take_name(); !s) return s;
+        broken_ = false;
+        now_ = std::exchange(pending_, {});
+        table_ = std::exchange(next_table_, {});
+        live_.swap(next_);
+        written_ = written_next_;
+        damaged_ = false;
+        settled_ = true;
+        cached_ = no_piece;
+        forget_next();
+        return {};
+    }
+
+    // ---- save_source
+
+    [[nodiscard]] std::span<const section> sections() const noexcept { return table_.sections; }
+
+    /// \param which a line of sections()
+    [[nodiscard, gnu::cold]] status get(const section& which, std::uint64_t offset,
+                                        std::span<std::byte> into) {
+        const auto failed = [all = into](const status& s) {
+            std::fill(all.begin(), all.end(), std::byte{0});
+            return s;
+        };
+        if (std::uint64_t{which.first_piece} + which.pieces > table_.pieces.size() || offset > which.bytes ||
+            into.size() > which.bytes - offset)
+            return failed(
+                fail(errc::out_of_range, "%s %u has no such bytes", name_of(which.kind), which.index));
+        for (std::uint32_t p = which.first_piece; !into.empty(); ++p) {
+            if (p == which.first_piece + which.pieces)
+                return failed(fail(errc::out_of_range, "%s %u ends early", name_of(which.kind), which.index));
+            const std::uint32_t bytes = table_.pieces[p].bytes;
+            if (offset >= bytes) {
+                offset -= bytes;
+                continue;
+            }
+            if (auto s = fetch(which, p); !s) return failed(s);
+            const std::size_t n = std::min<std::size_t>(bytes - offset, into.size());
+            std::memcpy(into.data(), piece_.data() + offset, n);
+            into = into.subspan(n);
+            offset = 0;
+        }
+        return {};
+    }
+
+    [[nodiscard, gnu::cold]] status get_pages(std::span<const block_ref> refs, std::span<std::byte> into) {
+        if (into.size() != refs.size() * now_.page_bytes)
+            return fail(errc::invalid_argument, "%zu bytes are not %zu pages", into.size(), refs.size());
+        const status s = read_pages(refs, into);
+        if (!s) std::fill(into.begin(), into.end(), std::byte{0});
+        return s;
+    }
+
+    [[nodiscard, gnu::cold]] result<std::vector<identity_field>> identity() {
+        auto bytes = whole(section_kind::identity);
+        if (!bytes) return bytes.error();
+        std::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+        std::vector<identity_field> fields;
+        for (std::string word, name; !text.empty();) {
+            const auto end = text.find('\0');
+            word = text.substr(0, end);
+            text.remove_prefix(end == text.npos ? text.size() : end + 1);
+            if (name.empty())
+                name = std::exchange(word, {});
+            else
+                fields.push_back({std::exchange(name, {}), std::move(word)});
+        }
+        return fields;
+    }
+
+    [[nodiscard, gnu::cold]] result<std::vector<std::byte>> note() { return whole(section_kind::note); }
+
+  private:
+    static constexpr std::uint32_t no_piece = std::numeric_limits<std::uint32_t>::max();
+
+    struct run {
+        std::uint32_t first = 0, blocks = 0;
+    };
+
+    basic_saved_file(const std::string& path, Ops ops) : path_(path), file_(ops), replaced_(std::move(ops)) {}
+
+    // ------------------------------------------------------------------------------------------------ errors
+
+    /// The end of the path fits a status beside the reason.
+    [[nodiscard, gnu::cold, gnu::format(printf, 3, 4)]] status fail(errc code, const char* format,
+                                                                    ...) const noexcept {
+        char why[120];
+        std::va_list args;
+        va_start(args, format);
+        std::vsnprintf(why, sizeof why, format, args);
+        va_end(args);
+        const std::size_t shown = std::min<std::size_t>(path_.size(), 100);
+        return status::failure(code, "saved file '%s%s': %s", shown < path_.size() ? "..." : "",
+                               path_.c_str() + (path_.size() - shown), why);
+    }
+    [[nodiscard, gnu::cold]] status failure(const char* doing, std::int64_t answer) const noexcept {
+        const int why = static_cast<int>(-answer);
+        errc code = errc::io_error;
+        const char* help = "";
+        if (why == ENOTDIR || why == ENAMETOOLONG || why == ELOOP) code = errc::invalid_argument;
+        if (why == EACCES || why == EPERM || why == EROFS || why == ETXTBSY)
+            code = errc::file_refused, help = "; name a path that may be written";
+        if (why == ENOENT) code = errc::absent, help = "; make the folder first";
+        if (why == ENOSPC || why == EDQUOT || why == EFBIG)
+            code = errc::disk_full, help = "; make room and save again";
+        if (why == EOPNOTSUPP || why == ENOSYS || why == ENOLCK) code = errc::unsupported;
+        return fail(code, "%s: %s%s", doing, std::strerror(why), help);
+    }
+    [[nodiscard, gnu::cold]] status damaged(saved_owner at) const noexcept {
+        return fail(errc::corrupt, "%s %u in block %u is damaged; restore a copy, or save anew",
+                    name_of(at.kind), at.index, at.block);
+    }
+
+    // ------------------------------------------------------------------------------------------------ the name
+
+    [[nodiscard]] status regular(const file_facts& facts) const noexcept {
+        if (S_ISREG(facts.mode)) return {};
+        return fail(errc::file_refused, "it is %s; name a regular file", file_kind(facts.mode));
+    }
+    /// Whether `name` is still the file that is open: another process may have renamed or removed it.
+    [[nodiscard]] bool names(const std::string& name, int fd) {
+        file_facts there, here;
+        return file_.ops.inspect(name, there) >= 0 && file_.ops.inspect(fd, here) >= 0 &&
+               there.device == here.device && there.inode == here.inode;
+    }
+    /// Follows links. `there` is empty where there is nothing.
+    [[nodiscard]] status resolve(std::optional<file_facts>& there) {
+        if (path_.empty()) return fail(errc::invalid_argument, "no name; valid: the name of a file");
+        target_ = file_.ops.resolve(path_);
+        file_facts found;
+        const int why = file_.ops.inspect(target_, found);
+        if (why == -ENOENT && target_ != path_)
+            return fail(errc::absent, "a symbolic link to nothing; remove it, or name another file");
+        if (why < 0 && why != -ENOENT) return failure("looking at it", why);
+        if (why < 0) return {};
+        there = found;
+        return regular(found);
+    }
+    /// Empty, or a saved file: what may be replaced. A draft that a crash left behind may begin with zeros.
+    [[nodiscard]] status ours(int fd, bool draft) {
+        std::array<char, 8> magic{};
+        const auto n = file_.ops.pread(fd, std::as_writable_bytes(std::span(magic)), 0);
+        if (n < 0) return failure("reading it", n);
+        if (n == 0 || magic == saved_magic || (draft && magic == std::array<char, 8>{})) return {};
+        return fail(errc::file_refused, "%s was not saved by kvtl; %s", draft ? "its draft NAME.part" : "it",
+                    draft ? "remove that, or name another file" : "name another file");
+    }
+    [[nodiscard]] status lock(int fd, bool exclusive, const char* refusal) {
+        const int why = file_.ops.lock(fd, exclusive);
+        if (why == -EAGAIN) return fail(errc::file_refused, "%s", refusal);
+        return why < 0 ? failure("locking it", why) : status{};
+    }
+
+    [[nodiscard]] status begin_draft(std::uint32_t page_bytes) {
+        if (!valid_page_bytes(page_bytes))
+            return fail(errc::invalid_argument, "page_bytes is %u; valid: a power of two from 4096 to 65536",
+                        page_bytes);
+        std::optional<file_facts> there;
+        if (auto s = resolve(there); !s) return s;
+        if (there) { // and it stays locked until it is replaced
+            replaced_.fd = file_.ops.open(target_, open_for::writing);
+            if (replaced_.fd < 0) return failure("opening it", replaced_.fd);
+            if (auto s = lock(replaced_.fd, true, "it is open elsewhere; close it there first"); !s) return s;
+            if (auto s = ours(replaced_.fd, false); !s) return s;
+        }
+        const std::string draft = target_ + ".part";
+        for (int attempt = 0; attempt < 16; ++attempt) {
+            file_facts found;
+            if (file_.ops.inspect(draft, found) >= 0)
+                if (auto s = regular(found); !s) return s;
+            file_.fd = file_.ops.open(draft, open_for::creating);
+            if (file_.fd < 0) return failure("creating its draft NAME.part", file_.fd);
+            if (auto s = lock(file_.fd, true, "it is being saved elsewhere; wait, or name another file"); !s)
+                return s;
+            if (!names(draft, file_.fd)) { // another one has just published it
+                file_.close();
+                continue;
+            }
+            if (auto s = ours(file_.fd, true); !s) return s;
+            file_.draft = draft;
+            if (const int why = file_.ops.truncate(file_.fd, 0); why < 0)
+                return failure("emptying its draft", why);
+            now_.page_bytes = page_bytes;
+            if (const int why = file_.ops.fill_random(std::as_writable_bytes(std::span(now_.file_id)));
+                why < 0)
+                return failure("a random number", why);
+            return {};
+        }
+        return fail(errc::file_refused, "its draft NAME.part keeps being replaced; name another file");
+    }
+    /// The draft is on the disk: it becomes the file.
+    [[nodiscard]] status take_name() {
+        std::optional<file_facts> there;
+        if (auto s = resolve(there); !s && s.code() != errc::absent) return s;
+        if (there && (replaced_.fd < 0 || !names(target_, replaced_.fd)))
+            return fail(errc::file_refused, "somebody else made it meanwhile; save anew");
+        if (const int why = file_.ops.rename(file_.draft, target_); why < 0)
+            return failure("renaming its draft", why);
+        file_.draft.clear();
+        replaced_.close();
+        const int why = file_.ops.sync_folder(target_);
+        return why < 0 ? failure("bringing its folder to the disk", why) : status{};
+    }
+
+    /// Ends with the file open and locked for reading.
+    [[nodiscard]] status take() {
+        for (int attempt = 0; attempt < 16; ++attempt) {
+            std::optional<file_facts> there;
+            if (auto s = resolve(there); !s) return s;
+            if (!there) return fail(errc::absent, "there is no such file");
+            file_.fd = file_.ops.open(target_, open_for::writing);
+            writable_ = file_.fd >= 0;
+            if (file_.fd == -EACCES || file_.fd == -EPERM || file_.fd == -EROFS || file_.fd == -ETXTBSY)
+                file_.fd = file_.ops.open(target_, open_for::reading);
+            if (file_.fd == -ENOENT) continue;
+            if (file_.fd < 0) return failure("opening it", file_.fd);
+            if (auto s = lock(file_.fd, false, "it is being saved to elsewhere; wait until that is done"); !s)
+                return s;
+            if (names(target_, file_.fd)) return {};
+            file_.close();
+        }
+        return fail(errc::file_refused, "it keeps being replaced while it is opened; try again");
+    }
+
+    // ------------------------------------------------------------------------------------------------ blocks
+
+    [[nodiscard]] std::uint64_t next_generation() const noexcept { return now_.generation + 1; }
+    [[nodiscard]] std::uint64_t sum(saved_owner owner, std::span<const std::byte> bytes) const noexcept {
+        return saved_checksum(now_.file_id, owner, bytes);
+    }
+    [[nodiscard]] bool used(std::uint64_t block) const noexcept {
+        return (block < live_.size() && live_[block]) || (block < next_.size() && next_[block]);
+    }
+    static void mark(std::vector<bool>& blocks, std::uint64_t first, std::uint64_t count) {
+        if (blocks.size() < first + count) blocks.resize(first + count);
+        std::fill_n(blocks.begin() + static_cast<std::ptrdiff_t>(first), count, true);
+    }
+    /// The next free run of `least` to `most` blocks. Nothing is free below the cursor, but for a root too long for a hole.
+    [[nodiscard]] run allocate(std::uint64_t most, std::uint64_t least = 1) {
+        std::uint64_t n = 0;
+        for (;; cursor_ += n) {
+            while (used(cursor_)) ++cursor_;
+            for (n = 1; n < most && !used(cursor_ + n);) ++n;
+            if (n >= least) break;
+        }
+        mark(next_, cursor_, n);
+        cursor_ += n;
+        return {static_cast<std::uint32_t>(cursor_ - n), static_cast<std::uint32_t>(n)};
+    }
+
+    [[nodiscard]] status write(run to, std::span<const std::byte> bytes) {
+        if (cursor_ > std::numeric_limits<std::uint32_t>::max())
+            return fail(errc::disk_full, "it would have more than 2^32 blocks");
+        written_next_ += bytes.size();
+        return write_at(std::uint64_t{to.first} * now_.page_bytes, bytes);
+    }
+    [[nodiscard]] status write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+        while (!bytes.empty()) {
+            const auto n = file_.ops.pwrite(file_.fd, bytes, offset);
+            if (n == -EINTR) continue;
+            if (n <= 0) return failure("writing it", n < 0 ? n : -EIO);
+            bytes = bytes.subspan(static_cast<std::size_t>(n));
+            offset += static_cast<std::uint64_t>(n);
+        }
+        return {};
+    }
+    [[nodiscard]] status read_at(std::uint64_t offset, std::span<std::byte> into) {
+        while (!into.empty()) {
+            const auto n = file_.ops.pread(file_.fd, into, offset);
+            if (n == -EINTR) continue;
+            if (n < 0) return failure("reading it", n);
+            if (n == 0) return fail(errc::corrupt, "it is cut off; restore a copy, or save anew");
+            into = into.subspan(static_cast<std::size_t>(n));
+            offset += static_cast<std::uint64_t>(n);
+        }
+        return {};
+    }
+    [[nodiscard]] status write_superblock(saved_superblock s) {
+        std::vector<std::byte> block(s.page_bytes); // zeros behind it
+        const auto put_at = [&](std::uint64_t slot) {
+            s.checksum = superblock_checksum(s);
+            std::memcpy(block.data(), &s, sizeof s);
+            return write_at(slot * s.page_bytes, block);
+        };
+        if (auto written = put_at(s.generation % 2); !written || file_.draft.empty()) return written;
+        s = {.file_id = s.file_id, .page_bytes = s.page_bytes}; // so that a new file begins with what it is
+        return put_at(0);
+    }
+
+    // ------------------------------------------------------------------------------------------------ reading
+
+    /// Takes the newer of the generations whose root verifies.
+    [[nodiscard]] status find_generation() {
+        file_facts facts;
+        if (const int why = file_.ops.inspect(file_.fd, facts); why < 0) return failure("looking at it", why);
+        if (facts.bytes == 0)
+            return fail(errc::file_refused,
+                        "it is empty: nothing was saved to it; remove it, or name another file");
+        saved_superblock found[2];
+        status first = superblock_at(0, 0, found[0]), second = first;
+        if (first) second = superblock_at(1, found[0].page_bytes, found[1]);
+        for (std::uint32_t page = 4096; !first && !second && page <= 65536; page *= 2) {
+            second = superblock_at(1, page, found[1]); // where it stands depends on what the first one says
+            if (second && found[1].page_bytes != page) second = first;
+        }
+        for (const status& s : {first, second})
+            if (s.code() == errc::io_error) return s;
+        if (!first && !second) return first;
+        damaged_ = !first || !second;
+        if (!first) found[0] = {};
+        if (!second) found[1] = {};
+        if (found[0].generation < found[1].generation) std::swap(found[0], found[1]);
+        status newest;
+        for (const saved_superblock& s : found) {
+            if (s.generation == 0) break;
+            now_ = s;
+            const status loaded = load_root(facts.bytes);
+            if (loaded || loaded.code() != errc::corrupt) return loaded;
+            if (newest) newest = loaded;
+            damaged_ = true;
+        }
+        if (newest)
+            return fail(errc::corrupt, "its superblocks are damaged; restore a copy, or save it anew");
+        return newest;
+    }
+    [[nodiscard]] status superblock_at(std::uint32_t slot, std::uint32_t page_bytes, saved_superblock& s) {
+        s = {.magic = {}};
+        auto bytes = std::as_writable_bytes(std::span(&s, 1));
+        if (auto read = read_at(std::uint64_t{slot} * page_bytes, bytes);
+            !read && read.code() != errc::corrupt)
+            return read; // what is shorter is judged by what is there
+        const status judged = check_superblock(s, slot);
+        return judged ? judged : fail(judged.code(), "%s", judged.what());
+    }
+    [[nodiscard]] status load_root(std::uint64_t file_bytes) {
+        const saved_owner owner{section_kind::root, 0, now_.root_block, now_.generation};
+        const std::uint64_t blocks = blocks_of(now_.root_bytes, now_.page_bytes);
+        if (std::uint64_t{now_.blocks} * now_.page_bytes > file_bytes)
+            return fail(errc::corrupt, "it is cut off: %llu of %llu bytes; restore a copy, or save anew",
+                        static_cast<unsigned long long>(file_bytes),
+                        static_cast<unsigned long long>(std::uint64_t{now_.blocks} * now_.page_bytes));
+        if (now_.root_block < 2 || now_.root_bytes > file_bytes || now_.root_block + blocks > now_.blocks)
+            return damaged(owner);
+        std::vector<std::byte> bytes(blocks * now_.page_bytes);
+        if (auto s = read_at(std::uint64_t{now_.root_block} * now_.page_bytes, bytes); !s) return s;
+        if (sum(owner, bytes) != now_.root_checksum) return damaged(owner);
+        auto table = parse_root(std::span(bytes).first(now_.root_bytes), now_.page_bytes, now_.blocks);
+        if (!table) return damaged(owner);
+        table_ = *std::move(table);
+        return {};
+    }
+    /// Brings a piece into the buffer, verified.
+    [[nodiscard]] status fetch(const section& which, std::uint32_t p) {
+        if (cached_ == p) return {};
+        cached_ = no_piece;
+        const saved_piece& piece = table_.pieces[p];
+        piece_.resize(saved_piece_bytes);
+        const auto bytes = std::span(piece_).first(blocks_of(piece.bytes, now_.page_bytes) * now_.page_bytes);
+        if (auto s = read_at(std::uint64_t{piece.block} * now_.page_bytes, bytes); !s) return s;
+        const saved_owner owner{which.kind, which.index, piece.block, now_.generation};
+        if (sum(owner, bytes) != piece.checksum) return damaged(owner);
+        cached_ = p;
+        return {};
+    }
+    [[nodiscard]] status read_pages(std::span<const block_ref> refs, std::span<std::byte> into) {
+        const std::size_t page = now_.page_bytes;
+        while (!refs.empty()) { // runs of neighbours
+            std::size_t n = 1;
+            while (n < refs.size() && refs[n].block == refs[0].block + n) ++n;
+            if (refs[0].block < 2) return fail(errc::invalid_argument, "block %u is no page", refs[0].block);
+            if (auto s = read_at(std::uint64_t{refs[0].block} * page, into.first(n * page)); !s) return s;
+            for (std::size_t i = 0; i < n; ++i) {
+                const saved_owner owner{section_kind::page_image, 0, refs[i].block, refs[i].generation};
+                if (sum(owner, into.subspan(i * page, page)) != refs[i].checksum) return damaged(owner);
+            }
+            refs = refs.subspan(n);
+            into = into.subspan(n * page);
+        }
+        return {};
+    }
+    [[nodiscard]] result<std::vector<std::byte>> whole(section_kind kind) {
+        const section* which = find_section(table_.sections, kind);
+        if (which == nullptr) return fail(errc::absent, "it has no %s", name_of(kind));
+        std::vector<std::byte> bytes(which->bytes);
+        if (auto s = get(*which, 0, bytes); !s) return s;
+        return bytes;
+    }
+
+    // ------------------------------------------------------------------------------------------------ writing
+
+    [[nodiscard]] status begin() {
+        if (broken_) return fail(errc::io_error, "publishing failed; open it again");
+        if (!failed_ || writing_) return failed_;
+        if (pending_.generation != 0)
+            if (auto s = publish(); !s) return s;
+        if (next_generation() >= std::numeric_limits<std::uint32_t>::max())
+            return fail(errc::out_of_range, "it has had all its generations; create it anew");
+        if (file_.draft.empty() && !settled_)
+            if (auto s = settle(); !s) return s;
+        if (const int why = file_.ops.truncate(file_.fd, std::uint64_t{now_.blocks} * now_.page_bytes);
+            why < 0)
+            return failure("cutting what was not published", why);
+        forget_next();
+        mark(next_, 0, 2);
+        cursor_ = 2;
+        writing_ = true;
+        return {};
+    }
+    /// Before the first save to a file that was opened: it is ours, the blocks in use are known, and the superblock that was
+    /// read is on the disk. Without the last, a crash could bring the older one back, whose blocks are written over next.
+    [[nodiscard]] status settle() {
+        if (!writable_) return fail(errc::file_refused, "it may only be read; save to another file");
+        if (auto s =
+                lock(file_.fd, true, "others read it; wait until they close it, or save to another file");
+            !s)
+            return s;
+        if (!names(target_, file_.fd))
+            return fail(errc::file_refused, "it was replaced or removed; open it again");
+        live_.clear();
+        mark(live_, 0, 2);
+        mark(live_, now_.root_block, blocks_of(now_.root_bytes, now_.page_bytes));
+        for (const saved_piece& p : table_.pieces) mark(live_, p.block, blocks_of(p.bytes, now_.page_bytes));
+        for (const section& s : table_.sections)
+            if (s.kind == section_kind::pages)
+                if (auto read = mark_pages(s); !read) return read;
+        if (auto s = write_superblock(now_); !s) return s;
+        if (const int why = file_.ops.sync(file_.fd); why < 0) return failure("bringing it to the disk", why);
+        settled_ = true;
+        return {};
+    }
+    [[nodiscard]] status mark_pages(const section& which) {
+        block_ref refs[256];
+        for (std::uint64_t at = 0; at < which.bytes; at += sizeof refs) {
+            const std::size_t bytes = std::min<std::uint64_t>(sizeof refs, which.bytes - at);
+            if (auto s = get(which, at, std::as_writable_bytes(std::span(refs)).first(bytes)); !s) return s;
+            for (const block_ref& ref : std::span(refs).first(bytes / sizeof(block_ref)))
+                if (ref.block >= now_.blocks)
+                    return damaged({which.kind, which.index, ref.block, now_.generation});
+                else
+                    mark(live_, ref.block, 1);
+        }
+        return {};
+    }
+    /// Pages that are named stay, or were just written.
+    [[nodiscard]] status keep(std::span<const std::byte> bytes) {
+        if (bytes.size() % sizeof(block_ref) != 0)
+            return fail(errc::invalid_argument, "%zu bytes are no whole references", bytes.size());
+        for (; !bytes.empty(); bytes = bytes.subspan(sizeof(block_ref))) {
+            block_ref ref;
+            std::memcpy(&ref, bytes.data(), sizeof ref);
+            if (ref.block == 0) continue;
+            const auto& where = ref.generation == next_generation() ? next_ : live_;
+            if (ref.generation > next_generation() || ref.block >= where.size() || !where[ref.block])
+                return fail(errc::invalid_argument, "block %u of generation %u is no page of it", ref.block,
+                            ref.generation);
+            mark(next_, ref.block, 1);
+        }
+        return {};
+    }
+    [[nodiscard]] status append(section_kind kind, std::uint32_t index, std::span<const std::byte> bytes) {
+        auto& all = next_table_.sections;
+        if (all.empty() || all.back().kind != kind || all.back().index != index) {
+            if (auto s = flush(); !s) return s;
+            if (find_section(all, kind, index) != nullptr)
+                return fail(errc::invalid_argument, "%s %u is complete already", name_of(kind), index);
+            all.push_back({kind, index, 0, static_cast<std::uint32_t>(next_table_.pieces.size()), 0});
+        }
+        buffer_.resize(saved_piece_bytes);
+        while (!bytes.empty()) {
+            const std::size_t n = std::min(bytes.size(), buffer_.size() - filled_);
+            std::memcpy(buffer_.data() + filled_, bytes.data(), n);
+            filled_ += n;
+            bytes = bytes.subspan(n);
+            all.back().bytes += n;
+            if (filled_ == buffer_.size())
+                if (auto s = flush(); !s) return s;
+        }
+        return {};
+    }
+    /// Writes what the buffer has of the last section, a piece for each run of free blocks.
+    [[nodiscard]] status flush() {
+        const std::size_t page = now_.page_bytes, blocks = blocks_of(filled_, now_.page_bytes);
+        if (blocks != 0) std::memset(buffer_.data() + filled_, 0, blocks * page - filled_);
+        for (std::size_t at = 0; at < blocks;) {
+            section& of = next_table_.sections.back();
+            const run to = allocate(blocks - at);
+            const auto part = std::span<const std::byte>(buffer_).subspan(at * page, to.blocks * page);
+            if (auto s = write(to, part); !s) return s;
+            next_table_.pieces.push_back(
+                {to.first, static_cast<std::uint32_t>(std::min(part.size(), filled_ - at * page)),
+                 sum({of.kind, of.index, to.first, next_generation()}, part)});
+            ++of.pieces;
+            at += to.blocks;
+        }
+        filled_ = 0;
+        return {};
+    }
+    [[nodiscard]] status complete(const saved_root& root) {
+        std::string text;
+        for (const identity_field& f : root.identity) {
+            if (f.name.empty() || f.name.find('\0') != f.name.npos || f.value.find('\0') != f.value.npos)
+                return fail(errc::invalid_argument, "a field of the identity has no name, or a zero byte");
+            text.append(f.name).push_back('\0');
+            text.append(f.value).push_back('\0');
+        }
+        if (auto s = append(section_kind::identity, 0, std::as_bytes(std::span(text))); !s) return s;
+        if (auto s = append(section_kind::note, 0, root.note); !s) return s;
+        if (auto s = flush(); !s) return s;
+        std::uint64_t bytes = 0;
+        const auto table = root_bytes(next_table_, now_.page_bytes, bytes);
+        const std::uint64_t blocks = table.size() / now_.page_bytes;
+        const run to = allocate(blocks, blocks);
+        if (auto s = write(to, table); !s) return s;
+        pending_ = {.file_id = now_.file_id,
+                    .generation = next_generation(),
+                    .tokens = root.tokens,
+                    .model = root.model,
+                    .blocks =
+                        static_cast<std::uint32_t>(next_.size()), // which ends with the last block in use
+                    .root_block = to.first,
+                    .root_bytes = bytes,
+                    .root_checksum = sum({section_kind::root, 0, to.first, next_generation()}, table),
+                    .page_bytes = now_.page_bytes,
+                    .hot = root.hot};
+        return {};
+    }
+    void forget_next() noexcept {
+        next_table_ = {};
+        next_.clear();
+        filled_ = 0;
+        written_next_ = 0;
+    }
+    [[nodiscard]] static save_facts facts_of(const saved_superblock& s, std::uint64_t written,
+                                             bool damaged) noexcept {
+        return {.file_id = s.file_id,
+                .generation = s.generation,
+                .tokens = s.tokens,
+                .model = s.model,
+                .bytes = std::uint64_t{s.blocks} * s.page_bytes,
+                .written_bytes = written,
+                .page_bytes = s.page_bytes,
+                .hot = s.hot != 0,
+                .damaged = damaged};
+    }
+
+    std::string path_, target_; ///< as it was named, and what that leads to
+    detail::open_file<Ops> file_, replaced_;
+    bool writable_ = true;
+    saved_superblock now_{}; ///< published
+    saved_table table_;
+    std::uint64_t written_ = 0;
+    bool damaged_ = false;
+    std::vector<std::byte> piece_; ///< the last one that was read
+    std::uint32_t cached_ = no_piece;
+    // The generation that is being written, or waits for publish().
+    status failed_;
+    bool writing_ = false, settled_ = false, broken_ = false;
+    saved_superblock pending_{};
+    saved_table next_table_;
+    std::vector<bool> live_, next_; ///< blocks of the published generation (once settled), and of this one
+    std::uint64_t cursor_ = 2, written_next_ = 0;
+    std::vector<std::byte> buffer_;
+    std::size_t filled_ = 0;
+};
+
+/// A saved sequence in a file of the system.
+using saved_file = basic_saved_file<>;
+static_assert(save_target<saved_file> && save_source<saved_file>);
+
+}} // namespace kvtl::v0
