@@ -370,7 +370,8 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
                 file_.fd = file_.ops.open(target_, open_for::reading);
             if (file_.fd == -ENOENT) continue;
             if (file_.fd < 0) return failure("opening it", file_.fd);
-            if (auto s = lock(file_.fd, false, "it is being saved to elsewhere; wait until that is done"); !s)
+            if (auto s = lock(file_.fd, false, "it is open for saving elsewhere; wait until it is closed");
+                !s)
                 return s;
             if (names(target_, file_.fd)) return {};
             file_.close();
