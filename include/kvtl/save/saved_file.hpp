@@ -564,7 +564,8 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
         return {};
     }
     /// Before the first save to a file that was opened: it is ours, the blocks in use are known, and the superblock that was
-    /// read is on the disk. Without the last, a crash could bring the older one back, whose blocks are written over next.
+    /// read and the name are on the disk. A publish() that failed may have left them in memory only; then a crash would bring
+    /// the older superblock back, whose blocks are written over next.
     [[nodiscard]] status settle() {
         if (!writable_) return fail(errc::file_refused, "it may only be read; save to another file");
         if (auto s =
@@ -582,6 +583,8 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
                 if (auto read = mark_pages(s); !read) return read;
         if (auto s = write_superblock(now_); !s) return s;
         if (const int why = file_.ops.sync(file_.fd); why < 0) return failure("bringing it to the disk", why);
+        if (const int why = file_.ops.sync_folder(target_); why < 0)
+            return failure("bringing its folder to the disk", why);
         settled_ = true;
         return {};
     }
