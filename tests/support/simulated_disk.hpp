@@ -9,6 +9,7 @@
 
 #include <kvtl/save/file_ops.hpp>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <random>
@@ -34,7 +35,7 @@ struct simulated_disk {
     };
 
     names seen, durable;
-    std::vector<names> unsynced; ///< all names after each change that is not on the disk
+    std::vector<names> unsynced; ///< all names, after each of the changes that are not on the disk
     std::map<int, handle> handles;
     int next_handle = 3;
     std::mt19937_64 random{1};
@@ -42,23 +43,28 @@ struct simulated_disk {
     // What goes wrong. Operations are counted from 1: those that may fail in reality.
     std::size_t operations = 0;
     std::size_t fails_at = 0, fails_until = 0; ///< [fails_at, fails_until)
+    std::size_t cut_at = 0;                    ///< from here on nothing happens: the power is off
     int error = EIO;
-    std::size_t lost_write = 0, misdirected_write = 0, misdirected_read = 0, lost_sync = 0; ///< done by number, said to be fine
+    std::size_t lost_write = 0, misdirected_write = 0, misdirected_read = 0,
+                lost_sync = 0; ///< done by number, said to be fine
     bool read_only = false;
 
     [[nodiscard]] int step() {
         ++operations;
+        if (cut_at != 0 && operations >= cut_at) return -EIO;
         return operations >= fails_at && operations < fails_until ? -error : 0;
     }
 
     void power_cut() {
-        for (names of_all : {seen, durable})
-            for (auto& [name, f] : of_all) settle(*f);
+        unsynced.push_back(seen);
+        for (const auto& of_all : unsynced)
+            for (const auto& [name, f] : of_all) settle(*f);
+        unsynced.pop_back();
+        for (const auto& [name, f] : durable) settle(*f);
         if (!unsynced.empty()) {
             const std::size_t kept = random() % (unsynced.size() + 1);
             if (kept > 0) durable = unsynced[kept - 1];
         }
-        for (auto& [fd, h] : handles) settle(*h.of);
         unsynced.clear();
         handles.clear();
         seen = durable;
@@ -148,7 +154,8 @@ struct simulated_file_ops {
         if (const int why = disk->step(); why < 0) return why;
         auto& f = *of(fd).of;
         f.seen.resize(bytes);
-        f.dirty.erase(f.dirty.lower_bound((bytes + simulated_disk::block - 1) / simulated_disk::block), f.dirty.end());
+        f.dirty.erase(f.dirty.lower_bound((bytes + simulated_disk::block - 1) / simulated_disk::block),
+                      f.dirty.end());
         return 0;
     }
     int sync(int fd) {
@@ -201,7 +208,8 @@ struct simulated_file_ops {
 
   private:
     simulated_disk::handle& of(int fd) {
-        static simulated_disk::handle none{std::make_shared<simulated_disk::file>(), true, 0}; // of a process that is no more
+        static simulated_disk::handle none{std::make_shared<simulated_disk::file>(), true,
+                                           0}; // of a process that is no more
         const auto found = disk->handles.find(fd);
         return found == disk->handles.end() ? none : found->second;
     }

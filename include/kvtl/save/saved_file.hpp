@@ -1,19 +1,20 @@
 // A saved sequence in a file of its own: a save_target and a save_source.
 //
-// The file has two superblocks and blocks that nobody overwrites while they are in use. A new generation goes to blocks that
-// the published one does not use, and to the end. publish() brings it to the disk, then its superblock over the older of the
-// two, then that to the disk. A crash or a failure at any moment leaves the published generation, or the new one.
+// The file has two superblocks, and blocks that are never overwritten while the published generation uses them. A new
+// generation goes to free blocks and to the end of the file. publish() syncs it, writes its superblock over the older one and
+// syncs that. A crash or a failure at any moment leaves the published generation or the new one.
 //
-// create() writes beside the name, to NAME.part, and takes the name with the first publish(). open() reads, and saves again:
-// readers hold a shared lock (OFD), whoever saves an exclusive one. Links are followed, and kept. Folders, devices, files of
-// somebody else and files in use are refused. Files are for their owner only (0600).
+// create() writes to NAME.part and renames it in the first publish(). open() reads, and saves again. A reader holds a shared
+// lock (OFD), a writer an exclusive one. Links are followed and kept. Folders, devices, foreign files and files in use are
+// refused. The mode is 0600.
 //
-// Memory: two buffers of 512 KiB, 24 bytes per section, 16 per piece of 512 KiB (twice while a generation is written), and
-//         while saving 2 bits per block: 64 KiB per GiB. The note when it is asked for.
-// Cost:   put() copies once. get() reads whole pieces and remembers the last one. The first save to a file that was opened
-//         reads its `pages` sections. publish() is two fdatasync, the first time one, a rename and an fsync of the folder.
-// Limits: one thread at a time per object. A file is at most two generations long, and the root. Checksums find damage,
-//         not malice.
+// Memory: two buffers of at most 512 KiB. The table has 24 bytes per section and 16 per piece of at most 512 KiB, twice while
+//         a generation is written. A save needs 2 bits per block (64 KiB per GiB). note() returns all of the note.
+// Cost:   put() copies its bytes once, put_pages() and get_pages() do not. get() reads whole pieces and remembers the last
+//         one. The first save to a file that was opened reads its `pages` sections and syncs once. publish() is two
+//         fdatasync; the first one is one fdatasync, a rename and an fsync of the folder.
+// Limits: one thread at a time per object. A file holds at most two generations, and up to one root that fits no hole.
+//         Checksums find damage, not malice. A lost write of a superblock shows as the generation before.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -25,6 +26,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cinttypes>
 #include <cstdarg>
 #include <cstddef>
 #include <cstdint>
@@ -73,7 +75,7 @@ template <file_ops Ops> struct open_file {
 
 template <file_ops Ops = posix_file_ops> class basic_saved_file {
   public:
-    /// A file that takes the name `path` when it is first published. What was saved there before stays until then.
+    /// A new file, which takes the name `path` when it is first published. A saved file of that name stays until then.
     /// \param page_bytes the block, and the length of a page: a power of two from 4096 to 65536
     [[nodiscard, gnu::cold]] static result<basic_saved_file>
     create(const std::string& path, std::uint32_t page_bytes = 4096, Ops ops = {}) {
@@ -139,9 +141,9 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
         forget_next();
     }
 
-    /// Brings the committed generation to the disk. An error before the superblock was written leaves the published
-    /// generation and this object as they were before the save; after a later one it is not known which generation a crash
-    /// would leave, and the file has to be opened again.
+    /// Brings the committed generation to the disk; on any thread, while no other call is under way. An error before the
+    /// superblock is written leaves file and object as they were before the save. After a later error a crash may leave
+    /// either generation, and every call that saves is refused: open the file again.
     [[nodiscard, gnu::cold]] status publish() {
         if (broken_) return fail(errc::io_error, "publishing failed; open it again");
         if (!failed_) return failed_;
@@ -370,7 +372,8 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
                 file_.fd = file_.ops.open(target_, open_for::reading);
             if (file_.fd == -ENOENT) continue;
             if (file_.fd < 0) return failure("opening it", file_.fd);
-            if (auto s = lock(file_.fd, false, "it is being saved to elsewhere; wait until that is done"); !s)
+            if (auto s = lock(file_.fd, false, "it is open for saving elsewhere; wait until it is closed");
+                !s)
                 return s;
             if (names(target_, file_.fd)) return {};
             file_.close();
@@ -492,9 +495,9 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
         const saved_owner owner{section_kind::root, 0, now_.root_block, now_.generation};
         const std::uint64_t blocks = blocks_of(now_.root_bytes, now_.page_bytes);
         if (std::uint64_t{now_.blocks} * now_.page_bytes > file_bytes)
-            return fail(errc::corrupt, "it is cut off: %llu of %llu bytes; restore a copy, or save anew",
-                        static_cast<unsigned long long>(file_bytes),
-                        static_cast<unsigned long long>(std::uint64_t{now_.blocks} * now_.page_bytes));
+            return fail(errc::corrupt,
+                        "it is cut off: %" PRIu64 " of %" PRIu64 " bytes; restore a copy, or save anew",
+                        file_bytes, std::uint64_t{now_.blocks} * now_.page_bytes);
         if (now_.root_block < 2 || now_.root_bytes > file_bytes || now_.root_block + blocks > now_.blocks)
             return damaged(owner);
         std::vector<std::byte> bytes(blocks * now_.page_bytes);
@@ -510,8 +513,9 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
         if (cached_ == p) return {};
         cached_ = no_piece;
         const saved_piece& piece = table_.pieces[p];
-        piece_.resize(saved_piece_bytes);
-        const auto bytes = std::span(piece_).first(blocks_of(piece.bytes, now_.page_bytes) * now_.page_bytes);
+        const std::size_t length = blocks_of(piece.bytes, now_.page_bytes) * now_.page_bytes;
+        piece_.resize(std::max(piece_.size(), length));
+        const auto bytes = std::span(piece_).first(length);
         if (auto s = read_at(std::uint64_t{piece.block} * now_.page_bytes, bytes); !s) return s;
         const saved_owner owner{which.kind, which.index, piece.block, now_.generation};
         if (sum(owner, bytes) != piece.checksum) return damaged(owner);
@@ -563,7 +567,8 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
         return {};
     }
     /// Before the first save to a file that was opened: it is ours, the blocks in use are known, and the superblock that was
-    /// read is on the disk. Without the last, a crash could bring the older one back, whose blocks are written over next.
+    /// read and the name are on the disk. A publish() that failed may have left them in memory only; then a crash would bring
+    /// the older superblock back, whose blocks are written over next.
     [[nodiscard]] status settle() {
         if (!writable_) return fail(errc::file_refused, "it may only be read; save to another file");
         if (auto s =
@@ -581,6 +586,8 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
                 if (auto read = mark_pages(s); !read) return read;
         if (auto s = write_superblock(now_); !s) return s;
         if (const int why = file_.ops.sync(file_.fd); why < 0) return failure("bringing it to the disk", why);
+        if (const int why = file_.ops.sync_folder(target_); why < 0)
+            return failure("bringing its folder to the disk", why);
         settled_ = true;
         return {};
     }
@@ -621,14 +628,15 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
                 return fail(errc::invalid_argument, "%s %u is complete already", name_of(kind), index);
             all.push_back({kind, index, 0, static_cast<std::uint32_t>(next_table_.pieces.size()), 0});
         }
-        buffer_.resize(saved_piece_bytes);
         while (!bytes.empty()) {
-            const std::size_t n = std::min(bytes.size(), buffer_.size() - filled_);
+            const std::size_t n = std::min(bytes.size(), saved_piece_bytes - filled_);
+            buffer_.resize(
+                std::max(buffer_.size(), blocks_of(filled_ + n, now_.page_bytes) * now_.page_bytes));
             std::memcpy(buffer_.data() + filled_, bytes.data(), n);
             filled_ += n;
             bytes = bytes.subspan(n);
             all.back().bytes += n;
-            if (filled_ == buffer_.size())
+            if (filled_ == saved_piece_bytes)
                 if (auto s = flush(); !s) return s;
         }
         return {};
