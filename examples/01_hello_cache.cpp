@@ -7,37 +7,43 @@
 // [readme]
 #include <kvtl/presets/dynakv.hpp>
 
+kvtl::result<kvtl::statistics> answer(const kvtl::layer_input& prompt,
+                                      std::span<const kvtl::layer_input> tokens, std::span<float> out) {
+    auto cache = kvtl::dynakv::open({.shape = {.layers = 1, .query_heads = 8, .kv_heads = 2, .head_dim = 64},
+                                     .max_tokens = 4096,
+                                     .memory_bytes = 8 << 20, // all DRAM that the cache may hold
+                                     .attend_tokens = 256,    // entries each query head attends per step
+                                     .io = {.path = "hello.kv"}});
+    if (!cache) return cache.error();
+    const auto seq = cache->begin();
+    auto s = cache->prefill(*seq, 0, prompt, out); // exact causal attention over the prompt
+    for (const auto& token : tokens) // append a token; attend the window and the units its query selects
+        if (s) s = cache->attend(*seq, 0, token, out.first(512));
+    if (!s) return s;
+    return cache->stats();
+}
+// [readme]
+
 #include <cstdio>
 #include <random>
 #include <vector>
 
-using cache_t = kvtl::dynakv; // the paper is the type
-
 int main() {
-    auto opened = cache_t::open({.shape = {.layers = 1, .query_heads = 8, .kv_heads = 2, .head_dim = 64},
-                                 .max_tokens = 4096,
-                                 .memory_bytes = 8 << 20, // everything the cache may hold in DRAM
-                                 .attend_tokens = 256,    // entries each head attends per step
-                                 .io = {.path = "hello.kv"}});
-    if (!opened) return std::fprintf(stderr, "%s\n", opened.error().message.c_str()), 1;
-    cache_t cache = std::move(*opened);
-    const auto seq = cache.begin();
-
+    constexpr std::size_t prompt = 3000, steps = 100, q_row = 8 * 64, k_row = 2 * 64;
     std::mt19937 random(1);
-    std::normal_distribution<float> normal;
-    std::vector<float> q(3000 * 8 * 64), k(3000 * 2 * 64), v(k), out(q.size()); // (T,HQ,D) (T,H,D) (T,H,D)
+    std::normal_distribution<float> normal;                                       // stands for the model
+    std::vector<float> q(prompt * q_row), k(prompt * k_row), v(k), out(q.size()); // (T,HQ,D) (T,H,D) (T,H,D)
     for (auto* tensor : {&q, &k, &v})
         for (float& x : *tensor) x = normal(random);
-    if (auto s = cache.prefill(*seq, 0, {.q = q, .k = k, .v = v}, out); !s) return std::puts(s.what()), 1;
-    for (std::size_t t = 0; t < 100; ++t) { // decode: append one token, attend to what its query selects
-        const std::span<const float> query(&q[t * 512], 512), key(&k[t * 128], 128), value(&v[t * 128], 128);
-        if (auto s = cache.attend(*seq, 0, {.q = query, .k = key, .v = value}, std::span(out).first(512)); !s)
-            return std::puts(s.what()), 1;
-    }
-    const auto stats = cache.stats();
+    std::vector<kvtl::layer_input> tokens;
+    for (std::size_t t = 0; t < steps; ++t)
+        tokens.push_back({.q = std::span(q).subspan(t * q_row, q_row),
+                          .k = std::span(k).subspan(t * k_row, k_row),
+                          .v = std::span(v).subspan(t * k_row, k_row)});
+    const auto stats = answer({.q = q, .k = k, .v = v}, tokens, out);
+    if (!stats) return std::fprintf(stderr, "%s\n", stats.error().message.c_str()), 1;
     std::printf("%.1f MiB in DRAM, %.1f MiB on flash, %.1f KiB read per step, hit rate %.2f\n",
-                static_cast<double>(stats.resident_bytes_peak) / (1 << 20),
-                static_cast<double>(stats.storage_bytes) / (1 << 20),
-                static_cast<double>(stats.read_bytes) / 1024 / 100, stats.hit_rate());
+                static_cast<double>(stats->resident_bytes_peak) / (1 << 20),
+                static_cast<double>(stats->storage_bytes) / (1 << 20),
+                static_cast<double>(stats->read_bytes) / 1024 / steps, stats->hit_rate());
 }
-// [readme]

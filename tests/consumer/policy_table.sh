@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The table of policies in the README and the headers agree: every header of policies/ and layout/ has one line, every
+# The table of policies in docs/policies.md and the headers agree: every header of policies/ and layout/ has one line, every
 # line names a header that is there, and that header declares the names in the line. One line per disagreement.
 #   policy_table.sh ROOT
 # SPDX-License-Identifier: MIT
@@ -9,13 +9,13 @@ cd "$1"
 wrong=0
 
 say() {
-    printf 'README.md: %s\n' "$1" >&2
+    printf 'docs/policies.md: %s\n' "$1" >&2
     wrong=$((wrong + 1))
 }
 
 # Lines "header names..." of the table: third and second column, backticks and template arguments taken off.
 # shellcheck disable=SC2016 # backticks are those of the document
-table=$(sed -nE 's/^\|[^|]*\| (`[^|]*`) \| `((policies|layout)\/[a-z0-9_]+\.hpp)` \|.*/\2 \1/p' README.md |
+table=$(sed -nE 's/^\|[^|]*\| (`[^|]*`) \| `((policies|layout)\/[a-z0-9_]+\.hpp)` \|.*/\2 \1/p' docs/policies.md |
     sed -E 's/<[^`]*>//g; s/[`,]//g')
 
 while read -r header; do

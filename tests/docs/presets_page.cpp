@@ -213,14 +213,19 @@ std::string page() {
         R"(<!-- Generated: `cmake --build BUILD --target presets_page` writes this page, a test compares it. -->
 # Presets
 
-Every preset of `include/kvtl/presets/`, header by header: what the header says of paper and deviations, then one line for
-each preset. *Composes* names what differs from `full`, inherited slots included; presets with a retention read `keep_tokens` and
-`prefill_tokens`. *Entries live* in memory, or on a device as runs of consecutive tokens or as units of any tokens.
-*Window, sinks* are the defaults of `window_tokens` and `sink_tokens`. *Settings* are the fields of the policies' configs with their defaults (`config.SLOT.FIELD`, and
-`--set PRESET.SLOT.FIELD=VALUE` of the programs); those marked **(size)** are what `fitted()` turns to make the index fit.
-*Needs* is what comes in beside q, k and v: see [calibrate.md](calibrate.md) for files and [integrate.md](integrate.md) for
-calls. An input or a file must also be promised, in `engine_inputs<..>`, the second argument of `kv_manager` (the aliases below do)
-and in `config.engine_inputs` (its default promises everything). How to choose: [choose_a_preset.md](choose_a_preset.md).
+Every preset of `include/kvtl/presets/`, header by header. First comes the comment of the header, with the paper and the deviations from it. Then
+one line describes each preset. [choose_a_preset.md](choose_a_preset.md) helps to choose, and [policies.md](policies.md) sorts presets by paper.
+
+| column | has |
+| --- | --- |
+| *composes* | the policies that differ from those of `full`, inherited ones included |
+| *entries live* | in memory, or on a device as runs of consecutive tokens or as units of any tokens |
+| *window, sinks* | the defaults of `window_tokens` and `sink_tokens` |
+| *settings* | the fields of the policies' configs with their defaults: `config.SLOT.FIELD`, and `--set PRESET.SLOT.FIELD=VALUE` of the programs. `fitted()` changes those marked **(size)** to make the index fit |
+| *needs* | inputs beyond q, k and v: [calibrate.md](calibrate.md) for files, [integrate.md](integrate.md) for calls |
+
+Presets with a retention also read `keep_tokens` and `prefill_tokens`. The engine declares inputs and files in `engine_inputs<..>`, the second argument of
+`kv_manager`; the aliases below do so. `config.engine_inputs` repeats the declaration at run time, and declares everything by default.
 )";
     std::string header, header_content;
     for (const auto& p : presets) {

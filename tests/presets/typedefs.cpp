@@ -1,4 +1,4 @@
-// Every typedef of the README's table of presets, by the name and with the arguments that a reader would use,
+// Every typedef in the table of presets of docs/policies.md, by the name and with the arguments that a reader would use,
 // and all headers of presets side by side: what two of them define twice does not compile.
 // SPDX-License-Identifier: MIT
 #include <kvtl/presets/clusterkv.hpp>
@@ -48,7 +48,7 @@ static_assert(kvtl::dynakv::views_last && kvtl::flexgen::views_last);
 static_assert(!kvtl::dynakv_int8::views_last && !kvtl::palu::views_last);
 
 struct named {
-    std::string_view alias;  ///< as the README has it
+    std::string_view alias;  ///< as docs/policies.md has it
     std::string_view preset; ///< the name of the preset behind it
 };
 /// Complete only where the preset satisfies the manager's requirements with what the alias supplies.
@@ -145,9 +145,9 @@ constexpr named typedefs[] = {
 };
 #undef TYPEDEF
 
-/// The names in backquotes in the column `typedef` of the README's table.
-std::vector<std::string> typedefs_of_readme() {
-    std::ifstream file(KVTL_SOURCE_DIR "/README.md");
+/// The names in backquotes in the column `typedef` of the table in docs/policies.md.
+std::vector<std::string> typedefs_of_page() {
+    std::ifstream file(KVTL_SOURCE_DIR "/docs/policies.md");
     std::vector<std::string> names;
     bool inside = false;
     for (std::string line; std::getline(file, line);) {
@@ -167,8 +167,8 @@ std::vector<std::string> typedefs_of_readme() {
 
 } // namespace
 
-TEST_CASE("the typedefs above are those of the README") {
-    const std::vector<std::string> documented = typedefs_of_readme();
+TEST_CASE("the typedefs above are those of docs/policies.md") {
+    const std::vector<std::string> documented = typedefs_of_page();
     REQUIRE(documented.size() > 50);
     for (const std::string& name : documented) {
         CAPTURE(name);
