@@ -194,6 +194,8 @@ template <class Cache> class reader {
         tokens_ -= n;
     }
     void end() { require_ok(cache_->end(seq_)); }
+    /// The same tokens, in another sequence.
+    void go_on_in(kvtl::sequence_id seq) { seq_ = seq; }
 
     /// Every lane of every layer holds as many tokens as were fed.
     void check_tokens() const {

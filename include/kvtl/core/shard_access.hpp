@@ -2,12 +2,22 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/core/save/sequence_parts.hpp>
+#include <kvtl/views.hpp>
+
+#include <cstdint>
+
 namespace kvtl { inline namespace v0 {
 
 struct shard_access {
     /// The shard itself: what it holds may be read and changed at will.
     template <class Cache> [[nodiscard]] static auto& of(Cache& cache, unsigned shard) noexcept {
         return cache.core_->shards[shard];
+    }
+    /// Of all that an open sequence is: equal for sequences that a save would not tell apart. Where things are, and who is
+    /// resident, does not matter.
+    template <class Cache> [[nodiscard]] static result<std::uint64_t> identity_hash(Cache& cache, sequence_id seq) {
+        return sequence_parts(*cache.core_).hash(seq.slot);
     }
 };
 

@@ -1,0 +1,313 @@
+// Saved sequences: what save() refuses, what load() refuses and says, and that neither changes anything else. That every
+// preset goes on to the bit stands in tests/engine/saved.cpp; the file itself is tested in tests/save/.
+// SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
+#include <kvtl/io/faulty.hpp>
+#include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/quest.hpp>
+#include <kvtl/presets/snapkv.hpp>
+
+#include "support/cache_fixture.hpp"
+#include "support/on_device.hpp"
+
+#include <unistd.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+
+namespace manager_saved_test {
+
+using namespace kvtl_test;
+
+namespace {
+
+constexpr kvtl::shape small{2, 4, 2, 64};
+constexpr std::size_t max_tokens = 420;
+
+using clusters = kvtl::kv_manager<f32_on<kvtl::presets::dynakv, kvtl::faulty<kvtl::in_memory>>>;
+using pages = kvtl::kv_manager<f32_on<kvtl::presets::quest, kvtl::faulty<kvtl::in_memory>>>;
+using rows = kvtl::kv_manager<kvtl::presets::snapkv_group>;
+
+template <class Cache> typename Cache::config config_for(std::size_t attend_tokens = 96) {
+    typename Cache::config c;
+    c.shape = small;
+    c.max_tokens = max_tokens;
+    c.max_sequences = 2;
+    c.attend_tokens = attend_tokens;
+    c.memory_bytes = std::size_t{32} << 20;
+    if constexpr (requires { c.io.faults; }) c.io.faults = std::make_shared<kvtl::io_faults>();
+    if constexpr (requires { c.clusterer.min_entries_to_cluster; }) c.clusterer.min_entries_to_cluster = 64;
+    return c;
+}
+
+/// A path that nothing has yet, and nothing has afterwards.
+class place {
+  public:
+    explicit place(const std::string& name)
+        : path_((std::filesystem::temp_directory_path() / ("kvtl-" + std::to_string(::getpid()) + name))
+                    .string()) {}
+    place(const place&) = delete;
+    ~place() { std::filesystem::remove(path_); }
+    [[nodiscard]] const std::string& path() const { return path_; }
+    [[nodiscard]] bool there() const { return std::filesystem::exists(path_); }
+
+  private:
+    std::string path_;
+};
+
+template <class T> std::string error_of(const kvtl::result<T>& r) {
+    return r.ok() ? std::string("no error") : r.error().message;
+}
+#define CHECK_REFUSED(call, wanted, text)                                                                    \
+    do {                                                                                                     \
+        const auto refused = call;                                                                           \
+        REQUIRE_FALSE(refused.ok());                                                                         \
+        CHECK(refused.error().code == kvtl::errc::wanted);                                                   \
+        CHECK_MESSAGE(refused.error().message.find(text) != std::string::npos, refused.error().message);     \
+    } while (false)
+
+template <class Cache> std::uint64_t hash_of(Cache& cache, kvtl::sequence_id seq) {
+    const auto hash = kvtl::shard_access::identity_hash(cache, seq);
+    REQUIRE_MESSAGE(hash.ok(), error_of(hash));
+    return *hash;
+}
+
+const drift& stream() {
+    static const drift made(small, max_tokens, 5);
+    return made;
+}
+
+/// Saved, loaded into a cache with another number of shards and in another slot: the same sequence.
+template <class Cache> void is_the_same_elsewhere() {
+    const place file("-same.kvs");
+    auto c = config_for<Cache>();
+    auto cache = open_cache<Cache>(c);
+    reader<Cache> one(cache, stream(), 0);
+    one.prefill(200, 90);
+    one.decode(70);
+    const std::uint64_t before = hash_of(cache, one.id());
+    const auto facts = cache.save(one.id(), file.path(), {.model = 7});
+    REQUIRE_MESSAGE(facts.ok(), error_of(facts));
+    CHECK(facts->tokens == 270);
+    CHECK(hash_of(cache, one.id()) == before);
+
+    c.shards = 2;
+    c.max_tokens += 50;
+    c.memory_bytes *= 2;
+    auto other = open_cache<Cache>(c);
+    reader<Cache> beside(other, stream(), 0);
+    beside.prefill(100);
+    const std::uint64_t neighbour = hash_of(other, beside.id());
+    const auto loaded = other.load(file.path(), {.model = 7});
+    REQUIRE_MESSAGE(loaded.ok(), error_of(loaded));
+    CHECK(loaded->tokens == 270);
+    CHECK(hash_of(other, loaded->seq) == before);
+    CHECK(hash_of(other, beside.id()) == neighbour);
+    beside.decode(5); // both go on
+    std::vector<float> out(stream().query_floats());
+    require_ok(other.attend(loaded->seq, 0, stream().input(0, 270, 1), out));
+    CHECK(hash_of(other, loaded->seq) != before);
+}
+
+} // namespace
+
+TEST_CASE("a loaded sequence is the one that was saved") {
+    SUBCASE("clusters") {
+        is_the_same_elsewhere<clusters>();
+    }
+    SUBCASE("fixed groups") {
+        is_the_same_elsewhere<pages>();
+    }
+    SUBCASE("rows") {
+        is_the_same_elsewhere<rows>();
+    }
+}
+
+TEST_CASE("every entry of a loaded sequence is attended once, also those that wait for their cluster") {
+    const place file("-dense.kvs");
+    auto c = config_for<clusters>(max_tokens);
+    c.clusterer.tokens_per_cluster = 8;
+    c.window_tokens = 8;
+    c.max_sequences = 1;
+    c.memory_bytes = least_memory<clusters>(c); // units are cold, so entries wait
+    auto cache = open_cache<clusters>(c);
+    reader<clusters> one(cache, stream(), 1);
+    one.prefill(150);
+    for (int part = 0; part < 4; ++part) {
+        one.decode(40);
+        const auto saved = cache.save(one.id(), file.path());
+        REQUIRE_MESSAGE(saved.ok(), error_of(saved));
+        one.end();
+        const auto loaded = cache.load(file.path());
+        REQUIRE_MESSAGE(loaded.ok(), error_of(loaded));
+        CHECK_FALSE(loaded->exact); // who is resident decides when entries join
+        one.go_on_in(loaded->seq);
+    }
+    one.check_tokens();
+    CHECK(one.error() < exact);
+}
+
+TEST_CASE("save refuses what is not between two tokens, and leaves no file") {
+    const place file("-refused.kvs");
+    auto c = config_for<clusters>();
+    auto cache = open_cache<clusters>(c);
+    reader<clusters> one(cache, stream(), 0);
+    SUBCASE("a sequence that is not open") {
+        one.end();
+        CHECK_REFUSED(cache.save(one.id(), file.path()), not_open, "save: sequence 0");
+    }
+    SUBCASE("a prompt whose last chunk is to come") {
+        for (std::uint32_t l = 0; l < small.layers; ++l) {
+            auto in = stream().input(l, 0, 50);
+            in.last_chunk = false;
+            std::vector<float> out(50 * stream().query_floats());
+            require_ok(cache.prefill(one.id(), l, in, out));
+        }
+        CHECK_REFUSED(cache.save(one.id(), file.path()), invalid_argument, "50 tokens wait for a prefill");
+    }
+    SUBCASE("one layer is ahead") {
+        one.prefill(100);
+        std::vector<float> out(stream().query_floats());
+        require_ok(cache.attend(one.id(), 0, stream().input(0, 100, 1), out));
+        CHECK_REFUSED(cache.save(one.id(), file.path()), invalid_argument,
+                      "layer 1 has 100 tokens and layer 0 has 101");
+    }
+    SUBCASE("a folder that is not there") {
+        CHECK_REFUSED(cache.save(one.id(), "no/such/folder/x.kvs"), absent, "no/such/folder");
+    }
+    SUBCASE("a page that cannot be read") {
+        one.prefill(200); // of which nothing is resident
+        c.io.faults->fail_read.first = c.io.faults->reads.load();
+        CHECK_REFUSED(cache.save(one.id(), file.path()), io_error, "read");
+        c.io.faults->fail_read.first = kvtl::io_faults::never;
+        CHECK_FALSE(file.there());
+        const auto saved = cache.save(one.id(), file.path());
+        REQUIRE_MESSAGE(saved.ok(), error_of(saved));
+        std::filesystem::remove(file.path());
+    }
+    SUBCASE("a page that could not be written") {
+        one.prefill(200);
+        c.io.faults->fail_write.first = c.io.faults->writes.load();
+        c.io.faults->fail_write.count = 1000;
+        kvtl::status appended;
+        std::vector<float> out(stream().query_floats());
+        for (std::size_t t = 200; t < 260 && appended.ok(); ++t)
+            for (std::uint32_t l = 0; l < small.layers && appended.ok(); ++l)
+                appended = cache.attend(one.id(), l, stream().input(l, t, 1), out);
+        REQUIRE_FALSE(appended.ok());
+        CHECK(appended.code() == kvtl::errc::writes_pending);
+        require_ok(cache.rewind_to(one.id(), cache.tokens(one.id(), 1))); // layer 0 may be a token ahead
+        CHECK_REFUSED(cache.save(one.id(), file.path()), writes_pending, "retry_writes");
+    }
+    CHECK_FALSE(file.there());
+}
+
+TEST_CASE("load names what differs, and leaves nothing behind") {
+    const place file("-differs.kvs");
+    {
+        auto cache = open_cache<clusters>(config_for<clusters>());
+        reader<clusters> one(cache, stream(), 0);
+        one.prefill(200);
+        one.decode(3);
+        const auto saved = cache.save(one.id(), file.path(), {.model = 7});
+        REQUIRE_MESSAGE(saved.ok(), error_of(saved));
+    }
+    auto c = config_for<clusters>();
+    const auto refuses = [&](kvtl::errc code, const std::string& text, const kvtl::load_options& o = {}) {
+        auto cache = open_cache<clusters>(c);
+        reader<clusters> one(cache, stream(), 0);
+        one.prefill(100);
+        const std::uint64_t before = hash_of(cache, one.id());
+        const auto loaded = cache.load(file.path(), o);
+        REQUIRE_FALSE(loaded.ok());
+        CHECK(loaded.error().code == code);
+        CHECK_MESSAGE(loaded.error().message.find(text) != std::string::npos, loaded.error().message);
+        CHECK(hash_of(cache, one.id()) == before);
+        CHECK(cache.begin().ok()); // the slot is free again
+        CHECK_FALSE(cache.begin().ok());
+    };
+    SUBCASE("the model") {
+        refuses(kvtl::errc::file_refused, "model is 0000000000000008", {.model = 8});
+    }
+    SUBCASE("the window") {
+        c.window_tokens = 16;
+        refuses(kvtl::errc::file_refused, "window_tokens is 16 in this cache and was 32");
+    }
+    SUBCASE("the shape") {
+        c.shape.kv_heads = 4;
+        auto cache = open_cache<clusters>(c);
+        CHECK_REFUSED(cache.load(file.path()), file_refused, "kv_heads is 4 in this cache and was 2");
+    }
+    SUBCASE("a setting of a policy") {
+        c.clusterer.tokens_per_cluster = 8;
+        refuses(kvtl::errc::file_refused, "clusterer.tokens_per_cluster is 8");
+    }
+    SUBCASE("another preset") {
+        auto cache = open_cache<pages>(config_for<pages>());
+        CHECK_REFUSED(cache.load(file.path()), file_refused,
+                      "clusterer is fixed_groups in this cache and was variance_split");
+    }
+    SUBCASE("too few tokens") {
+        c.max_tokens = 150;
+        refuses(kvtl::errc::out_of_range, "203 tokens; valid: up to max_tokens = 150");
+    }
+    SUBCASE("no file") {
+        auto cache = open_cache<clusters>(c);
+        CHECK_REFUSED(cache.load(file.path() + ".other"), absent, ".other");
+    }
+    SUBCASE("a write that fails while its pages come in") {
+        auto cache = open_cache<clusters>(c);
+        c.io.faults->fail_write.first = c.io.faults->writes.load();
+        CHECK_REFUSED(cache.load(file.path()), io_error, "write");
+        c.io.faults->fail_write.first = kvtl::io_faults::never;
+        const auto loaded = cache.load(file.path()); // and now it works
+        CHECK_MESSAGE(loaded.ok(), error_of(loaded));
+    }
+    SUBCASE("damage anywhere is found, or harmless") {
+        auto cache = open_cache<clusters>(c);
+        const auto size = static_cast<std::streamoff>(std::filesystem::file_size(file.path()));
+        kvtl::sequence_id whole = cache.load(file.path())->seq;
+        const std::uint64_t right = hash_of(cache, whole);
+        require_ok(cache.end(whole));
+        std::size_t found = 0, tries = 0;
+        for (std::streamoff at = 13; at < size; at += size / 97, ++tries) {
+            std::fstream f(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+            const auto flip = [&] {
+                f.seekg(at);
+                const int byte = f.get();
+                f.seekp(at);
+                f.put(static_cast<char>(byte ^ 0x10));
+                f.flush();
+            };
+            flip();
+            const auto loaded = cache.load(file.path());
+            if (loaded.ok()) {
+                CHECK(hash_of(cache, loaded->seq) == right);
+                require_ok(cache.end(loaded->seq));
+            } else {
+                ++found;
+                CHECK(loaded.error().code == kvtl::errc::corrupt);
+            }
+            flip();
+        }
+        CHECK(found > tries / 2);
+    }
+}
+
+TEST_CASE("a failed save leaves the file as it was") {
+    const place file("-kept.kvs");
+    auto cache = open_cache<pages>(config_for<pages>());
+    reader<pages> one(cache, stream(), 0);
+    one.prefill(200);
+    REQUIRE(cache.save(one.id(), file.path()).ok());
+    std::vector<float> out(stream().query_floats());
+    require_ok(cache.attend(one.id(), 0, stream().input(0, 200, 1), out)); // layer 1 has not come
+    CHECK_REFUSED(cache.save(one.id(), file.path()), invalid_argument, "layer 1");
+    const auto loaded = cache.load(file.path());
+    REQUIRE_MESSAGE(loaded.ok(), error_of(loaded));
+    CHECK(loaded->tokens == 200);
+    CHECK(loaded->exact);
+}
+
+} // namespace manager_saved_test
