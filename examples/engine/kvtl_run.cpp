@@ -6,8 +6,6 @@
 // Exit status: 0, 2 for what can never work (bad usage, unreadable file, impossible value), 1 for a run that
 // fails midway.
 // SPDX-License-Identifier: MIT
-#include <kvtl/save/saved_file.hpp>
-
 #include "cleanup.hpp"
 #include "command_line.hpp"
 #include "error.hpp"
@@ -53,7 +51,6 @@ constexpr const char* program = "kvtl-run";
 struct arguments : engine::run_options {
     std::string trace_file;
     std::string tuned;
-    std::string load_state, save_state;
     std::string probe{engine::default_probe};
     std::size_t context = 0;
     bool interactive = false;
@@ -75,10 +72,6 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option(
         "--record-trace", a.trace_file,
         "write q, k and v of every token and layer (kvtl-bench replays, kvtl-calibrate fits to it)");
-    app.add_option("--save-state", a.save_state,
-                   "write the text and its cache to a file when generation ends, to go on from later");
-    app.add_option("--load-state", a.load_state,
-                   "go on from such a file; -p and -f then say what comes next, and may be left out");
     app.add_flag("--least-memory", a.least_memory,
                  "print the smallest memory that the policy can be opened with for this prompt, and end");
     engine::finish_options(app, {"--context"});
@@ -89,8 +82,6 @@ void check(const CLI::App& app, const arguments& a) {
     require(a.interactive || a.prompt.has_value() || !a.prompt_file.empty() || !a.load_state.empty(),
             "no prompt: give one with -p TEXT or -f FILE, begin a conversation with -i, or go on with "
             "--load-state");
-    require(!a.interactive || (a.load_state.empty() && a.save_state.empty()),
-            "--save-state, --load-state: valid: without -i");
     require(a.load_state.empty() || a.trace_file.empty(),
             "--record-trace: valid: without --load-state, as a trace begins with its prompt");
     require(!a.interactive || a.prompt_file != "-",
@@ -102,10 +93,7 @@ void check(const CLI::App& app, const arguments& a) {
     require(a.trace_file.empty() || !a.interactive,
             "--record-trace: valid: without -i, which takes tokens back");
     engine::require_writable(a.trace_file, "--record-trace");
-    if (!a.save_state.empty()) { // the run may take long: find out now that it cannot be kept
-        auto file = kvtl::saved_file::create(a.save_state);
-        require(file.ok(), "--save-state: " + (file.ok() ? std::string() : file.error().message));
-    }
+    engine::check_states(a, !a.interactive, "without -i");
 }
 
 /// What -p or -f say; nothing for a conversation that begins with neither.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "run_options.hpp"
 
+#include <kvtl/save/saved_file.hpp>
 #include <kvtl/version.hpp>
 
 #include "error.hpp"
@@ -55,6 +56,10 @@ void define_run_options(CLI::App& app, run_options& o, const char* program, cons
         "--votes", o.votes,
         "file of the heads that retrieve, for policies in which heads vote (kvtl-calibrate --votes "
         "writes one; default: all vote)");
+    app.add_option("--save-state", o.save_state,
+                   "write the text and its cache to a file when generation ends, to go on from later");
+    app.add_option("--load-state", o.load_state,
+                   "go on from such a file; -p and -f then say what comes next, and may be left out");
     app.add_option("--json", o.json_file, "write the result as JSON; - for standard output");
 }
 
@@ -78,6 +83,15 @@ void check_run_options(const run_options& o) {
     require(!o.kv_path.empty() || o.io == "memory", "--kv-path: the path is empty");
     require_policy(o.policy, "--policy");
     require_writable(o.json_file, "--json"); // the run may take long: find out now that it cannot
+}
+
+void check_states(const run_options& o, bool one_text, const char* valid) {
+    const bool any = !o.load_state.empty() || !o.save_state.empty();
+    require(!any || one_text, std::string("--save-state, --load-state: valid: ") + valid);
+    if (o.save_state.empty()) return;
+    const auto file =
+        kvtl::saved_file::create(o.save_state); // the run may take long: find out now that it cannot be kept
+    require(file.ok(), "--save-state: " + (file.ok() ? std::string() : file.error().message));
 }
 
 std::string read_prompt_file(const std::string& path) {

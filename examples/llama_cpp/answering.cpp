@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "answering.hpp"
 
+#include "error.hpp"
 #include "sampler.hpp"
 
 #include <algorithm>
@@ -76,6 +77,11 @@ class round {
             p.busy = true;
             p.prompt = next_prompt_++;
             p.choice.emplace(how_.generate.temperature, how_.generate.seed);
+            if (how_.from) {
+                if (!p.choice->go_on_from(how_.from->sampler))
+                    throw engine::bad_input("--load-state: the sampler's state cannot be read");
+                if (prompts_[p.prompt].empty()) p.next = how_.from->unread.back();
+            }
         }
         // Who is answering comes first: room for them is always there, as a batch has more tokens than there are places.
         for (const bool answering : {true, false})
@@ -101,11 +107,12 @@ class round {
         const auto& prompt = prompts_[p.prompt];
         const std::size_t left = prompt.size() - p.read;
         const std::size_t n = std::min(left, batch_.room());
+        const std::size_t held = session_.held(i); // what came before a prompt that goes on, too
         if (n == 0 || (how_.whole_prompts && n < left && batch_.size() > 0)) return;
         for (std::size_t t = 0; t < n; ++t) {
             const bool last = p.read + t + 1 == prompt.size();
             if (last) p.asked = batch_.size();
-            batch_.add(prompt[p.read + t], p.read + t, i, last);
+            batch_.add(prompt[p.read + t], held + t, i, last);
         }
         p.read += n;
         read_ += n;
@@ -130,6 +137,7 @@ class round {
                 }
             }
         }
+        if (events_.finished) events_.finished(i, a, *p.choice);
         session_.end(i);
         p.busy = false;
         if (events_.answered) events_.answered(p.prompt);

@@ -8,6 +8,7 @@
 #include "session.hpp"
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct answering {
     engine::generate_options generate;
     unsigned at_once = 1;       ///< sequences of the session
     bool whole_prompts = false; ///< a prompt comes in one batch: for policies that evict at its end
+    /// The only prompt goes on from what sequence 0 holds. It may be empty: then `unread` is one token, which is decoded.
+    std::optional<engine::resume_point> from;
 };
 
 /// Called while it runs; any may be empty.
@@ -24,6 +27,8 @@ struct answering_events {
     std::function<void(std::size_t read, std::size_t all)> read; ///< tokens of all prompts
     std::function<void(std::size_t prompt, token_id)> generated;
     std::function<void(std::size_t prompt)> answered;
+    /// Before the sequence is given back, with where its sampler is.
+    std::function<void(unsigned sequence, const engine::answer&, const engine::sampler&)> finished;
 };
 
 struct answers {

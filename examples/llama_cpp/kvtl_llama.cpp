@@ -170,6 +170,20 @@ void attachment::state::keep() noexcept {
     }
 }
 
+status attachment::state::check_saving(const char* call, llama_seq_id seq) const noexcept {
+    if (!cache) return not_started(call);
+    if (seq < 0 || static_cast<std::size_t>(seq) >= conversations.size())
+        return status::failure(errc::out_of_range, "%s: sequence is %d; valid: 0 to %zu (max_sequences)",
+                               call, seq, conversations.size() - 1);
+    if (facts.hybrid)
+        return status::failure(
+            errc::unsupported,
+            "%s: the model has layers with a recurrent state, which is not saved; valid: models "
+            "with attention in every layer",
+            call);
+    return {};
+}
+
 void attachment::state::forget(llama_seq_id seq) noexcept {
     conversation& c = conversations[static_cast<std::size_t>(seq)];
     if (c.begun) static_cast<void>(cache->end(c.id));
@@ -336,6 +350,37 @@ status attachment::end(llama_seq_id seq) {
                                seq, a.conversations.size() - 1);
     a.forget(seq);
     return {};
+}
+
+kvtl::result<kvtl::save_facts> attachment::save(llama_seq_id seq, const std::string& path,
+                                                const kvtl::save_options& o) {
+    state& a = *state_;
+    if (status e = a.check_saving("save", seq); !e) return e;
+    const conversation& c = a.conversations[static_cast<std::size_t>(seq)];
+    if (!c.begun || c.prompt_open)
+        return status::failure(
+            errc::invalid_argument,
+            "save: sequence %d has %u tokens and its prompt has not ended; valid: behind a batch that "
+            "asks for logits",
+            seq, c.tokens);
+    return a.cache->save(c.id, path, o);
+}
+
+kvtl::result<kvtl::loaded_sequence> attachment::load(llama_seq_id seq, const std::string& path,
+                                                     const kvtl::load_options& o) {
+    state& a = *state_;
+    if (status e = a.check_saving("load", seq); !e) return e;
+    conversation& c = a.conversations[static_cast<std::size_t>(seq)];
+    if (c.begun)
+        return status::failure(errc::invalid_argument,
+                               "load: sequence %d has %u tokens; valid: one that was ended", seq, c.tokens);
+    auto loaded = a.cache->load(path, o);
+    if (!loaded) return loaded;
+    c = {.id = loaded->seq,
+         .begun = true,
+         .prompt_open = false,
+         .tokens = static_cast<std::uint32_t>(loaded->tokens)};
+    return loaded;
 }
 
 llama_pos attachment::held(llama_seq_id seq) const noexcept {

@@ -107,6 +107,14 @@ class attachment {
     /// Forgets a sequence; its id may begin anew.
     [[nodiscard]] kvtl::status end(llama_seq_id seq);
 
+    /// Writes a sequence to a file, between two batches (kv_manager::save). A hybrid model's recurrent state is no part of it:
+    /// such a model is refused.
+    [[nodiscard]] kvtl::result<kvtl::save_facts> save(llama_seq_id seq, const std::string& path,
+                                                      const kvtl::save_options& o = {});
+    /// A sequence that has not begun, or was ended, goes on from such a file: the next token's position is held(seq).
+    [[nodiscard]] kvtl::result<kvtl::loaded_sequence> load(llama_seq_id seq, const std::string& path,
+                                                           const kvtl::load_options& o = {});
+
     /// Tokens of a sequence, 0 for one that has not begun or was ended.
     [[nodiscard]] llama_pos held(llama_seq_id seq) const noexcept;
 

@@ -21,8 +21,10 @@
 #include "report.hpp"
 #include "run_header.hpp"
 #include "run_options.hpp"
+#include "saved_state.hpp"
 #include "session.hpp"
 #include "session_chat.hpp"
+#include "stopwatch.hpp"
 #include "terminal.hpp"
 
 #include <CLI/CLI.hpp>
@@ -74,8 +76,9 @@ void define_options(CLI::App& app, arguments& a) {
 
 void check(const CLI::App& app, const arguments& a) {
     require(!a.model.empty(), engine::no_model_message());
-    require(a.interactive || a.prompt.has_value() || !a.prompt_file.empty(),
-            "no prompt: give one with -p TEXT or -f FILE, or begin a conversation with -i");
+    require(a.interactive || a.prompt.has_value() || !a.prompt_file.empty() || !a.load_state.empty(),
+            "no prompt: give one with -p TEXT or -f FILE, begin a conversation with -i, or go on with "
+            "--load-state");
     require(app.count("--context") == 0 || a.context > 0, "--context: valid: 1 or more");
     require(app.count("--cells") == 0 || (a.cells > 0 && a.cells <= 1U << 24),
             "--cells: valid: 1 to 16777216");
@@ -94,7 +97,11 @@ void check(const CLI::App& app, const arguments& a) {
     require(a.trace_file.empty() || (!a.interactive && !a.plain && a.parallel == 0),
             "--record-trace: valid: with one prompt, without -i, --parallel and --plain");
     require(a.trace_file != "-", "--record-trace: a trace needs a file");
+    require(a.trace_file.empty() || a.load_state.empty(),
+            "--record-trace: valid: without --load-state, as a trace begins with its prompt");
     engine::require_writable(a.trace_file, "--record-trace");
+    engine::check_states(a, !a.interactive && !a.plain && app.count("--parallel") == 0,
+                         "with one prompt, without -i, --parallel and --plain");
 }
 
 std::vector<std::string> texts_of(const arguments& a) {
@@ -138,15 +145,16 @@ std::size_t context_of(const arguments& a, const llama_run::loaded_model& model)
 }
 
 /// Sizes that depend on the model and the prompts.
+/// `before`: tokens of a text that goes on.
 llama_run::session_options sizes_of(const arguments& a, const llama_run::loaded_model& model,
-                                    std::span<const std::vector<token_id>> prompts) {
+                                    std::span<const std::vector<token_id>> prompts, std::size_t before) {
     const std::size_t longest = longest_of(prompts), most = context_of(a, model);
     llama_run::session_options o;
     o.plain = a.plain;
     o.threads = a.threads;
     o.sequences = static_cast<std::uint32_t>(
         std::clamp<std::size_t>(a.parallel, 1, std::max<std::size_t>(prompts.size(), 1)));
-    o.max_tokens = a.interactive || a.context != 0 ? most : longest + a.generate.predict;
+    o.max_tokens = a.interactive || a.context != 0 ? most : before + longest + a.generate.predict;
     // Memory for what survives is promised when the whole prompt is seen at once. But how long a message will be is not
     // known, and llama.cpp's own memory grows with the batch, its mask with the square of that: longer ones come in
     // chunks.
@@ -173,7 +181,7 @@ llama_run::session_options sizes_of(const arguments& a, const llama_run::loaded_
     if (a.plain) return o;
 
     o.cache = engine::cache_options_of(a);
-    o.cache.prefill_tokens = a.interactive ? 0 : longest;
+    o.cache.prefill_tokens = a.interactive ? 0 : std::max<std::size_t>(longest, 1);
     o.cache.keep_file = a.keep_file;
     o.cache.fingerprint = fingerprint(a.model);
     if (a.shards > model.kv_heads())
@@ -184,7 +192,10 @@ llama_run::session_options sizes_of(const arguments& a, const llama_run::loaded_
 }
 
 void answer_prompts(llama_run::session& session, const arguments& a,
-                    std::span<const std::vector<token_id>> prompts, engine::run_report& report) {
+                    std::span<const std::vector<token_id>> prompts, const engine::saved_state* state,
+                    std::uint64_t model, engine::run_report& report) {
+    require(a.save_state.empty() || !session.one_sequence_per_batch(),
+            "--save-state: the model has layers with a recurrent state, which is not saved");
     const bool one = a.parallel == 0;
     const bool stream = a.json_file != "-";
     llama_run::answering how;
@@ -207,6 +218,28 @@ void answer_prompts(llama_run::session& session, const arguments& a,
         const auto piece = session.model().piece(id);
         std::fwrite(piece.data(), 1, piece.size(), stdout);
         std::fflush(stdout);
+    };
+    if (state != nullptr) {
+        const engine::stopwatch taken;
+        const kvtl::loaded_sequence loaded = session.load(0, a.load_state, {.model = model});
+        report.loaded = {.tokens = loaded.tokens, .seconds = taken.seconds(), .exact = loaded.exact};
+        how.from = {.unread = state->unread(), .sampler = state->text.sampler};
+    }
+    events.finished = [&](unsigned sequence, const engine::answer& said, const engine::sampler& choice) {
+        if (a.save_state.empty()) return;
+        const engine::stopwatch taken;
+        engine::saved_text text;
+        if (state != nullptr)
+            text.tokens.assign(
+                state->text.tokens.begin(),
+                state->text.tokens.end() -
+                    static_cast<std::ptrdiff_t>(prompts[0].empty() ? 0 : state->unread().size()));
+        text.tokens.insert(text.tokens.end(), prompts[0].begin(), prompts[0].end());
+        text.tokens.insert(text.tokens.end(), said.tokens.begin(), said.tokens.end());
+        text.sampler = choice.state();
+        const std::vector<std::byte> note = text.note();
+        const kvtl::save_facts saved = session.save(sequence, a.save_state, {.model = model, .note = note});
+        report.saved = {.bytes = saved.bytes, .seconds = taken.seconds()};
     };
     llama_run::answers done = answer(session, prompts, how, events);
     writing.clear();
@@ -251,17 +284,31 @@ void print_header(const arguments& a, const llama_run::session& session) {
 void run(arguments a) {
     const auto texts = texts_of(a);
     const llama_run::loaded_model model(a.model);
+    std::optional<engine::saved_state> state;
+    if (!a.load_state.empty()) state = engine::look_into_state(a.load_state);
+    std::size_t before = 0;
     std::vector<std::vector<token_id>> prompts;
     if (!a.interactive) {
         for (const auto& text : texts) {
-            prompts.push_back(model.encode(text, true, true));
-            if (prompts.back().empty()) throw bad_input("the prompt is empty");
+            prompts.push_back(text.empty() ? std::vector<token_id>{} : model.encode(text, !state, true));
+            if (prompts.back().empty() && !state) throw bad_input("the prompt is empty");
         }
-        if (prompts.empty() || texts.front().empty()) throw bad_input("the prompt is empty");
+        if (state) {
+            before = state->text.tokens.size();
+            if (prompts.empty()) prompts.emplace_back();
+            const auto unread = state->unread();
+            require(!prompts[0].empty() || !unread.empty(),
+                    "--load-state: the saved text has ended; say what comes next with -p or -f");
+            if (!prompts[0].empty()) { // what was chosen last is read with it
+                prompts[0].insert(prompts[0].begin(), unread.begin(), unread.end());
+                before -= unread.size();
+            }
+        }
+        if (prompts.empty()) throw bad_input("the prompt is empty");
         a.generate.predict =
-            engine::room_for(a.generate.predict, longest_of(prompts), context_of(a, model), program);
+            engine::room_for(a.generate.predict, before + longest_of(prompts), context_of(a, model), program);
     }
-    const llama_run::session_options o = sizes_of(a, model, prompts);
+    const llama_run::session_options o = sizes_of(a, model, prompts, before);
     if (!a.plain && engine::policy_wants(a.policy).prefetch)
         std::fprintf(stderr,
                      "%s: note: policy %s reads ahead by predicted queries; llama.cpp gives true ones only, "
@@ -281,7 +328,7 @@ void run(arguments a) {
         if (a.interactive)
             talk(session, a, texts, report);
         else
-            answer_prompts(session, a, prompts, report);
+            answer_prompts(session, a, prompts, state ? &*state : nullptr, o.cache.fingerprint, report);
         session.finish_trace();
         report.stats = session.stats();
     }

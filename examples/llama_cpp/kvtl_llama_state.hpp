@@ -65,6 +65,7 @@ struct attachment::state {
     [[nodiscard]] status check_memory();
     [[nodiscard]] status begin_new();
     [[nodiscard]] status undo(const status& why);
+    [[nodiscard]] status check_saving(const char* call, llama_seq_id seq) const noexcept;
     [[nodiscard]] llama_pos held_by(llama_seq_id seq) const noexcept {
         return static_cast<llama_pos>(conversations[static_cast<std::size_t>(seq)].tokens);
     }

@@ -264,6 +264,18 @@ void session::end(unsigned sequence) {
     plain_held_[sequence] = 0;
 }
 
+kvtl::save_facts session::save(unsigned sequence, const std::string& path, const kvtl::save_options& o) {
+    auto saved = attachment_->save(static_cast<llama_seq_id>(sequence), path, o);
+    if (!saved) throw engine::run_failure("--save-state: " + saved.error().message);
+    return *saved;
+}
+
+kvtl::loaded_sequence session::load(unsigned sequence, const std::string& path, const kvtl::load_options& o) {
+    auto loaded = attachment_->load(static_cast<llama_seq_id>(sequence), path, o);
+    if (!loaded) throw engine::bad_input("--load-state: " + loaded.error().message);
+    return *loaded;
+}
+
 void session::finish_trace() {
     if (recording_ != nullptr) recording_->finish();
 }

@@ -101,6 +101,10 @@ class session {
     [[nodiscard]] bool rewind(unsigned sequence, std::size_t position);
     void end(unsigned sequence);
 
+    /// To a file, and from one; of a session with kvtl. Throws run_failure, or bad_input where the file is no such one.
+    kvtl::save_facts save(unsigned sequence, const std::string& path, const kvtl::save_options& o);
+    kvtl::loaded_sequence load(unsigned sequence, const std::string& path, const kvtl::load_options& o);
+
     /// Completes the trace, where there is one. Throws run_failure.
     void finish_trace();
 

@@ -18,6 +18,7 @@ value() { sed -n "s/.*\"$1\":\(\[[^]]*\]\|\"[^\"]*\"\|[^,}]*\).*/\1/p" "$2" | he
 for architecture in mpt deepseek2 phi3 gemma3n bert; do
     "$make_model" "$architecture" f16 "$architecture.gguf" || complain "no $architecture"
 done
+"$make_model" lfm2 f16 hybrid.gguf || complain "no hybrid model"
 head -c 50000 llama.gguf >cut.gguf
 echo "this is no model" >foreign.gguf
 : >empty.txt
@@ -198,6 +199,25 @@ for signal in TERM KILL INT; do
     rm -f running
     [ "$before" = "$(ls)" ] || complain "SIG$signal left something behind: $(ls)"
 done
+
+# a text goes on from a file: two runs give the tokens of one
+for policy in full quest; do
+    run=(-m "$model" --policy "$policy" --attend-tokens 2000 --io posix --threads 1 --temp 0.8 --seed 3 --ignore-eos)
+    "$program" "${run[@]}" -p "The kernel is started by" -n 16 --json whole.json >out 2>err || complain "$policy: the whole run"
+    "$program" "${run[@]}" -p "The kernel is started by" -n 9 --save-state text.kvs --json first.json >out 2>err ||
+        complain "$policy: the first run"
+    "$program" "${run[@]}" --load-state text.kvs -n 7 --save-state text.kvs --json second.json >out 2>err ||
+        complain "$policy: the second run"
+    tokens() { value tokens "$1" | tr -d '[]'; }
+    [ "$(tokens first.json),$(tokens second.json)" = "$(tokens whole.json)" ] || complain "$policy: other tokens"
+    [ "$(value exact second.json)" = true ] || complain "$policy: not exact"
+    "$program" "${run[@]}" --load-state text.kvs -p " Later," -n 3 --json turn.json >out 2>err || complain "$policy: a turn"
+    [ "$(value loaded_tokens turn.json)" -eq $(($(value loaded_tokens second.json) + 7)) ] || complain "$policy: a turn's tokens"
+done
+one_line "--save-state, --load-state: valid: with one prompt" "${base[@]}" -i --load-state text.kvs
+one_line "foreign.gguf" "${base[@]}" --load-state foreign.gguf
+expect 2 "the model has layers with a recurrent state" -m hybrid.gguf -p "the bold banana" -n 2 --io posix --threads 1 --save-state x.kvs
+rm -f ./*.json text.kvs
 
 # asked to keep it
 expect_kept() { "$program" "$@" >out 2>err || complain "exit status $?: $*"; }
