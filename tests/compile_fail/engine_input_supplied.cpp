@@ -10,5 +10,6 @@ struct pre_rope : kvtl::presets::dynakv {
     using index = unrotated;
 };
 
-template class kvtl::kv_manager<
-    pre_rope, kvtl::engine_inputs<kvtl::engine_input::q, kvtl::engine_input::k, kvtl::engine_input::v, kvtl::engine_input::k_pre>>;
+template class kvtl::kv_manager<pre_rope,
+                                kvtl::engine_inputs<kvtl::engine_input::q, kvtl::engine_input::k,
+                                                    kvtl::engine_input::v, kvtl::engine_input::k_pre>>;

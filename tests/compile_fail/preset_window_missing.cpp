@@ -7,11 +7,11 @@ struct bad : private kvtl::presets::dynakv { // private: only what is named agai
     using kvtl::presets::dynakv::budget;
     using kvtl::presets::dynakv::clusterer;
     using kvtl::presets::dynakv::compressor;
+    using kvtl::presets::dynakv::estimator;
     using kvtl::presets::dynakv::index;
     using kvtl::presets::dynakv::io;
     using kvtl::presets::dynakv::layout;
     using kvtl::presets::dynakv::position;
-    using kvtl::presets::dynakv::estimator;
     using kvtl::presets::dynakv::replacement;
     using kvtl::presets::dynakv::retention;
     using kvtl::presets::dynakv::schedule;

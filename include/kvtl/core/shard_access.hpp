@@ -16,7 +16,8 @@ struct shard_access {
     }
     /// Of all that an open sequence is: equal for sequences that a save would not tell apart. Where things are, and who is
     /// resident, does not matter.
-    template <class Cache> [[nodiscard]] static result<std::uint64_t> identity_hash(Cache& cache, sequence_id seq) {
+    template <class Cache>
+    [[nodiscard]] static result<std::uint64_t> identity_hash(Cache& cache, sequence_id seq) {
         return sequence_parts(*cache.core_).hash(seq.slot);
     }
 };
