@@ -61,6 +61,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
     (void)file->identity();
     (void)file->note();
-    if (file->put(section_kind::rows, 0, into) && file->commit({})) (void)file->publish();
+    if (file->put(section_kind::lane, 0, into) && file->commit({})) (void)file->publish();
     return 0;
 }

@@ -136,9 +136,9 @@ TEST_CASE("calls that make no sense are refused, and abandon() takes them back")
     CHECK(file.put(section_kind::page_image, 0, bytes).code() == errc::invalid_argument);
     CHECK(file.put_pages(std::span(bytes).first(4095), refs).code() == errc::invalid_argument);
     check_ok(file.put(section_kind::lane, 0, bytes));
-    check_ok(file.put(section_kind::rows, 0, bytes));
+    check_ok(file.put(section_kind::lane, 1, bytes));
     CHECK(file.put(section_kind::lane, 0, bytes).code() == errc::invalid_argument); // it was complete
-    CHECK_FALSE(file.put(section_kind::rows, 0, bytes).ok());
+    CHECK_FALSE(file.put(section_kind::lane, 0, bytes).ok());
     CHECK_FALSE(file.commit({}).ok());
     CHECK_FALSE(file.publish().ok());
     file.abandon();
@@ -153,7 +153,7 @@ TEST_CASE("calls that make no sense are refused, and abandon() takes them back")
     const identity_field bad[] = {{std::string("a\0b", 3), "c"}};
     CHECK_FALSE(file.commit({.identity = bad}).ok());
     file.abandon();
-    check_ok(file.put(section_kind::rows, 0, bytes));
+    check_ok(file.put(section_kind::lane, 0, bytes));
     REQUIRE(file.commit({.tokens = 3}).ok());
     check_ok(file.publish());
     CHECK(file.sections().size() == 3);
@@ -182,7 +182,7 @@ TEST_CASE("a thousand generations, each there after it was published, in a file 
         now = next;
         if (i % 9 == 5) { // a generation that waits is published by the next one
             const auto more = saved_model::next(now, random, 30000, 3, 24);
-            check_ok(file.put(section_kind::bars, 9, {}));
+            check_ok(file.put(section_kind::lane, 9, {}));
             CHECK(file.facts().generation == ++generation);
             file.abandon();
             check_ok(write_model(file, more, now, random));
@@ -254,7 +254,7 @@ TEST_CASE("who reads shares, who saves does not") {
     {
         auto one = opened(path), two = opened(path);
         check_reads(two, m);
-        const status s = one.put(section_kind::rows, 0, {});
+        const status s = one.put(section_kind::lane, 0, {});
         CHECK(s.code() == errc::file_refused);
         CHECK(std::string(s.what()).find("others read it") != std::string::npos);
         check_refused(saved_file::create(path), errc::file_refused, path, "open elsewhere");
@@ -262,7 +262,7 @@ TEST_CASE("who reads shares, who saves does not") {
     }
     {
         auto one = opened(path);
-        check_ok(one.put(section_kind::rows, 0, {}));
+        check_ok(one.put(section_kind::lane, 0, {}));
         check_refused(saved_file::open(path), errc::file_refused, path, "open for saving elsewhere");
         check_refused(saved_file::create(path), errc::file_refused, path, "open elsewhere");
     }
@@ -278,7 +278,7 @@ TEST_CASE("who reads shares, who saves does not") {
     auto one = opened(path);
     check_reads(one, m);
     std::filesystem::remove(path);
-    CHECK(one.put(section_kind::rows, 0, {}).code() == errc::file_refused);
+    CHECK(one.put(section_kind::lane, 0, {}).code() == errc::file_refused);
 }
 
 TEST_CASE("a new file replaces a saved one when it is published, and nothing else") {
@@ -396,7 +396,7 @@ TEST_CASE("a file that may only be read is read, and a full disk leaves what the
         auto file = saved_file::open(path);
         if (!file) ::_exit(2);
         const std::vector<std::byte> bytes(1 << 20);
-        if (file->put(section_kind::rows, 0, bytes).code() != errc::disk_full) ::_exit(3);
+        if (file->put(section_kind::lane, 0, bytes).code() != errc::disk_full) ::_exit(3);
         file->abandon();
         bool differs = false;
         if (!read_model(*file, m, differs) || differs) ::_exit(4);
@@ -406,7 +406,7 @@ TEST_CASE("a file that may only be read is read, and a full disk leaves what the
         if (::geteuid() != 65534) (void)::chmod(path.c_str(), 0444);
         file = saved_file::open(path);
         if (!file) ::_exit(file.error().code == errc::file_refused ? 0 : 5); // the path to it may be closed
-        if (file->put(section_kind::rows, 0, {}).code() != errc::file_refused) ::_exit(6);
+        if (file->put(section_kind::lane, 0, {}).code() != errc::file_refused) ::_exit(6);
         if (!read_model(*file, m, differs) || differs) ::_exit(7);
         ::_exit(0);
     }

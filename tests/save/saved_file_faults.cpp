@@ -361,7 +361,7 @@ TEST_CASE("a disk that may only be read") {
     REQUIRE(file.ok());
     bool differs = false;
     CHECK(read_model(*file, all[2], differs).ok());
-    const auto s = file->put(section_kind::rows, 0, {});
+    const auto s = file->put(section_kind::lane, 0, {});
     CHECK(s.code() == errc::file_refused);
     CHECK(std::string(s.what()).find("'seq': it may only be read; save to another file") !=
           std::string::npos);

@@ -27,7 +27,6 @@ namespace kvtl { inline namespace v0 {
 struct save_options {
     std::uint64_t model = 0; ///< fingerprint of the weights and adapters; load() compares it (0: not checked)
     std::span<const std::byte> note{}; ///< the engine's own: tokens, sampler, text; it comes back unchanged
-    bool hot = true;                   ///< the resident units too, where frames belong to the sequence
 };
 
 /// What a generation of a saved sequence is.
@@ -40,14 +39,13 @@ struct save_facts {
     std::uint64_t bytes = 0;         ///< of the target, up to the last block in use
     std::uint64_t written_bytes = 0; ///< that this object wrote for this generation; the rest was kept
     std::uint32_t page_bytes = 0;
-    bool hot = false;
     bool damaged =
         false; ///< the other superblock or its root does not verify: a newer generation may have been lost
 };
 
+/// What the engine says of itself.
 struct load_options {
-    std::uint64_t model = 0;
-    bool hot = true;
+    std::uint64_t model = 0; ///< fingerprint of the weights and adapters; 0: not checked
 };
 
 struct loaded_sequence {
@@ -60,20 +58,14 @@ struct loaded_sequence {
 enum class section_kind : std::uint32_t {
     identity,   ///< written by commit()
     note,       ///< written by commit()
-    sequence,   ///< what all lanes have in common
-    bars,       ///< bars of the selector
-    lane,       ///< counters and tables of one lane
-    pages,      ///< block_refs of one lane's pages, in its own order
-    rows,       ///< rows in memory, in their order
-    sliding,    ///< a layer that slides
-    hot,        ///< a frame pool
+    lane,       ///< what a KV head of a layer is: counters, tables, rows
+    pages,      ///< block_refs of its pages, in its own order
     root,       ///< not in the table: the table itself
     page_image, ///< not in the table: a page that a section of the kind `pages` refers to
     superblock, ///< not in the table
 };
 [[nodiscard]] constexpr const char* name_of(section_kind kind) noexcept {
-    constexpr const char* names[] = {"identity", "note",    "sequence", "bars", "lane",       "pages",
-                                     "rows",     "sliding", "hot",      "root", "page image", "superblock"};
+    constexpr const char* names[] = {"identity", "note", "lane", "pages", "root", "page image", "superblock"};
     return kind <= section_kind::superblock ? names[static_cast<std::uint32_t>(kind)] : "unknown section";
 }
 
@@ -105,7 +97,6 @@ struct identity_field {
 struct saved_root {
     std::uint64_t tokens = 0;
     std::uint64_t model = 0;
-    bool hot = false;
     std::span<const identity_field> identity{};
     std::span<const std::byte> note{};
 };

@@ -684,8 +684,7 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
                     .root_block = to.first,
                     .root_bytes = bytes,
                     .root_checksum = sum({section_kind::root, 0, to.first, next_generation()}, table),
-                    .page_bytes = now_.page_bytes,
-                    .hot = root.hot};
+                    .page_bytes = now_.page_bytes};
         return {};
     }
     void forget_next() noexcept {
@@ -703,7 +702,6 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
                 .bytes = std::uint64_t{s.blocks} * s.page_bytes,
                 .written_bytes = written,
                 .page_bytes = s.page_bytes,
-                .hot = s.hot != 0,
                 .damaged = damaged};
     }
 

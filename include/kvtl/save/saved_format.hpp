@@ -50,7 +50,7 @@ struct saved_superblock {
     std::uint64_t root_bytes = 0;
     std::uint64_t root_checksum = 0;
     std::uint32_t page_bytes = 0;
-    std::uint32_t hot = 0;
+    std::uint32_t unused = 0;
     std::array<std::uint64_t, 4> reserved{};
     std::uint64_t checksum = 0;
 };

@@ -119,11 +119,8 @@ template <class Core> class sequence_parts {
             if (done.ok()) done = io.error();
         }
         if (done.ok()) {
-            auto facts = to.commit({.tokens = tokens,
-                                    .model = o.model,
-                                    .hot = false,
-                                    .identity = core_->identity,
-                                    .note = o.note});
+            auto facts =
+                to.commit({.tokens = tokens, .model = o.model, .identity = core_->identity, .note = o.note});
             if (facts.ok()) return facts;
             to.abandon();
             return facts.error();
