@@ -93,8 +93,8 @@ struct lane_state {
     /// What of it a save keeps: whether there are unfinished pages, not in which frames; nothing of where pages lie.
     [[nodiscard]] lane_state identity() const noexcept {
         lane_state s = *this;
-        for (std::uint32_t* tail : {&s.stream_tail, &s.key_tail})
-            if (*tail != none) *tail = 0;
+        if (s.stream_tail != none) s.stream_tail = 0;
+        if (s.key_tail != none) s.key_tail = 0;
         s.runs = 0;
         return s;
     }
