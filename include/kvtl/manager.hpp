@@ -170,6 +170,45 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
         return load(*file, options);
     }
 
+    /// A branch: a new sequence with all tokens of another one. Parent and branch go on, fork and end in any order, and
+    /// neither changes the other. Callable between tokens, as save(). After an error there is no branch, and the parent
+    /// is as it was. A branch needs a free slot; where sequences are divided, one of its parent's shard.
+    /// Shared: pages of units, and complete runs of fixed groups, by at most 256 sequences each. They take storage once.
+    /// Copied:  rows and tables in memory (windows, means, kept rows), and the incomplete runs of groups.
+    /// Cost:    cold. Open pages of the parent's units are written first. While it lasts, 1 MiB and the tables and rows of
+    ///          one head are held beside memory_bytes. No unit of the branch is resident at first.
+    /// Later:   a shared unit moves to a place of its own before it takes an entry. It takes entries only while it is
+    ///          resident; until then they are pending. So presets for which load() returns `exact` have the bits of
+    ///          sequences that were never forked, and with others entries may join their units at other steps. Branches
+    ///          of fixed groups that share pages give up each other's prefetches of the same layer.
+    [[nodiscard, gnu::cold]] result<sequence_id> fork(sequence_id seq) {
+        if (status unknown = core_->calls.sequence("fork", seq); !unknown) return unknown;
+        const sequence_lock_type mine(*core_, seq.slot);
+        if (!mine.taken()) return busy("fork", mine.blocked());
+        if (status ended = core_->calls.sequence("fork", seq); !ended) return ended;
+        const std::uint32_t apart = core_->division.by_sequence ? core_->calls.shards : 1;
+        const auto branch = core_->calls.slots.begin("fork", seq.slot % apart, apart);
+        if (!branch) return branch;
+        if (status done = sequence_parts(*core_).fork(seq.slot, branch->slot); !done) {
+            static_cast<void>(core_->calls.slots.end(*branch));
+            core_->calls.slots.free(*branch);
+            return done;
+        }
+        return branch;
+    }
+    /// A branch of the first `tokens` tokens, within what rewind_to() allows.
+    [[nodiscard, gnu::cold]] result<sequence_id> fork(sequence_id seq, std::size_t tokens) {
+        const auto branch = fork(seq);
+        if (!branch) return branch;
+        const std::size_t have = this->tokens(*branch, 0);
+        status back = tokens <= have ? rewind_to(*branch, tokens)
+                                     : status::failure(errc::out_of_range,
+                                                       "fork: tokens is %zu; valid: up to %zu", tokens, have);
+        if (back.ok()) return branch;
+        static_cast<void>(end(*branch));
+        return back;
+    }
+
     /// A chunk of T prompt tokens of one layer: q (T, HQ, D), k, v (T, H, D), exact causal attention over
     /// everything so far to out (T, HQ, D). With `out` empty the engine attended itself; q may be empty then, too, unless
     /// a retention or a selector reads it. Chunks before the last set in.last_chunk = false. After decode it is a further turn and goes the way of decode, in bulk.

@@ -122,7 +122,10 @@ struct statistics {
     std::uint64_t bytes_moved_by_appends = 0; ///< to make room for entries that join units on storage
     /// Of units that split: of the child that goes on in their place, and of the one that becomes a unit.
     std::uint64_t bytes_moved_by_staying_children = 0, bytes_moved_by_leaving_children = 0;
-    std::uint64_t storage_bytes = 0; ///< space of the file that holds live pages, at its peak
+    std::uint64_t bytes_moved_by_forks =
+        0; ///< of branches: of units that leave a shared place, and of pages copied at once
+    std::uint64_t storage_bytes =
+        0; ///< space of the file that holds live pages, at its peak; shared pages count once
     std::uint64_t resident_bytes_peak =
         0;                            ///< DRAM in use for the cache, at its peak since open() or resize()
     std::uint64_t borrowed_bytes = 0; ///< of index and metadata, that no unit uses and frames hold now
@@ -151,6 +154,7 @@ struct statistics {
         bytes_moved_by_appends += o.bytes_moved_by_appends;
         bytes_moved_by_staying_children += o.bytes_moved_by_staying_children;
         bytes_moved_by_leaving_children += o.bytes_moved_by_leaving_children;
+        bytes_moved_by_forks += o.bytes_moved_by_forks;
         storage_bytes += o.storage_bytes;
         resident_bytes_peak += o.resident_bytes_peak, borrowed_bytes += o.borrowed_bytes;
         kept_entries += o.kept_entries, kept_bytes += o.kept_bytes;

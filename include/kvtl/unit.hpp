@@ -28,14 +28,15 @@ struct place {
 /// What a unit is: it moves with its lane, is saved and hashed.
 struct unit_record {
     std::uint32_t entries = 0;  ///< entries in the unit's pages (buffered ones not included)
+    float m2 = 0;               ///< sum of squared distances to the mean; variance = m2 / entries
     std::uint16_t buffered = 0; ///< entries of this unit that wait in the lane's buffer
     bool flagged = false;       ///< waits for a delayed split
-    std::uint8_t unused = 0;    ///< padding that has a value: records are hashed and saved as bytes
-    float m2 = 0;               ///< sum of squared distances to the mean; variance = m2 / entries
-    place where;                ///< of its pages, which no other unit shares. Last: a save ends before it
+    bool shared =
+        false; ///< units of branches may have the same place (page_store.hpp). From here on nothing is saved
+    place where; ///< of its pages
 };
-/// Bytes of a unit's record in front of its place, which is another one in every cache.
-inline constexpr std::size_t unit_identity_bytes = sizeof(unit_record) - sizeof(place);
+/// Bytes of a unit's record in front of where it lies, which is another place in every cache.
+inline constexpr std::size_t unit_identity_bytes = offsetof(unit_record, shared);
 
 /// Where a unit is now: nothing of it outlives the process. A unit that is resident is a chain of frames, of which the last
 /// may be its tail (frame_pool.hpp); one that is not may still have a tail, by itself.
