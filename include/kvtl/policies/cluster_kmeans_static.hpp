@@ -1,8 +1,9 @@
-// Clusterer: k-means over the prompt; later entries go to the nearest cluster and nothing else ever changes.
+// Clusterer: k-means over the prompt. Later entries join the nearest cluster, and clusters never change
+// otherwise.
 //
-// This is the "static update" that DynaKV's Figure 1(a) and Table 5 compare with (PQCache and Squeezed
-// Attention update their clusters this way). Centroids stay as the prompt left them. A cluster that has
-// reached the largest size on storage continues in a sibling that shares its centroid.
+// DynaKV's Figure 1(a) and Table 5 compare with this "static update" (PQCache and Squeezed Attention update
+// their clusters this way). Centroids do not move after the prompt. A cluster that has reached the largest
+// size on storage continues in a sibling with the same centroid.
 //
 // Cost: group() is Lloyd's algorithm, O(n C D) per iteration; assign() reads every centroid once, O(U D).
 // SPDX-License-Identifier: MIT
