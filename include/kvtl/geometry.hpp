@@ -23,8 +23,8 @@ struct shape {
 /// A valid shape and the scale of the logits. Policies are constructed from it.
 class geometry {
   public:
-    /// Checks each extent; errc::invalid_argument names the wrong one. logit_scale: factor of q . k; 0: 1 /
-    /// sqrt(D).
+    /// Checks each extent; errc::invalid_argument names the wrong one.
+    /// logit_scale: factor of q . k; 0: 1 / sqrt(D).
     [[nodiscard]] static result<geometry> from(const shape& model, float logit_scale = 0) {
         geometry g;
         g.shape_ = model;
@@ -57,8 +57,8 @@ class geometry {
     static constexpr std::uint32_t max_group = 64; ///< a selection's head mask is one 64-bit word
 
   private:
-    static constexpr std::uint32_t limit =
-        1U << 16; ///< far above any model; products of extents fit into 64 bits
+    /// Far above any model; products of extents fit into 64 bits.
+    static constexpr std::uint32_t limit = 1U << 16;
 
     static status check(const char* name, std::uint32_t extent) noexcept {
         if (extent == 0 || extent > limit)

@@ -11,7 +11,7 @@ namespace kvtl { inline namespace v0 {
 
 /// Bytes of the reservation by what they are for; their sum never exceeds memory_bytes.
 struct memory_parts {
-    /// means and summaries of units, keys that live in memory, bases that were fitted to a prompt
+    /// means and summaries of units, keys that live in memory, data that was fitted to a prompt
     std::size_t index = 0;
     std::size_t metadata = 0; ///< lane and unit tables, page maps, checksums, frame tables
     std::size_t window = 0;   ///< sinks and recent window
@@ -107,7 +107,7 @@ struct statistics {
     std::uint64_t hot_set_bytes = 0; ///< virtualised layers: bytes read back for units that were resident
     std::uint64_t hot_set_reads = 0; ///< reads issued for them
     std::uint64_t late_hot_sets =
-        0; ///< hot sets whose reads began only when their layer was called (per shard)
+        0; ///< hot sets whose reads began only at the call of their layer (per shard)
     /// Virtualised layers: steps, appends and selections that no before_query() preceded
     std::uint64_t unannounced_layers = 0;
     /// Virtualised layers: means and summaries, which are read and written with the layer's memory

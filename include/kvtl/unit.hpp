@@ -88,7 +88,7 @@ struct lane_state {
     std::uint32_t runs = 0;         ///< page runs held for staging or for the stream
     std::uint32_t stream_pages = 0; ///< runs of ragged records: pages begun
     bool cut_short = false;         ///< a further turn failed after some of its tokens were appended
-    /// Chunks of a prompt became entries at once (adapt_prompt), and the last chunk has not arrived.
+    /// Chunks of a prompt became entries as they arrived, and the last chunk has not arrived yet.
     bool prompt_open = false;
     bool clustered = false; ///< the clusterer has grouped this lane; until then its units are sequential
     bool unused = false;    ///< padding with a value

@@ -21,7 +21,7 @@ template <class Element> struct rows_view {
     std::size_t dim = 0;
     std::size_t stride = 0;
     std::size_t following =
-        0; ///< rows behind these that are likely to be read next; kernels may prefetch them
+        0; ///< rows after these that are likely to be read next; kernels may prefetch them
 
     [[nodiscard]] const Element* row(std::size_t i) const noexcept { return data + i * stride; }
     [[nodiscard]] rows_view slice(std::size_t first, std::size_t n) const noexcept {
