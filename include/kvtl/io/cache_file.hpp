@@ -274,7 +274,7 @@ class cache_file {
                 static_cast<std::size_t>(-reinterpret_cast<std::uintptr_t>(memory) & (page - 1));
             std::byte* buffer = static_cast<std::byte*>(memory) + skew;
 
-            // What is there already is only overwritten once transfers are known to work.
+            // Existing content is overwritten only after transfers have been tested.
             std::optional<error> e;
             if (fresh) e = write_first_page(buffer, first, head);
             if (!e && direct) e = probe(buffer);

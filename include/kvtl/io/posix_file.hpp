@@ -166,7 +166,7 @@ class posix_file::queue {
     }
 
   private:
-    /// What a worker is about.
+    /// The state of a worker.
     struct seat {
         bool taken = false;
         std::uint64_t tag = 0;
@@ -261,7 +261,7 @@ class posix_file::device {
                 for (auto& q : queues) static_cast<void>(q.release());
         }
     };
-    /// What a worker still uses stays.
+    /// Leaves everything that a worker still uses.
     struct closer {
         void operator()(body* b) const noexcept {
             if (b->file.ours())

@@ -44,7 +44,7 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// What a device can do. 0 is "no limit" everywhere, so that {} is a device that is not slowed down.
+/// The limits of a device. 0 means "no limit" in every field, so {} is a device that is not slowed down.
 struct device_profile {
     std::string_view name = "native";
     double mb_per_s = 0;

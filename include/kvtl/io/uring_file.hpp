@@ -216,7 +216,7 @@ class uring_file::queue {
         ::__kernel_timespec most{timeout_ms_ / 1000, timeout_ms_ % 1000 * 1'000'000LL};
         return ::io_uring_wait_cqe_timeout(&ring_, &cqe, &most);
     }
-    /// What is in flight ends with this error, and the ring is not used again.
+    /// Ends all transfers in flight with this error. The ring is not used again.
     void give_up(int why) noexcept {
         if (gave_up_) return;
         gave_up_ = true;

@@ -17,7 +17,8 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// What the k-means clusterers share: how a prompt is grouped, and when a short one is.
+/// Settings that the k-means clusterers share: the grouping of a prompt, and the size from which a lane is
+/// grouped.
 struct prompt_clusters {
     std::uint32_t tokens_per_cluster = 16; ///< mean entries of a prompt cluster; the largest is twice this
     std::uint32_t min_entries_to_cluster = 512; ///< a lane is clustered once it has this many entries

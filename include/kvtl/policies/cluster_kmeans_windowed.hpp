@@ -23,7 +23,7 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// What the papers differ in; all of it is config, these are a preset's defaults.
+/// The numbers in which the papers differ. These are a preset's defaults of the config.
 struct window_plan {
     std::uint32_t tokens_per_cluster = 16; ///< of the prompt; the largest cluster has twice as many
     std::uint32_t segment = 8192;          ///< prompt entries that are clustered together

@@ -120,7 +120,7 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
               iterations_(std::max(c.iterations, 1U)), outliers_(c.outliers), chunk_(std::max(c.chunk, 1U)),
               skip_(c.skip), pairs_(rope_pairs(c, shape.dim)), values_(shape) {}
 
-        /// What a cache with these numbers cannot do.
+        /// Refuses a config that cannot work.
         [[nodiscard]] static status check(const config& c, const record_shape& shape) noexcept {
             if (c.rank == 0)
                 return status::failure(errc::invalid_argument, "compressor.rank is 0; valid: 1 or more");

@@ -84,7 +84,7 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
             if constexpr (Rule::trained) rate_ = c.rate;
         }
 
-        /// What a cache with these numbers cannot do.
+        /// Refuses a config that cannot work.
         [[nodiscard]] static status check(const config& c, const record_shape& shape) noexcept {
             const auto wrong = errc::invalid_argument;
             if (status s = Rule::check(c); !s) return s;
@@ -106,7 +106,7 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
                                  std::span<std::byte> memory) noexcept {
             turns_ = rope_table(c, shape_.dim, max_tokens, memory);
         }
-        /// What a file holds is what this codec was told it holds.
+        /// Checks that the file holds the bases and gates that the config describes.
         [[nodiscard, gnu::cold]] status check_calibration(const calibration_view& view) const {
             if constexpr (Rule::trained)
                 if (const float there = view.rate(key_basis); !(std::fabs(there - rate_) <= 0.005F))
@@ -257,7 +257,7 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
             return {first.data + std::size_t{span} * first.count * first.dim, first.count, first.dim,
                     first.stride};
         }
-        /// What a head's numbers are made of.
+        /// The columns of the basis that belong to one head.
         [[nodiscard]] rows_view<float> columns(const rows_view<float>& basis,
                                                std::uint32_t head) const noexcept {
             if constexpr (joint)

@@ -63,7 +63,7 @@ struct product_codes {
             config_.sample = std::max(c.sample, 1U);
         }
 
-        /// What a cache with these numbers cannot do.
+        /// Refuses a config that cannot work.
         [[nodiscard]] static status check(const config& c) noexcept {
             const auto wrong = errc::invalid_argument;
             if (c.parts == 0) return status::failure(wrong, "index.parts is 0; valid: 1 to head_dim");

@@ -41,7 +41,7 @@ template <leaves When> struct heavy_hitters_leaving : score_defaults {
         [[nodiscard]] float worth(const held_entry& e, const record&) const noexcept { return e.score; }
         [[nodiscard]] std::uint32_t slack() const noexcept { return 0; }
 
-        /// What a lane's sums over a whole prompt say about its layer: how unevenly they are spread.
+        /// Adds the variance of a lane's sums over a whole prompt to the notes of its layer.
         static void note(std::span<const float> sums, layer_notes& notes) noexcept {
             double mean = 0, variance = 0;
             for (const float s : sums) mean += static_cast<double>(s);
