@@ -79,7 +79,7 @@ std::string in_words(const json& key) {
     return text;
 }
 
-std::optional<double> number(const json& row, const char* name) {
+std::optional<double> number_at(const json& row, const char* name) {
     const auto value = row.find(name);
     if (value == row.end() || !value->is_number()) return std::nullopt;
     return value->get<double>();
@@ -88,12 +88,12 @@ std::optional<double> number(const json& row, const char* name) {
 /// Of the ratio of the medians of a step.
 std::optional<interval> step_interval(const json& a, const json& b) {
     const auto term = [](const json& row) -> std::optional<interval> {
-        const auto low = number(row, "step_ms_low"), high = number(row, "step_ms_high");
+        const auto low = number_at(row, "step_ms_low"), high = number_at(row, "step_ms_high");
         if (!low || !high) return std::nullopt;
         return interval{*low, *high};
     };
     const auto of_a = term(a), of_b = term(b);
-    const auto x = number(a, "step_ms_median"), y = number(b, "step_ms_median");
+    const auto x = number_at(a, "step_ms_median"), y = number_at(b, "step_ms_median");
     if (!of_a || !of_b || !x || !y) return std::nullopt;
     return ratio_interval(*x, *of_a, *y, *of_b);
 }
@@ -102,7 +102,7 @@ json compare_metrics(const json& a, const json& b) {
     const auto steps = step_interval(a, b);
     json all = json::object();
     for (const char* name : metrics) {
-        const auto x = number(a, name), y = number(b, name);
+        const auto x = number_at(a, name), y = number_at(b, name);
         if (!x || !y) continue;
         json& m = all[name] = {{"a", *x},
                                {"b", *y},

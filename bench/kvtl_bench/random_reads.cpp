@@ -22,7 +22,7 @@ namespace bench {
 
 namespace {
 
-double cpu_seconds() {
+double used_cpu_seconds() {
     struct rusage u = {};
     ::getrusage(RUSAGE_SELF, &u);
     const auto seconds = [](const timeval& t) {
@@ -103,7 +103,7 @@ read_speed random_reader::run(std::uint32_t block, unsigned depth, std::uint64_t
     std::vector<std::uint64_t> idle(depth);
     for (unsigned i = 0; i < depth; ++i) idle[i] = i;
 
-    const double cpu = cpu_seconds();
+    const double cpu = used_cpu_seconds();
     const auto begin = std::chrono::steady_clock::now();
     std::uint64_t issued = 0, over = 0;
     while (over < reads) {
@@ -124,7 +124,7 @@ read_speed random_reader::run(std::uint32_t block, unsigned depth, std::uint64_t
         if (progress) progress(over);
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    const double used = cpu_seconds() - cpu;
+    const double used = used_cpu_seconds() - cpu;
     const auto count = static_cast<double>(reads);
     return {count * block / seconds * 1e-6, count / seconds, used / count * 1e6};
 }

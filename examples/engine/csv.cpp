@@ -11,14 +11,14 @@ namespace engine {
 
 namespace {
 
-using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 /// Column names in the order in which they are first met, and the cells of each line.
 class table {
   public:
     void add_line() { lines_.emplace_back(); }
 
-    void add(const std::string& name, const json& value) {
+    void add(const std::string& name, const ordered_json& value) {
         if (!value.is_structured()) {
             const auto [at, is_new] = places_.try_emplace(name, names_.size());
             if (is_new) names_.push_back(name);
@@ -67,7 +67,7 @@ class table {
 
 std::string to_csv(std::string_view rows) {
     table all;
-    for (const json& row : json::parse(rows)) {
+    for (const ordered_json& row : ordered_json::parse(rows)) {
         all.add_line();
         all.add("", row);
     }

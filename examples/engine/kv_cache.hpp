@@ -219,6 +219,10 @@ class kv_cache {
                                                                    const kvtl::load_options& = {}) {
         return kvtl::error(kvtl::errc::unsupported, "load: this cache cannot");
     }
+    /// A new sequence that has all tokens of another one, and its pages as long as they do not change.
+    [[nodiscard]] virtual kvtl::result<kvtl::sequence_id> fork(kvtl::sequence_id) {
+        return kvtl::error(kvtl::errc::unsupported, "fork: this cache cannot");
+    }
 
     /// By this cache's codec, with tables and bases of its own, beside the cache's memory: for evaluations. Null where every
     /// record has the same size or depends on a prompt. Fails where what open() read cannot be read again.

@@ -115,6 +115,9 @@ template <class Manager> class manager_cache : public kv_cache {
                                                            const kvtl::load_options& o) override {
         return manager_.load(path, o);
     }
+    [[nodiscard]] kvtl::result<kvtl::sequence_id> fork(kvtl::sequence_id seq) override {
+        return manager_.fork(seq);
+    }
 
     [[nodiscard]] std::size_t kept_entries(kvtl::sequence_id seq, std::uint32_t layer) noexcept override {
         return manager_.kept_entries(seq, layer);

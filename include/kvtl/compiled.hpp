@@ -1,8 +1,9 @@
-// Code that depends on no preset can be compiled once (src/kvtl.cpp, the CMake target kvtl::compiled) instead of in every
-// translation unit that has a cache.
+// Compiles code that depends on no preset once (src/kvtl.cpp, the CMake target kvtl::compiled), instead of in
+// every translation unit that has a cache.
 //
-// With KVTL_COMPILED defined, a header only declares the instantiations that it lists at its end, and src/kvtl.cpp, which
-// defines KVTL_COMPILE as well, has them. Without, all of it is inlined where it is used. The results have the same bits.
+// With KVTL_COMPILED, a header only declares the instantiations listed at its end. src/kvtl.cpp defines
+// KVTL_COMPILE as well and so contains them. Without KVTL_COMPILED, the code is inlined where it is used. The
+// results have the same bits with and without it.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,5 +1,5 @@
-// Storage types of cache entries: 16-bit floats without arithmetic. SIMD conversions live in simd/; the
-// scalar ones here are their reference.
+// Storage types of cache entries: 16-bit floats without arithmetic. The conversions here are scalar, and the
+// reference of the SIMD conversions in simd/.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -24,7 +24,7 @@ struct bf16 {
     friend constexpr bool operator==(bf16, bf16) noexcept = default;
 };
 
-/// The types an entry's numbers may be stored as.
+/// The types in which the numbers of an entry may be stored.
 template <class T>
 concept element = std::same_as<T, float> || std::same_as<T, f16> || std::same_as<T, bf16>;
 
@@ -52,7 +52,7 @@ template <element E> [[nodiscard]] constexpr std::string_view element_name() noe
     if (exponent == 0x1FU) return std::bit_cast<float>(sign | 0x7F800000U | (mantissa << 13));
     if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112U) << 23) | (mantissa << 13));
     if (mantissa == 0) return std::bit_cast<float>(sign);
-    std::uint32_t shift = 0; // subnormal: normalise it, binary32 has the range
+    std::uint32_t shift = 0; // a subnormal f16 is a normal binary32: normalise it
     while ((mantissa & 0x400U) == 0) {
         mantissa <<= 1;
         ++shift;
@@ -76,7 +76,7 @@ template <element E> [[nodiscard]] constexpr E from_float(float x) noexcept {
             const std::uint32_t magnitude = u & 0x7FFFFFFFU;
             if (magnitude >= 0x477FF000U)
                 return f16{static_cast<std::uint16_t>(sign | 0x7C00U)}; // rounds to inf
-            if (magnitude < 0x38800000U) { // subnormal half, or zero: shift the full mantissa into place
+            if (magnitude < 0x38800000U) { // subnormal f16 or zero: shift the full mantissa into place
                 if (magnitude < 0x33000000U) return f16{sign};
                 const std::uint32_t exponent = magnitude >> 23;
                 const std::uint32_t mantissa = (magnitude & 0x7FFFFFU) | 0x800000U;

@@ -1,6 +1,6 @@
-// What policies declare at compile time: the inputs they need from the engine, the granularity of their
-// decisions and whether they read attention mass. The manager takes the union; what nobody declares costs
-// nothing.
+// Declarations of policies at compile time: the inputs that they need from the engine, the granularity of
+// their decisions, and whether they read attention mass. A preset needs the union of the inputs of its
+// policies. An undeclared input costs nothing.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -19,8 +19,8 @@ enum class engine_input : std::uint32_t {
     k_pre = 1U << 3,       ///< keys before RoPE
     x = 1U << 4,           ///< input of the layer
     probe = 1U << 5,       ///< queries that stand for the future
-    external = 1U << 6,    ///< scores computed outside
-    calibration = 1U << 7, ///< a blob fitted offline
+    external = 1U << 6,    ///< scores that the engine computed
+    calibration = 1U << 7, ///< a file that was fitted offline
 };
 
 [[nodiscard]] constexpr engine_input operator|(engine_input a, engine_input b) noexcept {
@@ -36,7 +36,7 @@ enum class engine_input : std::uint32_t {
     return (set & part) == part;
 }
 
-/// What an engine can hand over; the third template argument of kv_manager.
+/// The inputs that an engine supplies; the second template argument of kv_manager.
 template <engine_input... Inputs> struct engine_inputs {
     static constexpr engine_input value = (Inputs | ... | engine_input::nothing);
 };
@@ -45,10 +45,11 @@ using all_engine_inputs =
     engine_inputs<engine_input::q, engine_input::k, engine_input::v, engine_input::k_pre, engine_input::x,
                   engine_input::probe, engine_input::external, engine_input::calibration>;
 
-/// Who shares a unit: one KV head, or all KV heads of a layer.
+/// The owner of a unit: one KV head, or all KV heads of a layer.
 enum class granularity : std::uint8_t { head, layer };
 
-/// Which attention mass a policy reads back: none, or that of every entry, which needs a selector that reads everything.
+/// The attention mass that a policy reads: none, or the mass of every entry. `full` needs a selector that
+/// attends everything.
 enum class feedback : std::uint8_t { unused, full };
 
 template <class Policy> [[nodiscard]] consteval engine_input needs_of() {

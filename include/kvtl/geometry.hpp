@@ -1,4 +1,4 @@
-// The model's shape, checked once.
+// The shape of the model, checked once when a cache is opened.
 //
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// Extents of a decoder's attention. Letters: L, HQ = H*G, H, D.
+/// Extents of a decoder's attention. Shape letters: L, HQ = H * G, H, D.
 struct shape {
     std::uint32_t layers = 0;      ///< L
     std::uint32_t query_heads = 0; ///< HQ, a multiple of kv_heads
@@ -20,10 +20,11 @@ struct shape {
     friend constexpr bool operator==(const shape&, const shape&) noexcept = default;
 };
 
-/// A valid shape and the scale of logits: the numbers that every policy is made with.
+/// A valid shape and the scale of the logits. Policies are constructed from it.
 class geometry {
   public:
-    /// Checks each extent. logit_scale: of q . k; 0: 1 / sqrt(D).
+    /// Checks each extent; errc::invalid_argument names the wrong one.
+    /// logit_scale: factor of q . k; 0: 1 / sqrt(D).
     [[nodiscard]] static result<geometry> from(const shape& model, float logit_scale = 0) {
         geometry g;
         g.shape_ = model;
@@ -56,7 +57,8 @@ class geometry {
     static constexpr std::uint32_t max_group = 64; ///< a selection's head mask is one 64-bit word
 
   private:
-    static constexpr std::uint32_t limit = 1U << 16; ///< no model is near; keeps every product in 64 bits
+    /// Far above any model; products of extents fit into 64 bits.
+    static constexpr std::uint32_t limit = 1U << 16;
 
     static status check(const char* name, std::uint32_t extent) noexcept {
         if (extent == 0 || extent > limit)

@@ -1,10 +1,11 @@
-// Threads that an engine lends to a call: kvtl has none of its own.
+// Threads that an engine lends to a call: kvtl starts no threads for computation.
 //
-// What:   shards divide heads or sequences among threads (config.shards). Where there are fewer of them than threads, the
-//         clustering of a prompt, which takes most of the time of taking it in, is divided within a head: k-means hands the rows
-//         that it assigns to whoever is lent. The same bits, however many there are.
-// Cost:   a call of `run` when a cache is opened, then one per iteration of k-means and, where the sample is large enough, per
-//         seed; nothing outside of prompts.
+// What:   shards divide heads or sequences among threads (config.shards). If there are more threads than
+//         shards, the clustering of a prompt, which takes most of a prefill, is divided within a head:
+//         k-means assigns rows on the lent threads. The number of threads does not change the bits of the
+//         result.
+// Cost:   one call of `run` when a cache is opened; then one per iteration of k-means and, if the sample is
+//         large enough, one per seed. No cost outside of prompts.
 //
 //   c.threads = {.run = [](void* pool, std::size_t n, auto task, void* with) noexcept { ... }, .pool = &mine, .count = 4};
 //
@@ -23,14 +24,14 @@ namespace kvtl { inline namespace v0 {
 struct lent_threads {
     using task = void (*)(void* with, std::size_t i) noexcept;
 
-    /// Calls task(with, i) once for each i < n, on any threads, and returns when all have returned. It comes from whichever
-    /// thread is in a shard, from those of several shards at once, and may do all of it there itself. Null: none are lent.
+    /// Calls f(with, i) once for each i < n, on any threads, and returns when all calls have returned.
+    /// Threads of several shards may call it at the same time. It may also make all calls on the calling
+    /// thread. Null: no threads are lent.
     void (*run)(void* pool, std::size_t n, task f, void* with) noexcept = nullptr;
-    void* pool = nullptr; ///< what `run` gets; outlives the cache
-    unsigned count =
-        0; ///< of threads that a call may find free, its own included; 1 or more where run is set
+    void* pool = nullptr; ///< first argument of `run`; must outlive the cache
+    unsigned count = 0;   ///< threads that a call may find free, its own included; at least 1 if `run` is set
 
-    /// Tries `run` with a few pieces: one that leaves some undone would leave entries without a cluster. Cold.
+    /// Tests `run` on a few pieces. A `run` that skips pieces would leave entries without a cluster. Cold.
     [[nodiscard, gnu::cold]] status check() const noexcept {
         if (run == nullptr) return {};
         if (count == 0)
@@ -53,12 +54,13 @@ struct lent_threads {
         return {};
     }
 
-    /// Parts worth making of `n` equal pieces of work, of which a part has `least` or more.
+    /// Number of parts into which `n` equal pieces of work should be divided, with at least `least` pieces
+    /// each.
     [[nodiscard]] std::size_t parts(std::size_t n, std::size_t least) const noexcept {
         if (run == nullptr || count <= 1 || n < 2 * least) return 1;
         return n / least < count ? n / least : count;
     }
-    /// f(first, end) for `parts` nearly equal parts of [0, n), side by side.
+    /// Calls f(first, end) in parallel for `parts` nearly equal parts of [0, n).
     template <class F> void divide(std::size_t n, std::size_t parts, const F& f) const noexcept {
         static_assert(std::is_nothrow_invocable_v<const F&, std::size_t, std::size_t>);
         if (parts <= 1) return f(std::size_t{0}, n);

@@ -1,37 +1,35 @@
-// The manager: a preset and what the engine supplies become one statically specialised KV cache.
+// The manager: a preset and the inputs of the engine become one statically specialised KV cache.
 //
 //   auto opened = kvtl::dynakv::open({.shape = ..., .max_tokens = 32768, .memory_bytes = 64 << 20, .attend_tokens = 512,
 //                                     .io = {.path = "kv.bin"}});
 //
-// Memory:  open() reserves memory_bytes or less, once. Where retention drops entries, it promises that a
-//          prompt of prefill_tokens in one chunk fits until its budgets are settled, and, where what is kept
-//          stays in memory, max_tokens - prefill_tokens decoded entries (any number where the preset evicts
-//          in decode). Earlier chunks of such a prompt take what memory_bytes leaves. prefill_tokens = 0
-//          stands for max_tokens. Where all entries stay in memory, open() promises max_tokens of them, unless
-//          records have sizes of their own: these take what memory_bytes leaves.
-// Both:    in a preset that drops and retrieves, window and sinks are the same for both. Of a prompt,
-//          keep_tokens entries per head survive (0: four times attend_tokens), sinks and window among them;
-//          of these attend_tokens are attended at each step. Decoded tokens are all kept.
-// Threads: a call without a shard does all shards in turn. Shards divide KV heads or sequences
-//          (config.shard_by); shard(i) gives one of them to one thread, different shards may run concurrently,
-//          and each call fills only its heads' part of `out`. Two threads in one shard: the second gets
-//          errc::busy and nothing happens. begin(), and end(), rewind() of sequences of different shards,
-//          may run concurrently too; stats(), device_info(), memory(), tokens() and kept_entries() want everything at rest (the last
-//          two: of the sequence's shards).
-// Numbers: q, k, v and out are floats, f16 or bf16, each as the engine has it (tensor_view, tensor_span). 16 bits take no
-//          more memory than is planned: queries are widened where they are used, results rounded once where they are
-//          stored, so that they are those of floats, rounded.
-// Errors:  cold calls return result<T>, hot calls a status and are noexcept; a failed call leaves tokens,
-//          units and statistics (but its time and wasted_bytes) as they were, and may be repeated. (Of attend() with several tokens the tokens are as
-//          they were; what left the window for those before the one that failed stays in its unit.) A call
-//          without a shard that failed in one of them may be repeated with the same `out`: shards that had
-//          completed it are left alone. A call with a shard is repeated on the shards that failed only: the others would
-//          take its tokens once more; and so would the first parts of a forward(): rewind_to() comes before.
-//          Who is resident is not part of "as they were": where frames are few, a repeated call, or one after a prefetch,
-//          may let waiting entries join their units at another step. Two exceptions: a further turn (prefill after
-//          decode) whose writes fail half-way cannot be undone, every later call on that sequence says that it must be
-//          ended; and a prompt of which retention has dropped entries stays dropped when what it keeps could
-//          not be written: repeated, it only writes.
+// Memory:  open() reserves at most memory_bytes, once. It guarantees room for
+//            - max_tokens per sequence, if all entries stay in memory and records have one size; records of different
+//              sizes take what memory_bytes leaves;
+//            - a prompt of prefill_tokens (0: max_tokens) in one chunk until its budgets are settled, if retention drops
+//              entries. If the survivors stay in memory, also max_tokens - prefill_tokens decoded entries, or any
+//              number if the preset evicts in decode. Earlier chunks of such a prompt take what memory_bytes leaves.
+//          A preset that drops and retrieves has one window and one set of sinks. keep_tokens entries per head survive
+//          the prompt (0: four times attend_tokens), sinks and window included. Each step attends attend_tokens of
+//          them. All decoded tokens are kept.
+// Threads: A call without a shard processes all shards, one after the other. Shards divide KV heads or sequences
+//          (config.shard_by). shard(i) is the part of one thread, and fills only its heads' part of `out`. Different
+//          shards may run concurrently. A second thread in a shard gets errc::busy, and nothing happens.
+//          begin() may run at any time, end() and rewind() concurrently for sequences of different shards. tokens() and
+//          kept_entries() need the shards of the sequence at rest; stats(), device_info() and memory() need all shards.
+// Numbers: q, k, v and out are floats, f16 or bf16 (tensor_view, tensor_span). 16-bit queries are widened where they are
+//          used, and results are rounded once where they are stored: they equal the rounded results of floats.
+// Errors:  Cold calls return a result<T>. Hot calls return a status and are noexcept. A failed call changes no tokens, no
+//          units and no statistics (except times and wasted_bytes), and may be repeated:
+//            - a call without a shard with the same `out`: shards that have completed it are left alone;
+//            - a call with a shard only on the shards that failed: others would append the tokens twice;
+//            - forward() only after rewind_to(): the parts before the one that failed have been taken.
+//          A failed call does not restore which units were in memory. With few frames this can change when a pending
+//          entry joins its unit. After a failed attend() of several tokens, entries that had left the window stay in
+//          their units. Two failures cannot be undone:
+//            - a further turn (prefill after decode) whose writes fail halfway: later calls say that the sequence must be
+//              ended;
+//            - a prompt of which retention has dropped entries: the repeated call only writes what was kept.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -168,6 +166,45 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
         auto file = saved_file::open(path);
         if (!file) return file.error();
         return load(*file, options);
+    }
+
+    /// A branch: a new sequence with all tokens of another one. Parent and branch go on, fork and end in any order, and
+    /// neither changes the other. Callable between tokens, as save(). After an error there is no branch, and the parent
+    /// is as it was. A branch needs a free slot; where sequences are divided, one of its parent's shard.
+    /// Shared: pages of units, and complete runs of fixed groups, by at most 256 sequences each. They take storage once.
+    /// Copied:  rows and tables in memory (windows, means, kept rows), and the incomplete runs of groups.
+    /// Cost:    cold. Open pages of the parent's units are written first. While it lasts, 1 MiB and the tables and rows of
+    ///          one head are held beside memory_bytes. No unit of the branch is resident at first.
+    /// Later:   a shared unit moves to a place of its own before it takes an entry. It takes entries only while it is
+    ///          resident; until then they are pending. So presets for which load() returns `exact` have the bits of
+    ///          sequences that were never forked, and with others entries may join their units at other steps. Branches
+    ///          of fixed groups that share pages give up each other's prefetches of the same layer.
+    [[nodiscard, gnu::cold]] result<sequence_id> fork(sequence_id seq) {
+        if (status unknown = core_->calls.sequence("fork", seq); !unknown) return unknown;
+        const sequence_lock_type mine(*core_, seq.slot);
+        if (!mine.taken()) return busy("fork", mine.blocked());
+        if (status ended = core_->calls.sequence("fork", seq); !ended) return ended;
+        const std::uint32_t apart = core_->division.by_sequence ? core_->calls.shards : 1;
+        const auto branch = core_->calls.slots.begin("fork", seq.slot % apart, apart);
+        if (!branch) return branch;
+        if (status done = sequence_parts(*core_).fork(seq.slot, branch->slot); !done) {
+            static_cast<void>(core_->calls.slots.end(*branch));
+            core_->calls.slots.free(*branch);
+            return done;
+        }
+        return branch;
+    }
+    /// A branch of the first `tokens` tokens, within what rewind_to() allows.
+    [[nodiscard, gnu::cold]] result<sequence_id> fork(sequence_id seq, std::size_t tokens) {
+        const auto branch = fork(seq);
+        if (!branch) return branch;
+        const std::size_t have = this->tokens(*branch, 0);
+        status back = tokens <= have ? rewind_to(*branch, tokens)
+                                     : status::failure(errc::out_of_range,
+                                                       "fork: tokens is %zu; valid: up to %zu", tokens, have);
+        if (back.ok()) return branch;
+        static_cast<void>(end(*branch));
+        return back;
     }
 
     /// A chunk of T prompt tokens of one layer: q (T, HQ, D), k, v (T, H, D), exact causal attention over

@@ -1,5 +1,5 @@
-// The one block of memory a cache owns, and the carver that divides it. Every byte kvtl holds for the cache
-// comes from here; nothing is allocated after open().
+// The one block of memory that a cache owns, and the carver that divides it. Every byte that kvtl holds for
+// the cache comes from this block. Nothing is allocated after open().
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -17,17 +17,17 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// Bytes in which the system gives memory and takes it back.
+/// Page size of the system in bytes.
 [[nodiscard]] inline std::size_t system_page() noexcept {
     static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
     return bytes;
 }
 
-/// An anonymous mapping, zeroed, aligned to pages of the system or more. Move-only.
+/// An anonymous mapping, filled with zeros, aligned at least to pages of the system. Move-only.
 class reservation {
   public:
-    static constexpr std::size_t large_page = std::size_t{2}
-                                              << 20; ///< of a system whose other pages are of 4 KiB
+    /// Bytes of a large page, on systems whose ordinary pages have 4 KiB.
+    static constexpr std::size_t large_page = std::size_t{2} << 20;
 
     reservation() = default;
     reservation(const reservation&) = delete;
@@ -40,10 +40,10 @@ class reservation {
     ~reservation() {
         if (!memory_.empty()) ::munmap(memory_.data(), memory_.size());
     }
-    /// Leaves the memory mapped for the rest of the process: something may still write to it.
+    /// Leaves the memory mapped until the process ends. For memory that a device may still write to.
     void leave() noexcept { memory_ = {}; }
 
-    /// `alignment`: a power of two.
+    /// Maps `bytes` bytes. `alignment`: a power of two. errc::bound_too_small if the system refuses.
     [[nodiscard]] static result<reservation> make(std::size_t bytes, std::size_t alignment = 1) {
         const std::size_t more = alignment > system_page() ? alignment : 0;
         void* const all =
@@ -52,7 +52,7 @@ class reservation {
             return status::failure(errc::bound_too_small, "memory_bytes: the system does not give %zu bytes",
                                    bytes);
         std::byte* p = static_cast<std::byte*>(all);
-        if (more != 0) { // gives what is too much at both ends back
+        if (more != 0) { // unmaps the excess at both ends
             const std::size_t skew = -reinterpret_cast<std::uintptr_t>(all) & (alignment - 1),
                               page = system_page(), end = (skew + bytes + page - 1) / page * page;
             if (skew != 0) ::munmap(p, skew);
@@ -60,8 +60,9 @@ class reservation {
             p += skew;
         }
 #ifdef MADV_HUGEPAGE
-        // A pass over much memory, or a scattered read of it, looks up pages most of the time. First touches then clear
-        // 2 MiB at once, and the system may have to make room for them.
+        // With small pages, passes over large memory and scattered reads spend most of their time on page
+        // look-ups. The price: a first touch clears 2 MiB at once, and the system may have to make room for
+        // them.
         if (bytes >= large) static_cast<void>(::madvise(p, bytes, MADV_HUGEPAGE));
 #endif
         reservation r;
@@ -71,20 +72,22 @@ class reservation {
     [[nodiscard]] std::span<std::byte> memory() const noexcept {
         return memory_;
     }
-    /// Whether the system takes memory behind byte `first` back when it is told to; not where memory is locked.
+    /// Gives the memory from byte `first` on back to the system; its content is lost. False if memory is
+    /// locked.
     [[nodiscard]] bool gives_back(std::size_t first) const noexcept {
         return first == memory_.size() ||
                ::madvise(memory_.data() + first, memory_.size() - first, MADV_DONTNEED) == 0;
     }
-    /// Its parts are in large pages where they can be, if the system has some.
+    /// True if the reservation is large enough that it asks for large pages.
     [[nodiscard]] bool is_large() const noexcept {
         return memory_.size() >= large;
     }
-    /// Gives the whole pages of the system that lie in `part` back to it; what they held is lost. False where memory is locked.
+    /// Gives the whole pages within `part` back to the system; their content is lost. False if memory is
+    /// locked.
     [[nodiscard]] static bool give_back(std::span<std::byte> part) noexcept {
         const std::span<std::byte> pages = whole_pages_of(part);
         if (pages.empty()) return true;
-        in_small_pages(pages); // else a large page that is there in part would become whole again
+        in_small_pages(pages); // otherwise the system may make a partly returned large page whole again
         return ::madvise(pages.data(), pages.size(), MADV_DONTNEED) == 0;
     }
     /// Undoes in_small_pages().
@@ -95,7 +98,8 @@ class reservation {
 #endif
         static_cast<void>(pages);
     }
-    /// What is never touched of this part takes no memory: first touches bring in one page of the system's each.
+    /// Turns large pages off for `part`. Each first touch then adds one small page; untouched pages take no
+    /// memory.
     static void in_small_pages(std::span<std::byte> part) noexcept {
 #ifdef MADV_NOHUGEPAGE
         const std::size_t page = system_page();
@@ -116,14 +120,14 @@ class reservation {
     std::span<std::byte> memory_;
 };
 
-/// Hands out consecutive pieces of a block. Without a block it only counts, so that one function both sizes a
-/// structure and lays it out.
+/// Hands out consecutive pieces of a block. Without a block it only counts. So one function computes the size
+/// of a structure and also lays it out.
 class carver {
   public:
     carver() = default;
     explicit carver(std::span<std::byte> block) noexcept : base_(block.data()) {}
 
-    /// `count` objects of T, value-initialised when there is a block; aligned to `align` bytes.
+    /// `count` objects of T, aligned to `align` bytes. With a block they are value-initialised, except bytes.
     template <class T> [[nodiscard]] std::span<T> take(std::size_t count, std::size_t align = 64) noexcept {
         static_assert(std::is_trivially_copyable_v<T>);
         used_ = (used_ + align - 1) / align * align;

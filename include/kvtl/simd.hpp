@@ -8,6 +8,7 @@
 #include <kvtl/simd/axpy.hpp>
 #include <kvtl/simd/causal.hpp>
 #include <kvtl/simd/checksum.hpp>
+#include <kvtl/simd/combine.hpp>
 #include <kvtl/simd/convert.hpp>
 #include <kvtl/simd/distance.hpp>
 #include <kvtl/simd/dot.hpp>

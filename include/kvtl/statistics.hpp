@@ -1,4 +1,4 @@
-// What a cache counts. Bytes and operations are counted where they are issued.
+// The counters of a cache. Bytes and operations are counted where they are issued.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -11,18 +11,18 @@ namespace kvtl { inline namespace v0 {
 
 /// Bytes of the reservation by what they are for; their sum never exceeds memory_bytes.
 struct memory_parts {
-    std::size_t index =
-        0; ///< means and summaries of units, keys that live in memory, what was fitted to a prompt
-    std::size_t metadata = 0;    ///< lane and unit tables, page maps, checksums, frame tables
-    std::size_t window = 0;      ///< sinks and recent window
-    std::size_t buffers = 0;     ///< entries that wait for their unit
-    std::size_t tails = 0;       ///< frames that unfinished pages may hold
-    std::size_t scratch = 0;     ///< scores, choices, partials, transfer plans
-    std::size_t frames = 0;      ///< frames for resident units; lent to prefill while a prompt is organised
+    /// means and summaries of units, keys that live in memory, data that was fitted to a prompt
+    std::size_t index = 0;
+    std::size_t metadata = 0; ///< lane and unit tables, page maps, checksums, frame tables
+    std::size_t window = 0;   ///< sinks and recent window
+    std::size_t buffers = 0;  ///< pending entries: they wait for their unit
+    std::size_t tails = 0;    ///< frames that open pages may hold
+    std::size_t scratch = 0;  ///< scores, choices, partials, transfer plans
+    std::size_t frames = 0;   ///< frames for resident units; prefill borrows them while it organises a prompt
     std::size_t calibration = 0; ///< bases and gates that were fitted to the model
 
-    /// No part, but what the parts are measured against: keys and values of max_tokens in max_sequences as
-    /// f16, were all of them kept. Layers that slide count as if they kept everything.
+    /// Not a part but the measure of the parts: keys and values of max_tokens in max_sequences as f16, if all
+    /// of them were kept. Sliding layers count as if they kept everything.
     std::size_t raw_cache = 0;
 
     memory_parts& operator+=(const memory_parts& o) noexcept {
@@ -39,23 +39,23 @@ struct memory_parts {
         visit("buffers", buffers), visit("tails", tails), visit("scratch", scratch);
         visit("frames", frames), visit("calibration", calibration);
     }
-    /// Of the raw cache: share(index). 1 is all of it.
+    /// `bytes` as a share of the raw cache, for example share(index); 1 is the whole raw cache.
     [[nodiscard]] double share(std::size_t bytes) const noexcept {
         return raw_cache == 0 ? 0.0 : static_cast<double>(bytes) / static_cast<double>(raw_cache);
     }
 };
 
-/// What resize() may make of an open cache, and what it is: bytes.
+/// The sizes that resize() may give an open cache, and its present size, in bytes.
 struct memory_range {
     std::size_t least = 0, now = 0, most = 0;
 };
 
-/// What choices take, as a protocol on secret shares would pay for it. Those of prompts and reads ahead included;
-/// reductions over queries and over the entries of a unit are not counted.
+/// The cost of choices as a protocol on secret shares would pay it. Choices of prompts and prefetches are
+/// included. Reductions over queries and over the entries of a unit are not counted.
 struct choice_counts {
-    std::uint64_t scored = 0;   ///< scores: a query and a unit, an entry, or what stands for several units
-    std::uint64_t compared = 0; ///< scores among which the best were sought
-    std::uint64_t opened = 0;   ///< numbers that came of it, of units and of what stands for several
+    std::uint64_t scored = 0;   ///< scores of a query and a unit, an entry or a block of several units
+    std::uint64_t compared = 0; ///< scores that were compared to find the best
+    std::uint64_t opened = 0;   ///< results: numbers of the units and blocks that were found
 
     choice_counts& operator+=(const choice_counts& o) noexcept {
         scored += o.scored, compared += o.compared, opened += o.opened;
@@ -63,14 +63,14 @@ struct choice_counts {
     }
 };
 
-/// Nanoseconds that decode spent in each phase, when cache_config::time_phases asks for it.
+/// Nanoseconds that decode spent in each phase; 0 unless cache_config::time_phases is set.
 struct phase_times {
-    std::uint64_t append = 0;     ///< taking the arriving token in
+    std::uint64_t append = 0;     ///< appending the new token
     std::uint64_t score = 0;      ///< index scores
     std::uint64_t choose = 0;     ///< selection
     std::uint64_t fetch_wait = 0; ///< submitting reads and waiting for them
     std::uint64_t attend = 0;     ///< attention, estimates and merging included
-    std::uint64_t maintain = 0;   ///< growth of units, splits, tails, writes
+    std::uint64_t maintain = 0;   ///< growth of units, splits, open pages, writes
     std::uint64_t evict = 0;      ///< retention: scoring and dropping entries
 
     phase_times& operator+=(const phase_times& o) noexcept {
@@ -80,54 +80,57 @@ struct phase_times {
     }
 };
 
-/// Counters run from open() on: what happened in between is the difference of two of these.
+/// Counters run from open() on. The difference of two objects counts what happened in between.
 struct statistics {
-    std::uint64_t steps = 0;      ///< tokens that attend() took (per layer and shard)
-    std::uint64_t read_bytes = 0; ///< issued to the device, gaps included
+    std::uint64_t steps = 0;      ///< tokens that attend() appended (per layer and shard)
+    std::uint64_t read_bytes = 0; ///< bytes of reads issued to the device, gaps included
     std::uint64_t reads = 0;
     std::uint64_t written_bytes = 0;
     std::uint64_t writes = 0;
     std::uint64_t useful_bytes = 0; ///< entry bytes of chosen units among the bytes read for them
-    std::uint64_t wasted_bytes = 0; ///< read ahead for units that were then not chosen (that append() came
-                                    ///< in between is not counted)
-    std::uint64_t chosen_bytes = 0; ///< entry bytes of all chosen units
-    std::uint64_t resident_chosen_bytes = 0; ///< of these, resident before any read of the step was issued
-    std::uint64_t units = 0;                 ///< units that there are now
+    /// Entry bytes that were prefetched and not chosen; prefetches made useless by an append() do not count
+    std::uint64_t wasted_bytes = 0;
+    std::uint64_t chosen_bytes = 0;          ///< entry bytes of all chosen units
+    std::uint64_t resident_chosen_bytes = 0; ///< part of them that was resident before the step issued reads
+    std::uint64_t units = 0;                 ///< units that exist now
     std::uint64_t chosen_units = 0;
-    std::uint64_t choices = 0; ///< made among a lane's units by selectors that choose (per step and lane)
-    std::uint64_t selectable_entries =
-        0; ///< that attend_tokens left to these, once all that is always attended is taken off
-    std::uint64_t empty_choices = 0; ///< of these, such that no unit was chosen
-    std::uint64_t unpredicted_choices =
-        0;                          ///< of predicted-query presets, made by the true query: in the first
-                                    ///< layers, and for want of a prediction (per layer and shard)
-    std::uint64_t reused_units = 0; ///< chosen units that the previous step of their lane had chosen too
-    std::uint64_t read_entries = 0; ///< live entries of chosen units that were read
-    std::uint64_t decode_reads = 0; ///< reads issued for chosen units
-    std::uint64_t hot_set_bytes =
-        0; ///< where layers have memory in turn: read back for units that were resident
-    std::uint64_t hot_set_reads = 0; ///< reads issued for that
-    std::uint64_t late_hot_sets = 0; ///< of these sets, begun only when their layer was called (per shard)
-    std::uint64_t unannounced_layers =
-        0; ///< steps, appends and selections there that no before_query() preceded
-    /// What such layers know of their units, as it comes and goes with their memory.
+    std::uint64_t choices = 0; ///< choices among units by selectors that choose (per step and lane)
+    /// Entries that attend_tokens left for these choices after everything that is always attended
+    std::uint64_t selectable_entries = 0;
+    std::uint64_t empty_choices = 0; ///< choices without any chosen unit
+    /// Presets with a predicted query: choices by the true query, in the first layers and where no prediction
+    /// came (per layer and shard)
+    std::uint64_t unpredicted_choices = 0;
+    std::uint64_t reused_units = 0;  ///< chosen units that the previous step of their lane had chosen too
+    std::uint64_t read_entries = 0;  ///< live entries of chosen units that were read
+    std::uint64_t decode_reads = 0;  ///< reads issued for chosen units
+    std::uint64_t hot_set_bytes = 0; ///< virtualised layers: bytes read back for units that were resident
+    std::uint64_t hot_set_reads = 0; ///< reads issued for them
+    std::uint64_t late_hot_sets =
+        0; ///< hot sets whose reads began only at the call of their layer (per shard)
+    /// Virtualised layers: steps, appends and selections that no before_query() preceded
+    std::uint64_t unannounced_layers = 0;
+    /// Virtualised layers: means and summaries, which are read and written with the layer's memory
     std::uint64_t representative_bytes_read = 0, representative_bytes_written = 0;
     std::uint64_t splits = 0;
     std::uint64_t delayed_splits = 0; ///< splits that waited for their unit to be read
-    std::uint64_t forced_loads = 0;   ///< units loaded because the buffer was full
+    std::uint64_t forced_loads = 0;   ///< units loaded because the buffer of pending entries was full
     std::uint64_t refused_splits = 0;
-    std::uint64_t tail_rewrites = 0; ///< unfinished pages written to make room for another tail
-    /// Entry bytes written again after their first write: the next three, and lanes that are clustered late.
+    std::uint64_t tail_rewrites = 0; ///< open pages written to make room for another open page
+    /// Entry bytes written again after their first write: the next three counters, and lanes that are
+    /// clustered late
     std::uint64_t bytes_moved_by_updates = 0;
-    std::uint64_t bytes_moved_by_appends = 0; ///< to make room for entries that join units on storage
-    /// Of units that split: of the child that goes on in their place, and of the one that becomes a unit.
+    std::uint64_t bytes_moved_by_appends = 0; ///< moved to make room for entries that join units on storage
+    /// Bytes of units that split: the child that keeps the unit's place, and the child that becomes a new
+    /// unit
     std::uint64_t bytes_moved_by_staying_children = 0, bytes_moved_by_leaving_children = 0;
-    std::uint64_t storage_bytes = 0; ///< space of the file that holds live pages, at its peak
-    std::uint64_t resident_bytes_peak =
-        0;                            ///< DRAM in use for the cache, at its peak since open() or resize()
-    std::uint64_t borrowed_bytes = 0; ///< of index and metadata, that no unit uses and frames hold now
-    std::uint64_t kept_entries = 0;   ///< entries (per KV head) that retention holds now
-    std::uint64_t kept_bytes = 0;     ///< of all entries now: records, and rows that are none yet
+    std::uint64_t bytes_moved_by_forks = 0; ///< units that left a shared place, and pages that a fork copied
+    std::uint64_t storage_bytes =
+        0; ///< space of the file that holds live pages, at its peak; shared pages count once
+    std::uint64_t resident_bytes_peak = 0; ///< DRAM in use for the cache: peak since open() or resize()
+    std::uint64_t borrowed_bytes = 0;      ///< unused bytes of index and metadata that serve as frames now
+    std::uint64_t kept_entries = 0;        ///< entries (per KV head) that retention holds now
+    std::uint64_t kept_bytes = 0;          ///< bytes of all entries currently held, encoded or not
     choice_counts choosing;
     phase_times phase_ns;
     memory_parts bytes_by_part;
@@ -151,6 +154,7 @@ struct statistics {
         bytes_moved_by_appends += o.bytes_moved_by_appends;
         bytes_moved_by_staying_children += o.bytes_moved_by_staying_children;
         bytes_moved_by_leaving_children += o.bytes_moved_by_leaving_children;
+        bytes_moved_by_forks += o.bytes_moved_by_forks;
         storage_bytes += o.storage_bytes;
         resident_bytes_peak += o.resident_bytes_peak, borrowed_bytes += o.borrowed_bytes;
         kept_entries += o.kept_entries, kept_bytes += o.kept_bytes;
@@ -159,7 +163,7 @@ struct statistics {
         return *this;
     }
 
-    /// 1 where nothing was chosen.
+    /// Share of the chosen bytes that was resident; 1 where nothing was chosen.
     [[nodiscard]] double hit_rate() const noexcept {
         return chosen_bytes == 0
                    ? 1.0
@@ -169,7 +173,7 @@ struct statistics {
         return chosen_units == 0 ? 0.0
                                  : static_cast<double>(reused_units) / static_cast<double>(chosen_units);
     }
-    /// What a budget leaves to choose, per choice.
+    /// Entries that the budget leaves per choice; 0 where there was no choice.
     [[nodiscard]] double mean_selectable_entries() const noexcept {
         return choices == 0 ? 0.0 : static_cast<double>(selectable_entries) / static_cast<double>(choices);
     }

@@ -17,25 +17,24 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// What kind of thing went wrong. The text of the status or error names the argument, its value and what is
-/// valid.
+/// The kinds of errors. The text of a status or error names the argument, its value and the valid values.
 enum class errc : std::uint8_t {
     ok,
     invalid_argument, ///< a shape, a value or an option that can never work
-    not_open,         ///< the sequence was ended, or never begun
-    out_of_range,    ///< beyond max_tokens, prefill_tokens, max_sequences, the window; no such layer or shard
-    bound_too_small, ///< memory_bytes does not hold what the preset, or a call, needs
+    not_open,         ///< the sequence was ended or never begun
+    out_of_range, ///< beyond max_tokens, prefill_tokens, max_sequences or the window; no such layer or shard
+    bound_too_small, ///< memory_bytes is less than the preset or a call needs
     unsupported,     ///< the system or the preset cannot do this (no O_DIRECT, no io_uring, missing input)
-    file_refused,    ///< not ours to use: foreign file, device, folder, locked; calibration of another model
+    file_refused,    ///< foreign or locked file, device or folder; calibration file of another model
     disk_full,       ///< no room for more entries on storage
     io_error,        ///< the device failed a read or a write
-    corrupt,         ///< a page came back with another checksum
+    corrupt,         ///< the checksum of a page does not match
     writes_pending,  ///< a background write failed; appends wait for retry_writes()
     busy,            ///< another thread is in a call of the same shard
-    absent,          ///< nothing is there: no file of that name, no section of that kind
+    absent,          ///< no file of that name, or no section of that kind
 };
 
-/// "invalid_argument", "disk_full", ...: the enumerator as it is spelled.
+/// The enumerator as it is spelled: "invalid_argument", "disk_full", ...
 [[nodiscard]] constexpr const char* name_of(errc code) noexcept {
     switch (code) {
     case errc::ok:
@@ -94,8 +93,7 @@ class [[nodiscard]] status {
     char text_[239]; // only the first byte is set while ok
 };
 
-/// Why a cold call failed. The message may have several lines (one per part when a memory bound is too
-/// small).
+/// The error of a cold call. The message may have several lines: one per part if memory_bytes is too small.
 struct error {
     errc code = errc::invalid_argument;
     std::string message;
@@ -103,14 +101,14 @@ struct error {
     error(errc c, std::string text) : code(c), message(std::move(text)) {}
     error(const status& s)
         : code(s.code()), message(s.what()) {} // NOLINT: a status is an error in short form
-    /// So that `if (!r) return r.error();` works where a status is returned; the text is cut at 239 characters.
+    /// Lets a function that returns a status write `return r.error();`. The text is cut at 239 characters.
     operator status() const noexcept {
         return status::failure(code, "%s", message.c_str());
-    } // NOLINT: likewise
+    } // NOLINT: implicit by design
 };
 
-/// A value or the reason why there is none. Reading the wrong side is undefined, as for a pointer. A T can be moved, which
-/// must not throw; results can be copied where it can be.
+/// A value, or the error that explains its absence. Reading the absent side is undefined, as with a null
+/// pointer. T must be nothrow-move-constructible. A result is copyable if T is.
 template <class T> class [[nodiscard]] result {
   public:
     result(T value) noexcept : value_(std::move(value)), ok_(true) {}    // NOLINT: implicit by design
@@ -128,7 +126,7 @@ template <class T> class [[nodiscard]] result {
     result& operator=(const result& other) requires std::is_copy_constructible_v<T> {
         return *this = result(other);
     }
-    ~result() { // here T is complete
+    ~result() { // checked here, where T is complete
         static_assert(std::is_nothrow_move_constructible_v<T>, "[kvtl] result<T>: moving a T must not throw");
         leave();
     }
@@ -154,7 +152,7 @@ template <class T> class [[nodiscard]] result {
         assert(ok_);
         return value_;
     }
-    /// Makes the side that `ok_` names, out of the other's.
+    /// Constructs the side that `ok_` names from the same side of `other`.
     template <class Other> void take(Other&& other) {
         if (ok_)
             ::new (static_cast<void*>(&value_)) T(std::forward<Other>(other).value_);
@@ -168,7 +166,7 @@ template <class T> class [[nodiscard]] result {
             error_.~error();
     }
 
-    // Not a std::variant: what it instantiates for each T is a twentieth of the time in which caches compile.
+    // Not a std::variant: its instantiations take a twentieth of the compile time of a cache.
     union {
         T value_;
         kvtl::error error_;

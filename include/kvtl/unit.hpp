@@ -1,9 +1,8 @@
-// Units and lanes: the records behind the manager's tables. All of them are trivially copyable and use
-// indices instead of pointers, so that a lane's block of memory can be moved, hashed, saved and counted as
-// bytes.
+// Units and lanes: the records of the manager's tables. The records are trivially copyable and use indices
+// instead of pointers. So the memory block of a lane can be moved, hashed, saved and counted as bytes.
 //
-// A *lane* is what owns units, or rows: one KV head of a layer (head-wise presets; one query head where each
-// keeps entries of its own) or a whole layer (layer-wide presets), of one sequence.
+// A *lane* owns units, or rows, of one sequence: those of one KV head of a layer in head-wise presets, or of
+// a whole layer in layer-wide presets. If each query head keeps its own entries, a lane is one query head.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -16,34 +15,38 @@
 
 namespace kvtl { inline namespace v0 {
 
-inline constexpr std::uint32_t none =
-    std::numeric_limits<std::uint32_t>::max(); ///< "no frame", "no unit", ...
+/// No frame, no unit, ...
+inline constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
 
-/// Where a unit lies on storage. Only its layout reads the two words; `first` is none before it has placed the unit.
+/// The place of a unit on storage. Only the layout reads the two words. `first` is none until the layout has
+/// placed the unit.
 struct place {
     std::uint32_t first = none;
     std::uint32_t extra = 0;
 };
 
-/// What a unit is: it moves with its lane, is saved and hashed.
+/// The identity of a unit: it moves with its lane, and it is saved and hashed.
 struct unit_record {
-    std::uint32_t entries = 0;  ///< entries in the unit's pages (buffered ones not included)
-    std::uint16_t buffered = 0; ///< entries of this unit that wait in the lane's buffer
-    bool flagged = false;       ///< waits for a delayed split
-    std::uint8_t unused = 0;    ///< padding that has a value: records are hashed and saved as bytes
+    std::uint32_t entries = 0;  ///< entries in the unit's pages, without pending ones
     float m2 = 0;               ///< sum of squared distances to the mean; variance = m2 / entries
-    place where;                ///< of its pages, which no other unit shares. Last: a save ends before it
+    std::uint16_t buffered = 0; ///< pending entries of this unit, in the lane's buffer
+    bool flagged = false;       ///< the unit waits for a delayed split
+    bool shared =
+        false;   ///< branches may share its place (page_store.hpp). A saved record ends before this member
+    place where; ///< of its pages
 };
-/// Bytes of a unit's record in front of its place, which is another one in every cache.
-inline constexpr std::size_t unit_identity_bytes = sizeof(unit_record) - sizeof(place);
+/// Bytes of a unit's record before its place. The place differs from cache to cache.
+inline constexpr std::size_t unit_identity_bytes = offsetof(unit_record, shared);
 
-/// Where a unit is now: nothing of it outlives the process. A unit that is resident is a chain of frames, of which the last
-/// may be its tail (frame_pool.hpp); one that is not may still have a tail, by itself.
+/// The residency of a unit: it does not outlive the process. A resident unit is a chain of frames, and the
+/// last frame may be its open page, the tail (frame_pool.hpp). A unit that is not resident may still have a
+/// tail in memory.
 class unit_residency {
   public:
-    /// First of the chain of resident frames; none: not resident.
+    /// First frame of the chain; none: not resident.
     [[nodiscard]] std::uint32_t frames() const noexcept { return at_ < alone ? at_ : none; }
-    /// The frame of its last page, where that has entries that storage has not and nothing else is resident; or none.
+    /// The frame of the tail if the unit is not resident otherwise; or none. A tail has entries that are not
+    /// yet on storage.
     [[nodiscard]] std::uint32_t lone_tail() const noexcept {
         return at_ < alone || at_ == none ? none : at_ - alone;
     }
@@ -58,39 +61,40 @@ class unit_residency {
 static_assert(sizeof(unit_record) == 20 && sizeof(unit_residency) == 4,
               "there is one of each for every 8 entries or so");
 
-/// What ragged records (slots/compressor.hpp) take of a unit's pages.
+/// The space that ragged records (slots/compressor.hpp) take in a unit's pages.
 struct unit_extent {
     std::uint32_t pages = 0;
     std::uint32_t room = 0;  ///< bytes left in the last page
-    std::uint32_t bytes = 0; ///< of the records
+    std::uint32_t bytes = 0; ///< bytes of the records
 };
 
-/// A unit that is a run of consecutive entries in its lane's stream: where it lies follows from its number
-/// and its size is the same for all, so there is nothing to say but where it is now: its frame is the slot that holds it.
+/// The record of a group: a unit of consecutive entries in its lane's stream. It is empty: the place of a
+/// group follows from its number, and all groups have one size. Only its residency is kept: the slot that
+/// holds it.
 struct group_record {};
 
-/// Counters of a lane. Tokens [0, sinks) are sinks, [sinks, window_begin) are in units or the buffer,
-/// [window_begin, tokens) are in the window.
+/// Counters of a lane. Tokens [0, sinks) are sinks, tokens [sinks, window_begin) are in units or in the
+/// buffer of pending entries, and tokens [window_begin, tokens) are in the window.
 struct lane_state {
     std::uint32_t tokens = 0;
     std::uint32_t sinks = 0;
     std::uint32_t window_begin = 0;
-    std::uint32_t dropped = 0;  ///< tokens of the prompt that retention gave up; the others are counted above
-    std::uint32_t units = 0;    ///< units in the table; they are never removed, splits only add
-    std::uint32_t buffered = 0; ///< entries in the buffer
+    std::uint32_t dropped = 0;  ///< tokens of the prompt that retention dropped; not counted in `tokens`
+    std::uint32_t units = 0;    ///< units in the table; units are never removed, and splits add one
+    std::uint32_t buffered = 0; ///< pending entries, in the buffer
     std::uint32_t stored = 0;   ///< groups: entries in the lane's stream of pages
     std::uint32_t stream_tail = none; ///< groups: frame of the stream's last page
-    std::uint32_t key_tail = none;    ///< the same for keys that have pages of their own
-    std::uint32_t staged = 0;         ///< tokens staged by a prefill whose last chunk has not come
-    std::uint32_t runs = 0;           ///< page runs held for staging or for the stream
-    std::uint32_t stream_pages = 0;   ///< runs of ragged records: pages begun
-    bool cut_short = false;           ///< a further turn failed after some of its tokens were taken
-    bool prompt_open =
-        false;              ///< chunks of a prompt have become entries at once, and the last one has not come
-    bool clustered = false; ///< the clusterer has grouped this lane (until then units are sequential)
-    bool unused = false;    ///< padding that has a value
+    std::uint32_t key_tail = none;  ///< groups: frame of the last page of keys, if keys have their own pages
+    std::uint32_t staged = 0;       ///< tokens staged by a prefill whose last chunk has not arrived
+    std::uint32_t runs = 0;         ///< page runs held for staging or for the stream
+    std::uint32_t stream_pages = 0; ///< runs of ragged records: pages begun
+    bool cut_short = false;         ///< a further turn failed after some of its tokens were appended
+    /// Chunks of a prompt became entries as they arrived, and the last chunk has not arrived yet.
+    bool prompt_open = false;
+    bool clustered = false; ///< the clusterer has grouped this lane; until then its units are sequential
+    bool unused = false;    ///< padding with a value
 
-    /// What of it a save keeps: whether there are unfinished pages, not in which frames; nothing of where pages lie.
+    /// The part that a save keeps: whether open pages exist, but not their frames, and no places of pages.
     [[nodiscard]] lane_state identity() const noexcept {
         lane_state s = *this;
         if (s.stream_tail != none) s.stream_tail = 0;

@@ -21,7 +21,7 @@ template <class Element> struct rows_view {
     std::size_t dim = 0;
     std::size_t stride = 0;
     std::size_t following =
-        0; ///< rows behind these that are likely to be read next; kernels may ask memory for them
+        0; ///< rows after these that are likely to be read next; kernels may prefetch them
 
     [[nodiscard]] const Element* row(std::size_t i) const noexcept { return data + i * stride; }
     [[nodiscard]] rows_view slice(std::size_t first, std::size_t n) const noexcept {
@@ -29,8 +29,8 @@ template <class Element> struct rows_view {
     }
 };
 
-/// Numbers as the engine has them: float, f16 or bf16. They are converted where they are stored or computed with, and
-/// copied where the cache stores the same type. Comes of whatever is a span of one of these.
+/// A read-only view of the engine's numbers: float, f16 or bf16. Stores and kernels convert them; a cache
+/// that stores the same type copies them. Converts implicitly from any span of float, f16 or bf16.
 class tensor_view {
   public:
     constexpr tensor_view() noexcept = default;
@@ -41,14 +41,14 @@ class tensor_view {
     requires std::ranges::sized_range<R> && std::ranges::borrowed_range<R> &&
         element<std::ranges::range_value_t<R>>
     constexpr tensor_view(R&& r) noexcept : tensor_view(std::ranges::data(r), std::ranges::size(r)) {}
-    /// A container that is gone at the end of the line has no numbers to look at.
+    /// Refused: a temporary container is destroyed at the end of the expression, and the view would dangle.
     template <std::ranges::contiguous_range R>
     requires std::ranges::sized_range<R> &&
         (!std::ranges::borrowed_range<R>)&&element<std::ranges::range_value_t<R>> tensor_view(R&& r) = delete;
 
     [[nodiscard]] constexpr std::size_t size() const noexcept { return size_; }
     [[nodiscard]] constexpr bool empty() const noexcept { return size_ == 0; }
-    /// call(p) with p the first number, a pointer to what they are.
+    /// call(p): p points to the first number and has the numbers' own type.
     template <class Call> constexpr decltype(auto) visit(Call&& call) const {
         if (kind_ == kind_of<f16>()) return call(static_cast<const f16*>(data_));
         if (kind_ == kind_of<bf16>()) return call(static_cast<const bf16*>(data_));
@@ -57,11 +57,11 @@ class tensor_view {
     template <element E> [[nodiscard]] constexpr bool holds() const noexcept {
         return empty() || kind_ == kind_of<E>();
     }
-    /// The first of them, null where they are something else.
+    /// Pointer to the first number; null if the numbers have another type.
     template <element E> [[nodiscard]] constexpr const E* as() const noexcept {
         return kind_ == kind_of<E>() ? static_cast<const E*>(data_) : nullptr;
     }
-    /// Those that are floats; none where they are something else.
+    /// The numbers if they are floats; otherwise an empty span.
     [[nodiscard]] constexpr std::span<const float> floats() const noexcept {
         return kind_ == kind_of<float>() ? std::span(static_cast<const float*>(data_), size_)
                                          : std::span<const float>();
@@ -81,9 +81,9 @@ class tensor_view {
     std::uint8_t kind_ = 0;
 };
 
-/// Where results go: floats, f16 or bf16. They are rounded to nearest even when they are stored, and not before; what
-/// overflows an f16 becomes infinite, which takes a cache that stores values of more than its range. Comes of whatever is a
-/// span of one of these that may be written to.
+/// A view of memory that receives results: float, f16 or bf16. Results are computed in float and rounded to
+/// nearest even once, when they are stored. Values beyond the f16 range become infinity; this needs a cache
+/// that stores bf16 or float. Converts implicitly from any mutable span of float, f16 or bf16.
 class tensor_span {
   public:
     constexpr tensor_span() noexcept = default;
@@ -96,14 +96,14 @@ class tensor_span {
 
     [[nodiscard]] constexpr std::size_t size() const noexcept { return seen_.size(); }
     [[nodiscard]] constexpr bool empty() const noexcept { return seen_.empty(); }
-    /// call(p) with p the first number, a pointer to what they are.
+    /// call(p): p points to the first number and has the numbers' own type.
     template <class Call> constexpr decltype(auto) visit(Call&& call) const {
         return seen_.visit([&]<element E>(const E*) { return call(static_cast<E*>(data_)); });
     }
     template <element E> [[nodiscard]] constexpr bool holds() const noexcept {
         return seen_.template holds<E>();
     }
-    /// The first of them, null where they are something else.
+    /// Pointer to the first number; null if the numbers have another type.
     template <element E> [[nodiscard]] constexpr E* as() const noexcept {
         return seen_.template as<E>() == nullptr ? nullptr : static_cast<E*>(data_);
     }
@@ -117,29 +117,31 @@ class tensor_span {
     tensor_view seen_;
 };
 
-/// What the engine hands over for one layer. Row-major, T tokens. What the preset does not declare as an input may stay
-/// empty. Nothing is owned, or kept beyond the call: tensors outlive it, at any alignment of their type, and what is
-/// written (out, lse) overlaps nothing else.
+/// The engine's tensors for one layer, row-major, T tokens. Inputs that the preset does not declare may stay
+/// empty. Tensors must outlive the call; the cache keeps no view of them. They have the alignment of their
+/// element type. Outputs (out, lse) must not overlap other tensors.
 struct layer_input {
     tensor_view q{};                ///< (T, HQ, D) post-RoPE queries: float, f16 or bf16
     tensor_view k{};                ///< (T, H, D)  post-RoPE keys: float, f16 or bf16
     tensor_view v{};                ///< (T, H, D)  float, f16 or bf16
-    std::span<const float> k_pre{}; ///< (T, H, D)  keys before RoPE: for traces and fits, no cache reads them
+    std::span<const float> k_pre{}; ///< (T, H, D)  keys before RoPE: for traces and fits; no cache reads them
     std::span<const float> x{};     ///< (T, M)     input of the layer
-    std::span<const float>
-        probe{}; ///< (P, HQ, D) queries that stand for the future of one prompt, with its last chunk
-    std::span<const float> external{}; ///< (T, H)     scores computed outside
-    std::span<float> lse{}; ///< (T, HQ) attend() writes, when not empty: log of the sum of exp(logit)
-                            ///< over the entries it attended, estimates and sink_logits not included
-    std::span<const float>
-        sink_logits{}; ///< (HQ) logits that join the softmax without a value (gpt-oss), or empty.
-                       ///< Scores that retention takes of a prompt leave them out
-    bool last_chunk =
-        true; ///< prefill() only: no further chunk of this prompt follows. Say false with every chunk
-              ///< but the last: else the prompt ends there, and other chunks are further turns.
-              ///< forward() goes by part_kind
+    /// (P, HQ, D) queries that stand for the future of one prompt; they come with its last chunk
+    std::span<const float> probe{};
+    std::span<const float> external{}; ///< (T, H)     scores that the engine computed
+    /// (T, HQ) output of attend(), or empty: log of the sum of exp(logit) over the attended entries.
+    /// Estimates and sink_logits are not included.
+    std::span<float> lse{};
+    /// (HQ) logits that join the softmax without a value (gpt-oss), or empty. Retention ignores them when it
+    /// scores a prompt.
+    std::span<const float> sink_logits{};
+    /// prefill() only: no further chunk of this prompt follows. Set it to false for every chunk except the
+    /// last. Otherwise the prompt ends there, and later chunks are further turns. forward() uses part_kind
+    /// instead.
+    bool last_chunk = true;
 
-    /// Tokens [first, first + n) of `total`: those rows of every tensor that has a row per token.
+    /// The input of tokens [first, first + n) of `total`: the same rows of every tensor that has a row per
+    /// token.
     [[nodiscard]] layer_input rows(std::size_t first, std::size_t n, std::size_t total) const noexcept {
         const auto cut = [&](auto tensor) {
             const std::size_t row = tensor.size() / total;
@@ -150,20 +152,20 @@ struct layer_input {
         some.external = cut(external), some.lse = cut(lse);
         return some;
     }
-    /// Those of the group that begins with query head h, or null.
+    /// Sink logits of the group that begins with query head h; null if there are none.
     [[nodiscard]] const float* sinks_of(std::size_t h) const noexcept {
         return sink_logits.empty() ? nullptr : sink_logits.data() + h;
     }
 };
 
-/// What the tokens of a batch's part are to their sequence.
+/// The role of a batch part's tokens in their sequence.
 enum class part_kind : std::uint8_t {
-    prompt,         ///< a chunk of a prompt (or of a further turn) of which more comes
-    last_of_prompt, ///< its last chunk
-    decode, ///< decoded tokens, each attending before the next one comes: a step, or a draft to be verified
+    prompt,         ///< a chunk of a prompt, or of a further turn; more chunks follow
+    last_of_prompt, ///< the last chunk
+    decode, ///< decoded tokens, each attended before the next is appended: a step, or a draft to verify
 };
 
-/// A sequence held by a manager. The generation makes an ended sequence's id invalid for good.
+/// Identifies a sequence of a manager. The generation makes the id of an ended sequence invalid for good.
 struct sequence_id {
     std::uint32_t slot = 0;
     std::uint32_t generation = 0;

@@ -4,12 +4,7 @@
 // another cache with other shards and other sequences beside it, and the sequence that was saved is ended. A and B agree to
 // the bit where load() promises it. Run C is saved as often and goes on by itself: a save changes nothing.
 // SPDX-License-Identifier: MIT
-#include <kvtl/io/in_memory.hpp>
-
-#include "workload.hpp"
-
-#include <map>
-#include <memory>
+#include "preset_caches.hpp"
 
 namespace {
 
@@ -17,60 +12,8 @@ using namespace kvtl_test;
 
 constexpr std::size_t steps = 60;
 
-class scratch_file {
-  public:
-    scratch_file()
-        : path_((std::filesystem::temp_directory_path() / ("kvtl-saved-" + std::to_string(::getpid())))
-                    .string()) {}
-    scratch_file(const scratch_file&) = delete;
-    ~scratch_file() { std::filesystem::remove(path_); }
-    [[nodiscard]] const std::string& path() const { return path_; }
-
-  private:
-    std::string path_;
-};
-
-class preset_caches {
-  public:
-    explicit preset_caches(std::string_view policy)
-        : policy_(policy), gates_(model, gate_inputs_of(policy, model)) {}
-
-    [[nodiscard]] engine::kv_cache& open(unsigned shards, std::size_t sequences, std::size_t mib) {
-        engine::cache_options o;
-        o.policy = policy_;
-        o.shape = model;
-        o.max_tokens = all_tokens + (sequences - 1) * 64; // another one, too
-        o.max_sequences = sequences;
-        o.attend_tokens = 96;
-        if (engine::policy_wants(policy_).evicts) o.keep_tokens = 128, o.prefill_tokens = prompt;
-        o.memory_bytes = mib << 20;
-        o.shards = shards;
-        o.device = kvtl::any_io::of<kvtl::in_memory>({});
-        o.engine_inputs = engine::model_file_inputs | kvtl::engine_input::external;
-        o.calibration = bases_.path();
-        o.gates = engine::policy_wants(policy_).trained ? bases_.path() : gates_.path();
-        auto opened = engine::open_cache(o);
-        REQUIRE_MESSAGE(opened.ok(), (opened.ok() ? std::string() : opened.error().message));
-        open_.push_back(std::move(*opened));
-        return *open_.back();
-    }
-    void close_all_but_last() { open_.erase(open_.begin(), open_.end() - 1); }
-
-  private:
-    std::string policy_;
-    bases_file bases_;
-    gates_file gates_;
-    std::vector<std::unique_ptr<engine::kv_cache>> open_;
-};
-
 constexpr run ample{.least = false, .name = "ample"};
 constexpr std::size_t memory_mib = 96;
-
-std::string difference(const record& a, const record& b) {
-    for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-        if (a[i] != b[i]) return a[i].first;
-    return a.size() == b.size() ? "" : "the length";
-}
 
 } // namespace
 

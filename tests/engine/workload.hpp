@@ -153,6 +153,7 @@ class player {
         prefill(turn, token_ + turn);
         note("turn");
         require_ok(cache_->rewind(seq_, rewound));
+        for (const follower& f : followers_) require_ok(cache_->rewind(f.seq, rewound));
         token_ -= rewound;
         if (between_) between_("rewind");
         decode(last_steps, "step after the rewind");
@@ -166,29 +167,46 @@ class player {
     [[nodiscard]] std::size_t tokens() const { return token_; }
     void go_on_in(engine::kv_cache& cache, kvtl::sequence_id seq) { cache_ = &cache, seq_ = seq; }
 
+    /// Another sequence of the cache, which takes the same calls from now on.
+    struct follower {
+        kvtl::sequence_id seq{};
+        std::size_t first = 0; ///< of the player's hashes, the one that the first of `out` goes with
+        record out;
+        hash bits;
+    };
+    void follow(kvtl::sequence_id seq) { followers_.push_back({seq, out_.size(), {}, {}}); }
+    /// It takes no further calls.
+    follower part_with(std::size_t i) {
+        follower f = std::move(followers_[i]);
+        followers_.erase(followers_.begin() + static_cast<std::ptrdiff_t>(i));
+        return f;
+    }
+    [[nodiscard]] const std::vector<follower>& followers() const { return followers_; }
+
   private:
     static constexpr std::size_t query_floats = std::size_t{model.query_heads} * model.head_dim,
                                  key_floats = std::size_t{model.kv_heads} * model.head_dim;
 
     void note(std::string what) {
         out_.emplace_back(what, hash_.take());
+        for (follower& f : followers_) f.out.emplace_back(what, f.bits.take());
         const bool in_prompt = token_ < prompt;
         if (between_ && !in_prompt) between_(what);
     }
 
     void prefill(std::size_t n, std::size_t end) {
         const bool last = token_ + n == end;
-        call(n, last, [&](auto layer, const auto& in, auto out, unsigned shard) {
-            return cache_->prefill(seq_, layer, in, out, shard);
+        call(n, last, [&](auto seq, auto layer, const auto& in, auto out, unsigned shard) {
+            return cache_->prefill(seq, layer, in, out, shard);
         });
         token_ += n;
     }
     void decode(std::size_t n, const std::string& what) {
         for (std::size_t i = 0; i < n; ++i) {
             if (how_.least && i == n / 2) faults_.fail_write.first = faults_.writes.load() + 1;
-            call(1, true, [&](auto layer, const auto& in, auto out, unsigned shard) {
-                if (auto s = cache_->before_query(seq_, layer, shard); !s) return s;
-                return cache_->attend(seq_, layer, in, out, shard);
+            call(1, true, [&](auto seq, auto layer, const auto& in, auto out, unsigned shard) {
+                if (auto s = cache_->before_query(seq, layer, shard); !s) return s;
+                return cache_->attend(seq, layer, in, out, shard);
             });
             ++token_;
             if ((i + 1) % 10 == 0) note(what + " " + std::to_string(i + 1));
@@ -196,6 +214,11 @@ class player {
     }
 
     template <class Call> void call(std::size_t n, bool last, Call&& one) {
+        call_for(seq_, hash_, n, last, one);
+        for (follower& f : followers_) call_for(f.seq, f.bits, n, last, one);
+    }
+    template <class Call>
+    void call_for(kvtl::sequence_id seq, hash& bits, std::size_t n, bool last, Call&& one) {
         for (std::uint32_t l = 0; l < model.layers; ++l) {
             const auto rows = [&](const auto& of, std::size_t floats) {
                 return std::span(of[l]).subspan(token_ * floats, n * floats);
@@ -213,17 +236,17 @@ class player {
             in.last_chunk = last;
             std::vector<float> out(n * query_floats, NAN);
             for (unsigned shard = 0; shard < cache_->shards(); ++shard) {
-                kvtl::status s = one(l, in, std::span(out), shard);
+                kvtl::status s = one(seq, l, in, std::span(out), shard);
                 for (int tries = 0; !s.ok() && tries < 3; ++tries) { // the write that fails
                     CAPTURE(std::string(s.what()));
                     REQUIRE(how_.least);
                     ++failures_;
-                    static_cast<void>(cache_->retry_writes(seq_));
-                    s = one(l, in, std::span(out), shard);
+                    static_cast<void>(cache_->retry_writes(seq));
+                    s = one(seq, l, in, std::span(out), shard);
                 }
                 require_ok(s);
             }
-            hash_.add(out);
+            bits.add(out);
         }
     }
 
@@ -234,6 +257,7 @@ class player {
     kvtl::sequence_id seq_{};
     std::size_t token_ = 0, steps_;
     std::function<void(const std::string&)> between_;
+    std::vector<follower> followers_;
     std::uint64_t failures_ = 0;
     all_signals signals_;
     hash hash_;

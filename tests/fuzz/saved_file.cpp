@@ -46,7 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     auto file = file_type::open("seq", {&disk});
     if (!file) return 0;
     std::vector<std::byte> into(file->facts().page_bytes);
-    for (const section& s : file->sections()) {
+    for (const saved_section& s : file->sections()) {
         for (std::uint64_t at = 0; at < s.bytes; at += into.size()) {
             const auto n = std::min<std::uint64_t>(into.size(), s.bytes - at);
             if (!file->get(s, at, std::span(into).first(n))) break;

@@ -104,7 +104,7 @@ TEST_CASE("any part of a section is read, and none that it has not") {
     check_ok(file.put(section_kind::lane, 4, std::span(bytes).subspan(600001)));
     REQUIRE(file.commit({}).ok());
     check_ok(file.publish());
-    const section* lane = find_section(file.sections(), section_kind::lane, 4);
+    const saved_section* lane = find_section(file.sections(), section_kind::lane, 4);
     REQUIRE(lane != nullptr);
     CHECK(find_section(file.sections(), section_kind::lane, 3) == nullptr);
     std::mt19937_64 random(8);
@@ -118,7 +118,7 @@ TEST_CASE("any part of a section is read, and none that it has not") {
     CHECK(file.get(*lane, bytes.size() - 99, into).code() == errc::out_of_range);
     CHECK(into == std::vector<std::byte>(100));
     CHECK(file.get(*lane, bytes.size() + 1, {}).code() == errc::out_of_range);
-    section forged = *lane;
+    saved_section forged = *lane;
     forged.bytes += 1000;
     CHECK(file.get(forged, bytes.size(), into).code() == errc::out_of_range);
     forged.index = 5;                     // of another save, say

@@ -31,13 +31,17 @@ class sequence_slots {
     }
     [[nodiscard]] std::uint32_t size() const noexcept { return size_; }
 
-    [[nodiscard]] result<sequence_id> begin() noexcept {
-        for (std::uint32_t slot = 0; slot < size_; ++slot) {
+    [[nodiscard]] result<sequence_id> begin() noexcept { return begin("begin", 0, 1); }
+    /// In one of the slots first, first + step, ...
+    [[nodiscard]] result<sequence_id> begin(const char* call, std::uint32_t first,
+                                            std::uint32_t step) noexcept {
+        for (std::uint32_t slot = first; slot < size_; slot += step) {
             std::uint32_t stamp = stamps_[slot].load();
             if (stamp % 4 == 0 && stamps_[slot].compare_exchange_strong(stamp, stamp + 1))
                 return sequence_id{slot, stamp + 1};
         }
-        return status::failure(errc::out_of_range, "begin: all %u sequences are open (max_sequences)", size_);
+        return status::failure(errc::out_of_range, "%s: all %u sequences%s are open (max_sequences)", call,
+                               (size_ - first + step - 1) / step, step > 1 ? " of the shard" : "");
     }
     /// From here on the sequence is not open, and its slot not free yet. False when it was not open.
     [[nodiscard]] bool end(sequence_id seq) noexcept {

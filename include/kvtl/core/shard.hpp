@@ -157,6 +157,23 @@ template <class Types> class alignas(64) shard {
         static_cast<void>(batch);
     }
 
+    /// The two halves of a fork, for a layer's KV head: `out` takes rows and tables from the parent, `in` gives them to a
+    /// slot that nobody sees yet. Pages of units and groups stay where they are, and have one owner more.
+    void fork_from(part_stream& out, std::uint32_t slot, std::uint32_t layer, std::uint32_t head) noexcept {
+        if (slides(layer)) return rows_.parts(out, slot, layer, head);
+        if constexpr (types::drops) retention_.parts(out, slot, layer, head);
+        if constexpr (types::in_chains) rows_.parts(out, slot, layer, head);
+        if constexpr (types::retrieves) retrieval_.fork_from(out, slot, layer, head);
+    }
+    void fork_into(part_stream& in, std::uint32_t slot, std::uint32_t parent, std::uint32_t layer,
+                   std::uint32_t head, std::span<std::byte> batch) noexcept {
+        if (slides(layer)) return rows_.parts(in, slot, layer, head);
+        if constexpr (types::drops) retention_.parts(in, slot, layer, head);
+        if constexpr (types::in_chains) rows_.parts(in, slot, layer, head);
+        if constexpr (types::retrieves) retrieval_.fork_into(in, slot, parent, layer, head, batch);
+        static_cast<void>(parent), static_cast<void>(batch);
+    }
+
     /// Kept entries of this layer's prompt are settled, but could not be moved so far.
     [[nodiscard]] bool waits(std::uint32_t slot, std::uint32_t layer) const noexcept {
         if (slides(layer)) return false;

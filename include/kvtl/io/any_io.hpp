@@ -1,10 +1,10 @@
-// A device chosen at run time: an ordinary io policy behind which any other may stand, so that programs compile a preset
-// once, and without the code of the devices.
+// A device chosen at run time: an io policy that wraps any other. Programs compile a preset once, without the
+// code of the devices.
 //
 //   config.io = any_io::of<uring_file>({.path = "kv.bin"});    // needs io/uring_file.hpp, in this file only
 //
-// A device of your own needs no line here. io/backends.hpp chooses among the library's devices by name. Engines that
-// know their device at compile time use its static type.
+// It also wraps devices from outside the library without changes here. io/backends.hpp chooses among the
+// library's devices by name. Engines that know their device at compile time use its static type.
 //
 // Cost: one virtual call per call, none per request.
 //

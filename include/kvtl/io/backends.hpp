@@ -1,10 +1,11 @@
-// The library's devices by name, for programs: io/any_io.hpp over the one that a user asked for.
+// The library's devices by name, for programs: io/any_io.hpp around the device that a user asked for.
 //
 //   config.io = any_backend({.use = backend::uring, .path = "kv.bin"});
 //
-// uring_file takes part when KVTL_HAS_URING is defined to 1 (the CMake target kvtl::uring is found); without it, a device
-// of backend::uring opens with errc::unsupported. With `limit` the device is slowed down to another one's profile
-// (io/throttled.hpp). Include it in one file: it brings the code of all devices.
+// uring_file is available if KVTL_HAS_URING is defined to 1 (the CMake target kvtl::uring was found).
+// Otherwise a device of backend::uring fails to open with errc::unsupported. With `limit` the device is
+// slowed down to the profile of another one (io/throttled.hpp). Include this header in one file: it contains
+// the code of all devices.
 //
 // SPDX-License-Identifier: MIT
 #pragma once

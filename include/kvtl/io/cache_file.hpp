@@ -1,13 +1,13 @@
-// The file under posix_file and uring_file: whose it may be, how it is opened, how it grows and how it goes
-// away.
+// The file under posix_file and uring_file: which paths are accepted, and how the file is opened, grown and
+// removed.
 //
-// A path is ours when it does not exist, is empty, or starts with a kvtl superblock, and when nobody else
-// has it open (OFD lock). Everything else is refused with its name and left as it was. O_DIRECT is set, read
-// back and tried out with a transfer; it never falls back silently. The file grows only in reserve(), so a
-// full disk shows there. The file is removed on close unless keep_file is set; one that was there, empty, is
-// empty again. It starts with a superblock, so that what a crash leaves behind can be taken again.
+// A path is accepted if it does not exist, is empty, or starts with a kvtl superblock, and if no one else has
+// it open (OFD lock). All other paths are refused with their name and not changed. O_DIRECT is set, read back
+// and tested with a transfer; it never falls back silently. The file grows only in reserve(), so a full disk
+// is detected there. The file is removed on close unless keep_file is set. A file that existed and was empty
+// is empty again. The file starts with a superblock, so a file that a crash leaves behind is accepted again.
 //
-// Units: bytes. Cost: open is about twenty system calls; reserve is one fallocate under a lock; size() one
+// Units: bytes. Cost: open is about twenty system calls; reserve is one fallocate under a lock; size() is one
 // load.
 //
 // SPDX-License-Identifier: MIT
@@ -274,7 +274,7 @@ class cache_file {
                 static_cast<std::size_t>(-reinterpret_cast<std::uintptr_t>(memory) & (page - 1));
             std::byte* buffer = static_cast<std::byte*>(memory) + skew;
 
-            // What is there already is only overwritten once transfers are known to work.
+            // Existing content is overwritten only after transfers have been tested.
             std::optional<error> e;
             if (fresh) e = write_first_page(buffer, first, head);
             if (!e && direct) e = probe(buffer);

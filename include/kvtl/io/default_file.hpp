@@ -1,5 +1,5 @@
-// The file backend that presets name when they just mean "a file": uring_file where the build links
-// kvtl::uring (which defines KVTL_HAS_URING), posix_file otherwise.
+// The default file backend of presets: uring_file if the build links kvtl::uring (which defines
+// KVTL_HAS_URING), otherwise posix_file.
 // SPDX-License-Identifier: MIT
 #pragma once
 

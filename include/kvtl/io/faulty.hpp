@@ -1,14 +1,13 @@
-// Any device with faults switched on: for kvtl's tests, and for programs that want to see their error paths
-// run.
+// A wrapper that makes any device fail on request: for kvtl's tests, and for programs that test their error
+// paths.
 //
-// The switches are atomics in a block that the test keeps, so they may be turned while the device is open. A
-// request made to fail never reaches the inner device (a failed write changes nothing, unless `fail_late` is set) and
-// completes with the chosen errno. Transfers are numbered from 0 over all queues, reads and writes apart, as they are
-// submitted; refused ones count too.
+// The switches are atomics in a block that the test owns, so they may be changed while the device is open. A
+// request that is made to fail never reaches the inner device (a failed write changes nothing, unless
+// `fail_late` is set) and completes with the chosen errno. Transfers are numbered from 0 over all queues as
+// they are submitted, reads and writes separately. Refused transfers count too.
 //
-// With hold_percent set, completions are kept for some calls of reap() and come back in another order, drawn
-// from a seeded generator: the same submissions and reaps see the same order on a device that completes at
-// once.
+// With hold_percent, completions are held back for some calls of reap() and returned in another order, from a
+// seeded generator. Equal submissions and reaps give an equal order on a device that completes at once.
 //
 // Units: bytes, percent. Cost: a copy of each request; nothing allocates after open.
 //

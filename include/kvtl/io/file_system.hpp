@@ -1,4 +1,4 @@
-// What the kernel knows about a file beyond POSIX: its file system's name, what O_DIRECT asks of it, its
+// Properties of a file beyond POSIX: the name of its file system, the requirements of O_DIRECT, and the
 // sector size.
 //
 // Units: bytes. Cost: a few system calls, only when a cache file is opened.

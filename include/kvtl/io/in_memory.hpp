@@ -1,9 +1,8 @@
-// A device in DRAM: the null object of the io slot, and the reference that the contract suite is written
-// against.
+// A device in DRAM: the null object of the io slot, and the reference for the contract suite.
 //
 // It stands for storage, so its bytes count as storage_bytes and not against memory_bytes. A transfer is a
-// memcpy inside submit(); it is strict about alignment and end of file, so that what works here works on
-// flash.
+// memcpy inside submit(). It is strict about alignment and end of file, so code that works with it also works
+// on flash.
 //
 // Units: bytes. Cost: address space of max_bytes at open; a page of memory when it is first written.
 // Alignment 64, page 4 KiB.

@@ -1,14 +1,15 @@
-// A cache file read and written by a small pool of threads per queue: works on every Linux, also where
+// A cache file that a small pool of threads per queue reads and writes. It works on every Linux, also where
 // io_uring is not allowed.
 //
 // Each queue has its own threads and its own lock, so queues never wait for each other. A worker takes one
-// request at a time: the reads of one submit() spread over all workers of the queue, and `threads` is how
-// many the device sees at once (io_plan.depth is not used).
+// request at a time, so the reads of one submit() spread over all workers of the queue. The device sees at
+// most `threads` requests at once (io_plan.depth is not used).
 //
-// A transfer that never ends cannot be taken back: when io_plan.timeout_ms have passed its worker, and the file that
-// it reads, stay behind when the device goes.
+// A transfer that never ends cannot be cancelled. When io_plan.timeout_ms have passed, its worker and the
+// file that it reads remain when the device is destroyed.
 //
-// Units: bytes. Cost: per request two short locked sections, one preadv or pwritev, at worst two wake-ups.
+// Units: bytes. Cost: per request two short locked sections, one preadv or pwritev, and at worst two
+// wake-ups.
 //
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -165,7 +166,7 @@ class posix_file::queue {
     }
 
   private:
-    /// What a worker is about.
+    /// The state of a worker.
     struct seat {
         bool taken = false;
         std::uint64_t tag = 0;
@@ -260,7 +261,7 @@ class posix_file::device {
                 for (auto& q : queues) static_cast<void>(q.release());
         }
     };
-    /// What a worker still uses stays.
+    /// Leaves everything that a worker still uses.
     struct closer {
         void operator()(body* b) const noexcept {
             if (b->file.ours())

@@ -1,11 +1,11 @@
-// The first bytes of every cache file: who wrote it, for which model, in which format.
+// The first bytes of every cache file: its writer, model and format.
 //
 //   offset  0  magic "kvtl-kv\n"        8  file format version    12  bytes of this struct
 //          16  shape (4 x u32)         32  element bytes          36  page bytes
 //          40  preset fingerprint      48  FNV-1a of bytes 0-47
 //
-// Units: bytes; integers are little-endian, as on every machine kvtl runs on. Cost: 56 bytes of the first
-// page.
+// Units: bytes; integers are little-endian, as on every machine that kvtl supports. Cost: 56 bytes of the
+// first page.
 //
 // SPDX-License-Identifier: MIT
 #pragma once

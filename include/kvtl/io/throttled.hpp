@@ -1,26 +1,26 @@
-// Any device slowed down to another one's bandwidth, IOPS and queue depth, so that what a slower flash would
-// do to a policy can be measured on the flash that is there, or in memory.
+// A wrapper that slows any device down to the bandwidth, IOPS and queue depth of another one. It measures the
+// effect of slower flash on a policy with the available flash, or in memory.
 //
 //   const auto limit = std::make_shared<throttle>(*find_device("emmc"));
 //   throttled<uring_file>::open({.inner = {.path = "kv.bin"}, .limit = limit}, plan);
 //   limit->set({});                    // from here on as fast as the device really is
 //
 // Model:  a transfer of n bytes has the device to itself for max(n / bandwidth, 1 / IOPS), in the order of
-//         submission over all queues; `latency_us` later it is over. At most `depth` transfers are between
-//         begin and end. A completion is handed out at that time, or when the inner device is really done
-//         with it, if that is later. Small transfers are bound by IOPS, large ones by bandwidth; the knee
-//         between the two is bandwidth / IOPS. Reads and writes are treated alike.
+//         submission over all queues; it ends `latency_us` later. At most `depth` transfers are between begin
+//         and end. A completion is handed out at that time, or when the inner device has completed it, if
+//         that is later. Small transfers are bound by IOPS, large ones by bandwidth; the knee between the two
+//         is bandwidth / IOPS. Reads and writes are treated alike.
 // Units:  MB are 10^6 bytes, times are nanoseconds of the monotonic clock.
-// Cost:   one 24-byte record per transfer and no copy of data; waiting sleeps, and spins the last stretch.
+// Cost:   one 24-byte record per transfer and no copy of data; waiting sleeps, and spins at the end.
 //
 //   name   MB/s  IOPS  depth knee     source
 //   emmc    250   22K    -   11 KiB   bandwidth: eMMC 5.1 board of the KVSwap paper; IOPS: below 6 % of the
-//                                     bandwidth at 512 bytes, as its Figure 2 has it
+//                                     bandwidth at 512 bytes, as in its Figure 2
 //   nvme   1800  170K    -   10 KiB   the NVMe drive of the same paper, likewise
 //   ufs31  2100  100K   32   21 KiB   Samsung 512 GB eUFS 3.1 (March 2020), sequential and random read
 //   ufs40  2900  118K   32   24 KiB   DynaKV paper: 2.9 GB/s per lane, IOPS-bound below 24 KiB, 32 commands
 //
-// The sources name no latency of a single access, so the table has none: a shallow queue costs nothing there.
+// The sources give no latency of a single access, so the table has none: a shallow queue costs nothing there.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -44,7 +44,7 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// What a device can do. 0 is "no limit" everywhere, so that {} is a device that is not slowed down.
+/// The limits of a device. 0 means "no limit" in every field, so {} is a device that is not slowed down.
 struct device_profile {
     std::string_view name = "native";
     double mb_per_s = 0;

@@ -1,4 +1,4 @@
-// What every device does the same way: check a plan, check a request, resume a short transfer, queue without
+// Code that all devices share: check a plan, check a request, resume a short transfer, queue without
 // allocating.
 //
 // Shapes: a request is (slice_count) pieces of memory against one contiguous range of the file.
@@ -6,7 +6,7 @@
 // Units: bytes; errors are errno values, 0 is success.
 //
 // Cost: one pass over the slices per request; 88 bytes of state per transfer in flight; a ring never
-// allocates after it was made.
+// allocates after its construction.
 //
 // SPDX-License-Identifier: MIT
 #pragma once

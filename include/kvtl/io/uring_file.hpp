@@ -1,22 +1,23 @@
-// A cache file read and written through io_uring: one ring per queue, a system call per few requests. The only
-// header that includes liburing (2.3 or newer).
+// A cache file read and written through io_uring: one ring per queue, one system call for several requests.
+// The only header that includes liburing (2.3 or newer).
 //
 // submit() hands the kernel as many requests as io_plan.depth allows and holds the rest back; reap() feeds
-// them as completions make room. The file is registered; the arena is registered when RLIMIT_MEMLOCK allows,
-// and then requests of one slice inside it need no page pinning per transfer. A failed registration is no
-// error, device_info() says so.
+// them as completions make room. The file is registered. The arena is registered if RLIMIT_MEMLOCK allows it;
+// requests with one slice inside it then need no page pinning per transfer. A failed registration is not an
+// error; device_info() reports it.
 //
-// A queue may be used by different threads over time, so neither IORING_SETUP_SINGLE_ISSUER nor
-// DEFER_TASKRUN is set. COOP_TASKRUN is, where the kernel knows it: completions wait until the thread that submitted
-// enters the kernel anyway and do not interrupt the attention it computes meanwhile. (Where another thread takes the
-// queue over, it may wait for that moment, a tick of the clock at most: a queue had better stay with its thread.)
+// Different threads may use a queue over time, so neither IORING_SETUP_SINGLE_ISSUER nor DEFER_TASKRUN is
+// set. COOP_TASKRUN is set if the kernel supports it: completions wait until the thread that submitted enters
+// the kernel anyway, and do not interrupt the attention that it computes meanwhile. (If another thread takes
+// over the queue, it may wait for that moment, at most a tick of the clock. So a queue should stay with its
+// thread.)
 //
-// A ring belongs to the process that made it: a child of fork() is refused. A device that has no completion for
-// io_plan.timeout_ms is given up; kernels before 5.11 wait for ever.
+// A ring belongs to the process that created it: a child of fork() is refused. A device that has no
+// completion for io_plan.timeout_ms is given up; kernels before 5.11 wait for ever.
 //
-// Units: bytes. Cost: one system call for the first two requests of a batch, for four more, and for every eight
-// of the rest, one per reap() that has to wait; 88 bytes per slot of the depth. Registering the arena brings all
-// of it into memory.
+// Units: bytes. Cost: one system call for the first two requests of a batch, for four more, and for every
+// eight of the rest; one per reap() that has to wait; 88 bytes per slot of the depth. Registering the arena
+// brings all of it into memory.
 //
 // Source: J. Axboe, "Efficient IO with io_uring", 2019.
 //
@@ -215,7 +216,7 @@ class uring_file::queue {
         ::__kernel_timespec most{timeout_ms_ / 1000, timeout_ms_ % 1000 * 1'000'000LL};
         return ::io_uring_wait_cqe_timeout(&ring_, &cqe, &most);
     }
-    /// What is in flight ends with this error, and the ring is not used again.
+    /// Ends all transfers in flight with this error. The ring is not used again.
     void give_up(int why) noexcept {
         if (gave_up_) return;
         gave_up_ = true;

@@ -1,11 +1,12 @@
-// Which units are retrieved together, and an order of all units in which such pairs are neighbours (DynaKV
-// §5.1, Eq. 8).
+// Finds units that are retrieved together, and an order of all units in which such pairs are neighbours
+// (DynaKV §5.1, Eq. 8).
 //
-// add() takes the set of units that one query would choose. chain() counts the pairs, and joins units
-// greedily: the most frequent pair first (ties to the lower indices), a unit has at most two neighbours, no
-// ring is closed. The frequencies of Eq. 8 are these counts over their sum, so their order is the same.
+// add() takes the set of units that one query would choose. chain() counts the pairs and joins units
+// greedily: the most frequent pair first, with ties to the lower indices. A unit has at most two neighbours,
+// and no ring is closed. The frequencies of Eq. 8 are these counts divided by their sum, so their order is
+// equal.
 //
-// Scratch of one prompt: nothing of it outlives the call that makes it.
+// It is scratch of one prompt: nothing outlives the call that creates it.
 //
 // Cost: O(p log p) for p pairs; memory 8 bytes per pair and 16 per unit.
 // SPDX-License-Identifier: MIT

@@ -1,14 +1,13 @@
-// Layout: two units per pool, growing towards each other from its ends (DynaKV §5.2, Figure 8).
+// Layout: two units per pool, which grow towards each other from its ends (DynaKV §5.2, Figure 8).
 //
 //   pool p                                   pool p+1
 //   | A0 A1 A2 ->          <- B2 B1 B0 | C0 C1 ->        <- D1 D0 |
 //   left head                right head  left head       right head
 //
-// A pool has room for two units of the maximum size, so appending never moves anything and the heads cannot
-// meet. The right head of a pool and the left head of the next one touch: the strongest co-retrieved pair
-// goes there and is one sequential read; the next-strongest pair shares a pool and is read across the gap
-// where that is cheaper than another read (design choice of this project: the paper pairs inside a pool
-// only).
+// A pool has room for two units of the maximum size, so an append never moves pages and the heads cannot
+// meet. The right head of a pool and the left head of the next one touch. The strongest co-retrieved pair is
+// placed there and is one sequential read. The next-strongest pair shares a pool and is read across the gap
+// if that is cheaper than another read. (This is our choice: the paper pairs only inside a pool.)
 //
 // Paper: "one of the sub-clusters continues to grow from the original head, the other is migrated to a newly
 // allocated pool, paired with another cluster (or left with an empty partner slot)". Memory: 2 bits per pool.

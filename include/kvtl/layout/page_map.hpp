@@ -1,7 +1,7 @@
-// Which pages of a shard's part of the file are taken: a bitmap with next-fit search.
+// The used pages of a shard's part of the file: a bitmap with next-fit search.
 //
-// Cost: allocate() scans 64 pages per step from where the last search ended; release() of the highest pages looks at those
-//       below that are free, each once. Memory: one bit per page, and 16 bytes.
+// Cost: allocate() scans 64 pages per step, from the end of the last search. release() of the highest pages
+//       scans the free pages below them, each once. Memory: one bit per page, and 16 bytes.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,5 +1,5 @@
-// Layout: entries stay where they were generated. A lane is a stream of pages in token order, and a unit is a run
-// of consecutive entries in it.
+// Layout: entries stay where they were generated. A lane is a stream of pages in token order, and a unit is a
+// run of consecutive entries in it.
 //
 // This is the layout of fixed groups and single tokens. Nothing is ever moved. Memory: one bit per page.
 // SPDX-License-Identifier: MIT

@@ -1,7 +1,7 @@
 // Layout: every unit is one run of adjacent pages, exactly as long as it needs.
 //
 // A unit that outgrows its run moves as a whole to a longer one (the manager rewrites it and counts the
-// bytes): the naive cluster-by-cluster layout that DynaKV's Figure 13 compares with. Runs of one prompt
+// bytes). DynaKV's Figure 13 compares with this naive cluster-by-cluster layout. The runs of one prompt
 // follow each other in unit order (`correlated`: in co-retrieval order).
 // SPDX-License-Identifier: MIT
 #pragma once

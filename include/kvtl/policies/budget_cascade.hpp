@@ -1,13 +1,12 @@
-// Budget: every new layer takes its share of the whole from the layers before it (CAKE, "cascading").
+// Budget: every new layer takes its share of the whole budget from the layers before it (CAKE, "cascading").
 //
-// What:   a layer's preference (how widely and how restlessly its window attends, or what else the
-//         retention measures) is its weight. After each layer the whole budget is divided among the layers
-//         seen so far, so memory never exceeds the budget and one layer. The first `First` and the last
-//         `Last` layers have no part in this: they keep the mean.
-// Source: CAKE; with 2 and 1 layers left out, D2O. A share can only shrink as layers arrive, so cutting back
-// step by step ends where one
-//         division at the end would: tested. Deviation: exact division (budget_split.hpp) instead of
-//         rounding with a fix-up.
+// What:   the weight of a layer is its preference: how widely its window attends and how much that changes,
+//         or another measure of the retention. After each layer the whole budget is divided among the layers
+//         seen so far. So memory never exceeds the budget and one layer. The first `First` and the last
+//         `Last` layers are excluded: they keep the mean.
+// Source: CAKE; with 2 and 1 excluded layers, D2O. Shares only shrink as layers arrive, so cutting step by
+//         step gives the same result as one division at the end (tested). Deviation: exact division
+//         (budget_split.hpp) instead of rounding with a correction.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,9 +1,9 @@
-// Budget: the heads of a layer compete for what the layer may keep (Ada-KV).
+// Budget: the heads of a layer compete for the entries of the layer (Ada-KV).
 //
-// What:   the best H * b scores of a layer are found over all its heads; a head gets as many entries as
-//         are its own, mixed with a guaranteed part of the mean. `Layers` says what b is for each layer.
-// Source: Ada-KV; floor 0.2 is what its benchmarks use (its library's default is 0.5). Deviation: the
-//         mixture is divided exactly.
+// What:   the best H * b scores of a layer are found over all its heads. A head gets the number of its own
+//         entries among them, mixed with a guaranteed part of the mean. `Layers` gives b for each layer.
+// Source: Ada-KV; its benchmarks use floor 0.2 (the default of its library is 0.5). Deviation: the mixture is
+//         divided exactly.
 // SPDX-License-Identifier: MIT
 #pragma once
 

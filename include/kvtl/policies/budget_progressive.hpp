@@ -1,12 +1,12 @@
-// Budget: layers compete, and the answer becomes better with every layer seen (DynamicKV §4.2, Algorithm 1).
+// Budget: layers compete, and every further layer improves the division (DynamicKV §4.2, Algorithm 1).
 //
-// What:   a layer keeps up to r_max times the mean at first. After every `interval` layers, the best
-//         base * H * seen scores of all layers seen so far are found together; layers share the whole
-//         budget in proportion to how many of these are theirs, and are cut back.
-// Cost:   four visits of the provisional survivors' scores per revision; nothing is copied.
-// Source: DynamicKV; r_max 10 and interval 4 are what its published runs use. Deviations, each mending a
-//         defect of the reference code: a budget never grows back (what a layer has given up goes to those
-//         that still hold more), the last layer always settles, and the sum is exact.
+// What:   at first a layer keeps up to r_max times the mean. After every `interval` layers, the best base * H
+//         * seen scores of all layers seen so far are found together. Layers share the whole budget in
+//         proportion to their number of these scores, and are truncated to it.
+// Cost:   four passes over the scores of the provisional survivors per revision; nothing is copied.
+// Source: DynamicKV; its published runs use r_max 10 and interval 4. Deviations, each of which repairs a
+//         defect of the reference code: a budget never grows again (entries that a layer has dropped go to
+//         layers that still hold more), the last layer always triggers a revision, and the sum is exact.
 // SPDX-License-Identifier: MIT
 #pragma once
 

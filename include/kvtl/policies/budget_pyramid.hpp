@@ -1,10 +1,11 @@
-// Budget: less with every layer, linearly (PyramidKV). The first layers spread their attention, the last ones
-// gather it, so the first ones get more.
+// Budget: linearly less with every layer (PyramidKV). The first layers spread their attention and the last
+// layers concentrate it, so the first layers get more.
 //
-// Published twice with different arithmetic: the authors divide the entries beside the window, giving the
-// last layer 1 / beta of the mean; kvpress divides window and rest together (`pyramid_with_window`).
-// Deviation: shares are divided exactly (budget_split.hpp), where both round each layer on its own; and what
-// a short prompt cannot use in one layer goes to the others, where both fall back to uniform.
+// It was published twice with different arithmetic. The authors divide the entries beside the window, and the
+// last layer gets 1 / beta of the mean. kvpress divides window and rest together (`pyramid_with_window`).
+// Deviations: shares are divided exactly (budget_split.hpp), while both publications round each layer
+// separately. Entries that a short prompt cannot use in one layer go to the others, while both fall back to
+// uniform.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,10 +1,9 @@
-// Budget: a table that was made offline says how much each layer matters (CompressKV, EpiCache, LUKV).
+// Budget: an offline table gives the importance of each layer (CompressKV, EpiCache, LUKV).
 //
-// What:   every layer keeps `least` entries; the rest of the whole budget is divided in proportion to the
-//         table, no layer getting more than `cap` times the mean. Both count what is pinned, too. Without a table
-//         all layers matter equally.
-// Source: CompressKV: 32 entries, of which the window is a part, beside importance times the rest, at most 3 times
-//         the mean.
+// What:   every layer keeps `least` entries. The rest of the whole budget is divided in proportion to the
+//         table, with at most `cap` times the mean per layer. Pinned entries count in both numbers. Without a
+//         table all layers are equally important.
+// Source: CompressKV: 32 entries, window included, plus importance times the rest, at most 3 times the mean.
 // Limits: the table is copied.
 // SPDX-License-Identifier: MIT
 #pragma once

@@ -1,4 +1,4 @@
-// Budget: every layer and head may keep the same (the null object of the slot).
+// Budget: every layer and head may keep the same number of entries (the null object of the slot).
 // SPDX-License-Identifier: MIT
 #pragma once
 

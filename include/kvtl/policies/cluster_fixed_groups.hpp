@@ -1,8 +1,8 @@
 // Clusterer: units are runs of consecutive tokens (Quest's pages, KVSwap's groups, plain offloading).
 //
-// Units of `head_groups` belong to one KV head; those of `layer_groups` hold the entries of all KV heads of
-// the layer, so that one unit is one long read (KVSwap §3.2). The template argument is the default of the
-// config's group_tokens.
+// Units of `head_groups` belong to one KV head. Units of `layer_groups` hold the entries of all KV heads of
+// the layer, so one unit is one long read (KVSwap §3.2). The template argument is the default of the config's
+// group_tokens.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,8 +1,9 @@
-// Clusterer: k-means over the prompt; later entries go to the nearest cluster and nothing else ever changes.
+// Clusterer: k-means over the prompt. Later entries join the nearest cluster, and clusters never change
+// otherwise.
 //
-// This is the "static update" that DynaKV's Figure 1(a) and Table 5 compare with (PQCache and Squeezed
-// Attention update their clusters this way). Centroids stay as the prompt left them. A cluster that has
-// reached the largest size on storage continues in a sibling that shares its centroid.
+// DynaKV's Figure 1(a) and Table 5 compare with this "static update" (PQCache and Squeezed Attention update
+// their clusters this way). Centroids do not move after the prompt. A cluster that has reached the largest
+// size on storage continues in a sibling with the same centroid.
 //
 // Cost: group() is Lloyd's algorithm, O(n C D) per iteration; assign() reads every centroid once, O(U D).
 // SPDX-License-Identifier: MIT
@@ -16,7 +17,8 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// What the k-means clusterers share: how a prompt is grouped, and when a short one is.
+/// Settings that the k-means clusterers share: the grouping of a prompt, and the size from which a lane is
+/// grouped.
 struct prompt_clusters {
     std::uint32_t tokens_per_cluster = 16; ///< mean entries of a prompt cluster; the largest is twice this
     std::uint32_t min_entries_to_cluster = 512; ///< a lane is clustered once it has this many entries

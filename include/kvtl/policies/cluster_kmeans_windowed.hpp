@@ -1,13 +1,13 @@
-// Clusterer: k-means over segments of the prompt; during decode entries wait in the window until enough have
-// gathered, and then become clusters of their own ("local update": ClusterKV, RetroInfer).
+// Clusterer: k-means over segments of the prompt. During decode entries wait in the window until there are
+// enough of them, and then become separate clusters ("local update": ClusterKV, RetroInfer).
 //
-// Clusters never change once they are made. Directions instead of keys are clustered where the papers use
-// cosine similarity: rows are scaled to length 1 (after the segment's mean was subtracted, for RetroInfer)
-// and grouped by Euclidean k-means, which on the unit sphere ranks centroids as cosine does up to their
-// length. The units' means are those of the keys themselves.
+// Clusters never change once they are made. If a paper uses cosine similarity, directions are clustered
+// instead of keys: rows are scaled to length 1 (for RetroInfer after the segment's mean was subtracted) and
+// grouped by Euclidean k-means. On the unit sphere it ranks centroids as cosine does, up to their length. The
+// means of the units are means of the keys themselves.
 //
-// Entries that wait are attended and so count in attend_tokens: no more of them wait than a quarter of it
-// (but smallest_batch in any case), and a shorter batch makes proportionally fewer clusters.
+// Pending entries are attended and so count in attend_tokens: at most a quarter of it may be pending, or
+// smallest_batch if that is more. A shorter batch makes proportionally fewer clusters.
 //
 // Cost: a batch of W entries into C clusters: O(W C D) per iteration, once every W tokens.
 // SPDX-License-Identifier: MIT
@@ -23,7 +23,7 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// What the papers differ in; all of it is config, these are a preset's defaults.
+/// The numbers in which the papers differ. These are a preset's defaults of the config.
 struct window_plan {
     std::uint32_t tokens_per_cluster = 16; ///< of the prompt; the largest cluster has twice as many
     std::uint32_t segment = 8192;          ///< prompt entries that are clustered together

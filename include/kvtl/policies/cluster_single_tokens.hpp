@@ -1,4 +1,4 @@
-// Clusterer: every entry is a unit of its own (the null object of the slot).
+// Clusterer: every entry is a unit (the null object of the slot).
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,16 +1,18 @@
-// Clusterer: k-means over the prompt, then clusters that split when their variance exceeds the head's
-// threshold (DynaKV §4, Algorithm 1).
+// Clusterer: k-means over the prompt; then clusters split when their variance exceeds the head's threshold
+// (DynaKV §4, Algorithm 1).
 //
-// assign() only decides; the manager carries a split out when the cluster is resident and lets the entry wait
-// in the lane's buffer when it is not (the delayed split), forcing the cluster with most waiting entries into
-// DRAM once the buffer is full. Statistics are Welford's: n' = n+1, mean' = mean + (k-mean)/n', m2' = m2 +
+// assign() only decides. The manager carries out a split if the cluster is resident. Otherwise the entry
+// waits in the lane's buffer (the delayed split); when the buffer is full, the cluster with most pending
+// entries is loaded into DRAM. Statistics are Welford's: n' = n+1, mean' = mean + (k-mean)/n', m2' = m2 +
 // n/n' |k-mean|^2, variance = m2/n.
 //
-// Where the paper is silent: the threshold of a head is `threshold_scale` times the size-weighted mean
-// variance of its first clusters (or `threshold`, the same for all heads, for comparison: keys of some heads spread
-// several times as far as those of others); clusters below 4 entries never split; a cluster at the largest size on
-// storage splits as if its variance were exceeded; when clusters reach 2 T / tokens_per_cluster a split is
-// refused and the threshold rises 10 %.
+// Decided here, because the paper does not say:
+//   - The threshold of a head is `threshold_scale` times the size-weighted mean variance of its first
+//     clusters. With `threshold`, for comparison, all heads have one threshold; keys of some heads spread
+//     several times as far as those of others.
+//   - Clusters below 4 entries never split.
+//   - A cluster at the largest size on storage splits as if its variance were exceeded.
+//   - At 2 T / tokens_per_cluster clusters a split is refused, and the threshold rises by 10 %.
 //
 // Cost: assign() reads every mean once, O(U D). Memory: 8 bytes per lane.
 // SPDX-License-Identifier: MIT

@@ -1,11 +1,11 @@
 // Compressor: signed bytes with one scale per row, symmetric around zero.
 //
 // What:   number d of a row is code[d] * scale, scale = largest magnitude / 127. Inner products and weighted
-//         sums are taken from the codes in registers; the scale is applied once per row, to the logit of a
+//         sums are computed from the codes in registers. The scale is applied once per row: to the logit of a
 //         key and to the weight of a value.
-// Record: for each KV head of the lane a scale (f32), then D codes, up to the next multiple of 4 bytes. Keys
-//         and values alike: D + 4 bytes instead of 2 D.
-// Error:  half a code, 0.4 % of the row's largest magnitude, and the rounding to Plain where rows are decoded.
+// Record: for each KV head of the lane a scale (f32), then D codes, padded to a multiple of 4 bytes. Keys and
+//         values alike: D + 4 bytes instead of 2 D.
+// Error:  half a code, 0.4 % of the row's largest magnitude, plus the rounding to Plain if rows are decoded.
 // Cost:   attention reads half of the bytes of f16; encoding reads a row twice.
 // SPDX-License-Identifier: MIT
 #pragma once

@@ -1,6 +1,6 @@
-// Compressor: another one, whose keys stay in memory; storage has values alone.
+// Compressor: a wrapper of another compressor that keeps keys in memory; storage has only values.
 //
-// Bytes:  per entry of a lane the records of keys that the other one makes.
+// Bytes:  per entry of a lane, the wrapped compressor's records of keys.
 // Cost:   a unit that is read gets its keys from memory, decoded to plain rows.
 // Limits: units of consecutive entries, records of one size (slots/compressor.hpp, Home).
 // SPDX-License-Identifier: MIT

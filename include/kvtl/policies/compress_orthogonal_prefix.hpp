@@ -1,12 +1,14 @@
-// Compressor: a prefix of every row's coefficients in an orthonormal basis of its head, trained so that prefixes serve.
+// Compressor: a prefix of every row's coefficients in an orthonormal basis of its head. The basis is trained
+// so that prefixes represent rows well.
 //
-// What:   x~ = B x for the key row of a head after RoPE, and likewise for its value row, B orthonormal; the first r
-//         coefficients are stored in 16 bits, r the same for all rows. q . x is taken of coefficients, q~ . x~; values are
-//         summed as coefficients and turned back once per block.
+// What:   x~ = B x for the key row of a head after RoPE, and for its value row; B is orthonormal. The first r
+//         coefficients are stored in 16 bits, with one r for all rows. Scores are products of coefficients,
+//         q~ . x~. Values are summed as coefficients and rotated back once per block.
 // Basis:  kinds prefix_keys and prefix_values of the calibration file, one per KV head.
-// Record: for each head of the lane r coefficients, up to the next multiple of 4 bytes.
-// Cost:   r multiply-adds for a score and for a sum, and r * D of a query and of a sum once per block.
-// Source: "MatryoshkaKV": trained on random prefixes; one rate for all heads, where its authors search one per head.
+// Record: for each head of the lane r coefficients, padded to a multiple of 4 bytes.
+// Cost:   r multiply-adds per score and per sum; r * D per query and per sum, once per block.
+// Source: "MatryoshkaKV": trained on random prefixes; one rate for all heads, while its authors search one
+//         per head.
 // SPDX-License-Identifier: MIT
 #pragma once
 

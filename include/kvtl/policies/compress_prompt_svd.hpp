@@ -1,26 +1,27 @@
-// Compressor: keys as a few coefficients in a basis that is fitted to the prompt, in memory; values as plain rows on
-// storage (ShadowKV).
+// Compressor: keys as a few coefficients in memory, in a basis that is fitted to the prompt; values as plain
+// rows on storage (ShadowKV).
 //
 //   k_pre(entry) = RoPE^-1(k)           flat over the lane's heads: (lane heads * D)
 //   c(entry)     = B k_pre              B: (r, lane heads * D), orthonormal, fitted to a lane's first keys
 //   k(entry)    ~= RoPE(B^T c)          at the entry's position
 //
-// What:   keys before RoPE are of lower rank than after, which is why they are turned back first. fit() finds B by
-//         subspace iteration on the Gram matrix of an even sample, in float; the paper runs an SVD per sequence, too.
-//         With r = lane heads * D keys come back exactly, but for rounding. A lane that was never fitted keeps r of
-//         its channels, evenly spaced.
-//         Outlier chunks, those whose keys agree least with their mean (support/outliers.hpp; of the lane's heads the
-//         one that agrees least counts), keep their exact keys beside the basis: of the rows that fit() gets, for all
-//         heads or none. Whether they are attended is the index's to say (index_landmark.hpp pins outliers of its own,
-//         head by head). Chunks are counted from token `skip` on: they are the units of a clusterer with groups of
-//         `chunk` behind so many sinks.
+// What:   keys have a lower rank before RoPE than after, so they are rotated back first. fit() finds B by
+//         subspace iteration on the Gram matrix of an even sample, in float; the paper also runs an SVD per
+//         sequence. With r = lane heads * D keys are exact up to rounding. A lane that was never fitted keeps
+//         r of its channels, evenly spaced. Outlier chunks are chunks whose keys agree least with their mean
+//         (support/outliers.hpp; among the lane's heads the one that agrees least decides). They keep their
+//         exact keys beside the basis, for all heads or none, among the rows that fit() gets. The index
+//         decides whether they are attended (index_landmark.hpp pins its own outliers, head by head). Chunks
+//         are counted from token `skip` on: they are the units of a clusterer with groups of `chunk` tokens
+//         after `skip` sinks.
 // Record: of a key its position (4 bytes) and r coefficients in 16 bits; of a value the plain row.
-// Bytes:  per lane 2 r lane heads D for B, and 64; of an outlier chunk 4, and its keys as plain rows.
-// Cost:   encode and decode: r lane heads D multiply-adds and D sines from a table. fit: W^2 (sample + iterations r)
-//         multiply-adds with W = lane heads D, and W^2 + 2 W r floats of borrowed memory.
-// Limits: the numbers of a row, all heads of a lane together, are at most max_width. The rows that fit() gets are
-//         tokens 0, 1, ... of a sequence.
-// Source: "ShadowKV", §4. Not here: its decoded tokens, which it keeps whole: ours are coded with the prompt's basis.
+// Bytes:  per lane 2 r lane heads D for B, and 64; per outlier chunk 4, and its keys as plain rows.
+// Cost:   encode and decode: r lane heads D multiply-adds and D sines from a table. fit: W^2 (sample +
+//         iterations r) multiply-adds with W = lane heads D, and W^2 + 2 W r floats of borrowed memory.
+// Limits: the numbers of a row, all heads of a lane together, are at most max_width. The rows that fit() gets
+//         are tokens 0, 1, ... of a sequence.
+// Source: "ShadowKV", §4. Deviation: decoded tokens are encoded with the prompt's basis; the paper keeps them
+//         whole.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -119,7 +120,7 @@ template <element Plain = f16, element E = f16> struct prompt_svd {
               iterations_(std::max(c.iterations, 1U)), outliers_(c.outliers), chunk_(std::max(c.chunk, 1U)),
               skip_(c.skip), pairs_(rope_pairs(c, shape.dim)), values_(shape) {}
 
-        /// What a cache with these numbers cannot do.
+        /// Refuses a config that cannot work.
         [[nodiscard]] static status check(const config& c, const record_shape& shape) noexcept {
             if (c.rank == 0)
                 return status::failure(errc::invalid_argument, "compressor.rank is 0; valid: 1 or more");

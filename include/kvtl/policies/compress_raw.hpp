@@ -1,5 +1,5 @@
-// Compressor: an entry is stored as it is, post-RoPE, each number rounded to `Element` (the null object of
-// the slot).
+// Compressor: an entry is stored as it is, post-RoPE, with each number rounded to `Element` (the null object
+// of the slot).
 //
 // Record: the plain row itself, (lane heads, D) numbers of Element.
 // Cost:   attention reads the rows with the kernels of simd/attend.hpp; encoding is a copy.

@@ -1,25 +1,27 @@
-// Compressor: every token as many numbers as it needs, of its keys and values in a basis of their own.
+// Compressor: every token has its own number of coefficients, for its key and for its value, in separate
+// bases.
 //
-// What:   x~ = x U for the pre-RoPE key row of a token, and likewise for its value row; the first rho coefficients are
-//         stored in 16 bits, rho chosen for each token, key and value by Rule (support/rank_rules.hpp). x comes back as
-//         the sum of the first rho rows of the inverse of U weighed by them; keys are then turned to their position.
-//         The engine hands over keys after RoPE; they are turned back by what config says of it, from their rounding to
-//         plain_type on. Models that do more to a key after its rotation, or turn by something other than one angle per
-//         pair and position, are not what this describes.
-// Basis:  from the calibration file. coupling::layer: one basis for all KV heads of a layer side by side (kinds
-//         joint_keys, joint_values; of trained rules gated_keys, gated_values), for lanes of a whole layer.
-//         coupling::head: one per KV head (head_keys, head_values). Trained ones have an inverse of their own, the
-//         others are orthonormal.
-// Record: of a key its position (4 bytes), of both for each basis rho (2) and rho coefficients (2 each), up to the next
-//         multiple of 4 bytes. Where the rule has one rank for all tokens (low_rank) there is no rho, and records have
-//         one size.
-// Cost:   scores rebuild the keys of a block of entries, rho * D multiply-adds each, in registers; values are summed as
-//         coefficients and multiplied by the basis once per block. Encoding multiplies a row by the whole basis, and
-//         once more by that of a gate.
-// Limits: the numbers of a row, all heads of a lane together, are at most max_row_width.
-// Source: "DynaKV" (token-adaptive low-rank compression), Eq. 1-8, with its gates or a rule that needs no training;
-//         "Palu", J-LRD, with one rank for all: keys and values are linear in the layer's input, so the projections'
-//         truncation under the inputs' second moment is that of the rows under their own.
+// What:   x~ = x U for the pre-RoPE key row of a token, and for its value row. The first rho coefficients are
+//         stored in 16 bits. Rule chooses rho for each token, key and value (support/rank_rules.hpp). The
+//         decoded x is the sum of the first rho rows of the inverse of U, weighted by the coefficients. Keys
+//         are then rotated to their position. The engine hands over keys after RoPE. They are rotated back as
+//         config describes, starting from their rounding to plain_type. This does not fit models that change
+//         a key after its rotation, or that rotate by anything other than one angle per pair and position.
+// Basis:  from the calibration file. coupling::layer: one basis for all KV heads of a layer side by side
+//         (kinds joint_keys, joint_values; for trained rules gated_keys, gated_values), for lanes of a whole
+//         layer. coupling::head: one per KV head (head_keys, head_values). Trained bases come with an
+//         inverse; the others are orthonormal.
+// Record: of a key its position (4 bytes); of key and value for each basis rho (2 bytes) and rho coefficients
+//         (2 bytes each), padded to a multiple of 4 bytes. If the rule has one rank for all tokens
+//         (low_rank), there is no rho, and records have one size.
+// Cost:   scores rebuild the keys of a block of entries in registers, rho * D multiply-adds each. Values are
+//         summed as coefficients and multiplied by the basis once per block. Encoding multiplies a row by the
+//         whole basis, and once more by the basis of a gate.
+// Limits: the numbers of a row, all heads of a lane together, are at most max_row_width. Source: "DynaKV"
+// (token-adaptive low-rank compression), Eq. 1-8, with its gates or a rule that needs no training.
+//         "Palu", J-LRD, with one rank for all: keys and values are linear in the layer's input, so
+//         truncating the projections under the second moment of the inputs equals truncating the rows under
+//         their own.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -82,7 +84,7 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
             if constexpr (Rule::trained) rate_ = c.rate;
         }
 
-        /// What a cache with these numbers cannot do.
+        /// Refuses a config that cannot work.
         [[nodiscard]] static status check(const config& c, const record_shape& shape) noexcept {
             const auto wrong = errc::invalid_argument;
             if (status s = Rule::check(c); !s) return s;
@@ -104,7 +106,7 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
                                  std::span<std::byte> memory) noexcept {
             turns_ = rope_table(c, shape_.dim, max_tokens, memory);
         }
-        /// What a file holds is what this codec was told it holds.
+        /// Checks that the file holds the bases and gates that the config describes.
         [[nodiscard, gnu::cold]] status check_calibration(const calibration_view& view) const {
             if constexpr (Rule::trained)
                 if (const float there = view.rate(key_basis); !(std::fabs(there - rate_) <= 0.005F))
@@ -255,7 +257,7 @@ template <coupling Coupling, class Rule = keep_energy, element Plain = f16> stru
             return {first.data + std::size_t{span} * first.count * first.dim, first.count, first.dim,
                     first.stride};
         }
-        /// What a head's numbers are made of.
+        /// The columns of the basis that belong to one head.
         [[nodiscard]] rows_view<float> columns(const rows_view<float>& basis,
                                                std::uint32_t head) const noexcept {
             if constexpr (joint)

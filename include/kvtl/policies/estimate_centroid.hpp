@@ -1,19 +1,25 @@
-// Estimator: every unit that a query did not attend joins its softmax as one entry that counts for all of the
-// unit's (RetroInfer's estimation zone; its second-order refinement is our own).
+// Estimator: every unit that a query did not attend joins its softmax as one entry that counts for all
+// entries of the unit (RetroInfer's estimation zone; the second-order refinement is ours).
 //
 //   logit = s q . mean key + ln n  [+ cautious_gain(sigma, n)]      value = mean value
 //
-// s: the scale of logits, n: entries of the unit, sigma: standard deviation of their logits. By Jensen's inequality
-// the first two terms underestimate: the mean of exp(x) is at least exp of the mean. For normal x the ratio
-// is exp(sigma^2 / 2). That is the gain while it is small; spread_gain.hpp says what sigma is, where n entries
-// bound the gain and why. Equal keys estimated equal keys read, and so do equal keys in numbers.
+// s: the scale of logits, n: entries of the unit, sigma: standard deviation of their logits. By Jensen's
+// inequality the first two terms underestimate: the mean of exp(x) is at least exp of the mean. For normal x
+// the ratio is exp(sigma^2 / 2), and the gain equals it while it is small. spread_gain.hpp defines sigma, and
+// explains the bound that n entries set. Equal keys have the same weight estimated and read, and so have n
+// equal keys.
 //
 // Quality: three English texts through the embedded model, recorded and replayed (prompt of 256, decode to
-// 1,400); mean output error over layers and steps at 64 / 96 / 128 / 256 attended entries, clusters of 12
-// entries in the end: nothing .222 / .164 / .134 / .070, first order .113 / .074 / .057 / .026, with the
-// spread .096 / .061 / .047 / .022. The best entries by true attention alone: .135 / .102 / .084 / .045.
+// 1,400), with clusters of 12 entries at the end. Mean output error over layers and steps, by attended
+// entries:
 //
-// Bytes:  D + 4 per unit and KV head (mean value as codes with a scale; 2 D as f16), one sum of 4 D per unfinished
+//                                       64      96      128     256
+//   no estimate                         0.222   0.164   0.134   0.070
+//   first order                         0.113   0.074   0.057   0.026
+//   with the spread                     0.096   0.061   0.047   0.022
+//   best entries by true attention      0.135   0.102   0.084   0.045
+//
+// Bytes:  D + 4 per unit and KV head (mean value as codes with a scale; 2 D as f16), one sum of 4 D per open
 //         page. Keys: the clusterer's means. With the spread 4 D per lane (units_view::spread).
 // Cost:   O(U D) per KV head and step, times G with the spread (its weights differ by query).
 // Limits: clusterers that keep means. A variance per dimension and unit does not help: bench/DEAD_ENDS.md.

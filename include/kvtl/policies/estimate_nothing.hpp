@@ -1,4 +1,4 @@
-// Estimator: nothing stands in for units that are not read (the null object of the slot).
+// Estimator: no estimate for units that are not read (the null object of the slot).
 // SPDX-License-Identifier: MIT
 #pragma once
 

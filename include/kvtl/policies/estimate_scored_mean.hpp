@@ -1,20 +1,21 @@
-// Estimator: the softmax mass that was not attended goes to the mean value, as much of it as the index's own scores
-// say (SparQ Attention §3, steps 1 and 3).
+// Estimator: the mean value gets the softmax mass that was not attended, as estimated by the index's own
+// scores (SparQ Attention §3, steps 1 and 3).
 //
 //   out = sum over attended entries of exp(s_i) v_i + M mean of v,  M = sum over the others of exp(s'_i)
-//   s: exact logits, s': those of the index's scores, the whole divided by the sum of all weights
+//   s: exact logits, s': logits from the index's scores; the whole is divided by the sum of all weights
 //
-// Deviation: the share of the mean mixes the exact mass of what is attended with the approximate mass of the rest, where
-// SparQ takes both from approximate scores.
+// Deviation: the share of the mean combines the exact mass of attended entries with the approximate mass of
+// the rest. SparQ takes both from approximate scores.
 //
-// The mean is that of all entries in units, summed as they arrive: two numbers a channel, where `mean_value` keeps a
-// mean value per unit, which for single tokens would be the cache. How much mass is missing is as good as the scores:
-// they must be logits but for the scale of the model (channel_subset: with its temperature).
+// The mean is the mean over all entries in units, summed as they arrive: two numbers per channel.
+// `mean_value` keeps a mean value per unit, which for single tokens would be the whole cache. The estimate of
+// the missing mass is as good as the scores. These must be logits except for the scale of the model
+// (channel_subset: with its temperature).
 //
 // Bytes:  per lane and KV head 4 D, and 64 per lane.
-// Cost:   the index is asked a second time, and an exponential per entry and query.
-// Limits: where every query chooses for itself (reduce::none) and units are built once, in order: runs of consecutive
-//         entries.
+// Cost:   a second call of the index, and an exponential per entry and query.
+// Limits: every query must choose for itself (reduce::none), and units must be built once, in order: runs of
+//         consecutive entries.
 // SPDX-License-Identifier: MIT
 #pragma once
 

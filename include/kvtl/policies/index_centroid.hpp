@@ -1,7 +1,7 @@
-// Index: a unit is represented by the mean of its post-RoPE keys; its score for a query is their inner
+// Index: a unit is represented by the mean of its post-RoPE keys. Its score for a query is their inner
 // product (DynaKV §4.1 Eq. 4; ClusterKV, RetroInfer, PQCache's coarse level).
 //
-// The means are those that the clusterer maintains (one copy per lane, config.centroid_bits a number).
+// The clusterer maintains the means (one copy per lane, config.centroid_bits per number).
 // Cost: score() reads every mean once for the whole query group.
 // SPDX-License-Identifier: MIT
 #pragma once

@@ -1,17 +1,19 @@
-// Index: what an entry of a unit may weigh, from the unit's mean key and how far its keys spread.
+// Index: the weight that an entry of a unit may have, from the unit's mean key and the spread of its keys.
 //
 //   score(q, unit) = q . c + sqrt(D) rms_gain(sigma, n)
 //
-// c: mean key, n: entries, sigma: standard deviation of the unit's logits (spread_gain.hpp). Were these normal, the
-// weight exp(q . k / sqrt(D)) of the unit's entries would have this root mean square: exp(score / sqrt(D)). An estimate
-// of the unit gets the mean weight right, with half of the gain (estimate_centroid.hpp); the rest is missing in
-// the estimate, and only reading brings it. The gain is bounded beyond what n entries can be trusted with: else a long
-// query would read what is wide instead of what is near. The centroid alone underrates units that hold the one key a
-// query looks for among others. What ranks is the weight per entry, because the budget counts entries.
+// c: mean key, n: entries, sigma: standard deviation of the unit's logits (spread_gain.hpp). If the logits
+// were normal, exp(score / sqrt(D)) would be the root mean square of the weights exp(q . k / sqrt(D)) of the
+// unit's entries. An estimate of the unit has the right mean weight with half of this gain
+// (estimate_centroid.hpp). Only reading the unit supplies the rest. The gain is bounded where n entries do
+// not support more: otherwise a long query would read wide units instead of near ones. The centroid without a
+// gain underrates units that hold the one key that a query looks for among others. Units are ranked by the
+// weight per entry, because the budget counts entries.
 //
-// Bytes: 4 D per lane, the spread of its keys by dimension, which the manager gathers. Means and variances are those
-// that the clusterer maintains. Units of a fixed size have no variance on record and score as with `centroid`.
-// Cost:  as `centroid`, and per unit a logarithm and two roots, per unit and query four operations.
+// Bytes: 4 D per lane, the spread of its keys by dimension, which the manager gathers. The clusterer
+//        maintains means and variances. Units of a fixed size have no recorded variance and score as with
+//        `centroid`.
+// Cost:  as `centroid`; plus a logarithm and two roots per unit, and four operations per unit and query.
 // SPDX-License-Identifier: MIT
 #pragma once
 

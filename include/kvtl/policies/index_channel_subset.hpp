@@ -3,15 +3,14 @@
 //   score(q, entry) = f(q) sum over c in R(q) of q_c k_c   R(q): the r channels with the largest |q_c|
 //   f(q) = sqrt(sum |q_c| / sum over R(q) of |q_c|)
 //
-// f, the paper's temperature, is one for all entries: it orders nothing, but makes of the scores logits that a softmax
-// can be taken of.
+// f is the paper's temperature and equal for all entries. It does not change the order, but it turns the
+// scores into logits for a softmax.
 //
-// The paper keeps a second copy of the keys, ordered by channel, in the memory where the cache itself is,
-// and saves what it does not transfer: r of D channels. Here the cache is on storage and the second copy in
-// DRAM, as f16 or, for half the memory, in 8 bits with one scale per key: what is saved is every read of a
-// key that is not chosen. It is ordered by entry, because a unit's entries come together; channels outside
-// R(q) meet zeros. SparQ's other half, the mean value for what is not read, is
-// `scored_mean`'s work.
+// The paper keeps a second copy of the keys, ordered by channel, in the memory of the cache, and saves
+// transfers: r of D channels. Here the cache is on storage and the second copy in DRAM, as f16 or, for half
+// the memory, in 8 bits with one scale per key. It saves every read of a key that is not chosen. The copy is
+// ordered by entry, because the entries of a unit arrive together; channels outside R(q) are multiplied by
+// zeros. The other half of SparQ, the mean value for unread entries, is `scored_mean`.
 //
 // Bytes:  per entry and KV head 2 D, or D (rounded up to a multiple of 4) + 4.
 // Cost:   a partial sort of D numbers per query, D multiply-adds per entry and query.

@@ -1,9 +1,9 @@
-// Index: the keys themselves, in memory. Scores are those of attention up to the rounding of E: the oracle
-// of every other index, and token top-k without an approximation.
+// Index: the keys themselves, in memory. Scores equal those of attention up to the rounding of E. It is the
+// oracle of every other index, and token top-k without approximation.
 //
 //   score(q, entry) = q . k
 //
-// A copy of what storage holds too; stored_keys scores the only copy.
+// It keeps a second copy of keys that are also on storage; stored_keys scores the only copy.
 //
 // Bytes:  per entry and KV head D sizeof(E); with f16 that is half of an f16 cache.
 // Cost:   absorb copies a row. score() reads every key once for all queries of its KV head.

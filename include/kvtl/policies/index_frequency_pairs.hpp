@@ -1,14 +1,15 @@
-// Index: keys in a few of RoPE's frequency pairs, those that order a head's keys as all of them do (FASA).
+// Index: keys in a few of RoPE's frequency pairs: those that order a head's keys as all pairs do (FASA).
 //
 //   score(q, entry) = sum over pairs p of the head of (q_a k_a + q_b k_b)        (a, b): channels of pair p
 //
-// Which pairs dominate is a property of the head: calibration names them (kind channels). Without
-// calibration fit() takes the pairs in which a lane's first keys vary most: what is common to all keys adds
-// the same to every score and orders nothing. Every pair stored is exact, so all pairs give exact scores.
+// The dominant pairs are a property of the head, and calibration names them (kind channels). Without
+// calibration fit() takes the pairs in which a lane's first keys vary most: a part that all keys share adds
+// the same to every score and does not change the order. Stored pairs are exact, so all pairs together give
+// exact scores.
 //
-// Bytes:  per entry and KV head 4 n (n pairs, f16); per lane and KV head 4 n for their numbers.
-// Cost:   2 n multiply-adds per entry and query; fit() two passes over the keys.
-// Limits: a lane that begins without a prompt uses pairs at even distances.
+// Bytes:  per entry and KV head 4 n (n pairs, f16); per lane and KV head 4 n for the numbers of the pairs.
+// Cost:   2 n multiply-adds per entry and query; fit() makes two passes over the keys.
+// Limits: a lane that begins without a prompt uses evenly spaced pairs.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,20 +1,22 @@
-// Index: a unit is represented by the mean of its keys after RoPE, its landmark (ShadowKV, chunks of 8;
-// block means of longer units are the same).
+// Index: a unit is represented by the mean of its keys after RoPE, its landmark (ShadowKV, chunks of 8; block
+// means of longer units are equivalent).
 //
 //   score(q, unit) = q . mean of the unit's keys
 //
-// The same score as `centroid`'s, for units whose means no clusterer maintains, and at half the bytes.
+// The score equals that of `centroid`. It is for units whose means no clusterer maintains, and takes half of
+// the bytes.
 //
-// Outliers: a mean says little about keys that point in different directions. `outliers` units of each KV head
-// whose keys agree least with their mean, by the smallest cosine of a key and the mean, are pinned: chosen before all
-// others, the worst first, as far as `pinned` of what a step may choose goes (ShadowKV: 24 chunks of 8 per 1,024
-// tokens of budget are 3/16). Units that come later compete for the list like the first ones. Pinning says nothing about
-// how exactly keys are kept: a codec may have outliers of its own (compress_prompt_svd.hpp).
+// Outliers: a mean represents keys badly that point in different directions. `outliers` units of each KV head
+// are pinned: those whose keys agree least with their mean, by the smallest cosine of a key and the mean.
+// They are chosen before all others, the worst first, up to the share `pinned` of the entries that a step may
+// choose (ShadowKV: 24 chunks of 8 per 1,024 tokens of budget are 3/16). Later units compete for the list
+// like the first ones. Pinning does not determine how exactly keys are kept: a codec may have its own
+// outliers (compress_prompt_svd.hpp).
 //
-// Bytes:  per unit and KV head 2 D (f16); one sum of 4 D per unfinished page and head. With outliers 4 D per entry
-//         of a unit more there, and 8 per outlier and head in the lane.
+// Bytes:  per unit and KV head 2 D (f16); one sum of 4 D per open page and head. With outliers also 4 D per
+//         entry of a unit for the open page, and 8 per outlier and head in the lane.
 // Cost:   score() reads every mean once for all queries of its KV head; absorb O(D).
-// Limits: a unit is judged when its last entry comes, if it was built in one go.
+// Limits: a unit becomes a candidate when its last entry arrives, and only if it was built in one go.
 // SPDX-License-Identifier: MIT
 #pragma once
 

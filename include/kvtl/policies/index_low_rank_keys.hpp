@@ -3,18 +3,18 @@
 //   k_lr = A^T flat(k)                     flat(k): (H D), the keys of a token's heads side by side
 //   score(q_h, entry) = (q_h A_g(h)) . k_lr     A_g(h): the rows of A that belong to query head h's KV head
 //
-// A (H D, r) are the top right singular vectors of keys recorded offline (calibration kind joint_adapter):
-// the paper's compression ratio is sigma = H D / r. One k_lr serves all heads, whose queries are brought
-// into its dimensions instead. The sum of all heads' scores is (sum of A_h q_h) . k_lr: where queries are averaged before
-// they are scored, one product of r numbers per token does for all heads. With r = H D the scores are exact but for the
-// rounding of A to f16. Open in the paper and decided by the calibration: whether A was fitted before or after RoPE; what
-// is projected here are keys after RoPE.
+// A (H D, r) holds the top right singular vectors of keys that were recorded offline (calibration kind
+// joint_adapter). The paper's compression ratio is sigma = H D / r. One k_lr serves all heads; the queries
+// are projected to its dimensions instead. The sum of all heads' scores is (sum of A_h q_h) . k_lr. So if
+// queries are averaged before they are scored, one product of r numbers per token serves all heads. With r =
+// H D the scores are exact up to the rounding of A to f16. The paper does not say whether A is fitted before
+// or after RoPE; the calibration decides it. Keys are projected after RoPE.
 //
-// Bytes:  per entry and layer r sizeof(E); the adapter 2 r H D per layer, once for all sequences: f16, as the authors'
-//         code holds it, though a file has f32.
+// Bytes:  per entry and layer r sizeof(E); the adapter 2 r H D per layer, once for all sequences. The adapter
+//         is f16, as in the authors' code; a calibration file has f32.
 // Cost:   absorb H D r multiply-adds; score() r D per query, then r per entry and query.
-// Limits: units of a whole layer only; calibration must be bound before the first key. A calibration of
-//         lower rank than configured leaves the difference unused.
+// Limits: units of a whole layer only; calibration must be bound before the first key. If the calibration has
+//         a lower rank than configured, the difference stays unused.
 // SPDX-License-Identifier: MIT
 #pragma once
 

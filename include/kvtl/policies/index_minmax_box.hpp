@@ -2,14 +2,14 @@
 //
 //   score(q, unit) = sum over channels c of max(q_c low_c, q_c high_c)
 //
-// No key in the box can have a greater product with q. With q+ = max(q, 0) and q- = min(q, 0) the sum is
-// q+ . high + q- . low: an ordinary inner product of (q+, q-) with the row (high, low), as which it is kept.
+// No key in the box can have a larger product with q. With q+ = max(q, 0) and q- = min(q, 0) the sum is
+// q+ . high + q- . low: an inner product of (q+, q-) with the row (high, low), which is how boxes are stored.
 //
 // Bytes:  per unit and KV head 4 D: two rows of f16, rounded outwards so that the bound holds.
-// Cost:   score() reads every box once for all queries of its KV head, twice the work of a mean. absorb
-//         O(D).
-// Limits: the bound is one of exact arithmetic: the score itself is a float sum. Keys beyond +-65504, f16's
-//         range, are clamped. Not linear in the query: the box of a mean query is no mean of bounds.
+// Cost:   score() reads every box once for all queries of its KV head, twice the work of a mean. absorb O(D).
+// Limits: the bound holds in exact arithmetic; the score is a float sum. Keys beyond +-65504, the range of
+//         f16, are clamped. Not linear in the query: the box score of a mean query is not the mean of the
+//         bounds.
 // SPDX-License-Identifier: MIT
 #pragma once
 

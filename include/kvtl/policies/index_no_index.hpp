@@ -1,4 +1,4 @@
-// Index: nothing is kept to score units (the null object of the slot); goes with selectors that do not score.
+// Index: keeps nothing (the null object of the slot); for selectors that use no scores.
 // SPDX-License-Identifier: MIT
 #pragma once
 

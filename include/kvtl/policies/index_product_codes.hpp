@@ -1,19 +1,18 @@
 // Index: product codes of the keys (PQCache; product quantisation: Jegou, Douze, Schmid 2011).
 //
-// The D channels of a head are cut into m parts. Each part of a lane's keys has its own 2^b centroids, and
-// a key is stored as m numbers: the nearest centroid of each of its parts. With d(entry) the key so
-// decoded,
+// The D channels of a head are divided into m parts. Each part of a lane's keys has its own 2^b centroids. A
+// key is stored as m numbers: the nearest centroid of each part. With d(entry) the key decoded from them,
 //
 //   score(q, entry) = q . d(entry) = sum over parts s of table_s[code_s]      table_s[c] = q_s . centroid_s,c
 //
-// fit() finds the centroids by k-means over an even sample of a lane's first keys; they never change after
-// that (nor do the paper's). While a codebook has fewer than 2^b centroids, because the prompt was short, its
-// keys alike, or there was none, every new key that is not one yet becomes one.
+// fit() finds the centroids by k-means over an even sample of a lane's first keys. They never change after
+// that, as in the paper. A codebook has fewer than 2^b centroids if there was no prompt, if the prompt was
+// short, or if its keys are alike. Every new key that is not yet a centroid then becomes one.
 //
-// Bytes:  per entry and KV head m (a code takes a byte whatever b is); per lane and KV head 4 D 2^b for
+// Bytes:  per entry and KV head m (a code takes a byte for any b); per lane and KV head 4 D 2^b for
 //         centroids, 4 m for their numbers.
 // Cost:   absorb 2^b D multiply-adds per head; a query's tables 2^b D, then m loads and additions per entry.
-// Limits: b <= 8. Parts differ in length by one when m does not divide D.
+// Limits: b <= 8. The lengths of parts differ by one if m does not divide D.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -64,7 +63,7 @@ struct product_codes {
             config_.sample = std::max(c.sample, 1U);
         }
 
-        /// What a cache with these numbers cannot do.
+        /// Refuses a config that cannot work.
         [[nodiscard]] static status check(const config& c) noexcept {
             const auto wrong = errc::invalid_argument;
             if (c.parts == 0) return status::failure(wrong, "index.parts is 0; valid: 1 to head_dim");

@@ -1,29 +1,30 @@
-// Index: a unit is represented by a few of its own keys (InfLLM, blocks of 128 with 4 representative
-// tokens).
+// Index: a unit is represented by a few of its own keys (InfLLM, blocks of 128 with 4 representative tokens).
 //
 //   score(q, unit) = sum over its representatives r of q . k_r          (representatives, as in the paper)
 //                  = the largest of them                                (best_representative)
 //
-// The paper takes the keys to which the queries of the local window attended most. An index that only sees
-// keys must guess which these would be, per KV head:
+// The paper takes the keys that the queries of the local window attended most. An index sees only keys and
+// must guess these, per KV head:
 //
-//   spread    the key farthest from the unit's mean, then always the one farthest from those taken: they
-//             span the unit, so that whatever direction a query has, one is near the best key (Gonzalez)
-//   nearest   those nearest to the mean: the unit's usual content
-//   largest   those of largest norm, which any query that agrees at all scores high
+//   spread    the key farthest from the unit's mean, then always the one farthest from those taken: they span
+//             the unit, so one of them is near the best key for any direction of a query (Gonzalez)
+//   nearest   the keys nearest to the mean: the usual content of the unit
+//   largest   the keys with the largest norm: any query that agrees at all scores high
 //
-// Attention mass that the best eighth of the units holds, of the most that any eighth could, r = 4, on keys
-// of drifting topics (D = 64, 1,536 entries; queries of two sharpnesses), largest representative, sum in
-// parentheses:
+// Attention mass of the best eighth of the units, relative to the largest mass of any eighth, with r = 4, on
+// keys of drifting topics (D = 64, 1,536 entries; queries of two sharpnesses):
 //
-//   units of 16: spread .94-.98 (.81-.88), nearest .37-.62, largest .89-.89 (.87-.87); mean key .73-.87
-//   units of 64: spread .83-.87 (.76-.77), nearest .24-.52, largest .78-.82 (.77-.80); mean key .50-.69
+//                         units of 16, largest   sum         units of 64, largest   sum
+//   spread                0.94-0.98              0.81-0.88   0.83-0.87              0.76-0.77
+//   nearest               0.37-0.62                          0.24-0.52
+//   largest               0.89-0.89              0.87-0.87   0.78-0.82              0.77-0.80
+//   mean key              0.73-0.87                          0.50-0.69
 //
-// Bytes:  per unit and KV head 2 r D (f16); per lane the keys of the unit that is being built, 2
-//         max_entries D per head, and 4 max_entries.
-// Cost:   score() r D per unit and query; choosing r entries D per unit and head, once, when it is
+// Bytes:  per unit and KV head 2 r D (f16); per lane the keys of the unit that is being built, 2 max_entries
+//         D per head, and 4 max_entries.
+// Cost:   score() r D per unit and query; choosing r entries D per unit and head, once, when the unit is
 //         complete.
-// Limits: until a unit is complete, and where units grow in turns, its first r keys represent it.
+// Limits: until a unit is complete, and if units grow over several turns, its first r keys represent it.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,20 +1,20 @@
-// Index: the leading channels of each KV head's keys in a basis that gathers what matters into a few (Loki,
-// InfiniGen).
+// Index: the leading channels of each KV head's keys, in a basis that concentrates the important part in a
+// few channels (Loki, InfiniGen).
 //
 //   score(q, entry) = sum over channels j of (b_j . q) (b_j . k)      b_j: orthonormal, found offline
 //
-// pca_channels     Loki: b are the principal directions of the head's keys (mean not subtracted), the
-//                  first r of them; whether fitted before or after RoPE is the calibration's choice, rotated
-//                  are keys after RoPE. r = D is exact.
-// skewed_channels  InfiniGen: b are the principal directions of queries (those of sum q q^T), and a query uses
-//                  its largest components only. What is stored differs: the paper picks the columns once per
-//                  head, those whose sums of |q| and |k| over the prompt are largest, and stores these; here
-//                  the first `channels` of the basis are stored, which no prompt can make wrong, and every
-//                  query picks its own `read` largest |b_j . q| among them.
+// pca_channels     Loki: b are the principal directions of the head's keys (mean not subtracted), the first r
+//                  of them. The calibration decides whether they are fitted before or after RoPE; keys are
+//                  rotated by them after RoPE. r = D is exact.
+// skewed_channels  InfiniGen: b are the principal directions of queries (those of sum q q^T), and a query
+//                  uses only its largest components. The stored columns differ. The paper picks columns once
+//                  per head, those with the largest sums of |q| and |k| over the prompt. Here the first
+//                  `channels` of the basis are stored, which suits any prompt, and every query picks its own
+//                  `read` largest |b_j . q| among them.
 //
 // Bytes:  per entry and KV head `channels` sizeof(E).
-// Cost:   absorb and each query `channels` D multiply-adds; score() then `channels` per entry and query:
-//         the components that a query does not use are zeros, as streaming a row costs less than picking
+// Cost:   absorb and each query `channels` D multiply-adds; score() then `channels` per entry and query.
+//         Components that a query does not use are zeros, because streaming a row is cheaper than picking
 //         from it.
 // Limits: calibration must be bound before the first key.
 // SPDX-License-Identifier: MIT

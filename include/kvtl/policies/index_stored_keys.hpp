@@ -1,16 +1,16 @@
-// Index: the stored keys themselves, every entry scored by the record of its key, where it lives.
+// Index: the stored keys themselves. Every entry is scored from the record of its key, where it is stored.
 //
 //   score(q, entry) = q . key as stored
 //
-// What:   where the compressor keeps keys in memory (key_home) they are scored there, and storage has values
-//         alone. Where they are on storage they are read at every step: keys have pages of their own then, which
-//         come in long runs, and DRAM holds no key but those of the window, the resident units and the unfinished
-//         page. Values of units that are not chosen are never read.
-// Bytes:  none of its own. Read per step and KV head, where keys are on storage: all of their records.
-// Cost:   the codec's score() of T records per query that scores, and the time that the device takes to read them.
-// Limits: units of consecutive entries in token order, as only these are found without reading them. With a
-//         reduction that is not linear keys on storage are read once for each KV head of the lane.
-// Source: the baseline without clusters of DynaKV (Table 1), whose keys may not fit.
+// What:   keys that the compressor keeps in memory (key_home) are scored there, and storage has only values.
+//         Keys on storage are read at every step. They then have their own pages, which are read in long
+//         runs. DRAM holds only the keys of the window, of resident units and of the open page. Values of
+//         units that are not chosen are never read.
+// Bytes:  none. Read per step and KV head, if keys are on storage: all their records.
+// Cost:   the codec's score() of T records per scoring query, and the time of the device to read them.
+// Limits: units of consecutive entries in token order, because only these are found without reading them.
+//         With a reduction that is not linear, keys on storage are read once for each KV head of the lane.
+// Source: the baseline without clusters of DynaKV (Table 1), for keys that do not fit in memory.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,20 +1,22 @@
-// Index: `minmax_box` with a coarse level above it. units_per_block units that follow each other have a box around all
-// their keys, too; only the units of the blocks whose boxes promise most are scored (MPCache: boxes of 32 tokens, then
-// boxes of 8).
+// Index: `minmax_box` with a coarse level above it. Each block of units_per_block consecutive units also has
+// a box around all its keys. Only units of the blocks with the best boxes are scored (MPCache: boxes of 32
+// tokens, then boxes of 8).
 //
-//   score(q, block) = sum over channels c of max(q_c low_c, q_c high_c)      low, high: of all units of the block
+//   score(q, block) = sum over channels c of max(q_c low_c, q_c high_c)      low, high: of all units of the
+//                                                                            block
 //
-// No unit's score is above that of its block. As many blocks are taken as hold probe_entries times what may be chosen, were
-// all units of the same size; where that is every block, nothing is narrowed and the choice is `minmax_box`'s, bit for bit,
-// as it is with a units_per_block of 1.
+// No unit scores above its block. The number of probed blocks is such that they hold probe_entries times the
+// entries that may be chosen, if all units have one size. If that is every block, or units_per_block is 1,
+// nothing is narrowed, and the choice is `minmax_box`'s, bit for bit.
 //
-// Bytes:  per unit and KV head 4 D of its box and 4 D / units_per_block of its block's, which lies in pieces behind the
-//         boxes of the block's units.
-// Cost:   scores: U / units_per_block blocks and the units of those that are probed, instead of U. A block of which a unit
-//         has changed is put together anew when it is next asked for.
-// Limits: units of one KV head; others are scored as a whole. Queries that choose for themselves share the blocks that are
-//         probed for one choice. The bound is one of exact arithmetic.
-// Source: "MPCache: MPC-Friendly KV Cache Eviction for Efficient Private LLM Inference", hierarchical clusters.
+// Bytes:  per unit and KV head 4 D for its box, and 4 D / units_per_block for the box of its block, which
+//         lies in pieces behind the boxes of the block's units.
+// Cost:   scores: U / units_per_block blocks and the units of probed blocks, instead of U units. The box of a
+//         block whose units changed is rebuilt when it is next needed.
+// Limits: units of one KV head; others are scored without narrowing. Queries that choose for themselves share
+//         the blocks that are probed for one choice. The bound holds in exact arithmetic.
+// Source: "MPCache: MPC-Friendly KV Cache Eviction for Efficient Private LLM Inference", hierarchical
+//         clusters.
 // SPDX-License-Identifier: MIT
 #pragma once
 

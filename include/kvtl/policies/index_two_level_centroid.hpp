@@ -1,17 +1,18 @@
-// Index: `centroid` with a coarse level above it. Units that lie side by side form a block with a mean of its own;
-// only units of the best blocks are scored.
+// Index: `centroid` with a coarse level above it. Units with adjacent numbers form a block with a mean. Only
+// units of the best blocks are scored.
 //
-// k-means numbers a prompt's clusters so that neighbours are alike (policies/support/kmeans.hpp), so the mean of
-// units_per_block of them says something about each. Of the best blocks probe_percent of all are probed, or as many as
-// hold probe_entries times what may be chosen where units are of average size; where that is every block, or a lane has
-// fewer than least_units, nothing is narrowed and the choice is `centroid`'s, bit for bit. An entry that leaves the window
-// looks for its cluster in the nearest blocks. Clusters that splits made during decode have the latest numbers, and form
-// blocks in the order in which they came.
+// k-means numbers the clusters of a prompt so that neighbours are alike (policies/support/kmeans.hpp). So the
+// mean of units_per_block units represents each of them. The best blocks are probed: at least probe_percent
+// of all blocks, and at least so many that they hold probe_entries times the entries that may be chosen, if
+// units have average size. If that is every block, or a lane has fewer than least_units units, nothing is
+// narrowed, and the choice is `centroid`'s, bit for bit. An entry that leaves the window looks for its
+// cluster in the nearest blocks. Clusters from splits during decode have the latest numbers, and form blocks
+// in the order of their creation.
 //
 // Bytes:  D + 4 per block, beside the means.
-// Cost:   scores: U / units_per_block + probe_percent of U rows instead of U; the same for an entry that joins a
-//         cluster. A block of which a unit has changed is summed up anew when it is next asked for.
-// Limits: a unit that is unlike its block may be missed: bench/RESULTS.md has the recall.
+// Cost:   scores: U / units_per_block + probe_percent of U rows instead of U; likewise for an entry that
+//         joins a cluster. The mean of a block whose units changed is summed again when it is next needed.
+// Limits: a unit that differs from its block may be missed: bench/RESULTS.md has the recall.
 // Source: the inverted file of Jegou, Douze, Schmid (2011), §IV, with its lists side by side in memory.
 // SPDX-License-Identifier: MIT
 #pragma once

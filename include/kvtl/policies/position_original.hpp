@@ -1,4 +1,4 @@
-// Position: a kept key keeps the position it was rotated to (the null object of the slot).
+// Position: a kept key keeps the position that it was rotated to (the null object of the slot).
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,13 +1,13 @@
-// Position: kept keys stand side by side, as if what was dropped between them had never been (StreamingLLM).
+// Position: kept keys have consecutive positions, as if the dropped tokens between them had never existed
+// (StreamingLLM).
 //
-// What:   attention with rotary embeddings knows only the distance between query and key. Dropping d
-//         tokens between them makes their distance in the cache d less. Turning the query back by d
-//         positions gives exactly that, for every run of entries with nothing dropped inside; the stored
-//         keys never change, so nothing drifts, no key is stored twice, and keys before RoPE are not
-//         needed.
-// Cost:   one turned query group per run of neighbouring tokens: one per step for sinks and a window.
-// Limits: plain rotary embeddings (any frequencies, partial ones too); the engine rotates q and k by their
-//         true positions, in a precision that bears them.
+// What:   attention with rotary embeddings depends only on the distance between query and key. If d tokens
+//         between them are dropped, their distance in the cache is smaller by d. Rotating the query back by d
+//         positions has exactly this effect, for every run of entries without dropped ones inside. Stored
+//         keys never change. So nothing drifts, no key is stored twice, and keys before RoPE are not needed.
+// Cost:   one rotated query group per run of neighbouring tokens: one per step for sinks and a window.
+// Limits: plain rotary embeddings (any frequencies, partial ones too). The engine rotates q and k by their
+//         true positions, with enough precision for these positions.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,21 +1,24 @@
 // Replacement: small clusters stay, and so do recently updated ones (DynaKV §6.2).
 //
-// Principle 1: residents are kept in one LRU list per size; the victim is the list end with the largest
+// Principle 1: there is one LRU list per unit size. The victim is the list end with the largest
 //
 //     age * pages / (pages + access)     age in requests since the last choice, access in pages
 //
-// which is the idle memory of the cluster over what reading it again takes: a transfer of its pages, and an
-// access that costs as much whatever its size. So a large cluster leaves after a shorter idle time than a
-// small one, the more so the dearer an access. With access = 0 this is LRU, which has the most bytes in
-// memory; large values keep the most clusters. Half a page has more of both than LRU where it matters
-// (`kvtl-bench reuse` shows both rates; size x age, the limit of dear accesses, loses bytes).
-// Principle 2: a share of the frames is reserved for clusters that received entries or were split in the
-// last `updated_steps` steps; while they fit there they are not victims at all. One that loses this
-// protection joins the list of its size as the most recent.
-// The paper names both principles without a formula; the weight, the share (1/4) and the horizon (16 steps,
-// the range of its Table 2) are this project's choice.
+// This is the idle memory of the cluster divided by the cost of reading it again: a transfer of its pages,
+// and an access whose cost does not depend on the size. So a large cluster leaves after a shorter idle time
+// than a small one; the difference grows with the cost of an access. With access = 0 this is LRU, which has
+// the most bytes in memory. Large values keep the most clusters. With half a page, both rates are above LRU
+// where it matters (`kvtl-bench reuse` shows both). Size x age, the limit for expensive accesses, loses
+// bytes.
 //
-// Cost: O(number of sizes) per victim, and the pinned ones passed over.
+// Principle 2: a share of the frames is reserved for clusters that received entries or were split in the last
+// `updated_steps` steps. While they fit into it, they are not victims. A cluster that loses this protection
+// joins the list of its size as the most recent.
+//
+// The paper names both principles without a formula. The weight, the share (1/4) and the horizon (16 steps,
+// the range of its Table 2) are our choice.
+//
+// Cost: O(number of sizes) per victim, plus the pinned units that are skipped.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,5 +1,5 @@
 // Replacement: the unit that came in first leaves first, however often it was chosen since (KVSwap's reuse
-// buffer). A pinned unit is passed over and keeps its place.
+// buffer). A pinned unit is skipped and keeps its place.
 // SPDX-License-Identifier: MIT
 #pragma once
 

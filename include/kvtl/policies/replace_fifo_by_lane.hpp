@@ -1,13 +1,14 @@
-// Replacement: every lane has an equal share of the frames and gives up its own oldest unit for a new one; a lane that
-// has less than its share takes the oldest of the lane that has most.
+// Replacement: every lane has an equal share of the frames and evicts its own oldest unit for a new one. A
+// lane below its share takes the oldest unit of the lane that has most.
 //
-// One queue for all layers forgets a layer's units while the other layers take their steps: what a layer finds
-// again is then nothing, until memory holds the choices of all layers. With shares each layer keeps what it chose
-// last, minus what it has to overwrite (KVSwap's own code: slots per layer, a miss takes one that this step did not
-// hit). Lanes are those that have something resident: shares follow when sequences come and go.
+// With one queue for all layers, a layer's units are evicted while the other layers compute. The layer then
+// finds none of them again, unless memory holds the choices of all layers. With shares, each layer keeps its
+// last choice, except for units that it must overwrite. (KVSwap's own code has slots per layer, and a miss
+// takes a slot that this step did not hit.) Only lanes with resident units count: shares adapt when sequences
+// begin and end.
 //
-// Cost: O(1); a lane below its share looks through all lanes. Memory: 12 bytes per frame and per list. Beyond max_lists
-// lanes some share a list.
+// Cost: O(1); a lane below its share searches all lanes. Memory: 12 bytes per frame and per list. Beyond
+// max_lists lanes some lanes share a list.
 // SPDX-License-Identifier: MIT
 #pragma once
 

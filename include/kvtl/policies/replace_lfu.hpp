@@ -1,10 +1,10 @@
 // Replacement: the unit used least often since it came in leaves first; among equals, the one used longest
-// ago. The count is lost when a unit leaves (in-cache LFU) and does not age. A pinned unit is passed over:
-// the search goes on with the next in this order.
+// ago. The count is lost when a unit leaves (in-cache LFU) and does not age. A pinned unit is skipped: the
+// search goes on with the next unit in this order.
 //
-// How:  one list per frequency that occurs ("bucket"), and the buckets in a list by frequency. A use moves a
-//       unit from its bucket to the next, which is made when there is none of that frequency.
-// Cost: O(1) per use; a victim costs the pinned units that are passed over. 32 bytes per frame.
+// How:  one list ("bucket") per frequency that occurs, and a list of the buckets by frequency. A use moves a
+//       unit from its bucket to the bucket of the next frequency, which is created if there is none.
+// Cost: O(1) per use; a victim costs the pinned units that are skipped. 32 bytes per frame.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,6 +1,6 @@
-// Replacement: what came in last leaves first, so that the units that filled the memory stay for good: a
-// static split of the cache between memory and storage (FlexGen). On a scan of everything at every step it is
-// also the best there is: LRU and FIFO would lose each unit just before it is needed again.
+// Replacement: the unit that came in last leaves first. So the units that filled the memory stay for good: a
+// static split of the cache between memory and storage (FlexGen). It is optimal when every step scans
+// everything: LRU and FIFO would evict each unit just before it is needed again.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,19 +1,19 @@
-// Replacement: S3-FIFO (Yang et al., SOSP 2023): three queues without any moving on use.
+// Replacement: S3-FIFO (Yang et al., SOSP 2023): three queues in which a use moves nothing.
 //
-// New units enter the *small* queue (10 % of the frames); one whose identity is in the *ghost* enters the
-// *main* queue. A use adds one to the unit's counter (two bits, at most 3). While the small queue holds its
-// share or more, its oldest unit is looked at: with a counter above `promote_above` (1 in the paper's
-// Algorithm 1: used at least twice since it came) it moves to main with a counter of 0, otherwise it leaves
-// and the ghost remembers it. If a promotion makes main larger than its share, or the small queue is below
-// its share, main's oldest unit is looked at: with a counter above 0 it goes to the front with one less,
-// otherwise it leaves, and is forgotten. The ghost is a queue too: identities of units that would fill as
-// many frames as main has. The paper's loop then goes on in the small queue; here a call names one
-// victim, and the next call goes on.
+// New units enter the *small* queue (10 % of the frames). A unit whose identity is in the *ghost* enters the
+// *main* queue. A use increments the unit's counter (two bits, at most 3). While the small queue holds its
+// share or more, its oldest unit is examined. With a counter above `promote_above` (1 in the paper's
+// Algorithm 1: used at least twice since it came in) it moves to main with a counter of 0. Otherwise it
+// leaves, and the ghost remembers it. If a promotion makes main larger than its share, or the small queue is
+// below its share, main's oldest unit is examined. With a counter above 0 it goes to the front, and the
+// counter is decremented. Otherwise it leaves and is forgotten. The ghost is also a queue: identities of
+// units that would fill as many frames as main has. The paper's loop then continues in the small queue. Here
+// a call returns one victim, and the next call continues.
 //
-// Shares are counted in frames. A pinned unit is passed over, keeps its place and its counter, and the search
-// goes on with the next newer one; a queue with nothing but pinned units sends the search to the other queue.
-// An identity is (lane, unit). A lane that begins a new sequence may find its predecessor's in the ghost: a
-// unit then enters main too early, which costs one round there.
+// Shares are counted in frames. A pinned unit is skipped and keeps its place and its counter; the search goes
+// on with the next newer unit. If a queue has only pinned units, the search goes on in the other queue. An
+// identity is (lane, unit). A lane that begins a new sequence may find identities of its predecessor in the
+// ghost. Such a unit enters main too early, which costs one round there.
 //
 // Cost: O(1) per use and per step of the search. About 60 bytes per frame.
 // SPDX-License-Identifier: MIT

@@ -1,10 +1,10 @@
 // Replacement: SIEVE (Zhang et al., NSDI 2024).
 //
-// One queue in order of arrival and a hand that walks it from the oldest to the newest and then starts again.
-// A use only sets the unit's visited bit; nothing moves. The hand clears the bits it finds set and stops at
-// the first unit whose bit is not: that one leaves, and the next search starts behind it. New units arrive
-// at the front, mostly out of the hand's reach, and leave soon when nobody asks for them again.
-// The hand passes pinned units without clearing their bits: they are met again on its next round.
+// There is one queue in order of arrival, and a hand that walks from the oldest to the newest unit and then
+// starts again. A use only sets the unit's visited bit; nothing moves. The hand clears the bits that it finds
+// set and stops at the first unit whose bit is clear. That unit leaves, and the next search starts behind it.
+// New units arrive at the front, which the hand seldom reaches, and leave soon if they are not used again.
+// The hand skips pinned units without clearing their bits: it meets them again on its next round.
 //
 // Cost: O(1) per use; a victim costs the steps of the hand, less than three rounds. 9 bytes per frame.
 // SPDX-License-Identifier: MIT

@@ -1,12 +1,12 @@
 // Replacement: segmented LRU (Karedla, Love and Wherry, IEEE Computer 27(3), 1994).
 //
-// New units are on probation; the next use makes a unit protected. When the protected segment outgrows its
-// share, its least recently used units go back to probation, as the most recent there: a sweep through many
-// units leaves those alone that were used twice. Victims are taken from the end of probation, and from the
-// protected segment only when no unit on probation may leave. Pinned units are passed over and keep their
-// place. The protected share is counted in frames; the paper leaves it open, 80 % is usual elsewhere.
+// New units are on probation, and the next use makes a unit protected. When the protected segment exceeds its
+// share, its least recently used units go back to probation, as the most recent there. So a sweep through
+// many units does not evict units that were used twice. Victims come from the end of probation, and from the
+// protected segment only if no unit on probation may leave. Pinned units are skipped and keep their place.
+// The protected share is counted in frames. The paper does not set it; 80 % is usual elsewhere.
 //
-// Cost: O(1) per use, but for units that are sent back. 16 bytes per frame.
+// Cost: O(1) per use, except for units that are sent back. 16 bytes per frame.
 // SPDX-License-Identifier: MIT
 #pragma once
 

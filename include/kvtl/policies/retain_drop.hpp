@@ -1,6 +1,6 @@
-// Retention: entries over budget are given up for good, those with the lowest score first.
+// Retention: entries over budget are dropped for good, those with the lowest score first.
 //
-// slots/retention.hpp says what a score is.
+// slots/retention.hpp explains scores.
 // SPDX-License-Identifier: MIT
 #pragma once
 

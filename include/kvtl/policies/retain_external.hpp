@@ -1,10 +1,9 @@
-// Score: the engine, or the model itself, decides: layer_input::external has one number per token and KV
-// head.
+// Score: the engine or the model decides. layer_input::external has one number per token and KV head.
 //
-//   external_scores  the greater, the better; budgets hold as for any other score
-//   external_mask    as well, and what has 0 or less leaves although there would be room (Attention-Gate,
-//                    Neural Garbage Collection); pinned entries stay. A prompt of which no head is to keep
-//                    anything is refused: that is a mask that was never filled
+//   external_scores  larger is better; budgets hold as for any other score
+//   external_mask    as external_scores; entries with 0 or less leave even if there is room (Attention-Gate,
+//                    Neural Garbage Collection). Pinned entries stay. If no head would keep any entry of a
+//                    prompt, the prompt is refused: the mask was never filled
 // SPDX-License-Identifier: MIT
 #pragma once
 

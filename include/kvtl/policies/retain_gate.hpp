@@ -1,14 +1,16 @@
-// Score: a learned gate, asked once per token when it arrives (calibration/gate_weights.hpp holds the
+// Score: a learned gate, evaluated once per token when it arrives (calibration/gate_weights.hpp holds the
 // network).
 //
-// Variants, by what the gate reads and what its number means:
-//   decaying_gate   TRIM-KV: reads the layer's input; log beta = logsigmoid(gate); an entry is worth
-//                   log beta * age, so that beta = 1 never leaves. Decode evicts when `buffer` entries over.
-//   global_gate     "Make Each Token Count": the same on one scale for all heads and layers, so that they compete
-//                   (with budget progressive_heads).
-//   retention_gate  Locret: reads q, k and v of all heads as they are given, after RoPE; the number itself is the
-//                   worth, for ever. A prompt is evicted from as it comes. As worth never changes, what survives is
-//                   the same however the prompt is cut into chunks; only what a chunk's queries see is not.
+// Variants, by the input of the gate and the meaning of its number:
+//   decaying_gate   TRIM-KV: the gate reads the layer's input; log beta = logsigmoid(gate). An entry is worth
+//                   log beta * age, so an entry with beta = 1 never leaves. Decode evicts when `buffer`
+//                   entries are over the limit.
+//   global_gate     "Make Each Token Count": as decaying_gate, on one scale for all heads and layers, so that
+//                   they compete (with budget progressive_heads).
+//   retention_gate  Locret: the gate reads q, k and v of all heads as they are given, after RoPE. Its number
+//                   is the worth and never changes. A prompt is evicted from while it arrives. The survivors
+//                   do not depend on how the prompt is divided into chunks. The entries that a chunk's
+//                   queries see do.
 // In decode each head evicts down to its own limit.
 // SPDX-License-Identifier: MIT
 #pragma once

@@ -1,17 +1,18 @@
-// Score: the attention an entry has received so far. In decode the least of the entries that are not recent
+// Score: the attention that an entry has received so far. In decode the lowest entry that is not recent
 // leaves, one per step.
 //
-// Published under one name, here by when entries leave:
-//   heavy_hitters               H2O: greedily, at every query of the prompt and every step of decode. A query
-//                               sees and pays what is then held, so an entry that left earns nothing more,
-//                               and one that comes late starts from nothing.
+// Several methods were published under one name. They differ in the time of eviction:
+//   heavy_hitters               H2O: greedy, at every query of the prompt and every step of decode. A query
+//                               attends only the entries that are held. So a dropped entry receives nothing
+//                               more, and a late entry starts from zero.
 //   heavy_hitters_after_prompt  the sums run over the whole prompt, then as above (D2O).
-//   heavy_hitters_of_prompt     the sums run over the whole prompt, which is evicted from once; what decode
-//                               adds stays (KVCache-Factory).
-// Cost:   greedy: a query pays for the entries held, not for all before it; so a prompt costs T * keep inner
-//         products where the sums over a whole prompt cost T * T / 2.
-// Deviation: the output of a prompt's queries is exact within their chunk, where H2O's see what is held only.
-// Note:   sums over a prompt favour old entries, which more queries could pay.
+//   heavy_hitters_of_prompt     the sums run over the whole prompt, which is evicted from once; entries from
+//                               decode stay (KVCache-Factory).
+// Cost:   greedy: a query costs the entries held, not all before it. A prompt costs T * keep inner products;
+//         sums over a whole prompt cost T * T / 2.
+// Deviation: the output of a prompt's queries is exact within their chunk, while H2O's queries see only held
+// entries.
+// Note:   sums over a prompt favour old entries, because more queries could attend them.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -40,7 +41,7 @@ template <leaves When> struct heavy_hitters_leaving : score_defaults {
         [[nodiscard]] float worth(const held_entry& e, const record&) const noexcept { return e.score; }
         [[nodiscard]] std::uint32_t slack() const noexcept { return 0; }
 
-        /// What a lane's sums over a whole prompt say about its layer: how unevenly they are spread.
+        /// Adds the variance of a lane's sums over a whole prompt to the notes of its layer.
         static void note(std::span<const float> sums, layer_notes& notes) noexcept {
             double mean = 0, variance = 0;
             for (const float s : sums) mean += static_cast<double>(s);

@@ -1,5 +1,5 @@
-// Score: how little a key resembles the others: minus the cosine to the mean of all keys' directions
-// (KeyDiff). Deviation: over the whole prompt at its end; the paper works through it in blocks of 128.
+// Score: how little a key resembles the others: the negative cosine to the mean of all keys' directions
+// (KeyDiff). Deviation: computed over the whole prompt at its end; the paper processes it in blocks of 128.
 // SPDX-License-Identifier: MIT
 #pragma once
 

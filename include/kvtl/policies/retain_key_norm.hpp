@@ -1,5 +1,6 @@
-// Score: the smaller a key's norm, the more attention it tends to get ("A Simple and Effective L2 Norm-Based
-// Strategy"). Known when the entry arrives, so decode may evict by it as well.
+// Score: the negative norm of the key. Keys with a small norm tend to get more attention ("A Simple and
+// Effective L2 Norm-Based Strategy"). The score is known when the entry arrives, so decode can also evict by
+// it.
 // SPDX-License-Identifier: MIT
 #pragma once
 

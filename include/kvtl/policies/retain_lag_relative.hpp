@@ -1,15 +1,15 @@
-// Score: how much an entry stands out, measured with the yardstick of the block that follows it (LagKV).
+// Score: how much an entry differs, relative to the block that follows its own (LagKV).
 //
-// What:   behind the sinks the prompt is cut into blocks of `lag`. Each number of a block's keys is placed
-//         between the minimum and maximum that the next block has in that dimension; an entry's score is
-//         the standard deviation of its places, softmaxed over the block; likewise for values; the mean of
-//         both ranks it in its block. Ranks are comparable between blocks. What has no next block, the tail of
-//         one block to two, comes before all ranks and the latest first: a sliding window. Of a prompt shorter
-//         than the sinks and two blocks nothing can be ranked, and the latest stay.
-// Source: LagKV: 4 sinks, lag 128. It keeps a ratio of what has a next block beside the whole tail; here one
-//         budget is for both. Deviation: a block has at most a quarter of what is kept behind the sinks, so that
-//         the tail never takes more than half and the score has something to decide. With 516 entries and more
-//         the lag is the paper's.
+// What:   after the sinks the prompt is divided into blocks of `lag`. Each number of a block's keys is placed
+//         between the minimum and the maximum of the next block in that dimension. An entry's score is the
+//         standard deviation of its places, with a softmax over the block; likewise for values. The mean of
+//         both ranks it in its block. Ranks are comparable between blocks. The tail, one to two blocks
+//         without a next block, comes before all ranks, the latest entry first: a sliding window. A prompt
+//         shorter than the sinks and two blocks cannot be ranked, and its latest entries stay.
+// Source: LagKV: 4 sinks, lag 128. It keeps a ratio of the ranked entries and the whole tail; here one budget
+//         covers both. Deviation: a block has at most a quarter of the entries kept after the sinks. So the
+//         tail never takes more than half, and the score decides on the rest. From 516 entries on the lag is
+//         the paper's.
 // SPDX-License-Identifier: MIT
 #pragma once
 

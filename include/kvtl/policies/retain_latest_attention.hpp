@@ -1,5 +1,5 @@
-// Score: what the latest query pays, averaged over all heads of the layer, which keep the same tokens (TOVA).
-// Nothing is remembered: every step ranks anew, and the least leaves.
+// Score: the attention of the latest query, averaged over all heads of the layer, which keep the same tokens
+// (TOVA). Nothing is remembered: every step ranks anew, and the lowest entry leaves.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,13 +1,14 @@
-// Score: how much the window attends to an entry, and how much that changes (CAKE); and for the budget,
-// how widely and how restlessly a layer attends (CAKE).
+// Score: how much the window attends to an entry, and how much that changes (CAKE). For the budget: how
+// widely a layer attends, and how much that changes (CAKE).
 //
 // What:   per query head, mean + gamma * variance over the window, pooled over neighbours; mean over the
-//         group. A layer's preference is H^(1/tau1) * V^(1/tau2): H = -sum p ln p of every query of the window
-//         (p as it is, not divided anew), V the variances summed over entries, both over the competing entries and
-//         averaged over queries and query heads, where CAKE sums: that divides layers alike.
+//         group. The preference of a layer is H^(1/tau1) * V^(1/tau2). H = -sum p ln p of every query of the
+//         window (p is not normalised again); V is the sum of the variances over entries. Each covers the
+//         competing entries and is averaged over queries and query heads. CAKE sums instead; layers get equal
+//         shares with either.
 // Cost:   a logarithm per observed query and competing entry.
-// Source: CAKE; gamma 200 is its command line's default. tau (0.4 to 2.3) is tuned per model there; 1
-//         here. Variances are those of the window itself (no sample correction).
+// Source: CAKE; gamma 200 is the default of its command line. It tunes tau (0.4 to 2.3) per model; here tau
+//         is 1. Variances are those of the window itself (no sample correction).
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,16 +1,15 @@
-// Retention: entries over budget are not given up but merged into one that stays.
+// Retention: entries over budget are merged into kept entries, not dropped.
 //
-// What:   the entry that leaves looks for a kept one (never a sink) by `Rule`; when it finds one that is
-//         similar enough, key and value become means weighted by counts, and the kept entry stands for
-//         both: attention adds ln(count) to its logit. So n entries with equal keys, merged, are attended
-//         exactly as before; the papers omit the count. When nothing is similar enough the entry is given
-//         up.
+// What:   a leaving entry looks for a kept one (never a sink) by `Rule`. If one is similar enough, key and
+//         value become means weighted by counts, and the kept entry then represents both entries: attention
+//         adds ln(count) to its logit. So n merged entries with equal keys are attended exactly as before;
+//         the papers omit the count. If none is similar enough, the entry is dropped.
 // Rules:  nearest_key         the kept key with the largest cosine, if that is at least a running mean of
 //                             such cosines (D2O: tau <- tau / 2 + cosine / 2); the leaving entry counts by
 //                             its cosine
 //         similar_neighbour   the kept entry next to it in token order, if their cosine exceeds
 //                             `similarity`; counts by a Gaussian of the keys' distance (KVMerger)
-// Limits: what a late budget cuts off is merged as well, into what its own head still holds.
+// Limits: entries that a late budget cuts off are also merged, into entries that their own head still holds.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,9 +1,9 @@
-// Score: the attention of queries that stand for the future, which the engine supplies with the prompt's last
+// Score: the attention of queries that stand for the future. The engine supplies them with the prompt's last
 // chunk (layer_input::probe): pseudo tokens at later positions (DapQ), a trained lookahead (LookaheadKV), a
 // patched prompt per episode (EpiCache).
 //
 // What:   softmax of each probe over the whole prompt, reduced over probes and group by mean or maximum,
-//         without what the pinned window receives, pooled.
+//         without the attention that the pinned window receives, pooled.
 // SPDX-License-Identifier: MIT
 #pragma once
 

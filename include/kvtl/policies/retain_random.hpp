@@ -1,4 +1,4 @@
-// Score: a number drawn for each entry. What every other score must beat.
+// Score: a random number for each entry. Every other score must beat it.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,15 +1,15 @@
-// Score: entries whose attention comes back stay until they have been silent for longer than ever before
+// Score: entries whose attention recurs stay until they have been silent for longer than ever before
 // (LazyEviction).
 //
-// What:   an entry is active in a step where it receives at least `activity` of the attention. Remembered
-//         are its last active step and the longest silence that ended (its recurrence interval). Worth
-//         falls with the present silence, measured in recurrence intervals. Eviction waits for `period` steps, so
-//         that one unlucky step drops nothing: a lane that is full gives up so many entries at once, but not more
-//         than a quarter of those that compete, and never holds more than its limit.
-//         A prompt is watched and evicted from in the same way, so that what recurs in it is known as such.
-// Source: LazyEviction names the two quantities and the lag; period 175 and activity 1e-4 are reported,
-//         the exact score is not, so this one is ours. Its caches are of thousands of entries and may run over by a
-//         period; where they are as small as a period that would more than double them.
+// What:   an entry is active in a step in which it receives at least `activity` of the attention. Its record
+//         has the last active step and the longest silence that ended (its recurrence interval). Worth falls
+//         with the present silence, measured in recurrence intervals. Eviction waits for `period` steps, so
+//         that a single step without attention drops nothing. A full lane evicts that many entries at once,
+//         but at most a quarter of those that compete, and never holds more than its limit. A prompt is
+//         observed and evicted from in the same way, so entries that recur in it are known.
+// Source: LazyEviction names the two quantities and the lag, and reports period 175 and activity 1e-4. It
+//         does not report the exact score, so this one is ours. Its caches have thousands of entries and may
+//         exceed their limit by a period. A cache as small as a period would more than double.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,4 +1,4 @@
-// Score: the later, the better. With sinks pinned this is StreamingLLM's cache, without them a sliding
+// Score: later entries are better. With pinned sinks this is StreamingLLM's cache, and without them a sliding
 // window.
 // SPDX-License-Identifier: MIT
 #pragma once

@@ -1,8 +1,8 @@
-// Score: only some query heads of a layer, those known to retrieve by meaning, vote on what all its heads
+// Score: some query heads of a layer, known to retrieve by meaning, vote on the entries that all its heads
 // keep (CompressKV).
 //
-// What:   the window's attention of the voting heads, summed over the window, pooled, averaged. `votes`
-//         marks them; without it every head votes, which is SnapKV with one choice per layer.
+// What:   the window's attention of the voting heads, summed over the window, pooled, averaged. `votes` marks
+//         the heads. Without it every head votes, which is SnapKV with one choice per layer.
 // Source: CompressKV: window 8, average of 5, four heads per layer found offline. The table is copied.
 // SPDX-License-Identifier: MIT
 #pragma once

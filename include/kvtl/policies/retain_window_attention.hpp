@@ -1,11 +1,11 @@
-// Score: how much attention the last queries of the prompt pay to an entry (SnapKV).
+// Score: the attention that an entry gets from the last queries of the prompt (SnapKV).
 //
-// What:   softmax of each observed query over what it sees, summed over the window, reduced over the query
-//         group, without what the window pays to itself, pooled over neighbouring tokens so that whole phrases survive. Published variants differ
-//         in the parameters only, so these are template arguments; with `PerQueryHead` nothing is reduced
-//         and every query head keeps entries of its own (and four times the memory at G = 4).
-// Source: SnapKV (per query head, average of 5), DynamicKV (group mean, average of 7), Ada-KV (maximum of
-//         7).
+// What:   softmax of each observed query over the entries that it sees, summed over the window, reduced over
+//         the query group, without the attention within the window, and pooled over neighbouring tokens so
+//         that whole phrases survive. Published variants differ only in the parameters, so these are template
+//         arguments. With `PerQueryHead` nothing is reduced, and every query head keeps its own entries (with
+//         four times the memory at G = 4).
+// Source: SnapKV (per query head, average of 5), DynamicKV (group mean, average of 7), Ada-KV (maximum of 7).
 // SPDX-License-Identifier: MIT
 #pragma once
 

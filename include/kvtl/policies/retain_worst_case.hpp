@@ -1,17 +1,17 @@
-// Score: the most that any query of the window, in any head of the group, would lose (DefensiveKV).
+// Score: the largest loss of any query of the window, in any head of the group (DefensiveKV).
 //
-// What:   what each observed query pays to the entries that compete, pooled so that its sum stays; the
-//         largest over the group and the window, at least the mean over the entries; times the entry's share
-//         of the values' size among the layer's heads, token by token. The entries that attention on average
-//         needs first, until they and what is pinned anyway (sinks and window) make up `sure` of it, come before
-//         all others, as many as a head keeps on average.
-// Size:   of a value, |W_o v|, what its head's part of the output projection makes of it, root mean square over the
-//         query heads that share it: from section value_norms of the calibration file, where there is one. Otherwise
-//         sum |v|. D^2 multiply-adds per value, twice.
-// Source: DefensiveKV; window 32, average of 5, 90 %. Deviations: its |W_o v| is a sum of absolute values, mean over
-//         the heads, which M numbers per value would be needed for instead of D; its code reads the attention of the
-//         window, which it takes off the 90 %, from the wrong columns. Entries that come first keep the order of
-//         their scores, where its code makes them equal.
+// What:   the attention of each observed query to the competing entries, pooled so that its sum stays; the
+//         largest over the group and the window, and at least the mean over the entries; times the entry's
+//         share of the values' size among the layer's heads, token by token. Some entries come before all
+//         others: those that the mean attention needs first, until they and the pinned entries (sinks and
+//         window) make up `sure` of it. Their number is at most the mean number of entries that a head keeps.
+// Size:   of a value, |W_o v|: its size after its head's part of the output projection, root mean square over
+//         the query heads that share it, from section value_norms of the calibration file. Without this
+//         section, sum |v|. D^2 multiply-adds per value, twice.
+// Source: DefensiveKV; window 32, average of 5, 90 %. Deviations: its |W_o v| is a sum of absolute values,
+//         mean over the heads, which needs M numbers per value instead of D. Its code takes the attention of
+//         the window off the 90 %, but reads it from the wrong columns. Entries that come first keep the
+//         order of their scores; its code makes them equal.
 // SPDX-License-Identifier: MIT
 #pragma once
 

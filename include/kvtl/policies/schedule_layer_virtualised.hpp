@@ -1,19 +1,21 @@
-// Schedule: while a layer computes, what the next one keeps resident is read back from storage, and what the layer
-// before kept is given up (DynaKV §6.1, pipeline 2). Frames of two layers have memory, whatever the number of
-// layers; each layer has as many frames as the two arenas hold.
+// Schedule: while a layer computes, the resident units of the next layer are read back from storage, and
+// those of the layer before are given up (DynaKV §6.1, pipeline 2). Frames of two layers have memory,
+// whatever the number of layers. Each layer has as many frames as the two arenas hold.
 //
-// What:   nothing is chosen ahead: a layer's cache is what its replacement policy made of it, as if it had never
-//         left, but for units that its last hot_steps steps neither chose nor updated: those are given up, as reading
-//         them at each step costs more than reading them when they are asked for. (With hot_steps = none the bits of
-//         the output are those of `on_demand` with as many frames for each layer.) A layer's own misses are read on
-//         demand; the next layer's hot set goes to the device when they have landed, behind what the engine computes
-//         after attend(). Before it goes what the next layer knows of its units, means and summaries, which others have
-//         the memory of meanwhile; pages of it that a layer's calls have changed are written when another layer is turned to.
-// Needs:  units of whole pages (a clusterer with a layout that places units). The engine says before_query(layer);
-//         one that does not, and takes layers in order, loses no more than the polling in between.
-// Cost:   reads per layer and step its representatives and what the last hot_steps steps chose, behind compute if the
-//         device can.
-// Memory: 2 x frames and representatives of a layer, and the unfinished pages (open_pages) of each.
+// What:   nothing is chosen ahead. A layer's resident units are those that its replacement policy kept,
+//         except units that its last hot_steps steps neither chose nor updated. These are given up, because
+//         reading them at every step costs more than reading them on demand. (With hot_steps = none the
+//         output has the bits of `on_demand` with as many frames for each layer.) A layer's own misses are
+//         read on demand. When they have landed, the reads of the next layer's hot set are submitted, behind
+//         the computation of the engine after attend(). Before the hot set come the next layer's means and
+//         summaries, whose memory other layers use meanwhile. Pages of them that a layer's calls changed are
+//         written when the cache turns to another layer.
+// Needs:  units of whole pages (a clusterer with a layout that places units). The engine calls
+//         before_query(layer). An engine that does not, but takes layers in order, loses only the polling in
+//         between.
+// Cost:   reads per layer and step: its representatives and the choices of the last hot_steps steps, behind
+//         compute if the device is fast enough.
+// Memory: 2 x frames and representatives of a layer, and the open pages (open_pages) of each layer.
 // SPDX-License-Identifier: MIT
 #pragma once
 

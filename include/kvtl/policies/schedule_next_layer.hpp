@@ -1,14 +1,15 @@
-// Schedule: while a layer computes, the engine hands the query of the next one as predicted from this layer's
-// input, and the manager scores, chooses and starts the reads (KVSwap §3.4, InfiniGen §4).
+// Schedule: while a layer computes, the engine hands over the query of the next layer, predicted from this
+// layer's input. The manager then scores, chooses and starts the reads (KVSwap §3.4, InfiniGen §4).
 //
-// Goes with selectors whose source is query::predicted: the next attend() uses the choice that prefetch()
-// made. The first `true_layers` layers choose with their true query, and so does a layer that got no prediction
-// (read on demand, counted in statistics::unpredicted_choices). A prediction for one of them but layer 0, which nobody
-// predicts, is passed over: what it would read ahead is not what its own query wants.
+// It belongs to selectors with the source query::predicted: the next attend() uses the choice that prefetch()
+// made. The first `true_layers` layers choose with their true query. So does a layer without a prediction
+// (read on demand, counted in statistics::unpredicted_choices). A prediction for one of the first layers
+// except layer 0, which is never predicted, is ignored: it would prefetch other units than the layer's own
+// query chooses.
 //
-// 2 is what KVSwap's authors run, and InfiniGen's speculation begins in layer 1, too: the input of layer 0 is the
-// embedding of the token, which says little of layer 1's query. Selectors that take everything, or choose for the current
-// query, do not read the setting.
+// KVSwap's authors run 2, and InfiniGen's speculation also begins in layer 1. The input of layer 0 is the
+// embedding of the token, which predicts the query of layer 1 badly. Selectors that take everything, or that
+// choose for the current query, do not read the setting.
 // SPDX-License-Identifier: MIT
 #pragma once
 

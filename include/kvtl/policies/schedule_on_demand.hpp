@@ -1,5 +1,5 @@
-// Schedule: reads are issued when a layer is attended, or when the engine calls prefetch (the null object of
-// the slot).
+// Schedule: reads are issued when a layer is attended, or when the engine calls prefetch() (the null object
+// of the slot).
 // SPDX-License-Identifier: MIT
 #pragma once
 

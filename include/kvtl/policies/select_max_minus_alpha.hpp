@@ -1,14 +1,13 @@
-// Selector: every unit whose speculated logit is within alpha of the best one (InfiniGen),
-// as far as the budget goes.
+// Selector: every unit whose speculated logit is within alpha of the best one (InfiniGen), within the budget.
 //
 //   n = number of units with logit_scale * score > max - alpha
 //
-// A head whose attention is spread takes many units, a peaked one few. The paper gives all heads of a layer
-// the same n, the mean of their counts; here every lane keeps its own.
+// A head with spread attention takes many units, and a peaked one few. The paper gives all heads of a layer
+// one n, the mean of their counts. Here every lane has its own.
 //
-// Cost:   that of top-k.
-// Limits: the reduction must leave logits (group_mean, group_max), not probabilities. Of lanes of several KV
-//         heads the score is a sum over `heads`, and the bar counts for their mean.
+// Cost:   as top-k.
+// Limits: the reduction must leave logits (group_mean, group_max), not probabilities. In lanes of several KV
+//         heads the score is a sum over `heads`, and alpha applies to their mean.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,5 +1,4 @@
-// Selector: no unit at all. Sinks and window are all that is attended (StreamingLLM as a reference line of
-// retrieval).
+// Selector: no unit. Only sinks and window are attended (StreamingLLM as a reference line of retrieval).
 // SPDX-License-Identifier: MIT
 #pragma once
 

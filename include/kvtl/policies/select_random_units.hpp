@@ -1,10 +1,10 @@
-// Selector: units at random, as many as the budget holds: what every index must beat.
+// Selector: random units, as many as fit the budget. Every index must beat it.
 //
-// The order is a pseudo-random permutation of the unit numbers: a Feistel network on the next power of
-// four, where numbers beyond the last unit are passed over. It needs no memory, and no unit can come twice.
+// The order is a pseudo-random permutation of the unit numbers: a Feistel network on the next power of four,
+// in which numbers beyond the last unit are skipped. It needs no memory, and no unit can occur twice.
 //
-// Cost:   four rounds of a hash per number looked at, at most four numbers per unit.
-// Limits: the order depends on the seed and the number of units only: it changes whenever a lane gets a unit,
+// Cost:   four rounds of a hash per number, at most four numbers per unit.
+// Limits: the order depends only on the seed and the number of units. It changes whenever a lane gets a unit,
 //         and lanes with equally many units choose the same ones.
 // SPDX-License-Identifier: MIT
 #pragma once

@@ -1,20 +1,21 @@
-// Selector: every unit that promises more than a share of the attention (Squeezed Attention), as far as the
-// budget goes.
+// Selector: every unit whose expected share of the attention exceeds a threshold (Squeezed Attention), within
+// the budget.
 //
 //   share(unit i) = exp(s_i) / mean over units j of exp(s_j), weighted by their entries N_j, > threshold
 //   s = logit_scale * score
 //
-// The share is that of one entry at the unit's centroid, so small units are not held against large ones, in shares of the
-// mean entry: of a context that stays as it is, this is the paper's rule; of one that grows, shares of the whole would
-// shrink and less and less pass. One threshold serves all layers and heads, so that those with spread attention take
-// more. It is found when a prompt ends: for its last queries (calibrated_threshold: 100 a lane) it lets `kept` of the entries
-// pass, on average, that top-k would take. Without a prompt everything passes.
+// The share is that of one entry at the unit's centroid, so it does not depend on the size of the unit. It is
+// relative to the mean entry. For a context of constant length, this is the paper's rule. In a growing
+// context, shares of the whole would shrink, and fewer and fewer units would pass. One threshold serves all
+// layers and heads, so those with spread attention take more. It is found when a prompt ends: for the
+// prompt's last queries (calibrated_threshold: 100 per lane) it passes, on average, `kept` of the entries
+// that top-k would take. Without a prompt everything passes.
 //
-// Source: "Squeezed Attention". Deviations: the budget bounds what passes, which in the paper is an average alone; the
-//         threshold is read from a histogram with 8 bins an octave, straight lines between them.
-// Cost:   that of top-k, and an exponential per unit. A kilobyte per layer and sequence.
-// Limits: the reduction must leave logits (group_mean, group_max, none); of lanes of several KV heads scores are
-//         sums over `heads`, and their mean counts. All heads of a sequence have one shard.
+// Source: "Squeezed Attention". Deviations: the budget bounds the entries that pass; the paper has only an
+//         average. The threshold is read from a histogram with 8 bins per octave and linear interpolation.
+// Cost:   as top-k, and an exponential per unit. A kilobyte per layer and sequence.
+// Limits: the reduction must leave logits (group_mean, group_max, none). In lanes of several KV heads scores
+//         are sums over `heads`, and the rule uses their mean. All heads of a sequence belong to one shard.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,22 +1,23 @@
-// Selector: the units with the highest scores, whole units in score order until the budget of entries is used
-// up; a unit that would overshoot is skipped (DynaKV §4.1: top-k clusters by query-centroid similarity).
+// Selector: the units with the highest scores: whole units in score order until the budget of entries is
+// used. A unit that would exceed the budget is skipped (DynaKV §4.1: top-k clusters by query-centroid
+// similarity).
 //
-// Cost:   two sweeps over U scores and sizes, unless units of the last ranks are very small; nothing is sorted but what
-//         may be chosen, and where all units have one size and none is cut off nothing at all.
+// Cost:   two passes over U scores and sizes, unless units of the last ranks are very small. Only units that
+//         may be chosen are sorted; if all units have one size and none is truncated, nothing is sorted.
 //
-// The reduction says how the scores of the queries that share KV heads become one score per unit. Published
-// systems differ in nothing but this, so it is a template argument:
+// The reduction turns the scores of the queries that share KV heads into one score per unit. Published
+// systems differ only in the reduction, so it is a template argument:
 //
-//   reduce::group_mean   DynaKV here: one dot product with the mean query
-//
-//   reduce::group_max    a unit counts as much as its best query
-//   reduce::softmax_sum  logits are soft-maxed over all units first (KVSwap; ShadowKV takes their maximum)
+//   reduce::group_mean   dynakv: one dot product with the mean query
+//   reduce::group_max    a unit scores as with its best query
+//   reduce::softmax_sum  softmax of the logits over all units first (KVSwap; ShadowKV takes their maximum)
 //   reduce::softmax_max
 //   reduce::none         every query chooses for itself (Quest, ClusterKV); the step reads the union
-//   reduce::by_head<..>  every KV head of a lane of several chooses for itself, by one of the above (ShadowKV)
+//   reduce::by_head<..>  every KV head of a lane of several chooses for itself, by one of the above
+//                        (ShadowKV)
 //
-// overshoot::cut_off takes as many of the first entries of the unit that would overshoot as there is room for
-// (ClusterKV), for reduce::none and up to 16 queries a head; those beyond skip as the others do.
+// overshoot::cut_off truncates the unit that would exceed the budget to the first entries that fit
+// (ClusterKV). It needs reduce::none and at most 16 queries per head; further queries skip such units.
 //
 // SPDX-License-Identifier: MIT
 #pragma once

@@ -1,19 +1,22 @@
-// ClusterKV: semantic clusters by the cosine of keys, recalled whole, every query head for itself.
+// ClusterKV: semantic clusters by the cosine of keys, recalled whole; every query head chooses for itself.
 //
-// Paper: "ClusterKV: Manipulating LLM KV Cache in Semantic Space for Recallable Compression". Keys after RoPE
-// without the first 16 tokens are clustered into N / 80 clusters; during decode each full window of 320
-// entries becomes 8 new clusters. Clusters are scored by q . mean and taken in order, the last one as far as the
-// budget goes.
+// Paper: "ClusterKV: Manipulating LLM KV Cache in Semantic Space for Recallable Compression". Keys after
+// RoPE, without the first 16 tokens, are clustered into N / 80 clusters. During decode each full window of
+// 320 entries becomes 8 new clusters. Clusters are scored by q . mean and taken in order of their score. The
+// last cluster is truncated to the budget.
 //
-// Decided by measurement (bench/RESULTS.md), as for dynakv: 16 tokens per cluster, 4 sinks, and 40 clusters of a
-// window of 320. The paper's numbers are for budgets of a thousand entries; at 64 to 256 its clusters are the budget, its
-// sinks a quarter of it, and a batch of decoded entries is one cluster of consecutive tokens. 8 tokens per cluster
-// find more at twice the bytes read (half a page each).
+// Decided by measurement (bench/RESULTS.md), as for dynakv: 16 tokens per cluster, 4 sinks, and 40 clusters
+// per window of 320. The paper's numbers fit budgets of a thousand entries. With budgets of 64 to 256 entries
+// its clusters fill the budget, its sinks take a quarter of it, and a batch of decoded entries is one cluster
+// of consecutive tokens. With 8 tokens per cluster more needles are found, but twice the bytes are read (half
+// a page per cluster).
 //
-// Deviations: a prompt is clustered 8,192 entries at a time; clusters beyond twice tokens_per_cluster are split, as
-// storage bounds them; waiting entries are attended,
-// so no more wait than a quarter of attend_tokens, and 32 recent ones never leave the window; the first two layers
-// are treated like all others.
+// Deviations:
+//   - A prompt is clustered 8,192 entries at a time.
+//   - Clusters beyond twice tokens_per_cluster are split, because storage bounds them.
+//   - Pending entries are attended. So at most a quarter of attend_tokens may be pending, and the 32 latest
+//     entries never leave the window.
+//   - The first two layers are treated like all others.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,22 +1,27 @@
-// Presets that evict when the prompt ends and then retrieve from flash in decode: presets that name
-// a retention and retrieve (manager.hpp says what keep_tokens, attend_tokens, sinks and window mean there).
+// Presets that evict when the prompt ends and retrieve from flash during decode: each names a retention and
+// retrieves. manager.hpp defines keep_tokens, attend_tokens, sinks and window for them.
 //
-//   snapkv_then_dynakv  SnapKV (one choice per KV head) thins the prompt out to keep_tokens; DynaKV clusters
-//                       what is left, and attends attend_tokens of it.
+//   snapkv_then_dynakv  SnapKV (one choice per KV head) reduces the prompt to keep_tokens. DynaKV clusters
+//                       the survivors, and attends attend_tokens of them.
 //   mpcache             MPCache: look-once static eviction, then a query-aware choice of small groups of
-//                       consecutive kept tokens, scored by the box around their keys; every layer chooses.
-//   mpcache_shared      the same with one choice for two adjacent layers, as the paper has it.
+//                       consecutive survivors, scored by the box around their keys. Every layer chooses.
+//   mpcache_shared      as mpcache, with one choice for two adjacent layers, as in the paper.
 //
-// Paper: "MPCache: MPC-Friendly KV Cache Eviction for Efficient Private LLM Inference". It runs the cache on
-// secret shares, where comparisons and communication rounds are what costs; nothing of that is here, and no
-// cost of it is measured. Kept are its ideas. Decided by measurement (bench/RESULTS.md): every layer chooses for
-// itself, as in a model of 6 layers the second of a pair cannot live on what the first chose.
-// As in the paper, boxes around 32 tokens are compared before boxes around 8 of the best of these; statistics count the
-// scores, what is compared and what is opened (statistics::choosing). `index.units_per_block` 1 compares boxes of 8 alone.
-// Deviations: how many boxes of 32 are looked into is open in the paper, here twice what may be chosen; the maxima of the
-// box score are exact, which secret shares make expensive; every head keeps tokens of its own after the eviction, so that
-// group u of two layers is the u-th run of what each kept, which need not be the same tokens: what mpcache_shared shares
-// is a place in the kept prompt. It is the same tokens for everything after the prompt, and when nothing was dropped.
+// Paper: "MPCache: MPC-Friendly KV Cache Eviction for Efficient Private LLM Inference". The paper runs the
+// cache on secret shares, where comparisons and communication rounds are expensive. These presets have only
+// its ideas: they do not use secret shares and do not measure their cost. Decided by measurement
+// (bench/RESULTS.md): every layer chooses for itself. In a model of 6 layers the second of a pair needs other
+// entries than the first. As in the paper, boxes around 32 tokens are compared first, then boxes around 8
+// tokens within the best of these. statistics::choosing counts the scores, the comparisons and the opened
+// results. `index.units_per_block` = 1 compares only boxes of 8 tokens.
+//
+// Deviations:
+//   - The paper does not give the number of boxes of 32 that are opened. Here they hold twice the entries
+//     that may be chosen.
+//   - The maxima of the box score are exact, which is expensive on secret shares.
+//   - Every head keeps its own tokens at the eviction. Group u of a layer is the u-th run of its survivors,
+//     so group u of two layers may hold different tokens: mpcache_shared shares a place in the kept prompt.
+//     After the prompt, and if nothing was dropped, the tokens are equal.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -35,14 +40,14 @@ struct snapkv_then_dynakv : dynakv {
     using retention = snapkv_group::retention;
 };
 
-/// The second half of mpcache_shared by itself: nothing is dropped.
+/// The retrieval of mpcache_shared without its eviction.
 struct shared_boxes : offloaded {
     static constexpr std::string_view name = "shared_boxes";
     using clusterer = head_groups<8>;
     using index = two_level_box;
     using selector = shared_by_layers<2, topk<reduce::group_max>>;
 
-    /// Longer groups: half as many boxes each time.
+    /// Longer groups: each call halves the number of boxes.
     template <class Config> static bool shrink(Config& c) noexcept {
         if (c.clusterer.group_tokens >= 128) return false;
         c.clusterer.group_tokens *= 2;

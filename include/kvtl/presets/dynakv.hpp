@@ -1,18 +1,30 @@
-// DynaKV: adaptive clusters on flash, and the presets that take one of its techniques away.
+// DynaKV: adaptive clusters on flash, and presets that leave out one of its techniques.
 //
 // Paper: "DynaKV: Enabling Accurate and Efficient Long-Sequence LLM Decoding on Smartphones". Composed here:
-// prompt k-means with variance-triggered, delayed splits (§4, Algorithm 1), centroids scored by inner
-// product, co-retrieved clusters placed side by side in dual-head pools (§5), cluster-aligned replacement
-// (§6.2). Deviations: f16 instead of FP8 entries; centroids stay in DRAM and layers are read on demand
-// (§6.1's second pipeline is a schedule of its own, presets/virtualised.hpp); the recent window and the sinks
-// are always attended, which the paper does not say. Entries in token order and clusters strictly one
-// behind the other, the baselines of its Figures 12 and 13, are replayed by kvtl-bench (`reuse`).
+//   - k-means over the prompt, with delayed splits when the variance of a cluster is too large (§4,
+//     Algorithm 1);
+//   - centroids scored by inner product;
+//   - clusters that are retrieved together placed side by side in dual-head pools (§5);
+//   - cluster-aligned replacement (§6.2).
 //
-// tokens_per_cluster is 16: single needles of 1,024 tokens on the embedded model at 256 attended entries were
-// found 45, 48 and 50 times of 50 with 32, 16 and 8 tokens per cluster (`kvtl-run --policy dynakv
-// --attend-tokens 256 -n 6 --set dynakv.clusterer.tokens_per_cluster=N` over the 50 prompts), and 16 entries
-// of 64 f16 numbers fill a page. Scores reduced over the query group by maximum instead of mean found 40 (at
-// 32).
+// Deviations:
+//   - Entries are f16, not FP8.
+//   - Centroids stay in DRAM, and layers are read on demand. The second pipeline of §6.1 is a separate
+//     schedule (presets/virtualised.hpp).
+//   - The recent window and the sinks are always attended; the paper does not mention them.
+//
+// kvtl-bench (`reuse`) replays the baselines of Figures 12 and 13: entries in token order, and clusters
+// strictly one behind the other.
+//
+// tokens_per_cluster is 16, measured with single needles of 1,024 tokens, the embedded model and 256 attended
+// entries. 16 entries of 64 f16 numbers fill a page.
+//
+//   tokens per cluster            32   16   8
+//   needles found, of 50          45   48   50
+//   with group maximum scores     40
+//
+// Command, over the 50 prompts: `kvtl-run --policy dynakv --attend-tokens 256 -n 6
+// --set dynakv.clusterer.tokens_per_cluster=N`.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -44,8 +56,9 @@ struct dynakv : full {
     using replacement = cluster_aligned;
     using io = default_file;
 
-    /// Larger clusters, half as many centroids each time, up to 128 tokens and as long as a lane that is
-    /// just clustered has two of the largest. (Centroids are as small as they get before: config.centroid_bits.)
+    /// Larger clusters: each call halves the number of centroids. The limits are 128 tokens, and half of the
+    /// entries with which a lane is first clustered. (Centroids already have the fewest bits by default:
+    /// config.centroid_bits.)
     template <class Config>
     requires requires(Config& c) { c.clusterer.tokens_per_cluster, c.clusterer.min_entries_to_cluster; }
     static bool shrink(Config& c) noexcept {
@@ -56,19 +69,19 @@ struct dynakv : full {
     }
 };
 
-/// Clusters never split: new entries go to the nearest prompt cluster (the paper's "static update").
+/// Clusters never split: new entries join the nearest cluster of the prompt (the paper's "static update").
 struct dynakv_static : dynakv {
     static constexpr std::string_view name = "dynakv_static";
     using clusterer = kmeans_static;
 };
 
-/// One run of pages per cluster, moved when it grows.
+/// Each cluster is one run of pages, which moves when it grows.
 struct dynakv_unit_contiguous : dynakv {
     static constexpr std::string_view name = "dynakv_unit_contiguous";
     using layout = unit_contiguous;
 };
 
-/// Plain least-recently-used replacement (baseline of Figure 14b).
+/// Least-recently-used replacement (baseline of Figure 14b).
 struct dynakv_lru : dynakv {
     static constexpr std::string_view name = "dynakv_lru";
     using replacement = lru;

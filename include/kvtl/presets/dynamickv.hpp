@@ -1,25 +1,29 @@
-// Presets that divide a budget: SnapKV's score, but layers or heads that need more get more.
+// Presets that divide a budget unevenly: layers or heads that need more entries get more. The score is
+// SnapKV's unless stated otherwise.
 //
-//   pyramidkv          PyramidKV: less with every layer, beta 20, window 8. Score as SnapKV, group mean.
+//   pyramidkv          PyramidKV: each layer gets less than the one before, beta 20, window 8. Score as
+//                      SnapKV, group mean.
 //   pyramidkv_kvpress  the variant whose budget includes the window.
-//   dynamickv          DynamicKV: layers compete as they arrive. Window 8, average of 7, r_max 10, every 4 layers:
-//                      what its published scripts run for Llama-3 and InternLM; they take the maximum for Mistral and
-//                      Qwen2, and r_max 5 for Qwen2 (class and command-line defaults differ). Deviation: group
-//                      mean, which none of them takes; see the next one.
-//   dynamickv_qhead    what its authors' code keeps: keys are repeated before they are cached, so that every query
-//                      head keeps entries of its own, and `keep_tokens` of them are G times the bytes.
-//   cake               CAKE: every layer takes its share by entropy and variance. Window 32, average of 5. Deviation:
-//                      its authors' code evicts in decode as well, here nothing is.
+//   dynamickv          DynamicKV: layers compete as they arrive. Window 8, average of 7, r_max 10, every 4
+//                      layers, as in its published scripts for Llama-3 and InternLM. For Mistral and Qwen2
+//                      the scripts use the maximum, and for Qwen2 r_max 5 (defaults of class and command line
+//                      differ). Deviation: group mean, which no script uses; see dynamickv_qhead.
+//   dynamickv_qhead    the entries that its authors' code keeps. The code repeats keys before it caches them.
+//                      So every query head keeps its own entries, and `keep_tokens` entries take G times the
+//                      bytes.
+//   cake               CAKE: every layer gets its share by entropy and variance. Window 32, average of 5.
+//                      Deviation: no eviction in decode, unlike its authors' code.
 //   adakv              Ada-KV: the heads of a layer compete, floor 0.2. Window 32, maximum of 7.
-//   defensivekv        DefensiveKV: worst case instead of mean, heads compete. Window 32. Its authors keep ahead of all
-//                      others what attention on average needs to reach 90 %, at budgets of a fifth of the context.
-//                      Decided by measurement: nothing (`retention.sure` = 0). With 64 to 256 of 2,000 entries 90 %
-//                      is the whole budget, and the worst case never decides (bench/RESULTS.md). A value counts
-//                      as what the output projection makes of it where config.calibration has section
-//                      value_norms, else as the sum of its absolute values.
-//   layer_defensivekv  the same, with all heads of all layers competing.
-//   compress_kv        CompressKV: heads that retrieve decide for their layer, a table divides among layers;
-//                      both are inputs (retention.votes, budget.importance). Window 8.
+//   defensivekv        DefensiveKV: worst case instead of mean; heads compete. Window 32. Its authors first
+//                      keep the entries that hold 90 % of the mean attention, at budgets of a fifth of the
+//                      context. Decided by measurement: this share is 0 (`retention.sure`). With 64 to 256 of
+//                      2,000 entries the 90 % take the whole budget, and the worst case never decides
+//                      (bench/RESULTS.md). The size of a value is its size after the output projection if
+//                      config.calibration has section value_norms, otherwise the sum of its absolute values.
+//   layer_defensivekv  as defensivekv, with all heads of all layers competing.
+//   compress_kv        CompressKV: retrieval heads decide for their layer, and a table divides the budget
+//                      among layers. Votes and table are inputs (retention.votes, budget.importance). Window
+//                      8.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,15 +1,15 @@
-// Presets to which the engine says what will matter.
+// Presets for which the engine supplies scores, or queries that score.
 //
-//   lookahead_probe  queries that stand for the future look at the prompt instead of its own last ones:
-//                    pseudo tokens at later positions (DapQ), a trained lookahead (LookaheadKV), a patched
-//                    prompt per episode (EpiCache). Window and score as snapkv_group, so that the two differ
-//                    in the source of the queries and in nothing else. Needs engine_input::probe.
-//   external_scores  a number per token and KV head, the greater, the better. Window 8. Needs
+//   lookahead_probe  queries that stand for the future score the prompt, instead of its last queries: pseudo
+//                    tokens at later positions (DapQ), a trained lookahead (LookaheadKV), a patched prompt
+//                    per episode (EpiCache). Window and score are those of snapkv_group, so the two presets
+//                    differ only in the source of the queries. Needs engine_input::probe.
+//   external_scores  one number per token and KV head; larger is better. Window 8. Needs
 //                    engine_input::external.
-//   external_mask    as well, but what has none above 0 leaves even where there is room (Attention-Gate,
-//                    Neural Garbage Collection).
+//   external_mask    as external_scores; entries without a score above 0 are dropped even if there is room
+//                    (Attention-Gate, Neural Garbage Collection).
 //
-// The caches of the last two end in _cache, because their scores bear the names.
+// The caches of the last two end in _cache, because the score policies have these names.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,41 +1,48 @@
-// dynakv_estimate: DynaKV's adaptive clusters, and for clusters that are not read an estimate of what they
-// would have contributed. No paper has this combination.
+// dynakv_estimate: the adaptive clusters of DynaKV, and an estimate of the contribution of clusters that are
+// not read. No paper has this combination.
 //
-// RetroInfer estimates clusters that never change; DynaKV's clusters split where keys spread, but what it
-// does not read is lost. Together each makes the other cheaper: tight clusters are estimated well, and what
-// is estimated well need not be read. Different from dynakv:
+// RetroInfer estimates clusters that never change. DynaKV splits clusters whose keys spread, and loses the
+// contribution of clusters that it does not read. The combination helps each part: tight clusters are
+// estimated well, and well-estimated clusters need not be read. Differences from dynakv:
 //
 //   estimator  centroid_estimate_spread: mean value, mean key, count, and the gain from the spread of the
-//              keys, which needs the variance that the clusterer keeps anyway, and D numbers per lane
-//   index      centroid_spread instead of centroid: what an estimate misses grows with the spread of the keys
-//   selector   softmax_sum instead of group_mean: what is left out now costs in proportion to its mass, so
+//              keys. The spread needs the variance, which the clusterer keeps anyway, and D numbers per lane
+//   index      centroid_spread instead of centroid: the error of an estimate grows with the spread of the
+//              keys
+//   selector   softmax_sum instead of group_mean: the cost of an unread unit is proportional to its mass, so
 //              units are ranked by mass
-//   clusterer  lanes are clustered from 128 entries on (dynakv: 512), as mere stretches of text are estimated
-//              badly; at most 4 entries wait for their cluster (dynakv: 16), as those are attended and leave
-//              less to choose
-//   layout     unit_contiguous instead of dual_head, whose pools reach 2.5 times the raw cache, where adding
-//              clusters ends, with 114 clusters per lane instead of 143; more bytes move when clusters grow
+//   clusterer  lanes are clustered from 128 entries on (dynakv: 512), because stretches of text are estimated
+//              badly. At most 4 entries wait for their cluster (dynakv: 16), because pending entries are
+//              attended and reduce the number of chosen ones
+//   layout     unit_contiguous instead of dual_head. The pools of dual_head reach 2.5 times the raw cache,
+//              where no more clusters are added, with 114 clusters per lane instead of 143. The price: more
+//              bytes move when clusters grow
 //
-// What the index adds: needles of 2,048 tokens found at 64 attended entries rise from 11 to 17 of 20, the
-// divergence of their next-token distributions falls from .165 to .079, at 128 from .041 to .025 (`kvtl-eval
-// --policies dynakv_estimate --attend-tokens 64,128 --memory-mib 5.5 --task needle:FILE --limit 20`); half of
-// its gain gives 15 of 20, ranking by the mass of whole units 14.
+// Effect of the index (`kvtl-eval --policies dynakv_estimate --attend-tokens 64,128 --memory-mib 5.5 --task
+// needle:FILE --limit 20`; needles of 2,048 tokens; KL is the divergence of their next-token distributions):
 //
-// Mean output error on the embedded model, still with the plain centroid (three texts, recorded and replayed:
-// prompt of 256, decode to 1,400) at 64 / 96 / 128 / 256 attended entries:
+//                                             centroid   centroid_spread
+//   needles found of 20, 64 attended entries  11         17
+//   KL, 64 attended entries                   0.165      0.079
+//   KL, 128 attended entries                  0.041      0.025
 //
-//   dynakv                                    .220 / .160 / .129 / .066
-//   dynakv_estimate                           .079 / .053 / .041 / .019
-//   16 entries may wait                       .088 / .054 / .041 / .019
-//   16 may wait, dual_head                    .096 / .061 / .047 / .022
-//     group_mean                              .095 / .066 / .051 / .026
-//     first order only (centroid_estimate)    .113 / .074 / .057 / .026
-//     32 tokens per cluster                   .119 / .081 / .063 / .028
-//   8 tokens per cluster                      .062 / .042 / .032 / .015
-//   threshold_scale 0.8                       .083 / .056 / .042 / .019
-//   the best entries by true attention        .135 / .102 / .084 / .045
+// Half of the index's gain finds 15 needles; ranking by the mass of whole units finds 14.
 //
-// Index: 2 D + 8 bytes per unit (mean key and mean value, each as codes with a scale), 4 D per lane.
+// Mean output error on the embedded model, with the plain centroid index (three texts, recorded and replayed:
+// prompt of 256, decode to 1,400), at 64 / 96 / 128 / 256 attended entries:
+//
+//   dynakv                                    0.220 / 0.160 / 0.129 / 0.066
+//   dynakv_estimate                           0.079 / 0.053 / 0.041 / 0.019
+//   16 pending entries                        0.088 / 0.054 / 0.041 / 0.019
+//   16 pending entries, dual_head             0.096 / 0.061 / 0.047 / 0.022
+//     group_mean                              0.095 / 0.066 / 0.051 / 0.026
+//     first order only (centroid_estimate)    0.113 / 0.074 / 0.057 / 0.026
+//     32 tokens per cluster                   0.119 / 0.081 / 0.063 / 0.028
+//   8 tokens per cluster                      0.062 / 0.042 / 0.032 / 0.015
+//   threshold_scale 0.8                       0.083 / 0.056 / 0.042 / 0.019
+//   the best entries by true attention        0.135 / 0.102 / 0.084 / 0.045
+//
+// Index: 2 D + 8 bytes per unit (mean key and mean value, each as codes with a scale), 4 D bytes per lane.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -46,7 +53,7 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// variance_split that begins earlier and lets less wait.
+/// variance_split that clusters lanes earlier and has fewer pending entries.
 struct early_variance_split : variance_split {
     struct config {
         std::uint32_t tokens_per_cluster = variance_split::config{}.tokens_per_cluster;

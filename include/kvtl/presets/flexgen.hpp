@@ -1,10 +1,10 @@
-// FlexGen: no selection. The whole cache is read layer by layer at every step, in long runs, while the layer
-// before computes; what fits in memory stays there.
+// FlexGen: no selection. Every step reads the whole cache layer by layer, in long runs, while the layer
+// before computes. Entries that fit in memory stay there.
 //
 // Paper: "FlexGen: High-Throughput Generative Inference of Large Language Models with a Single GPU". Composed
-// here: groups of consecutive tokens of all KV heads in token order, everything chosen, a static split
-// between memory and storage (§4.2's percentages become memory_bytes), reads one layer ahead. Left out: 4-bit
-// groups (a compressor) and the zig-zag schedule over a batch, which is the engine's.
+// here: groups of consecutive tokens of all KV heads in token order, all of them chosen; a static split
+// between memory and storage (memory_bytes replaces the percentages of §4.2); reads one layer ahead. Left
+// out: 4-bit groups (a compressor), and the zig-zag schedule over a batch (a task of the engine).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -18,8 +18,8 @@ namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
-/// What the presets of retrieval methods start from: everything on storage in token order, 4 sinks and a
-/// window of 32 where the paper has none.
+/// The base of presets of retrieval methods: everything on storage in token order, and 4 sinks and a window
+/// of 32 unless the paper has others.
 struct offloaded : full {
     static constexpr std::string_view name = "offloaded";
     static constexpr std::uint32_t window_tokens = 32;

@@ -1,4 +1,4 @@
-// The root of all presets.
+// The root of all presets: the whole cache stays in memory.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -25,7 +25,7 @@ namespace kvtl { inline namespace v0 {
 namespace presets {
 
 /// Exact attention over a cache that stays in memory: the null object of every slot. The window holds every
-/// token, so there are no units, nothing is read or written, and memory_bytes must hold the whole cache.
+/// token. There are no units, reads or writes, and memory_bytes must hold the whole cache.
 struct full {
     static constexpr std::string_view name = "full";
     static constexpr std::uint32_t window_tokens = whole_sequence;
@@ -46,8 +46,9 @@ struct full {
 
 } // namespace presets
 
-/// What an alias takes the engine to supply where it does not say: q, k, v and whatever else its preset
-/// needs. To name such an alias is to promise it; calls that come without it are refused in words.
+/// The default inputs of an alias: q, k, v and everything else that its preset needs. Engines that use such
+/// an alias must supply these inputs. A call without one of them is refused, and the error names the missing
+/// input.
 template <class Preset>
 using engine_inputs_for =
     std::conditional_t<contains(default_engine_inputs::value, needed_inputs<Preset>()), default_engine_inputs,

@@ -1,18 +1,19 @@
-// Presets that watch where attention goes.
+// Presets that drop entries by the attention that they receive.
 //
-//   h2o               H2O: attention accumulated in prompt and decode, the least leaves at every query of
-//                     both; half of the entries are the most recent ones (as its ratios 0.1 and 0.1). A
-//                     prompt in chunks never takes more than keep_tokens and a chunk, and may be longer than
-//                     prefill_tokens.
-//   h2o_prefill_once  what KVCache-Factory calls H2O: accumulated over the prompt, evicted once.
-//   tova              TOVA: the latest query alone decides, for all heads of a layer together. The current
-//                     token itself always stays.
-//   lazy_eviction     LazyEviction: entries whose attention recurs survive; evicts every `period` steps, of
-//                     the prompt as well, which comes in chunks as for h2o. Decided by measurement
-//                     (bench/RESULTS.md): 1e-3 of the attention makes an entry active, where 1e-4 is reported
-//                     for caches of thousands of entries.
+//   h2o               H2O: attention accumulated over prompt and decode. At every query of prompt and decode
+//                     the lowest entry leaves. Half of the entries are the most recent ones (as with its
+//                     ratios 0.1 and 0.1). A prompt in chunks takes at most keep_tokens and one chunk, and
+//                     may be longer than prefill_tokens.
+//   h2o_prefill_once  the method that KVCache-Factory calls H2O: attention accumulated over the prompt, one
+//                     eviction.
+//   tova              TOVA: the latest query decides for all heads of a layer together. The current token
+//                     always stays.
+//   lazy_eviction     LazyEviction: entries whose attention recurs survive. It evicts every `period` steps,
+//                     also from the prompt, which comes in chunks as for h2o. Decided by measurement
+//                     (bench/RESULTS.md): an entry is active from 1e-3 of the attention on. The paper reports
+//                     1e-4, for caches of thousands of entries.
 //
-// Deviations are beside the scores (policies/retain_*.hpp).
+// The headers of the scores (policies/retain_*.hpp) list the deviations.
 // SPDX-License-Identifier: MIT
 #pragma once
 

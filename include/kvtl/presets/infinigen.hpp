@@ -1,17 +1,21 @@
-// InfiniGen: single tokens whose scores are speculated one layer ahead from a part of their (skewed) key
+// InfiniGen: single tokens, whose scores are speculated one layer ahead from some of their (skewed) key
 // channels.
 //
 // Paper: "InfiniGen: Efficient Generative Inference of Large Language Models with Dynamic KV Cache
-// Management" (§4): queries and keys are rotated by a basis from an offline SVD, partial keys stay in memory,
-// tokens whose speculated score is within alpha of the best are fetched. Extended to storage as KVSwap's
-// authors did for their comparison: InfiniGen* reads and chooses a token of all heads at once, "+ru" adds
-// KVSwap's FIFO buffer.
+// Management" (§4). Queries and keys are rotated by a basis from an offline SVD, and partial keys stay in
+// memory. Tokens whose speculated score is within alpha of the best are fetched. The extension to storage
+// follows KVSwap's authors, who made it for their comparison: InfiniGen* reads and chooses a token of all
+// heads at once, and "+ru" adds KVSwap's FIFO buffer.
 //
-// KVSwap's paper gives InfiniGen* its own aggregation of heads, its code a fixed number of tokens without alpha.
-// Decided by measurement: every query head's scores are soft-maxed before they are summed (topk<softmax_sum>), as in
-// kvswap_softmax. Sums of raw logits, with alpha on their mean, find .72 and .92 of the embedded model's needles at 64
-// and 128 attended entries, this 1.00 and 1.00 (bench/RESULTS.md): few heads look for the needle, and those that are
-// sure of nothing outvote them.
+// For InfiniGen*, KVSwap's paper uses its own aggregation of heads; KVSwap's code uses a fixed number of
+// tokens without alpha. Decided by measurement (bench/RESULTS.md): the scores of each query head are
+// soft-maxed before they are summed (topk<softmax_sum>), as in kvswap_softmax. Few heads look for the needle,
+// and in sums of raw logits the undecided heads outvote them. Share of the embedded model's needles that is
+// found:
+//
+//   attended entries                     64     128
+//   sums of raw logits, alpha on mean    0.72   0.92
+//   sums after softmax                   1.00   1.00
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -25,7 +29,7 @@ namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
-/// Single tokens of single heads, speculated a layer ahead; nothing is kept between steps.
+/// Single tokens of single heads, speculated one layer ahead. No unit stays resident between steps.
 struct infinigen : offloaded {
     static constexpr std::string_view name = "infinigen";
     using index = skewed_channels;
@@ -41,14 +45,14 @@ struct infinigen : offloaded {
     }
 };
 
-/// InfiniGen with a token's entries of all heads read, and chosen, together.
+/// InfiniGen that chooses and reads the entries of a token for all heads together.
 struct infinigen_star : infinigen {
     static constexpr std::string_view name = "infinigen_star";
     using clusterer = layer_groups<1>;
     using selector = topk<reduce::softmax_sum, query::predicted>;
 };
 
-/// And with KVSwap's buffer of tokens used before.
+/// The same with KVSwap's buffer of recently used tokens.
 struct infinigen_star_reuse : infinigen_star {
     static constexpr std::string_view name = "infinigen_star_reuse";
     using replacement = fifo_by_lane;

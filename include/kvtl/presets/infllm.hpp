@@ -1,12 +1,17 @@
 // InfLLM: blocks of consecutive tokens, represented by four of their own keys.
 //
 // Paper: "InfLLM: Training-Free Long-Context Extrapolation for LLMs with an Efficient Context Memory" (§3.2):
-// blocks of 128, four representative tokens each, the best blocks join the initial tokens (128) and the local
-// window (4096), an LRU cache of blocks. Decided by measurement (bench/RESULTS.md): blocks of 8, and the best
-// representative counts, where the paper sums over them (`using index = representatives`). Deviations: representatives
-// are chosen by their spread, not by local attention that an index does not see (index_representatives.hpp compares);
-// distant blocks keep their positions (the paper gives them one position, for models beyond their context); sinks and
-// window follow the comparison's 4 and 32.
+// blocks of 128 with four representative tokens each. The best blocks join the initial tokens (128) and the
+// local window (4096), with an LRU cache of blocks. Decided by measurement (bench/RESULTS.md): blocks of 8,
+// scored by their best representative. The paper sums over the representatives (`using index =
+// representatives`).
+//
+// Deviations:
+//   - Representatives are chosen by their spread, not by local attention, which an index does not see
+//     (index_representatives.hpp compares the two).
+//   - Distant blocks keep their positions. The paper gives them one position, for models beyond their
+//     context.
+//   - There are 4 sinks and a window of 32, as in the comparison.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -18,7 +23,8 @@ namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
-/// Blocks of 8, so that several fit into a few dozen attended tokens; 128 is clusterer.group_tokens away.
+/// Blocks of 8, so that several fit into a few dozen attended tokens. clusterer.group_tokens = 128 is the
+/// paper's.
 struct infllm : offloaded {
     static constexpr std::string_view name = "infllm";
     using clusterer = head_groups<8>;

@@ -1,11 +1,11 @@
-// Presets whose stored entries are signed bytes with one scale per row (compress_int8_row.hpp): half of the
-// bytes of 16-bit entries, on storage, in memory and in the reads of every step. Window, sinks and waiting
-// entries stay 16-bit; rows that retention keeps in memory (snapkv_int8) are bytes from the moment they are put
-// there, chunks of a prompt before the last one among them.
+// Presets whose stored entries are signed bytes with one scale per row (compress_int8_row.hpp). They take
+// half of the bytes of 16-bit entries: on storage, in memory and in the reads of every step. Window, sinks
+// and pending entries stay 16-bit. Rows that retention keeps in memory (snapkv_int8) are bytes from the
+// start, also in chunks of a prompt before the last one.
 //
-//   full_int8    everything is attended: the last 32 entries as they are, all older ones as bytes.
-//   snapkv_int8  snapkv_group, all that it holds as bytes.
-//   dynakv_int8  dynakv with clusters of bytes: twice the entries in a page.
+//   full_int8    everything is attended: the last 32 entries as 16-bit rows, all older ones as bytes.
+//   snapkv_int8  snapkv_group, with all entries as bytes.
+//   dynakv_int8  dynakv with clusters of bytes: a page has twice the entries.
 //   kvswap_int8  kvswap with groups of bytes.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -20,7 +20,7 @@ namespace kvtl { inline namespace v0 {
 
 namespace presets {
 
-/// Entries leave the window 16 at a time. memory_bytes holds all of them.
+/// Entries leave the window 16 at a time. memory_bytes must hold all entries.
 struct full_int8 : full {
     static constexpr std::string_view name = "full_int8";
     static constexpr std::uint32_t window_tokens = 32;

@@ -1,18 +1,22 @@
-// KVSwap: groups of consecutive tokens of all KV heads on storage, scored by low-rank keys in memory, read
-// one layer ahead.
+// KVSwap: groups of consecutive tokens of all KV heads on storage, scored by low-rank keys in memory, and
+// read one layer ahead.
 //
 // Paper: "KVSwap: Disk-aware KV Cache Offloading for Long-Context On-device Inference". Composed here:
-// joint-head low-rank keys K A with A from an offline SVD (§3.1), one score for all query heads, the best token of a
-// group scores it (§3.3), top-M groups with M G = attend_tokens, the query predicted from the previous layer's input
-// (§3.4; layers 0 and 1 choose with their true ones, as in the authors' code), a reuse buffer per layer in which a miss
-// takes the oldest group that the step did not hit (§3.5; the authors' code overwrites any such slot), the rolling buffer =
-// the window of an incomplete group.
+//   - joint-head low-rank keys K A, with A from an offline SVD (§3.1);
+//   - one score for all query heads; the best token of a group is the score of the group; top-M groups, with
+//     M G = attend_tokens (§3.3);
+//   - the query predicted from the previous layer's input (§3.4). Layers 0 and 1 choose with their true
+//     queries, as in the authors' code;
+//   - a reuse buffer per layer, in which a miss replaces the oldest group that the step did not hit (§3.5).
+//     The authors' code overwrites any such slot;
+//   - the rolling buffer, which is the window of an incomplete group.
 //
-// Open in the paper and decided here: A is fitted to post-RoPE keys; the score is that of the mean query, one product of
-// r numbers per token, as the authors' code has it.
+// Open in the paper and decided here: A is fitted to post-RoPE keys. The score uses the mean query, one
+// product of r numbers per token, as in the authors' code.
 //
-//   kvswap_softmax  every query head's scores are soft-maxed before they are summed: heads that are sure of a token
-//                   are heard above those that are not, for H G times the products and an exponential each.
+//   kvswap_softmax  the scores of each query head are soft-maxed before they are summed. Heads that are
+//                   certain of a token then outweigh undecided heads. Cost: H G times the products, and an
+//                   exponential for each.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -35,7 +39,7 @@ struct kvswap : offloaded {
     using replacement = fifo_by_lane;
     using schedule = next_layer;
 
-    /// Smaller rank first (sigma from memory, Appendix A), never below 8.
+    /// Lower rank (sigma follows from memory, Appendix A), never below 8.
     template <class Config> static bool shrink(Config& c) noexcept {
         if (c.index.rank <= 8) return false;
         c.index.rank /= 2;

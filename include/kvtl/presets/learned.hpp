@@ -1,17 +1,19 @@
-// Presets whose score was learned. The weights are an input (retention.weights,
-// calibration/gate_weights.hpp); this library runs them and trains nothing.
+// Presets with a learned score. The weights are an input (retention.weights, calibration/gate_weights.hpp).
+// These presets run the weights and train nothing.
 //
-//   trim_kv       TRIM-KV: log beta per token and KV head from the layer's input, decaying with age; evicts
-//                 when 128 entries over (the paper's buffer is 128 to 512). Needs engine_inputs<..., engine_input::x>.
-//   locret        Locret: a score from q, k and v; a prompt in chunks never takes more than keep_tokens and a
-//                 chunk, and may be longer than prefill_tokens. Deviations: the gate sees q and k as the engine gives
-//                 them, after RoPE, so that the published heads, trained on what comes before it, cannot be used:
-//                 gates are fitted anew (docs/calibrate.md). The last 100 entries stay, whenever that is; the paper
-//                 protects more while the prompt comes in (2,500 of 6,000, "stabilizers"). Decode evicts as the prompt
-//                 does; the paper keeps what is decoded.
-//   global_gates  "Make Each Token Count": log beta of heads of all layers on one scale, decaying with age as in
-//                 trim_kv. Needs engine_input::x. Deviations: how many entries a head may keep is decided when the prompt
-//                 ends, and stays as it is: in decode each head evicts at its own limit.
+//   trim_kv       TRIM-KV: log beta per token and KV head, from the layer's input, decaying with age. Evicts
+//                 when 128 entries are over the limit (the paper's buffer has 128 to 512). Needs
+//                 engine_inputs<..., engine_input::x>.
+//   locret        Locret: a score from q, k and v. A prompt in chunks takes at most keep_tokens and one
+//                 chunk, and may be longer than prefill_tokens. Deviations:
+//                 - The gate gets q and k from the engine, after RoPE. The published heads were trained on q
+//                   and k before RoPE and cannot be used: gates must be fitted again (docs/calibrate.md).
+//                 - The last 100 entries always stay. The paper protects more while the prompt arrives (2,500
+//                   of 6,000, "stabilizers").
+//                 - Decode evicts as the prompt does. The paper keeps decoded entries.
+//   global_gates  "Make Each Token Count": log beta of the heads of all layers on one scale, decaying with
+//                 age as in trim_kv. Needs engine_input::x. Deviation: the number of entries of a head is
+//                 fixed when the prompt ends; in decode each head evicts at its own limit.
 // SPDX-License-Identifier: MIT
 #pragma once
 

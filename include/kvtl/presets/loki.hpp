@@ -1,11 +1,11 @@
 // Loki: single tokens, scored in the leading directions of a principal component basis of each head's keys.
 //
-// Paper: "Loki: Low-rank Keys for Efficient Sparse Attention" (§4): the basis comes from calibration keys,
-// the first r of D directions give approximate scores, the best tokens are attended exactly. Extended to
-// storage: the reduced keys stay in memory, whole entries are read.
+// Paper: "Loki: Low-rank Keys for Efficient Sparse Attention" (§4): the basis is fitted to calibration keys.
+// The first r of D directions give approximate scores, and the best tokens are attended exactly. Extension to
+// storage: the reduced keys stay in memory, and whole entries are read.
 //
-//   loki_predicted  chooses by the query that the previous layer's input foretells, as KVSwap's authors run it, so that
-//                   reads begin a layer earlier.
+//   loki_predicted  chooses by the query that the previous layer's input predicts, as KVSwap's authors run
+//                   it. So reads begin one layer earlier.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,34 +1,38 @@
-// Presets whose stored entries have as many numbers as each token needs (compress_token_adaptive_rank.hpp), in bases that
-// kvtl-calibrate fits to a model's keys before RoPE and to its values. Sinks, window and what waits stay 16-bit rows.
-// Records in memory take what memory_bytes leaves; where they have sizes of their own, open() cannot promise that
-// max_tokens fit, and a call that finds no room is refused.
+// Presets whose stored entries have as many numbers as each token needs (compress_token_adaptive_rank.hpp).
+// kvtl-calibrate fits the bases to a model's keys before RoPE and to its values. Sinks, window and pending
+// entries stay 16-bit rows. Records in memory take the rest of memory_bytes. If records differ in size,
+// open() cannot guarantee that max_tokens fit, and a call that finds no room is refused.
 //
-//   dynakv_lr         "DynaKV" (token-adaptive low-rank compression): everything is attended, sinks and the last 32
-//                     entries as they are, all older ones with the rank that a trained gate gives a token's keys and
-//                     values, one trained basis for all heads of a layer. `compressor.rate` names the gates by the share
-//                     of coefficients that they keep (tau .1).
-//   dynakv_lr_energy  likewise with the smallest rank that keeps 95 % of a row's energy, in bases that need no training.
-//   snapkv_layer_then_dynakv_lr, snapkv_layer_then_lr_energy  what snapkv_layer keeps of a prompt, so encoded (the
-//                     paper's Table 5).
+//   dynakv_lr         "DynaKV" (token-adaptive low-rank compression): everything is attended. Sinks and the
+//                     last 32 entries are plain rows. A trained gate gives each older token the rank of its
+//                     keys and of its values, in one trained basis for all heads of a layer.
+//                     `compressor.rate` selects the gates by the share of coefficients that they keep (tau
+//                     0.1).
+//   dynakv_lr_energy  as dynakv_lr, with the smallest rank that keeps 95 % of a row's energy, in bases that
+//                     need no training.
+//   snapkv_layer_then_dynakv_lr, snapkv_layer_then_lr_energy
+//                     the survivors of snapkv_layer, encoded in one of these ways (the paper's Table 5).
 //   kvswap_lr         kvswap with groups of such entries.
-//   flexgen_lr        flexgen likewise: less to read for each token.
-//   dynakv_head_lr    dynakv with clusters of such entries, a basis per head: units of one head cannot share a basis
-//                     with others (the paper's own constraint, §5.2).
-//   quest_head_lr     quest likewise.
+//   flexgen_lr        flexgen with such entries: fewer bytes to read per token.
+//   dynakv_head_lr    dynakv with clusters of such entries and a basis per head. Units of one head cannot
+//                     share a basis with other heads (the paper's own constraint, §5.2).
+//   quest_head_lr     quest with such entries and a basis per head.
 //
-// Sinks and window beside records are not the papers', which compress every entry; `window_tokens` and `sink_tokens` say
-// how many there are.
+// The papers compress every entry; sinks and a window beside the records are ours. `window_tokens` and
+// `sink_tokens` set their number.
 //
-// `compressor.share` is the share of energy. The paper trains all its bases and gates; those of dynakv_lr_energy and of
-// the presets on storage need a text and no training.
+// `compressor.share` is the share of energy. The paper trains all its bases and gates. The bases of
+// dynakv_lr_energy and of the presets on storage need a text but no training.
 //
-//   palu              one rank for every row of the same joint bases: "Palu", J-LRD with a uniform rank, without its
-//                     quantisation. The paper truncates the projections; keys before RoPE and values are their outputs,
-//                     so that truncating these in the basis of their second moment is the same (a test shows it).
-//                     `compressor.rate` of the coefficients are kept, headers are not needed.
-//   matryoshka        a prefix of the coefficients in an orthonormal basis per head, of keys after RoPE and of values,
-//                     trained on random prefixes: "MatryoshkaKV" with one rate for all heads. What ships was trained by
-//                     cross entropy; its authors distil the full cache and search a rate per head.
+//   palu              one rank for every row of the same joint bases: "Palu", J-LRD with a uniform rank,
+//                     without its quantisation. The paper truncates the projections. Keys before RoPE and
+//                     values are the outputs of the projections, so truncating the outputs in the basis of
+//                     their second moment is equivalent (tested). `compressor.rate` is the share of kept
+//                     coefficients. Records need no headers.
+//   matryoshka        a prefix of the coefficients in an orthonormal basis per head, of keys after RoPE and
+//                     of values, trained on random prefixes: "MatryoshkaKV" with one rate for all heads. The
+//                     bases that ship were trained with cross entropy. Its authors distil the full cache and
+//                     search a rate per head.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,16 +1,17 @@
-// Presets that merge what they cannot keep. Both attend merged entries with their counts, which the papers do
-// not.
+// Presets that merge dropped entries into kept ones. Merged entries are attended with their counts, unlike in
+// the papers.
 //
-//   d2o        D2O: ranked by attention over the whole prompt and since; what leaves goes into the most
-//              similar entry that stays, if it is more similar than usual. Layers whose attention is dense
-//              get more, the first two and the last get the mean. 4 sinks, half of the entries recent.
-//              Deviations: the running mean moves entry by entry and head by head, not batch by batch over
-//              all heads; the paper evicts nothing from the three layers that are left out, here the budget
-//              holds for them as well; layers weigh e^-variance, which is ours: the published code ends
-//              at the variance (normalised among the heads, as here).
-//   kv_merger  KVMerger: what leaves goes into its neighbour in token order when their keys are similar,
-//              weighted by a Gaussian. Deviations: similarity 0.8 and the width are ours (not published); the
-//              score that says who stays is H2O's over the prompt.
+//   d2o        D2O: entries are ranked by attention over the whole prompt and since. A dropped entry is
+//              merged into the most similar kept entry, if their similarity is above the running mean. Layers
+//              with dense attention get more entries; the first two and the last get the mean. 4 sinks, half
+//              of the entries recent. Deviations:
+//              - The running mean moves entry by entry and head by head, not batch by batch over all heads.
+//              - The paper evicts nothing from these three layers. Here the budget holds for them as well.
+//              - Layers weigh e^-variance, which is ours. The published code ends at the variance (normalised
+//                among the heads, as here).
+//   kv_merger  KVMerger: a dropped entry is merged into its neighbour in token order if their keys are
+//              similar, weighted by a Gaussian. Deviations: similarity 0.8 and the width are ours (not
+//              published). H2O's score over the prompt decides which entries stay.
 // SPDX-License-Identifier: MIT
 #pragma once
 

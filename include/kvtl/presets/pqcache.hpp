@@ -1,11 +1,16 @@
-// PQCache: single tokens, scored by product codes of their keys; codebooks from the prompt, new tokens take
-// the nearest code (a static update).
+// PQCache: single tokens, scored by product codes of their keys. Codebooks are fitted to the prompt; new
+// tokens take the nearest code (a static update).
 //
 // Paper: "PQCache: Product Quantization-based KVCache for Long Context LLM Inference" (§3.2-3.4): m = 2 parts
-// of 64 centroids, scores of each query head soft-maxed over what can be chosen (all but sinks and window), summed over
-// the group, 32 sinks, an LFU cache. Deviations: the window has 32 entries (the paper: half of the tokens attended are
-// recent); codebooks are fitted to the prompt's first chunk; the cache holds
-// tokens, not blocks of 128 with admission by hits; keys and values lie together on storage; codes take a byte.
+// with 64 centroids each. The scores of each query head are soft-maxed over all entries that can be chosen
+// (all but sinks and window) and summed over the group. 32 sinks, an LFU cache.
+//
+// Deviations:
+//   - The window has 32 entries. In the paper half of the attended tokens are recent.
+//   - Codebooks are fitted to the first chunk of the prompt.
+//   - The cache holds tokens, not blocks of 128 that are admitted by hits.
+//   - Keys and values lie together on storage.
+//   - A code takes a byte.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -25,8 +30,8 @@ struct pqcache : offloaded {
     using selector = topk<reduce::softmax_sum>;
     using replacement = lfu;
 
-    /// The cache of tokens is what the index leaves and needs no knob. Smaller codebooks, never below 4 bits,
-    /// then fewer parts: a code is one byte per part.
+    /// Smaller codebooks, never below 4 bits, then fewer parts: a code is one byte per part. The cache of
+    /// tokens takes the memory that the index leaves, so it needs no setting.
     template <class Config> static bool shrink(Config& c) noexcept {
         if (c.index.bits > 4) {
             --c.index.bits;

@@ -1,10 +1,12 @@
-// Presets that rank entries without the prompt's queries, by the entries themselves. Those where the engine
-// says what will matter are in engine_decides.hpp.
+// Presets that rank entries by the entries themselves, without the prompt's queries. engine_decides.hpp has
+// presets with scores from the engine.
 //
-//   knorm    small keys stay ("A Simple and Effective L2 Norm-Based Strategy"), in decode as well.
+//   knorm    entries with small keys stay ("A Simple and Effective L2 Norm-Based Strategy"), in decode as
+//            well.
 //   keydiff  KeyDiff: keys that differ from the mean direction stay.
-//   lagkv    LagKV: entries that stand out against the block after them; 4 sinks, lag 128, less where fewer than 516
-//            entries are kept (the latest, up to two lags, are kept as they are and shall leave half of the budget).
+//   lagkv    LagKV: entries that differ from the block after them stay. 4 sinks, lag 128. The lag is smaller
+//            if fewer than 516 entries are kept: the latest entries, up to two lags, stay unchanged, and must
+//            leave half of the budget.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,8 +1,8 @@
 // Quest: pages of 16 consecutive tokens, scored by an upper bound from the channel-wise minimum and maximum
-// of their keys; every query head takes its own best pages.
+// of their keys. Every query head takes its own best pages.
 //
 // Paper: "Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference" (§3.2-3.3). Deviations: pages
-// are fetched from storage (the paper keeps them in GPU memory), and the first two layers are not dense, as
+// are fetched from storage (the paper keeps them in GPU memory). The first two layers are not dense, unlike
 // in the paper's code.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -21,7 +21,7 @@ struct quest : offloaded {
     using index = minmax_box;
     using selector = topk<reduce::none>;
 
-    /// Longer pages: half as many boxes each time.
+    /// Longer pages: each call halves the number of boxes.
     template <class Config> static bool shrink(Config& c) noexcept {
         if (c.clusterer.group_tokens >= 128) return false;
         c.clusterer.group_tokens *= 2;

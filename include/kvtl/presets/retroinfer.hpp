@@ -1,14 +1,17 @@
-// RetroInfer: three zones. The steady zone (4 sinks, 64 recent entries) is always attended, the best clusters
-// are retrieved, the next best 23.2 % are estimated from mean key, mean value and count; the rest is left
-// out.
+// RetroInfer: three zones. The steady zone (4 sinks, 64 recent entries) is always attended. The best clusters
+// are retrieved. The next best 23.2 % are estimated from mean key, mean value and count. All other clusters
+// are left out.
 //
 // Paper: "RetroInfer: A Vector-Storage Approach for Scalable Long-Context LLM Inference". Prompt segments of
-// 8,192 entries are clustered into 1/16 as many clusters by k-means of directions from the segment's mean,
-// ten iterations; decoded entries wait in the window and are clustered 1,024 at a time. Deviations: how much
-// is retrieved follows attend_tokens (the paper: 1.8 % of the clusters); waiting entries are attended, so no
-// more wait than a quarter of attend_tokens; centroids of the k-means are not scaled back to length 1; the
-// estimate takes the share of all clusters that is best by the mean query of the group; frames and LRU by
-// cluster instead of 8 vectors.
+// 8,192 entries are clustered into 1/16 as many clusters, by ten iterations of k-means on directions from the
+// segment's mean. Decoded entries wait in the window and are clustered 1,024 at a time.
+//
+// Deviations:
+//   - attend_tokens determines how much is retrieved (the paper: 1.8 % of the clusters).
+//   - Pending entries are attended, so at most a quarter of attend_tokens may be pending.
+//   - Centroids of the k-means are not scaled back to length 1.
+//   - The estimate takes the best share of all clusters by the mean query of the group.
+//   - Frames and LRU work by cluster, not by 8 vectors.
 // SPDX-License-Identifier: MIT
 #pragma once
 

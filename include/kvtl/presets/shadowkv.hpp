@@ -1,28 +1,36 @@
-// ShadowKV: keys are rebuilt from a low-rank code in memory, only values are on storage; chunks of tokens are chosen
-// by their mean key.
+// ShadowKV: keys are rebuilt from a low-rank code in memory, and only values are on storage. Chunks of tokens
+// are chosen by their mean key.
 //
-// Paper: "ShadowKV: KV Cache in Shadows for High-Throughput Long-Context LLM Inference" (§4): a joint-head SVD of the
-// keys before RoPE at the end of prefill (rank 160), chunk landmarks = mean keys after RoPE, soft-maxed landmark scores,
-// maximum over the query group, every KV head for itself; the chunks that their landmarks represent least are kept
-// exactly and always attended (48, or 24 per 1,024 tokens of budget where values are offloaded), as are the most recent
-// ones (the window). Extended to storage as KVSwap's authors did.
+// Paper: "ShadowKV: KV Cache in Shadows for High-Throughput Long-Context LLM Inference" (§4):
+//   - a joint-head SVD of the keys before RoPE at the end of prefill (rank 160);
+//   - chunk landmarks, the mean keys after RoPE; landmark scores after softmax, maximum over the query group;
+//     every KV head chooses for itself;
+//   - outliers, the chunks that their landmarks represent least. They are kept exactly and always attended
+//     (48, or 24 per 1,024 tokens of budget if values are offloaded). So are the most recent chunks (the
+//     window).
+// The extension to storage follows KVSwap's authors.
 //
-// Decided by measurement (bench/RESULTS.md): chunks of 4, not 8, as it is the mean over a chunk that loses single
-// facts, not the rank; KVSwap's authors run it with 8 and 16. A chunk is read for all heads as soon as one of them
-// chooses it, as the code is joint and so are the chunks; each attends what it chose. That reads up to H times the bytes
-// that chunks of single heads would take:
+// Decided by measurement (bench/RESULTS.md): chunks of 4, not 8. Single facts are lost by the mean over a
+// chunk, not by the rank. KVSwap's authors run it with 8 and 16. A chunk is read for all heads as soon as one
+// of them chooses it, because the code and so the chunks are joint. Each head attends its own choice. This
+// reads up to H times the bytes that chunks of single heads would take:
 //
-//   shadowkv_joint  one choice for all heads of a layer, and so no byte that a head did not choose: as many as its
-//                   authors read, in an H-th of the requests. What speed is compared with.
+//   shadowkv_joint  one choice for all heads of a layer, so it reads no bytes that a head did not choose. It
+//                   reads as many bytes as its authors, in an H-th of the requests. Comparisons of speed use
+//                   it.
 //
-// Deviations: the basis is fitted to the first chunk of the prompt that prefill() is given (at least `rank` tokens should
-// come in it); decoded tokens are coded with the prompt's basis like the prompt's instead of staying in memory for good.
-// The paper's outliers are one list per KV head, kept exactly and attended. Here these are two lists: what a head
-// always attends is its own (`landmark`: of all chunks that have come, decoded ones too, as far as 3/16 of the budget
-// goes); whose keys are exact is one for all heads of a layer (`prompt_svd`: by the head that agrees least, of the
-// prompt's first chunk alone). So a chunk that a head pins may be rebuilt from codes like any other, and one with exact
-// keys is attended only where it is chosen. Exact chunks are the units of the cache: who sets clusterer.group_tokens or
-// sink_tokens sets compressor.chunk or compressor.skip, too, or open() refuses.
+// Deviations:
+//   - The basis is fitted to the first chunk of the prompt that prefill() gets (it should have at least
+//     `rank` tokens).
+//   - Decoded tokens are encoded with the basis of the prompt. In the paper they stay in memory for good.
+//   - The paper has one list of outliers per KV head, kept exactly and attended. Here are two lists. Each
+//     head has its own list of chunks that it always attends (`landmark`: among all chunks, decoded ones too,
+//     up to 3/16 of the budget). All heads of a layer share one list of chunks with exact keys (`prompt_svd`:
+//     by the head that agrees least, only in the prompt's first chunk). So a pinned chunk may be rebuilt from
+//     codes like any other, and a chunk with exact keys is attended only if it is chosen.
+//
+// Exact chunks are the units of the cache. With outliers, compressor.chunk must equal clusterer.group_tokens
+// and compressor.skip must equal sink_tokens; otherwise open() refuses.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -48,8 +56,9 @@ struct shadowkv : offloaded {
     static constexpr index::config index_config{.outliers = 48};
     static constexpr compressor::config compressor_config{.outliers = 48, .chunk = 4, .skip = sink_tokens};
 
-    /// What takes most of the memory: chunks of twice the length, up to 64 tokens, with half as many outliers; half the
-    /// outliers; or three quarters of the rank, down to 8.
+    /// Shrinks the part that takes most of the memory. Landmarks: chunks of twice the length, up to 64
+    /// tokens, and half as many outliers. Outliers: half as many. Codes: three quarters of the rank, down to
+    /// 8.
     template <class Config> static bool shrink(Config& c) noexcept {
         auto& group = c.clusterer.group_tokens;
         const std::size_t tokens = c.max_tokens;

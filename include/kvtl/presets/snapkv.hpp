@@ -1,11 +1,12 @@
-// Presets that look once: the prompt's last queries say what to keep, and everybody keeps the same number.
+// Presets that look once: the last queries of the prompt decide which entries stay, and every head keeps the
+// same number.
 //
-//   snapkv_qhead  SnapKV as its authors run it: every query head keeps entries of its own, average of 5,
-//                 window 32.
+//   snapkv_qhead  SnapKV as its authors run it: every query head keeps its own entries, average of 5, window
+//                 32.
 //   snapkv_group  SnapKV with one choice per KV head (mean over the query group): a quarter of the memory at
-//                 G = 4. What most reimplementations call SnapKV.
-//   snapkv_layer  one choice per layer: scores summed over all query heads. What codecs and units over all heads of a
-//                 layer go with (token-wise DynaKV, Table 5).
+//                 G = 4. Most reimplementations call this SnapKV.
+//   snapkv_layer  one choice per layer: scores summed over all query heads. Codecs and units over all heads
+//                 of a layer need it (token-wise DynaKV, Table 5).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -26,7 +27,7 @@ struct snapkv_group : full {
 
 struct snapkv_layer : snapkv_group {
     static constexpr std::string_view name = "snapkv_layer";
-    using retention = drop<voting_heads>; // all of them vote
+    using retention = drop<voting_heads>; // all heads vote
 };
 
 struct snapkv_qhead : snapkv_group {

@@ -1,15 +1,15 @@
-// SparQ Attention and FASA: single tokens scored in a part of the key channels.
+// SparQ Attention and FASA: single tokens, scored in some of the key channels.
 //
-// sparq  "SparQ Attention: Bandwidth-Efficient LLM Inference" (§3): every query reads the r channels where it is
-//        largest, takes its own best tokens, and gives the mass of the others, as its scores have it, to the mean value.
-//        r = 32 of 64 to 128. Deviations: sinks and window, which are always attended, are no part of the mean; its
-//        share mixes the exact mass of what is attended with the approximate mass of the rest, where SparQ takes both
-//        from approximate scores.
-// fasa   "FASA" (abstract only): per head a few dominant frequency pairs of RoPE order the keys as all of
-//        them do; the chosen tokens are attended in full. The pairs come from calibration, or from the
-//        prompt's first keys.
+// sparq  "SparQ Attention: Bandwidth-Efficient LLM Inference" (§3): every query reads the r channels where it
+//        is largest, and takes its own best tokens. The mean value gets the mass of the others, as its scores
+//        estimate it. r = 32 of 64 to 128. Deviations: sinks and window, which are always attended, are not
+//        part of the mean. The share of the mean combines the exact mass of attended entries with the
+//        approximate mass of the rest; SparQ takes both from approximate scores.
+// fasa   "FASA" (abstract only): in each head a few dominant frequency pairs of RoPE order the keys as all
+//        pairs do. The chosen tokens are attended in full. The pairs come from calibration, or from the first
+//        keys of the prompt.
 //
-// Both are extended to storage: the channels that score stay in memory, whole entries are read.
+// Extension to storage, in both: the channels that score stay in memory, and whole entries are read.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -29,7 +29,7 @@ struct sparq : offloaded {
     using selector = topk<reduce::none>;
     using estimator = scored_mean;
 
-    /// Half the memory: the copy of the keys in 8 bits.
+    /// Half of the memory: the copy of the keys has 8 bits per number.
     template <class Config> static bool shrink(Config& c) noexcept {
         if (c.index.bits == 8) return false;
         c.index.bits = 8;

@@ -1,12 +1,19 @@
-// Squeezed Attention: k-means clusters of a fixed prefix, and all entries of those clusters that promise more
-// than a share of the attention.
+// Squeezed Attention: k-means clusters of a fixed prefix, and all entries of clusters whose expected share of
+// the attention is above a threshold.
 //
-// Paper: "Squeezed Attention: Accelerating Long Context Length LLM Inference". The threshold is one for the model; it is
-// found when the prompt ends, for the last 100 queries of its last chunk, and lets half of what top-k would take pass on
-// average (`selector.kept`; 1: top-k): what one query leaves, another may have. attend_tokens bounds what passes for any
-// query, so it should be larger than the mean that is wanted. Deviations: that bound; shares of the mean entry instead of
-// the whole, so that a context may grow; one level of clusters instead of a hierarchy; query heads that share keys choose
-// together; decoded entries join the nearest cluster as DynaKV's "static update" does, where the paper attends all of them.
+// Paper: "Squeezed Attention: Accelerating Long Context Length LLM Inference". There is one threshold for the
+// model. It is found when the prompt ends, from the last 100 queries of its last chunk. On average it passes
+// half of the entries that top-k would take (`selector.kept`; 1: top-k): entries that one query leaves are
+// free for another. attend_tokens bounds the entries that pass for any query, so it should be larger than the
+// mean that is needed.
+//
+// Deviations:
+//   - There is that bound.
+//   - Shares of the mean entry instead of the whole, so that a context may grow.
+//   - One level of clusters instead of a hierarchy.
+//   - Query heads that share keys choose together.
+//   - Decoded entries join the nearest cluster, as in DynaKV's "static update". The paper attends all of
+//     them.
 // SPDX-License-Identifier: MIT
 #pragma once
 

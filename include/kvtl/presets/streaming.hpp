@@ -1,13 +1,14 @@
-// Presets whose cache has a fixed shape: the first tokens, the last tokens, or any.
+// Presets whose cache has a fixed shape: the first tokens, the last tokens, or random ones.
 //
-//   streaming_llm    StreamingLLM: 4 sinks and the most recent entries, at positions inside the cache.
-//                    Needs position.base (and dims, pairing) of the model. Deviations: the prompt itself is
-//                    attended exactly; keys are not stored unrotated, the query is turned instead
-//                    (position_rolling.hpp), which is the same attention.
-//   sink_and_window  the same entries at their original positions, which most reimplementations call
+//   streaming_llm    StreamingLLM: 4 sinks and the most recent entries, at positions inside the cache. Needs
+//                    position.base (and dims, pairing) of the model. Deviations: the prompt itself is
+//                    attended exactly. Keys are stored rotated, and the query is rotated instead
+//                    (position_rolling.hpp), which gives equal attention.
+//   sink_and_window  the same entries at their original positions. Most reimplementations call this
 //                    StreamingLLM.
-//   window_only      no sinks: the control that shows what sinks are for.
-//   random_keep      the control that shows what a score is for; window and sinks as the others have them.
+//   window_only      no sinks: the control for the effect of sinks.
+//   random_keep      random entries: the control for the effect of a score. Window and sinks as in the
+//                    others.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -23,7 +24,7 @@ namespace presets {
 
 struct sink_and_window : full {
     static constexpr std::string_view name = "sink_and_window";
-    static constexpr std::uint32_t window_tokens = 1; // recency itself keeps the rest of the window
+    static constexpr std::uint32_t window_tokens = 1; // recency keeps the rest of the window
     static constexpr std::uint32_t sink_tokens = 4;
     using retention = drop<sink_recent>;
 };

@@ -1,12 +1,14 @@
 // Reference lines of retrieval: token top-k by exact scores, the oracle, and random units.
 //
-// no_cluster is DynaKV's baseline (Table 1): every token is a unit, scores are inner products of the mean
-// query of the group with exact keys, entries lie in token order. Keys stay in memory, storage holds the
-// values, so the bound must hold half of the cache. Where it cannot, no_cluster_streamed makes the same
-// choice with keys that it reads from storage at every step, all of them, in long runs. oracle chooses by
-// true attention: every query head's softmax over the same keys, summed over the group; no policy that
-// attends as many tokens for a whole group does better by mass. random_units chooses blindly: what a policy
-// must beat.
+//   no_cluster           DynaKV's baseline (Table 1). Every token is a unit, scores are inner products of the
+//                        group's mean query with exact keys, and entries lie in token order. Keys stay in
+//                        memory and storage holds the values, so memory_bytes must hold half of the cache.
+//   no_cluster_streamed  the same choice for less memory: every step reads all keys from storage, in long
+//                        runs.
+//   oracle               chooses by true attention: the softmax of every query head over the same keys,
+//                        summed over the group. No policy that attends as many tokens for a whole group
+//                        captures more mass.
+//   random_units         chooses at random: a policy must beat it.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -48,7 +50,7 @@ struct random_units : offloaded {
 using no_cluster = kv_manager<presets::no_cluster>;
 using no_cluster_streamed = kv_manager<presets::no_cluster_streamed>;
 using oracle = kv_manager<presets::oracle>;
-/// Not random_units, which is its selector.
+/// The name random_units belongs to its selector.
 using random_units_cache = kv_manager<presets::random_units>;
 
 }} // namespace kvtl::v0

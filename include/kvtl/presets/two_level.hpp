@@ -1,7 +1,8 @@
-// Presets for very long contexts: DynaKV whose clusters have a coarse level above them (index two_level_centroid), so
-// that a step looks at some of the mean keys instead of all of them.
+// Presets for very long contexts: DynaKV with a coarse level above its clusters (index two_level_centroid). A
+// step then scores only some of the mean keys.
 //
-// Not in the paper, which scores all centroids (§4.1). With few clusters the choice is dynakv's, bit for bit.
+// The paper has no such level and scores all centroids (§4.1). With few clusters the choice is dynakv's, bit
+// for bit.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,10 +1,11 @@
-// Presets whose layers have the memory of their cache in turn (schedule layer_virtualised): what a step keeps of all
-// layers, entries and representatives, is bounded by two of them.
+// Presets whose layers take turns in memory (schedule layer_virtualised). The memory for
+// entries and representatives is bounded by that of two layers.
 //
-// Paper: "DynaKV: Enabling Accurate and Efficient Long-Sequence LLM Decoding on Smartphones" §6.1: representatives are
-// streamed before the query is there, clusters while the layer before computes. Deviations: memory is that of two layers,
-// as one is read back while the other computes; of what is resident, units that the layer's last step neither chose nor
-// updated are given up instead of read back (schedule.hot_steps; bench/RESULTS.md has 0 to 4).
+// Paper: "DynaKV: Enabling Accurate and Efficient Long-Sequence LLM Decoding on Smartphones" §6.1:
+// representatives are streamed before the query is known, and clusters are streamed while the layer before
+// computes. Deviations: the memory holds two layers, because one is read back while the other computes.
+// Resident units that the layer's last step neither chose nor updated are evicted, not read back
+// (schedule.hot_steps; bench/RESULTS.md compares 0 to 4).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -26,8 +27,8 @@ struct dynakv_estimate_virtualised : dynakv_estimate {
     static constexpr std::string_view name = "dynakv_estimate_virtualised";
     using schedule = layer_virtualised;
 };
-/// For contexts whose representatives do not fit in memory: those of a layer are read from storage before its query is
-/// there, and only those of the best blocks are scored.
+/// For contexts whose representatives do not fit in memory. The representatives of a layer are read from
+/// storage before its query is known, and only those of the best blocks are scored.
 struct dynakv_two_level_int8_virtualised : dynakv_two_level_int8 {
     static constexpr std::string_view name = "dynakv_two_level_int8_virtualised";
     using schedule = layer_virtualised;

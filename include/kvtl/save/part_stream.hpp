@@ -27,6 +27,7 @@ class part_stream {
     part_stream& operator=(const part_stream&) = delete;
 
     [[nodiscard]] bool loads() const noexcept { return way_ == direction::load; }
+    [[nodiscard]] const char* call() const noexcept { return call_; }
     [[nodiscard]] bool ok() const noexcept { return error_.ok(); }
     [[nodiscard]] const status& error() const noexcept { return error_; }
     /// The walk has found something wrong. Only the first failure counts.
@@ -63,7 +64,8 @@ class part_stream {
     }
 
   protected:
-    explicit part_stream(direction way) noexcept : way_(way) {}
+    /// call: that of the manager, for messages.
+    part_stream(direction way, const char* call) noexcept : way_(way), call_(call) {}
     ~part_stream() = default;
 
   private:
@@ -76,13 +78,14 @@ class part_stream {
     }
 
     direction way_;
+    const char* call_;
     status error_;
 };
 
 /// Tells sequences apart that a save would tell apart: FNV-1a over all parts, 64 bits. For tests.
 class hash_stream final : public part_stream {
   public:
-    hash_stream() noexcept : part_stream(direction::save) {}
+    hash_stream() noexcept : part_stream(direction::save, "save") {}
     [[nodiscard]] std::uint64_t value() const noexcept { return value_; }
 
   private:

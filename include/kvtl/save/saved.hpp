@@ -79,13 +79,13 @@ struct block_ref {
 static_assert(std::has_unique_object_representations_v<block_ref> && sizeof(block_ref) == 16);
 
 /// A line of the table of sections.
-struct section {
+struct saved_section {
     section_kind kind{};
     std::uint32_t index = 0; ///< the lane, layer or pool of the model
     std::uint64_t bytes = 0;
     std::uint32_t first_piece = 0, pieces = 0; ///< the target's own
 };
-static_assert(std::has_unique_object_representations_v<section> && sizeof(section) == 24);
+static_assert(std::has_unique_object_representations_v<saved_section> && sizeof(saved_section) == 24);
 
 /// A setting that decides what a sequence is, by name. A name or a value has no zero byte.
 struct identity_field {
@@ -126,9 +126,9 @@ concept save_target = requires(T& to, const T& seen, section_kind kind, std::uin
 ///   get(section, offset, into)  bytes [offset, offset + into.size()) of a section
 ///   get_pages(refs, into)       refs.size() pages, each with a reference that is not block 0
 template <class T>
-concept save_source = requires(T& from, const T& seen, const section& which, std::uint64_t offset,
+concept save_source = requires(T& from, const T& seen, const saved_section& which, std::uint64_t offset,
                                std::span<const block_ref> refs, std::span<std::byte> into) {
-    { seen.sections() } -> std::convertible_to<std::span<const section>>;
+    { seen.sections() } -> std::convertible_to<std::span<const saved_section>>;
     { from.get(which, offset, into) } -> std::same_as<status>;
     { from.get_pages(refs, into) } -> std::same_as<status>;
     { from.identity() } -> std::same_as<result<std::vector<identity_field>>>;
@@ -137,9 +137,9 @@ concept save_source = requires(T& from, const T& seen, const section& which, std
 };
 
 /// The section of that kind and index, or null. Cost: a look at each line of the table.
-[[nodiscard]] inline const section* find_section(std::span<const section> table, section_kind kind,
-                                                 std::uint32_t index = 0) noexcept {
-    for (const section& s : table)
+[[nodiscard]] inline const saved_section* find_section(std::span<const saved_section> table,
+                                                       section_kind kind, std::uint32_t index = 0) noexcept {
+    for (const saved_section& s : table)
         if (s.kind == kind && s.index == index) return &s;
     return nullptr;
 }

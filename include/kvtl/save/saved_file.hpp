@@ -171,10 +171,10 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
 
     // ---- save_source
 
-    [[nodiscard]] std::span<const section> sections() const noexcept { return table_.sections; }
+    [[nodiscard]] std::span<const saved_section> sections() const noexcept { return table_.sections; }
 
     /// \param which a line of sections()
-    [[nodiscard, gnu::cold]] status get(const section& which, std::uint64_t offset,
+    [[nodiscard, gnu::cold]] status get(const saved_section& which, std::uint64_t offset,
                                         std::span<std::byte> into) {
         const auto failed = [all = into](const status& s) {
             std::fill(all.begin(), all.end(), std::byte{0});
@@ -509,7 +509,7 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
         return {};
     }
     /// Brings a piece into the buffer, verified.
-    [[nodiscard]] status fetch(const section& which, std::uint32_t p) {
+    [[nodiscard]] status fetch(const saved_section& which, std::uint32_t p) {
         if (cached_ == p) return {};
         cached_ = no_piece;
         const saved_piece& piece = table_.pieces[p];
@@ -539,7 +539,7 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
         return {};
     }
     [[nodiscard]] result<std::vector<std::byte>> whole(section_kind kind) {
-        const section* which = find_section(table_.sections, kind);
+        const saved_section* which = find_section(table_.sections, kind);
         if (which == nullptr) return fail(errc::absent, "it has no %s", name_of(kind));
         std::vector<std::byte> bytes(which->bytes);
         if (auto s = get(*which, 0, bytes); !s) return s;
@@ -581,7 +581,7 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
         mark(live_, 0, 2);
         mark(live_, now_.root_block, blocks_of(now_.root_bytes, now_.page_bytes));
         for (const saved_piece& p : table_.pieces) mark(live_, p.block, blocks_of(p.bytes, now_.page_bytes));
-        for (const section& s : table_.sections)
+        for (const saved_section& s : table_.sections)
             if (s.kind == section_kind::pages)
                 if (auto read = mark_pages(s); !read) return read;
         if (auto s = write_superblock(now_); !s) return s;
@@ -591,7 +591,7 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
         settled_ = true;
         return {};
     }
-    [[nodiscard]] status mark_pages(const section& which) {
+    [[nodiscard]] status mark_pages(const saved_section& which) {
         block_ref refs[256];
         for (std::uint64_t at = 0; at < which.bytes; at += sizeof refs) {
             const std::size_t bytes = std::min<std::uint64_t>(sizeof refs, which.bytes - at);
@@ -646,7 +646,7 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
         const std::size_t page = now_.page_bytes, blocks = blocks_of(filled_, now_.page_bytes);
         if (blocks != 0) std::memset(buffer_.data() + filled_, 0, blocks * page - filled_);
         for (std::size_t at = 0; at < blocks;) {
-            section& of = next_table_.sections.back();
+            saved_section& of = next_table_.sections.back();
             const run to = allocate(blocks - at);
             const auto part = std::span<const std::byte>(buffer_).subspan(at * page, to.blocks * page);
             if (auto s = write(to, part); !s) return s;

@@ -66,7 +66,7 @@ static_assert(std::has_unique_object_representations_v<saved_piece> && sizeof(sa
 
 /// The table of a generation. Memory: 24 bytes per section and 16 per piece.
 struct saved_table {
-    std::vector<section> sections;
+    std::vector<saved_section> sections;
     std::vector<saved_piece> pieces;
 };
 
@@ -153,7 +153,7 @@ parse_root(std::span<const std::byte> bytes, std::uint32_t page_bytes, std::uint
     std::uint32_t counts[2];
     if (bytes.size() < sizeof counts) return std::nullopt;
     std::memcpy(counts, bytes.data(), sizeof counts);
-    const std::uint64_t section_bytes = std::uint64_t{counts[0]} * sizeof(section),
+    const std::uint64_t section_bytes = std::uint64_t{counts[0]} * sizeof(saved_section),
                         piece_bytes = std::uint64_t{counts[1]} * sizeof(saved_piece);
     if (bytes.size() != sizeof counts + section_bytes + piece_bytes) return std::nullopt;
     saved_table table;
@@ -171,7 +171,7 @@ parse_root(std::span<const std::byte> bytes, std::uint32_t page_bytes, std::uint
         room -= p.bytes;
     }
     std::size_t next = 0; // every piece belongs to one section, in the sections' order
-    for (const section& s : table.sections) {
+    for (const saved_section& s : table.sections) {
         if (s.kind >= section_kind::root || s.first_piece != next || s.pieces > table.pieces.size() - next)
             return std::nullopt;
         std::uint64_t sum = 0;

@@ -10,6 +10,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <kvtl/compiled.hpp>
 #include <kvtl/simd/arch.hpp>
 #include <kvtl/simd/convert.hpp>
 #include <kvtl/simd/unroll.hpp>
@@ -82,8 +83,8 @@ inline void combine_block(const coefficient_row<E>* rows, rows_view<R> basis, st
 
 /// out[i * out_stride + d] = sum over r < rows[i].count of rows[i].data[r] * basis[r][d], for i < n and d < basis.dim.
 template <class Arch = default_arch, element E, element R>
-inline void combine_rows(const coefficient_row<E>* rows, std::size_t n, rows_view<R> basis, float* out,
-                         std::size_t out_stride) noexcept {
+KVTL_INLINE_KERNEL void combine_rows(const coefficient_row<E>* rows, std::size_t n, rows_view<R> basis,
+                                     float* out, std::size_t out_stride) noexcept {
     constexpr std::size_t B = floats_per_register<Arch> == 8 ? 2 : 4; // AVX has 16 registers, others 32
     constexpr std::size_t width = B * floats_per_register<Arch>;
     const auto sweep = [&](auto at_once, std::size_t i) {
@@ -140,9 +141,9 @@ inline void spectral_block(const float* weight, std::size_t weight_stride, const
 
 /// sums[g * sums_stride + r] = sum over i of weight[g * weight_stride + i] * coefficient[i][first + r], for r < depth.
 template <class Arch = default_arch, element E>
-inline void spectral_sums(const float* weight, std::size_t group, std::size_t weight_stride,
-                          const coefficient_row<E>* rows, std::size_t n, std::size_t first, std::size_t depth,
-                          float* sums, std::size_t sums_stride) noexcept {
+KVTL_INLINE_KERNEL void spectral_sums(const float* weight, std::size_t group, std::size_t weight_stride,
+                                      const coefficient_row<E>* rows, std::size_t n, std::size_t first,
+                                      std::size_t depth, float* sums, std::size_t sums_stride) noexcept {
     constexpr std::size_t B = floats_per_register<Arch> == 8 ? 2 : 4; // as above
     constexpr std::size_t width = B * floats_per_register<Arch>;
     const auto sweep = [&](auto queries, std::size_t g) {
@@ -156,5 +157,18 @@ inline void spectral_sums(const float* weight, std::size_t group, std::size_t we
     if (group - g >= 2) sweep(constant<2>{}, g), g += 2;
     if (g < group) sweep(constant<1>{}, g);
 }
+
+#ifdef KVTL_COMPILED // those that the codecs of this library use
+#define KVTL_COMBINE(E, R)                                                                                   \
+    KVTL_INSTANCE void combine_rows<default_arch, E, R>(const coefficient_row<E>*, std::size_t,              \
+                                                        rows_view<R>, float*, std::size_t) noexcept;
+KVTL_COMBINE(float, float)
+KVTL_COMBINE(f16, float)
+KVTL_COMBINE(f16, f16)
+#undef KVTL_COMBINE
+KVTL_INSTANCE void spectral_sums<default_arch, f16>(const float*, std::size_t, std::size_t,
+                                                    const coefficient_row<f16>*, std::size_t, std::size_t,
+                                                    std::size_t, float*, std::size_t) noexcept;
+#endif
 
 }}} // namespace kvtl::v0::simd

@@ -1,11 +1,12 @@
 // The budget slot: how many of a prompt's competing entries each head may keep.
 //
-// Entries that are pinned (sinks and window) do not compete and have no part in a budget; the others are kept
-// in score order. A budget names a provisional number that a head keeps when its layer's scores become known,
-// and may revise the numbers of all layers seen so far after each layer. Two promises make that cheap and
-// safe: a number never grows again, so that every revision is a truncation of rows in score order, and after
-// the last layer the sum is exact. The shard takes the minimum with what is held, so the first promise cannot
-// be broken.
+// Sinks and window are pinned: they do not compete and are not part of a budget. The other entries are kept
+// in score order. A budget gives a head a provisional number when the scores of its layer become known. After
+// each layer it may revise the numbers of all layers seen so far. Two rules make revisions cheap and safe:
+//
+//   - A number never grows again. So every revision truncates rows that are in score order. The shard takes
+//     the minimum of the number and what it holds, so a policy cannot break this rule.
+//   - After the last layer the sum of all numbers is exact.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -18,21 +19,24 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// What a budget divides. Entries are counted without the pinned ones.
+/// The numbers that a budget divides. Pinned entries are not counted.
 struct budget_limits {
     std::uint32_t layers = 0;
-    std::uint32_t heads = 0;  ///< of a layer, as far as they are decided together
+    std::uint32_t heads = 0;  ///< lanes of a layer in one shard; all heads with decides_together
     std::uint32_t base = 0;   ///< mean number of competing entries that a head may keep
-    std::uint32_t pinned = 0; ///< entries that are kept beside them
+    std::uint32_t pinned = 0; ///< entries that are kept in addition
     std::uint32_t most = 0;   ///< competing entries of the longest prompt
 
     [[nodiscard]] std::uint64_t total() const noexcept { return std::uint64_t{base} * layers * heads; }
 };
 
-/// What a budget sees of a sequence: (layers, heads) lanes, of which the first `layers_seen` layers have
-/// scores. competing() is how many entries of the prompt compete in each lane, keep(layer, head) how many of
-/// them a lane still holds; visit(layer, head, f) calls f(score) for each, best first; preference(layer) is
-/// what the retention says about a layer (only for budgets that declare `reads_preference`).
+/// A budget's view of a sequence of (layers, heads) lanes.
+///
+///   layers_seen()           number of first layers that have scores
+///   competing()             entries of the prompt that compete in each lane
+///   keep(layer, head)       entries of these that the lane still holds
+///   visit(layer, head, f)   calls f(score) for each of them, best first
+///   preference(layer)       weight of a layer that the retention computes; only with `reads_preference`
 template <class T>
 concept score_board = requires(const T& board, void (*f)(float)) {
     { board.layers_seen() }
@@ -46,7 +50,7 @@ concept score_board = requires(const T& board, void (*f)(float)) {
     noexcept->std::same_as<float>;
 };
 
-/// A board without anything, to ask a policy whether it can read one.
+/// An empty board, for concepts that check whether a policy can read one.
 struct empty_board {
     [[nodiscard]] std::uint32_t layers_seen() const noexcept { return 0; }
     [[nodiscard]] std::uint32_t competing() const noexcept { return 0; }
@@ -55,8 +59,9 @@ struct empty_board {
     [[nodiscard]] float preference(std::uint32_t) const noexcept { return 0; }
 };
 
-/// `late`: a layer's numbers may change after it was seen. `decides_together`: all heads of a layer belong
-/// together. `reads_preference`: it asks the board for preference(layer).
+/// `late`: the numbers of a layer may change after the layer was seen. `decides_together`: the budget
+/// compares the heads of a layer, so one shard has all of them. `reads_preference`: revise() calls
+/// preference(layer).
 template <class P>
 concept budget_declares = requires {
     { P::late } -> std::convertible_to<bool>;

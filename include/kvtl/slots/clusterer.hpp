@@ -1,14 +1,21 @@
 // The clusterer slot: which entries form a unit, and how units change during decode.
 //
-// A policy declares `unit_of` (who shares a unit), `needs_means` and `updates_means` (the manager keeps the
-// units' mean keys, and moves them with every entry), `adapts` (units may split), `clusters_prompt` (it groups a
-// prompt at its end, segment_entries() of it at a time, or down to least_segment() where memory is
-// small; until then units are sequential), a trivially copyable `lane` (what it remembers per
-// lane) and, where its units are always runs of a fixed number of consecutive entries, `sequential`. With `among_some`
-// its assign() may be shown some of the lane's units only (units_view::some), and answers in their numbers. With
-// assign_near(), assign() for an entry whose nearest mean is known, that mean is looked for when units are scored anyway.
-// group() may take a `const lent_threads&` behind its other arguments: threads of the engine that share it, without a bit of
-// difference.
+// A policy declares
+//
+//   unit_of          the owner of a unit: a KV head or a layer
+//   needs_means      the manager keeps the mean keys of the units
+//   updates_means    every entry that joins a unit moves its mean
+//   adapts           units may split
+//   clusters_prompt  it groups a prompt at its end, segment_entries() entries at a time, or fewer, down to
+//                    least_segment(), if memory is small. Until then units are sequential
+//   lane             a trivially copyable type: the data that it keeps for one lane
+//   sequential       optional: units are always runs of a fixed number of consecutive entries
+//   among_some       optional: assign() accepts a view of only some units (units_view::some) and returns a
+//                    number of that view
+//
+// assign_near(), optional, is assign() for an entry whose nearest mean is known; the manager finds that mean
+// when it scores the units. group() may take a `const lent_threads&` as its last argument: the engine's
+// threads then share the work, and the result has the same bits.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -27,8 +34,8 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// A clusterer's answer: put the entry into `unit`, split `unit` with it, or open a new unit for it (whose
-/// mean starts as that of `unit` unless that is none).
+/// The result of assign(): append the entry to `unit`, split `unit` with the entry in it, or open a new unit.
+/// The mean of a new unit starts as the mean of `unit`, unless `unit` is none.
 enum class growth : std::uint8_t { append, split, open };
 struct assignment {
     std::uint32_t unit = none;
@@ -36,21 +43,21 @@ struct assignment {
 };
 
 namespace detail {
-/// The clusterer's units are runs of a fixed number of consecutive entries.
+/// Units are runs of a fixed number of consecutive entries.
 template <class Clusterer> [[nodiscard]] consteval bool sequential_units() {
     if constexpr (requires { Clusterer::sequential; })
         return Clusterer::sequential;
     else
         return false;
 }
-/// assign() goes by the nearest mean, and may be told which that is: assign_near().
+/// The clusterer has assign_near(): assign() for a known nearest mean.
 template <class State, class Lane>
 concept assigns_near = requires(const State& s, Lane& l, const simd::neighbour& nearest, const float* key,
                                 const units_view& u, std::span<float> distance) {
     { s.assign_near(l, nearest, key, u, distance) }
     noexcept->std::same_as<assignment>;
 };
-/// group() of a clusterer that lets threads of the engine share it, and of one that does not.
+/// Calls group() with the engine's threads if the clusterer can share the work, otherwise without.
 template <class State, class Element>
 [[nodiscard]] std::uint32_t group(const State& s, rows_view<Element> keys, std::span<std::byte> scratch,
                                   std::uint32_t* label, const lent_threads& threads) noexcept {
@@ -59,7 +66,7 @@ template <class State, class Element>
     else
         return static_cast<void>(threads), s.group(keys, scratch, label);
 }
-/// assign() may be shown some of the units.
+/// assign() accepts a view of only some units.
 template <class Clusterer> [[nodiscard]] consteval bool assigns_among_some() {
     if constexpr (requires { Clusterer::among_some; })
         return Clusterer::among_some;

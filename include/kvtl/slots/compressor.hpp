@@ -1,54 +1,61 @@
 // The compressor slot: the bytes in which entries are stored.
 //
-// What:   a *record* is what is stored of one token of a lane: one record for its key, one for its value. The
-//         policy's state is the *row codec*, the only code that looks into a record. Stores copy records when
-//         entries move (splits, rewrites, loads) and never encode an entry a second time (rows in memory
-//         do when a prompt that waited in chunks is scored).
-// Rows:   a *plain row* is (lane heads, D) numbers of the policy's plain_type. Window, sinks, waiting entries
-//         and staged chunks of a prompt are plain rows; an entry is encoded when it leaves them for a store.
-// Policy: name, config, plain_type (float, f16 or bf16), domain (keys after or before RoPE), granule (rows
-//         that are encoded together), ragged (records have sizes of their own, state::bytes() bounds them),
-//         rows_are_records (a record is the plain row, byte for byte), relative_error (of a number, against
-//         the largest of its head in the rows of its record, rounding to plain_type included).
-//         layer_wide_only (engine_inputs.hpp) says that a record couples all heads of a layer, needs that it wants
-//         further inputs.
+// What:   a *record* is the stored form of one token of a lane: one record for its key, one for its value.
+//         The policy's state is the *row codec*, the only code that looks into a record. Stores copy records
+//         when entries move (splits, rewrites, loads). They never encode an entry a second time, with one
+//         exception: rows in memory, when a prompt that waited in chunks is scored.
+// Rows:   a *plain row* is (lane heads, D) numbers of the policy's plain_type. Window, sinks, pending entries
+//         and staged chunks of a prompt are plain rows. An entry is encoded when it leaves them for a store.
+// Policy: it declares name, config and
+//           plain_type         float, f16 or bf16
+//           domain             keys after or before RoPE
+//           granule            number of consecutive entries that are encoded together
+//           ragged             records differ in size, and state::bytes() bounds them
+//           rows_are_records   a record is the plain row, byte for byte
+//           relative_error     error of a number, relative to the largest number of its head in the rows of
+//                              its record, rounding to plain_type included
+//           layer_wide_only    a record couples all heads of a layer (engine_inputs.hpp); optional
+//           needs              further inputs from the engine; optional
 // State:  constructible from (config, record_shape), trivially copyable, every function const and noexcept:
-//           record_bytes bytes()                       exactly, or at most where records are ragged
-//           encode_key(rows, position, record)         plain rows, (granule, width), to a record; returns its
-//                                                      bytes. The first of them is token `position`
+//           record_bytes bytes()                       exact, or an upper bound if records are ragged
+//           encode_key(rows, position, record)         plain rows, (granule, width), to a record; returns the
+//                                                      bytes of the record. The first row is token `position`
 //           encode_value(rows, record)
 //           decode_keys(records, rows), decode_values  a tile of records to plain rows, (count, width)
 //           score(q, q_stride, group, keys, head, out, out_stride)
-//               out[g * out_stride + i] = q_g . key i of `head`, straight from the records
+//               out[g * out_stride + i] = q_g . key i of `head`, computed from the records
 //           accumulate(weight, group, values, head, acc, acc_stride)
 //               acc_g += sum over i of weight[g * attend_block + i] * value i of `head`
-//         A call gets at most simd::attend_block entries; core/step/attend_records.hpp makes attention of
-//         these two. May be left out: score_run(as score), the same of any number of entries at once, for an index that
-//         scores all stored keys (stored_keys).
-//         Where not every config goes with every shape also static status check(config, record_shape), or with every
-//         unit check_units(config, tokens of a unit, sink_tokens).
-// Granule: with granule > 1 so many consecutive entries share a record, of keys and of values: units are runs
-//         of a multiple of it, and simd::attend_block is one too.
-// Trust:  a codec takes what a record says of itself for granted. Pages come back byte for byte or are refused: their
+//         A call gets at most simd::attend_block entries. core/step/attend_records.hpp computes attention
+//         with score and accumulate. Optional: score_run(arguments of score) scores any number of entries at
+//         once, for an index that scores all stored keys (stored_keys). Optional, if not every config fits
+//         every shape: static status check(config, record_shape). If not every config fits every unit:
+//         check_units(config, tokens of a unit, sink_tokens).
+// Granule: if granule > 1, that many consecutive entries share a record of keys and a record of values. Units
+//         are then runs of a multiple of the granule, and so is simd::attend_block.
+// Trust:  a codec does not check the content of records. Pages are returned byte for byte or refused: their
 //         checksums stay in memory.
-// Home:   key_home = home::memory keeps the records of keys in the lane's memory, where an index may score them
-//         (stored_keys), and storage has values alone; units are then runs of consecutive entries. Keys are
-//         decoded when their unit is read, so that attention finds plain rows. Values live where units do.
-// Domain: plain rows are keys after RoPE, always. A codec of key_domain::pre_rope turns them back by `position`,
-//         the entry's token, writes the position into the record, where it counts as its bytes, and turns what it
-//         decodes forth again (support/position_table.hpp).
+// Home:   with key_home = home::memory the records of keys stay in the lane's memory, where an index may
+//         score them (stored_keys), and storage has only values. Units are then runs of consecutive entries.
+//         Keys are decoded when their unit is read, so attention finds plain rows. Values are where the units
+//         are.
+// Domain: plain rows always hold keys after RoPE. A codec with key_domain::pre_rope rotates keys back by
+//         `position`, the entry's token. It writes the position into the record, where it counts as its
+//         bytes. It rotates decoded keys forward again (support/position_table.hpp).
 // Lanes:  a codec that differs from lane to lane declares any of
-//           calibrated   calibration kinds that it reads, a set of kind_bit()s; then bind(calibration_view), and
-//                        before it status check_calibration(view): whether the file holds what the codec takes for
-//                        granted
-//           shares       tables that all lanes of a shard have in common: shared_bytes(max_tokens) and
-//                        share(config, max_tokens, span of bytes)
-//           fits_lanes   bytes that are fitted to a lane when its prompt has come: lane_bytes(), and
-//                        fit(lane's bytes, keys, values, scratch), rows_view of floats or plain rows each, with
-//                        fit_scratch_bytes(rows) of scratch; zeros until then. Clusterers hand over what they
-//                        are to group, runs of consecutive entries the prompt's first chunk from token 0
-//         and at(codec_lane), the state of one lane, which is what encodes and attends its records. Units and chains
-//         of records in memory have such lanes, and know positions; what is fitted to a prompt takes units.
+//           calibrated   the calibration kinds that it reads, a set of kind_bit()s. The state then has
+//                        bind(calibration_view). Before it, `status check_calibration(view)` checks that the
+//                        file holds everything that the codec relies on
+//           shares       tables that all lanes of a shard share: shared_bytes(max_tokens) and share(config,
+//                        max_tokens, span of bytes)
+//           fits_lanes   bytes that are fitted to a lane when its prompt is complete: lane_bytes(), and
+//                        fit(lane's bytes, keys, values, scratch), with rows_view of floats or of plain rows,
+//                        and fit_scratch_bytes(rows) bytes of scratch. Until then the bytes are zero.
+//                        Clusterers pass the rows that they are about to group; runs of consecutive entries
+//                        pass the prompt's first chunk from token 0
+//         and at(codec_lane), which returns the state of one lane. That state encodes and attends the lane's
+//         records. Lanes exist for units and for chains of records in memory, and both know positions. A fit
+//         to the prompt needs units.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -70,13 +77,13 @@ namespace kvtl { inline namespace v0 {
 
 class calibration_view;
 
-/// Whether stored keys have been rotated to their positions.
+/// Whether stored keys are rotated to their positions.
 enum class key_domain : std::uint8_t { post_rope, pre_rope };
 
-/// Where the records of keys live.
+/// Where the records of keys are kept.
 enum class home : std::uint8_t { storage, memory };
 
-/// What a record describes: a token of a lane, or a granule of them.
+/// The shape of a record: a token of a lane, or a granule of tokens.
 struct record_shape {
     std::uint32_t heads = 1; ///< KV heads of the lane
     std::uint32_t dim = 0;   ///< D
@@ -84,33 +91,33 @@ struct record_shape {
     [[nodiscard]] constexpr std::uint32_t width() const noexcept { return heads * dim; }
 };
 
-/// Bytes of the records of an entry, or of a granule.
+/// Bytes of the two records of an entry, or of a granule.
 struct record_bytes {
     std::uint32_t key = 0, value = 0;
     [[nodiscard]] constexpr std::uint32_t entry() const noexcept { return key + value; }
 };
 
-/// The records of an entry, wherever they lie.
+/// The two records of an entry, in any memory.
 struct entry_record {
     const std::byte* key = nullptr;
     const std::byte* value = nullptr;
     record_bytes bytes{};
 };
 
-/// Records of keys, or of values, of consecutive entries.
+/// Records of the keys, or of the values, of consecutive entries.
 struct records_view {
     const std::byte* data = nullptr;
     std::size_t count = 0;             ///< entries
-    std::size_t stride = 0;            ///< bytes from record to record, where they have one size
-    const std::uint32_t* at = nullptr; ///< else the offset from `data` of record i is at[2 * i]
-    std::uint32_t granule = 1;         ///< entries of a record
+    std::size_t stride = 0;            ///< bytes from record to record, if they have one size
+    const std::uint32_t* at = nullptr; ///< otherwise at[2 * i] is the offset of record i from `data`
+    std::uint32_t granule = 1;         ///< entries per record
     std::size_t following = 0;         ///< entries behind these that are likely to be read next
 
-    /// Record i; entry i where the granule is 1.
+    /// Record i; if the granule is 1, that of entry i.
     [[nodiscard]] const std::byte* record(std::size_t i) const noexcept {
         return data + (at == nullptr ? i * stride : at[2 * i]);
     }
-    /// Entries [first, first + n), both whole granules.
+    /// Entries [first, first + n); `first` and `n` are multiples of the granule.
     [[nodiscard]] records_view slice(std::size_t first, std::size_t n) const noexcept {
         if (at != nullptr) return {data, n, stride, at + 2 * first};
         return {data + (granule == 1 ? first : first / granule) * stride,
@@ -122,10 +129,10 @@ struct records_view {
     }
 };
 
-/// A lane, as its codec sees it.
+/// A codec's view of a lane.
 struct codec_lane {
     std::uint32_t layer = 0;
-    std::uint32_t first_head = 0;      ///< of the lane's KV heads, in the layer
+    std::uint32_t first_head = 0;      ///< the lane's first KV head, as the layer numbers heads
     const std::byte* fitted = nullptr; ///< lane_bytes()
 };
 
@@ -150,7 +157,7 @@ template <class Compressor> [[nodiscard]] consteval bool codec_fits_lanes() {
     else
         return false;
 }
-/// Keys live in the lane's memory, not on storage.
+/// Keys stay in the lane's memory, not on storage.
 template <class Compressor> [[nodiscard]] consteval bool codec_keeps_keys() {
     if constexpr (requires { Compressor::key_home; })
         return Compressor::key_home == home::memory;
@@ -243,7 +250,7 @@ concept compressor_knows_lanes = (detail::calibrated_kinds<P>() == 0 ||
                                       { s.at(lane) }
                                       noexcept->std::same_as<typename P::state>;
                                   });
-/// attend_block (simd/attend.hpp) entries are whole granules; a row that is its own record shares it with none.
+/// attend_block (simd/attend.hpp) is a multiple of the granule. A row that is its own record cannot share it.
 template <class P>
 concept compressor_granule_fits = P::granule == 1 || (P::granule > 1 && 32 % P::granule == 0 && !P::ragged &&
                                                       !P::rows_are_records);

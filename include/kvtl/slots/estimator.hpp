@@ -1,15 +1,15 @@
-// The estimator slot: what stands in for units that are not read.
+// The estimator slot: estimates the contribution of units that are not read.
 //
 // A policy with `static constexpr bool estimates = true` has a state with
 //
 //   std::size_t scratch_floats(const summary_shape&, std::uint32_t max_units) const
 //   void add(const estimator_input&, const partial& into) const noexcept
-//   static status check(const config&) noexcept            may be left out: what open() says of a config
+//   static status check(const config&) noexcept            optional: the errors that open() returns
 //
-// It may declare needs_means, needs_spread and summarises as an index does (slots/index.hpp). With `reads_scores = true`
-// it is told the index's scores of every query, which then choose for themselves.
-// add() merges its estimate of what the other units would have contributed into the softmax state. An
-// estimated unit of n entries counts as n (a log-count bias), so that equal keys estimated equal keys read.
+// A policy may declare needs_means, needs_spread and summarises as an index does (slots/index.hpp). With
+// `reads_scores = true` it gets the index's scores of every query; every query must then choose for itself.
+// add() merges the estimated contribution of the other units into the softmax state. An estimated unit of n
+// entries counts as n entries (a log-count bias), so n equal keys have the same weight estimated and read.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -30,10 +30,10 @@ struct estimator_input {
     std::uint32_t group = 1;  ///< G
     logit_rule logits{};
     units_view units;                        ///< means and summaries of this head
-    std::span<const std::uint64_t> attended; ///< (U) bit of query g of the lane set: attended exactly
+    std::span<const std::uint64_t> attended; ///< (U) bit g: query g of the lane attended the unit exactly
     std::span<float> scratch;                ///< scratch_floats()
     std::span<float> attend;                 ///< scratch of simd::attend_rows
-    std::span<const float> score{};          ///< (G, U) of the index, or (G, U, max_entries), where asked for
+    std::span<const float> score{};          ///< with reads_scores: (G, U), or (G, U, max_entries) per entry
 
     /// True when query g of this head did not attend unit u.
     [[nodiscard]] bool missing(std::uint32_t u, std::uint32_t g) const noexcept {
@@ -51,7 +51,7 @@ template <class Estimator> [[nodiscard]] consteval bool estimates() {
 }
 } // namespace detail
 
-/// It goes by the index's scores.
+/// The estimator reads the scores of the index.
 template <class P>
 concept reads_scores = requires {
     requires P::reads_scores;

@@ -1,48 +1,49 @@
-// The index slot: what is kept in memory (or read in long runs) to score units without reading them.
+// The index slot: data that scores units without reading them, kept in memory or read in long runs.
 //
-// A policy declares
+// A policy declares needs_means and scores. The other declarations are optional.
 //
 //   needs_means        it scores with the units' mean keys, which the manager then keeps
-//   scores             its state has score(): one number per unit and query, the greater the better
-//   summarises         its state keeps bytes of its own for every unit of a lane (below); may be left out, as
-//                      may all that follow
-//   per_entry          scores come one per entry (U * max_entries of them) instead of one per unit
-//   scores_stored_keys its scores are the codec's, of the stored keys themselves: from memory where they live
-//                      there, else read from storage at every step, run by run; with per_entry, and
-//                      without score()
-//   needs_spread       it reads how far entries lie from their units' means, by dimension: units_view::spread, which the
-//                      manager gathers for each lane while entries join units. Units have means then
+//   scores             its state has score(): one number per unit and query; larger is better
+//   summarises         its state keeps bytes for every unit of a lane (see below)
+//   per_entry          there is one score per entry (U * max_entries scores) instead of one per unit
+//   scores_stored_keys the codec computes the scores from the stored keys. Keys in memory are scored there;
+//                      others are read from storage at every step, run by run. Needs per_entry, and no
+//                      score()
+//   needs_spread       it reads units_view::spread: by dimension, how far entries lie from their units'
+//                      means. The manager gathers it for each lane while entries join units. Units then have
+//                      means
 //   fits               its state fits something to a lane's first keys, (T, D of the lane): fit(view, keys,
-//                      scratch), keys a rows_view of floats, f16 or bf16
-//   linear             a score of the mean query is the mean of the scores (default: true)
-//   pins               names units that are chosen whatever their score: pinned(units_view, head, budget,
-//                      visit(unit)), for a head that may choose `budget` entries
-//   narrows            has a coarse level above the units: before they are scored, narrow(q, queries, units_view,
-//                      budget, narrowing) names those that are worth it, ascending, and near(key, units_view,
-//                      narrowing) those that an entry may belong to, into narrowing::unit; both return their number, 0
-//                      for all, and for a view that hides some already. Scores, the selector and a clusterer that
-//                      assigns `among_some` then see these alone (units_view::some). narrowing::note() counts what it
-//                      compared on the way (statistics::choosing)
-//   scores_lanes       keeps bytes of its own, and still scores a query of the whole lane (u.dim numbers, u.head 0)
-//                      in one pass: what its heads' scores would sum up to
+//                      scratch), where keys is a rows_view of floats, f16 or bf16
+//   linear             the score of the mean query is the mean of the scores (default: true)
+//   pins               some units are chosen whatever their score: pinned(units_view, head, budget,
+//                      visit(unit)) names them for a head that may choose `budget` entries
+//   narrows            it has a coarse level above the units. Before units are scored, narrow(q, queries,
+//                      units_view, budget, narrowing) writes the units worth scoring to narrowing::unit,
+//                      ascending. near(key, units_view, narrowing) does so for the units that an entry may
+//                      belong to. Each returns their number; 0 means all units. Each must return 0 for a view
+//                      that already hides units. Scores, the selector and a clusterer with `among_some` then
+//                      see only these units (units_view::some). narrowing::note() counts the scores and
+//                      comparisons of the coarse level (statistics::choosing)
+//   scores_lanes       it keeps summaries and can still score a query of the whole lane (u.dim numbers,
+//                      u.head 0) in one pass; the result is the sum of the scores of the lane's heads
 //
-// and the state of one that summarises offers
+// The state of a policy that summarises has
 //
-//   std::size_t unit_bytes(const summary_shape&) const    bytes per unit, the same for all units
-//   std::size_t lane_bytes(const summary_shape&) const    bytes per lane (codebooks, bases)
-//   std::size_t running_bytes(const summary_shape&) const  may be left out, with resume(): bytes of a unit that grows,
-//                                                         which the manager keeps beside its unfinished page
-//   std::size_t tail_bytes(const summary_shape&) const    may be left out: bytes behind the last unit, for
-//                                                         an index that lays entries out in blocks
-//   void clear(const summary_view&, std::uint32_t unit)   the unit has no entries (again)
+//   std::size_t unit_bytes(const summary_shape&) const     bytes per unit, equal for all units
+//   std::size_t lane_bytes(const summary_shape&) const     bytes per lane (codebooks, bases)
+//   std::size_t running_bytes(const summary_shape&) const  optional, with resume(): bytes of a growing unit,
+//                                                          which the manager keeps beside its open page
+//   std::size_t tail_bytes(const summary_shape&) const     optional: bytes after the last unit, for an index
+//                                                          that lays entries out in blocks
+//   void clear(const summary_view&, std::uint32_t unit)    the unit has no entries, or none any more
 //   void absorb(const summary_view&, std::uint32_t unit, std::uint32_t i, const float* key,
-//               const float* value)                       its i-th entry; key and value: (lane heads, D)
+//               const float* value)                        adds entry i; key and value: (lane heads, D)
 //   void resume(const summary_view&, std::uint32_t unit, std::uint32_t entries)
-//                                                         running bytes were given up: begin them anew from what
-//                                                         is kept of so many entries
+//                                                          the running bytes were given up: rebuild them from
+//                                                          the summary of `entries` entries
 //
-// Summaries lie in the lane's block: no pointers, trivially copyable. A unit is always built entry by entry,
-// so an index has no second code path for prompts, splits or further turns.
+// Summaries lie in the block of the lane, so they are trivially copyable and have no pointers. A unit is
+// always built entry by entry, so an index has one code path for prompts, splits and further turns.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -60,25 +61,25 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// What sizes a policy's summaries, the same for every lane of a cache.
+/// The numbers that determine the size of summaries; equal for every lane of a cache.
 struct summary_shape {
     std::uint32_t lane_heads = 1;  ///< KV heads per lane
     std::uint32_t group = 1;       ///< query heads per KV head
     std::uint32_t dim = 0;         ///< D
-    std::uint32_t max_entries = 1; ///< of a unit
+    std::uint32_t max_entries = 1; ///< entries of the largest unit
 
     [[nodiscard]] constexpr std::size_t width() const noexcept { return std::size_t{lane_heads} * dim; }
 };
 
-/// One lane's summaries of one policy.
+/// The summaries that one policy keeps for one lane.
 struct summary_view {
     std::byte* lane = nullptr; ///< lane_bytes(), aligned to 64
     std::byte* unit = nullptr; ///< unit_bytes() times units
     std::size_t stride = 0;    ///< bytes from unit to unit
     summary_shape shape{};
     std::uint32_t layer = 0;
-    std::uint32_t first_head = 0; ///< KV head of the model that the lane's first head is
-    std::byte* running = nullptr; ///< running_bytes() of the unit that is absorbing, aligned to 64
+    std::uint32_t first_head = 0; ///< the lane's first KV head, as the model numbers heads
+    std::byte* running = nullptr; ///< running_bytes() of the unit that absorbs an entry, aligned to 64
 
     template <class T> [[nodiscard]] T* of(std::uint32_t u) const noexcept {
         return reinterpret_cast<T*>(unit + u * stride);
@@ -87,33 +88,33 @@ struct summary_view {
     template <class T> [[nodiscard]] T* of_running() const noexcept { return reinterpret_cast<T*>(running); }
 };
 
-/// A lane's units as policies see them: those that place entries (clusterer), score (index), choose
-/// (selector) and estimate (estimator).
+/// A lane's units, as seen by the policies that place entries (clusterer), score (index), choose (selector)
+/// and estimate (estimator).
 struct units_view {
-    const unit_record* unit = nullptr; ///< null where all units have one size and need no records
+    const unit_record* unit = nullptr; ///< null if all units have one size and no records
     std::uint32_t count = 0;
-    unit_means mean{}; ///< (count, dim), where units have means
+    unit_means mean{}; ///< (count, dim), if units have means
     std::uint32_t dim = 0;
     std::uint32_t max_entries = 0; ///< no unit may grow beyond this
     std::uint32_t tokens = 0;      ///< tokens of the lane so far
     bool may_add = true;           ///< table and storage have room for one more unit
-    summary_view summary{};        ///< what the index keeps (null for an index without summaries)
-    std::uint32_t head = 0;        ///< KV head of the lane that an index is asked to score for
-    const std::uint32_t* some =
-        nullptr;              ///< where an index has narrowed them down: the `count` units seen, ascending
-    std::uint32_t hidden = 0; ///< units of the lane that are not seen
-    /// (lane width) sum of squared distances from a key to its unit's mean, over keys that joined units, by dimension.
-    /// A unit that splits counts again, as its children. Empty where no policy needs it (needs_spread).
+    summary_view summary{};        ///< summaries of the index (null for an index without summaries)
+    std::uint32_t head = 0;        ///< KV head of the lane that the index scores for
+    /// If an index has narrowed units down: the `count` units of this view, ascending. Otherwise null.
+    const std::uint32_t* some = nullptr;
+    std::uint32_t hidden = 0; ///< units of the lane that are not in this view
+    /// (lane width) by dimension: sum over keys that joined units of the squared distance to the unit's mean.
+    /// A unit that splits counts again, as its children. Empty if no policy needs it (needs_spread).
     std::span<const float> spread{};
 
-    /// Unit i of those seen, as the lane numbers it.
+    /// The lane's number of unit i of this view.
     [[nodiscard]] std::uint32_t id(std::uint32_t i) const noexcept { return some != nullptr ? some[i] : i; }
     [[nodiscard]] const unit_record& record(std::uint32_t i) const noexcept { return unit[id(i)]; }
-    /// Entries of unit i, whichever form units have.
+    /// Entries of unit i, with or without records.
     [[nodiscard]] std::uint32_t entries(std::uint32_t i) const noexcept {
         return unit != nullptr ? record(i).entries : max_entries;
     }
-    /// Those from unit `first` on. Not for an index that lays entries out in blocks (tail_bytes).
+    /// The units from unit `first` on. Not for an index that lays entries out in blocks (tail_bytes).
     [[nodiscard]] units_view from(std::uint32_t first) const noexcept {
         units_view rest = *this;
         if (unit != nullptr) rest.unit += first;
@@ -123,7 +124,7 @@ struct units_view {
         if (summary.unit != nullptr) rest.summary.unit += first * summary.stride;
         return rest;
     }
-    /// Of a lane that shows all its units, those that `ids` names; all of them when it names none.
+    /// The units `ids` of a view that shows all units; all units if `ids` is empty.
     [[nodiscard]] units_view only(std::span<const std::uint32_t> ids) const noexcept {
         units_view few = *this;
         if (ids.empty()) return few;
@@ -145,26 +146,27 @@ struct units_view {
         else
             mean.distances(key, count, out);
     }
-    /// The unit, of those seen, whose mean is nearest to `key`; ties go to the lower one. There is one; scratch: (count)
+    /// The unit of this view whose mean is nearest to `key`; ties go to the lower number. count >= 1.
+    /// scratch: (count)
     [[nodiscard]] simd::neighbour nearest_mean(const float* key, float* scratch) const noexcept {
         if (some == nullptr) return mean.nearest(key, count, scratch);
         mean_distances(key, scratch);
         return simd::first_least(scratch, count);
     }
-    /// The size that all units have, or 0 where they differ.
+    /// The size of all units, or 0 if sizes differ.
     [[nodiscard]] std::uint32_t entries_if_fixed() const noexcept {
         return unit != nullptr ? 0 : max_entries;
     }
 };
 
-/// Memory in which an index narrows units down.
+/// Scratch and result of an index that narrows units down.
 struct narrowing {
-    std::span<float> score;          ///< (max_units) of what stands for several units
+    std::span<float> score;          ///< (max_units) scores of the coarse level
     std::span<std::uint32_t> order;  ///< (max_units)
     std::span<std::uint64_t> keys;   ///< (max_units)
     std::span<float> mean;           ///< (2 lane widths)
-    std::span<std::uint32_t> unit;   ///< (max_units) the answer
-    choice_counts* counts = nullptr; ///< where it is counted what a choice took, or null
+    std::span<std::uint32_t> unit;   ///< (max_units) the result
+    choice_counts* counts = nullptr; ///< counters of the choice, or null
 
     void note(std::uint64_t scored, std::uint64_t compared, std::uint64_t opened) const noexcept {
         if (counts != nullptr)
@@ -185,7 +187,7 @@ template <class Policy> [[nodiscard]] consteval bool summarises() {
     else
         return false;
 }
-/// Of an index and of an estimator.
+/// For an index and for an estimator.
 template <class Policy> [[nodiscard]] consteval bool needs_spread() {
     if constexpr (requires { Policy::needs_spread; })
         return Policy::needs_spread;
@@ -223,7 +225,7 @@ template <class Index> [[nodiscard]] consteval bool linear_in_query() {
         return true;
 }
 
-/// The index names units that are chosen whatever their score: pinned(units_view, head, budget, visit(unit)).
+/// The index has units that are chosen whatever their score: pinned(units_view, head, budget, visit(unit)).
 template <class Index> [[nodiscard]] consteval bool pins_units() {
     if constexpr (requires { Index::pins; })
         return Index::pins;
@@ -234,7 +236,7 @@ template <class Index> [[nodiscard]] consteval bool scores_whole_lanes() {
     if constexpr (requires { Index::scores_lanes; })
         return Index::scores_lanes;
     else
-        return !summarises<Index>(); // means are of a lane's width
+        return !summarises<Index>(); // means have the width of a lane
 }
 
 } // namespace detail
@@ -244,7 +246,7 @@ concept index_declares_scores = requires {
     { P::scores } -> std::convertible_to<bool>;
     { P::needs_means } -> std::convertible_to<bool>;
 };
-/// With or without scratch of its own (scratch_floats).
+/// score() with or without scratch (scratch_floats).
 template <class P>
 concept index_scores = has_state<P> &&(
     requires(const typename P::state& s, const float* q, std::uint32_t n, const units_view& u,
@@ -288,7 +290,7 @@ concept index_narrows =
          { s.near(x, u, memory) }
          noexcept->std::same_as<std::uint32_t>;
      });
-/// Of an index and of an estimator.
+/// For an index and for an estimator.
 template <class P>
 concept summaries_agree = !detail::summarises<P>() || keeps_summaries<P>;
 

@@ -1,10 +1,10 @@
-// The io slot: what a storage device looks like to the manager.
+// The io slot: the interface of a storage device.
 //
-// A device is opened once and has one queue per shard. A queue is used by one thread at a time; different
-// queues may be used concurrently. Requests of one submit() go to the kernel together. Memory named by a
-// request (the slices and what they point to) belongs to the device from submit() until its completion is
-// reaped. Completions come in any order. Offsets, slice addresses and slice sizes are multiples of
-// device_info().alignment; short transfers are resumed by the device. Nothing here allocates after open().
+// A device is opened once and has one queue per shard. One thread uses a queue at a time; different queues
+// may be used concurrently. The requests of one submit() go to the kernel together. The memory of a request
+// (its slices and what they point to) belongs to the device from submit() until the completion is reaped.
+// Completions arrive in any order. Offsets, slice addresses and slice sizes are multiples of
+// device_info().alignment. The device resumes short transfers. Nothing here allocates after open().
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -23,49 +23,48 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// What the manager asks of a device when it opens it.
+/// The manager's requirements when it opens a device.
 struct io_plan {
     unsigned queues = 1;           ///< one per shard
-    unsigned depth = 64;           ///< requests a queue may have with the kernel at once; more are held back
-    unsigned max_in_flight = 4096; ///< requests a queue must accept before any completion is reaped
+    unsigned depth = 64;           ///< requests of a queue in the kernel at once; the queue holds back more
+    unsigned max_in_flight = 4096; ///< requests that a queue must accept before a completion is reaped
     std::span<std::byte> arena;    ///< memory that transfers will use; may be registered with the kernel
     std::span<const std::byte> superblock; ///< first bytes of the file (io/superblock.hpp), at most one page
     std::uint64_t max_bytes = 0;           ///< the file never grows beyond this
-    std::uint32_t timeout_ms =
-        0; ///< without any completion for so long, what is in flight ends with io_no_answer and the
-           ///< queue refuses all that comes (0: it waits for ever)
+    /// Milliseconds without any completion after which transfers in flight end with io_no_answer. The queue
+    /// then refuses all further requests. 0: wait for ever.
+    std::uint32_t timeout_ms = 0;
 };
 
-/// What a device found out about itself when it was opened. Strings are static.
+/// Properties of a device, determined when it was opened. Strings are static.
 struct io_device_info {
-    const char* name = "";      ///< the policy that really runs: "in_memory", "posix_file", "uring_file"
-    bool direct = false;        ///< transfers bypass the page cache (O_DIRECT, verified)
-    bool memory_backed = false; ///< what is stored takes memory: no file, or one on tmpfs, ramfs or hugetlbfs
+    const char* name = "";         ///< the policy that runs in fact: "in_memory", "posix_file", "uring_file"
+    bool direct = false;           ///< transfers bypass the page cache (O_DIRECT, verified)
+    bool memory_backed = false;    ///< storage takes memory: no file, or one on tmpfs, ramfs or hugetlbfs
     bool registered_file = false;  ///< io_uring: fixed file
     bool registered_arena = false; ///< io_uring: fixed buffers (needs RLIMIT_MEMLOCK)
-    std::uint32_t alignment = 512; ///< of offsets, addresses and sizes, in bytes
+    std::uint32_t alignment = 512; ///< alignment of offsets, addresses and sizes, in bytes
     std::uint32_t page = 4096;     ///< unit of transfer: max(4 KiB, alignment, physical block)
 };
 
 enum class io_verb : std::uint8_t { read, write };
 
-/// One transfer: `slice_count` pieces of memory against one contiguous range of the file that starts at
-/// `offset`.
+/// One transfer between `slice_count` pieces of memory and a contiguous range of the file from `offset` on.
 struct io_request {
     io_verb verb = io_verb::read;
     std::uint32_t slice_count = 0;
     const ::iovec* slices = nullptr; ///< 1 to 1024 pieces
     std::uint64_t offset = 0;        ///< bytes from the start of the file
-    std::uint64_t tag = 0;           ///< comes back with the completion
+    std::uint64_t tag = 0;           ///< returned with the completion
 };
 
-/// The error of transfers that a device gave up after io_plan::timeout_ms. The memory that they name may still be written
-/// to: whoever is told so uses it no more.
+/// The error of transfers that a device gave up after io_plan::timeout_ms. The device may still write to
+/// their memory, so the caller must not use it any more.
 inline constexpr int io_no_answer = -1; // no errno
 
 struct io_completion {
     std::uint64_t tag = 0;
-    int error = 0; ///< 0, or the errno of the failed transfer (end of file inside a read counts as EIO)
+    int error = 0; ///< 0, or the errno of the failed transfer (end of file within a read: EIO)
 };
 
 /// Transfers issued by a queue since open(), counted where they are handed to the device. A resumed short
@@ -80,12 +79,11 @@ struct io_counters {
 template <class Q>
 concept io_queue = requires(Q& q, const Q& cq, std::span<const io_request> requests,
                             std::span<io_completion> done, bool wait) {
-    // Hands over all requests or none. Fails only when the queue would exceed max_in_flight or the ring is
-    // broken.
+    // Accepts all requests or none. Fails only if the queue would exceed max_in_flight or the ring is broken.
     { q.submit(requests) }
     noexcept->std::same_as<status>;
-    // Fills `done` with up to done.size() completions; with `wait` blocks until there is one (if any is in
-    // flight).
+    // Fills `done` with up to done.size() completions. With `wait` it blocks until there is one, if any
+    // request is in flight.
     { q.reap(done, wait) }
     noexcept->std::same_as<std::size_t>;
     { cq.in_flight() }
@@ -101,17 +99,17 @@ concept io_device = std::movable<D> && requires(D& d, const D& cd, unsigned i, s
     { d.queue(i) }
     noexcept;
     requires io_queue<std::remove_reference_t<decltype(d.queue(i))>>;
-    // A device may have use_arena(arena), too, which returns nothing and is noexcept: from now on transfers use this memory
-    // instead of io_plan::arena or what was said last, none is under way, and none of what was pinned is pinned any longer
-    // (device_info().registered_arena). A device that pins memory and has no such call has a cache that cannot be resized.
+    // Optional: `void use_arena(arena) noexcept` replaces the arena. It is called only while no transfer is
+    // in flight. Memory of the previous arena must be unpinned (device_info().registered_arena). If a device
+    // pins memory and has no use_arena(), its cache cannot be resized.
     //
-    // Makes [offset, offset + bytes) of the file writable without further allocation (fallocate).
-    // Thread-safe.
+    // reserve(offset, bytes) makes [offset, offset + bytes) of the file writable without further allocation
+    // (fallocate). Thread-safe.
     { d.reserve(bytes, bytes) }
     noexcept->std::same_as<status>;
 };
 
-/// Tells a device that may have pinned it, or one that wraps such a device, which memory transfers use from now on.
+/// Calls use_arena(arena) if the device has it: a device that may pin memory, or a wrapper of one.
 template <io_device D> void use_arena_of(D& device, std::span<std::byte> arena) noexcept {
     if constexpr (requires { device.use_arena(arena); }) device.use_arena(arena);
     static_cast<void>(device), static_cast<void>(arena);

@@ -1,13 +1,16 @@
-// The layout slot: where a unit's bytes are on storage, and how it grows.
+// The layout slot: where a unit's bytes are on storage, and how the unit grows.
 //
-// A policy declares `by_entry` (pages belong to the lane's stream of entries in token order, of which units are
-// runs; otherwise pages belong to units) and `wants_correlation` (a prompt's units come in the order in which they
-// are retrieved together). Pages are numbers below layout_limits::file_pages, of one shard. Every layout hands out
-// runs of run_pages() adjacent pages, for streams and for prompts that are staged; a page-wise one places units as
-// well.
+// A policy declares
 //
-// State is relocatable: all that a call changes lies in the block, and a state attaches to a block that another one
-// has filled (slots/state_block.hpp).
+//   by_entry            true: pages belong to the lane's stream of entries in token order, and units are runs
+//                       of it. false: pages belong to units
+//   wants_correlation   a prompt's units are passed in the order in which they are retrieved together
+//
+// Pages are numbers below layout_limits::file_pages, of one shard. Every layout hands out runs of run_pages()
+// adjacent pages, for streams and for staged prompts. A page-wise layout also places units.
+//
+// State is relocatable: everything that a call changes lies in the block. A state attaches to a block that
+// another state has filled (slots/state_block.hpp).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -21,23 +24,22 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// What a layout is told when the cache is opened.
+/// Limits of a layout, fixed when the cache is opened.
 struct layout_limits {
-    std::uint32_t file_pages = 0; ///< pages a shard may use at all: a prompt's units always fit
-    std::uint32_t grow_pages =
-        0; ///< once this many are used, no unit is added during decode (2.5 x the raw cache)
+    std::uint32_t file_pages = 0; ///< pages that a shard may use; the units of a prompt always fit
+    /// Pages in use from which on decode adds no units (2.5 x the raw cache).
+    std::uint32_t grow_pages = 0;
     std::uint32_t unit_pages = 1; ///< pages of the largest unit
 };
 
-/// The units of one prompt in the order in which a layout shall place them. `strength[i]` says how often
-/// units order[i] and order[i+1] were retrieved together (0: a chain ends at i).
+/// The units of one prompt, in the order in which a layout places them. `strength[i]` counts how often units
+/// order[i] and order[i+1] were retrieved together (0: a chain ends at i).
 struct arrangement {
     std::span<const std::uint32_t> order;
     std::span<const std::uint32_t> strength;
     std::span<unit_record> unit; ///< in: entries; out: where
     std::uint32_t rows_per_page = 1;
-    std::span<const std::uint32_t>
-        page_count{}; ///< pages of each unit, where entries have sizes of their own
+    std::span<const std::uint32_t> page_count{}; ///< pages of each unit, if entries differ in size; or empty
 
     [[nodiscard]] std::uint32_t pages(std::uint32_t u) const noexcept {
         return page_count.empty() ? (unit[u].entries + rows_per_page - 1) / rows_per_page : page_count[u];

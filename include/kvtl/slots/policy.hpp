@@ -1,12 +1,12 @@
-// What the policies of all slots have in common: a name, the inputs that they need (engine_inputs.hpp), an
-// aggregate config, and a state that is made from the config and what the slot hands over.
+// Requirements that policies of all slots share: a name, the inputs that they need (engine_inputs.hpp), an
+// aggregate config, and a state that is constructed from the config and the arguments of the slot.
 //
-// A state lives in the block of a shard and is copied with it, so it must be trivially copyable: it keeps its
-// config's numbers and views (pointers, spans) of the memory that it is handed, never memory of its own.
+// A state lives in the block of a shard and is copied with it, so it must be trivially copyable. It holds the
+// numbers of its config and views (pointers, spans) of the memory that it is handed. It never owns memory.
 //
-// Each header of this folder names its slot's requirements one at a time, joins them to one concept
-// (`index_for`, ...) and has a function (`explain_index`, ...) with one sentence for each requirement.
-// slots/preset.hpp puts them together.
+// Each header of this folder names the requirements of its slot one at a time, and joins them to one concept
+// (`index_for`, ...). A function (`explain_index`, ...) has one sentence for each requirement.
+// slots/preset.hpp combines the slots.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -33,7 +33,7 @@ template <class P>
 concept has_state = requires {
     typename P::state;
 };
-/// `Args` is what a slot's states are made from besides the policy's config.
+/// `Args`: constructor arguments of the slot's states after the policy's config.
 template <class P, class... Args>
 concept state_constructs = requires {
     typename P::config;
@@ -42,7 +42,7 @@ concept state_constructs = requires {
 template <class P, class... Args>
 concept state_opens =
     has_config<P> && state_constructs<P, Args...> && std::default_initializable<typename P::state>;
-/// Structures that a policy keeps in memory it is handed: it says how many bytes.
+/// For policies with structures in the memory that they are handed: state::bytes() returns its size in bytes.
 template <class P, class... Args>
 concept state_is_sized = has_state<P> && requires(Args... args) {
     { P::state::bytes(args...) } -> std::same_as<std::size_t>;
@@ -53,7 +53,8 @@ concept state_is_relocatable = !has_state<P> || std::is_trivially_copyable_v<typ
 template <class P, class... Args>
 concept policy_for = has_name<P> && state_opens<P, Args...> && state_is_relocatable<P>;
 
-/// For static_assert: a compiler that sees a concept there prints all that is inside it after the sentence.
+/// Hides a concept from static_assert. Compilers would otherwise print the concept's definition after the
+/// sentence.
 [[nodiscard]] consteval bool holds(bool requirement) noexcept {
     return requirement;
 }

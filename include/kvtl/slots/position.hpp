@@ -1,11 +1,11 @@
-// The position slot: the position that a kept key is turned to, of presets that keep entries in memory.
+// The position slot: the position that a kept key is rotated to, in presets that keep entries in memory.
 //
-// A policy declares `moves`. One that moves attends to entries at positions inside the cache: its state has
+// A policy declares `moves`. A policy that moves attends entries at positions inside the cache. Its state has
 //
 //   void turn_back(const float* q, std::uint32_t heads, std::uint32_t positions, float* out) noexcept
 //
-// which writes q (heads, D) turned back by a number of positions. check() sees the config before anything is
-// reserved; bytes(dim) is what the state asks for.
+// which writes q (heads, D) rotated back by `positions` positions. check() checks the config before open()
+// reserves memory. bytes(dim) returns the bytes of memory that the state needs.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,19 +1,19 @@
-// A preset: one policy per slot. What it must satisfy as a whole, where its entries live, and one sentence
-// for each rule that is broken.
+// A preset: one policy per slot. This header has the rules for a whole preset, the place of its entries, and
+// one concept for each rule.
 //
-// Where entries live follows from the slots (store_of_preset):
+// The place of the entries follows from the slots (store_of_preset):
 //
-//   rows     clusterer, index and selector are null objects: what is kept is all attended, and so it stays in
-//            memory, as rows or as records
+//   rows     clusterer, index and selector are null objects: every kept entry is attended, and so entries
+//            stay in memory, as rows or as records
 //   groups   units are runs of a fixed number of consecutive entries in token order on storage: they need no
 //            records beyond residency
-//   units    units with records of their own, on storage
+//   units    units with records, on storage
 //
 // Every slot is read or refused. A slot that a preset's path does not read must hold its null object:
 //
 //   slot          rows       groups, units                      groups, units behind a retention that drops
 //   clusterer     (null)     read                               read
-//   index         (null)     read by selectors with scores
+//   index         (null)     read by selectors with scores      read by selectors with scores
 //   selector      (null)     read                               read
 //   estimator     unread     read, unless all_units leaves no rest
 //   budget        read       unread                             read
@@ -25,23 +25,23 @@
 //   schedule      unread     read (by the engine and prefetch)  read
 //   io            unread     read                               read
 //
-// With a window that holds the whole sequence (`full`, the only one) every entry stays a plain row: the
-// compressor is then unread as well.
+// If the window holds the whole sequence (only in `full`), every entry stays a plain row, and the compressor
+// is unread as well.
 //
-// A preset that drops and retrieves is an ordinary preset: the prompt is thinned out when it ends, what is
-// left goes to storage and is retrieved from:
+// A preset that drops and retrieves is an ordinary preset. The retention drops entries when the prompt ends;
+// the survivors go to storage and are retrieved from there:
 //
 //   struct snapkv_then_dynakv : dynakv { using retention = drop<window_attention<..>>; };
 //
-// Its score decides once, when the prompt ends, and for KV heads, not query heads; entries keep their
-// positions. Where units, index or codec span all heads of a layer the heads decide together, and where units
-// do, every head keeps equally many plain entries. The same holds where what is kept stays in memory in records
-// that only the chain of a lane holds (core/store/record_chain.hpp): of all heads of a layer, with positions, or in
-// bases of a layer.
+// Its score decides once, when the prompt ends, and for KV heads, not query heads. Entries keep their
+// positions. If units, index or codec span all heads of a layer, the heads decide together. If units span all
+// heads, every head keeps the same number of plain entries. All of this also holds for survivors that stay in
+// memory in records which only the chain of a lane can hold (core/store/record_chain.hpp): records of all
+// heads of a layer, records with positions, or records in bases of a layer.
 //
-// kv_manager's primary template calls explain_preset() of slots/sentences.hpp, which is reached only by
-// presets that do not satisfy preset_for; so correct presets pay nothing, and a wrong one prints sentences
-// instead of a template's inside.
+// The primary template of kv_manager calls explain_preset() of slots/sentences.hpp. Only presets that do not
+// satisfy preset_for reach it. So correct presets pay nothing, and a wrong preset prints sentences instead of
+// the inside of a template.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -67,7 +67,7 @@
 
 namespace kvtl { inline namespace v0 {
 
-// The null object of each slot (presets::full), by name: all that the rules need to know of them.
+// The null object of each slot (presets::full). The rules need only their names.
 struct single_tokens;
 struct no_index;
 struct all_units;
@@ -80,10 +80,10 @@ struct lru;
 struct on_demand;
 struct in_memory;
 
-/// Where the entries of a preset live.
+/// The place of a preset's entries.
 enum class store_kind : std::uint8_t { rows, groups, units };
 
-/// The retention gives entries up.
+/// The retention drops entries.
 template <class T>
 concept drops_entries = retention_drops<typename T::retention>;
 
@@ -103,16 +103,17 @@ template <class T>
 concept retrieves = store_of_preset<T>()
 != store_kind::rows;
 
-/// Its records are those of a whole layer, in bases of a lane, or with positions.
+/// Only chains can hold its records: they span a whole layer, use bases of a lane, or have positions.
 template <class Compressor>
 concept needs_chains =
     detail::codec_per_lane<Compressor>() || layer_wide_only<Compressor>() || Compressor::domain
     == key_domain::pre_rope;
-/// Entries stay in memory as rows and, in a chain of each lane, as records: all of them, or what a retention has kept
-/// of a prompt. Records of one head a retention that drops keeps itself, and evicts from them.
+/// Entries stay in memory, as rows and, in a chain per lane, as records. These are all entries, or the
+/// survivors of a prompt. Exception: records of one head stay with a retention that drops, which evicts from
+/// them.
 template <class T>
 concept keeps_in_chains = !retrieves<T> && (!drops_entries<T> || needs_chains<typename T::compressor>);
-/// What a retention keeps of a prompt moves on when the prompt is complete: to units, or to chains.
+/// When a prompt is complete, its survivors move to units or to chains.
 template <class T>
 concept hands_over = drops_entries<T> &&(retrieves<T> || keeps_in_chains<T>);
 
@@ -150,7 +151,7 @@ template <class T>
 concept storage_is_read = retrieves<T> ||
     (std::same_as<typename T::layout, sequence_order>&& std::same_as<typename T::replacement, lru>&&
          std::same_as<typename T::schedule, on_demand>&& std::same_as<typename T::io, in_memory>);
-/// Where the window holds the whole sequence (`full`) nothing leaves it to be grouped, chosen or encoded.
+/// If the window holds the whole sequence (`full`), no entry leaves it to be grouped, chosen or encoded.
 template <class T>
 concept window_is_left = T::window_tokens != whole_sequence ||
                          (!retrieves<T> &&
@@ -166,7 +167,7 @@ concept budget_is_read = drops_entries<T> || std::same_as<typename T::budget, un
 template <class T>
 concept position_is_read =
     (drops_entries<T> && !hands_over<T>) || std::same_as<typename T::position, original>;
-/// Attention mass is measured for retentions only.
+/// Only retentions get the attention mass.
 template <class T>
 concept mass_is_fed = feedback_of<typename T::clusterer>()
 == feedback::unused&& feedback_of<typename T::replacement>() ==
@@ -185,11 +186,11 @@ concept mass_is_complete = feedback_of<typename T::retention>()
 template <class T>
 concept granularity_agrees =
     !retrieves<T> || !needs_layer_units<T>() || T::clusterer::unit_of == granularity::layer;
-/// Queries that choose for themselves share no unit across heads.
+/// If every query chooses for itself, units belong to one head.
 template <class T>
 concept queries_agree =
     !chooses_per_query<typename T::selector> || T::clusterer::unit_of == granularity::head;
-/// In a stream of entries in token order a unit is found by its number alone.
+/// In a stream of entries in token order, the number of a unit determines its place.
 template <class T>
 concept streams_hold_runs =
     !retrieves<T> || !T::layout::by_entry || detail::sequential_units<typename T::clusterer>();
@@ -197,50 +198,50 @@ concept streams_hold_runs =
 template <class T>
 concept predictions_come =
     !detail::chooses_ahead<typename T::selector>() || asks_for_predictions<typename T::schedule>;
-/// A layer's resident units can be read back from where storage has them: whole pages of their own. And there are such.
+/// Virtualised layers need units that own whole pages, and a replacement policy that keeps units resident.
 template <class T>
 concept layers_can_take_turns =
     !virtualises<typename T::schedule> ||
     (store_of_preset<T>() == store_kind::units && !requires { requires T::replacement::keeps_nothing; });
-/// Layers share a choice as numbers of units, which say the same about each of them only when units are runs
-/// of consecutive entries.
+/// Layers share a choice as numbers of units. These mean the same entries in every layer only if units are
+/// runs of consecutive entries.
 template <class T>
 concept shared_units_agree =
     !shares_choices<typename T::selector> || detail::sequential_units<typename T::clusterer>();
-/// Keys that are scored where they are stored come in the order of units.
+/// Stored keys that are scored in place must lie in the order of units.
 template <class T>
 concept stored_keys_in_order =
     !detail::scores_stored_keys<typename T::index>() || store_of_preset<T>() == store_kind::groups;
-/// A choice travels to other layers without saying which query made it.
+/// A choice that layers share does not record which query made it.
 template <class T>
 concept shared_queries_agree =
     !shares_choices<typename T::selector> ||
     (!chooses_per_query<typename T::selector> && !chooses_per_head<typename T::selector>);
-/// What stands in for unread units is told of whole units.
+/// Estimators work with whole units, so a selector must not truncate one.
 template <class T>
 concept estimator_sees_choice =
     !truncates_units<typename T::selector> || std::same_as<typename T::estimator, nothing>;
-/// Scores of every query are there where every query chooses by them, from memory.
+/// Scores of every query exist only if every query chooses by them, and if the index scores from memory.
 template <class T>
 concept estimator_has_its_scores =
     !reads_scores<typename T::estimator> ||
     (chooses_per_query<typename T::selector> && !detail::scores_stored_keys<typename T::index>());
-/// A retention that merges works on the rows that are kept, and gives them weights, which lie behind records of
-/// one size.
+/// A retention that merges changes kept rows and gives them weights. Weights are stored behind records of one
+/// size.
 template <class T>
 concept stored_rows_agree = T::compressor::rows_are_records || !requires {
     requires T::retention::merges;
 }
 || (retrieves<T> && !T::compressor::ragged);
-/// Records with sizes of their own are found by their unit, or in runs of consecutive entries.
+/// Ragged records are found through their unit, or in runs of consecutive entries.
 template <class T>
 concept ragged_records_agree =
     !T::compressor::ragged || !retrieves<T> ||
     (store_of_preset<T>() == store_kind::groups && !detail::codec_keeps_keys<typename T::compressor>() &&
      !detail::scores_stored_keys<typename T::index>()) ||
     store_of_preset<T>() == store_kind::units;
-/// Records that several entries share, and keys that are kept apart from values, belong to runs of consecutive
-/// entries; what is fitted to a prompt, to entries that become units.
+/// Records that several entries share, and keys that are kept apart from values, need units of consecutive
+/// entries. A codec that is fitted to a prompt needs entries that become units.
 template <class T>
 concept codec_has_its_runs = (T::compressor::granule == 1 &&
                               !detail::codec_keeps_keys<typename T::compressor>() &&
@@ -257,11 +258,11 @@ concept retrieval_agrees =
 template <class T> [[nodiscard]] consteval bool layer_wide() {
     return needs_layer_units<T>() || (retrieves<T> && T::clusterer::unit_of == granularity::layer);
 }
-/// Units, codecs and indices over all heads of a token need the heads to keep the same tokens.
+/// If units, codec or index span all heads of a token, the heads must keep the same tokens.
 template <class T>
 concept survivors_agree = !layer_wide<T>() || T::retention::score::decides_together;
-/// A prompt that is evicted from as it comes is never there as a whole: numbers must be final at once, and
-/// its chunks attend plain rows.
+/// With eviction during the prompt, the prompt is never held as a whole. So budgets must be final at once,
+/// and chunks attend plain rows.
 template <class T>
 concept streaming_agrees =
     !T::retention::score::evicts_in_prompt || (!T::budget::late && !T::retention::merges);
@@ -272,7 +273,7 @@ concept preference_is_known =
     { s.preference(notes) }
     noexcept->std::same_as<float>;
 };
-/// What has moved on is chosen among, or attended whole, but not evicted from.
+/// Survivors that moved to units or chains are retrieved or all attended, but no longer evicted.
 template <class T>
 concept thins_out_once =
     !hands_over<T> || (!T::retention::score::evicts_in_decode && !T::retention::score::evicts_in_prompt);
@@ -280,11 +281,11 @@ template <class T>
 concept keeps_by_kv_head = !hands_over<T> || !T::retention::score::per_query_head;
 template <class T>
 concept keeps_positions = !hands_over<T> || !T::position::moves;
-/// What stands in for unread units counts entries, not their weights.
+/// Estimators count entries, not their weights.
 template <class T>
 concept weights_are_attended =
     !retrieves<T> || !T::retention::merges || std::same_as<typename T::estimator, nothing>;
-/// What is fitted to keys before RoPE is fitted to tokens 0, 1, ..., all of them.
+/// A fit to keys before RoPE needs all tokens 0, 1, ... without gaps.
 template <class T>
 concept codec_bears_gaps = !retrieves<T> || !detail::codec_fits_lanes<typename T::compressor>() ||
                            T::compressor::domain == key_domain::post_rope;
@@ -298,8 +299,8 @@ concept dropping_agrees =
                           weights_are_attended<T> && codec_bears_gaps<T> && layer_units_stay_even<T>);
 
 // --------------------------------------------------------------------------------------------- whole presets
-/// The union of what a preset's policies need from the engine. v is always needed: it is what attention
-/// returns.
+/// The union of the inputs that a preset's policies need from the engine. v is always needed: attention
+/// returns sums of values.
 template <class T> [[nodiscard]] consteval engine_input needed_inputs() {
     return engine_input::q | engine_input::k | engine_input::v | needs_of<typename T::clusterer>() |
            needs_of<typename T::index>() | needs_of<typename T::selector>() |

@@ -1,19 +1,19 @@
-// The replacement slot: which resident units leave first.
+// The replacement slot: which resident units are evicted first.
 //
-// A resident is known by its handle, a number below `handles`; a state keeps its lists in the memory it is
+// A resident unit has a handle, a number below `handles`. A state keeps its lists in the memory that it is
 // handed (policies/support/resident_lists.hpp).
 //
-// State is relocatable: all that a call changes lies in that block, victim() and resize() included, and a state
-// attaches to a block that another one has filled (slots/state_block.hpp).
+// State is relocatable: everything that a call changes lies in that memory, also for victim() and resize(). A
+// state attaches to a block that another state has filled (slots/state_block.hpp).
 //
 //   tick()                    a step begins
-//   admit(handle, facts)      a unit came in            remove(handle)   it leaves
-//   touch(handle)             it was chosen again       refresh(handle, facts)   it has grown or was split
-//   victim(pinned)            the handle that leaves next, or none; never one for which pinned(handle)
-//   resize(frames)            may be left out: the pool has so many frames now, for policies that divide them
-//   serve(lane)               may be left out: victims that are asked for next make room for a unit of this lane
+//   admit(handle, facts)      a unit became resident    remove(handle)           it was evicted
+//   touch(handle)             it was chosen again       refresh(handle, facts)   it grew or was split
+//   victim(pinned)            returns the handle to evict next, or none; never one for which pinned(handle)
+//   resize(frames)            optional: the pool now has `frames` frames; for policies that divide them
+//   serve(lane)               optional: the next victims make room for a unit of this lane
 //
-// With `keeps_nothing` what a step has read does not outlive it.
+// With `keeps_nothing`, units that a step has read are evicted at its end.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -27,11 +27,11 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// What a replacement policy is told about a resident unit.
+/// Facts about a resident unit, for replacement policies.
 struct resident_facts {
-    std::uint32_t pages = 1; ///< frames it occupies
+    std::uint32_t pages = 1; ///< frames that it occupies
     bool updated = false;    ///< it has just received entries or was split
-    std::uint32_t lane = 0;  ///< whose unit it is: for policies that remember units after they have left
+    std::uint32_t lane = 0;  ///< lane and number of the unit: for policies that remember evicted units
     std::uint32_t unit = 0;
 };
 

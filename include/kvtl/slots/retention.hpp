@@ -1,21 +1,21 @@
-// The retention slot: what becomes of entries over budget, and the score that decides.
+// The retention slot: the fate of entries over budget, and the score that decides it.
 //
-// A policy declares `drops`. One that drops nothing is a name (keep_all); one that does names its `score`,
-// the score's `config` and `merges` (what leaves is merged into what stays): drop<Score> and
+// A policy declares `drops`. A policy that drops nothing has only a name (keep_all). One that drops names its
+// `score`, the score's `config`, and `merges` (dropped entries are merged into kept ones): drop<Score> and
 // merge_into<Score, Rule>.
 //
-// What:   a score policy ranks entries; the shard keeps the best ones, ties to the earlier token, and never
-//         touches the pinned ones (sinks and window). A score can come from an entry alone when it arrives
-//         (score_source::arrival), from all keys of the prompt (keys), from the attention of the prompt's
-//         last queries (window), of all its queries (prompt), or of queries that the engine supplies (probe).
-//         Policies with `evicts_in_decode` also say, at every step, which held entry is worth least. With
-//         `evicts_in_prompt` a prompt is nothing but such steps: it is never held as a whole, and a chunk
-//         attends to what earlier chunks left and to itself.
+// What:   a score policy ranks entries. The shard keeps the best ones, with ties to the earlier token, and
+//         never drops pinned ones (sinks and window). The source of a score is the entry itself when it
+//         arrives (score_source::arrival), all keys of the prompt (keys), the attention of the prompt's last
+//         queries (window) or of all its queries (prompt), or queries that the engine supplies (probe).
+//         Policies with `evicts_in_decode` also rank the held entries at every step, and the lowest leaves.
+//         With `evicts_in_prompt` a prompt consists of such steps: it is never held as a whole, and a chunk
+//         attends itself and the survivors of earlier chunks.
 // Shapes: one lane: keys, values (T, D); queries (W, D); scores (T).
-// Cost:   observing costs one pass over the keys per observed token and G * T floats of scratch; no matrix
+// Cost:   observing costs one pass over the keys per observed token, and scratch of G * T floats. No matrix
 //         of queries times keys is kept.
-// Fitted: a score may name a kind of section that it uses where config.calibration has it (`calibrated`); its state
-//         is then handed the file by bind(calibration_view).
+// Fitted: a score may declare `calibrated`, a kind of section that it uses if config.calibration has it. Its
+//         state then gets the file through bind(calibration_view).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -38,18 +38,18 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// What the score of a prompt's entry is computed from.
+/// The source from which the score of a prompt's entry is computed.
 enum class score_source : std::uint8_t { arrival, keys, window, prompt, probe };
 
-/// How the query heads of a group, or the queries of a window, become one number.
+/// The reduction of the query heads of a group, or of the queries of a window, to one number.
 enum class over : std::uint8_t { mean, max };
 
-/// What is measured about a layer while its lanes are scored, summed over them; for budgets that divide by
+/// Measurements of a layer, made while its lanes are scored and summed over them. For budgets that divide by
 /// preference.
 struct layer_notes {
     double entropy = 0;
     double variance = 0;
-    double least_variance = std::numeric_limits<double>::infinity(), most_variance = 0; ///< of a lane
+    double least_variance = std::numeric_limits<double>::infinity(), most_variance = 0; ///< among lanes
     std::uint32_t lanes = 0;
 };
 
@@ -63,15 +63,15 @@ struct score_limits {
 /// One lane of a finished prompt.
 template <element E> struct prompt_lane {
     std::uint32_t layer = 0;
-    std::uint32_t head = 0;         ///< KV head, or query head where lanes are query heads
+    std::uint32_t head = 0;         ///< KV head; query head if lanes are query heads
     rows_view<E> keys, values;      ///< (T, D)
     std::uint32_t sinks = 0;        ///< the first entries, pinned
     std::uint32_t window = 0;       ///< the last entries, pinned
-    const float* queries = nullptr; ///< (W, D): of the last W tokens, or what stands for later ones
+    const float* queries = nullptr; ///< (W, D): queries of the last W tokens, or probes for later ones
     std::size_t query_stride = 0;   ///< floats from one observed token to the next
     std::uint32_t observed = 0;     ///< W
     std::uint32_t group = 1;        ///< G
-    bool causal = true;             ///< observed queries see only what precedes them
+    bool causal = true;             ///< observed queries see only their own and earlier tokens
     logit_rule logit{};
     std::span<const float> value_sizes; ///< (T) sum over the layer's KV heads of the policy's value_size()
     std::span<float> logits;            ///< (G, T) scratch
@@ -81,7 +81,7 @@ template <element E> struct prompt_lane {
     [[nodiscard]] std::uint32_t tokens() const noexcept { return static_cast<std::uint32_t>(keys.count); }
 };
 
-/// take(query, head in group, probabilities of the entries it sees) for every observed query.
+/// Calls take(query, head in group, probabilities of the entries that it sees) for every observed query.
 template <element E, class Take> void for_each_observed(const prompt_lane<E>& lane, Take&& take) noexcept {
     const std::uint32_t tokens = lane.tokens();
     const std::size_t dim = lane.keys.dim;
@@ -99,9 +99,7 @@ template <element E, class Take> void for_each_observed(const prompt_lane<E>& la
     }
 }
 
-/// One entry's token as it arrives, all heads of it; a policy scores heads first_head, first_head +
-/// head_step,
-/// ...
+/// A token as it arrives, with all heads. A policy scores heads first_head, first_head + head_step, ...
 struct arriving {
     std::uint32_t layer = 0, token = 0;
     std::uint32_t first_head = 0, head_step = 1;
@@ -110,16 +108,16 @@ struct arriving {
     std::span<const float> external; ///< (H)
 };
 
-/// An entry as eviction in decode sees it.
+/// An entry's data for eviction in decode.
 struct held_entry {
     float score = 0;
     std::uint32_t token = 0; ///< its number in the sequence
-    std::uint32_t now = 0;   ///< the number of the latest token
+    std::uint32_t now = 0;   ///< number of the latest token
     [[nodiscard]] float age() const noexcept { return static_cast<float>(now - token); }
 };
 
-/// Averages or maxima over `width` neighbouring tokens, `width` odd. Behind the ends lie zeros for an
-/// average, nothing for a maximum. in and out apart.
+/// Averages or maxima over `width` neighbouring tokens, `width` odd. Beyond the ends an average reads zeros,
+/// and a maximum reads nothing. `in` and `out` must not overlap.
 enum class pooling : std::uint8_t { off, average, maximum };
 template <pooling How>
 void pool_scores(std::span<const float> in, std::uint32_t width, std::span<float> out) noexcept {
@@ -137,7 +135,8 @@ void pool_scores(std::span<const float> in, std::uint32_t width, std::span<float
         }
     }
 }
-/// What the window's own entries, which are pinned, received: it shall not raise their neighbours when it is pooled.
+/// Sets the scores of the window to zero. Its entries are pinned, and pooling must not raise their
+/// neighbours.
 template <element E> void strip_window(const prompt_lane<E>& lane, std::span<float> received) noexcept {
     std::fill_n(received.end() - lane.window, lane.window, 0.0F);
 }
@@ -148,18 +147,18 @@ template <element E> void strip_window(const prompt_lane<E>& lane, std::span<flo
     return {};
 }
 
-/// What a score policy remembers of an entry when it needs nothing.
+/// The record of an entry for score policies that remember nothing.
 struct no_record {};
 
-/// Most score policies: no settings, nothing remembered, head by head, entries leave at the end of the prompt
-/// only.
+/// Defaults that fit most score policies: no settings, no records, each head decides for itself, and entries
+/// leave only at the end of the prompt.
 struct score_defaults {
     static constexpr engine_input needs = engine_input::k;
     static constexpr bool decides_together = false; ///< all heads of a layer keep the same tokens
     static constexpr bool per_query_head = false;   ///< every query head keeps entries of its own
     static constexpr bool evicts_in_decode = false;
-    static constexpr bool evicts_in_prompt = false; ///< the prompt takes the way of decode, entry by entry
-    static constexpr bool reads_values = false;     ///< wants prompt_lane::value_sizes and has value_size()
+    static constexpr bool evicts_in_prompt = false; ///< the prompt takes the decode path, entry by entry
+    static constexpr bool reads_values = false;     ///< reads prompt_lane::value_sizes and has value_size()
     static constexpr std::uint32_t spare_rows = 0;
     using record = no_record;
     struct config {
@@ -167,7 +166,7 @@ struct score_defaults {
     };
 };
 
-/// The state of policies that need no memory of their own.
+/// The state of policies that need no memory.
 template <class Config> class score_state {
   public:
     score_state() = default;
@@ -204,7 +203,7 @@ concept score_opens = state_constructs<P, const score_limits&, std::span<std::by
     { P::state::check(c, l) }
     noexcept->std::same_as<status>;
 };
-/// score(lane, out): out (T) comes as zeros; what is written for pinned entries is never read.
+/// score(lane, out): out (T) is zero at the start. Scores of pinned entries are never read.
 template <class P>
 concept score_ranks_prompts = P::source == score_source::arrival || P::source == score_source::prompt ||
                               requires(const typename P::state& s, const prompt_lane<float>& lane,
@@ -233,7 +232,7 @@ concept score_remembers_mass = feedback_of<P>()
     { s.feed(e, 0.0F, score, r) }
     noexcept;
 };
-/// value_size(layer, KV head, (D) value, D): any number >= 0.
+/// value_size(layer, KV head, value (D), D): returns any number >= 0.
 template <class P>
 concept score_sizes_values =
     !P::reads_values || requires(const typename P::state& s, const float* v, std::size_t dim) {
@@ -249,7 +248,7 @@ template <class P>
 concept retention_declares = requires {
     { P::drops } -> std::convertible_to<bool>;
 };
-/// Entries over budget are given up, or merged into others.
+/// Entries over budget are dropped, or merged into others.
 template <class P>
 concept retention_drops = requires {
     requires P::drops;

@@ -1,17 +1,17 @@
 // The schedule slot: when reads are issued relative to compute.
 //
-// A schedule is a name, a config where it has settings (with `static status check(const config&)` where not all values
-// are valid), and what it declares:
+// A schedule has a name, a config if it has settings (with `static status check(const config&)` if not all
+// values are valid), and these declarations:
 //
-//   wants_prediction   the engine hands prefetch() the query of the next layer, as far as it can guess it while
-//                      a layer computes; without, reads are issued on demand, or when the engine calls
-//                      prefetch() of its own accord. Its config may have `true_layers`: so many layers choose
-//                      with their own query in any case (1 where it has none)
-//   virtualises        frames have memory while their layer computes or is about to: what one layer keeps
-//                      resident is given up and read back in time for its next turn. Engines say
-//                      before_query(layer). Its config may have `hot_steps`: what the layer's last so many
-//                      steps chose or updated is read back, other resident units are given up (where it has none,
-//                      all that the replacement policy keeps comes back)
+//   wants_prediction   while a layer computes, the engine passes prefetch() a prediction of the next layer's
+//                      query. Otherwise reads are issued on demand, or when the engine calls prefetch() on
+//                      its own. The config may have `true_layers`: the number of first layers that always
+//                      choose with their own query (1 if the config has none)
+//   virtualises        a layer has memory for frames only while it computes or is about to. The resident
+//                      units of a layer are then evicted, and read back in time for its next turn. Engines
+//                      call before_query(layer). The config may have `hot_steps`: only units that the last
+//                      `hot_steps` steps of the layer chose or updated are read back (if the config has none,
+//                      all units that the replacement policy keeps)
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -21,8 +21,8 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// Whose query a selector chooses for: the one being attended, or a guess of it made a layer earlier, so that
-/// the reads fly while that layer computes (KVSwap §3.4, InfiniGen).
+/// The query that a selector chooses for: the attended query, or a prediction made one layer earlier. With a
+/// prediction the reads are in flight while the earlier layer computes (KVSwap §3.4, InfiniGen).
 enum class query : std::uint8_t { current, predicted };
 
 template <class P>

@@ -1,16 +1,17 @@
 // The selector slot: which units enter attention.
 //
 // A policy declares `takes_everything` (every unit, whatever the budget: its state needs no choose()) and
-// `uses_scores`; with scores it names its `reduction`, which makes one score per unit of those of all queries
-// that share the lane (policies/select_topk.hpp has them), and may name the `source` of the query and
-// `layers_that_share` one choice. The choice is one for all queries of a lane, unless the reduction is
-// `per_query` (every query chooses for itself) or `per_head` (every KV head of a lane of several does): then the step
-// reads the union, and each attends what it chose. A selector that `truncates` may take the first entries only of
-// what would overshoot its budget.
+// `uses_scores`. With scores it names its `reduction`, which turns the scores of all queries of the lane into
+// one score per unit (policies/select_topk.hpp has the reductions). It may name the `source` of the query,
+// and `layers_that_share` one choice. One choice serves all queries of a lane, with two exceptions: with a
+// `per_query` reduction every query chooses for itself, and with a `per_head` reduction every KV head of a
+// lane with several heads does. The step then reads the union, and each query attends its own choice. A
+// selector that `truncates` may take only the first entries of a unit that would exceed the budget.
 //
-// A selector that calibrates names the `prompt_notes` that it takes of a layer's prompt, note()s what it would choose for
-// each of its last queries, and settle()s what all layers' notes come to: one number, the bar of the sequence, which
-// choose() finds in choice_input (-inf before). All heads of a sequence then have one shard.
+// A selector that calibrates itself declares the type `prompt_notes`. note() records what the selector would
+// choose for each of the last queries of a layer's prompt. settle() turns the notes of all layers into one
+// number: the bar of the sequence, a threshold for scores. choose() finds it in choice_input::bar (-inf
+// before). All heads of a sequence then belong to one shard.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -27,8 +28,8 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// One chosen unit: `mask` bit g is set when query g of the lane attends it. Queries whose bit is set in `cut`, too,
-/// attend its first `first` entries alone.
+/// One chosen unit. Bit g of `mask` is set if query g of the lane attends it. Queries whose bit is also set
+/// in `cut` attend only its first `first` entries.
 struct chosen_unit {
     std::uint32_t unit = none;
     std::uint16_t first = 0, cut = 0;
@@ -38,34 +39,34 @@ struct chosen_unit {
     [[nodiscard]] std::uint64_t queries_of(std::uint32_t i) const noexcept {
         return i < first ? mask : mask & ~std::uint64_t{cut};
     }
-    /// Of a unit's n entries, from the first on, as many as any query attends.
+    /// Number of first entries of the unit, of n, that at least one query attends.
     [[nodiscard]] std::uint32_t attended(std::uint32_t n) const noexcept {
         return (mask & ~std::uint64_t{cut}) == 0 ? std::min<std::uint32_t>(first, n) : n;
     }
 };
-/// By their numbers, in place. Cost: O(n) where they are in this order, else O(n log n).
+/// Sorts by unit number, in place. Cost: O(n) if the order is already right, otherwise O(n log n).
 inline void sort_by_unit(std::span<chosen_unit> chosen) noexcept {
     const auto before = [](const chosen_unit& a, const chosen_unit& b) { return a.unit < b.unit; };
     if (!std::is_sorted(chosen.begin(), chosen.end(), before))
         std::sort(chosen.begin(), chosen.end(), before);
 }
-/// Moves the units that score more than `bar` to the front, in the order they have, and returns how many these are.
+/// Moves the units that score above `bar` to the front, in their present order, and returns their number.
 /// score: (U). Cost: O(n).
 [[nodiscard]] inline std::uint32_t keep_above(float bar, std::span<const float> score,
                                               std::span<chosen_unit> chosen) noexcept {
     const auto end = std::remove_if(chosen.begin(), chosen.end(), [&](const chosen_unit& c) {
-        return !(score[c.unit] > bar); // nor NaN
+        return !(score[c.unit] > bar); // also removes NaN
     });
     return static_cast<std::uint32_t>(end - chosen.begin());
 }
-/// Whether `unit` is among them. Cost: O(n).
+/// True if `unit` is chosen. Cost: O(n).
 [[nodiscard]] inline bool contains_unit(std::span<const chosen_unit> chosen, std::uint32_t unit) noexcept {
     return std::any_of(chosen.begin(), chosen.end(), [unit](const chosen_unit& c) { return c.unit == unit; });
 }
 
-/// What a selector sees of a lane. `score` and the scratch are empty for a selector that uses no scores.
-/// Units are asked for through units() and entries(), which know both forms of them: records of any size, and
-/// groups of one size that have none.
+/// A selector's view of a lane. `score` and the scratch are empty for a selector that uses no scores. units()
+/// and entries() work with units of any size, which have records, and with groups of one size, which have
+/// none.
 class choice_input {
   public:
     choice_input(std::span<const float> scores, const units_view& lane, std::uint32_t entries_left,
@@ -73,29 +74,29 @@ class choice_input {
         : score(scores), budget(entries_left), order(orders), scratch(spare), unit_(lane.unit),
           some_(lane.some), units_(lane.count), fixed_(lane.entries_if_fixed()) {}
 
-    std::span<const float> score;                        ///< (U) the greater, the better
+    std::span<const float> score;                        ///< (U) larger is better
     std::uint32_t budget = 0;                            ///< entries that may be chosen
     std::span<std::uint32_t> order;                      ///< (U) scratch
     std::span<std::uint64_t> scratch;                    ///< (U)
-    float bar = -std::numeric_limits<float>::infinity(); ///< what a selector that calibrates has settled
+    float bar = -std::numeric_limits<float>::infinity(); ///< result of settle(), for selectors that calibrate
 
     [[nodiscard]] std::uint32_t units() const noexcept { return units_; } ///< U
-    /// Entries of unit u; 0 when none of them is in its pages yet.
+    /// Entries of unit u; 0 while its pages have none.
     [[nodiscard]] std::uint32_t entries(std::uint32_t u) const noexcept {
         return unit_ != nullptr ? unit_[some_ != nullptr ? some_[u] : u].entries : fixed_;
     }
-    /// The size that all units have, or 0 where they differ.
+    /// The size of all units, or 0 if sizes differ.
     [[nodiscard]] std::uint32_t fixed_entries() const noexcept { return fixed_; }
 
   private:
     const unit_record* unit_ = nullptr;
-    const std::uint32_t* some_ = nullptr; ///< where not all units of the lane are seen
+    const std::uint32_t* some_ = nullptr; ///< units of the view, if it hides some of the lane
     std::uint32_t units_ = 0;
     std::uint32_t fixed_ = 0;
 };
 
 namespace detail {
-/// How many adjacent layers share what the selector chooses for the first of them.
+/// Number of adjacent layers that share the choice of the first of them.
 template <class Selector> [[nodiscard]] consteval std::uint32_t layers_that_share() {
     if constexpr (requires { Selector::layers_that_share; })
         return Selector::layers_that_share;
@@ -142,12 +143,12 @@ template <class P>
 concept chooses_per_head = requires {
     requires P::reduction::per_head;
 };
-/// The last unit may be taken in part.
+/// The last unit may be truncated.
 template <class P>
 concept truncates_units = requires {
     requires P::truncates;
 };
-/// The selector goes by what it would choose for the last queries of a prompt.
+/// The selector calibrates itself on the last queries of a prompt.
 template <class P>
 concept calibrates_on_prompts = requires {
     typename P::prompt_notes;

@@ -1,8 +1,8 @@
-// What a wrong preset prints: the sentences of its slots, then those about the slots together
+// The messages of a wrong preset: the sentences of its slots, then the sentences about several slots
 // (slots/preset.hpp).
 //
-// A rule about two slots speaks only when both say what the rule asks about: the slots' own sentences come
-// first.
+// A rule about two slots is checked only if each of the two declares what the rule reads. The slots' own
+// sentences come first.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -250,7 +250,7 @@ concept lists_signals = requires {
     { Supplied::value } -> std::convertible_to<engine_input>;
 };
 
-/// Prints a sentence for every rule that T breaks; true, so that it may stand in a static_assert.
+/// Prints a sentence for every rule that T breaks. Returns true, so that a static_assert may call it.
 template <class T, class Supplied> consteval bool explain_preset() {
     static_assert(
         holds(!std::same_as<Supplied, geometry>),

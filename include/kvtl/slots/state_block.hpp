@@ -1,11 +1,12 @@
-// The block of memory that a layout or a replacement policy keeps its state in.
+// The memory block that holds the state of a layout or a replacement policy.
 //
-// State is relocatable: everything that a call changes lies in the block, as numbers and never as addresses. The state
-// object itself holds what follows from its config and sizes, and views of the block. So the block is the state: its
-// bytes, copied between two calls to any address of the same alignment and handed to a new state of the same config
-// and sizes as state_block::filled, give the same answers from there on.
+// State is relocatable: everything that a call changes lies in the block, as numbers and never as addresses.
+// The state object holds only values that follow from its config and sizes, and views of the block. So the
+// bytes of the block are the state. They may be copied between two calls, to any address of equal alignment.
+// A new state with an equal config and equal sizes, handed this copy as state_block::filled, gives the same
+// answers from then on.
 //
-// A state begins its block with its counters, a trivially copyable struct, and its arrays follow:
+// A state begins its block with its counters, a trivially copyable struct. Its arrays follow:
 //
 //   state(const config&, std::uint32_t handles, std::span<std::byte> memory, state_block holds = state_block::fresh) noexcept {
 //       block_parts parts(memory, holds);
@@ -30,16 +31,17 @@ namespace kvtl { inline namespace v0 {
 
 /// The content of a block that a state is handed.
 enum class state_block : std::uint8_t {
-    fresh, ///< any bytes: the state writes its first values there
-    filled, ///< the bytes of a state with the same config and sizes: this one goes on from them and writes nothing
+    fresh,  ///< any bytes: the constructor writes the initial values
+    filled, ///< bytes of a state with equal config and sizes: it goes on from them and writes nothing
 };
 
-/// Divides a block into arrays, in the order of the calls. The caller orders them so that each is aligned.
+/// Divides a block into arrays, in the order of the calls. The caller orders the calls so that each array is
+/// aligned.
 class block_parts {
   public:
     block_parts(std::span<std::byte> memory, state_block holds) noexcept : rest_(memory), holds_(holds) {}
 
-    /// `count` objects: each is `first` in a fresh block, as it was left in a filled one.
+    /// `count` objects. In a fresh block each is set to `first`; in a filled block they keep their values.
     template <class T> [[nodiscard]] T* take(std::size_t count, const T& first = T{}) noexcept {
         static_assert(std::is_trivially_copyable_v<T>);
         const std::span<std::byte> part = take_bytes(count * sizeof(T));
@@ -62,7 +64,7 @@ class block_parts {
     state_block holds_;
 };
 
-/// A state goes on from a filled block: `Args` is what the slot's states are made from, the block last.
+/// A state can go on from a filled block. `Args`: constructor arguments of the slot's states, the block last.
 template <class P, class... Args>
 concept state_attaches = state_constructs<P, Args..., state_block>;
 

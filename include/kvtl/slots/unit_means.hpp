@@ -1,10 +1,11 @@
-// The mean keys of a lane's units, in 32, 16 or 8 bits a number.
+// The mean keys of a lane's units, in 32, 16 or 8 bits per number.
 //
-// What:   clusterers place entries by them, indices score them, estimators estimate with them. 8 bits: codes with one
-//         scale per unit, its largest magnitude / 127, so a number is off by half a scale at most. 16 bits: f16.
-// Shapes: (U, D) from unit to unit; D: numbers of the lane, or of one head of it.
+// What:   clusterers place entries by them, indices score them, and estimators estimate with them. 8 bits:
+//         codes with one scale per unit, its largest magnitude / 127, so the error of a number is at most
+//         half a scale. 16 bits: f16.
+// Shapes: (U, D); D: numbers of the lane, or of one head of it.
 // Cost:   score(), distances() and nearest() read every mean once: D, 2 D or 4 D bytes and, for codes, a scale.
-// Limits: what is stored is rounded; the sum that a growing unit is added to is not (core/store/summaries.hpp).
+// Limits: stored means are rounded. The running sum of a growing unit is not (core/store/summaries.hpp).
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -31,7 +32,7 @@ class unit_means {
     unit_means(std::byte* numbers, float* scale, std::uint32_t bits, std::uint32_t dim,
                std::size_t stride) noexcept
         : data_(numbers), scale_(scale), stride_(stride), dim_(dim), bits_(bits) {}
-    /// Means that somebody else keeps as floats, to be read.
+    /// A read-only view of means that are kept elsewhere as floats.
     explicit unit_means(rows_view<float> rows) noexcept
         : data_(const_cast<std::byte*>(reinterpret_cast<const std::byte*>(rows.data))), stride_(rows.stride),
           dim_(static_cast<std::uint32_t>(rows.dim)) {}
@@ -42,7 +43,7 @@ class unit_means {
     [[nodiscard]] explicit operator bool() const noexcept { return data_ != nullptr; }
     [[nodiscard]] std::uint32_t dim() const noexcept { return dim_; }
     [[nodiscard]] std::uint32_t bits() const noexcept { return bits_; }
-    /// Numbers [first, first + n) of every mean: those of a head.
+    /// Numbers [first, first + n) of every mean, for example those of one head.
     [[nodiscard]] unit_means columns(std::size_t first, std::uint32_t n) const noexcept {
         unit_means some = *this;
         if (data_ != nullptr) some.data_ += first * bits_ / 8;
@@ -50,7 +51,7 @@ class unit_means {
         return some;
     }
 
-    /// Those from unit `first` on.
+    /// The means from unit `first` on.
     [[nodiscard]] unit_means from(std::uint32_t first) const noexcept {
         unit_means some = *this;
         if (data_ != nullptr) some.data_ += first * stride_ * bits_ / 8;
@@ -64,7 +65,7 @@ class unit_means {
         if (bits_ == 16) simd::decode(row<f16>(u), out, dim_);
         if (bits_ == 8) simd::dequantise(row<std::int8_t>(u), scale_[u], out, dim_);
     }
-    /// The whole mean of unit u becomes `mean` (D), rounded.
+    /// Stores `mean` (D), rounded, as the whole mean of unit u.
     void set(std::uint32_t u, const float* mean) const noexcept {
         if (bits_ == 32) std::copy_n(mean, dim_, row<float>(u));
         if (bits_ == 16) simd::encode(mean, row<f16>(u), dim_);
@@ -74,7 +75,7 @@ class unit_means {
         std::copy_n(row<std::byte>(from), std::size_t{dim_} * bits_ / 8, row<std::byte>(to));
         if (bits_ == 8) scale_[to] = scale_[from];
     }
-    /// Where the mean itself lies, where it is kept as floats.
+    /// Pointer to the mean of unit u; for 32 bits only.
     [[nodiscard]] float* floats(std::uint32_t u) const noexcept { return row<float>(u); }
 
     /// out[i * U + j] = query i . mean j, for j < U. q: (queries, D)
@@ -100,8 +101,8 @@ class unit_means {
             from(first).distances(key, n, out + at);
         });
     }
-    /// The mean nearest to `key` (D) of the first `units` >= 1, which are compared as distances() would have them.
-    /// scratch: (U)
+    /// The mean nearest to `key` (D) among the first `units` >= 1, by the distances that distances()
+    /// computes. scratch: (U)
     [[nodiscard]] simd::neighbour nearest(const float* key, std::uint32_t units,
                                           float* scratch) const noexcept {
         if (bits_ == 8) return simd::nearest_code(key, rows<std::int8_t>(units), scale_, scratch);
@@ -118,8 +119,8 @@ class unit_means {
         simd::dot_group(q, queries, dim_, rows<std::int8_t>(units), out, out_stride);
         for (std::uint32_t i = 0; i < queries; ++i) simd::multiply(scale_, out + i * out_stride, units);
     }
-    /// visit(place in `some`, first unit, units) for each run of units that lie side by side. Runs lie anywhere: the next
-    /// ones are asked for while one is visited.
+    /// Calls visit(position in `some`, first unit, number of units) for each run of adjacent units. Runs may
+    /// lie anywhere in memory, so the next ones are prefetched while one is visited.
     template <class Visit> void for_runs(std::span<const std::uint32_t> some, Visit&& visit) const noexcept {
         const std::size_t row_bytes = std::size_t{dim_} * bits_ / 8, ahead = 1 + asked_ahead / row_bytes;
         for (std::size_t at = 0, end = 0, asked = 0; at < some.size(); at = end) {
@@ -135,7 +136,7 @@ class unit_means {
             visit(at, some[at], static_cast<std::uint32_t>(end - at));
         }
     }
-    static constexpr std::size_t asked_ahead = 4096; ///< bytes of means
+    static constexpr std::size_t asked_ahead = 4096; ///< bytes of means that are prefetched
 
     template <class T> [[nodiscard]] T* row(std::uint32_t u) const noexcept {
         return reinterpret_cast<T*>(data_ + u * stride_ * bits_ / 8);

@@ -55,21 +55,20 @@ struct fitted_bases {
         using kind = calibration_kind;
         calibration_writer file(shape, fingerprint);
         const std::uint32_t width = shape.kv_heads * shape.head_dim, dim = shape.head_dim;
-        struct section {
+        struct part {
             calibration_kind kind;
             std::uint32_t rank;
             const std::vector<float>& values;
             bool pre_rope;
         };
-        for (const section& s : {section{kind::joint_adapter, options.rank, adapter, options.pre_rope},
-                                 section{kind::pca_basis, dim, pca, options.pre_rope},
-                                 section{kind::skew_basis, dim, skew, false},
-                                 section{kind::query_map, shape.query_heads * dim, query_map, false},
-                                 section{kind::joint_keys, width, joint_keys, true},
-                                 section{kind::joint_values, width, joint_values, false},
-                                 section{kind::head_keys, dim, head_keys, true},
-                                 section{kind::head_values, dim, head_values, false},
-                                 section{kind::value_norms, dim, value_norms, false}})
+        for (const part& s :
+             {part{kind::joint_adapter, options.rank, adapter, options.pre_rope},
+              part{kind::pca_basis, dim, pca, options.pre_rope}, part{kind::skew_basis, dim, skew, false},
+              part{kind::query_map, shape.query_heads * dim, query_map, false},
+              part{kind::joint_keys, width, joint_keys, true},
+              part{kind::joint_values, width, joint_values, false},
+              part{kind::head_keys, dim, head_keys, true}, part{kind::head_values, dim, head_values, false},
+              part{kind::value_norms, dim, value_norms, false}})
             if (!s.values.empty())
                 if (status done = file.add(s.kind, s.rank, s.values, s.pre_rope); !done) return done;
         if (!channels.empty())

@@ -251,7 +251,7 @@ template <class Types> class unit_growth {
             if ((x_.frames[taken] = store_->acquire(frames, lane_id)) == none) break;
         if (taken < pages) {
             while (taken > 0) frames.settle(x_.frames[--taken]);
-            store_->layout().release(fresh.where);
+            store_->release_place(fresh.where);
             return false;
         }
         const std::uint32_t u = s.units++;
@@ -283,7 +283,7 @@ template <class Types> class unit_growth {
                     if (frames[f].failed && frames[f].lane == lane_id && frames[f].unit == u)
                         frames.write_finished(f, true);
             if (l.residency(u).frames() != none) store_->evict(l, u, frames);
-            store_->layout().release(l.unit(u).where);
+            store_->release_place(l.unit(u).where);
         }
     }
 
@@ -348,7 +348,7 @@ template <class Types> class unit_growth {
     // splitting
     /// Splits a resident unit together with everything buffered for it and the new entry, if any. The larger
     /// side stays in the unit (at its own head on storage), the smaller becomes a new unit. Pages in front of the first
-    /// entry that leaves stay as they are.
+    /// entry that leaves stay as they are. Nothing stays in a place that other branches have, too.
     bool split(std::uint32_t lane_id, std::uint32_t u, const new_entry* extra) noexcept {
         if constexpr (!clusterer::adapts) {
             static_cast<void>(lane_id), static_cast<void>(u), static_cast<void>(extra);
@@ -374,10 +374,11 @@ template <class Types> class unit_growth {
             unit_record child;
             place home = l.unit(u).where;
             // Entries that waited, or pages that break in other places, may need one page more than there is.
-            const bool moves = kept_pages > store_->layout().capacity(home);
+            const bool moves =
+                store_->shares_place(l.unit(u)) || kept_pages > store_->layout().capacity(home);
             if (moves && !store_->layout().place_unit(kept_pages, home)) return refuse();
             if (!store_->layout().place_unit(child_pages, child.where)) {
-                if (moves) store_->layout().release(home);
+                if (moves) store_->release_place(home);
                 return refuse();
             }
             std::uint32_t taken = 0;
@@ -388,8 +389,8 @@ template <class Types> class unit_growth {
             }
             if (taken < kept_pages + child_pages) {
                 while (taken > 0) frames.settle(x_.frames[--taken]);
-                store_->layout().release(child.where);
-                if (moves) store_->layout().release(home);
+                store_->release_place(child.where);
+                if (moves) store_->release_place(home);
                 return refuse();
             }
 
@@ -408,7 +409,7 @@ template <class Types> class unit_growth {
             store_->evict(l, u, frames);
             parent.flagged = parent.buffered > 0; // more were waiting than two units hold
             const std::uint32_t same = moves ? 0 : unchanged_pages(old_entries, stays);
-            if (moves) store_->layout().release(std::exchange(parent.where, home));
+            if (moves) store_->release_place(std::exchange(parent.where, home)), parent.shared = false;
             const std::uint32_t c = s.units++;
             l.begin_unit(c, child);
             fill(lane_id, u, stays, n, x_.frames.first(kept_pages), same);

@@ -43,7 +43,7 @@ template <class Types> class unit_rows {
         if constexpr (store::ragged) l.extent(u) = {};
         if (!append(lane_id, u, e)) {
             --s.units;
-            store_->layout().release(fresh.where);
+            store_->release_place(fresh.where);
             return false;
         }
         if constexpr (Types::means)
@@ -51,8 +51,8 @@ template <class Types> class unit_rows {
         return true;
     }
 
-    /// Adds an entry to a unit. False when the unit is cold and its last page is on storage, or when it
-    /// cannot grow.
+    /// Adds an entry to a unit. False when the unit is cold and its last page is on storage or it may share its place,
+    /// or when it cannot grow.
     bool append(std::uint32_t lane_id, std::uint32_t u, const new_entry& e) noexcept {
         const lane l = store_->at(lane_id);
         pool& frames = store_->pool_of(lane_id);
@@ -101,6 +101,12 @@ template <class Types> class unit_rows {
         const auto& format = store_->format();
         const bool fresh = !store_->last_page_takes(l, u, e.record.bytes);
         std::uint32_t tail = store_->tail_of(now, frames);
+        if (unit.shared) {
+            if (now.frames() == none)
+                return false; // even if it is the last owner: no branch decides by what others did
+            const std::uint32_t pages = store_->pages_of(l, u) + (fresh ? 1 : 0);
+            if (store_->shares_place(unit) && !relocate(lane_id, u, pages, !fresh)) return false;
+        }
         if (store::ragged && fresh && tail != none) { // the page is full: this entry is too large for it
             format.pad(frames.bytes(tail), 0);
             if (now.lone_tail() == tail) now.clear();
@@ -109,7 +115,7 @@ template <class Types> class unit_rows {
         std::uint32_t f = tail;
         if (fresh) {
             const std::uint32_t page = store_->pages_of(l, u);
-            if (page + 1 > store_->layout().capacity(unit.where) && !relocate(lane_id, u, page + 1))
+            if (page + 1 > store_->layout().capacity(unit.where) && !relocate(lane_id, u, page + 1, false))
                 return false;
             f = store_->acquire(frames, lane_id);
             if (f == none) return false;
@@ -168,8 +174,9 @@ template <class Types> class unit_rows {
         unit.m2 = m2;
     }
 
-    /// Moves a resident unit of full pages to a longer run.
-    bool relocate(std::uint32_t lane_id, std::uint32_t u, std::uint32_t pages) noexcept {
+    /// Moves a resident unit to a longer run, or to a place of its own. but_last: its last page is about to change and is
+    /// not written yet.
+    bool relocate(std::uint32_t lane_id, std::uint32_t u, std::uint32_t pages, bool but_last) noexcept {
         const lane l = store_->at(lane_id);
         pool& frames = store_->pool_of(lane_id);
         unit_record& unit = l.unit(u);
@@ -178,18 +185,22 @@ template <class Types> class unit_rows {
         place where;
         if (!store_->layout().place_unit(pages, where)) return false;
         if (store_->layout().capacity(where) < pages) {
-            store_->layout().release(where);
+            store_->release_place(where);
             return false;
         }
-        store_->layout().release(unit.where);
-        unit.where = where;
+        store_->release_place(std::exchange(unit.where, where));
         std::uint32_t i = 0;
         for (std::uint32_t f = now.frames(); f != none; f = frames[f].next) {
             frames[f].page = store_->layout().page(where, i++);
-            store_->queue_write(frames, f);
+            if (!but_last || frames[f].next != none) store_->queue_write(frames, f);
         }
-        store_->stats().bytes_moved_by_updates += store_->bytes_of(l, u);
-        store_->stats().bytes_moved_by_appends += store_->bytes_of(l, u);
+        statistics& s = store_->stats();
+        if (std::exchange(unit.shared, false)) {
+            s.bytes_moved_by_forks += store_->bytes_of(l, u);
+        } else {
+            s.bytes_moved_by_updates += store_->bytes_of(l, u);
+            s.bytes_moved_by_appends += store_->bytes_of(l, u);
+        }
         return true;
     }
 

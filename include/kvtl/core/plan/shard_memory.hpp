@@ -42,6 +42,7 @@ template <class Types> struct shard_memory {
     static constexpr std::uint32_t turn_tokens = Types::sequential ? 64 : 32;
 
     std::span<std::uint32_t> checksum, bounce;
+    std::span<std::uint8_t> other_owners;
     std::span<std::byte> layout, trash;
     std::span<io_batch> io_batches;
     typename arenas_of<Types>::tables arenas;
@@ -63,6 +64,7 @@ template <class Types> struct shard_memory {
         const layout_limits limits{p.file_pages, p.grow_pages, p.unit_pages};
         m.checksum = metadata.take<std::uint32_t>(p.storage_pages());
         m.bounce = metadata.take<std::uint32_t>(Types::sequential ? p.file_pages : 0);
+        m.other_owners = metadata.take<std::uint8_t>(p.shard_sequences > 1 ? p.file_pages : 0);
         m.layout = metadata.take<std::byte>(Types::layout_state::bytes(limits));
         const auto format = Types::page_format_of(p.device_page, p.sizes);
         m.trash = scratch.take<std::byte>(format.page_bytes, p.device_page);

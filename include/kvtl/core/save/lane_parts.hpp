@@ -1,4 +1,4 @@
-// A lane of units or fixed groups on its way to or from a stream: its state, its arrays, its pages.
+// A lane of units or fixed groups on its way to or from a stream, or to a branch: its state, its arrays, its pages.
 //
 // What:   pages come from memory where that has them, which it alone does of unfinished ones, else from storage, a batch at a
 //         time. A loaded lane's complete pages go to places of their own; of its units none is resident, and an unfinished
@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace kvtl { inline namespace v0 {
@@ -31,13 +32,11 @@ template <class Types, class Store> class lane_parts {
           most_(static_cast<std::uint32_t>(batch.size() / s.format().page_bytes)) {}
 
     void move(std::uint32_t lane_id) noexcept {
-        lane_state state = store_->at(lane_id).state().identity();
-        io_->value(state);
-        if (io_->loads() && !begin(lane_id, state)) return;
-        const lane l = store_->at(lane_id); // behind begin(), which may have moved it
-        l.each_part(key_bytes(state), [this](std::byte* at, std::size_t n) { io_->bytes(at, n); });
+        move_tables(lane_id);
+        if (!io_->ok()) return;
         if (io_->loads()) {
-            if (!io_->ok() || !holds_together(l)) return;
+            const lane l = store_->at(lane_id);
+            if (!holds_together(l)) return;
             if (!store_->place_pages(lane_id))
                 return io_->fail(status::failure(errc::disk_full,
                                                  "load: the file has no place for a lane of %u entries",
@@ -45,6 +44,25 @@ template <class Types, class Store> class lane_parts {
             if (status s = store_->ensure_space(0); !s) return io_->fail(std::move(s));
         }
         move_pages(lane_id);
+    }
+    /// All but the pages.
+    void move_tables(std::uint32_t lane_id) noexcept {
+        lane_state state = store_->at(lane_id).state().identity();
+        io_->value(state);
+        if (io_->loads() && !begin(lane_id, state)) return;
+        const lane l = store_->at(lane_id); // behind begin(), which may have moved it
+        l.each_part(key_bytes(state), [this](std::byte* at, std::size_t n) { io_->bytes(at, n); });
+    }
+    /// A lane with the tables of lane `parent` gets the pages, too: it shares them, or copies those of incomplete runs.
+    void share_pages(std::uint32_t parent, std::uint32_t lane_id) noexcept {
+        if (status s = store_->share_pages(parent, lane_id); !s) return io_->fail(std::move(s));
+        if (status s = store_->ensure_space(0); !s) return io_->fail(std::move(s));
+        count_ = 0;
+        store_->each_copied_page(parent, lane_id, [this](std::uint32_t from, std::uint32_t to) {
+            page_[count_] = {from}, copy_[count_++] = to;
+            if (count_ == std::min(most_, at_once)) copy();
+        });
+        copy();
     }
 
   private:
@@ -122,26 +140,40 @@ template <class Types, class Store> class lane_parts {
         io_->loads() ? fill() : show();
         count_ = 0;
     }
+    /// All of them in one piece: what memory has is copied to where the others were read.
     void show() noexcept {
         if (status s = transfer(0, true); !s) return io_->fail(std::move(s));
         const std::uint32_t page_bytes = store_->format().page_bytes;
         for (std::uint32_t i = 0; i < count_; ++i) {
-            std::byte* bytes = page_[i].bytes == nullptr ? batch_.bytes(i) : page_[i].bytes;
-            if (page_[i].open_rows != none) {
-                std::memcpy(batch_.bytes(i), bytes, page_bytes);
-                store_->pad(page_[i], bytes = batch_.bytes(i));
-            }
-            io_->pages(bytes, page_bytes, page_bytes);
+            if (page_[i].bytes == nullptr) continue;
+            std::memcpy(batch_.bytes(i), page_[i].bytes, page_bytes);
+            if (page_[i].open_rows != none) store_->pad(page_[i], batch_.bytes(i));
         }
+        io_->pages(batch_.bytes(0), std::size_t{count_} * page_bytes, page_bytes);
     }
     void fill() noexcept {
         const std::uint32_t page_bytes = store_->format().page_bytes;
-        for (std::uint32_t i = 0; i < count_; ++i)
-            io_->pages(page_[i].bytes == nullptr ? batch_.bytes(i) : page_[i].bytes, page_bytes, page_bytes);
+        io_->pages(batch_.bytes(0), std::size_t{count_} * page_bytes, page_bytes);
         if (!io_->ok()) return;
+        for (std::uint32_t i = 0; i < count_; ++i)
+            if (page_[i].bytes != nullptr) std::memcpy(page_[i].bytes, batch_.bytes(i), page_bytes);
         const std::uint32_t batch =
             store_->io().free_io_batch(store_->first_write_io_batch(), Store::write_io_batches);
         if (status s = transfer(batch, false); !s) io_->fail(std::move(s));
+    }
+    /// Copies the pages that have been gathered.
+    void copy() noexcept {
+        const std::uint32_t n = std::exchange(count_, 0);
+        if (n == 0 || !io_->ok()) return;
+        count_ = n;
+        status done = transfer(0, true);
+        for (std::uint32_t i = 0; i < n; ++i) page_[i].page = copy_[i];
+        if (done.ok())
+            done = transfer(
+                store_->io().free_io_batch(store_->first_write_io_batch(), Store::write_io_batches), false);
+        count_ = 0;
+        if (!done) return io_->fail(std::move(done));
+        store_->stats().bytes_moved_by_forks += std::uint64_t{n} * store_->format().page_bytes;
     }
     /// Reads, or writes, those of the gathered pages that memory does not have. Waits for them.
     [[nodiscard]] status transfer(std::uint32_t id, bool reads) noexcept {
@@ -175,6 +207,7 @@ template <class Types, class Store> class lane_parts {
     pool batch_;
     std::uint32_t most_, count_ = 0;
     stored_page page_[at_once];
+    std::uint32_t copy_[at_once]; ///< where those of a branch go
 };
 
 }} // namespace kvtl::v0

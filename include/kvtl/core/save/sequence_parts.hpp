@@ -1,9 +1,9 @@
-// A whole sequence to and from a target, and what tells it from another one.
+// A whole sequence to and from a target or to a branch, and what tells it from another one.
 //
 // What:   one walk over layers and KV heads of the model, each in the shard that has it. So a saved sequence knows nothing of
 //         shards and slots, and a cache that divides heads otherwise can go on with it. A head of a layer is a section.
 // Memory: while it lasts, beside memory_bytes: `batch_bytes` for pages on their way, and a reference of 16 bytes for each
-//         page of a head.
+//         page of a head, or for a branch the tables and rows of a head.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <utility>
 #include <vector>
@@ -24,7 +25,7 @@ namespace kvtl { inline namespace v0 {
 /// Heads of layers to the sections of a save_target.
 template <class To> class save_stream final : public part_stream {
   public:
-    explicit save_stream(To& to) noexcept : part_stream(direction::save), to_(&to) {}
+    explicit save_stream(To& to) noexcept : part_stream(direction::save, "save"), to_(&to) {}
 
     void next(std::uint32_t index) noexcept {
         finish();
@@ -56,12 +57,12 @@ template <class To> class save_stream final : public part_stream {
 /// Sections of a save_source to heads of layers.
 template <class From> class load_stream final : public part_stream {
   public:
-    explicit load_stream(From& from) noexcept : part_stream(direction::load), from_(&from) {}
+    explicit load_stream(From& from) noexcept : part_stream(direction::load, "load"), from_(&from) {}
 
     void next(std::uint32_t index) noexcept {
         const auto of = [&](section_kind kind) { // a head that begins no lane has nothing
-            const section* s = find_section(from_->sections(), kind, index);
-            return s == nullptr ? section{.index = index} : *s;
+            const saved_section* s = find_section(from_->sections(), kind, index);
+            return s == nullptr ? saved_section{.index = index} : *s;
         };
         lane_ = of(section_kind::lane);
         pages_ = of(section_kind::pages);
@@ -89,9 +90,40 @@ template <class From> class load_stream final : public part_stream {
     }
 
     From* from_;
-    section lane_{}, pages_{};
+    saved_section lane_{}, pages_{};
     std::uint64_t at_ = 0, page_at_ = 0;
     std::vector<block_ref> refs_;
+};
+
+/// Parts of a head to memory.
+class parts_out final : public part_stream {
+  public:
+    explicit parts_out(std::vector<std::byte>& to) noexcept
+        : part_stream(direction::save, "fork"), to_(&to) {}
+
+  private:
+    status move(std::byte* at, std::size_t n) noexcept override {
+        to_->insert(to_->end(), at, at + n);
+        return {};
+    }
+
+    std::vector<std::byte>* to_;
+};
+
+/// And from there to a branch.
+class parts_in final : public part_stream {
+  public:
+    explicit parts_in(std::span<const std::byte> from) noexcept
+        : part_stream(direction::load, "fork"), from_(from) {}
+
+  private:
+    status move(std::byte* at, std::size_t n) noexcept override {
+        std::memcpy(at, from_.data(), n);
+        from_ = from_.subspan(n);
+        return {};
+    }
+
+    std::span<const std::byte> from_;
 };
 
 /// A core's sequences on their way. The caller holds all shards that have a part of the sequence.
@@ -111,7 +143,7 @@ template <class Core> class sequence_parts {
     template <save_target To>
     [[nodiscard]] result<save_facts> save(std::uint32_t slot, To& to, const save_options& o) {
         const std::uint32_t tokens = tokens_of(slot);
-        status done = at_rest(slot, tokens);
+        status done = at_rest("save", slot, tokens);
         if (done.ok()) {
             save_stream<To> io(to);
             done = walk(io, slot);
@@ -148,7 +180,30 @@ template <class Core> class sequence_parts {
                                    static_cast<unsigned long long>(facts.tokens), core_->calls.max_tokens);
         load_stream<From> io(from);
         status done = walk(io, slot);
-        if (done.ok()) done = at_rest(slot, static_cast<std::uint32_t>(facts.tokens));
+        if (done.ok()) done = at_rest("load", slot, static_cast<std::uint32_t>(facts.tokens));
+        if (!done) core_->for_each_owner(slot, [&](auto& shard) { shard.end(slot); });
+        return done;
+    }
+
+    /// Makes a branch of a sequence in a slot of the same shards that nobody sees yet. After an error its lanes are as
+    /// after end().
+    [[nodiscard]] status fork(std::uint32_t parent, std::uint32_t slot) {
+        status done = at_rest("fork", parent, tokens_of(parent));
+        reservation batch;
+        if (done.ok()) done = take_batch(batch);
+        std::vector<std::byte> tables; // of a head, on their way
+        for (std::uint32_t layer = 0; layer < core_->calls.layers; ++layer)
+            for (std::uint32_t head = 0; head < core_->kv_heads; ++head)
+                core_->for_each_owner(slot, [&](auto& shard) {
+                    if (!done) return;
+                    tables.clear();
+                    parts_out out(tables);
+                    shard.fork_from(out, parent, layer, head);
+                    if (done = out.error(); !done) return;
+                    parts_in in(tables);
+                    shard.fork_into(in, slot, parent, layer, head, batch.memory());
+                    done = in.error();
+                });
         if (!done) core_->for_each_owner(slot, [&](auto& shard) { shard.end(slot); });
         return done;
     }
@@ -162,25 +217,25 @@ template <class Core> class sequence_parts {
         return n;
     }
     /// Between two tokens: every layer has taken the same ones, and no prompt is open.
-    [[nodiscard]] status at_rest(std::uint32_t slot, std::uint32_t tokens) noexcept {
+    [[nodiscard]] status at_rest(const char* call, std::uint32_t slot, std::uint32_t tokens) noexcept {
         status wrong;
         core_->for_each_owner(slot, [&](auto& shard) {
             for (std::uint32_t l = 0; l < core_->calls.layers && wrong.ok(); ++l) {
-                if (tokens > 0) wrong = shard.ready("save", slot, l);
+                if (tokens > 0) wrong = shard.ready(call, slot, l);
                 const std::uint32_t have = shard.tokens(slot, l);
                 if (wrong.ok() && have != none && have != tokens)
                     wrong = status::failure(
                         errc::invalid_argument,
-                        "save: layer %u has %u tokens and layer 0 has %u; valid: between tokens, when "
+                        "%s: layer %u has %u tokens and layer 0 has %u; valid: between tokens, when "
                         "every layer has taken the same",
-                        l, have, tokens);
+                        call, l, have, tokens);
             }
         });
         return wrong;
     }
 
-    template <class Stream> [[nodiscard]] status walk(Stream& io, std::uint32_t slot) {
-        reservation batch;
+    /// Memory for pages on their way, where there are any.
+    [[nodiscard]] status take_batch(reservation& batch) {
         if constexpr (Core::types::retrieves) {
             const std::size_t page = core_->device_info().page;
             auto memory = reservation::make(std::max(batch_bytes, 4 * core_->page_bytes),
@@ -188,6 +243,12 @@ template <class Core> class sequence_parts {
             if (!memory) return memory.error();
             batch = std::move(*memory);
         }
+        static_cast<void>(batch);
+        return {};
+    }
+    template <class Stream> [[nodiscard]] status walk(Stream& io, std::uint32_t slot) {
+        reservation batch;
+        if (status s = take_batch(batch); !s) return s;
         const std::uint32_t heads = core_->kv_heads;
         for (std::uint32_t layer = 0; layer < core_->calls.layers && io.ok(); ++layer)
             for (std::uint32_t head = 0; head < heads && io.ok(); ++head) {

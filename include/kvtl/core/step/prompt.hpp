@@ -306,7 +306,7 @@ template <class Types> class prompt_builder {
     /// Undoes organise().
     void forget_units(const lane& l) noexcept {
         for (unit_record& u : l.units())
-            if (u.where.first != none) store_->layout().release(u.where);
+            if (u.where.first != none) store_->release_place(u.where);
         l.state().units = 0;
         l.state().clustered = false;
         l.clusterer() = {};
@@ -344,7 +344,7 @@ template <class Types> class prompt_builder {
             refresh_means(lane_id, keys, stored);
             return done;
         }
-        for (std::uint32_t u = 0; u < old_units; ++u) store_->layout().release(x_.old_unit[u].where);
+        for (std::uint32_t u = 0; u < old_units; ++u) store_->release_place(x_.old_unit[u].where);
         store_->stats().bytes_moved_by_updates += stored_bytes;
         s.buffered = 0;
         s.clustered = true;
@@ -700,7 +700,7 @@ template <class Types> class prompt_builder {
     status release_placed(const arrangement& a, const status& why) noexcept {
         store_->io().drain(0), store_->io().drain(1);
         for (unit_record& u : a.unit) {
-            store_->layout().release(u.where);
+            store_->release_place(u.where);
             u.where = {};
         }
         return why;

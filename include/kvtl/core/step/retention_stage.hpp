@@ -267,7 +267,7 @@ template <class Types> class retention_stage {
         std::uint32_t rows = lane.rows.rows;
         io.count(rows, book_.plan.most_rows, "rows of a lane");
         if (io.loads() && rows > 0) {
-            if (status s = book_.reserve(slot, blocks_for(rows), "load", book::rows_for::chunk); !s)
+            if (status s = book_.reserve(slot, blocks_for(rows), io.call(), book::rows_for::chunk); !s)
                 return io.fail(std::move(s));
             const std::uint32_t before = book::count_blocks({&lane, 1});
             const kept held = book_.open(lane);

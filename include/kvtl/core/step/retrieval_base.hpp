@@ -159,6 +159,7 @@ template <class Types> class retrieval_base {
     // memory that layers have in turn (layer_arenas.hpp)
     /// Sees to it that a layer's frames have their bytes, before anything of it is touched.
     [[nodiscard]] status bring(std::uint32_t slot, std::uint32_t layer) noexcept {
+        release_prefetches_of_branches(slot, layer);
         if constexpr (types::virtualised)
             if (!arenas_.idle()) return arenas_.bring(group_of(slot), layer, leaver(slot));
         static_cast<void>(slot), static_cast<void>(layer);
@@ -169,6 +170,20 @@ template <class Types> class retrieval_base {
         if constexpr (types::virtualised)
             if (!arenas_.idle())
                 arenas_.announce(group_of(slot), (layer + 1) % plan_.model.layers, leaver(slot));
+        static_cast<void>(slot), static_cast<void>(layer);
+    }
+    /// One io_batch at a time may carry a page of a stream (page_store.hpp, bounce). So prefetches of other branches end
+    /// before a lane reads that shares runs with them.
+    void release_prefetches_of_branches(std::uint32_t slot, std::uint32_t layer) noexcept {
+        if constexpr (types::sequential) {
+            if (!store_.any_shared() || !any_prefetch()) return;
+            bool shares = false;
+            for (std::uint32_t i = 0; i < lane_count(slot); ++i)
+                shares = shares || store_.shares_runs(lane_at(slot, layer, i).id);
+            for (prefetch_slot& a : memory_.prefetch_slots)
+                if (shares && a.io_batch != none && a.slot != slot && a.layer == layer)
+                    release(&a, list_lanes(a.slot, a.layer, memory_.other_lanes), runner::fate::dropped);
+        }
         static_cast<void>(slot), static_cast<void>(layer);
     }
     /// The memory in which a prompt is organised.
@@ -242,6 +257,7 @@ template <class Types> class retrieval_base {
                                                             &device,
                                                             pools_,
                                                             m.bounce,
+                                                            m.other_owners,
                                                             &lanes,
                                                             &stats_,
                                                             p.division.by_sequence ? p.division.shards : 1,

@@ -315,17 +315,47 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     /// where it begins with another one. batch: memory for pages on their way.
     void parts(part_stream& io, std::uint32_t slot, std::uint32_t layer, std::uint32_t head,
                std::span<std::byte> batch) noexcept {
-        for (std::uint32_t i = 0; i < base::lane_count(slot); ++i) {
-            const lane_ref ref = base::lane_at(slot, layer, i);
-            if (ref.in_layer * plan_.model.lane_heads != head) continue;
-            if (status s = io.loads() ? make_ready(slot, layer, ref) : at_rest(slot, layer, ref); !s)
-                return io.fail(std::move(s));
-            bars_.parts(io, slot, layer, i);
-            lane_parts<types, typename base::store_type>(store_, io, batch).move(ref.id);
-            if constexpr (!types::sequential)
-                if (io.loads()) store_.pool_of(ref.id).borrow();
-            if (io.loads()) base::note_storage();
+        const std::uint32_t i = lane_of_head(slot, head);
+        if (i == none) return;
+        const lane_ref ref = base::lane_at(slot, layer, i);
+        if (status s = io.loads() ? make_ready(slot, layer, ref) : at_rest(slot, layer, ref); !s)
+            return io.fail(std::move(s));
+        bars_.parts(io, slot, layer, i);
+        lane_parts<types, typename base::store_type>(store_, io, batch).move(ref.id);
+        if constexpr (!types::sequential)
+            if (io.loads()) store_.pool_of(ref.id).borrow();
+        if (io.loads()) note_storage();
+    }
+
+    /// The lane that begins with a KV head of the model, without its pages, to a branch. Open pages of units are written,
+    /// and all writes have landed behind this.
+    void fork_from(part_stream& out, std::uint32_t slot, std::uint32_t layer, std::uint32_t head) noexcept {
+        const std::uint32_t i = lane_of_head(slot, head);
+        if (i == none) return;
+        const lane_ref ref = base::lane_at(slot, layer, i);
+        if (status s = at_rest(slot, layer, ref); !s) return out.fail(std::move(s));
+        if constexpr (!types::sequential) {
+            store_.put_away_tails(store_.pool_of(ref.id), slot);
+            if (status s = settle_writes(slot); !s) return out.fail(std::move(s));
         }
+        bars_.parts(out, slot, layer, i);
+        lane_parts<types, typename base::store_type>(store_, out, {}).move_tables(ref.id);
+    }
+    /// The same lane of a slot that nobody sees yet takes that, and shares pages with its parent's. After an error the
+    /// lane is to be forgotten.
+    void fork_into(part_stream& in, std::uint32_t slot, std::uint32_t parent, std::uint32_t layer,
+                   std::uint32_t head, std::span<std::byte> batch) noexcept {
+        const std::uint32_t i = lane_of_head(slot, head);
+        if (i == none) return;
+        const std::uint32_t from = base::lane_at(parent, layer, i).id, to = base::lane_at(slot, layer, i).id;
+        if (status s = make_room(slot, layer, to, store_.at(from).state().units); !s)
+            return in.fail(std::move(s));
+        bars_.parts(in, slot, layer, i);
+        lane_parts<types, typename base::store_type> parts(store_, in, batch);
+        parts.move_tables(to);
+        if (in.ok()) parts.share_pages(from, to);
+        if constexpr (!types::sequential) store_.pool_of(to).borrow();
+        note_storage();
     }
 
     /// Nothing is read ahead any more, and no transfer is under way. Fails when a write has failed.
@@ -393,8 +423,18 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
     [[nodiscard]] status at_rest(std::uint32_t slot, std::uint32_t layer, const lane_ref& ref) noexcept {
         if (status s = check_complete({&ref, 1}); !s) return s;
         if (status s = bring(slot, layer); !s) return s;
+        return settle_writes(slot);
+    }
+    /// Waits for the writes of a sequence.
+    [[nodiscard]] status settle_writes(std::uint32_t slot) noexcept {
         for (pool& writes : write_pools_at(slot)) store_.settle_all_writes(writes);
         return base::check_writes(slot);
+    }
+    /// The shard's lane that begins with a KV head of the model, or none.
+    [[nodiscard]] std::uint32_t lane_of_head(std::uint32_t slot, std::uint32_t head) const noexcept {
+        for (std::uint32_t i = 0; i < base::lane_count(slot); ++i)
+            if (base::lane_at(slot, 0, i).in_layer * plan_.model.lane_heads == head) return i;
+        return none;
     }
     /// A lane can be loaded: the frames of its pool are empty, and its tables may grow.
     [[nodiscard]] status make_ready(std::uint32_t slot, std::uint32_t layer, const lane_ref& ref) noexcept {
@@ -403,6 +443,24 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         if (status s = base::lend_to_prompt(slot, layer); !s) return s;
         if constexpr (!types::sequential) return store_.vacate(store_.pool_of(ref.id));
         static_cast<void>(ref);
+        return {};
+    }
+    /// Gives the layer of a branch its memory, and the tables of a lane room for so many units. Where frames had borrowed
+    /// that room, they are empty then.
+    [[nodiscard]] status make_room(std::uint32_t slot, std::uint32_t layer, std::uint32_t lane_id,
+                                   std::uint32_t units) noexcept {
+        begin_call();
+        base::release_prefetches_of(group_of(slot));
+        if (status s = base::lend_to_prompt(slot, layer); !s) return s;
+        if constexpr (!types::sequential) {
+            store_.extend_tables(lane_id, 0, units, [] {});
+            if (store_.at(lane_id).table_rows() >= units) return {};
+            if (status s = base::check_writes(slot); !s) return s;
+            return status::failure(errc::bound_too_small,
+                                   "fork: the tables of %u units need memory that frames have borrowed",
+                                   units);
+        }
+        static_cast<void>(lane_id), static_cast<void>(units);
         return {};
     }
     /// Reads what select() has chosen and pins it, all of it, or nothing.

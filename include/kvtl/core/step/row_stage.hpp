@@ -583,7 +583,7 @@ template <element E, class Codec> class row_stage {
             std::byte *const key = x_.record.data(), *const value = key + bytes.key;
             io.bytes(key, bytes.key);
             io.bytes(value, bytes.value);
-            if (io.ok() && !pool_.push(l->records, {key, value, bytes})) return io.fail(no_block("load"));
+            if (io.ok() && !pool_.push(l->records, {key, value, bytes})) return io.fail(no_block(io.call()));
         }
     }
 

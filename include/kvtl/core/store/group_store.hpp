@@ -327,20 +327,59 @@ template <class Types> class group_store : public page_store<Types> {
     [[nodiscard]] bool place_pages(std::uint32_t lane_id) noexcept {
         const lane l = at(lane_id);
         lane_state& s = l.state();
-        pool& pages = write_pool(lane_id);
         const bool open = std::exchange(s.stream_tail, none) != none;
         s.key_tail = none;
         const std::uint32_t begun = complete_pages_with(l, open) + (open ? 1 : 0);
         if (begun > 0 && !extend_to(l, begun - 1)) return false;
-        for (std::uint32_t field = 0; open && field < fields; ++field) {
-            const std::uint32_t f = acquire_page(pages);
-            if (f == none) return false;
-            pages[f].page = page_of(l, begun - 1, field);
-            pages[f].lane = lane_id;
-            pages.mark_dirty(f);
-            tail(s, field) = f;
+        return !open || open_pages(lane_id, begun - 1);
+    }
+
+    // ------------------------------------------------------------------------------------------------------
+    // branches: lanes whose streams have runs in common
+    /// Lane `to`, of which only the state is there, gets the stream of lane `from`, whose writes have landed. It shares the
+    /// runs that are complete. For the others it gets runs of its own, into which each_copied_page() is still to be
+    /// copied, and frames with the bytes of unfinished pages. After an error it has some of this.
+    [[nodiscard]] status share_pages(std::uint32_t from, std::uint32_t to) noexcept {
+        const lane parent = at(from), branch = at(to);
+        lane_state& s = branch.state();
+        const bool open = std::exchange(s.stream_tail, none) != none;
+        s.key_tail = none;
+        const std::uint32_t complete = complete_pages_with(branch, open), begun = complete + (open ? 1 : 0);
+        while (s.runs * p_.layout->run_pages() < stream_pages(begun)) {
+            std::uint32_t first = parent.run(s.runs);
+            if (complete_in_run(s.runs, complete) == p_.layout->run_pages()) {
+                if (status full = base::join(first); !full) return full;
+            } else if (first = p_.layout->allocate_run(); first == none) {
+                return status::failure(errc::disk_full,
+                                       "fork: the file has no place for a branch of %u entries", s.stored);
+            }
+            branch.run(s.runs++) = first;
         }
-        return true;
+        if (!open) return {};
+        if (!open_pages(to, complete))
+            return status::failure(
+                errc::bound_too_small,
+                "fork: memory_bytes: no page frame is free for the branch's unfinished page");
+        for (std::uint32_t field = 0; field < fields; ++field)
+            std::memcpy(write_pool(to).bytes(tail(s, field)),
+                        write_pool(from).bytes(tail(parent.state(), field)), p_.format.page_bytes);
+        return {};
+    }
+    /// visit(page of lane `from`, page of `to`) for the complete pages of runs that the branch has for itself.
+    template <class Visit>
+    void each_copied_page(std::uint32_t from, std::uint32_t to, Visit&& visit) const noexcept {
+        const lane parent = at(from), branch = at(to);
+        const std::uint32_t complete = complete_pages(branch), n = p_.layout->run_pages();
+        for (std::uint32_t r = 0; r < branch.state().runs; ++r)
+            for (std::uint32_t i = 0; branch.run(r) != parent.run(r) && i < n; ++i)
+                if (page_at(r * n + i) < complete) visit(parent.run(r) + i, branch.run(r) + i);
+    }
+    /// Some run of the lane has other owners.
+    [[nodiscard]] bool shares_runs(std::uint32_t lane_id) const noexcept {
+        const lane l = at(lane_id);
+        for (std::uint32_t r = 0; r < l.state().runs; ++r)
+            if (base::has_other_owners(l.run(r))) return true;
+        return false;
     }
 
     /// Gives back everything a lane holds; its block starts afresh. No write may be in the air.
@@ -408,6 +447,31 @@ template <class Types> class group_store : public page_store<Types> {
         }
     }
 
+    /// Gives the unfinished pages of a lane, page i of each field, a frame each. False when none is free.
+    [[nodiscard]] bool open_pages(std::uint32_t lane_id, std::uint32_t i) noexcept {
+        const lane l = at(lane_id);
+        pool& pages = write_pool(lane_id);
+        for (std::uint32_t field = 0; field < fields; ++field) {
+            const std::uint32_t f = acquire_page(pages);
+            if (f == none) return false;
+            pages[f].page = page_of(l, i, field);
+            pages[f].lane = lane_id;
+            pages.mark_dirty(f);
+            tail(l.state(), field) = f;
+        }
+        return true;
+    }
+    /// Places of a run that have complete pages, where each field has so many.
+    [[nodiscard]] std::uint32_t complete_in_run(std::uint32_t run, std::uint32_t complete) const noexcept {
+        std::uint32_t n = 0;
+        for (std::uint32_t i = 0; i < p_.layout->run_pages(); ++i)
+            if (page_at(run * p_.layout->run_pages() + i) < complete) ++n;
+        return n;
+    }
+    /// The page of its field that has a place of the stream.
+    [[nodiscard]] static constexpr std::uint32_t page_at(std::uint32_t place) noexcept {
+        return fields == 1 ? place : place / (2 * split_run) * split_run + place % split_run;
+    }
     /// Page i of a field (the only one; or keys, values) in the order of the stream.
     [[nodiscard]] static constexpr std::uint32_t place_of(std::uint32_t i, std::uint32_t field) noexcept {
         return fields == 1 ? i : i / split_run * 2 * split_run + field * split_run + i % split_run;

@@ -41,6 +41,8 @@ template <class Types> class page_store {
         typename Types::device* device = nullptr;
         std::span<pool> pools;
         std::span<std::uint32_t> bounce; ///< groups: frame that holds a page of the stream for now
+        /// By the first page of a place or run: its owners but one. Empty where a shard has one sequence.
+        std::span<std::uint8_t> other_owners;
         const typename Types::lane_table* lanes = nullptr;
         statistics* stats = nullptr;
         std::uint32_t slots_apart = 1; ///< sequences of this shard are that many slots apart
@@ -51,6 +53,7 @@ template <class Types> class page_store {
     page_store() = default;
     explicit page_store(const parts& p) noexcept : p_(p) {
         std::fill(p_.bounce.begin(), p_.bounce.end(), none);
+        std::fill(p_.other_owners.begin(), p_.other_owners.end(), std::uint8_t{0});
     }
 
     // The first io_batches carry reads of the current step (double-buffered), the next ones prefetches, the last
@@ -139,9 +142,35 @@ template <class Types> class page_store {
     }
     /// Gives the stream's last runs back, until it has `runs`.
     void shorten_stream(const lane& l, std::uint32_t runs) noexcept {
-        while (l.state().runs > runs) p_.layout->release_run(l.run(--l.state().runs));
+        while (l.state().runs > runs) {
+            const std::uint32_t first = l.run(--l.state().runs);
+            if (!leave(first)) p_.layout->release_run(first);
+        }
     }
     void release_stream(const lane& l) noexcept { shorten_stream(l, 0); }
+
+    // ------------------------------------------------------------------------------------------------------
+    // owners of places and runs. One with several owners is never written, has no open page, and no write to it is in the air
+    /// A unit gives its place up, which goes back with its last owner.
+    void release_place(place where) noexcept {
+        if (!leave(p_.layout->page(where, 0))) p_.layout->release(where);
+    }
+    /// The place or run that begins with this page has other owners, too.
+    [[nodiscard]] bool has_other_owners(std::uint32_t first_page) const noexcept {
+        return !p_.other_owners.empty() && p_.other_owners[first_page] > 0;
+    }
+    /// Some place or run has several owners.
+    [[nodiscard]] bool any_shared() const noexcept { return shared_ > 0; }
+    /// One more owner. Fails, and nothing has changed, where there are as many as can be counted.
+    [[nodiscard]] status join(std::uint32_t first_page) noexcept {
+        std::uint8_t& others = p_.other_owners[first_page];
+        if (others == most_other_owners)
+            return status::failure(errc::out_of_range,
+                                   "fork: %u sequences share a page already; valid: as many at most",
+                                   most_other_owners + 1);
+        ++others, ++shared_;
+        return {};
+    }
 
     // ------------------------------------------------------------------------------------------------------
     // writing
@@ -208,6 +237,16 @@ template <class Types> class page_store {
     parts p_{};
 
   private:
+    static constexpr std::uint32_t most_other_owners = 255;
+
+    /// True when a place that an owner leaves has others.
+    [[nodiscard]] bool leave(std::uint32_t first_page) noexcept {
+        if (!has_other_owners(first_page)) return false;
+        --p_.other_owners[first_page], --shared_;
+        return true;
+    }
+
+    std::uint64_t shared_ = 0; ///< sum of other_owners
     std::uint32_t open_write_ = none;
     pool* open_pool_ = nullptr;
     std::uint32_t first_write_io_batch_ = step_io_batches;

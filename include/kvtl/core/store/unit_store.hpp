@@ -188,6 +188,35 @@ template <class Types> class unit_store : public page_store<Types> {
     }
 
     // ------------------------------------------------------------------------------------------------------
+    // branches: lanes whose units have places in common
+    /// Whether the unit's place has other owners. `shared` ends where it has none any more.
+    [[nodiscard]] bool shares_place(unit_record& unit) const noexcept {
+        unit.shared = unit.shared && base::has_other_owners(p_.layout->page(unit.where, 0));
+        return unit.shared;
+    }
+    /// Writes the unfinished pages of a sequence where they belong. No unit has an open page then.
+    void put_away_tails(pool& frames, std::uint32_t slot) noexcept {
+        for (std::uint32_t t = frames.tail_count(); t-- > 0;) // the last one moves up to where one goes
+            if (const std::uint32_t f = frames.tails()[t].frame; p_.lanes->slot_of(frames[f].lane) == slot)
+                write_tail(frames, f);
+    }
+    /// Units of lane `to`, of which only the records are there, get the places of those of lane `from`. None of these has an
+    /// open page or a write in the air. After an error some have no place.
+    [[nodiscard]] status share_pages(std::uint32_t from, std::uint32_t to) noexcept {
+        const lane parent = at(from), branch = at(to);
+        for (std::uint32_t u = 0; u < branch.state().units; ++u) {
+            unit_record &theirs = parent.unit(u), &ours = branch.unit(u);
+            assert(tail_of(parent.residency(u), pool_of(from)) == none);
+            if (status s = base::join(p_.layout->page(theirs.where, 0)); !s) return s;
+            ours.where = theirs.where;
+            ours.shared = theirs.shared = true;
+        }
+        return {};
+    }
+    /// A branch copies no page of units.
+    template <class Visit> void each_copied_page(std::uint32_t, std::uint32_t, Visit&&) const noexcept {}
+
+    // ------------------------------------------------------------------------------------------------------
     // borrowed frames: what lies behind the tables of a sequence's lanes is lent (lane_table.hpp)
     /// Whether the lane's tables have a row for one more unit.
     [[nodiscard]] bool may_add_unit(std::uint32_t lane_id) const noexcept {
@@ -391,7 +420,7 @@ template <class Types> class unit_store : public page_store<Types> {
                 evict(l, u, frames);
             else if (tail != none)
                 frames.settle(tail);
-            if (l.unit(u).where.first != none) p_.layout->release(l.unit(u).where);
+            if (l.unit(u).where.first != none) base::release_place(l.unit(u).where);
         }
         for (std::uint32_t f = 0; f < frames.size(); ++f)
             if (frames[f].failed && frames[f].lane == lane_id) frames.write_finished(f, true);

@@ -1,11 +1,9 @@
-// Arithmetic that late budgets share: exact proportional splits, and the n-th best of scores that lie
-// scattered.
+// Arithmetic for late budgets: exact proportional division, and the n-th best of scattered scores.
 //
-// What:   split_exactly divides a whole number in proportion to weights, under caps, without losing or
-//         inventing a unit: what a cap turns away goes to the others in proportion. rank_threshold finds
-//         where the n best of many scores end, by counting the bytes of their bits; the scores stay where
-//         they are.
-// Cost:   split: O(parts) per cap that binds. Threshold: four visits of all scores, 2 KiB of stack.
+// What:   split_exactly divides a whole number in proportion to weights, under caps, with an exact sum. The
+//         amount that a cap rejects goes to the others in proportion. rank_threshold finds the limit of the n
+//         best of many scores by counting the bytes of their bits; the scores are not moved.
+// Cost:   split: O(parts) per cap that binds. Threshold: four passes over all scores, 2 KiB of stack.
 // SPDX-License-Identifier: MIT
 #pragma once
 

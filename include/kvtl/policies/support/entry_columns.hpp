@@ -1,7 +1,7 @@
-// What indices share whose entries have few numbers: the numbers lie column by column in blocks of 16
-// entries, which is how the kernel for short rows wants them (simd/dot_columns.hpp).
+// Base of indices whose entries have few numbers. The numbers lie column by column in blocks of 16 entries,
+// as the kernel for short rows needs them (simd/dot_columns.hpp).
 //
-// Shape:  a lane's summaries are (units * max_entries) entries in blocks of (width, 16) of E; the last block
+// Shape:  a lane's summaries are (units * max_entries) entries in blocks of (width, 16) of E. The last block
 //         reaches beyond the last unit (tail_bytes).
 // SPDX-License-Identifier: MIT
 #pragma once

@@ -1,4 +1,4 @@
-// What indices share that keep one row of numbers per entry (and, unless it is joint, per KV head).
+// Base of indices that keep one row of numbers per entry (and, unless it is joint, per KV head).
 //
 // Shape:  a lane's summaries are (units, max_entries, width) of E without gaps, so all units are one table
 //         that a single product scores. Entries that a unit does not have score -inf.

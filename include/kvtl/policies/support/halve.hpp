@@ -1,4 +1,4 @@
-// One cluster in two: 2-means from a cut across the direction of the largest spread.
+// Divides one cluster in two: 2-means, starting from a cut across the direction of the largest spread.
 //
 // Shapes: points (n, D) of E; side (n) of 0 and 1.
 // Cost:   about fifteen passes over its rows; scratch 8 bytes per point and 16 per dimension.

@@ -1,11 +1,14 @@
-// k-means over stored rows: how a prompt's keys become clusters.
+// k-means over stored rows: turns the keys of a prompt into clusters.
 //
-// What:   kmeans() groups n points into k clusters; limit_size() halves the clusters that are too large to be placed;
-//         order_alike() numbers them. Squared Euclidean distance throughout.
+// What:   kmeans() groups n points into k clusters. limit_size() halves clusters that are too large to be
+//         placed. order_alike() numbers them so that neighbours are alike. Squared Euclidean distance
+//         throughout.
 // Shapes: points (n, D) of E; centroids (k, D) f32, contiguous; labels (n).
 // Cost:   flat: n k D multiply-adds per iteration. Two levels: 2 n sqrt(k) D per iteration, and n k D for
-//         each polishing one. All memory is scratch: 13 bytes per point, 12 per cluster, 1 KiB per dimension.
-// Limits: deterministic: equal input gives equal bits on one architecture, on any number of threads. k <= n. Float sums, finite points.
+//         each polishing iteration. All memory is scratch: 13 bytes per point, 12 per cluster, 1 KiB per
+//         dimension.
+// Limits: deterministic: equal input gives equal bits on one architecture, on any number of threads. k <= n.
+//         Float sums, finite points.
 // Source: Lloyd (1982); seeds: k-means++ of Arthur and Vassilvitskii (2007), from a sample.
 // SPDX-License-Identifier: MIT
 #pragma once

@@ -1,4 +1,4 @@
-// A query reduced to its largest components: what SparQ and InfiniGen score with.
+// Reduces a query to its largest components, with which SparQ and InfiniGen score.
 // SPDX-License-Identifier: MIT
 #pragma once
 

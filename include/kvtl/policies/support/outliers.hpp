@@ -1,9 +1,9 @@
-// Which units a mean key stands for least (ShadowKV's outlier chunks).
+// Finds the units that their mean key represents least (ShadowKV's outlier chunks).
 //
 //   agreement(unit) = the smallest cosine of one of its keys and their mean
 //
-// A list of the units that agree least lies in a lane's memory: its first element says how many follow, the worst first.
-// Cost: agreement O(entries D); enlist O(list).
+// A list of the units that agree least lies in a lane's memory. Its first element is the number of units that
+// follow, the worst first. Cost: agreement O(entries D); enlist O(list).
 // SPDX-License-Identifier: MIT
 #pragma once
 

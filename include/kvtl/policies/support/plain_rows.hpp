@@ -1,4 +1,4 @@
-// Plain rows as a codec: a record is the row itself. What `raw` is, and what holds entries that are no records.
+// Plain rows as a codec: a record is the row itself. The codec of `raw`, and of entries that have no records.
 //
 // Cost:   attention reads the rows with the kernels of simd/attend.hpp; encoding is a copy.
 // SPDX-License-Identifier: MIT

@@ -1,6 +1,7 @@
-// Sines and cosines of every position a cache may hold, in two short tables: angle(p) = angle(256 a) + angle(b).
+// Sines and cosines of every position that a cache may hold, in two short tables: angle(p) = angle(256 a) +
+// angle(b).
 //
-// What:   turns keys by their positions and back, in single precision within 3 ulp of each product.
+// What:   rotates keys by their positions and back, in single precision within 3 ulp of each product.
 // Bytes:  8 * pairs * (256 + max_tokens / 256): 0.1 MB for heads of 128 and 32,768 tokens.
 // Cost:   10 multiplications per pair, a register of pairs at a time.
 // SPDX-License-Identifier: MIT

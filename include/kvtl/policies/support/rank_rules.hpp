@@ -1,12 +1,13 @@
-// How many coefficients of a row a low-rank codec keeps (compress_token_adaptive_rank.hpp).
+// The number of coefficients that a low-rank codec keeps of a row (compress_token_adaptive_rank.hpp).
 //
 // What:   keep_energy   as many as keep a share of the row's energy; needs no training
-//         fixed_rank    the same number of every row
-//         learned_gate  what a gate that was trained with the basis says of the row: p = softmax(x~ W + b), m_j the sum
-//                       of the first n - j numbers of p, as many as have m_j > tau. m falls from m_0 = 1, so that they
-//                       are the first ones, and never none.
-// Rule:   config (its fields are the compressor's), check(config), rank(x, n, gate) -> 1 to n of the n coefficients x,
-//         the most important direction first. `fixed`: rank does not look at x. `trained`: bases come with gates.
+//         fixed_rank    the same number for every row
+//         learned_gate  computed by a gate that was trained with the basis: p = softmax(x~ W + b), m_j the
+//                       sum of the first n - j numbers of p. The rank is the number of m_j > tau. m falls
+//                       from m_0 = 1, so these are the first ones, and the rank is at least 1.
+// Rule:   config (its fields are the compressor's), check(config), rank(x, n, gate) -> 1 to n of the n
+//         coefficients x, the most important direction first. `fixed`: rank does not read x. `trained`: bases
+//         come with gates.
 // Source: learned_gate: "DynaKV" (token-adaptive low-rank compression), Eq. 5, 6 and 8.
 // SPDX-License-Identifier: MIT
 #pragma once

@@ -1,7 +1,7 @@
-// Intrusive doubly linked lists over resident handles: what replacement policies are made of.
+// Intrusive doubly linked lists over resident handles, from which replacement policies are built.
 //
-// A handle is in at most one list. All operations are O(1). Memory: 8 bytes per handle and per list, numbers only: a
-// copy of the bytes is a copy of the lists.
+// A handle is in at most one list. All operations are O(1). Memory: 8 bytes per handle and per list, numbers
+// only: a copy of the bytes is a copy of the lists.
 // SPDX-License-Identifier: MIT
 #pragma once
 

@@ -1,7 +1,7 @@
-// The mean of a unit that grows: summed in f32 beside its unfinished page, stored rounded.
+// The mean of a growing unit: summed in f32 beside its open page, stored rounded.
 //
-// Updating a rounded mean in place would round once per entry, and stop moving when the steps become smaller than
-// what rounding keeps.
+// Updating a rounded mean in place would round once per entry. The mean would stop moving when its steps
+// become smaller than the rounding.
 // SPDX-License-Identifier: MIT
 #pragma once
 

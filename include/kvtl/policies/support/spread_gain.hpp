@@ -1,24 +1,26 @@
-// How much more a unit weighs than its mean key says, from how far its keys spread along a query.
+// The weight of a unit beyond that of its mean key, computed from the spread of its keys along a query.
 //
 //   sigma^2 = s^2 (m2 / n) sum_d S_d q_d^2 / sum_d S_d
 //
-// sigma: standard deviation of the unit's logits; s: the scale of logits; m2 / n: mean squared distance of the unit's n keys to
-// their mean; S: units_view::spread, the squared distances that the lane has gathered, by dimension. A unit has a size
-// of its own, and the shape of its lane. Without S it is taken to be equally wide in all directions. That overstates
-// sigma^2 up to twofold in a model whose queries are long where keys do not spread (bench/DEAD_ENDS.md).
+// sigma: standard deviation of the unit's logits; s: the scale of logits; m2 / n: mean squared distance of
+// the unit's n keys to their mean; S: units_view::spread, the squared distances that the lane has gathered,
+// by dimension. A unit has its own size of spread, and the shape of its lane. Without S the spread is taken
+// as equal in all directions. That overstates sigma^2 up to twofold in a model whose queries are long where
+// keys do not spread (bench/DEAD_ENDS.md).
 //
-// n logits of mean 0 have a log mean weight, ln mean exp(x_i), of sigma^2 / 2 if they are normal and n is large. The
-// mean of n weights has a relative variance of (exp(sigma^2) - 1) / n. It reaches 1 at the bend, sigma^2 = ln n, and
-// from there on the few largest entries make the sum, which moments do not describe: the log mean weight grows about as
-// sigma sqrt(ln n), and lies a nat or more off (B. Derrida, "Random-energy model", Phys. Rev. B 24, 2613 (1981)).
+// n logits of mean 0 have a log mean weight, ln mean exp(x_i), of sigma^2 / 2 if they are normal and n is
+// large. The mean of n weights has a relative variance of (exp(sigma^2) - 1) / n. It reaches 1 at the bend,
+// sigma^2 = ln n. From there on the few largest entries dominate the sum, which moments do not describe: the
+// log mean weight grows about as sigma sqrt(ln n), and is off by a nat or more (B. Derrida, "Random-energy
+// model", Phys. Rev. B 24, 2613 (1981)).
 //
-//   cautious_gain    for an estimate. Beyond the bend it grows with the root of sigma. A unit that is overstated takes
-//                    mass from all others, exponentially in the error; one that is understated loses its own mass at
-//                    most. So the estimate stays below what is likely as soon as it is uncertain
-//   rms_gain         for a choice: log of the root mean square weight, 1/2 ln mean exp(2 x_i). It is the likely value:
-//                    a unit that may hold the largest weight of a query must be read
+//   cautious_gain    for an estimate. Beyond the bend it grows with the root of sigma. An overstated unit
+//                    takes mass from all others, exponentially in the error. An understated unit loses at
+//                    most its own mass. So the estimate stays below the likely value when it is uncertain
+//   rms_gain         for a choice: log of the root mean square weight, 1/2 ln mean exp(2 x_i). It is the
+//                    likely value: a unit that may hold the largest weight of a query must be read
 //
-// A unit of one entry, or of equal entries, has a sigma of 0 and gains nothing.
+// A unit of one entry, or of equal entries, has a sigma of 0 and no gain.
 // SPDX-License-Identifier: MIT
 #pragma once
 

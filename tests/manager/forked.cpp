@@ -1,0 +1,484 @@
+// Forked sequences: a branch is what its parent is, and each goes on as if the other were not there. Against dense attention
+// over the tokens of each, however they were forked, rewound, saved and ended; and what fork() refuses. That every preset
+// can be forked stands in tests/engine/forked.cpp.
+// SPDX-License-Identifier: MIT
+#include <kvtl/core/shard_access.hpp>
+#include <kvtl/io/faulty.hpp>
+#include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/full.hpp>
+#include <kvtl/presets/quest.hpp>
+
+#include "support/cache_fixture.hpp"
+#include "support/dense_rows.hpp"
+#include "support/on_device.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+#include <filesystem>
+#include <numeric>
+#include <random>
+#include <type_traits>
+
+namespace manager_forked_test {
+
+using namespace kvtl_test;
+
+namespace {
+
+constexpr kvtl::shape small{2, 4, 2, 64};
+constexpr std::size_t max_tokens = 400;
+
+using device = kvtl::faulty<kvtl::in_memory>;
+using clusters = kvtl::kv_manager<f32_on<kvtl::presets::dynakv, device>>;
+using runs = kvtl::kv_manager<f32_on<kvtl::presets::dynakv_unit_contiguous, device>>;
+using pages = kvtl::kv_manager<f32_on<kvtl::presets::quest, device>>;
+
+const drift& stream() {
+    static const drift made(small, max_tokens, 5);
+    return made;
+}
+
+/// Attends everything, so that each step equals dense attention.
+template <class Cache> typename Cache::config config_for(std::size_t sequences = 4, bool least = false) {
+    typename Cache::config c;
+    c.shape = small;
+    c.max_tokens = max_tokens;
+    c.max_sequences = sequences;
+    c.attend_tokens = max_tokens;
+    c.window_tokens = 8;
+    if constexpr (requires { c.io.faults; }) c.io.faults = std::make_shared<kvtl::io_faults>();
+    if constexpr (requires { c.clusterer.min_entries_to_cluster; }) {
+        c.clusterer.min_entries_to_cluster = 64;
+        c.clusterer.tokens_per_cluster = 8;
+    }
+    c.memory_bytes = std::size_t{64} << 20;
+    if (least) c.memory_bytes = least_memory<Cache>(c);
+    return c;
+}
+
+template <class T> std::string error_of(const kvtl::result<T>& r) {
+    return r.ok() ? std::string("no error") : r.error().message;
+}
+#define CHECK_REFUSED(call, wanted, text)                                                                    \
+    do {                                                                                                     \
+        const auto refused = call;                                                                           \
+        REQUIRE_FALSE(refused.ok());                                                                         \
+        CHECK(refused.error().code == kvtl::errc::wanted);                                                   \
+        CHECK_MESSAGE(refused.error().message.find(text) != std::string::npos, refused.error().message);     \
+    } while (false)
+
+template <class Cache> std::uint64_t hash_of(Cache& cache, kvtl::sequence_id seq) {
+    const auto hash = kvtl::shard_access::identity_hash(cache, seq);
+    REQUIRE_MESSAGE(hash.ok(), error_of(hash));
+    return *hash;
+}
+template <class Cache> std::uint32_t pages_in_use(Cache& cache) {
+    std::uint32_t n = 0;
+    for (unsigned s = 0; s < cache.shards(); ++s)
+        n += kvtl::shard_access::of(cache, s).store().layout().used();
+    return n;
+}
+template <class Cache> void check_nothing_left(Cache& cache) {
+    CHECK(pages_in_use(cache) == 0);
+    for (unsigned s = 0; s < cache.shards(); ++s)
+        CHECK_FALSE(kvtl::shard_access::of(cache, s).store().any_shared());
+}
+
+/// A sequence with a history of its own: which tokens of the stream it has read, and what dense attention makes of them.
+template <class Cache> class text {
+  public:
+    explicit text(Cache& cache) : cache_(&cache), keys_(small.layers), values_(small.layers) {
+        const auto seq = cache.begin();
+        REQUIRE_MESSAGE(seq.ok(), error_of(seq));
+        seq_ = *seq;
+    }
+
+    [[nodiscard]] kvtl::sequence_id id() const { return seq_; }
+    [[nodiscard]] std::size_t tokens() const { return tokens_; }
+    [[nodiscard]] double error() const { return error_.value(); }
+    [[nodiscard]] const std::vector<float>& outputs() const { return outputs_; }
+
+    void prefill(std::size_t n, std::size_t first) {
+        for (std::uint32_t l = 0; l < small.layers; ++l) {
+            std::vector<float> out(n * stream().query_floats());
+            require_ok(cache_->prefill(seq_, l, stream().input(l, first, n), out));
+            take(l, first, n);
+            for (std::size_t t = 0; t < n; t += 7)
+                compare(l, tokens_ + t, first + t, &out[t * stream().query_floats()]);
+        }
+        tokens_ += n;
+    }
+    void read(std::size_t token) {
+        for (std::uint32_t l = 0; l < small.layers; ++l) {
+            std::vector<float> out(stream().query_floats());
+            kvtl::status s = cache_->attend(seq_, l, stream().input(l, token), out);
+            if (s.code() == kvtl::errc::writes_pending) { // the write that a test lets fail
+                require_ok(cache_->retry_writes(seq_));
+                s = cache_->attend(seq_, l, stream().input(l, token), out);
+            }
+            require_ok(s);
+            take(l, token, 1);
+            if (tokens_ % 3 == 0) compare(l, tokens_, token, out.data());
+            outputs_.insert(outputs_.end(), out.begin(), out.end());
+        }
+        ++tokens_;
+    }
+    [[nodiscard]] bool rewind(std::size_t n) {
+        if (!cache_->rewind(seq_, n)) return false;
+        tokens_ -= n;
+        for (auto* rows : {&keys_, &values_})
+            for (auto& layer : *rows) layer.resize(tokens_ * stream().key_floats());
+        return true;
+    }
+    [[nodiscard]] text fork() const {
+        const auto branch = cache_->fork(seq_);
+        REQUIRE_MESSAGE(branch.ok(), error_of(branch));
+        text other(*this);
+        other.seq_ = *branch;
+        other.outputs_.clear();
+        return other;
+    }
+    void save_and_load(const std::string& path) {
+        const auto saved = cache_->save(seq_, path);
+        REQUIRE_MESSAGE(saved.ok(), error_of(saved));
+        end();
+        const auto loaded = cache_->load(path);
+        REQUIRE_MESSAGE(loaded.ok(), error_of(loaded));
+        seq_ = loaded->seq;
+    }
+    void end() { require_ok(cache_->end(seq_)); }
+    void check_tokens() const {
+        for (std::uint32_t l = 0; l < small.layers; ++l) CHECK(cache_->tokens(seq_, l) == tokens_);
+    }
+
+  private:
+    void take(std::uint32_t layer, std::size_t first, std::size_t n) {
+        const auto k = stream().k(layer, first, n), v = stream().v(layer, first, n);
+        keys_[layer].insert(keys_[layer].end(), k.begin(), k.end());
+        values_[layer].insert(values_[layer].end(), v.begin(), v.end());
+    }
+    void compare(std::uint32_t layer, std::size_t at, std::size_t token, const float* out) {
+        const auto dense = dense_rows(rule_, at, stream().q(layer, token).data(), keys_[layer].data(),
+                                      values_[layer].data());
+        for (std::size_t i = 0; i < dense.size(); ++i) error_.see(static_cast<double>(out[i]) - dense[i]);
+    }
+
+    Cache* cache_;
+    kvtl::sequence_id seq_{};
+    std::size_t tokens_ = 0;
+    std::vector<std::vector<float>> keys_, values_; ///< by layer
+    dense_rule rule_ = [] {
+        dense_rule r;
+        r.shape = small;
+        return r;
+    }();
+    ::oracle::largest_error error_;
+    std::vector<float> outputs_;
+};
+
+/// A path that nothing has afterwards.
+class place {
+  public:
+    place()
+        : path_((std::filesystem::temp_directory_path() / ("kvtl-forked-" + std::to_string(::getpid())))
+                    .string()) {}
+    place(const place&) = delete;
+    ~place() { std::filesystem::remove(path_); }
+    [[nodiscard]] const std::string& path() const { return path_; }
+
+  private:
+    std::string path_;
+};
+
+/// One of what has been forked, in every order of ends, and nothing is left.
+template <class Cache> void equal_at_first_and_apart_then(const typename Cache::config& c) {
+    auto cache = open_cache<Cache>(c);
+    std::array<std::uint32_t, 3> order{};
+    std::iota(order.begin(), order.end(), 0U);
+    do {
+        std::vector<text<Cache>> all;
+        all.emplace_back(cache);
+        all[0].prefill(120, 0);
+        for (std::size_t t = 0; t < 21; ++t) all[0].read(120 + t);
+        const std::uint64_t whole = hash_of(cache, all[0].id());
+        const std::uint32_t used = pages_in_use(cache);
+        all.push_back(all[0].fork());
+        CHECK(hash_of(cache, all[0].id()) == whole);
+        CHECK(hash_of(cache, all[1].id()) == whole);
+        all.push_back(all[1].fork()); // of a branch
+        CHECK(hash_of(cache, all[2].id()) == whole);
+        CHECK(pages_in_use(cache) < 2 * used);
+        for (std::size_t t = 0; t < 40; ++t)
+            for (std::size_t i = 0; i < all.size(); ++i) all[i].read(150 + 50 * i + t);
+        for (const auto& one : all) {
+            one.check_tokens();
+            CHECK(one.error() < exact);
+        }
+        CHECK(hash_of(cache, all[1].id()) != hash_of(cache, all[2].id()));
+        for (const std::uint32_t i : order) {
+            all[i].end();
+            for (const std::uint32_t j : order) // those that are left go on
+                if (cache.tokens(all[j].id(), 0) != 0)
+                    for (std::size_t t = 0; t < 10; ++t) all[j].read(300 + t);
+        }
+        for (const auto& one : all) CHECK(one.error() < exact);
+        check_nothing_left(cache);
+    } while (std::next_permutation(order.begin(), order.end()));
+}
+
+/// Any calls in any order, on sequences that come from each other.
+template <class Cache>
+void equals_dense_whatever_happens(const typename Cache::config& c, std::uint32_t seed) {
+    CAPTURE(seed);
+    const place file;
+    auto cache = open_cache<Cache>(c);
+    std::mt19937 random(seed);
+    const auto below = [&](std::size_t n) { return std::size_t{random()} % n; };
+    std::vector<text<Cache>> all;
+    all.emplace_back(cache);
+    all[0].prefill(90, 0);
+    std::size_t forks = 0;
+    for (int call = 0; call < 160; ++call) {
+        const std::size_t i = below(all.size());
+        text<Cache>& one = all[i];
+        const std::size_t what = below(20);
+        if (what < 4 && all.size() < c.max_sequences) {
+            all.push_back(text<Cache>(one.fork()));
+            ++forks;
+        } else if (what < 6 && all.size() > 1) {
+            one.end();
+            CHECK(one.error() < exact);
+            all.erase(all.begin() + static_cast<std::ptrdiff_t>(i));
+        } else if (what == 6) {
+            static_cast<void>(one.rewind(1 + below(6)));
+        } else if (what == 7) {
+            one.save_and_load(file.path());
+        } else if (what == 8 && one.tokens() + 20 < max_tokens) {
+            one.prefill(20, below(max_tokens - 20));
+        } else {
+            for (std::size_t n = below(12); n > 0 && one.tokens() < max_tokens; --n)
+                one.read(below(max_tokens));
+        }
+    }
+    CHECK(forks > 8);
+    CHECK(cache.stats().bytes_moved_by_forks > 0);
+    for (auto& one : all) {
+        one.check_tokens();
+        CHECK(one.error() < exact);
+        one.end();
+    }
+    check_nothing_left(cache);
+}
+
+} // namespace
+
+TEST_CASE("a branch is what its parent is, then each goes its way, and ends when it likes") {
+    for (const bool share : {false, true})
+        for (const bool least : {false, true}) {
+            CAPTURE(share);
+            CAPTURE(least);
+            const auto with = [&]<class Cache>(Cache*) {
+                auto c = config_for<Cache>();
+                c.share = share && !std::is_same_v<Cache, pages>; // which lie in token order
+                if (least) c.memory_bytes = least_memory<Cache>(c);
+                equal_at_first_and_apart_then<Cache>(c);
+            };
+            with(static_cast<clusters*>(nullptr));
+            with(static_cast<runs*>(nullptr));
+            with(static_cast<pages*>(nullptr));
+        }
+}
+
+TEST_CASE("forked, rewound, saved, loaded and ended in any order, all equal dense attention") {
+    for (std::uint32_t seed = 1; seed < 5; ++seed) {
+        for (const bool least : {false, true}) {
+            CAPTURE(least);
+            equals_dense_whatever_happens<clusters>(config_for<clusters>(4, least), seed);
+            equals_dense_whatever_happens<runs>(config_for<runs>(4, least), seed);
+            equals_dense_whatever_happens<pages>(config_for<pages>(4, least), seed);
+        }
+        auto c = config_for<clusters>(5);
+        c.share = true;
+        equals_dense_whatever_happens<clusters>(c, seed);
+        auto two = config_for<pages>(4);
+        two.shards = 2;
+        two.memory_bytes = least_memory<pages>(two);
+        equals_dense_whatever_happens<pages>(two, seed);
+    }
+}
+
+TEST_CASE("two branches made at one moment, each by itself, go on with the same bits") {
+    const auto check = []<class Cache>(Cache*, bool in_turn) {
+        CAPTURE(in_turn);
+        auto c = config_for<Cache>(3);
+        c.attend_tokens = 48;
+        auto cache = open_cache<Cache>(c);
+        text<Cache> one(cache);
+        one.prefill(200, 0);
+        for (std::size_t t = 200; t < 250; ++t) one.read(t);
+        text<Cache> a = one.fork(), b = one.fork();
+        for (std::size_t t = 250; t < 300; ++t) {
+            one.read(t + 60); // the last owner of a place writes where it is
+            a.read(t);
+            if (in_turn) b.read(t);
+        }
+        if (!in_turn) one.end();
+        for (std::size_t t = 250; t < 300 && !in_turn; ++t) b.read(t);
+        CHECK(same_bits(a.outputs(), b.outputs()));
+        CHECK(hash_of(cache, a.id()) == hash_of(cache, b.id()));
+    };
+    for (const bool in_turn :
+         {false, true}) { // frames that are lent by tables differ from slot to slot: with none of them
+        check(static_cast<clusters*>(nullptr), in_turn);
+        check(static_cast<runs*>(nullptr), in_turn);
+        check(static_cast<pages*>(nullptr), in_turn);
+    }
+}
+
+TEST_CASE("branches read ahead of pages that they share, and each attends its own") {
+    auto c = config_for<pages>(3, true);
+    auto cache = open_cache<pages>(c);
+    text<pages> one(cache);
+    one.prefill(200, 0);
+    text<pages> two = one.fork(), three = two.fork();
+    for (std::size_t t = 200; t < 230; ++t) {
+        for (const auto* who : {&one, &two, &three})
+            for (std::uint32_t l = 0; l < small.layers; ++l)
+                require_ok(cache.prefetch(who->id(), l, stream().q(l, t)));
+        one.read(t), two.read(t + 10), three.read(t + 20);
+    }
+    for (const auto* who : {&one, &two, &three}) CHECK(who->error() < exact);
+}
+
+TEST_CASE("a branch of fewer tokens, as far as a rewind goes back") {
+    auto cache = open_cache<clusters>(config_for<clusters>(2));
+    text<clusters> one(cache);
+    one.prefill(100, 0);
+    for (std::size_t t = 100; t < 110; ++t) one.read(t);
+    const std::uint64_t before = hash_of(cache, one.id());
+    CHECK_REFUSED(cache.fork(one.id(), 50), out_of_range, "layer 0 has 110 tokens");
+    CHECK_REFUSED(cache.fork(one.id(), 111), out_of_range, "111");
+    const auto branch = cache.fork(one.id(), 105);
+    REQUIRE_MESSAGE(branch.ok(), error_of(branch));
+    CHECK(cache.tokens(*branch, 0) == 105);
+    CHECK(cache.tokens(one.id(), 0) == 110);
+    CHECK(hash_of(cache, one.id()) == before);
+}
+
+TEST_CASE("fork refuses what is not between two tokens, and what has no slot") {
+    auto cache = open_cache<clusters>(config_for<clusters>(2));
+    text<clusters> one(cache);
+    SUBCASE("a sequence that is not open") {
+        one.end();
+        CHECK_REFUSED(cache.fork(one.id()), not_open, "fork: sequence 0");
+    }
+    SUBCASE("a prompt whose last chunk is to come") {
+        for (std::uint32_t l = 0; l < small.layers; ++l) {
+            auto in = stream().input(l, 0, 50);
+            in.last_chunk = false;
+            std::vector<float> out(50 * stream().query_floats());
+            require_ok(cache.prefill(one.id(), l, in, out));
+        }
+        CHECK_REFUSED(cache.fork(one.id()), invalid_argument, "50 tokens wait for a prefill");
+    }
+    SUBCASE("one layer is ahead") {
+        one.prefill(100, 0);
+        std::vector<float> out(stream().query_floats());
+        require_ok(cache.attend(one.id(), 0, stream().input(0, 100, 1), out));
+        CHECK_REFUSED(cache.fork(one.id()), invalid_argument,
+                      "fork: layer 1 has 100 tokens and layer 0 has 101");
+    }
+    SUBCASE("all sequences are open") {
+        REQUIRE(cache.begin().ok());
+        CHECK_REFUSED(cache.fork(one.id()), out_of_range, "fork: all 2 sequences are open");
+    }
+    SUBCASE("a sequence without a token may be forked") {
+        const text<clusters> other = one.fork();
+        CHECK(cache.tokens(other.id(), 0) == 0);
+    }
+}
+
+TEST_CASE("256 sequences may share a page, and one more is refused") {
+    auto c = config_for<pages>(258);
+    c.shape = {1, 1, 1, 64};
+    c.max_tokens = c.attend_tokens = 128;
+    c.memory_bytes = least_memory<pages>(c);
+    auto cache = open_cache<pages>(c);
+    const drift data(c.shape, 120, 3);
+    const auto parent = cache.begin();
+    REQUIRE(parent.ok());
+    std::vector<float> out(100 * data.query_floats());
+    require_ok(cache.prefill(*parent, 0, data.input(0, 0, 100), out));
+    const std::uint64_t before = hash_of(cache, *parent);
+    std::vector<kvtl::sequence_id> open{*parent};
+    while (open.size() < 256) {
+        const auto branch = cache.fork(open.back());
+        REQUIRE_MESSAGE(branch.ok(), error_of(branch));
+        open.push_back(*branch);
+    }
+    const std::uint32_t used = pages_in_use(cache);
+    CHECK_REFUSED(cache.fork(*parent), out_of_range, "fork: 256 sequences share a page");
+    CHECK(pages_in_use(cache) == used);
+    CHECK(hash_of(cache, *parent) == before);
+    CHECK(hash_of(cache, open.back()) == before);
+    require_ok(cache.end(open[100]));
+    open[100] = *cache.begin(); // its slot, and another one's
+    CHECK(cache.fork(*parent).ok());
+    CHECK_FALSE(cache.fork(*parent).ok());
+    for (std::size_t i = 0; i < open.size(); ++i) require_ok(cache.end(open[i]));
+}
+
+TEST_CASE("a branch lives in the shard of its parent") {
+    auto c = config_for<pages>(4);
+    c.shards = 2;
+    c.shard_by = kvtl::division::sequences;
+    auto cache = open_cache<pages>(c);
+    text<pages> zero(cache), one(cache);
+    one.prefill(100, 0);
+    const text<pages> branch = one.fork();
+    CHECK(branch.id().slot == 3);
+    CHECK(cache.shard_of(branch.id()) == cache.shard_of(one.id()));
+    CHECK(hash_of(cache, branch.id()) == hash_of(cache, one.id()));
+    CHECK_REFUSED(cache.fork(one.id()), out_of_range, "fork: all 2 sequences of the shard are open");
+    CHECK(cache.fork(zero.id()).ok());
+}
+
+TEST_CASE("a read or write that fails during a fork changes nothing, and it may be tried again") {
+    const auto check = []<class Cache>(Cache*, bool reads) {
+        auto c = config_for<Cache>(2);
+        auto cache = open_cache<Cache>(c);
+        text<Cache> one(cache);
+        one.prefill(130, 0);
+        for (std::size_t t = 130; t < 160; ++t) one.read(t);
+        const std::uint64_t before = hash_of(cache, one.id());
+        const std::uint32_t used = pages_in_use(cache);
+        auto& fault = reads ? c.io.faults->fail_read : c.io.faults->fail_write;
+        std::size_t failed = 0;
+        for (;; ++failed) { // each of them in turn, until none is left
+            fault.first = (reads ? c.io.faults->reads : c.io.faults->writes).load() + failed;
+            fault.count = 1;
+            const auto branch = cache.fork(one.id());
+            fault.first = kvtl::io_faults::never;
+            if (branch.ok()) {
+                CHECK(hash_of(cache, *branch) == before);
+                break;
+            }
+            REQUIRE(failed < 100);
+            require_ok(cache.retry_writes(one.id()));
+            CHECK(hash_of(cache, one.id()) == before);
+            CHECK(pages_in_use(cache) == used);
+            CHECK_FALSE(kvtl::shard_access::of(cache, 0).store().any_shared());
+        }
+        one.read(200);
+        CHECK(one.error() < exact);
+        return failed;
+    };
+    CHECK(check(static_cast<clusters*>(nullptr), false) > 0);
+    CHECK(check(static_cast<runs*>(nullptr), false) > 0);
+    CHECK(check(static_cast<pages*>(nullptr), false) > 0);
+    CHECK(check(static_cast<pages*>(nullptr), true) > 0);
+}
+
+} // namespace manager_forked_test
