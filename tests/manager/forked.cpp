@@ -5,8 +5,8 @@
 #include <kvtl/core/shard_access.hpp>
 #include <kvtl/io/faulty.hpp>
 #include <kvtl/presets/dynakv.hpp>
-#include <kvtl/presets/full.hpp>
 #include <kvtl/presets/quest.hpp>
+#include <kvtl/presets/virtualised.hpp>
 
 #include "support/cache_fixture.hpp"
 #include "support/dense_rows.hpp"
@@ -33,6 +33,7 @@ constexpr std::size_t max_tokens = 400;
 using device = kvtl::faulty<kvtl::in_memory>;
 using clusters = kvtl::kv_manager<f32_on<kvtl::presets::dynakv, device>>;
 using runs = kvtl::kv_manager<f32_on<kvtl::presets::dynakv_unit_contiguous, device>>;
+using layers = kvtl::kv_manager<f32_on<kvtl::presets::dynakv_virtualised, device>>;
 using pages = kvtl::kv_manager<f32_on<kvtl::presets::quest, device>>;
 
 const drift& stream() {
@@ -287,6 +288,7 @@ TEST_CASE("a branch is what its parent is, then each goes its way, and ends when
             };
             with(static_cast<clusters*>(nullptr));
             with(static_cast<runs*>(nullptr));
+            with(static_cast<layers*>(nullptr));
             with(static_cast<pages*>(nullptr));
         }
 }
@@ -297,6 +299,7 @@ TEST_CASE("forked, rewound, saved, loaded and ended in any order, all equal dens
             CAPTURE(least);
             equals_dense_whatever_happens<clusters>(config_for<clusters>(4, least), seed);
             equals_dense_whatever_happens<runs>(config_for<runs>(4, least), seed);
+            equals_dense_whatever_happens<layers>(config_for<layers>(4, least), seed);
             equals_dense_whatever_happens<pages>(config_for<pages>(4, least), seed);
         }
         auto c = config_for<clusters>(5);
@@ -477,6 +480,7 @@ TEST_CASE("a read or write that fails during a fork changes nothing, and it may 
     };
     CHECK(check(static_cast<clusters*>(nullptr), false) > 0);
     CHECK(check(static_cast<runs*>(nullptr), false) > 0);
+    CHECK(check(static_cast<layers*>(nullptr), false) > 0);
     CHECK(check(static_cast<pages*>(nullptr), false) > 0);
     CHECK(check(static_cast<pages*>(nullptr), true) > 0);
 }
