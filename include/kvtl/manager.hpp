@@ -140,26 +140,26 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
         if (status s = file->publish(); !s) return s;
         return facts;
     }
-    /// A new sequence that goes on as the saved one would, or none. Refused (errc::file_refused) with the first setting that
-    /// differs. Shards, memory, max_sequences and devices may differ; max_tokens must suffice. `exact` says whether what follows
-    /// has the bits that the saved sequence would have had: clusters that grow entry by entry depend on which of them are in
-    /// memory, and none is at first. Units of other sequences may leave the frames. Cold; memory as save().
+    /// A new sequence that goes on as the saved one would, or none. A cache with other settings refuses the file
+    /// (errc::file_refused) and names the first setting that differs. Shards, memory, max_sequences and devices may differ;
+    /// max_tokens must suffice. `exact`: the continuation has the bits that the saved sequence would have had. It is false if
+    /// attend_tokens differs, and for clusters that grow entry by entry: their growth depends on which units are in memory,
+    /// and a loaded sequence has none there. Units of other sequences may leave the frames. Cold; memory as for save().
     template <save_source From>
     [[nodiscard, gnu::cold]] result<loaded_sequence> load(From& from, const load_options& options = {}) {
         const auto seq = begin();
         if (!seq) return seq.error();
-        status done;
-        {
+        const result<bool> loaded = [&]() -> result<bool> {
             const sequence_lock_type mine(*core_, seq->slot);
-            done = mine.taken() ? sequence_parts(*core_).load(seq->slot, from, options)
-                                : busy("load", mine.blocked());
-        }
-        if (!done) {
+            if (!mine.taken()) return busy("load", mine.blocked());
+            return sequence_parts(*core_).load(seq->slot, from, options);
+        }();
+        if (!loaded) {
             static_cast<void>(core_->calls.slots.end(*seq));
             core_->calls.slots.free(*seq);
-            return done;
+            return loaded.error();
         }
-        return loaded_sequence{*seq, tokens(*seq, 0), resumes_exactly};
+        return loaded_sequence{*seq, tokens(*seq, 0), resumes_exactly && *loaded};
     }
     [[nodiscard, gnu::cold]] result<loaded_sequence> load(const std::string& path,
                                                           const load_options& options = {}) {

@@ -11,6 +11,7 @@
 #include "support/cache_fixture.hpp"
 #include "support/dense_rows.hpp"
 #include "support/on_device.hpp"
+#include "support/refused.hpp"
 
 #include <unistd.h>
 
@@ -59,22 +60,6 @@ template <class Cache> typename Cache::config config_for(std::size_t sequences =
     return c;
 }
 
-template <class T> std::string error_of(const kvtl::result<T>& r) {
-    return r.ok() ? std::string("no error") : r.error().message;
-}
-#define CHECK_REFUSED(call, wanted, text)                                                                    \
-    do {                                                                                                     \
-        const auto refused = call;                                                                           \
-        REQUIRE_FALSE(refused.ok());                                                                         \
-        CHECK(refused.error().code == kvtl::errc::wanted);                                                   \
-        CHECK_MESSAGE(refused.error().message.find(text) != std::string::npos, refused.error().message);     \
-    } while (false)
-
-template <class Cache> std::uint64_t hash_of(Cache& cache, kvtl::sequence_id seq) {
-    const auto hash = kvtl::shard_access::identity_hash(cache, seq);
-    REQUIRE_MESSAGE(hash.ok(), error_of(hash));
-    return *hash;
-}
 template <class Cache> std::uint32_t pages_in_use(Cache& cache) {
     std::uint32_t n = 0;
     for (unsigned s = 0; s < cache.shards(); ++s)

@@ -9,6 +9,7 @@
 
 #include "support/cache_fixture.hpp"
 #include "support/on_device.hpp"
+#include "support/refused.hpp"
 
 #include <unistd.h>
 
@@ -55,23 +56,6 @@ class place {
   private:
     std::string path_;
 };
-
-template <class T> std::string error_of(const kvtl::result<T>& r) {
-    return r.ok() ? std::string("no error") : r.error().message;
-}
-#define CHECK_REFUSED(call, wanted, text)                                                                    \
-    do {                                                                                                     \
-        const auto refused = call;                                                                           \
-        REQUIRE_FALSE(refused.ok());                                                                         \
-        CHECK(refused.error().code == kvtl::errc::wanted);                                                   \
-        CHECK_MESSAGE(refused.error().message.find(text) != std::string::npos, refused.error().message);     \
-    } while (false)
-
-template <class Cache> std::uint64_t hash_of(Cache& cache, kvtl::sequence_id seq) {
-    const auto hash = kvtl::shard_access::identity_hash(cache, seq);
-    REQUIRE_MESSAGE(hash.ok(), error_of(hash));
-    return *hash;
-}
 
 const drift& stream() {
     static const drift made(small, max_tokens, 5);
@@ -308,6 +292,10 @@ TEST_CASE("a failed save leaves the file as it was") {
     REQUIRE_MESSAGE(loaded.ok(), error_of(loaded));
     CHECK(loaded->tokens == 200);
     CHECK(loaded->exact);
+    auto other = open_cache<pages>(config_for<pages>(64)); // attends fewer entries: another continuation
+    const auto there = other.load(file.path());
+    REQUIRE_MESSAGE(there.ok(), error_of(there));
+    CHECK_FALSE(there->exact);
 }
 
 } // namespace manager_saved_test

@@ -2,7 +2,8 @@
 //
 // What:   the model's shape and how it attends, sinks and window, how entries are stored and grouped, each slot's policy with
 //         its settings, and a checksum of tables and of the calibration. Where things are does not matter: frames,
-//         replacement, device, shards, memory, schedule. Nor does max_tokens, which must suffice, or attend_tokens.
+//         replacement, device, shards, memory, schedule. Nor does max_tokens, which must suffice. attend_tokens may
+//         differ, but then the continuation is another one, which load() says (same_attention()).
 // Cost:   of open() only: some 60 short strings.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -76,6 +77,9 @@ class identity_list {
     std::vector<identity_field> fields_;
 };
 
+/// The one setting that is saved and may differ.
+inline constexpr std::string_view may_differ = "attend_tokens";
+
 /// `plan`: as settled by the planner. calibration: bytes that the policies read.
 template <class Preset>
 [[nodiscard, gnu::cold]] std::vector<identity_field> identity_of(const cache_config<Preset>& c,
@@ -94,6 +98,7 @@ template <class Preset>
     all.add("window_tokens",
             types::retrieves && c.window_tokens == automatic ? plan.sizes.window : c.window_tokens);
     all.add("sink_tokens", c.sink_tokens);
+    all.add(std::string(may_differ), c.attend_tokens);
     if constexpr (types::drops) all.add("keep_tokens", c.keep_tokens == 0 ? c.attend_tokens : c.keep_tokens);
     all.slot("clusterer", Preset::clusterer::name, c.clusterer);
     all.slot("index", Preset::index::name, c.index);
@@ -135,11 +140,22 @@ template <class Preset>
             (is == nullptr ? was : is)->name.c_str(), text(is), text(was));
     };
     for (const identity_field& f : here)
-        if (const identity_field* was = find(saved, f.name); was == nullptr || was->value != f.value)
+        if (const identity_field* was = find(saved, f.name);
+            f.name != may_differ && (was == nullptr || was->value != f.value))
             return differs(was, &f);
     for (const identity_field& f : saved)
-        if (find(here, f.name) == nullptr) return differs(&f, nullptr);
+        if (f.name != may_differ && find(here, f.name) == nullptr) return differs(&f, nullptr);
     return {};
+}
+/// Both attend as many entries per step.
+[[nodiscard, gnu::cold]] inline bool same_attention(std::span<const identity_field> saved,
+                                                    std::span<const identity_field> here) noexcept {
+    const auto value = [](std::span<const identity_field> in) {
+        for (const identity_field& f : in)
+            if (f.name == may_differ) return std::string_view(f.value);
+        return std::string_view();
+    };
+    return value(saved) == value(here);
 }
 
 }} // namespace kvtl::v0

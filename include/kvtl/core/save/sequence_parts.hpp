@@ -161,9 +161,10 @@ template <class Core> class sequence_parts {
         return done;
     }
 
-    /// Into a slot that nobody sees yet. After an error its lanes are as after end().
+    /// Into a slot that nobody sees yet. After an error its lanes are as after end(). True where as many entries are attended
+    /// per step as when the sequence was saved.
     template <save_source From>
-    [[nodiscard]] status load(std::uint32_t slot, From& from, const load_options& o) {
+    [[nodiscard]] result<bool> load(std::uint32_t slot, From& from, const load_options& o) {
         const save_facts facts = from.facts();
         if (o.model != 0 && facts.model != 0 && o.model != facts.model)
             return status::failure(
@@ -181,7 +182,8 @@ template <class Core> class sequence_parts {
         load_stream<From> io(from);
         status done = walk(io, slot);
         if (done.ok()) done = at_rest("load", slot, static_cast<std::uint32_t>(facts.tokens));
-        if (!done) core_->for_each_owner(slot, [&](auto& shard) { shard.end(slot); });
+        if (done.ok()) return same_attention(*saved, core_->identity);
+        core_->for_each_owner(slot, [&](auto& shard) { shard.end(slot); });
         return done;
     }
 
