@@ -1,8 +1,7 @@
 // A lane of units or fixed groups on its way to or from a stream, or to a branch: its state, its arrays, its pages.
 //
-// What:   pages come from memory where that has them, which it alone does of unfinished ones, else from storage, a batch at a
-//         time. A loaded lane's complete pages go to places of their own; of its units none is resident, and an unfinished
-//         page of a unit is on storage like the others.
+// What:   pages come from memory or from storage, a batch at a time. Unfinished pages are in memory only. A loaded lane has
+//         places of its own on storage, and no unit in memory. The unfinished page of a loaded unit is on storage, too.
 // Memory: the pages of a batch, which the caller lends.
 // Errors: what does not fit, what contradicts itself, what a device fails. A lane that failed to load is to be forgotten.
 // SPDX-License-Identifier: MIT

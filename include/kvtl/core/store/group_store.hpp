@@ -447,7 +447,7 @@ template <class Types> class group_store : public page_store<Types> {
         }
     }
 
-    /// Gives the unfinished pages of a lane, page i of each field, a frame each. False when none is free.
+    /// Takes a frame for the unfinished page of each field, which is page i. False when no frame is free.
     [[nodiscard]] bool open_pages(std::uint32_t lane_id, std::uint32_t i) noexcept {
         const lane l = at(lane_id);
         pool& pages = write_pool(lane_id);
