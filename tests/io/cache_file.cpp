@@ -175,6 +175,64 @@ TEST_CASE("the lock ends with the cache, also when a child still has the descrip
     CHECK(::waitpid(child, &status, 0) == child);
 }
 
+TEST_CASE("only the owner can read the file, whatever the umask and the mode that it had") {
+    const scratch_folder folder;
+    const auto mode_of = [](const std::string& path) {
+        struct ::stat found {};
+        REQUIRE(::stat(path.c_str(), &found) == 0);
+        return found.st_mode & 07777;
+    };
+    for (const ::mode_t mask : {0, 022, 077, 0777}) {
+        const ::mode_t before = ::umask(mask);
+        const std::string path = folder.file("a.kv");
+        {
+            const cache_file file = open_file(path);
+            CHECK(mode_of(path) == 0600);
+        }
+        auto shared = cache_file::open({.path = path, .mode = 0640}, plan_of(mib));
+        ::umask(before);
+        REQUIRE(shared.ok());
+        CHECK(mode_of(path) == 0640);
+    }
+    for (const char* content : {"empty", "kept"}) {
+        const std::string path = folder.file(content);
+        if (content == std::string("kept")) static_cast<void>(open_file(path, true));
+        else write_file(path, "");
+        REQUIRE(::chmod(path.c_str(), 0666) == 0);
+        const cache_file file = open_file(path);
+        CHECK(mode_of(path) == 0600);
+    }
+    const std::string foreign = folder.file("foreign");
+    write_file(foreign, "text");
+    REQUIRE(::chmod(foreign.c_str(), 0644) == 0);
+    static_cast<void>(refusal(foreign));
+    CHECK(mode_of(foreign) == 0644);
+    for (const ::mode_t mode : {0U, 0400U, 0200U, 0077U, 01600U, 04600U}) {
+        const auto refused = cache_file::open({.path = folder.file("b.kv"), .mode = mode}, plan_of(mib));
+        REQUIRE_FALSE(refused.ok());
+        CHECK(refused.error().code == errc::invalid_argument);
+        CHECK(says(refused.error(), "io.mode is"));
+        CHECK_FALSE(exists(folder.file("b.kv")));
+    }
+}
+
+TEST_CASE("a file of another user is refused") {
+    if (::geteuid() != 0) return; // only root can make one
+    const scratch_folder folder;
+    REQUIRE(::chmod(folder.path().c_str(), 0777) == 0);
+    const std::string path = folder.file("a.kv");
+    static_cast<void>(open_file(path, true));
+    for (const ::mode_t mode : {0600, 0666}) { // 0666: it could be opened, but not be made private
+        REQUIRE(::chmod(path.c_str(), mode) == 0);
+        CHECK(in_child([&] {
+                  if (::setuid(65534) != 0) return 2;
+                  auto opened = cache_file::open({.path = path}, plan_of(mib));
+                  return !opened.ok() && opened.error().code == errc::file_refused ? 0 : 1;
+              }) == 0);
+        CHECK(exists(path));
+    }
+}
+
 TEST_CASE("an empty file is taken") {
     const scratch_folder folder;
     const std::string path = folder.file("empty");

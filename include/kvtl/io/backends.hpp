@@ -38,6 +38,7 @@ struct backend_config {
     bool keep_file = false; ///< otherwise the file is removed when it is closed
     bool direct = true;
     unsigned threads = 2;              ///< of posix, per queue
+    ::mode_t mode = owner_only;        ///< of the file, whatever the umask: 0600 to 0777
     std::shared_ptr<throttle> limit{}; ///< empty: as fast as the device is
 };
 
@@ -60,12 +61,13 @@ inline namespace KVTL_BACKENDS {
         chosen = any_io::of<in_memory>({});
         break;
     case backend::posix:
-        chosen = any_io::of<posix_file>({config.path, config.keep_file, config.direct, config.threads});
+        chosen = any_io::of<posix_file>(
+            {config.path, config.keep_file, config.direct, config.threads, config.mode});
         break;
     case backend::uring:
 #if defined(KVTL_HAS_URING) && KVTL_HAS_URING
         chosen = any_io::of<uring_file>(
-            {.path = config.path, .keep_file = config.keep_file, .direct = config.direct});
+            {.path = config.path, .keep_file = config.keep_file, .direct = config.direct, .mode = config.mode});
         break;
 #else
         struct missing final : any_io::source {

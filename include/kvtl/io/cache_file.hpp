@@ -4,8 +4,8 @@
 // A path is accepted if it does not exist, is empty, or starts with a kvtl superblock, and if no one else has
 // it open (OFD lock). All other paths are refused with their name and not changed. O_DIRECT is set, read back
 // and tested with a transfer; it never falls back silently. The file grows only in reserve(), so a full disk
-// is detected there. The file is removed on close unless keep_file is set. A file that existed and was empty
-// is empty again. The file starts with a superblock, so a file that a crash leaves behind is accepted again.
+// is detected there. Only its owner can read it: its mode is 0600, whatever the umask, unless config.mode says
+// otherwise. The file is removed on close unless keep_file is set. A file that existed and was empty is empty again. The file starts with a superblock, so a file that a crash leaves behind is accepted again.
 //
 // Units: bytes. Cost: open is about twenty system calls; reserve is one fallocate under a lock; size() is one
 // load.
@@ -48,15 +48,22 @@ class cache_file {
         std::string path{};
         bool keep_file = false; ///< otherwise the file is removed when it is closed
         bool direct = true;     ///< false: through the page cache; device_info().direct says so
+        ::mode_t mode = owner_only; ///< that the file gets, also where it existed: 0600 to 0777
     };
 
     [[nodiscard, gnu::cold]] static result<cache_file> open(const config& config, const io_plan& plan) {
         if (auto s = check_plan(plan); !s) return s;
         if (config.path.empty()) return error(errc::invalid_argument, "io.path is empty; valid: a file name");
+        if ((config.mode & owner_only) != owner_only || config.mode > 0777)
+            return status::failure(errc::invalid_argument,
+                                   "io.mode is 0%o; valid: 0600 to 0777, with read and write for the owner",
+                                   static_cast<unsigned>(config.mode));
         auto file = std::make_unique<body>();
         file->path = config.path;
         file->limit = plan.max_bytes;
         if (auto e = file->acquire()) return *std::move(e);
+        if (const int why = set_mode(file->fd, config.mode); why != 0)
+            return file->failure("set the mode", why);
         if (auto e = file->prepare(config.direct, plan.superblock)) return *std::move(e);
         if (config.keep_file)
             file->on_close = body::closing::keep;
@@ -185,7 +192,7 @@ class cache_file {
         /// Leaves fd at -1 without an error when the path changed between two calls.
         [[nodiscard, gnu::cold]] std::optional<error> open_or_create(bool& created) {
             // O_DIRECT comes later: a file system that lacks it would create the file and then refuse.
-            fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0600);
+            fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, owner_only);
             created = fd >= 0;
             if (created) return std::nullopt;
             if (errno != EEXIST) return failure("create", errno);

@@ -1,5 +1,5 @@
-// Properties of a file beyond POSIX: the name of its file system, the requirements of O_DIRECT, and the
-// sector size.
+// Properties of a file beyond open(2): its mode, the name of its file system, the requirements of O_DIRECT, and
+// the sector size.
 //
 // Units: bytes. Cost: a few system calls, only when a cache file is opened.
 //
@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -29,6 +30,17 @@
 #include <string>
 
 namespace kvtl { inline namespace v0 {
+
+/// The mode of files that hold keys and values: prompts can be recovered from them.
+inline constexpr ::mode_t owner_only = 0600;
+
+/// Gives a file exactly this mode, whatever the umask was when it was created. A file that has it is not changed, so
+/// file systems without modes are accepted if they report the right one. 0, or an errno.
+[[nodiscard]] inline int set_mode(int fd, ::mode_t mode) noexcept {
+    struct ::stat found {};
+    if (::fstat(fd, &found) != 0) return errno;
+    return (found.st_mode & 07777) == mode || ::fchmod(fd, mode) == 0 ? 0 : errno;
+}
 
 /// "a folder", "a FIFO", ... for the message that refuses it.
 [[nodiscard]] inline const char* file_kind(::mode_t mode) noexcept {

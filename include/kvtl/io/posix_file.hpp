@@ -48,6 +48,7 @@ struct posix_file {
         bool keep_file = false; ///< otherwise the file is removed when it is closed
         bool direct = true;     ///< false: through the page cache; device_info().direct says so
         unsigned threads = 2;   ///< workers per queue
+        ::mode_t mode = owner_only; ///< of the file, whatever the umask: 0600 to 0777
     };
 
     class queue;
@@ -282,7 +283,7 @@ class posix_file::device {
 [[gnu::cold]] inline result<posix_file::device> posix_file::open(const config& config, const io_plan& plan) {
     if (config.threads == 0 || config.threads > 256)
         return status::failure(errc::invalid_argument, "io.threads is %u; valid: 1 to 256", config.threads);
-    auto file = cache_file::open({config.path, config.keep_file, config.direct}, plan);
+    auto file = cache_file::open({config.path, config.keep_file, config.direct, config.mode}, plan);
     if (!file) return file.error();
     device::owner body(new device::body(*std::move(file)));
     for (unsigned i = 0; i < plan.queues; ++i) {

@@ -59,6 +59,7 @@ struct uring_file {
         bool keep_file = false;     ///< otherwise the file is removed when it is closed
         bool direct = true;         ///< false: through the page cache; device_info().direct says so
         bool register_arena = true; ///< try to; false saves the locked memory
+        ::mode_t mode = owner_only; ///< of the file, whatever the umask: 0600 to 0777
     };
 
     static constexpr unsigned max_depth = 4096;
@@ -384,7 +385,7 @@ class uring_file::device {
 };
 
 [[gnu::cold]] inline result<uring_file::device> uring_file::open(const config& config, const io_plan& plan) {
-    auto file = cache_file::open({config.path, config.keep_file, config.direct}, plan);
+    auto file = cache_file::open({config.path, config.keep_file, config.direct, config.mode}, plan);
     if (!file) return file.error();
     auto body = std::make_unique<device::body>(*std::move(file));
     for (unsigned i = 0; i < plan.queues; ++i) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <kvtl/calibration/whole_file.hpp>
+#include <kvtl/io/file_system.hpp>
 
 #include <fcntl.h>
 #include <sys/random.h>
@@ -66,10 +67,10 @@ struct posix_file_ops {
     [[nodiscard]] static int open(const std::string& path, open_for how) noexcept {
         const int flags = O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (how == open_for::reading ? O_RDONLY : O_RDWR) |
                           (how == open_for::creating ? O_CREAT | O_NOFOLLOW : 0);
-        const int fd = ::open(path.c_str(), flags, 0600);
+        const int fd = ::open(path.c_str(), flags, owner_only);
         if (fd < 0) return -errno;
-        if (how != open_for::creating || ::fchmod(fd, 0600) == 0) return fd; // whatever the umask
-        const int why = errno;
+        const int why = how == open_for::creating ? set_mode(fd, owner_only) : 0;
+        if (why == 0) return fd;
         ::close(fd);
         return -why;
     }
