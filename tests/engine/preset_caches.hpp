@@ -33,8 +33,9 @@ class scratch_file {
 
 class preset_caches {
   public:
-    explicit preset_caches(std::string_view policy)
-        : policy_(policy), gates_(model, gate_inputs_of(policy, model)) {}
+    explicit preset_caches(std::string_view policy,
+                           kvtl::any_io::config device = kvtl::any_io::of<kvtl::in_memory>({}))
+        : policy_(policy), device_(std::move(device)), gates_(model, gate_inputs_of(policy, model)) {}
 
     [[nodiscard]] engine::kv_cache& open(unsigned shards, std::size_t sequences, std::size_t mib) {
         engine::cache_options o;
@@ -46,7 +47,7 @@ class preset_caches {
         if (engine::policy_wants(policy_).evicts) o.keep_tokens = 128, o.prefill_tokens = prompt;
         o.memory_bytes = mib << 20;
         o.shards = shards;
-        o.device = kvtl::any_io::of<kvtl::in_memory>({});
+        o.device = device_;
         o.engine_inputs = engine::model_file_inputs | kvtl::engine_input::external;
         o.calibration = bases_.path();
         o.gates = engine::policy_wants(policy_).trained ? bases_.path() : gates_.path();
@@ -59,6 +60,7 @@ class preset_caches {
 
   private:
     std::string policy_;
+    kvtl::any_io::config device_;
     bases_file bases_;
     gates_file gates_;
     std::vector<std::unique_ptr<engine::kv_cache>> open_;

@@ -110,8 +110,8 @@ class bases_file {
 
 /// The stream that every preset reads: all numbers are bf16, so that f16 and floats have the same ones.
 struct stream {
-    stream() {
-        const drift made(model, all_tokens, 11);
+    explicit stream(std::uint64_t seed = 11) {
+        const drift made(model, all_tokens, seed);
         for (std::size_t l = 0; l < model.layers; ++l) {
             q.push_back(rounded(made.q(l, 0, all_tokens)));
             k.push_back(rounded(made.k(l, 0, all_tokens)));

@@ -196,8 +196,10 @@ TEST_CASE("only the owner can read the file, whatever the umask and the mode tha
     }
     for (const char* content : {"empty", "kept"}) {
         const std::string path = folder.file(content);
-        if (content == std::string("kept")) static_cast<void>(open_file(path, true));
-        else write_file(path, "");
+        if (content == std::string("kept"))
+            static_cast<void>(open_file(path, true));
+        else
+            write_file(path, "");
         REQUIRE(::chmod(path.c_str(), 0666) == 0);
         const cache_file file = open_file(path);
         CHECK(mode_of(path) == 0600);

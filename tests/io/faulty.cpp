@@ -104,6 +104,103 @@ TEST_CASE("one bit of the chosen read is flipped") {
     }
 }
 
+TEST_CASE("transfers that are lost, torn or misdirected say that all is well") {
+    using wrong = io_faults::wrong;
+    fixture f;
+    // Page p has bytes p, read back page by page.
+    const auto fill = [&](std::size_t at, int value) { std::memset(f.memory.data() + at, value, 4096); };
+    const auto stored = [&] {
+        std::string all;
+        for (std::uint64_t p = 1; p < 6; ++p) {
+            CHECK(f.read(p) == 0);
+            const std::byte first = f.memory.data()[0], last = f.memory.data()[4095];
+            all += std::to_string(std::to_integer<int>(first)) + (first == last ? "" : "/") +
+                   (first == last ? "" : std::to_string(std::to_integer<int>(last))) + " ";
+        }
+        return all;
+    };
+    const auto reset = [&] {
+        for (int p = 1; p < 6; ++p) {
+            fill(0, p);
+            CHECK(f.write(static_cast<std::uint64_t>(p)) == 0);
+        }
+        CHECK(stored() == "1 2 3 4 5 ");
+    };
+    const auto arm = [](io_faults::wrong_window& w, wrong how, std::uint64_t first) {
+        w.how = how;
+        w.first = first;
+    };
+    const auto write_two = [&](wrong how) { // pages 3 and 4, from two slices
+        reset();
+        arm(f.faults->wrong_write, how, f.faults->writes.load());
+        fill(0, 8), fill(8192, 9);
+        const ::iovec slices[] = {{f.memory.data(), 4096}, {f.memory.data() + 8192, 4096}};
+        const io_request request{io_verb::write, 2, slices, 3 * 4096, 7};
+        REQUIRE(f.device.queue(0).submit({&request, 1}).ok());
+        io_completion done{0, 1};
+        REQUIRE(f.device.queue(0).reap({&done, 1}, true) == 1);
+        CHECK(done.tag == 7);
+        CHECK(done.error == 0);
+        return stored();
+    };
+    CHECK(write_two(wrong::lost) == "1 2 3 4 5 ");
+    CHECK(write_two(wrong::torn) == "1 2 8 4 5 ");
+    CHECK(write_two(wrong::misdirected) == "1 8 9 4 5 ");
+    reset();
+    arm(f.faults->wrong_write, wrong::torn, f.faults->writes + 1); // the second from here, and only that one
+    for (const int value : {6, 7, 8}) {
+        fill(0, value);
+        CHECK(f.write(static_cast<std::uint64_t>(value - 5)) == 0);
+    }
+    CHECK(stored() == "6 7/2 8 4 5 ");
+    reset();
+    f.faults->wrong_write.how = wrong::lost;
+    f.faults->wrong_write.count = io_faults::never; // for ever
+    f.faults->wrong_write.first = f.faults->writes.load();
+    fill(0, 9);
+    for (std::uint64_t p = 1; p < 6; ++p) CHECK(f.write(p) == 0);
+    CHECK(stored() == "1 2 3 4 5 ");
+    f.faults->wrong_write.first = io_faults::never;
+
+    const auto read = [&](wrong how) {
+        fill(0, 99);
+        arm(f.faults->wrong_read, how, f.faults->reads.load());
+        CHECK(f.read(3) == 0);
+        return std::pair(std::to_integer<int>(f.memory.data()[0]),
+                         std::to_integer<int>(f.memory.data()[4095]));
+    };
+    CHECK(read(wrong::lost) == std::pair(99, 99));
+    CHECK(read(wrong::torn) == std::pair(3, 99));
+    CHECK(read(wrong::misdirected) == std::pair(2, 2));
+}
+
+TEST_CASE("a transfer that hangs ends with the deadline, and those beside it end before") {
+    auto plan = plan_of(1 << 20);
+    plan.timeout_ms = 20;
+    const auto faults = std::make_shared<io_faults>();
+    auto device = open_device<faulty_memory>({.inner = {}, .faults = faults}, plan);
+    REQUIRE(device.reserve(0, 1 << 20).ok());
+    aligned_memory memory{1 << 20};
+    const ::iovec slice{memory.data(), 4096};
+    std::vector<io_request> batch;
+    for (std::uint64_t i = 0; i < 3; ++i) batch.push_back({io_verb::read, 1, &slice, 4096, i});
+    faults->wrong_read.how = io_faults::wrong::hung;
+    faults->wrong_read.first = 1;
+    auto& queue = device.queue(0);
+    REQUIRE(queue.submit(batch).ok());
+    std::array<io_completion, 3> done;
+    CHECK(queue.reap(done, true) == 2);
+    CHECK(queue.in_flight() == 1);
+    CHECK(queue.reap(done, false) == 0);
+    const auto before = std::chrono::steady_clock::now();
+    REQUIRE(queue.reap(done, true) == 1);
+    CHECK(std::chrono::steady_clock::now() - before >= std::chrono::milliseconds(20));
+    CHECK(done[0].tag == 1);
+    CHECK(done[0].error == io_no_answer);
+    CHECK(queue.in_flight() == 0);
+    CHECK(std::string(queue.submit(batch).what()).find("io_timeout_ms = 20") != std::string::npos);
+}
+
 TEST_CASE("completions are delayed and reordered the same way for the same seed") {
     fixture a;
     fixture b;

@@ -66,8 +66,10 @@ inline namespace KVTL_BACKENDS {
         break;
     case backend::uring:
 #if defined(KVTL_HAS_URING) && KVTL_HAS_URING
-        chosen = any_io::of<uring_file>(
-            {.path = config.path, .keep_file = config.keep_file, .direct = config.direct, .mode = config.mode});
+        chosen = any_io::of<uring_file>({.path = config.path,
+                                         .keep_file = config.keep_file,
+                                         .direct = config.direct,
+                                         .mode = config.mode});
         break;
 #else
         struct missing final : any_io::source {

@@ -46,8 +46,8 @@ class cache_file {
   public:
     struct config {
         std::string path{};
-        bool keep_file = false; ///< otherwise the file is removed when it is closed
-        bool direct = true;     ///< false: through the page cache; device_info().direct says so
+        bool keep_file = false;     ///< otherwise the file is removed when it is closed
+        bool direct = true;         ///< false: through the page cache; device_info().direct says so
         ::mode_t mode = owner_only; ///< that the file gets, also where it existed: 0600 to 0777
     };
 

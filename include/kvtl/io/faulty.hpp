@@ -6,6 +6,10 @@
 // `fail_late` is set) and completes with the chosen errno. Transfers are numbered from 0 over all queues as
 // they are submitted, reads and writes separately. Refused transfers count too.
 //
+// Devices also fail without an errno: `wrong_read` and `wrong_write` make transfers that complete with success and did
+// something else, or that never complete. As on any device, io_plan.timeout_ms ends the latter with io_no_answer, and
+// then the queue refuses all further requests.
+//
 // With hold_percent, completions are held back for some calls of reap() and returned in another order, from a
 // seeded generator. Equal submissions and reaps give an equal order on a device that completes at once.
 //
@@ -22,12 +26,15 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cinttypes>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -47,6 +54,24 @@ struct io_faults {
     };
     window fail_read;
     window fail_write;
+
+    enum class wrong : std::uint8_t {
+        lost,        ///< nothing was transferred
+        torn,        ///< only the first half was: of the slices, or of the bytes of a single one
+        misdirected, ///< to or from one page before
+        hung         ///< never completes
+    };
+    /// Transfers [first, first + count) of one verb go wrong.
+    struct wrong_window {
+        std::atomic<std::uint64_t> first{never};
+        std::atomic<std::uint64_t> count{1};
+        std::atomic<wrong> how{wrong::lost};
+
+        [[nodiscard]] bool holds(std::uint64_t n) const noexcept { return n >= first && n - first < count; }
+    };
+    wrong_window wrong_read;
+    wrong_window wrong_write;
+
     std::atomic<bool> fail_late{false}; ///< writes that fail have reached the device all the same
 
     /// Every transfer that touches bytes [bad_begin, bad_end) of the file fails with `bad_error`.
@@ -81,36 +106,52 @@ template <io_policy Inner> class faulty<Inner>::queue {
     using inner_queue = std::remove_reference_t<decltype(std::declval<typename Inner::device&>().queue(0U))>;
 
   public:
-    queue(inner_queue& inner, std::shared_ptr<io_faults> faults, std::uint64_t seed,
-          std::size_t max_in_flight)
-        : inner_(&inner), faults_(std::move(faults)), random_(seed * 2 + 1),
-          requests_(std::make_unique<pending[]>(max_in_flight)),
-          batch_(std::make_unique<io_request[]>(max_in_flight)),
-          held_(std::make_unique<io_completion[]>(max_in_flight)), free_(max_in_flight),
-          max_in_flight_(max_in_flight) {
-        for (std::size_t i = 0; i < max_in_flight; ++i) free_.push(i);
+    queue(inner_queue& inner, const io_device_info& info, std::shared_ptr<io_faults> faults,
+          std::uint64_t seed, const io_plan& plan)
+        : inner_(&inner), info_(info), faults_(std::move(faults)), random_(seed * 2 + 1),
+          requests_(std::make_unique<pending[]>(plan.max_in_flight)),
+          batch_(std::make_unique<io_request[]>(plan.max_in_flight)),
+          held_(std::make_unique<io_completion[]>(plan.max_in_flight)), free_(plan.max_in_flight),
+          hung_(plan.max_in_flight), max_in_flight_(plan.max_in_flight), timeout_(plan.timeout_ms) {
+        for (std::size_t i = 0; i < max_in_flight_; ++i) free_.push(i);
     }
 
     [[nodiscard]] status submit(std::span<const io_request> requests) noexcept {
         if (auto s = check_room(in_flight(), requests.size(), max_in_flight_); !s) return s;
+        if (gave_up_)
+            return status::failure(errc::io_error,
+                                   "faulty: the device did not answer within io_timeout_ms = %lld; close it",
+                                   static_cast<long long>(timeout_.count()));
         std::size_t batch = 0;
-        const std::size_t held_before = held_count_;
+        const std::size_t held_before = held_count_, hung_before = hung_.size();
         for (const io_request& r : requests) {
-            const auto [error, corrupt] = draw(r);
+            const auto [error, corrupt, wrong] = draw(r);
             const bool late = error != 0 && r.verb == io_verb::write && faults_->fail_late;
             if (error != 0 && !late) {
                 held_[held_count_++] = {r.tag, error};
                 continue;
             }
+            if (wrong == io_faults::wrong::hung) {
+                hung_.push(r.tag);
+                continue;
+            }
+            if (wrong == io_faults::wrong::lost) {
+                held_[held_count_++] = {r.tag, 0};
+                continue;
+            }
             const std::size_t slot =
                 free_.pop(); // the tag inside is the slot, so that completions find their request
-            requests_[slot] = {r, corrupt, error};
+            requests_[slot] = {r, {}, corrupt, error};
             batch_[batch] = r;
-            batch_[batch++].tag = slot;
+            batch_[batch].tag = slot;
+            if (wrong == io_faults::wrong::torn) halve(batch_[batch], requests_[slot].half);
+            if (wrong == io_faults::wrong::misdirected) batch_[batch].offset -= info_.page;
+            ++batch;
         }
         auto s = inner_->submit({batch_.get(), batch});
         if (!s) {
             held_count_ = held_before;
+            hung_.shorten(hung_before);
             for (std::size_t i = 0; i < batch; ++i) free_.push(static_cast<std::size_t>(batch_[i].tag));
         }
         return s;
@@ -118,7 +159,8 @@ template <io_policy Inner> class faulty<Inner>::queue {
 
     [[nodiscard]] std::size_t reap(std::span<io_completion> done, bool wait) noexcept {
         if (done.empty()) return 0;
-        gather(wait && held_count_ == 0);
+        gather(wait && held_count_ == 0 && inner_->in_flight() > 0);
+        if (wait && held_count_ == 0 && inner_->in_flight() == 0 && !hung_.empty()) give_up();
         const unsigned hold = std::min(faults_->hold_percent.load(), 99U);
         std::size_t n = 0;
         std::size_t kept = 0;
@@ -136,18 +178,22 @@ template <io_policy Inner> class faulty<Inner>::queue {
         return n;
     }
 
-    [[nodiscard]] std::size_t in_flight() const noexcept { return inner_->in_flight() + held_count_; }
+    [[nodiscard]] std::size_t in_flight() const noexcept {
+        return inner_->in_flight() + held_count_ + hung_.size();
+    }
     [[nodiscard]] io_counters counters() const noexcept { return inner_->counters(); }
 
   private:
     struct pending {
         io_request request;
+        ::iovec half{}; ///< of its only slice
         bool corrupt = false;
         int error = 0; ///< that it completes with, whatever the inner device says
     };
     struct fate {
         int error = 0;
         bool corrupt = false;
+        std::optional<io_faults::wrong> wrong{};
     };
 
     [[nodiscard]] fate draw(const io_request& r) noexcept {
@@ -159,9 +205,27 @@ template <io_policy Inner> class faulty<Inner>::queue {
         std::uint64_t bytes = 0;
         for (std::uint32_t i = 0; i < r.slice_count; ++i) bytes += r.slices[i].iov_len;
         if (r.offset < f.bad_end && r.offset + bytes > f.bad_begin) return {f.bad_error, false};
+        const io_faults::wrong_window& wrong = read ? f.wrong_read : f.wrong_write;
+        if (wrong.holds(n) && !(wrong.how == io_faults::wrong::misdirected && r.offset < info_.page))
+            return {0, false, wrong.how.load()};
         return {0, read && n == f.corrupt_read};
     }
 
+    /// The first half of a request. A single slice that the device's alignment does not let us divide stays whole.
+    void halve(io_request& r, ::iovec& half) const noexcept {
+        half = r.slices[0];
+        half.iov_len = half.iov_len / 2 / info_.alignment * info_.alignment;
+        if (r.slice_count > 1)
+            r.slice_count /= 2;
+        else if (half.iov_len != 0)
+            r.slices = &half;
+    }
+    /// Nothing but hung transfers is in flight.
+    void give_up() noexcept {
+        std::this_thread::sleep_for(timeout_);
+        gave_up_ = true;
+        while (!hung_.empty()) held_[held_count_++] = {hung_.pop(), io_no_answer};
+    }
     /// Moves what the inner device has finished to held_.
     void gather(bool wait) noexcept {
         std::array<io_completion, 64> some;
@@ -194,6 +258,7 @@ template <io_policy Inner> class faulty<Inner>::queue {
     }
 
     inner_queue* inner_;
+    io_device_info info_;
     std::shared_ptr<io_faults> faults_;
     std::uint64_t random_;
     std::unique_ptr<pending[]> requests_;
@@ -201,7 +266,10 @@ template <io_policy Inner> class faulty<Inner>::queue {
     std::unique_ptr<io_completion[]> held_; ///< finished, not handed out yet
     std::size_t held_count_ = 0;
     fixed_ring<std::size_t> free_;
+    fixed_ring<std::uint64_t> hung_; ///< tags
     std::size_t max_in_flight_;
+    std::chrono::milliseconds timeout_;
+    bool gave_up_ = false;
 };
 
 template <io_policy Inner> class faulty<Inner>::device {
@@ -226,8 +294,8 @@ template <io_policy Inner> class faulty<Inner>::device {
     device(typename Inner::device inner, const config& c, const io_plan& plan)
         : inner_(std::move(inner)), faults_(c.faults ? c.faults : std::make_shared<io_faults>()) {
         for (unsigned i = 0; i < plan.queues; ++i)
-            queues_.push_back(
-                std::make_unique<outer_queue>(inner_.queue(i), faults_, c.seed + i, plan.max_in_flight));
+            queues_.push_back(std::make_unique<outer_queue>(inner_.queue(i), inner_.device_info(), faults_,
+                                                            c.seed + i, plan));
     }
 
     typename Inner::device inner_; // its queues stay where they are when it moves

@@ -15,6 +15,7 @@
 #include <kvtl/status.hpp>
 
 #include <sys/mman.h>
+#include <sys/types.h>
 
 #include <algorithm>
 #include <atomic>
@@ -39,6 +40,7 @@ struct in_memory {
         std::string path{};
         bool keep_file = false;
         bool direct = true;
+        ::mode_t mode = 0600;
     };
 
     static constexpr std::uint32_t alignment = 64;

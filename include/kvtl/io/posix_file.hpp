@@ -45,9 +45,9 @@ struct posix_file {
 
     struct config {
         std::string path{};
-        bool keep_file = false; ///< otherwise the file is removed when it is closed
-        bool direct = true;     ///< false: through the page cache; device_info().direct says so
-        unsigned threads = 2;   ///< workers per queue
+        bool keep_file = false;     ///< otherwise the file is removed when it is closed
+        bool direct = true;         ///< false: through the page cache; device_info().direct says so
+        unsigned threads = 2;       ///< workers per queue
         ::mode_t mode = owner_only; ///< of the file, whatever the umask: 0600 to 0777
     };
 

@@ -169,6 +169,9 @@ template <class T> class fixed_ring {
         return value;
     }
 
+    /// Takes the latest back, until there are `size`.
+    void shorten(std::size_t size) noexcept { size_ = size; }
+
   private:
     std::unique_ptr<T[]> slots_;
     std::size_t capacity_;

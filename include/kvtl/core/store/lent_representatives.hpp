@@ -118,6 +118,7 @@ template <class Types> class lent_representatives {
         if (!p.whole || p.written || p.failed) return;
         io_batch& f = writes(g, a);
         pool& memory = memory_of(g, a);
+        clear_unused(g, layer, memory.memory());
         f.clear();
         list(g, layer, f, [&](std::uint32_t page, std::uint32_t i) {
             return !store_->io().matches(page, memory.bytes(i));
@@ -206,6 +207,25 @@ template <class Types> class lent_representatives {
         each_lane(g, layer, [&](std::uint32_t lane, std::uint32_t n) {
             lanes_->representatives[lane] = memory == nullptr ? nullptr : memory + n * bytes;
         });
+    }
+    /// Fills with zeros what pages that are written have beside the parts of units: other sequences may have left it.
+    void clear_unused(std::uint32_t g, std::uint32_t layer, std::span<std::byte> memory) const noexcept {
+        const std::size_t page_bytes = store_->format().page_bytes,
+                          bytes = lanes_->longest.representative_bytes;
+        const auto clear = [&](std::size_t begin, std::size_t end) {
+            std::fill(&memory[begin], &memory[begin] + (end - begin), std::byte{0});
+        };
+        std::size_t used = 0; // the end of the part before
+        each_lane(g, layer, [&](std::uint32_t lane, std::uint32_t n) {
+            lanes_->at(lane).each_representative_part([&](std::size_t first, std::size_t last) {
+                const std::size_t begin = n * bytes + first, page = begin / page_bytes * page_bytes,
+                                  page_end = (used + page_bytes - 1) / page_bytes * page_bytes;
+                if (page >= page_end) clear(used, page_end), used = page;
+                clear(used, begin);
+                used = n * bytes + last;
+            });
+        });
+        clear(used, (used + page_bytes - 1) / page_bytes * page_bytes);
     }
     /// Adds the pages that say something of a layer's units and are wanted(page of the file, page of the piece).
     template <class Wanted>
