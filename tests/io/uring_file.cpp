@@ -3,6 +3,7 @@
 #include <kvtl/io/uring_file.hpp>
 
 #include <contracts/io.hpp>
+#include <dlfcn.h>
 #include <support/forbid.hpp>
 #include <sys/wait.h>
 
@@ -38,7 +39,19 @@ template <class Work> int in_child(const Work& work) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
+/// When set, the kernel seems to have taken what was submitted, and nothing of it ever completes.
+bool submissions_hang = false;
+
 } // namespace
+
+// The device calls this.
+extern "C" int io_uring_submit(::io_uring* ring) {
+    static const auto real = reinterpret_cast<int (*)(::io_uring*)>(::dlsym(RTLD_NEXT, "io_uring_submit"));
+    if (!submissions_hang) return real(ring);
+    const unsigned taken = ring->sq.sqe_tail - ring->sq.sqe_head;
+    ring->sq.sqe_head = ring->sq.sqe_tail;
+    return static_cast<int>(taken);
+}
 
 TEST_CASE("uring_file keeps the contract of a device") {
     const scratch_folder folder;
@@ -220,6 +233,35 @@ TEST_CASE("uring_file fails every request of a ring that breaks, and reports it"
               if (queue.in_flight() != 0) return 6;
               return queue.submit(batch).code() == errc::io_error && queue.in_flight() == 0 ? 0 : 7;
           }) == 0);
+}
+
+TEST_CASE("uring_file gives up a device that does not answer, and leaves no file") {
+    const scratch_folder folder;
+    const std::string path = folder.file("a.kv");
+    const aligned_memory memory(3 * 4096);
+    {
+        auto plan = plan_of(1 << 20);
+        plan.timeout_ms = 50;
+        plan.depth = 2; // the third request is held back
+        auto device = open_device<uring_file>({.path = path}, plan);
+        REQUIRE(device.reserve(0, 1 << 20).ok());
+        auto& queue = device.queue(0);
+        std::vector<::iovec> slices;
+        std::vector<io_request> batch;
+        for (std::size_t i = 0; i < 3; ++i) slices.push_back({memory.data() + i * 4096, 4096});
+        for (std::size_t i = 0; i < 3; ++i) batch.push_back({io_verb::read, 1, &slices[i], 4096, i});
+        submissions_hang = true;
+        REQUIRE(queue.submit(batch).ok());
+        const auto done = drain(queue);
+        submissions_hang = false;
+        REQUIRE(done.size() == 3);
+        for (const io_completion& c : done) CHECK(c.error == io_no_answer);
+        const status s = queue.submit(batch);
+        CHECK(s.code() == errc::io_error);
+        CHECK(std::string(s.what()).find("did not answer within io_timeout_ms = 50") != std::string::npos);
+        CHECK(queue.in_flight() == 0);
+    }
+    CHECK(::access(path.c_str(), F_OK) != 0);
 }
 
 TEST_CASE("uring_file refuses a child of fork(), and the parent goes on") {
