@@ -20,6 +20,10 @@ TEST_CASE("correlated") {
     kvtl_test::layout_contract<correlated>();
 }
 
+TEST_CASE("unit_contiguous_whole_file") {
+    kvtl_test::layout_contract<unit_contiguous_whole_file>();
+}
+
 TEST_CASE("a prompt's units follow each other in the given order") {
     layout_under_test<correlated> l(kvtl_test::limits_of(64, 4));
     oracle::generator random(3);

@@ -24,8 +24,8 @@ constexpr auto first_order = [](const auto& x, std::uint32_t head, std::uint32_t
                                 std::uint32_t u) -> std::optional<stand_in> {
     return stand_in{x.mean_logit(head, g, u), x.value_of(head, u)};
 };
-/// And what the spread of the keys adds to the mean of exp(logit).
-constexpr auto second_order = [](const auto& x, std::uint32_t head, std::uint32_t g,
+/// And what the spread of the keys adds to the mean of exp(logit), and to the values.
+constexpr auto with_moments = [](const auto& x, std::uint32_t head, std::uint32_t g,
                                  std::uint32_t u) -> std::optional<stand_in> {
     // Units have the lane's shape, and a size of their own (policies/support/spread_gain.hpp).
     const auto n = static_cast<double>(x.key[u].size());
@@ -42,7 +42,15 @@ constexpr auto second_order = [](const auto& x, std::uint32_t head, std::uint32_
                  bend = std::sqrt(std::log(n));
     const double square = std::min(sigma, bend);
     const double gain = square * square / 2 + std::sqrt(1 + 2 * (sigma - square)) - 1;
-    return stand_in{x.mean_logit(head, g, u) + gain, x.value_of(head, u)};
+    return stand_in{x.mean_logit(head, g, u) + gain, x.value_of(head, u),
+                    m2 / n * (sigma > bend ? bend / sigma : 1.0)};
+};
+/// Without the value correction.
+constexpr auto second_order = [](const auto& x, std::uint32_t head, std::uint32_t g,
+                                 std::uint32_t u) -> std::optional<stand_in> {
+    auto one = with_moments(x, head, g, u);
+    one->tilt = 0;
+    return one;
 };
 
 } // namespace
@@ -53,6 +61,81 @@ TEST_CASE("centroid_estimate") {
 
 TEST_CASE("centroid_estimate_spread") {
     estimator_contract<centroid_estimate_spread>(second_order);
+}
+
+TEST_CASE("moment_estimate") {
+    estimator_contract<moment_estimate>(with_moments, 1e-3);
+}
+
+TEST_CASE("the value correction brings estimates closer to what reading would have given") {
+    // Values that follow their keys: what a unit's mean value leaves out is the same direction everywhere.
+    const auto error = []<class P>(P*) {
+        double sum = 0;
+        for (const std::uint32_t units : {30U, 60U}) {
+            lane_of_units<P> x({2, 64, units, 1, 0.7}, false, {.bits = 16}, false, 1.0);
+            auto all = x;
+            std::fill(all.attended.begin(), all.attended.end(), ~std::uint64_t{0});
+            const auto truth = all.expected(0, first_order);
+            const auto out = x.output(0);
+            for (std::size_t i = 0; i < truth.size(); ++i)
+                sum += std::pow(static_cast<double>(out[i]) - truth[i], 2);
+        }
+        return sum;
+    };
+    const double without = error(static_cast<centroid_estimate_spread*>(nullptr)),
+                 with = error(static_cast<moment_estimate*>(nullptr));
+    MESSAGE("squared error without " << without << ", with the correction " << with);
+    CHECK(with < 0.25 * without);
+}
+
+TEST_CASE("the price of a unit is the error that its formula says") {
+    lane_of_units<moment_estimate> x({3, 64, 70}, false);
+    const std::uint32_t units = x.shape.units, group = x.shape.group;
+    std::vector<float> memory(partial_floats(group, 64)), out(units, 0.0F);
+    const partial kept = partial_at(memory.data(), group, 64);
+    reset(kept);
+    for (std::uint32_t g = 0; g < group; ++g) kept.max[g] = 1.0F + static_cast<float>(g), kept.sum[g] = 2.5F;
+    const rows_view<float> means{x.mean.data(), units, 64, 64};
+    units_view view{x.record.data(), units, unit_means(means), 64, 40};
+    view.summary = x.summary();
+    view.spread = x.spread;
+    std::vector<float> own(x.policy.scratch_floats(x.sizes, units));
+    x.policy.price({x.q.data(), group, static_cast<float>(x.scale()), view, x.attended, own, {}}, kept, out);
+    // By definition. Values are those that were gathered: all but the first of each unit.
+    double n = 0, squares = 0;
+    std::vector<double> mean(64);
+    for (std::uint32_t u = 0; u < units; ++u)
+        for (std::size_t i = 1; i < x.value[u].size(); ++i, n += 1)
+            for (std::uint32_t d = 0; d < 64; ++d) {
+                squares += std::pow(static_cast<double>(x.value[u][i][d]), 2);
+                mean[d] += static_cast<double>(x.value[u][i][d]);
+            }
+    double variance = squares / n;
+    for (const double m : mean) variance -= m / n * (m / n);
+    std::vector<double> expected(units);
+    for (std::uint32_t g = 0; g < group; ++g) {
+        double along = 0, all_squares = 0;
+        for (std::uint32_t d = 0; d < 64; ++d) {
+            along += std::pow(static_cast<double>(x.query(0, g)[d]), 2) * static_cast<double>(x.spread[d]);
+            all_squares += static_cast<double>(x.spread[d]);
+        }
+        const auto sigma = [&](std::uint32_t u) {
+            return x.scale() *
+                   std::sqrt(along / all_squares * static_cast<double>(x.record[u].m2) / x.record[u].entries);
+        };
+        double all = 2.5 * std::exp(1.0 + g);
+        for (std::uint32_t u = 0; u < units; ++u)
+            all += x.record[u].entries * std::exp(second_order(x, 0, g, u)->logit);
+        for (std::uint32_t u = 0; u < units; ++u) {
+            const double bend = std::sqrt(std::log(static_cast<double>(x.record[u].entries))),
+                         wide = 2 * 1.5 * sigma(u), square = std::min(wide, bend);
+            const double gain = square * (wide - square / 2) / 2;
+            expected[u] += variance * std::exp(2 * (x.mean_logit(0, g, u) + gain)) / (all * all) *
+                           (1 - std::exp(-sigma(u) * sigma(u)));
+        }
+    }
+    for (std::uint32_t u = 0; u < units; ++u)
+        CHECK(static_cast<double>(out[u]) == doctest::Approx(expected[u]).epsilon(1e-3));
 }
 
 TEST_CASE_TEMPLATE("units of equal entries are estimated exactly", P, centroid_estimate,

@@ -1,6 +1,7 @@
 // Every typedef in the table of presets of docs/policies.md, by the name and with the arguments that a reader would use,
 // and all headers of presets side by side: what two of them define twice does not compile.
 // SPDX-License-Identifier: MIT
+#include <kvtl/presets/best.hpp>
 #include <kvtl/presets/clusterkv.hpp>
 #include <kvtl/presets/composed.hpp>
 #include <kvtl/presets/dynakv.hpp>
@@ -76,6 +77,7 @@ constexpr named typedefs[] = {
     TYPEDEF(dynakv_head_lr),
     TYPEDEF(quest_head_lr),
     TYPEDEF(dynakv_unit_contiguous),
+    TYPEDEF(kvtl_best),
     TYPEDEF(dynakv_lru),
     TYPEDEF(kvswap),
     TYPEDEF(kvswap_softmax),

@@ -20,6 +20,7 @@ set(KVTL_PRESET_TABLE
     "dynakv_unit_contiguous dynakv retrieval 'DynaKV with a run of pages for each cluster'"
     "dynakv_lru dynakv retrieval 'DynaKV with the least recently used cluster leaving memory first'"
     "dynakv_estimate estimate retrieval demo 'DynaKV with an estimate for every cluster that is not read'"
+    "kvtl_best best retrieval demo 'adaptive clusters, read where their estimate errs most, at one price for all heads'"
     # A coarse level above the clusters
     "dynakv_two_level two_level retrieval 'DynaKV that looks at the clusters of the best blocks alone'"
     "dynakv_two_level_int8 two_level composition 'the same over signed bytes'"

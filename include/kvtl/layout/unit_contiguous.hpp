@@ -88,6 +88,18 @@ struct unit_contiguous {
     };
 };
 
+/// Layout: unit_contiguous for small units, each of which takes at least a page. Decode may fill the file, which
+/// has a place for the largest unit of each row of the tables, so the tables are the limit. Otherwise decode adds
+/// no unit beyond 2.5 raw caches.
+struct unit_contiguous_whole_file {
+    static constexpr std::string_view name = "unit_contiguous_whole_file";
+    static constexpr bool by_entry = false;
+    static constexpr bool wants_correlation = false;
+    static constexpr bool decode_fills_file = true;
+    using config = unit_contiguous::config;
+    using state = unit_contiguous::state;
+};
+
 /// Layout: unit_contiguous, with units that are retrieved together placed next to each other (DynaKV §5.1,
 /// Eq. 8).
 struct correlated {

@@ -8,7 +8,7 @@
 // relative to the mean entry. For a context of constant length, this is the paper's rule. In a growing
 // context, shares of the whole would shrink, and fewer and fewer units would pass. One threshold serves all
 // layers and heads, so those with spread attention take more. It is found when a prompt ends: for the
-// prompt's last queries (calibrated_threshold: 100 per lane) it passes, on average, `kept` of the entries
+// prompt's last queries (sequence_bars: 100 per lane) it passes, on average, `kept` of the entries
 // that top-k would take. Without a prompt everything passes.
 //
 // Source: "Squeezed Attention". Deviations: the budget bounds the entries that pass; the paper has only an

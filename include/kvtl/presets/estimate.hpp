@@ -54,9 +54,9 @@
 namespace kvtl { inline namespace v0 {
 
 /// variance_split that clusters lanes earlier and has fewer pending entries.
-struct early_variance_split : variance_split {
+template <std::uint32_t TokensPerCluster> struct early_variance_split_of : variance_split {
     struct config {
-        std::uint32_t tokens_per_cluster = variance_split::config{}.tokens_per_cluster;
+        std::uint32_t tokens_per_cluster = TokensPerCluster;
         float threshold_scale = variance_split::config{}.threshold_scale;
         std::uint32_t pending_entries = 4;
         std::uint32_t min_entries_to_cluster = 128;
@@ -81,6 +81,7 @@ struct early_variance_split : variance_split {
         state(const config& c, const geometry& g) noexcept : variance_split::state(c, g) {}
     };
 };
+using early_variance_split = early_variance_split_of<variance_split::config{}.tokens_per_cluster>;
 
 namespace presets {
 

@@ -70,6 +70,20 @@ inline void add_squares(const E* x, std::size_t dims, const float* mean, float w
     }
 }
 
+/// y += rate * (a * x - y): a running mean of the rows a * x.
+template <class Arch = default_arch, element E>
+inline void move_towards(float a, const float* x, float rate, E* y, std::size_t n) noexcept {
+    using F = floats<Arch>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
+    const F by(a * rate), rest(1.0F - rate);
+    std::size_t i = 0;
+    for (; i + lane_count <= n; i += lane_count)
+        store<Arch>(y + i, fma<Arch>(by, load<Arch>(x + i), rest * load<Arch>(y + i)));
+    if (i < n)
+        store_part<Arch>(
+            y + i, fma<Arch>(by, load_part<Arch>(x + i, n - i), rest * load_part<Arch>(y + i, n - i)), n - i);
+}
+
 /// Mean and m2 of the rows at the addresses row(0), ..., row(count - 1). No rows: zeros.
 template <class Arch, class Row>
 [[nodiscard]] inline float mean_and_m2_of(std::size_t count, std::size_t dims, Row row,

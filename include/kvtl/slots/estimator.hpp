@@ -8,6 +8,16 @@
 //
 // A policy may declare needs_means, needs_spread and summarises as an index does (slots/index.hpp). With
 // `reads_scores = true` it gets the index's scores of every query; every query must then choose for itself.
+//
+// Two optional functions of the state serve estimators that know how wrong they are:
+//
+//   void price(const estimator_input&, const partial& kept, std::span<float> out) const noexcept
+//       out[u] += expected squared error of the head's outputs (units of values squared, summed over its
+//       queries) per entry of unit u, if the unit is estimated and not read. `kept`: what the queries attend
+//       in any case. A selector that goes by errors (select_error_price.hpp) chooses by these numbers
+//   void gather(const summary_view&, const joining_entry&) const noexcept
+//       an entry joins a unit of the lane: what the estimator learns about the lane. Needs needs_spread. The
+//       bytes of the lane (lane_bytes) are zeros when the lane has no units
 // add() merges the estimated contribution of the other units into the softmax state. An estimated unit of n
 // entries counts as n entries (a log-count bias), so n equal keys have the same weight estimated and read.
 // SPDX-License-Identifier: MIT
@@ -42,6 +52,21 @@ struct estimator_input {
     }
 };
 
+/// An entry that joins a unit, for gather(). Rows have the width of the lane.
+struct joining_entry {
+    const float* key = nullptr;
+    const float* value = nullptr;
+    const float* mean = nullptr; ///< mean key of the unit
+    /// Entries of which `mean` is the mean, without this one. 0: the unit is built as a whole, and `mean` is that
+    /// of all its entries.
+    std::uint32_t before = 0;
+
+    /// Weight with which products of residuals to `mean` add up to those of the unit (Welford).
+    [[nodiscard]] float weight() const noexcept {
+        return before == 0 ? 1.0F : static_cast<float>(before) / static_cast<float>(before + 1);
+    }
+};
+
 namespace detail {
 template <class Estimator> [[nodiscard]] consteval bool estimates() {
     if constexpr (requires { Estimator::estimates; })
@@ -55,6 +80,21 @@ template <class Estimator> [[nodiscard]] consteval bool estimates() {
 template <class P>
 concept reads_scores = requires {
     requires P::reads_scores;
+};
+
+/// The estimator says what error the output has where a unit is not read.
+template <class P>
+concept prices_errors = has_state<P> && requires(const typename P::state& s, const estimator_input& in,
+                                                 const partial& kept, std::span<float> out) {
+    { s.price(in, kept, out) }
+    noexcept;
+};
+/// The estimator learns from each entry that joins a unit.
+template <class P>
+concept gathers_entries = has_state<P> &&
+    requires(const typename P::state& s, const summary_view& lane, const joining_entry& entry) {
+    { s.gather(lane, entry) }
+    noexcept;
 };
 
 template <class P>

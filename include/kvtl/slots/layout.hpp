@@ -5,6 +5,7 @@
 //   by_entry            true: pages belong to the lane's stream of entries in token order, and units are runs
 //                       of it. false: pages belong to units
 //   wants_correlation   a prompt's units are passed in the order in which they are retrieved together
+//   decode_fills_file   optional, true: layout_limits::grow_pages is file_pages
 //
 // Pages are numbers below layout_limits::file_pages, of one shard. Every layout hands out runs of run_pages()
 // adjacent pages, for streams and for staged prompts. A page-wise layout also places units.
@@ -27,7 +28,7 @@ namespace kvtl { inline namespace v0 {
 /// Limits of a layout, fixed when the cache is opened.
 struct layout_limits {
     std::uint32_t file_pages = 0; ///< pages that a shard may use; the units of a prompt always fit
-    /// Pages in use from which on decode adds no units (2.5 x the raw cache).
+    /// Pages in use from which on decode adds no units (2.5 x the raw cache, or all).
     std::uint32_t grow_pages = 0;
     std::uint32_t unit_pages = 1; ///< pages of the largest unit
 };

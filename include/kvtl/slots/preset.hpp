@@ -226,6 +226,11 @@ template <class T>
 concept estimator_has_its_scores =
     !reads_scores<typename T::estimator> ||
     (chooses_per_query<typename T::selector> && !detail::scores_stored_keys<typename T::index>());
+/// Errors are known of units that have records, in any order, and without a choice before the first entry is in place.
+template <class T>
+concept errors_are_priced = !goes_by_errors<typename T::selector> ||
+                            (prices_errors<typename T::estimator> &&
+                             store_of_preset<T>() == store_kind::units && !T::layout::wants_correlation);
 /// A retention that merges changes kept rows and gives them weights. Weights are stored behind records of one
 /// size.
 template <class T>
@@ -249,10 +254,10 @@ concept codec_has_its_runs = (T::compressor::granule == 1 &&
                              (store_of_preset<T>() == store_kind::groups &&
                               !requires { requires T::retention::merges; });
 template <class T>
-concept retrieval_agrees =
-    selector_has_its_scores<T> && granularity_agrees<T> && queries_agree<T> && streams_hold_runs<T> &&
-    predictions_come<T> && layers_can_take_turns<T> && stored_keys_in_order<T> && shared_units_agree<T> &&
-    shared_queries_agree<T> && estimator_sees_choice<T> && estimator_has_its_scores<T>;
+concept retrieval_agrees = selector_has_its_scores<T> && granularity_agrees<T> && queries_agree<T> &&
+    streams_hold_runs<T> && predictions_come<T> && layers_can_take_turns<T> && stored_keys_in_order<T> &&
+    shared_units_agree<T> && shared_queries_agree<T> && estimator_sees_choice<T> &&
+    estimator_has_its_scores<T> && errors_are_priced<T>;
 
 // ------------------------------------------------------------------------------------- retentions that drop
 template <class T> [[nodiscard]] consteval bool layer_wide() {

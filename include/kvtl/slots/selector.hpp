@@ -12,6 +12,12 @@
 // choose for each of the last queries of a layer's prompt. settle() turns the notes of all layers into one
 // number: the bar of the sequence, a threshold for scores. choose() finds it in choice_input::bar (-inf
 // before). All heads of a sequence then belong to one shard.
+//
+// A selector with `by_errors = true` uses no scores of an index: choice_input::score has what the estimator
+// says of units (estimator's price(): expected squared error per entry). It may choose more than the budget,
+// up to `most_of_budget` times as many entries, and is held to the budget in the mean by a price: the bar. It
+// declares the type `step_notes`. After each step of a layer, note_step(facts, step_notes) records what the
+// step chose. After the last layer of a token, settle(notes of all layers, bar) returns the next bar.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -78,7 +84,8 @@ class choice_input {
     std::uint32_t budget = 0;                            ///< entries that may be chosen
     std::span<std::uint32_t> order;                      ///< (U) scratch
     std::span<std::uint64_t> scratch;                    ///< (U)
-    float bar = -std::numeric_limits<float>::infinity(); ///< result of settle(), for selectors that calibrate
+    float bar = -std::numeric_limits<float>::infinity(); ///< result of settle(), for selectors that have one
+    float output = 0; ///< by_errors: squared length of the layer's output at its last step; 0 before
 
     [[nodiscard]] std::uint32_t units() const noexcept { return units_; } ///< U
     /// Entries of unit u; 0 while its pages have none.
@@ -148,6 +155,19 @@ template <class P>
 concept truncates_units = requires {
     requires P::truncates;
 };
+/// The selector goes by the errors that the estimator expects.
+template <class P>
+concept goes_by_errors = requires {
+    requires P::by_errors;
+};
+/// What a step of one layer chose, in all lanes of a sequence.
+struct step_facts {
+    std::uint64_t entries = 0;   ///< chosen
+    std::uint64_t budget = 0;    ///< of the lanes' budgets, as far as their units have entries
+    double log_marginal = 0;     ///< sum of the logs of the lowest chosen score of each lane
+    std::uint32_t marginals = 0; ///< lanes in that sum: those that could not choose everything
+    float output = 0;            ///< squared length of the layer's output
+};
 /// The selector calibrates itself on the last queries of a prompt.
 template <class P>
 concept calibrates_on_prompts = requires {
@@ -157,7 +177,18 @@ namespace detail {
 struct no_notes {};
 template <class P> struct prompt_notes_of { using type = no_notes; };
 template <calibrates_on_prompts P> struct prompt_notes_of<P> { using type = typename P::prompt_notes; };
-template <class P> using prompt_notes = typename prompt_notes_of<P>::type;
+template <goes_by_errors P> struct prompt_notes_of<P> { using type = typename P::step_notes; };
+/// What a selector with a bar keeps per layer of a sequence.
+template <class P> using bar_notes = typename prompt_notes_of<P>::type;
+template <class P> using prompt_notes = bar_notes<P>;
+
+/// How many times the budget may be chosen in one lane and step.
+template <class Selector> [[nodiscard]] consteval std::uint32_t most_of_budget() {
+    if constexpr (goes_by_errors<Selector>)
+        return Selector::most_of_budget;
+    else
+        return 1;
+}
 } // namespace detail
 template <class P>
 concept selector_settles =
@@ -171,12 +202,26 @@ concept selector_settles =
          noexcept->std::same_as<float>;
      });
 template <class P>
+concept selector_steers =
+    !goes_by_errors<P> ||
+    (!P::uses_scores && !P::takes_everything && has_state<P> &&
+     std::is_trivially_copyable_v<detail::bar_notes<P>> &&
+     requires(const typename P::state& s, const step_facts& facts, detail::bar_notes<P>& notes,
+              std::span<const detail::bar_notes<P>> layers) {
+         { P::most_of_budget } -> std::convertible_to<std::uint32_t>;
+         { s.note_step(facts, notes) }
+         noexcept;
+         { s.settle(layers, 0.0F) }
+         noexcept->std::same_as<float>;
+     });
+template <class P>
 concept shares_choices = (detail::layers_that_share<P>() > 1);
 
 template <class P>
 concept selector_for = policy_for<P, const geometry&> && selector_declares_scores<P> &&
                        (P::takes_everything || selector_chooses<P>)&&selector_choose_is_noexcept<P> &&
-                       (!P::uses_scores || selector_has_reduction<P>)&&selector_settles<P>;
+                       (!P::uses_scores ||
+                        selector_has_reduction<P>)&&selector_settles<P>&& selector_steers<P>;
 
 template <class P> consteval void explain_selector() {
     if constexpr (!has_name<P>) {
@@ -207,6 +252,11 @@ template <class P> consteval void explain_selector() {
             "[kvtl] selector: one with prompt_notes (trivially copyable, not with reduce::by_head) adds "
             "noexcept const `void note(const choice_input&, std::span<chosen_unit> spare, "
             "prompt_notes&)` and `float settle(std::span<const prompt_notes> layers)`");
+        static_assert(holds(selector_steers<P>),
+                      "[kvtl] selector: one that goes by_errors uses no scores of an index, declares "
+                      "most_of_budget and a trivially copyable step_notes, and has noexcept const `void "
+                      "note_step(const step_facts&, step_notes&)` and `float settle(std::span<const "
+                      "step_notes> layers, float bar)`");
         static_assert(holds(selector_choose_is_noexcept<P>),
                       "[kvtl] selector::state: choose() must be noexcept, it runs inside the decode loop");
     }

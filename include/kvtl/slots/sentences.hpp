@@ -158,6 +158,9 @@ template <class T> consteval void explain_retrieval() {
             holds(estimator_has_its_scores<T>),
             "[kvtl] estimator: it goes by the index's scores of every query, which needs a selector with "
             "reduce::none and an index that keeps in memory what it scores");
+        static_assert(holds(errors_are_priced<T>),
+                      "[kvtl] selector: it goes by_errors, which needs an estimator with price() such as "
+                      "moment_estimate, clusters, and a layout without wants_correlation");
     }
     if constexpr (clusterer_declares_units<typename T::clusterer> && layout_declares_kind<typename T::layout>)
         static_assert(holds(streams_hold_runs<T>),

@@ -27,6 +27,9 @@ template <class Types> class unit_growth {
     static constexpr bool batches = scratch::batches;
 
     static constexpr bool among_few = scratch::among_few;
+    static_assert(!batches || !summaries<Types>::gathers,
+                  "[kvtl] estimator: one that gathers entries needs a clusterer that adds them one by one; a "
+                  "batch that could not be written is undone");
 
     /// Where an entry belongs can be found out before its turn.
     static constexpr bool foresees =

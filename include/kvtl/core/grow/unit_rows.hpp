@@ -72,7 +72,7 @@ template <class Types> class unit_rows {
               std::byte* running) noexcept {
         if constexpr (Types::spread)
             if (moves_mean(lane_id))
-                sums_->gather_spread(lane_id, u, store_->at(lane_id).unit(u).entries, k, running);
+                sums_->gather_spread(lane_id, u, store_->at(lane_id).unit(u).entries, k, v, running);
         note_entry(lane_id, u, k, v, running);
     }
     /// Those of the unit, which may have had this entry before.

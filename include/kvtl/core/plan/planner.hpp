@@ -158,7 +158,8 @@ template <class Preset> class planner {
 
     /// Heads that are decided together, or lie in one unit, have one shard.
     static constexpr bool sequences_have_one_shard = [] {
-        if constexpr (types::retrieves && calibrates_on_prompts<typename types::selector>)
+        if constexpr (types::retrieves && (calibrates_on_prompts<typename types::selector> ||
+                                           goes_by_errors<typename types::selector>))
             return true;
         else if constexpr (types::drops)
             return types::decides_together || types::unit_of == granularity::layer;

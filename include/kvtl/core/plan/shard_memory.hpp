@@ -28,6 +28,7 @@ struct prefetch_slot {
     std::span<float> query;
     std::span<chosen_unit> chosen;
     std::span<std::uint32_t> count;
+    std::span<float> marginal; ///< by lane, for a selector that goes by errors
 };
 /// Something has been read ahead and not been used yet.
 [[nodiscard]] inline bool any_in_use(std::span<const prefetch_slot> prefetch_slots) noexcept {
@@ -48,7 +49,7 @@ template <class Types> struct shard_memory {
     typename arenas_of<Types>::tables arenas;
     typename growth_of<Types>::scratch growth;
     typename chooser<Types>::scratch choose;
-    typename calibrated_threshold<Types>::scratch bars;
+    typename sequence_bars<Types>::scratch bars;
     typename runner::scratch step;
     std::span<lane_ref> lanes, other_lanes; ///< of the current call; of a prefetch that it ends
     std::span<float> query;                 ///< (HQ, D) of a token, where they come in 16 bits
@@ -95,7 +96,7 @@ template <class Types> struct shard_memory {
         m.growth = take_growth(p, format, for_growth);
         m.choose =
             chooser<Types>::scratch::take(scratch, p.model, p.sizes.max_units, p.max_entries, p.index_floats);
-        m.bars = calibrated_threshold<Types>::scratch::take(metadata, p);
+        m.bars = sequence_bars<Types>::scratch::take(metadata, p);
         m.sums = summaries<Types>::scratch::take(scratch, p.sizes);
         m.step = runner::scratch::take(scratch, for_step, step_parts(p), p.shard_lanes);
         m.codec_tables = scratch.take<std::byte>(p.codec_shared_bytes);
@@ -112,6 +113,7 @@ template <class Types> struct shard_memory {
             a.query = scratch.take<float>(std::size_t{p.model.query_heads()} * p.model.dim);
             a.chosen = scratch.take<chosen_unit>(std::size_t{p.shard_lanes} * p.chosen_per_lane);
             a.count = scratch.take<std::uint32_t>(p.shard_lanes);
+            a.marginal = scratch.take<float>(chooser<Types>::by_errors ? p.shard_lanes : 0);
             if (!m.prefetch_slots.empty()) m.prefetch_slots[i] = a;
         }
         return m;

@@ -49,8 +49,9 @@ template <class Types> class unit_sizes {
         p.shard_lanes = p.division.lanes_of(p.model.lanes(), 0);
         if (status fits = size_units(cluster, format, c.centroid_bits, p); !fits) return fits;
         size_policies(c, g, p);
-        const std::uint64_t may_be_chosen =
-            std::uint64_t{chooser<types>::choosers(p.model)} * p.attend_tokens;
+        const std::uint64_t may_be_chosen = std::uint64_t{chooser<types>::choosers(p.model)} *
+                                            p.attend_tokens *
+                                            detail::most_of_budget<typename types::selector>();
         p.chosen_per_lane = types::selector::takes_everything || may_be_chosen > s.max_units
                                 ? s.max_units
                                 : static_cast<std::uint32_t>(may_be_chosen);
@@ -268,8 +269,9 @@ template <class Types> class unit_sizes {
             (types::sequential ? prompt : std::max(grown, prompt)) * lanes + staged + run_pages;
         if (std::max(file, grown * lanes) > most_pages)
             return too_many_pages(p, std::max(file, grown * lanes));
-        p.grow_pages = static_cast<std::uint32_t>(grown * lanes);
         p.file_pages = static_cast<std::uint32_t>(file);
+        p.grow_pages = static_cast<std::uint32_t>(grown * lanes);
+        if constexpr (requires { requires types::layout::decode_fills_file; }) p.grow_pages = p.file_pages;
         return {};
     }
 

@@ -45,14 +45,14 @@ template <class Types> class choice_source {
         if constexpr (Types::split_pages)
             if (a != nullptr)
                 if (status s = step_->land_prefetch(lanes, a->io_batch); !s) return s;
-        return step_->choose(lanes, q, arriving);
+        return step_->choose(lanes, q, arriving, true);
     }
 
     /// For prefetch(): what a step with this query would choose as far as can be known now.
     [[nodiscard]] status guess(std::span<const lane_ref> lanes, const float* q, std::uint32_t arriving,
                                std::uint32_t layer) noexcept {
         if (layer % share != 0) return follow(lanes, layer % share, arriving), status{};
-        return step_->choose(lanes, q, arriving);
+        return step_->choose(lanes, q, arriving, false);
     }
 
   private:
@@ -63,6 +63,7 @@ template <class Types> class choice_source {
             std::copy_n(a.chosen.begin() + i * plan_->chosen_per_lane, a.count[i],
                         step_->chosen_of(i).begin());
             set_count(i, a.count[i]);
+            if constexpr (runner::by_errors) step_->marginal(i) = a.marginal[i];
         }
     }
 

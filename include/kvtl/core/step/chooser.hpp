@@ -57,6 +57,8 @@ template <class Types> class chooser {
     static constexpr bool per_query = selector::uses_scores && chooses_per_query<selector>;
     static constexpr bool per_head = selector::uses_scores && chooses_per_head<selector>;
     static constexpr bool unites = per_query || per_head;
+    /// The estimator says what units are worth (choose_by_errors()).
+    static constexpr bool by_errors = goes_by_errors<selector>;
     /// How many choose in a lane, each with the whole budget.
     [[nodiscard]] static constexpr std::uint32_t choosers(const model_extents& m) noexcept {
         return per_query ? m.group : per_head && m.lane_queries() <= 64 ? m.lane_heads : 1;
@@ -75,6 +77,11 @@ template <class Types> class chooser {
         static scratch take(carver& c, const model_extents& m, std::uint32_t max_units,
                             std::uint32_t max_entries, std::size_t index_floats) noexcept {
             scratch x;
+            if constexpr (by_errors) {
+                x.score = c.take<float>(max_units);
+                x.order = c.take<std::uint32_t>(max_units);
+                x.keys = c.take<std::uint64_t>(max_units);
+            }
             if constexpr (selector::uses_scores) {
                 const std::size_t row =
                     std::size_t{max_units} * (detail::scores_entries<index>() ? max_entries : 1);
@@ -120,6 +127,8 @@ template <class Types> class chooser {
         } else {
             if (u.count == 0 || budget == 0) return 0;
             const phase_clock::span timed(clock, &phase_times::score);
+            static_assert(!by_errors,
+                          "[kvtl] selector: one that goes by errors chooses by choose_by_errors()");
             if constexpr (!selector::uses_scores) {
                 static_cast<void>(stream);
                 timed.enter(&phase_times::choose);
@@ -133,6 +142,30 @@ template <class Types> class chooser {
                 return choose_of(q, u, budget, out, timed, stream);
             }
         }
+    }
+
+    /// The same where price(scores) says what error each unit leaves when it is not read: in their order. `bar` and `output`:
+    /// choice_input's. `marginal` becomes the lowest score chosen, or 0 if everything or nothing was.
+    template <class Price>
+    [[nodiscard]] std::uint32_t
+    choose_by_errors(const units_view& u, std::uint32_t budget, std::span<chosen_unit> out, float bar,
+                     float output, float& marginal, phase_clock* clock, Price&& price) noexcept {
+        marginal = 0;
+        if (u.count == 0 || budget == 0) return 0;
+        const phase_clock::span timed(clock, &phase_times::score);
+        const std::span<float> score = x_.score.first(u.count);
+        std::fill(score.begin(), score.end(), 0.0F);
+        price(score);
+        if (counts_ != nullptr) counts_->scored += std::uint64_t{model_.lane_queries()} * u.count;
+        timed.enter(&phase_times::choose);
+        choice_input in(score, u, budget, x_.order, x_.keys);
+        in.bar = bar;
+        in.output = output;
+        const std::uint32_t n = counted(u, selector_->choose(in, out));
+        if (n < u.count)
+            for (std::uint32_t i = 0; i < n; ++i)
+                marginal = i == 0 ? score[out[i].unit] : std::min(marginal, score[out[i].unit]);
+        return n;
     }
 
     /// Shows a selector that calibrates what it would choose from, each query for itself where they choose so.

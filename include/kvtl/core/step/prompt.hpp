@@ -311,7 +311,7 @@ template <class Types> class prompt_builder {
         l.state().clustered = false;
         l.clusterer() = {};
         l.forget_fit();
-        l.forget_spread();
+        l.forget_gathered();
     }
 
     /// Clusters a lane that has been sequential so far: reads all its units, groups them anew, and replaces
@@ -619,7 +619,7 @@ template <class Types> class prompt_builder {
         for (std::uint32_t u = units; u > 0; --u) x_.begin[u] = x_.begin[u - 1];
         x_.begin[0] = 0;
         l.state().units = first_unit + units;
-        if (first_unit == 0) l.forget_spread(); // of units that these replace
+        if (first_unit == 0) l.forget_gathered(); // of units that these replace
         for (std::uint32_t i = 0; i < units; ++i) {
             const std::uint32_t u = first_unit + i;
             l.begin_unit(u, {});
@@ -632,6 +632,7 @@ template <class Types> class prompt_builder {
             if constexpr (summaries<Types>::any) {
                 for (std::uint32_t e = 0; e < unit.entries; ++e) {
                     const std::uint32_t row = first_row + x_.order[x_.begin[i] + e];
+                    p_.sums->gather_built(lane_id, row_k(row), row_v(row));
                     p_.sums->absorb(lane_id, u, e, row_k(row), row_v(row), p_.sums->building());
                 }
             }
@@ -641,13 +642,15 @@ template <class Types> class prompt_builder {
     /// The means and summaries of units whose rows lie one after the other in the arena.
     void refresh_means(std::uint32_t lane_id, rows_view<element_type> keys, std::uint32_t stored) noexcept {
         const lane l = store_->at(lane_id);
-        l.forget_spread();
+        l.forget_gathered();
         for (std::uint32_t u = 0, first = 0; u < l.state().units && first < stored;
              first += l.unit(u++).entries) {
             if constexpr (Types::means) p_.sums->set_mean(lane_id, u, keys.slice(first, l.unit(u).entries));
             if constexpr (summaries<Types>::any) {
-                for (std::uint32_t i = 0; i < l.unit(u).entries; ++i)
+                for (std::uint32_t i = 0; i < l.unit(u).entries; ++i) {
+                    p_.sums->gather_built(lane_id, row_k(first + i), row_v(first + i));
                     p_.sums->absorb(lane_id, u, i, row_k(first + i), row_v(first + i), p_.sums->building());
+                }
             }
         }
     }

@@ -97,7 +97,7 @@ template <class Types> class retrieval_base {
     }
     /// A selector that calibrates on prompts must see the queries of their last chunk.
     [[nodiscard]] static status check_last_queries(const layer_input& in) noexcept {
-        if (!calibrated_threshold<types>::any || !in.q.empty()) return {};
+        if (!sequence_bars<types>::any || !in.q.empty()) return {};
         return status::failure(errc::invalid_argument,
                                "prefill: q is empty; valid: the queries of the prompt's last chunk, on which "
                                "selector %s calibrates",
@@ -265,7 +265,7 @@ template <class Types> class retrieval_base {
         if (p.time_phases) clock_ = phase_clock(stats_.phase_ns);
         sums_ = summaries<types>(index_state_, rest_, lanes, p.model.summaries(p.max_entries), m.sums);
         choose_ = chooser<types>(p.model, index_state_, select_, m.choose, &stats_.choosing);
-        bars_ = calibrated_threshold<types>(plan_, select_, m.bars);
+        bars_ = sequence_bars<types>(plan_, select_, m.bars);
         if constexpr (types::sequential) {
             store_ = store_type(typename store_type::parts{
                 store_parts, types::slot_format_of(p.sizes, p.max_entries), page_pools_, p.spare_pages});
@@ -391,7 +391,7 @@ template <class Types> class retrieval_base {
     /// A layer's prompt is in its units: a selector that calibrates looks at the last of the chunk's queries.
     void look_at_prompt(std::uint32_t slot, std::uint32_t layer, std::span<const lane_ref> lanes,
                         const layer_input& in, std::uint32_t chunk) noexcept {
-        if constexpr (calibrated_threshold<types>::any)
+        if constexpr (sequence_bars<types>::of_prompts)
             bars_.look(
                 slot, layer, lanes, in, chunk, choose_,
                 [this](const lane_ref& ref) { return growth_.view(ref.id); },
@@ -459,7 +459,7 @@ template <class Types> class retrieval_base {
     arenas_of<types> arenas_;
     growth_of<types> growth_;
     chooser<types> choose_;
-    calibrated_threshold<types> bars_;
+    sequence_bars<types> bars_;
     prompt_builder<types> prompt_; ///< clusters: groups need none
     runner step_;
     choice_source<types> source_;

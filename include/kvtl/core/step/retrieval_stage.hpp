@@ -104,6 +104,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
             return done;
         }
         ++stats_.steps;
+        bars_.note_step(slot, layer, step_.facts(lanes));
         note_call(slot, layer);
         tick(lanes, layer);
         step_.commit(lanes, plan_.buffer_limit);
@@ -199,7 +200,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         prefetch_slot* guess = find_prefetch(slot, layer);
         if (guess != nullptr && !step_.land_prefetch(lanes, guess->io_batch).ok())
             release(std::exchange(guess, nullptr), lanes, runner::fate::dropped);
-        status s = step_.choose(lanes, step_.widen(q), 0);
+        status s = step_.choose(lanes, step_.widen(q), 0, true);
         if (!s || free_prefetch_slot() == nullptr)
             release(std::exchange(guess, nullptr), lanes,
                     s.ok() ? runner::fate::attended : runner::fate::dropped);
@@ -500,6 +501,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         a->complete = true, a->announced = false;
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             a->count[i] = step_.chosen_count(i);
+            if constexpr (runner::by_errors) a->marginal[i] = step_.marginal(i);
             std::copy_n(step_.chosen_of(i).begin(), a->count[i],
                         a->chosen.begin() + i * plan_.chosen_per_lane);
         }

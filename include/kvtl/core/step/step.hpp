@@ -16,8 +16,9 @@ template <class Types> class step_runner : public step_attention<Types> {
     using base = step_attention<Types>;
     using base::ask_for_items, base::attend_memory, base::attend_records, base::attend_rows,
         base::attend_tile, base::attend_unit, base::coming_item, base::count_and_want, base::estimate_rest,
-        base::finish_lane, base::gather_unit, base::head_partial, base::item_of, base::remember_choice,
-        base::tell_lse, base::total_of, base::turn_of, base::units_ahead;
+        base::finish_lane, base::gather_unit, base::keep_choice, base::price_units, base::head_partial,
+        base::item_of, base::note_outputs, base::remember_choice, base::tell_lse, base::total_of,
+        base::turn_of, base::units_ahead;
     using base::p_, base::store_, base::x_;
 
   public:
@@ -27,14 +28,23 @@ template <class Types> class step_runner : public step_attention<Types> {
     using lane = typename Types::lane;
     using pool = typename Types::pool;
     using base::chosen_count, base::chosen_of;
+    static constexpr bool by_errors = base::by_errors;
 
     step_runner() = default;
     step_runner(store& s, const typename base::parts& p, const typename base::scratch& x) noexcept
         : base(s, p, x) {}
 
-    /// Chooses units for every lane. q: (HQ, D). Fails only where the index reads keys to score them.
-    [[nodiscard]] status choose(std::span<const lane_ref> lanes, const float* q,
-                                std::uint32_t arriving) noexcept {
+    /// Chooses units for every lane. q: (HQ, D). `arriving`: tokens that are attended and not counted yet; `in_place`:
+    /// their row is there. Fails only where the index reads keys to score them.
+    [[nodiscard]] status choose(std::span<const lane_ref> lanes, const float* q, std::uint32_t arriving,
+                                bool in_place) noexcept {
+        if constexpr (by_errors)
+            return choose_by_errors(lanes, q, arriving, in_place), status{};
+        else
+            return choose_by_scores(lanes, q, arriving);
+    }
+    [[nodiscard]] status choose_by_scores(std::span<const lane_ref> lanes, const float* q,
+                                          std::uint32_t arriving) noexcept {
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             const lane l = store_->at(lanes[i].id);
             const auto chosen = chosen_of(i);
@@ -53,13 +63,7 @@ template <class Types> class step_runner : public step_attention<Types> {
                 q + p_.model.query_offset(lanes[i].in_layer), p_.growth->view(lanes[i].id),
                 l.budget(arriving), chosen, p_.clock, stream, p_.bars->of_lane(lanes[i].id));
             if (!read) return read;
-            const phase_clock::span timed(p_.clock, &phase_times::choose);
-            sort_by_unit(chosen.first(n));
-            x_.chosen_count[i] = n;
-            x_.forced[i] = none;
-            if constexpr (!Types::sequential)
-                for (const chosen_unit& c : chosen.first(n))
-                    __builtin_prefetch(&l.residency(c.unit)); // is asked for next
+            keep_choice(l, i, n);
         }
         return {};
     }
@@ -303,6 +307,20 @@ template <class Types> class step_runner : public step_attention<Types> {
         std::uint32_t lane = 0, i = 0;
     };
 
+    /// Units that are chosen for the errors that they would leave: what is in memory is attended first.
+    void choose_by_errors(std::span<const lane_ref> lanes, const float* q, std::uint32_t arriving,
+                          bool in_place) noexcept {
+        for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+            const lane l = store_->at(lanes[i].id);
+            attend_memory(lanes[i], total_of(i), q, in_place);
+            const std::uint32_t n = p_.choose->choose_by_errors(
+                p_.growth->view(lanes[i].id), l.budget(arriving), chosen_of(i), p_.bars->of_lane(lanes[i].id),
+                p_.bars->output_of_lane(lanes[i].id), x_.marginal[i], p_.clock,
+                [&](std::span<float> score) { price_units(lanes, i, q, score); });
+            keep_choice(l, i, n);
+        }
+    }
+
     [[nodiscard]] bool is_chosen(std::uint32_t i, std::uint32_t u) const noexcept {
         const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
         return u == x_.forced[i] || contains_unit(chosen, u);
@@ -347,6 +365,7 @@ template <class Types> class step_runner : public step_attention<Types> {
         if (!in.lse.empty()) tell_lse(lanes, in.lse);
         if constexpr (detail::estimates<estimator>())
             for (std::uint32_t i = 0; i < lanes.size(); ++i) estimate_rest(lanes, i, q);
+        if constexpr (by_errors) note_outputs(lanes);
         for (std::uint32_t i = 0; i < lanes.size(); ++i) finish_lane(lanes[i], total_of(i), in, 0, out);
         return {};
     }

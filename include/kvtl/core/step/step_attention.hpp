@@ -5,9 +5,9 @@
 #include <kvtl/core/grow/group_growth.hpp>
 #include <kvtl/core/grow/unit_growth.hpp>
 #include <kvtl/core/step/attend_records.hpp>
-#include <kvtl/core/step/calibrated_threshold.hpp>
 #include <kvtl/core/step/chooser.hpp>
 #include <kvtl/core/step/entry_tile.hpp>
+#include <kvtl/core/step/sequence_bars.hpp>
 #include <kvtl/simd/attend.hpp>
 #include <kvtl/simd/attention.hpp>
 #include <kvtl/slots/estimator.hpp>
@@ -29,6 +29,7 @@ template <class Types> class step_attention {
     using estimator = typename Types::estimator;
     using lane = typename Types::lane;
     using pool = typename Types::pool;
+    static constexpr bool by_errors = chooser<Types>::by_errors;
 
     struct parts {
         model_extents model;
@@ -40,7 +41,7 @@ template <class Types> class step_attention {
         std::size_t estimator_floats = 0;
         growth_of<Types>* growth = nullptr;
         chooser<Types>* choose = nullptr;
-        const calibrated_threshold<Types>* bars = nullptr;
+        const sequence_bars<Types>* bars = nullptr;
         const summaries<Types>* sums = nullptr;
         const typename Types::estimator_state* rest = nullptr;
         phase_clock* clock = nullptr;
@@ -50,6 +51,7 @@ template <class Types> class step_attention {
     struct scratch {
         std::span<chosen_unit> chosen;                 ///< (lanes, chosen_per_lane)
         std::span<std::uint32_t> chosen_count, forced; ///< (lanes)
+        std::span<float> marginal;                     ///< (lanes) for a selector that goes by errors
         std::span<simd::neighbour> leaves; ///< (lanes) for whose entry the nearest mean is foreseen
         std::span<float> total;            ///< (lanes, lane heads) partials
         std::span<float> item;             ///< (batch_items, lane heads) partials; gathered: none
@@ -67,6 +69,7 @@ template <class Types> class step_attention {
             x.chosen = c.take<chosen_unit>(std::size_t{lanes} * p.chosen_per_lane);
             x.chosen_count = c.take<std::uint32_t>(lanes);
             x.forced = c.take<std::uint32_t>(lanes);
+            x.marginal = c.take<float>(by_errors ? lanes : 0);
             x.leaves = c.take<simd::neighbour>(growth_of<Types>::foresees ? lanes : 0);
             x.total = c.take<float>(lanes * lane_partial);
             const bool gathered = entry_tile<Types>::gathers(p.max_entries);
@@ -89,6 +92,26 @@ template <class Types> class step_attention {
         return x_.chosen.subspan(std::size_t{i} * p_.chosen_per_lane, p_.chosen_per_lane);
     }
     [[nodiscard]] std::uint32_t& chosen_count(std::uint32_t i) noexcept { return x_.chosen_count[i]; }
+    /// For a selector that goes by errors: the lowest score that lane i's choice has (chooser::choose_by_errors()).
+    [[nodiscard]] float& marginal(std::uint32_t i) noexcept { return x_.marginal[i]; }
+    /// What the last step chose and put out, for the bar.
+    [[nodiscard]] step_facts facts(std::span<const lane_ref> lanes) const noexcept {
+        step_facts f;
+        if constexpr (by_errors) {
+            f.output = output_;
+            for (std::uint32_t i = 0; i < lanes.size(); ++i) {
+                const lane l = store_->at(lanes[i].id);
+                f.budget += std::min(l.budget(1), l.entries_in_units());
+                for (const chosen_unit& c : chosen_of(i).first(x_.chosen_count[i]))
+                    f.entries += store_->entries_of(l, c.unit);
+                if (!(x_.marginal[i] > 0)) continue;
+                f.log_marginal += std::log(x_.marginal[i]);
+                ++f.marginals;
+            }
+        }
+        static_cast<void>(lanes);
+        return f;
+    }
 
     /// Finds out, while scoring's data are in cache, where the entries belong that commit() will place.
     void foresee(std::span<const lane_ref> lanes) noexcept {
@@ -100,6 +123,50 @@ template <class Types> class step_attention {
     }
 
   protected:
+    /// Lane i has chosen the first n units of chosen_of(i).
+    void keep_choice(const lane& l, std::uint32_t i, std::uint32_t n) noexcept {
+        const phase_clock::span timed(p_.clock, &phase_times::choose);
+        const auto chosen = chosen_of(i).first(n);
+        sort_by_unit(chosen);
+        x_.chosen_count[i] = n;
+        x_.forced[i] = none;
+        if constexpr (!Types::sequential)
+            for (const chosen_unit& c : chosen) __builtin_prefetch(&l.residency(c.unit)); // is asked for next
+    }
+    /// What error each unit of a lane leaves when it is not read. The lane's total has seen what is in memory.
+    void price_units(std::span<const lane_ref> lanes, std::uint32_t i, const float* q,
+                     std::span<float> score) noexcept {
+        for_heads(lanes[i], q, [&](const estimator_input& in, std::uint32_t h) {
+            p_.rest->price(in, head_partial(total_of(i), h), score);
+        });
+    }
+    /// The squared length of the layer's output, before sink logits.
+    void note_outputs(std::span<const lane_ref> lanes) noexcept {
+        output_ = 0;
+        for (std::uint32_t i = 0; i < lanes.size(); ++i)
+            for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) {
+                const partial p = head_partial(total_of(i), h);
+                for (std::uint32_t g = 0; g < p.group; ++g) {
+                    const float* acc = p.acc + std::size_t{g} * p.dim;
+                    if (p.sum[g] > 0) output_ += simd::dot(acc, acc, p.dim) / (p.sum[g] * p.sum[g]);
+                }
+            }
+    }
+    /// Calls visit(estimator's view of a head, head) for each head of a lane.
+    template <class Visit> void for_heads(const lane_ref& ref, const float* q, Visit&& visit) noexcept {
+        units_view u = p_.growth->view(ref.id);
+        if (u.count == 0) return;
+        u.summary = p_.sums->estimator_of(ref.id);
+        const unit_means means = u.mean;
+        u.dim = p_.model.dim;
+        for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) {
+            u.head = h;
+            u.mean = means.columns(std::size_t{h} * p_.model.dim, p_.model.dim);
+            visit(estimator_input{queries_of(q, ref, h), p_.model.group, p_.model.logits, u,
+                                  x_.attended.first(u.count), x_.rest, x_.attend},
+                  h);
+        }
+    }
     [[nodiscard]] std::size_t lane_partial() const noexcept {
         return p_.model.lane_heads * partial_floats(p_.model.group, p_.model.dim);
     }
@@ -362,26 +429,16 @@ template <class Types> class step_attention {
     /// What stands in for the units of a lane that a query did not attend joins its softmax.
     void estimate_rest(std::span<const lane_ref> lanes, std::uint32_t i, const float* q) noexcept {
         if constexpr (detail::estimates<estimator>()) {
-            units_view u = p_.growth->view(lanes[i].id);
-            if (u.count == 0) return;
-            u.summary = p_.sums->estimator_of(lanes[i].id);
             const auto chosen = chosen_of(i).first(x_.chosen_count[i]);
             std::span<const float> score;
             if constexpr (reads_scores<estimator>)
-                score = p_.choose->scores(q + p_.model.query_offset(lanes[i].in_layer),
-                                          p_.growth->view(lanes[i].id));
+                if (const units_view u = p_.growth->view(lanes[i].id); u.count > 0)
+                    score = p_.choose->scores(q + p_.model.query_offset(lanes[i].in_layer), u);
             for (const chosen_unit& c : chosen) x_.attended[c.unit] = c.mask;
-            const unit_means means = u.mean;
-            u.dim = p_.model.dim;
-            for (std::uint32_t h = 0; h < p_.model.lane_heads; ++h) {
-                u.head = h;
-                u.mean = means.columns(std::size_t{h} * p_.model.dim, p_.model.dim);
-                p_.rest->add({q + p_.model.query_offset(lanes[i].in_layer) +
-                                  std::size_t{h} * p_.model.group * p_.model.dim,
-                              p_.model.group, p_.model.logits, u, x_.attended.first(u.count), x_.rest,
-                              x_.attend, score},
-                             head_partial(total_of(i), h));
-            }
+            for_heads(lanes[i], q, [&](estimator_input in, std::uint32_t h) {
+                in.score = score;
+                p_.rest->add(in, head_partial(total_of(i), h));
+            });
             for (const chosen_unit& c : chosen) x_.attended[c.unit] = 0;
         }
     }
@@ -399,6 +456,7 @@ template <class Types> class step_attention {
     store* store_ = nullptr;
     parts p_{};
     scratch x_{};
+    float output_ = 0; ///< squared length of the last step's output
 };
 
 }} // namespace kvtl::v0

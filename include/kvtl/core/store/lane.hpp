@@ -219,8 +219,10 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
         if (!sizes_->spread) return {};
         return {get<float>(at_->spread), sizes_->width};
     }
-    void forget_spread() const noexcept {
+    /// What was gathered of entries that joined units: their spread, and what the estimator made of them.
+    void forget_gathered() const noexcept {
         for (float& sum : spread()) sum = 0.0F;
+        std::memset(block_ + at_->estimator_lane, 0, sizes_->estimator_lane);
     }
     /// What the index keeps of this lane. `in_layer` is the lane's number in its layer.
     [[nodiscard]] summary_view index_summary(const summary_shape& shape, std::uint32_t layer,
@@ -425,9 +427,8 @@ template <element E, class ClustererLane, class Unit = unit_record> class lane_v
         for (std::uint64_t& bits : chosen_before()) bits = 0;
         // What was fitted to the lane's last sequence is not the next one's.
         forget_fit();
-        forget_spread();
+        forget_gathered();
         std::memset(block_ + at_->index_lane, 0, sizes_->index_lane);
-        std::memset(block_ + at_->estimator_lane, 0, sizes_->estimator_lane);
     }
 
   private:

@@ -15,6 +15,7 @@
 #include <kvtl/reservation.hpp>
 #include <kvtl/simd/convert.hpp>
 #include <kvtl/simd/moments.hpp>
+#include <kvtl/slots/estimator.hpp>
 #include <kvtl/slots/index.hpp>
 
 #include <algorithm>
@@ -31,6 +32,7 @@ template <class Types> class summaries {
     static constexpr bool of_index = detail::summarises<typename Types::index>();
     static constexpr bool of_estimator = detail::summarises<typename Types::estimator>();
     static constexpr bool any = of_index || of_estimator;
+    static constexpr bool gathers = gathers_entries<typename Types::estimator>;
 
     struct scratch {
         std::span<float> key, value;  ///< one entry, decoded: (width) each
@@ -113,15 +115,21 @@ template <class Types> class summaries {
         if (i == 0) std::fill_n(exact, means.dim(), 0.0F);
         simd::absorb(k, means.dim(), i, exact, m2);
     }
-    /// Key k is about to become entry i of unit u: what it adds to the lane's spread. Before absorb_mean().
+    /// (k, v) is about to become entry i of unit u: what it adds to the lane's spread, and to what the estimator gathers.
+    /// Before absorb() and absorb_mean().
     void gather_spread(std::uint32_t lane, std::uint32_t u, std::uint32_t i, const element_type* k,
-                       const std::byte* running) const noexcept {
+                       const element_type* v, std::byte* running) const noexcept {
         if (i == 0) return; // the first entry of a unit is its mean
         const auto of_lane = lanes_->at(lane);
         const unit_means means = of_lane.means();
         const float* exact = means.bits() == 32 ? means.floats(u) : reinterpret_cast<const float*>(running);
         const auto n = static_cast<float>(i);
         simd::add_squares(k, means.dim(), exact, n / (n + 1.0F), of_lane.spread().data());
+        tell_estimator(lane, k, v, exact, i, running);
+    }
+    /// (k, v) is an entry of a unit whose mean set_mean() has just made: what the estimator gathers.
+    void gather_built(std::uint32_t lane, const element_type* k, const element_type* v) const noexcept {
+        tell_estimator(lane, k, v, reinterpret_cast<const float*>(building()), 0, building());
     }
     /// What is kept of a unit's mean becomes what runs of it, rounded.
     void keep_mean(std::uint32_t lane, std::uint32_t u, const std::byte* running) const noexcept {
@@ -157,6 +165,17 @@ template <class Types> class summaries {
     [[nodiscard]] bool rounds() const noexcept { return sizes().running > 0; }
 
   private:
+    void tell_estimator(std::uint32_t lane, const element_type* k, const element_type* v, const float* mean,
+                        std::uint32_t before, std::byte* running) const noexcept {
+        if constexpr (gathers) {
+            simd::decode(k, x_.key.data(), shape_.width());
+            simd::decode(v, x_.value.data(), shape_.width());
+            estimator_->gather(running_view(estimator_of(lane), running, sizes().running_estimator),
+                               {x_.key.data(), x_.value.data(), mean, before});
+        }
+        static_cast<void>(lane), static_cast<void>(k), static_cast<void>(v), static_cast<void>(mean);
+        static_cast<void>(before), static_cast<void>(running);
+    }
     template <class Row>
     float set_mean_of(std::uint32_t lane, std::uint32_t u, std::size_t count, const Row& row) const noexcept {
         const auto of_lane = lanes_->at(lane);

@@ -1,11 +1,12 @@
-// What a selector learns from the last queries of a prompt, and the bar that it sets for the sequence from then on
-// (selectors that calibrate, slots/selector.hpp; for all others this is empty).
+// The bar of a sequence: one number for all its layers and heads, with which a selector compares scores
+// (slots/selector.hpp; for selectors without one this is empty).
 //
-// What:   when a layer's prompt is in its units, its last queries are shown to the selector as steps would be, lane by lane.
-//         What it notes is kept per layer, so that a prompt may be repeated. The bar is of all layers seen so far: after
-//         the last one, of the model.
+// What:   a selector that calibrates sets it with the prompt: when a layer's prompt is in its units, its last queries are
+//         shown to the selector as steps would be, lane by lane. What it notes is kept per layer, so that a prompt may be
+//         repeated. The bar is of all layers seen so far: after the last one, of the model.
+//         A selector that goes by errors sets it after each token, from what the token's steps chose.
 // Memory: a note per layer of each of the shard's sequences.
-// Cost:   `looked_at` choices per lane and prompt.
+// Cost:   `looked_at` choices per lane and prompt; nothing worth counting per step.
 // SPDX-License-Identifier: MIT
 #pragma once
 
@@ -23,31 +24,32 @@
 
 namespace kvtl { inline namespace v0 {
 
-template <class Types> class calibrated_threshold {
+template <class Types> class sequence_bars {
   public:
     using selector = typename Types::selector;
-    static constexpr bool any = calibrates_on_prompts<selector>;
+    static constexpr bool of_prompts = calibrates_on_prompts<selector>, of_steps = goes_by_errors<selector>;
+    static constexpr bool any = of_prompts || of_steps;
     static constexpr std::uint32_t looked_at = 100; ///< queries, as far as the last chunk has them
     static constexpr float open = -std::numeric_limits<float>::infinity(); ///< lets everything pass
 
     struct scratch {
-        std::span<detail::prompt_notes<selector>> notes; ///< (sequences of the shard, L)
-        std::span<float> bar;                            ///< (sequences of the shard)
+        std::span<detail::bar_notes<selector>> notes; ///< (sequences of the shard, L)
+        std::span<float> bar;                         ///< (sequences of the shard)
 
         static scratch take(carver& c, const cache_plan& p) noexcept {
             scratch x;
             if constexpr (any) {
                 x.notes =
-                    c.take<detail::prompt_notes<selector>>(std::size_t{p.shard_sequences} * p.model.layers);
+                    c.take<detail::bar_notes<selector>>(std::size_t{p.shard_sequences} * p.model.layers);
                 x.bar = c.take<float>(p.shard_sequences);
             }
             return x;
         }
     };
 
-    calibrated_threshold() = default;
-    calibrated_threshold(const cache_plan& p, const typename Types::selector_state& select,
-                         const scratch& x) noexcept
+    sequence_bars() = default;
+    sequence_bars(const cache_plan& p, const typename Types::selector_state& select,
+                  const scratch& x) noexcept
         : plan_(&p), selector_(&select), x_(x) {
         for (std::uint32_t seat = 0; seat < x_.bar.size(); ++seat) clear(seat);
     }
@@ -65,7 +67,7 @@ template <class Types> class calibrated_threshold {
     void look(std::uint32_t slot, std::uint32_t layer, const Lanes& lanes, const layer_input& in,
               std::uint32_t chunk, chooser<Types>& choose, const View& view, const Budget& budget,
               std::span<float> query, std::span<chosen_unit> spare) noexcept {
-        if constexpr (any) {
+        if constexpr (of_prompts) {
             const std::uint32_t seat = seat_of(slot), layers = plan_->model.layers;
             auto& notes = x_.notes[std::size_t{seat} * layers + layer];
             notes = {};
@@ -84,6 +86,26 @@ template <class Types> class calibrated_threshold {
             static_cast<void>(view), static_cast<void>(budget), static_cast<void>(query);
             static_cast<void>(spare);
         }
+    }
+
+    /// The squared length of the output that the lane's layer had at its last step; 0 before.
+    [[nodiscard]] float output_of_lane(std::uint32_t lane_id) const noexcept {
+        if constexpr (of_steps) {
+            const std::uint32_t layers = plan_->model.layers, row = lane_id / plan_->model.lanes();
+            return x_.notes[std::size_t{seat_of(row / layers)} * layers + row % layers].output;
+        }
+        static_cast<void>(lane_id);
+        return 0;
+    }
+    /// A step of a layer is complete. After the last layer's the bar is that of the next token.
+    void note_step(std::uint32_t slot, std::uint32_t layer, const step_facts& facts) noexcept {
+        if constexpr (of_steps) {
+            const std::uint32_t seat = seat_of(slot), layers = plan_->model.layers;
+            const auto notes = x_.notes.subspan(std::size_t{seat} * layers, layers);
+            selector_->note_step(facts, notes[layer]);
+            if (layer + 1 == layers) x_.bar[seat] = selector_->settle(notes, x_.bar[seat]);
+        }
+        static_cast<void>(slot), static_cast<void>(layer), static_cast<void>(facts);
     }
 
     /// The notes of a layer and the bar of its sequence, to or from a stream, with the layer's first lane.
@@ -110,7 +132,7 @@ template <class Types> class calibrated_threshold {
     }
     void clear(std::uint32_t seat) noexcept {
         const std::uint32_t layers = plan_->model.layers;
-        std::fill_n(x_.notes.begin() + seat * layers, layers, detail::prompt_notes<selector>{});
+        std::fill_n(x_.notes.begin() + seat * layers, layers, detail::bar_notes<selector>{});
         x_.bar[seat] = open;
     }
 

@@ -1,0 +1,119 @@
+// Selector: the units whose error, if they are estimated, is worth more than reading them costs.
+//
+//   read unit u  if  price(u) / |o|^2 > lambda
+//
+// price(u): expected squared error of the output per entry of the unit, as the estimator says
+// (estimate_centroid.hpp). o: the layer's output at its last step. lambda: one price for all heads, layers
+// and steps of a sequence. So a head that needs much reads much, where a budget per head gives each head the
+// same. attend_tokens is the mean over heads, layers and steps: after each token
+//
+//   log lambda += rate * min(entries chosen / entries allowed - 1, 4)
+//
+// One head may choose up to four times its budget in a step. The first token chooses within the budget of each
+// head. What it could not read sets lambda.
+//
+// Bytes: 24 per layer and sequence. Cost: one pass over U scores; top-k only where a head exceeds its limit.
+// Limits: lambda follows what was read, so outputs depend on the steps before. The price counts entries, not
+//         whether they are in memory.
+// Source: no paper; rate-distortion allocation with one Lagrange multiplier (H. Everett, Operations Research
+//         11 (1963)).
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/select_topk.hpp>
+#include <kvtl/status.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string_view>
+
+namespace kvtl { inline namespace v0 {
+
+struct error_price {
+    static constexpr std::string_view name = "error_price";
+    static constexpr engine_input needs = engine_input::q;
+    static constexpr bool takes_everything = false;
+    static constexpr bool uses_scores = false;
+    static constexpr bool by_errors = true;
+    static constexpr std::uint32_t most_of_budget = 4;
+    struct config {
+        float rate = 0.15F; ///< how fast the price follows what was read, per token
+        template <class Visit> void fields(Visit&& visit) { visit("rate", rate); }
+    };
+    /// The last step of a layer.
+    struct step_notes {
+        float output = 0;            ///< squared length of its output
+        float marginal = 0;          ///< mean log of the lowest score chosen
+        std::uint32_t marginals = 0; ///< lanes in that mean
+        std::uint32_t entries = 0, budget = 0;
+    };
+
+    class state {
+      public:
+        state() = default;
+        state(const config& c, const geometry&) noexcept : rate_(c.rate) {}
+        [[nodiscard]] static status check(const config& c) noexcept {
+            if (c.rate > 0.0F && c.rate <= 1.0F) return {};
+            return status::failure(errc::invalid_argument, "selector.rate is %g; valid: above 0, to 1",
+                                   static_cast<double>(c.rate));
+        }
+
+        [[nodiscard]] std::uint32_t choose(const choice_input& in,
+                                           std::span<chosen_unit> out) const noexcept {
+            const bool priced = std::isfinite(in.bar) && in.output > 0.0F;
+            if (!priced) return best_.choose(in, out);
+            const float least = std::exp(in.bar) * in.output;
+            const std::uint32_t most = most_of_budget * in.budget;
+            std::uint32_t n = 0, entries = 0;
+            for (std::uint32_t u = 0; u < in.units(); ++u) {
+                if (!(in.score[u] > least) || in.entries(u) == 0) continue;
+                entries += in.entries(u);
+                if (entries > most || n == out.size()) return best_of(in, most, least, out);
+                out[n++] = {.unit = u};
+            }
+            return n;
+        }
+
+        static void note_step(const step_facts& facts, step_notes& notes) noexcept {
+            notes.output = facts.output;
+            notes.marginals = facts.marginals;
+            notes.marginal =
+                facts.marginals == 0 ? 0.0F : static_cast<float>(facts.log_marginal / facts.marginals);
+            notes.entries = static_cast<std::uint32_t>(facts.entries);
+            notes.budget = static_cast<std::uint32_t>(facts.budget);
+        }
+        /// The next price, from the token's notes of all layers.
+        [[nodiscard]] float settle(std::span<const step_notes> layers, float price) const noexcept {
+            double entries = 0, budget = 0, marginal = 0;
+            std::uint32_t lanes = 0;
+            for (const step_notes& layer : layers) {
+                entries += layer.entries;
+                budget += layer.budget;
+                if (layer.marginals == 0 || !(layer.output > 0.0F)) continue;
+                marginal += layer.marginals * (double{layer.marginal} - std::log(double{layer.output}));
+                lanes += layer.marginals;
+            }
+            if (!std::isfinite(price)) return lanes == 0 ? price : static_cast<float>(marginal / lanes);
+            if (!(budget > 0)) return price;
+            const double over = std::min(entries / budget - 1.0, 4.0); // in the mean 0: the budget is met
+            return std::clamp(price + rate_ * static_cast<float>(over), -largest_log, largest_log);
+        }
+
+      private:
+        static constexpr float largest_log = 60.0F; ///< keeps the price finite
+
+        [[nodiscard]] std::uint32_t best_of(choice_input in, std::uint32_t most, float least,
+                                            std::span<chosen_unit> out) const noexcept {
+            in.budget = most;
+            return keep_above(least, in.score, out.first(best_.choose(in, out)));
+        }
+
+        float rate_ = 0.15F;
+        topk<reduce::group_mean>::state best_;
+    };
+};
+
+}} // namespace kvtl::v0

@@ -1,0 +1,41 @@
+// kvtl_best: the most quality per byte read. No paper has this combination.
+//
+// It goes on from dynakv_estimate. Differences:
+//
+//   estimator   moment_estimate: also corrects the values of clusters that are not read, and says what error
+//               an estimate makes
+//   selector    error_price: reads where the estimate is expected to err most, at one price for all heads and
+//               layers. attend_tokens is a mean, not a limit of each head
+//   compressor  int8_row: half the bytes of an entry
+//   clusterer   8 tokens per cluster (dynakv_estimate: 16): small clusters are estimated better
+//   layout      unit_contiguous_whole_file: small clusters take a page each, more than 2.5 raw caches
+//
+// Index: 2 D + 8 bytes per cluster, 2 D^2 + 8 D + 16 bytes per lane and head.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/policies/compress_int8_row.hpp>
+#include <kvtl/policies/estimate_centroid.hpp>
+#include <kvtl/policies/index_no_index.hpp>
+#include <kvtl/policies/select_error_price.hpp>
+#include <kvtl/presets/estimate.hpp>
+
+namespace kvtl { inline namespace v0 {
+
+namespace presets {
+
+struct kvtl_best : dynakv_estimate {
+    static constexpr std::string_view name = "kvtl_best";
+    using clusterer = early_variance_split_of<8>;
+    using index = no_index;
+    using selector = error_price;
+    using estimator = moment_estimate;
+    using compressor = int8_row<>;
+    using layout = unit_contiguous_whole_file;
+};
+
+} // namespace presets
+
+using kvtl_best = kv_manager<presets::kvtl_best>;
+
+}} // namespace kvtl::v0
