@@ -42,7 +42,7 @@ def write(path, kv, tensors):
 
 
 def _parse(d):
-    """-> (metadata dict, [(name, dims, type, byte offset)])"""
+    """-> ([(key, type, value)] as write() takes them, [(name, dims, type, byte offset)])"""
     p = 0
 
     def num(f):
@@ -63,17 +63,17 @@ def _parse(d):
             return string()
         if t == ARR:
             et, n = num("<I"), num("<Q")
-            return [val(et) for _ in range(n)]
+            return et, [val(et) for _ in range(n)]
         return num(FMT[t])
 
     assert d[:4] == b"GGUF"
     p = 4
     assert num("<I") == 3
     nt, nk = num("<Q"), num("<Q")
-    kv = {}
+    kv = []
     for _ in range(nk):
-        k = string()
-        kv[k] = val(num("<I"))
+        k, t = string(), num("<I")
+        kv.append((k, t, val(t)))
     info = []
     for _ in range(nt):
         name, nd = string(), num("<I")
@@ -90,14 +90,17 @@ def read(path):
     """-> (metadata dict, {name: array})"""
     d = open(path, "rb").read()
     kv, info = _parse(d)
-    return kv, {name: np.frombuffer(d, TYPES[t], int(np.prod(dims)), at).reshape(dims[::-1]) for name, dims, t, at in info}
+    return ({k: v[1] if t == ARR else v for k, t, v in kv},
+            {name: np.frombuffer(d, TYPES[t], int(np.prod(dims)), at).reshape(dims[::-1]) for name, dims, t, at in info})
 
 
-def with_tensors(path, source, tensors):
-    """Writes the file `source` once more with other numbers: {name: array} of all its tensors, in their shapes."""
-    d = bytearray(open(source, "rb").read())
-    for name, dims, t, at in _parse(d)[1]:
-        data = np.ascontiguousarray(tensors[name], TYPES[t])
-        assert data.shape == tuple(dims[::-1]), name
-        d[at:at + data.nbytes] = data.tobytes()
-    open(path, "wb").write(d)
+def with_tensors(path, source, tensors, values={}):
+    """Writes the file `source` once more with other numbers: {name: array} of all its tensors, in their shapes; and with
+    other values of some of its keys: {key: value}."""
+    kv, info = _parse(open(source, "rb").read())
+    data = []
+    for name, dims, t, _ in info:
+        assert tensors[name].shape == tuple(dims[::-1]), name
+        data.append((name, np.ascontiguousarray(tensors[name], np.dtype(TYPES[t]))))
+    assert set(values) <= {k for k, _, _ in kv}
+    write(path, [(k, t, values.get(k, v)) for k, t, v in kv], data)
