@@ -14,6 +14,7 @@
 #include <kvtl/simd/dot.hpp>
 #include <kvtl/simd/moments.hpp>
 #include <kvtl/simd/nearest_code.hpp>
+#include <kvtl/simd/packed.hpp>
 #include <kvtl/simd/softmax.hpp>
 #include <kvtl/simd/tile.hpp>
 #include <kvtl/simd/topk.hpp>

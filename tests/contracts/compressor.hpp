@@ -122,7 +122,11 @@ double round_trip_error(const encoded<Policy>& e, const std::vector<typename Pol
             };
             each([&](std::size_t d) { largest = std::max(largest, std::fabs(oracle::value(rows[d]))); });
             each([&](std::size_t d) {
-                const double off = oracle::value(back[d]) - oracle::value(rows[d]);
+                double off = std::fabs(oracle::value(back[d]) - oracle::value(rows[d]));
+                // The rounding of a subnormal f16 is not relative.
+                if (std::same_as<typename Policy::plain_type, f16> &&
+                    std::fabs(oracle::value(back[d])) < 0x1p-14)
+                    off = std::max(0.0, off - 0x1p-25);
                 error.see(off == 0 ? 0.0 : off / largest);
             });
         }
@@ -241,6 +245,11 @@ template <class Policy, class Make = by_config<Policy>> void compressor_contract
                         for (std::uint32_t i = 0; i < n; ++i)
                             weight[g * simd::attend_block + i] = static_cast<float>(random.uniform());
                     const auto largest_k = largest_of(k, heads * dim), largest_v = largest_of(v, heads * dim);
+                    // Decoded rows are rounded to the plain type, records are not. A subnormal f16 has few digits left,
+                    // or none.
+                    const bool few = what == kind::denormal && rounding<Policy> > 0;
+                    constexpr double allowed = 0.2;
+                    const double lost = few ? 0x1p-25 / allowed : 0;
                     for (std::uint32_t head = 0; head < heads; ++head) {
                         std::vector<float> out(group * 40, -7.0F), acc(group * (dim + 3), 0.5F);
                         e.codec.score(q.data(), dim, group, e.keys(), head, out.data(), 40);
@@ -256,6 +265,7 @@ template <class Policy, class Make = by_config<Policy>> void compressor_contract
                                     size += mixes<Policy> ? largest_k[i] *
                                                                 std::fabs(static_cast<double>(q[g * dim + d]))
                                                           : std::fabs(x);
+                                    size += lost * std::fabs(static_cast<double>(q[g * dim + d]));
                                 }
                                 error.relative(static_cast<double>(out[g * 40 + i]), expected, size);
                             }
@@ -273,16 +283,13 @@ template <class Policy, class Make = by_config<Policy>> void compressor_contract
                             }
                             CHECK(acc[g * (dim + 3) + dim] == 0.5F);
                         }
-                        // Decoded rows are rounded to the plain type, records are not.
-                        // A subnormal f16 has few digits left.
-                        const bool few = what == kind::denormal && rounding<Policy> > 0;
                         // Scores of bf16 rows may take q in two parts (simd/bf16_products.hpp).
                         using stored = std::remove_cvref_t<decltype(k[0])>;
                         const double cut =
                             simd::has_bf16_products<simd::default_arch> && std::is_same_v<stored, bf16>
                                 ? 0x1p-17
                                 : 0;
-                        CHECK(error.value() <= 2e-6 + cut + (few ? 0.2 : rounding<Policy>));
+                        CHECK(error.value() <= 2e-6 + cut + (few ? allowed : rounding<Policy>));
                     }
                 }
     }

@@ -17,6 +17,7 @@
 #include <kvtl/presets/kvswap.hpp>
 #include <kvtl/presets/learned.hpp>
 #include <kvtl/presets/loki.hpp>
+#include <kvtl/presets/low_bits.hpp>
 #include <kvtl/presets/low_rank.hpp>
 #include <kvtl/presets/merging.hpp>
 #include <kvtl/presets/pqcache.hpp>
@@ -137,6 +138,13 @@ constexpr named typedefs[] = {
     TYPEDEF(snapkv_int8),
     TYPEDEF(dynakv_int8),
     TYPEDEF(kvswap_int8),
+    TYPEDEF(full_k8v4),
+    TYPEDEF(full_int4),
+    TYPEDEF(full_int2),
+    TYPEDEF(snapkv_int4),
+    TYPEDEF(dynakv_k8v4),
+    TYPEDEF(kvswap_int4),
+    TYPEDEF(flexgen_int4),
     TYPEDEF(dynakv_two_level),
     TYPEDEF(dynakv_two_level_int8),
     TYPEDEF(no_cluster),

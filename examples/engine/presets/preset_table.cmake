@@ -34,6 +34,14 @@ set(KVTL_PRESET_TABLE
     "snapkv_int8 int8 composition 'SnapKV, what it keeps as signed bytes'"
     "dynakv_int8 int8 composition 'DynaKV over signed bytes'"
     "kvswap_int8 int8 composition 'KVSwap over signed bytes'"
+    # Entries of 4 bits, or of 8 bits for keys and 4 for values
+    "full_k8v4 low_bits compression 'everything attended, keys of 8 bits and values of 4'"
+    "full_int4 low_bits compression 'everything attended, 4 bits with a scale per 32 numbers'"
+    "full_int2 low_bits compression 'everything attended, 2 bits with a scale per 32 numbers'"
+    "snapkv_int4 low_bits composition 'SnapKV, what it keeps in 4 bits'"
+    "dynakv_k8v4 low_bits composition 'DynaKV over keys of 8 bits and values of 4'"
+    "kvswap_int4 low_bits composition 'KVSwap over 4 bits'"
+    "flexgen_int4 low_bits composition 'FlexGen over 4 bits, as its authors run it'"
     # Entries with as many numbers as each token needs
     "dynakv_lr_energy low_rank compression 'each row with the smallest rank that keeps 95 % of its energy'"
     "dynakv_lr low_rank compression 'DynaKV token-wise: each row with the rank that a trained gate gives it'"

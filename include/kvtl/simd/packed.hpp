@@ -1,0 +1,500 @@
+// Rows of 4-bit and 2-bit codes, scored and summed from their codes in registers.
+//
+// What:   number d of a row is level * step of its group of numbers, plus the group's middle if groups have one. The level of
+//         code c is c - (2^Bits - 1) / 2: levels are symmetric and none is zero.
+// Bytes:  a row is its steps (bf16, one per group), its middles (bf16, if any), then its codes. Groups have 32 or 64 numbers.
+//         Codes come in *blocks* of 16 bytes: bits Bits * k of byte j hold number 16 k + j of the block. Of what is left behind
+//         whole blocks, 32 numbers (only with 2 bits) and then the last numbers are blocks of as few bytes as hold them.
+// Shapes: q (G,D) f32; rows (N, bytes); out (G,N); weights (G, attend_block); sums (G,D).
+// Cost:   per register of numbers: half a load, a shift, a table lookup (AVX-512) or three instructions, and a multiplication by
+//         the step. That is done once for four queries.
+// Limits: any D and N. The bits of a row's score depend neither on the place of the row nor on the other queries.
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <kvtl/simd/attend.hpp>
+#include <kvtl/simd/convert.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+namespace kvtl { inline namespace v0 { namespace simd {
+
+/// How codes of `Bits` bits lie in a row.
+template <std::size_t Bits> struct packed_format {
+    static_assert(Bits == 4 || Bits == 2);
+    static constexpr std::size_t per_byte = 8 / Bits;
+    static constexpr std::size_t block_bytes = 16, block = block_bytes * per_byte;
+    static constexpr std::size_t cell = 32; ///< numbers that share a step whatever the group
+    static constexpr unsigned mask = (1U << Bits) - 1;
+    static constexpr float centre = static_cast<float>(mask) / 2; ///< the largest level
+
+    /// Numbers of the block that begins where `left` numbers are left.
+    [[nodiscard]] static constexpr std::size_t block_of(std::size_t left) noexcept {
+        return left >= block ? block : std::min(left, cell);
+    }
+    /// Bytes of a block of n numbers.
+    [[nodiscard]] static constexpr std::size_t bytes_of(std::size_t n) noexcept {
+        return (n + per_byte - 1) / per_byte;
+    }
+    /// Bytes of the codes of a row of `dim` numbers.
+    [[nodiscard]] static constexpr std::size_t code_bytes(std::size_t dim) noexcept {
+        return dim / block * block_bytes + bytes_of(dim % block);
+    }
+};
+
+/// Rows of codes. With Middle, groups have a middle as well as a step.
+template <std::size_t Bits, bool Middle> struct packed_rows {
+    using format = packed_format<Bits>;
+    const std::byte* data = nullptr; ///< row i is at data + i * stride
+    std::size_t count = 0, dim = 0, stride = 0;
+    std::size_t group = 32;    ///< numbers that share a step: 32 or 64
+    std::size_t following = 0; ///< rows behind these that are likely to be read next
+
+    [[nodiscard]] std::size_t group_of(std::size_t number) const noexcept {
+        return number >> std::countr_zero(group);
+    }
+    [[nodiscard]] std::size_t groups() const noexcept { return group_of(dim + group - 1); }
+    [[nodiscard]] std::size_t header_bytes() const noexcept {
+        return groups() * sizeof(bf16) * (Middle ? 2 : 1);
+    }
+    [[nodiscard]] std::size_t row_bytes() const noexcept { return header_bytes() + format::code_bytes(dim); }
+    [[nodiscard]] const std::byte* row(std::size_t i) const noexcept { return data + i * stride; }
+};
+
+namespace detail {
+
+/// A 16-bit number in all lanes.
+template <class Arch> [[gnu::always_inline]] inline floats<Arch> spread_bf16(const std::byte* p) noexcept {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, p, sizeof bits);
+#if defined(__AVX512BW__)
+    if constexpr (std::derived_from<Arch, xsimd::avx512bw>)
+        return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_set1_epi16(static_cast<short>(bits)), 16));
+#endif
+#if defined(__AVX2__)
+    if constexpr (std::derived_from<Arch, xsimd::avx2>)
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_set1_epi16(static_cast<short>(bits)), 16));
+#endif
+    return floats<Arch>(std::bit_cast<float>(std::uint32_t{bits} << 16));
+}
+
+template <class Arch> using int_lanes = xsimd::batch<std::int32_t, Arch>;
+
+/// A byte per lane.
+template <class Arch> [[gnu::always_inline]] inline int_lanes<Arch> load_bytes(const std::byte* p) noexcept {
+#if defined(__AVX512F__)
+    if constexpr (std::derived_from<Arch, xsimd::avx512f>)
+        return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#endif
+#if defined(__AVX2__)
+    if constexpr (std::derived_from<Arch, xsimd::avx2>)
+        return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+#endif
+#if defined(__SSE2__)
+    if constexpr (std::derived_from<Arch, xsimd::sse2>) {
+        int four = 0;
+        std::memcpy(&four, p, sizeof four);
+        const __m128i zero = _mm_setzero_si128();
+        return _mm_unpacklo_epi16(_mm_unpacklo_epi8(_mm_cvtsi32_si128(four), zero), zero);
+    }
+#endif
+#if defined(__aarch64__)
+    if constexpr (std::derived_from<Arch, xsimd::neon64>) {
+        std::uint32_t four = 0;
+        std::memcpy(&four, p, sizeof four);
+        const uint16x8_t wide = vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four)));
+        return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(wide)));
+    }
+#endif
+    std::int32_t wide[floats_per_register<Arch>];
+    for (std::size_t i = 0; i < floats_per_register<Arch>; ++i) wide[i] = std::to_integer<std::int32_t>(p[i]);
+    return int_lanes<Arch>::load_unaligned(wide);
+}
+
+/// The levels of the k-th code of each byte.
+template <class Arch, std::size_t Bits, std::size_t K>
+[[gnu::always_inline]] inline floats<Arch> levels(const int_lanes<Arch>& bytes, constant<K>) noexcept {
+    using format = packed_format<Bits>;
+#if defined(__AVX512F__)
+    if constexpr (std::derived_from<Arch, xsimd::avx512f>) {
+        // A lookup reads the lowest four bits of a lane. Of 2-bit codes two are the next code, so levels repeat.
+        constexpr auto at = [](unsigned i) { return static_cast<float>(i & format::mask) - format::centre; };
+        const __m512 table = _mm512_setr_ps(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7), at(8),
+                                            at(9), at(10), at(11), at(12), at(13), at(14), at(15));
+        return _mm512_permutexvar_ps(_mm512_srli_epi32(bytes, K * Bits), table);
+    }
+#endif
+    const int_lanes<Arch> code = (bytes >> static_cast<int>(K * Bits)) & int_lanes<Arch>(format::mask);
+    return xsimd::to_float(code) - floats<Arch>(format::centre);
+}
+
+/// A group's numbers from their levels.
+template <class Arch, bool Middle> struct group_scale {
+    floats<Arch> step, middle;
+
+    [[gnu::always_inline]] group_scale() noexcept : step(0.0F), middle(0.0F) {}
+    [[gnu::always_inline]] group_scale(const std::byte* row, std::size_t group, std::size_t groups) noexcept
+        : step(spread_bf16<Arch>(row + group * sizeof(bf16))), middle(0.0F) {
+        if constexpr (Middle) middle = spread_bf16<Arch>(row + (groups + group) * sizeof(bf16));
+    }
+    [[nodiscard, gnu::always_inline]] floats<Arch> operator()(const floats<Arch>& level) const noexcept {
+        if constexpr (Middle)
+            return fma<Arch>(level, step, middle);
+        else
+            return level * step;
+    }
+};
+
+/// Room for a block's numbers and what registers write behind them.
+inline constexpr std::size_t packed_room = 64 + 16;
+
+/// The numbers of a block of n < a whole block's, into `x`, which has packed_room; what is behind number n is finite.
+template <class Arch, std::size_t Bits, bool Middle>
+void unpack_part(const std::byte* codes, std::size_t n, const group_scale<Arch, Middle>& scale,
+                 float* x) noexcept {
+    using format = packed_format<Bits>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>;
+    const std::size_t bytes = format::bytes_of(n);
+    std::byte whole[format::block_bytes] = {};
+    std::memcpy(whole, codes, bytes);
+    // From the lowest bits up: what a register writes behind the block's width is written over.
+    unrolled<format::per_byte>([&](auto k) {
+        for (std::size_t i = 0; i < bytes; i += lane_count)
+            store<Arch>(x + k * bytes + i, scale(levels<Arch, Bits>(load_bytes<Arch>(whole + i), k)));
+    });
+}
+
+/// visit(first number, codes, numbers) for the blocks of a row that are not whole, which are at most two.
+template <std::size_t Bits, class Visit>
+[[gnu::always_inline]] inline void for_parts(std::size_t dim, const std::byte* codes,
+                                             Visit&& visit) noexcept {
+    using format = packed_format<Bits>;
+    std::size_t first = dim / format::block * format::block;
+    codes += first / format::per_byte;
+    while (first < dim) {
+        const std::size_t n = format::block_of(dim - first);
+        visit(first, codes, n);
+        first += n;
+        codes += format::bytes_of(n);
+    }
+}
+
+/// Asks for row i of those that come some way behind, as ask_ahead() does.
+template <class Arch, class Rows>
+[[gnu::always_inline]] inline void ask_packed(const Rows& rows, std::size_t i, std::size_t n) noexcept {
+    const std::size_t first = i + ahead_bytes / rows.stride;
+    if ((rows.count + rows.following) * rows.stride <= long_run_bytes ||
+        first + n > rows.count + rows.following)
+        return;
+    for (std::size_t r = first; r < first + n; ++r)
+        for (std::size_t at = 0; at < rows.row_bytes(); at += 64)
+            prefetch_later<Arch>(reinterpret_cast<const char*>(rows.row(r)) + at);
+}
+
+/// out[g * out_stride + r] = q_g . row i + r, for g < Q and r < R.
+template <class Arch, std::size_t R, std::size_t Q, std::size_t Bits, bool Middle>
+[[gnu::always_inline]] inline void packed_tile(const float* q, std::size_t q_stride,
+                                               const packed_rows<Bits, Middle>& rows, std::size_t i,
+                                               float* out, std::size_t out_stride) noexcept {
+    using F = floats<Arch>;
+    using format = packed_format<Bits>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>, S = std::min<std::size_t>(R, 4);
+    constexpr std::size_t strip = std::min(lane_count, format::block_bytes);
+    const std::size_t header = rows.header_bytes(), groups = rows.groups();
+    F sum[sums_of<Arch, R, Q>];
+    unrolled<sums_of<Arch, R, Q>>([&](auto at) { sum[at] = F(0.0F); });
+    unrolled<R / S>([&](auto side) __attribute__((always_inline)) {
+        const std::byte* row = rows.row(i + side * S);
+        const auto meet = [&](auto s, const F* query, const F& x) __attribute__((always_inline)) {
+            unrolled<Q>([&](auto g) {
+                F& to = sum[g * R + side * S + s];
+                to = fma<Arch>(query[g], x, to);
+            });
+        };
+        std::size_t first = 0;
+        for (; first + format::block <= rows.dim; first += format::block)
+            unrolled<format::block / format::cell>([&](auto half) __attribute__((always_inline)) {
+                group_scale<Arch, Middle> scale[S];
+                unrolled<S>([&](auto s) {
+                    scale[s] = {row + s * rows.stride, rows.group_of(first + half * format::cell), groups};
+                });
+                unrolled<format::block_bytes / strip>([&](auto at) __attribute__((always_inline)) {
+                    int_lanes<Arch> bytes[S];
+                    unrolled<S>([&](auto s) {
+                        bytes[s] = load_bytes<Arch>(row + s * rows.stride + header +
+                                                    first / format::per_byte + at * strip);
+                    });
+                    unrolled<2>([&](auto odd) __attribute__((always_inline)) {
+                        constexpr std::size_t k = 2 * half + odd;
+                        F query[Q];
+                        unrolled<Q>([&](auto g) {
+                            query[g] = keep<Arch>(
+                                load<Arch>(q + g * q_stride + first + k * format::block_bytes + at * strip));
+                        });
+                        unrolled<S>([&](auto s) __attribute__((always_inline)) {
+                            meet(s, query, scale[s](levels<Arch, Bits>(bytes[s], constant<k>{})));
+                        });
+                    });
+                });
+            });
+        if (first == rows.dim) return;
+        float x[packed_room];
+        unrolled<S>([&](auto s) __attribute__((always_inline)) {
+            const std::byte* of = row + s * rows.stride;
+            for_parts<Bits>(
+                rows.dim, of + header, [&](std::size_t part, const std::byte* codes, std::size_t n) {
+                    unpack_part<Arch, Bits>(codes, n,
+                                            group_scale<Arch, Middle>(of, rows.group_of(part), groups), x);
+                    for (std::size_t d = 0; d < n; d += lane_count) {
+                        F query[Q];
+                        unrolled<Q>([&](auto g) {
+                            query[g] =
+                                load_part<Arch>(q + g * q_stride + part + d, std::min(lane_count, n - d));
+                        });
+                        meet(s, query, load<Arch>(x + d));
+                    }
+                });
+        });
+    });
+    store_sums<Arch, R, Q>(sum, out, out_stride);
+}
+
+/// acc[g][d] += sum over the rows of weight[g][row] * row[d], for Q queries and the numbers of S strips of codes, from byte
+/// `at` of the codes on. A strip is a register's worth of bytes.
+template <class Arch, std::size_t Q, std::size_t S, std::size_t Bits, bool Middle>
+void packed_strips(const float* weight, const packed_rows<Bits, Middle>& rows, std::size_t at, float* acc,
+                   std::size_t acc_stride) noexcept {
+    using F = floats<Arch>;
+    using format = packed_format<Bits>;
+    constexpr std::size_t P = format::per_byte, lane_count = floats_per_register<Arch>;
+    constexpr std::size_t strip = std::min(lane_count, format::block_bytes);
+    const std::size_t header = rows.header_bytes(), groups = rows.groups();
+    const auto number = [at](std::size_t s, std::size_t k) {
+        const std::size_t byte = at + s * strip;
+        return byte / format::block_bytes * format::block + k * format::block_bytes +
+               byte % format::block_bytes;
+    };
+    F sum[Q * S * P];
+    unrolled<Q>([&](auto g) {
+        unrolled<S * P>(
+            [&](auto j) { sum[g * S * P + j] = load<Arch>(acc + g * acc_stride + number(j / P, j % P)); });
+    });
+    for (std::size_t r = 0; r < rows.count; ++r) {
+        const std::byte* row = rows.row(r);
+        if (at == 0) ask_packed<Arch>(rows, r, 1);
+        F x[S * P];
+        unrolled<S>([&](auto s) __attribute__((always_inline)) {
+            const int_lanes<Arch> bytes = load_bytes<Arch>(row + header + at + s * strip);
+            unrolled<P / 2>([&](auto half) __attribute__((always_inline)) {
+                const group_scale<Arch, Middle> scale(row, rows.group_of(number(s, 2 * half)), groups);
+                unrolled<2>([&](auto odd) __attribute__((always_inline)) {
+                    constexpr std::size_t k = 2 * half + odd;
+                    x[s * P + k] = keep<Arch>(scale(levels<Arch, Bits>(bytes, constant<k>{})));
+                });
+            });
+        });
+        unrolled<Q>([&](auto g) __attribute__((always_inline)) {
+            const F w = keep<Arch>(F(weight[g * attend_block + r]));
+            unrolled<S * P>([&](auto j) { sum[g * S * P + j] = fma<Arch>(w, x[j], sum[g * S * P + j]); });
+        });
+    }
+    unrolled<Q>([&](auto g) {
+        unrolled<S * P>(
+            [&](auto j) { store<Arch>(acc + g * acc_stride + number(j / P, j % P), sum[g * S * P + j]); });
+    });
+}
+
+/// packed_strips over all numbers, for Q queries.
+template <class Arch, std::size_t Q, std::size_t Bits, bool Middle>
+void packed_sums(const float* weight, const packed_rows<Bits, Middle>& rows, float* acc,
+                 std::size_t acc_stride) noexcept {
+    using format = packed_format<Bits>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>, P = format::per_byte;
+    constexpr std::size_t strip = std::min(lane_count, format::block_bytes);
+    constexpr std::size_t widest =
+        std::bit_floor(std::max<std::size_t>(1, std::min<std::size_t>(8, sum_registers<Arch> / Q) / P));
+    const std::size_t whole = rows.dim / format::block * format::block_bytes;
+    std::size_t at = 0;
+    const auto passes = [&](auto n) {
+        for (; at + n * strip <= whole; at += n * strip)
+            packed_strips<Arch, Q, n>(weight, rows, at, acc, acc_stride);
+    };
+    passes(constant<widest>{});
+    if constexpr (widest > 2) passes(constant<2>{});
+    if constexpr (widest > 1) passes(constant<1>{});
+    if (rows.dim % format::block == 0) return;
+    float x[packed_room], sums[Q * packed_room] = {};
+    const std::size_t begin = rows.dim / format::block * format::block;
+    for (std::size_t r = 0; r < rows.count; ++r) {
+        const std::byte* row = rows.row(r);
+        for_parts<Bits>(
+            rows.dim, row + rows.header_bytes(),
+            [&](std::size_t part, const std::byte* codes, std::size_t n) {
+                unpack_part<Arch, Bits>(
+                    codes, n, group_scale<Arch, Middle>(row, rows.group_of(part), rows.groups()), x);
+                for (std::size_t g = 0; g < Q; ++g)
+                    axpy<Arch>(weight[g * attend_block + r], x, sums + g * packed_room + part - begin, n);
+            });
+    }
+    for (std::size_t g = 0; g < Q; ++g)
+        add<Arch>(sums + g * packed_room, acc + g * acc_stride + begin, rows.dim - begin);
+}
+
+} // namespace detail
+
+/// out[g * out_stride + i] = q_g . row i, where q_g = q + g * q_stride and g < group
+template <class Arch, std::size_t Bits, bool Middle>
+KVTL_INLINE_KERNEL void score_packed(const float* q, std::size_t group, std::size_t q_stride,
+                                     const packed_rows<Bits, Middle>& rows, float* out,
+                                     std::size_t out_stride) noexcept {
+    const auto against = [&](auto queries, std::size_t g) {
+        constexpr std::size_t Q = decltype(queries)::value, R = tile_pairs<Arch> / Q;
+        const auto sweep = [&](auto block) {
+            for_row_blocks<decltype(block)::value>(rows.count, [&](std::size_t i) {
+                detail::ask_packed<Arch>(rows, i, decltype(block)::value);
+                detail::packed_tile<Arch, decltype(block)::value, Q>(q + g * q_stride, q_stride, rows, i,
+                                                                     out + g * out_stride + i, out_stride);
+            });
+        };
+        if (rows.count >= R)
+            sweep(constant<R>{});
+        else if (rows.count >= 4)
+            sweep(constant<std::min<std::size_t>(R, 4)>{});
+        else
+            sweep(constant<1>{});
+    };
+    std::size_t g = 0;
+    for (; g + 4 <= group; g += 4) against(constant<4>{}, g);
+    for (; g + 2 <= group; g += 2) against(constant<2>{}, g);
+    for (; g < group; ++g) against(constant<1>{}, g);
+}
+
+/// acc_g += sum over at most attend_block rows of weight[g * attend_block + row] * row, where acc_g = acc + g * acc_stride
+template <class Arch, std::size_t Bits, bool Middle>
+KVTL_INLINE_KERNEL void accumulate_packed(const float* weight, std::size_t group,
+                                          const packed_rows<Bits, Middle>& rows, float* acc,
+                                          std::size_t acc_stride) noexcept {
+    std::size_t g = 0;
+    const auto together = [&](auto queries) {
+        for (; g + queries <= group; g += queries)
+            detail::packed_sums<Arch, queries>(weight + g * attend_block, rows, acc + g * acc_stride,
+                                               acc_stride);
+    };
+    if constexpr (4 * packed_format<Bits>::per_byte <= sum_registers<Arch>) together(constant<4>{});
+    together(constant<2>{});
+    together(constant<1>{});
+}
+
+/// The numbers of a row.
+template <std::size_t Bits, bool Middle, element E, class Arch = default_arch>
+inline void unpack_row(const packed_rows<Bits, Middle>& rows, std::size_t i, E* out) noexcept {
+    using format = packed_format<Bits>;
+    const std::byte* row = rows.row(i);
+    float x[detail::packed_room];
+    const std::byte* codes = row + rows.header_bytes();
+    for (std::size_t first = 0; first < rows.dim;) {
+        const std::size_t n = format::block_of(rows.dim - first), half = std::min(n, format::cell);
+        for (std::size_t cell = 0; cell < n; cell += format::cell) {
+            // A block of two groups is unpacked for each.
+            const detail::group_scale<Arch, Middle> scale(row, rows.group_of(first + cell), rows.groups());
+            detail::unpack_part<Arch, Bits>(codes, n, scale, x);
+            simd::encode<Arch>(x + cell, out + first + cell, std::min(half, n - cell));
+        }
+        first += n;
+        codes += format::bytes_of(n);
+    }
+}
+
+/// The step, relative to the largest magnitude, that makes the squared error of n numbers y of at most 1 in magnitude small: for
+/// some steps codes are taken, and the best step for these codes by least squares. Steps with which a number could be off by
+/// more than half of the plain step 1 / centre are not taken.
+template <std::size_t Bits, class Arch = default_arch>
+[[nodiscard]] inline float fit_step(const float* y, std::size_t n) noexcept {
+    using F = floats<Arch>;
+    using format = packed_format<Bits>;
+    constexpr std::size_t lane_count = floats_per_register<Arch>, tries = 8;
+    constexpr float centre = format::centre;
+    float best = 1.0F / centre, best_gain = 0;
+    for (std::size_t t = 0; t < tries; ++t) {
+        // The largest number in steps: from just within the last level to a step and a half beyond it.
+        const float steps = centre + 0.25F * (static_cast<float>(t) - 1);
+        F product_sum(0.0F), square_sum(0.0F);
+        for (std::size_t i = 0; i < n; i += lane_count) {
+            const std::size_t some = std::min(lane_count, n - i);
+            const F x = load_part<Arch>(y + i, some);
+            const F level =
+                xsimd::floor(xsimd::min(F(centre), xsimd::max(F(-centre), x * F(steps)))) + F(0.5F);
+            product_sum = fma<Arch>(x, level, product_sum);
+            square_sum = fma<Arch>(level, level, square_sum);
+        }
+        // Numbers behind the last are zero and have the level 0.5.
+        const std::size_t behind = (lane_count - n % lane_count) % lane_count;
+        const float product = reduce_add<Arch>(product_sum);
+        const float square = reduce_add<Arch>(square_sum) - 0.25F * static_cast<float>(behind);
+        const float gain = product * product / square;
+        if (gain > best_gain) best_gain = gain, best = product / square;
+    }
+    return std::clamp(best, (1 - 0.5F / centre) / centre, 1 / centre);
+}
+
+/// Writes the row that stands for `in` (D) at `row`, which has row_bytes() of `shape`. Finite numbers only. A group
+/// whose step is too small for a float becomes its middle, or zeros.
+template <std::size_t Bits, bool Middle, element E>
+inline void pack_row(const E* in, const packed_rows<Bits, Middle>& shape, std::byte* row) noexcept {
+    using format = packed_format<Bits>;
+    const std::size_t groups = shape.groups();
+    std::memset(row, 0, shape.row_bytes());
+    for (std::size_t j = 0; j < groups; ++j) {
+        const std::size_t begin = j * shape.group, n = std::min(shape.group, shape.dim - begin);
+        float x[64], y[64];
+        simd::decode(in + begin, x, n);
+        float middle = 0;
+        if constexpr (Middle) {
+            const auto [least, most] = std::minmax_element(x, x + n);
+            const bf16 rounded = from_float<bf16>(0.5F * *least + 0.5F * *most);
+            std::memcpy(row + (groups + j) * sizeof rounded, &rounded, sizeof rounded);
+            middle = to_float(rounded);
+        }
+        float largest = 0;
+        for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, std::fabs(x[i] - middle));
+        if (largest / format::centre < std::numeric_limits<float>::min()) continue;
+        for (std::size_t i = 0; i < n; ++i) y[i] = (x[i] - middle) / largest;
+        const bf16 rounded = from_float<bf16>(fit_step<Bits>(y, n) * largest);
+        std::memcpy(row + j * sizeof rounded, &rounded, sizeof rounded);
+        const float step = to_float(rounded);
+        std::byte* codes = row + shape.header_bytes();
+        for (std::size_t i = 0; i < n; ++i) {
+            const float level = std::clamp((x[i] - middle) / step, -format::centre, format::centre);
+            const auto code = std::min(format::mask, static_cast<unsigned>(level + format::centre + 0.5F));
+            const std::size_t d = begin + i, whole = shape.dim / format::block * format::block;
+            std::size_t first = std::min(d / format::block * format::block, whole);
+            if (first == whole && shape.dim - whole >= format::cell && d - whole >= format::cell)
+                first += format::cell; // of the blocks that are not whole, the second
+            const std::size_t bytes = format::bytes_of(format::block_of(shape.dim - first)), at = d - first;
+            codes[first / format::per_byte + at % bytes] |=
+                static_cast<std::byte>(code << (at / bytes * Bits));
+        }
+    }
+}
+
+#ifdef KVTL_INSTANCE
+#define KVTL_PACKED(Bits, Middle)                                                                            \
+    KVTL_INSTANCE void score_packed<default_arch, Bits, Middle>(const float*, std::size_t, std::size_t,      \
+                                                                const packed_rows<Bits, Middle>&, float*,    \
+                                                                std::size_t) noexcept;                       \
+    KVTL_INSTANCE void accumulate_packed<default_arch, Bits, Middle>(                                        \
+        const float*, std::size_t, const packed_rows<Bits, Middle>&, float*, std::size_t) noexcept;
+KVTL_PACKED(4, false)
+KVTL_PACKED(4, true)
+KVTL_PACKED(2, false)
+KVTL_PACKED(2, true)
+#undef KVTL_PACKED
+#endif
+
+}}} // namespace kvtl::v0::simd
