@@ -41,7 +41,7 @@ set(KVTL_PRESET_TABLE
     "snapkv_int4 low_bits composition 'SnapKV, what it keeps in 4 bits'"
     "dynakv_k8v4 low_bits composition 'DynaKV over keys of 8 bits and values of 4'"
     "kvswap_int4 low_bits composition 'KVSwap over 4 bits'"
-    "flexgen_int4 low_bits composition 'FlexGen over 4 bits, as its authors run it'"
+    "flexgen_int4 low_bits composition 'FlexGen over 4 bits'"
     # Entries with as many numbers as each token needs
     "dynakv_lr_energy low_rank compression 'each row with the smallest rank that keeps 95 % of its energy'"
     "dynakv_lr low_rank compression 'DynaKV token-wise: each row with the rank that a trained gate gives it'"
