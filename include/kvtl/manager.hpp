@@ -112,14 +112,17 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
         if (!mine.taken()) return busy("end", mine.blocked());
         if (!core_->calls.slots.end(seq)) return core_->calls.sequence("end", seq); // somebody was faster
         core_->for_each_owner(seq.slot, [&](shard_type& s) { s.end(seq.slot); });
+        core_->saved_as[seq.slot] = 0;
         core_->calls.slots.free(seq);
         return {};
     }
 
     /// Writes all that a sequence is to a target, as its next generation: for a file it counts once it is published
     /// (save/saved_file.hpp). Between tokens: every layer has taken the same ones and no prompt is open. Changes nothing of the
-    /// sequence. Cold: reads what is not in memory, and takes 1 MiB and 16 bytes for each page of a head beside memory_bytes
-    /// while it lasts. Other threads in its shards get errc::busy. After an error the target has dropped what it was given.
+    /// sequence. Where the target's published generation is the sequence's last save, or the one it was loaded from, pages that
+    /// have not changed since are kept; tables and rows in memory are written whole. Cold: reads what is written and not in
+    /// memory, and takes 1 MiB and 32 bytes for each page of a head beside memory_bytes while it lasts. Other threads in
+    /// its shards get errc::busy. After an error the target has dropped what it was given.
     template <save_target To>
     [[nodiscard, gnu::cold]] result<save_facts> save(sequence_id seq, To& to,
                                                      const save_options& options = {}) {
@@ -129,11 +132,12 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
         if (status ended = core_->calls.sequence("save", seq); !ended) return ended;
         return sequence_parts(*core_).save(seq.slot, to, options);
     }
-    /// The same to a file of its own, which takes the place of one that has the name when it is complete and on the disk.
+    /// The same to a file of its own, which takes the place of one that has the name when it is complete and on the disk. If that
+    /// one has the sequence's last save, it gets the next generation instead.
     [[nodiscard, gnu::cold]] result<save_facts> save(sequence_id seq, const std::string& path,
                                                      const save_options& options = {}) {
         if (status unknown = core_->calls.sequence("save", seq); !unknown) return unknown;
-        auto file = saved_file::create(path, static_cast<std::uint32_t>(core_->page_bytes));
+        auto file = file_for(seq, path);
         if (!file) return file.error();
         const auto facts = save(seq, *file, options);
         if (!facts) return facts;
@@ -490,6 +494,18 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     }
 
     using sequence_lock_type = sequence_lock<core_type>;
+    /// The file of that name, if it has the sequence's last save; otherwise a new one.
+    [[nodiscard, gnu::cold]] result<saved_file> file_for(sequence_id seq, const std::string& path) {
+        std::uint64_t last = 0;
+        {
+            const sequence_lock_type mine(*core_, seq.slot);
+            if (!mine.taken()) return busy("save", mine.blocked());
+            last = core_->saved_as[seq.slot];
+        }
+        if (last != 0)
+            if (auto file = saved_file::open(path); file && file->facts().digest == last) return file;
+        return saved_file::create(path, static_cast<std::uint32_t>(core_->page_bytes));
+    }
     [[nodiscard]] static status busy(const char* call, unsigned shard) noexcept {
         return status::failure(
             errc::busy,

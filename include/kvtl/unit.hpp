@@ -31,12 +31,13 @@ struct unit_record {
     float m2 = 0;               ///< sum of squared distances to the mean; variance = m2 / entries
     std::uint16_t buffered = 0; ///< pending entries of this unit, in the lane's buffer
     bool flagged = false;       ///< the unit waits for a delayed split
-    bool shared =
-        false;   ///< branches may share its place (page_store.hpp). A saved record ends before this member
-    place where; ///< of its pages
+    // A saved record ends here.
+    bool shared : 1 = false; ///< branches may share its place (page_store.hpp)
+    bool changed : 1 = true; ///< a page has changed since the sequence was saved last (unit_store::put)
+    place where;             ///< of its pages
 };
-/// Bytes of a unit's record before its place. The place differs from cache to cache.
-inline constexpr std::size_t unit_identity_bytes = offsetof(unit_record, shared);
+/// Bytes of a unit's record that are saved. Its place differs from cache to cache.
+inline constexpr std::size_t unit_identity_bytes = offsetof(unit_record, flagged) + sizeof(bool);
 
 /// The residency of a unit: it does not outlive the process. A resident unit is a chain of frames, and the
 /// last frame may be its open page, the tail (frame_pool.hpp). A unit that is not resident may still have a

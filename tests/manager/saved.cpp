@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 namespace manager_saved_test {
 
@@ -60,6 +61,65 @@ class place {
 const drift& stream() {
     static const drift made(small, max_tokens, 5);
     return made;
+}
+
+/// What a target or file has is this sequence.
+template <class Cache, class From>
+void check_saved(From&& from, Cache& cache, kvtl::sequence_id seq, typename Cache::config c) {
+    if constexpr (requires { c.io.faults; }) c.io.faults = std::make_shared<kvtl::io_faults>();
+    auto other = open_cache<Cache>(c);
+    const auto loaded = other.load(from);
+    REQUIRE_MESSAGE(loaded.ok(), error_of(loaded));
+    CHECK(hash_of(other, loaded->seq) == hash_of(cache, seq));
+}
+kvtl::saved_file opened(const std::string& path) {
+    auto file = kvtl::saved_file::open(path);
+    REQUIRE_MESSAGE(file.ok(), error_of(file));
+    return *std::move(file);
+}
+
+/// Prompt, steps, rewinds and a turn, and a save to one file after each. Memory is short, so that entries are appended, units
+/// split and move, and open pages are put away in between.
+template <class Cache> void is_saved_again(bool by_name) {
+    const place path("-again.kvs");
+    auto c = config_for<Cache>();
+    if constexpr (requires { c.clusterer.tokens_per_cluster; }) c.clusterer.tokens_per_cluster = 8;
+    c.window_tokens = 8;
+    c.max_sequences = 1;
+    c.memory_bytes = least_memory<Cache>(c) + (std::size_t{64} << 10);
+    auto cache = open_cache<Cache>(c);
+    reader<Cache> one(cache, stream(), 0);
+    one.prefill(150, 90);
+    const auto first = cache.save(one.id(), path.path());
+    REQUIRE_MESSAGE(first.ok(), error_of(first));
+    std::optional<kvtl::saved_file> file;
+    if (!by_name) file = opened(path.path());
+    std::uint64_t written = 0;
+    for (std::uint64_t round = 0; round < 24; ++round) {
+        one.decode(7);
+        if (round % 4 == 3) one.rewind(3);
+        if (round == 10) one.prefill(40, 25);
+        const auto facts = by_name ? cache.save(one.id(), path.path()) : cache.save(one.id(), *file);
+        REQUIRE_MESSAGE(facts.ok(), error_of(facts));
+        CHECK(facts->generation == round + 2);
+        CHECK(facts->tokens == one.tokens());
+        written += facts->written_bytes;
+        if (file) require_ok(file->publish());
+        if (file)
+            check_saved(*file, cache, one.id(), c);
+        else
+            check_saved(path.path(), cache, one.id(), c);
+    }
+    const place whole("-whole.kvs");
+    const auto all = cache.save(one.id(), whole.path());
+    REQUIRE_MESSAGE(all.ok(), error_of(all));
+    CHECK(all->generation == 1);
+    CHECK(written / 24 < all->written_bytes * 3 / 4);
+    check_saved(whole.path(), cache, one.id(), c);
+    if constexpr (requires { c.clusterer.tokens_per_cluster; }) {
+        CHECK(cache.stats().splits > 0);
+        CHECK(cache.stats().tail_rewrites > 0);
+    }
 }
 
 /// Saved, loaded into a cache with another number of shards and in another slot: the same sequence.
@@ -276,6 +336,112 @@ TEST_CASE("load names what differs, and leaves nothing behind") {
             flip();
         }
         CHECK(found > tries / 2);
+    }
+}
+
+TEST_CASE("a further save to the same file has what has changed, and the rest of the save before") {
+    SUBCASE("clusters, a file by its name") {
+        is_saved_again<clusters>(true);
+    }
+    SUBCASE("clusters, an open file") {
+        is_saved_again<clusters>(false);
+    }
+    SUBCASE("fixed groups, a file by its name") {
+        is_saved_again<pages>(true);
+    }
+    SUBCASE("fixed groups, an open file") {
+        is_saved_again<pages>(false);
+    }
+}
+
+TEST_CASE("a save keeps pages of the sequence's last save only") {
+    const place path("-last.kvs"), other("-other.kvs");
+    auto c = config_for<clusters>();
+    auto cache = open_cache<clusters>(c);
+    reader<clusters> one(cache, stream(), 0);
+    one.prefill(300);
+    const auto save = [&](kvtl::sequence_id seq, auto&& to) {
+        const auto facts = cache.save(seq, to);
+        REQUIRE_MESSAGE(facts.ok(), error_of(facts));
+        return *facts;
+    };
+    const std::uint64_t all = save(one.id(), path.path()).written_bytes;
+    REQUIRE(save(one.id(), path.path()).written_bytes < all / 2); // as nothing has changed
+    SUBCASE("not of one that it has replaced in another file") {
+        const std::uint64_t there = save(one.id(), other.path()).written_bytes;
+        CHECK(there == all);
+        one.decode(1);
+        CHECK(save(one.id(), path.path()).generation == 1); // a new file: the last save is in the other one
+        check_saved(path.path(), cache, one.id(), c);
+    }
+    SUBCASE("not of another sequence") {
+        auto file = opened(path.path());
+        reader<clusters> two(cache, stream(), 0);
+        two.prefill(290);
+        CHECK(save(two.id(), file).written_bytes > all / 2);
+        require_ok(file.publish());
+        check_saved(file, cache, two.id(), c);
+        CHECK(save(one.id(), file).written_bytes == all);
+        require_ok(file.publish());
+        check_saved(file, cache, one.id(), c);
+    }
+    SUBCASE("not of its parent") {
+        const auto branch = cache.fork(one.id());
+        REQUIRE(branch.ok());
+        auto file = opened(path.path());
+        CHECK(save(*branch, file).written_bytes == all);
+        require_ok(file.publish());
+        check_saved(file, cache, *branch, c);
+    }
+    SUBCASE("not of what was never published") {
+        auto file = opened(path.path());
+        one.decode(20);
+        static_cast<void>(save(one.id(), file)); // clears what has changed
+        file.abandon();
+        CHECK(save(one.id(), file).written_bytes >= all);
+        require_ok(file.publish());
+        check_saved(file, cache, one.id(), c);
+    }
+    SUBCASE("not of a save that took the number of one that was never published") {
+        auto file = opened(path.path());
+        reader<clusters> two(cache, stream(), 0);
+        two.prefill(290);
+        const auto lost = save(one.id(), file);
+        file.abandon();
+        const auto taken = save(two.id(), file);
+        REQUIRE(taken.generation == lost.generation);
+        require_ok(file.publish());
+        CHECK(save(one.id(), file).written_bytes == all);
+        require_ok(file.publish());
+        check_saved(file, cache, one.id(), c);
+    }
+    SUBCASE("also of one that is published by the next save") {
+        auto file = opened(path.path());
+        static_cast<void>(save(one.id(), file));
+        CHECK(save(one.id(), file).written_bytes < all / 2);
+        require_ok(file.publish());
+        check_saved(file, cache, one.id(), c);
+    }
+    SUBCASE("also of the save that it was loaded from") {
+        one.end();
+        auto file = opened(path.path());
+        const auto loaded = cache.load(file);
+        REQUIRE_MESSAGE(loaded.ok(), error_of(loaded));
+        one.go_on_in(loaded->seq);
+        one.decode(1);
+        CHECK(save(one.id(), file).written_bytes < all * 2 / 3);
+        require_ok(file.publish());
+        check_saved(file, cache, one.id(), c);
+    }
+    SUBCASE("not of an older sequence of its slot") {
+        one.end();
+        reader<clusters> two(cache, stream(), 0);
+        REQUIRE(two.id().slot == one.id().slot);
+        two.prefill(300);
+        auto file = opened(path.path());
+        CHECK(save(two.id(), file).written_bytes == all);
+        require_ok(file.publish());
+        check_saved(file, cache, two.id(), c);
     }
 }
 

@@ -157,6 +157,12 @@ template <class Types> class alignas(64) shard {
         static_cast<void>(batch);
     }
 
+    /// A save has the sequence as it is now: the next one may leave out what does not change until then.
+    void note_saved(std::uint32_t slot) noexcept {
+        if constexpr (types::retrieves) retrieval_.note_saved(slot);
+        static_cast<void>(slot);
+    }
+
     /// The two halves of a fork, for a layer's KV head: `out` takes rows and tables from the parent, `in` gives them to a
     /// slot that nobody sees yet. Pages of units and groups stay where they are, and have one owner more.
     void fork_from(part_stream& out, std::uint32_t slot, std::uint32_t layer, std::uint32_t head) noexcept {

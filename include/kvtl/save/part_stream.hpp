@@ -48,7 +48,14 @@ class part_stream {
         bytes(reinterpret_cast<std::byte*>(first), n * sizeof(T));
     }
     template <class T> void value(T& x) noexcept { array(&x, 1); }
-    /// Whole pages of entries: kept apart from other bytes, so that those which never change are saved once.
+    /// The next page of entries, in order. True: a save before has it, so that its bytes are not needed. Otherwise they come
+    /// with pages(), in the same order. unchanged: since the save before, if that has it. ends: the last page of a unit,
+    /// or a page that never changes.
+    [[nodiscard]] virtual bool has_page(bool unchanged, bool ends) noexcept {
+        static_cast<void>(unchanged), static_cast<void>(ends);
+        return false;
+    }
+    /// Whole pages of entries: kept apart from other bytes, so that those which have not changed are saved once.
     void pages(std::byte* at, std::size_t n, std::size_t page_bytes) noexcept {
         if (n == 0 || !error_.ok()) return;
         if (status s = move_pages(at, n, page_bytes); !s) fail(std::move(s));

@@ -32,8 +32,9 @@ struct save_options {
 /// What a generation of a saved sequence is.
 struct save_facts {
     std::array<std::uint64_t, 2>
-        file_id{};                ///< random, made with the file; with the generation it names a save
+        file_id{};                ///< random, made with the file
     std::uint64_t generation = 0; ///< 0 before the first one is published
+    std::uint64_t digest = 0; ///< of file, generation and content: it names this save; 0 before the first one
     std::uint64_t tokens = 0;
     std::uint64_t model = 0;
     std::uint64_t bytes = 0;         ///< of the target, up to the last block in use
@@ -72,10 +73,13 @@ enum class section_kind : std::uint32_t {
 /// Where a page lies in a target, and what it must be. Block 0 is no page.
 struct block_ref {
     std::uint32_t block = 0;
-    std::uint32_t generation = 0; ///< that wrote it
+    std::uint32_t generation : 31 = 0; ///< that wrote it
+    std::uint32_t ends : 1 = 0; ///< the writer's own: the last page of those that are kept together or not at all
     std::uint64_t checksum = 0;
     friend bool operator==(const block_ref&, const block_ref&) = default;
 };
+/// Generations of a target are fewer.
+inline constexpr std::uint32_t most_generations = 1U << 31;
 static_assert(std::has_unique_object_representations_v<block_ref> && sizeof(block_ref) == 16);
 
 /// A line of the table of sections.
@@ -101,8 +105,9 @@ struct saved_root {
     std::span<const std::byte> note{};
 };
 
-/// Takes one generation after the other. The first call of put(), put_pages() or commit() begins one.
+/// Takes one generation after the other. The first call of put(), put_pages() or commit() begins one, too.
 ///
+///   begin()                  begins a generation, if none is being written. One that was committed is published first
 ///   put(kind, index, bytes)  appends to that section. A section is complete when another one begins. For the kind
 ///                            `pages`: whole references, each to a page of put_pages() or of the published generation
 ///   put_pages(images, refs)  writes refs.size() pages of page_bytes each and fills in their references
@@ -113,6 +118,7 @@ template <class T>
 concept save_target = requires(T& to, const T& seen, section_kind kind, std::uint32_t index,
                                std::span<const std::byte> bytes, std::span<block_ref> refs,
                                const saved_root& root) {
+    { to.begin() } -> std::same_as<status>;
     { to.put(kind, index, bytes) } -> std::same_as<status>;
     { to.put_pages(bytes, refs) } -> std::same_as<status>;
     { to.commit(root) } -> std::same_as<result<save_facts>>;

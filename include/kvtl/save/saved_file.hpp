@@ -98,6 +98,26 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
 
     // ---- save_target
 
+    /// Begins a generation, if none is being written. One that was committed is published first.
+    [[nodiscard, gnu::cold]] status begin() {
+        if (broken_) return fail(errc::io_error, "publishing failed; open it again");
+        if (!failed_ || writing_) return failed_;
+        if (pending_.generation != 0)
+            if (auto s = publish(); !s) return s;
+        if (next_generation() >= most_generations)
+            return fail(errc::out_of_range, "it has had all its generations; create it anew");
+        if (file_.draft.empty() && !settled_)
+            if (auto s = settle(); !s) return s;
+        if (const int why = file_.ops.truncate(file_.fd, std::uint64_t{now_.blocks} * now_.page_bytes);
+            why < 0)
+            return failure("cutting what was not published", why);
+        forget_next();
+        mark(next_, 0, 2);
+        cursor_ = 2;
+        writing_ = true;
+        return {};
+    }
+
     [[nodiscard, gnu::cold]] status put(section_kind kind, std::uint32_t index,
                                         std::span<const std::byte> bytes) {
         if (kind <= section_kind::note || kind >= section_kind::root)
@@ -117,9 +137,10 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
             const auto part = images.first(to.blocks * now_.page_bytes);
             if (auto s = write(to, part); !s) return failed_ = s;
             for (std::uint32_t i = 0; i < to.blocks; ++i)
-                refs[i] = {to.first + i, static_cast<std::uint32_t>(next_generation()),
-                           sum({section_kind::page_image, 0, to.first + i, next_generation()},
-                               part.subspan(std::size_t{i} * now_.page_bytes, now_.page_bytes))};
+                refs[i] = {.block = to.first + i,
+                           .generation = static_cast<std::uint32_t>(next_generation()) & (most_generations - 1),
+                           .checksum = sum({section_kind::page_image, 0, to.first + i, next_generation()},
+                                           part.subspan(std::size_t{i} * now_.page_bytes, now_.page_bytes))};
             images = images.subspan(part.size());
             refs = refs.subspan(to.blocks);
         }
@@ -548,24 +569,6 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
 
     // ------------------------------------------------------------------------------------------------ writing
 
-    [[nodiscard]] status begin() {
-        if (broken_) return fail(errc::io_error, "publishing failed; open it again");
-        if (!failed_ || writing_) return failed_;
-        if (pending_.generation != 0)
-            if (auto s = publish(); !s) return s;
-        if (next_generation() >= std::numeric_limits<std::uint32_t>::max())
-            return fail(errc::out_of_range, "it has had all its generations; create it anew");
-        if (file_.draft.empty() && !settled_)
-            if (auto s = settle(); !s) return s;
-        if (const int why = file_.ops.truncate(file_.fd, std::uint64_t{now_.blocks} * now_.page_bytes);
-            why < 0)
-            return failure("cutting what was not published", why);
-        forget_next();
-        mark(next_, 0, 2);
-        cursor_ = 2;
-        writing_ = true;
-        return {};
-    }
     /// Before the first save to a file that was opened: it is ours, the blocks in use are known, and the superblock that was
     /// read and the name are on the disk. A publish() that failed may have left them in memory only; then a crash would bring
     /// the older superblock back, whose blocks are written over next.
@@ -697,6 +700,7 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
                                              bool damaged) noexcept {
         return {.file_id = s.file_id,
                 .generation = s.generation,
+                .digest = s.root_checksum,
                 .tokens = s.tokens,
                 .model = s.model,
                 .bytes = std::uint64_t{s.blocks} * s.page_bytes,

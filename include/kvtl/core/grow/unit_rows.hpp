@@ -195,7 +195,8 @@ template <class Types> class unit_rows {
             if (!but_last || frames[f].next != none) store_->queue_write(frames, f);
         }
         statistics& s = store_->stats();
-        if (std::exchange(unit.shared, false)) {
+        if (unit.shared) {
+            unit.shared = false;
             s.bytes_moved_by_forks += store_->bytes_of(l, u);
         } else {
             s.bytes_moved_by_updates += store_->bytes_of(l, u);

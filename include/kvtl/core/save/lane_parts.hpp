@@ -127,7 +127,7 @@ template <class Types, class Store> class lane_parts {
     void move_pages(std::uint32_t lane_id) noexcept {
         count_ = 0;
         store_->each_page(lane_id, [this](const stored_page& p) {
-            if (!io_->ok()) return;
+            if (!io_->ok() || io_->has_page(p.unchanged, p.ends)) return;
             page_[count_++] = p;
             if (count_ == std::min(most_, at_once)) flush();
         });

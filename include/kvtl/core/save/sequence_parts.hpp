@@ -22,14 +22,40 @@
 
 namespace kvtl { inline namespace v0 {
 
-/// Heads of layers to the sections of a save_target.
+/// Heads of layers to the sections of a save_target. Pages that the target has of the sequence are kept.
 template <class To> class save_stream final : public part_stream {
   public:
-    explicit save_stream(To& to) noexcept : part_stream(direction::save, "save"), to_(&to) {}
+    /// again: the target's published generation is the last save of this sequence.
+    save_stream(To& to, bool again) noexcept
+        : part_stream(direction::save, "save"), to_(&to), again_(again) {}
 
     void next(std::uint32_t index) noexcept {
         finish();
         index_ = index;
+        before_.clear();
+        here_ = behind_ = written_ = 0;
+        begins_ = true;
+        if constexpr (save_source<To>) {
+            const saved_section* was =
+                again_ ? find_section(to_->sections(), section_kind::pages, index) : nullptr;
+            if (was == nullptr) return;
+            before_.resize(was->bytes / sizeof(block_ref));
+            if (status s = to_->get(*was, 0, std::as_writable_bytes(std::span(before_))); !s)
+                fail(std::move(s));
+        }
+    }
+    /// Units are where they were, each up to a reference that `ends`. Pages behind the last such reference may change.
+    [[nodiscard]] bool has_page(bool unchanged, bool ends) noexcept override {
+        if (std::exchange(begins_, ends)) {
+            const auto is_last = [](const block_ref& r) { return r.ends != 0; };
+            const auto last = std::find_if(before_.begin() + behind_, before_.end(), is_last);
+            here_ = behind_;
+            if (last != before_.end()) behind_ = last - before_.begin() + 1;
+        }
+        const bool has = unchanged && here_ < behind_;
+        pages_.push_back(has ? before_[static_cast<std::size_t>(here_++)] : block_ref{});
+        pages_.back().ends = ends ? 1 : 0;
+        return has;
     }
     /// The last head is complete.
     void finish() noexcept {
@@ -44,14 +70,23 @@ template <class To> class save_stream final : public part_stream {
         return to_->put(section_kind::lane, index_, {at, n});
     }
     status move_pages(std::byte* at, std::size_t n, std::size_t page_bytes) noexcept override {
-        const std::size_t first = pages_.size();
-        pages_.resize(first + n / page_bytes);
-        return to_->put_pages({at, n}, std::span(pages_).subspan(first));
+        refs_.resize(n / page_bytes);
+        if (status s = to_->put_pages({at, n}, refs_); !s) return s;
+        for (block_ref& ref : refs_) {
+            while (pages_[written_].block != 0) ++written_;
+            ref.ends = pages_[written_].ends;
+            pages_[written_] = ref;
+        }
+        return {};
     }
 
     To* to_;
+    bool again_, begins_ = true;
     std::uint32_t index_ = 0;
-    std::vector<block_ref> pages_; ///< of the head
+    std::vector<block_ref> pages_, before_; ///< of the head, now and in the last save
+    std::ptrdiff_t here_ = 0, behind_ = 0;  ///< in `before_`: the unit's next page, and where the next unit begins
+    std::size_t written_ = 0;               ///< all of `pages_` in front of it have a block
+    std::vector<block_ref> refs_;
 };
 
 /// Sections of a save_source to heads of layers.
@@ -144,8 +179,10 @@ template <class Core> class sequence_parts {
     [[nodiscard]] result<save_facts> save(std::uint32_t slot, To& to, const save_options& o) {
         const std::uint32_t tokens = tokens_of(slot);
         status done = at_rest("save", slot, tokens);
+        if (done.ok()) done = to.begin();
         if (done.ok()) {
-            save_stream<To> io(to);
+            const std::uint64_t last = core_->saved_as[slot];
+            save_stream<To> io(to, last != 0 && save_facts(to.facts()).digest == last);
             done = walk(io, slot);
             if (done.ok()) io.finish();
             if (done.ok()) done = io.error();
@@ -153,7 +190,10 @@ template <class Core> class sequence_parts {
         if (done.ok()) {
             auto facts =
                 to.commit({.tokens = tokens, .model = o.model, .identity = core_->identity, .note = o.note});
-            if (facts.ok()) return facts;
+            if (facts.ok()) {
+                note_saved(slot, facts->digest);
+                return facts;
+            }
             to.abandon();
             return facts.error();
         }
@@ -182,7 +222,10 @@ template <class Core> class sequence_parts {
         load_stream<From> io(from);
         status done = walk(io, slot);
         if (done.ok()) done = at_rest("load", slot, static_cast<std::uint32_t>(facts.tokens));
-        if (done.ok()) return same_attention(*saved, core_->identity);
+        if (done.ok()) {
+            note_saved(slot, facts.digest);
+            return same_attention(*saved, core_->identity);
+        }
         core_->for_each_owner(slot, [&](auto& shard) { shard.end(slot); });
         return done;
     }
@@ -211,6 +254,10 @@ template <class Core> class sequence_parts {
     }
 
   private:
+    void note_saved(std::uint32_t slot, std::uint64_t digest) noexcept {
+        core_->for_each_owner(slot, [&](auto& shard) { shard.note_saved(slot); });
+        core_->saved_as[slot] = digest;
+    }
     [[nodiscard]] std::uint32_t tokens_of(std::uint32_t slot) noexcept {
         std::uint32_t n = 0;
         core_->for_each_owner(slot, [&](auto& shard) {

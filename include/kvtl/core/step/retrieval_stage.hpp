@@ -328,6 +328,12 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         if (io.loads()) note_storage();
     }
 
+    /// A save has the sequence as it is now.
+    void note_saved(std::uint32_t slot) noexcept {
+        for (std::uint32_t layer = 0; layer < plan_.model.layers; ++layer)
+            for (const lane_ref& ref : lanes_of(slot, layer)) store_.note_saved(ref.id);
+    }
+
     /// The lane that begins with a KV head of the model, without its pages, to a branch. Open pages of units are written,
     /// and all writes have landed behind this.
     void fork_from(part_stream& out, std::uint32_t slot, std::uint32_t layer, std::uint32_t head) noexcept {

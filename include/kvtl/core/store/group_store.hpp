@@ -310,7 +310,8 @@ template <class Types> class group_store : public page_store<Types> {
         const lane l = at(lane_id);
         const std::uint32_t complete = complete_pages(l);
         for (std::uint32_t i = 0; i < complete; ++i)
-            for (std::uint32_t field = 0; field < fields; ++field) visit(stored_page{page_of(l, i, field)});
+            for (std::uint32_t field = 0; field < fields; ++field)
+                visit(stored_page{.page = page_of(l, i, field), .unchanged = true, .ends = true});
         if (l.state().stream_tail == none) return;
         for (std::uint32_t field = 0; field < fields; ++field)
             visit(stored_page{none, write_pool(lane_id).bytes(tail(l.state(), field)),
@@ -322,6 +323,8 @@ template <class Types> class group_store : public page_store<Types> {
         else
             p_.format.pad(bytes, p.open_rows);
     }
+    /// Nothing to note: complete pages never change.
+    static void note_saved(std::uint32_t) noexcept {}
     /// Gives the stream of a lane, of which only the state is there, places on storage, and frames to its unfinished pages.
     /// False when there is no room: some have none then.
     [[nodiscard]] bool place_pages(std::uint32_t lane_id) noexcept {

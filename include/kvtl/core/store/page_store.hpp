@@ -19,6 +19,8 @@ struct stored_page {
     std::byte* bytes = nullptr;     ///< in memory, if it is there
     std::uint32_t open_rows = none; ///< entries of an unfinished page, behind which its bytes mean nothing
     std::uint32_t field = 0;        ///< where keys and values have pages of their own: 0 keys, 1 values
+    bool unchanged = false;         ///< since the sequence was saved last, if that save has the page
+    bool ends = false;              ///< the last page of a unit, or a complete page of a stream
 };
 
 /// Types bundles everything the shard's classes need: element, codec, lane, layout, pool, transfers, device

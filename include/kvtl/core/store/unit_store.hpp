@@ -38,9 +38,11 @@ template <class Types> class unit_store : public page_store<Types> {
     [[nodiscard]] bool last_page_takes(const lane& l, std::uint32_t u, record_bytes b) const noexcept {
         return ragged ? page_format::fits(l.extent(u).room, b) : l.unit(u).entries % p_.format.rows != 0;
     }
-    /// Puts an entry into the page that is the unit's last; `fresh`: it is the page's first.
+    /// Puts an entry into the page that is the unit's last; `fresh`: it is the page's first. Pages of a unit
+    /// change nowhere else.
     void put(const lane& l, std::uint32_t u, std::byte* page, const entry_record& e,
              bool fresh) const noexcept {
+        l.unit(u).changed = true;
         if (fresh) p_.format.begin(page);
         p_.format.put(page, p_.format.next_row(page, l.unit(u).entries), e);
         if constexpr (ragged) {
@@ -166,6 +168,8 @@ template <class Types> class unit_store : public page_store<Types> {
             std::uint32_t f = now.frames();
             for (std::uint32_t i = 0; i < pages; ++i) {
                 stored_page p{p_.layout->page(l.unit(u).where, i)};
+                p.unchanged = !l.unit(u).changed;
+                p.ends = i + 1 == pages;
                 if (i + 1 == pages && tail != none) {
                     p.bytes = frames.bytes(tail);
                     p.open_rows = l.unit(u).entries % p_.format.rows;
@@ -178,6 +182,10 @@ template <class Types> class unit_store : public page_store<Types> {
         }
     }
     void pad(const stored_page& p, std::byte* bytes) const noexcept { p_.format.pad(bytes, p.open_rows); }
+    /// A save has all pages of a lane as they are now.
+    void note_saved(std::uint32_t lane_id) const noexcept {
+        for (unit_record& unit : at(lane_id).units()) unit.changed = false;
+    }
     /// Gives the units of a lane, of which only the records are there, places on storage. False when it is full: some have
     /// none then.
     [[nodiscard]] bool place_pages(std::uint32_t lane_id) noexcept {
