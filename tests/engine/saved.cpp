@@ -3,8 +3,13 @@
 // Run A goes on. Run B is saved and loaded, after the prompt, in mid-decode, after a turn and after a rewind, each time into
 // another cache with other shards and other sequences beside it, and the sequence that was saved is ended. A and B agree to
 // the bit where load() promises it. Run C is saved as often and goes on by itself: a save changes nothing.
+// It is saved to one file again and again, which gets what has changed, and then has what a whole save of the same moment has.
 // SPDX-License-Identifier: MIT
+#include <kvtl/save/saved_file.hpp>
+
 #include "preset_caches.hpp"
+
+#include <cstring>
 
 namespace {
 
@@ -14,6 +19,31 @@ constexpr std::size_t steps = 60;
 
 constexpr run ample{.least = false, .name = "ample"};
 constexpr std::size_t memory_mib = 96;
+
+/// The first section in which two files differ; empty where there is none.
+std::string difference_of_files(const std::string& one, const std::string& other) {
+    auto a = kvtl::saved_file::open(one), b = kvtl::saved_file::open(other);
+    REQUIRE_MESSAGE(a.ok(), (a.ok() ? std::string() : a.error().message));
+    REQUIRE_MESSAGE(b.ok(), (b.ok() ? std::string() : b.error().message));
+    if (a->sections().size() != b->sections().size()) return "number of sections";
+    for (std::size_t i = 0; i < a->sections().size(); ++i) {
+        const kvtl::saved_section x = a->sections()[i], y = b->sections()[i];
+        const std::string name = std::string(kvtl::name_of(x.kind)) + " " + std::to_string(x.index);
+        if (x.kind != y.kind || x.index != y.index || x.bytes != y.bytes) return name;
+        const auto read = [](auto& file, const kvtl::saved_section& s) {
+            std::vector<std::byte> bytes(s.bytes);
+            require_ok(file.get(s, 0, bytes));
+            if (s.kind != kvtl::section_kind::pages) return bytes;
+            std::vector<kvtl::block_ref> refs(s.bytes / sizeof(kvtl::block_ref));
+            std::memcpy(refs.data(), bytes.data(), s.bytes);
+            bytes.resize(refs.size() * file.facts().page_bytes);
+            require_ok(file.get_pages(refs, bytes));
+            return bytes;
+        };
+        if (read(*a, x) != read(*b, y)) return name;
+    }
+    return "";
+}
 
 } // namespace
 
@@ -26,13 +56,27 @@ TEST_CASE("every preset goes on from a saved sequence, to the bit where that is 
         kvtl::io_faults none;
         const record a = player(caches.open(1, 1, memory_mib), data, ample, none, steps).play(chunk);
 
+        std::vector<std::string> whole; // saves of another run with these bits
+        player wholly(caches.open(1, 1, memory_mib), data, ample, none, steps);
+        wholly.play(chunk, [&](const std::string&) {
+            whole.push_back(file.path() + "." + std::to_string(whole.size()));
+            const auto facts = wholly.cache().save(wholly.sequence(), whole.back());
+            REQUIRE_MESSAGE(facts.ok(), (facts.ok() ? std::string() : facts.error().message));
+            CHECK(facts->generation == 1);
+        });
+        std::filesystem::remove(file.path());
+        std::uint64_t generations = 0;
         player saved(caches.open(1, 1, memory_mib), data, ample, none, steps);
         const record c = saved.play(chunk, [&](const std::string& after) {
             CAPTURE(after);
             const auto facts = saved.cache().save(saved.sequence(), file.path());
             REQUIRE_MESSAGE(facts.ok(), (facts.ok() ? std::string() : facts.error().message));
             CHECK(facts->tokens == saved.tokens());
+            CHECK(facts->generation == ++generations);
+            REQUIRE(generations <= whole.size());
+            CHECK(difference_of_files(file.path(), whole[generations - 1]) == "");
         });
+        for (const std::string& path : whole) std::filesystem::remove(path);
         CHECK_MESSAGE(difference(a, c).empty(), "a save changed ", difference(a, c));
 
         bool exact = true;

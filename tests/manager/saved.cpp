@@ -154,6 +154,98 @@ template <class Cache> void is_the_same_elsewhere() {
     CHECK(hash_of(other, loaded->seq) != before);
 }
 
+/// Whose pages a save may keep.
+template <class Cache> void keeps_pages_of_the_last_save() {
+    const place path("-last.kvs"), other("-other.kvs");
+    auto c = config_for<Cache>();
+    auto cache = open_cache<Cache>(c);
+    reader<Cache> one(cache, stream(), 0);
+    one.prefill(300);
+    const auto save = [&](kvtl::sequence_id seq, auto&& to) {
+        const auto facts = cache.save(seq, to);
+        REQUIRE_MESSAGE(facts.ok(), error_of(facts));
+        return *facts;
+    };
+    const std::uint64_t all = save(one.id(), path.path()).written_bytes;
+    REQUIRE(save(one.id(), path.path()).written_bytes < all / 2); // as nothing has changed
+    SUBCASE("not of one that it has replaced in another file") {
+        const std::uint64_t there = save(one.id(), other.path()).written_bytes;
+        CHECK(there == all);
+        one.decode(1);
+        CHECK(save(one.id(), path.path()).generation == 1); // a new file: the last save is in the other one
+        check_saved(path.path(), cache, one.id(), c);
+    }
+    SUBCASE("not of another sequence") {
+        auto file = opened(path.path());
+        reader<Cache> two(cache, stream(), 0);
+        two.prefill(290);
+        CHECK(save(two.id(), file).written_bytes > all / 2);
+        require_ok(file.publish());
+        check_saved(file, cache, two.id(), c);
+        CHECK(save(one.id(), file).written_bytes == all);
+        require_ok(file.publish());
+        check_saved(file, cache, one.id(), c);
+    }
+    SUBCASE("not of its parent") {
+        const auto branch = cache.fork(one.id());
+        REQUIRE(branch.ok());
+        auto file = opened(path.path());
+        CHECK(save(*branch, file).written_bytes == all);
+        require_ok(file.publish());
+        check_saved(file, cache, *branch, c);
+    }
+    SUBCASE("not of what was never published") {
+        auto file = opened(path.path());
+        one.decode(20);
+        static_cast<void>(save(one.id(), file)); // clears what has changed
+        file.abandon();
+        CHECK(save(one.id(), file).written_bytes >= all);
+        require_ok(file.publish());
+        check_saved(file, cache, one.id(), c);
+    }
+    SUBCASE("not of a save that took the number of one that was never published") {
+        auto file = opened(path.path());
+        reader<Cache> two(cache, stream(), 0);
+        two.prefill(290);
+        const auto lost = save(one.id(), file);
+        file.abandon();
+        const auto taken = save(two.id(), file);
+        REQUIRE(taken.generation == lost.generation);
+        require_ok(file.publish());
+        CHECK(save(one.id(), file).written_bytes == all);
+        require_ok(file.publish());
+        check_saved(file, cache, one.id(), c);
+    }
+    SUBCASE("also of one that is published by the next save") {
+        auto file = opened(path.path());
+        static_cast<void>(save(one.id(), file));
+        CHECK(save(one.id(), file).written_bytes < all / 2);
+        require_ok(file.publish());
+        check_saved(file, cache, one.id(), c);
+    }
+    SUBCASE("also of the save that it was loaded from") {
+        one.end();
+        auto file = opened(path.path());
+        const auto loaded = cache.load(file);
+        REQUIRE_MESSAGE(loaded.ok(), error_of(loaded));
+        one.go_on_in(loaded->seq);
+        one.decode(1);
+        CHECK(save(one.id(), file).written_bytes < all * 2 / 3);
+        require_ok(file.publish());
+        check_saved(file, cache, one.id(), c);
+    }
+    SUBCASE("not of an older sequence of its slot") {
+        one.end();
+        reader<Cache> two(cache, stream(), 0);
+        REQUIRE(two.id().slot == one.id().slot);
+        two.prefill(300);
+        auto file = opened(path.path());
+        CHECK(save(two.id(), file).written_bytes == all);
+        require_ok(file.publish());
+        check_saved(file, cache, two.id(), c);
+    }
+}
+
 } // namespace
 
 TEST_CASE("a loaded sequence is the one that was saved") {
@@ -354,95 +446,26 @@ TEST_CASE("a further save to the same file has what has changed, and the rest of
     }
 }
 
-TEST_CASE("a save keeps pages of the sequence's last save only") {
-    const place path("-last.kvs"), other("-other.kvs");
+TEST_CASE("a save keeps pages of the sequence's last save only: clusters") {
+    keeps_pages_of_the_last_save<clusters>();
+}
+TEST_CASE("a save keeps pages of the sequence's last save only: fixed groups") {
+    keeps_pages_of_the_last_save<pages>();
+}
+
+TEST_CASE("a further save has the units that a turn has made anew") {
+    const place path("-anew.kvs");
     auto c = config_for<clusters>();
+    c.window_tokens = 8;
     auto cache = open_cache<clusters>(c);
     reader<clusters> one(cache, stream(), 0);
-    one.prefill(300);
-    const auto save = [&](kvtl::sequence_id seq, auto&& to) {
-        const auto facts = cache.save(seq, to);
-        REQUIRE_MESSAGE(facts.ok(), error_of(facts));
-        return *facts;
-    };
-    const std::uint64_t all = save(one.id(), path.path()).written_bytes;
-    REQUIRE(save(one.id(), path.path()).written_bytes < all / 2); // as nothing has changed
-    SUBCASE("not of one that it has replaced in another file") {
-        const std::uint64_t there = save(one.id(), other.path()).written_bytes;
-        CHECK(there == all);
-        one.decode(1);
-        CHECK(save(one.id(), path.path()).generation == 1); // a new file: the last save is in the other one
-        check_saved(path.path(), cache, one.id(), c);
-    }
-    SUBCASE("not of another sequence") {
-        auto file = opened(path.path());
-        reader<clusters> two(cache, stream(), 0);
-        two.prefill(290);
-        CHECK(save(two.id(), file).written_bytes > all / 2);
-        require_ok(file.publish());
-        check_saved(file, cache, two.id(), c);
-        CHECK(save(one.id(), file).written_bytes == all);
-        require_ok(file.publish());
-        check_saved(file, cache, one.id(), c);
-    }
-    SUBCASE("not of its parent") {
-        const auto branch = cache.fork(one.id());
-        REQUIRE(branch.ok());
-        auto file = opened(path.path());
-        CHECK(save(*branch, file).written_bytes == all);
-        require_ok(file.publish());
-        check_saved(file, cache, *branch, c);
-    }
-    SUBCASE("not of what was never published") {
-        auto file = opened(path.path());
-        one.decode(20);
-        static_cast<void>(save(one.id(), file)); // clears what has changed
-        file.abandon();
-        CHECK(save(one.id(), file).written_bytes >= all);
-        require_ok(file.publish());
-        check_saved(file, cache, one.id(), c);
-    }
-    SUBCASE("not of a save that took the number of one that was never published") {
-        auto file = opened(path.path());
-        reader<clusters> two(cache, stream(), 0);
-        two.prefill(290);
-        const auto lost = save(one.id(), file);
-        file.abandon();
-        const auto taken = save(two.id(), file);
-        REQUIRE(taken.generation == lost.generation);
-        require_ok(file.publish());
-        CHECK(save(one.id(), file).written_bytes == all);
-        require_ok(file.publish());
-        check_saved(file, cache, one.id(), c);
-    }
-    SUBCASE("also of one that is published by the next save") {
-        auto file = opened(path.path());
-        static_cast<void>(save(one.id(), file));
-        CHECK(save(one.id(), file).written_bytes < all / 2);
-        require_ok(file.publish());
-        check_saved(file, cache, one.id(), c);
-    }
-    SUBCASE("also of the save that it was loaded from") {
-        one.end();
-        auto file = opened(path.path());
-        const auto loaded = cache.load(file);
-        REQUIRE_MESSAGE(loaded.ok(), error_of(loaded));
-        one.go_on_in(loaded->seq);
-        one.decode(1);
-        CHECK(save(one.id(), file).written_bytes < all * 2 / 3);
-        require_ok(file.publish());
-        check_saved(file, cache, one.id(), c);
-    }
-    SUBCASE("not of an older sequence of its slot") {
-        one.end();
-        reader<clusters> two(cache, stream(), 0);
-        REQUIRE(two.id().slot == one.id().slot);
-        two.prefill(300);
-        auto file = opened(path.path());
-        CHECK(save(two.id(), file).written_bytes == all);
-        require_ok(file.publish());
-        check_saved(file, cache, two.id(), c);
-    }
+    one.prefill(60); // too few to cluster
+    REQUIRE(cache.save(one.id(), path.path()).ok());
+    one.prefill(100);
+    const auto facts = cache.save(one.id(), path.path());
+    REQUIRE_MESSAGE(facts.ok(), error_of(facts));
+    CHECK(facts->generation == 2);
+    check_saved(path.path(), cache, one.id(), c);
 }
 
 TEST_CASE("a failed save leaves the file as it was") {

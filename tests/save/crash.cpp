@@ -101,11 +101,11 @@ struct undisturbed {
         tokens = prompt;
     }
     for (;;) {
-        if (generations && std::filesystem::exists(path)) {
-            auto file = kvtl::saved_file::open(path);
-            if (!file || !cache.save(seq, *file) || !file->publish()) ::_exit(3);
-        } else if (!cache.save(seq, path)) {
-            ::_exit(4);
+        if (generations) { // what has changed, once there is a file
+            if (!cache.save(seq, path)) ::_exit(3);
+        } else {
+            auto file = kvtl::saved_file::create(path, static_cast<std::uint32_t>(cache.device_info().page));
+            if (!file || !cache.save(seq, *file) || !file->publish()) ::_exit(4);
         }
         if (::write(acknowledge, &tokens, sizeof tokens) != sizeof tokens) ::_exit(5);
         if (tokens == all) ::_exit(0);

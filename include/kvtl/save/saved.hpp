@@ -31,9 +31,8 @@ struct save_options {
 
 /// What a generation of a saved sequence is.
 struct save_facts {
-    std::array<std::uint64_t, 2>
-        file_id{};                ///< random, made with the file
-    std::uint64_t generation = 0; ///< 0 before the first one is published
+    std::array<std::uint64_t, 2> file_id{}; ///< random, made with the file
+    std::uint64_t generation = 0;           ///< 0 before the first one is published
     std::uint64_t digest = 0; ///< of file, generation and content: it names this save; 0 before the first one
     std::uint64_t tokens = 0;
     std::uint64_t model = 0;
@@ -74,7 +73,8 @@ enum class section_kind : std::uint32_t {
 struct block_ref {
     std::uint32_t block = 0;
     std::uint32_t generation : 31 = 0; ///< that wrote it
-    std::uint32_t ends : 1 = 0; ///< the writer's own: the last page of those that are kept together or not at all
+    std::uint32_t ends : 1 =
+        0; ///< the writer's own: the last page of those that are kept together or not at all
     std::uint64_t checksum = 0;
     friend bool operator==(const block_ref&, const block_ref&) = default;
 };

@@ -138,7 +138,8 @@ template <file_ops Ops = posix_file_ops> class basic_saved_file {
             if (auto s = write(to, part); !s) return failed_ = s;
             for (std::uint32_t i = 0; i < to.blocks; ++i)
                 refs[i] = {.block = to.first + i,
-                           .generation = static_cast<std::uint32_t>(next_generation()) & (most_generations - 1),
+                           .generation =
+                               static_cast<std::uint32_t>(next_generation()) & (most_generations - 1),
                            .checksum = sum({section_kind::page_image, 0, to.first + i, next_generation()},
                                            part.subspan(std::size_t{i} * now_.page_bytes, now_.page_bytes))};
             images = images.subspan(part.size());

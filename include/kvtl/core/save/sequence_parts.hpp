@@ -84,8 +84,9 @@ template <class To> class save_stream final : public part_stream {
     bool again_, begins_ = true;
     std::uint32_t index_ = 0;
     std::vector<block_ref> pages_, before_; ///< of the head, now and in the last save
-    std::ptrdiff_t here_ = 0, behind_ = 0;  ///< in `before_`: the unit's next page, and where the next unit begins
-    std::size_t written_ = 0;               ///< all of `pages_` in front of it have a block
+    std::ptrdiff_t here_ = 0,
+                   behind_ = 0; ///< in `before_`: the unit's next page, and where the next unit begins
+    std::size_t written_ = 0;   ///< all of `pages_` in front of it have a block
     std::vector<block_ref> refs_;
 };
 

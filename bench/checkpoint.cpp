@@ -1,0 +1,166 @@
+// The price of a checkpoint: decode steps, and a save to the sequence's file every so many tokens, with the waiting for the disk
+// on a thread of its own (saved_file::publish).
+//
+//   kvtl-checkpoint [dynakv|quest|full] [TOKENS [EVERY [COMPUTE_US_PER_LAYER [FILE]]]]
+//
+// Shape:  llama3.2-1b (16 layers, 32 query heads, 8 KV heads of 64), 512 attended entries, one thread. Normal numbers around
+//         a centre that moves, so that clusters grow. COMPUTE_US_PER_LAYER spins for the model's other work.
+// Prints: a line of the first save, of which all is written, and a line of the median of the later ones: bytes written,
+//         ms of save(), ms until it was on the disk, and the share of save() in the steps between two saves.
+// SPDX-License-Identifier: MIT
+#include <kvtl/presets/dynakv.hpp>
+#include <kvtl/presets/quest.hpp>
+#include <kvtl/save/saved_file.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr kvtl::shape model{.layers = 16, .query_heads = 32, .kv_heads = 8, .head_dim = 64};
+constexpr std::size_t rounds = 9, q_row = 32 * 64, k_row = 8 * 64;
+using seconds = std::chrono::duration<double>;
+using steady = std::chrono::steady_clock;
+
+struct options {
+    std::string policy = "dynakv";
+    std::size_t tokens = 8192, every = 64;
+    double compute_us = 0;
+    std::string path = "checkpoint.kvs";
+};
+
+void require(const kvtl::status& s) {
+    if (s) return;
+    std::fprintf(stderr, "kvtl-checkpoint: %s\n", s.what());
+    std::exit(1);
+}
+template <class T> T& need(kvtl::result<T>& r) {
+    if (r) return *r;
+    std::fprintf(stderr, "kvtl-checkpoint: %s\n", r.error().message.c_str());
+    std::exit(1);
+}
+double median(std::vector<double> of) {
+    std::nth_element(of.begin(), of.begin() + static_cast<std::ptrdiff_t>(of.size() / 2), of.end());
+    return of[of.size() / 2];
+}
+
+/// Stands for the weights.
+class rows {
+  public:
+    kvtl::layer_input next(std::size_t tokens) {
+        if (made_++ % 1024 == 0)
+            for (float& x : centre_) x = normal_(random_);
+        fill(q_, tokens * q_row, q_row), fill(k_, tokens * k_row, k_row), fill(v_, tokens * k_row, k_row);
+        return {.q = q_, .k = k_, .v = v_};
+    }
+
+  private:
+    void fill(std::vector<float>& to, std::size_t n, std::size_t row) {
+        to.resize(n);
+        for (std::size_t i = 0; i < n; ++i) {
+            if (next_ == noise_.size()) next_ = random_() % 64;
+            to[i] = noise_[next_++] + centre_[i % row % centre_.size()];
+        }
+    }
+
+    std::mt19937 random_{1};
+    std::normal_distribution<float> normal_;
+    std::vector<float> q_, k_, v_, centre_ = std::vector<float>(64), noise_ = [this] {
+        std::vector<float> n(1U << 20);
+        for (float& x : n) x = normal_(random_);
+        return n;
+    }();
+    std::size_t made_ = 0, next_ = 0;
+};
+
+template <class Cache> int measure(const options& o) {
+    typename Cache::config c;
+    c.shape = model;
+    c.max_tokens = o.tokens + (rounds + 1) * o.every;
+    c.attend_tokens = 512;
+    c.memory_bytes = std::size_t{64} << 20;
+    if constexpr (requires { c.io.path; })
+        c.io.path = o.path + ".cache";
+    else
+        c.memory_bytes = std::size_t{1} << 30; // all of it
+    auto opened = Cache::open(c);
+    Cache& cache = need(opened);
+    auto begun = cache.begin();
+    const kvtl::sequence_id seq = need(begun);
+    rows data;
+    std::vector<float> out(o.tokens * q_row);
+    for (std::uint32_t l = 0; l < model.layers; ++l) require(cache.prefill(seq, l, data.next(o.tokens), out));
+    out.resize(q_row);
+    auto whole = cache.save(seq, o.path);
+    std::printf("%s, %zu tokens, all: %.1f MiB written\n", o.policy.c_str(), o.tokens,
+                static_cast<double>(need(whole).written_bytes) / (1U << 20));
+
+    auto file = kvtl::saved_file::open(o.path);
+    std::vector<double> mib, save, publish, share;
+    std::future<double> on_disk;
+    for (std::size_t r = 0; r < rounds; ++r) {
+        double steps = 0;
+        for (std::size_t t = 0; t < o.every; ++t)
+            for (std::uint32_t l = 0; l < model.layers; ++l) {
+                const auto in = data.next(1);
+                const auto start = steady::now();
+                require(cache.attend(seq, l, in, out));
+                const auto until =
+                    steady::now() + std::chrono::duration_cast<steady::duration>(
+                                        std::chrono::duration<double, std::micro>(o.compute_us));
+                while (o.compute_us > 0 && steady::now() < until) {
+                }
+                steps += seconds(steady::now() - start).count();
+            }
+        if (on_disk.valid()) publish.push_back(on_disk.get());
+        const auto start = steady::now();
+        auto facts = cache.save(seq, need(file));
+        const double took = seconds(steady::now() - start).count();
+        mib.push_back(static_cast<double>(need(facts).written_bytes) / (1U << 20));
+        save.push_back(took * 1e3);
+        share.push_back(took / steps * 100);
+        on_disk = std::async(std::launch::async, [&file] {
+            const auto begin = steady::now();
+            require(file->publish());
+            return seconds(steady::now() - begin).count() * 1e3;
+        });
+    }
+    publish.push_back(on_disk.get());
+    std::printf("%s, every %zu tokens, medians of %zu: %.1f MiB written, %.1f ms, on the disk %.1f ms later, "
+                "%.1f %% of the steps\n",
+                o.policy.c_str(), o.every, rounds, median(mib), median(save), median(publish), median(share));
+    std::filesystem::remove(o.path);
+    return 0;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    options o;
+    if (argc > 1) o.policy = argv[1];
+    if (argc > 2) o.tokens = std::strtoull(argv[2], nullptr, 10);
+    if (argc > 3) o.every = std::strtoull(argv[3], nullptr, 10);
+    if (argc > 4) o.compute_us = std::strtod(argv[4], nullptr);
+    if (argc > 5) o.path = argv[5];
+    if (o.tokens > 0 && o.every > 0) {
+        if (o.policy == "dynakv") return measure<kvtl::dynakv>(o);
+        if (o.policy == "quest") return measure<kvtl::quest>(o);
+        if (o.policy == "full") return measure<kvtl::full>(o);
+    }
+    std::fprintf(stderr,
+                 "kvtl-checkpoint: policy is %s, TOKENS %zu, EVERY %zu; valid: dynakv, quest or full, and "
+                 "two positive "
+                 "numbers\n",
+                 o.policy.c_str(), o.tokens, o.every);
+    return 2;
+}
