@@ -78,7 +78,8 @@ void define_options(CLI::App& app, arguments& a) {
     engine::define_model(app, a.model, "GGUF file");
     app.add_option("--task", a.tasks,
                    "what to measure on (repeatable): needle:FILE.jsonl (lines {\"prompt\", \"answer\"}), "
-                   "needle:gen[,tokens=2000,keys=1,queries=1,count=50,seed=1], nll:FILE.txt, nll:builtin "
+                   "needle:gen[,tokens=2000,keys=1,queries=1,count=50,seed=1], facts:gen (keys=8), "
+                   "chain:gen[,tokens=2000,keys=1,links=2,count=50,seed=1], nll:FILE.txt, nll:builtin "
                    "(default: needle:gen and nll:builtin)")
         ->allow_extra_args(false);
     app.add_option("--policies", a.policies, "names separated by commas, or all; reference lines are added")
@@ -127,7 +128,7 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_flag("--closed-only", a.closed_only,
                  "leave out the open loop: half the time, no output_error and mass_recall");
     app.add_option("--prose", a.task.prose_file,
-                   "text of needle:gen and nll:builtin (default: the project's)");
+                   "text of generated questions and nll:builtin (default: the project's)");
     app.add_option("--kv-path", a.kv_path, "file of the cache (default ./kvtl-eval-PID.kv)");
     app.add_option("--io", a.io, "uring, posix or memory")->capture_default_str();
     app.add_option("--threads", a.threads, "threads of the engine")->capture_default_str();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <random>
+#include <utility>
 
 namespace engine {
 
@@ -51,9 +52,33 @@ std::string question_about(const fact& f) {
            " is";
 }
 
-/// Distinct gaps between `sentences` sentences, one per fact and in order. Gap g stands before sentence g.
-std::vector<std::size_t> chosen_gaps(std::size_t count, std::size_t asked, std::size_t sentences, dice& d) {
-    std::vector<std::size_t> gaps{asked};
+/// The names of variables: two letters and a digit. The training of tiny-2k set those aside whose hash falls into one of
+/// ten buckets (bench/train_gates/tasks.py); these are 128 of them, so that no chain has a name that the model has seen.
+constexpr std::string_view unseen_variables =
+    "AB9 AH6 AP4 BM1 BW4 CD8 CF1 CP9 CX1 DC1 DD9 DK8 DM1 DP2 DS0 DV1 "
+    "DW7 DW9 EB4 EB9 EH0 EJ6 ER8 EU9 EV8 EX4 EY5 FF1 FO0 FP3 GB9 GD9 "
+    "GF3 GH5 GT0 HA2 HB3 HI5 HU4 IH5 IJ5 IP2 JB5 JD9 JE1 JJ1 JS9 JY5 "
+    "KD4 KM7 KP1 KP7 KS9 KT3 KV8 KW1 LU3 LY6 MA7 ME4 MI2 ML1 MN4 NA6 "
+    "NM5 NP5 OH4 OL1 OX6 PF5 PU4 QF2 QH0 QI3 QX0 QX5 QZ5 RF3 RF4 RK8 "
+    "RN5 RP3 RQ2 RX1 SI1 SI2 SJ5 SM9 TH6 TJ8 TM4 TM5 TS7 UK9 UM3 UW7 "
+    "UX6 VC5 VD0 VH5 VI3 VK0 VO9 VT2 VU9 WC5 WH3 WT4 WU0 WZ8 XI9 XO2 "
+    "XY8 YA3 YH1 YK8 YL7 YQ3 YR4 YS5 YU6 YV5 YW6 ZC5 ZD0 ZD8 ZE6 ZF6";
+
+std::vector<std::string> chosen_variables(std::size_t count, dice& d) {
+    std::vector<std::string> all, chosen;
+    for (std::size_t at = 0; at < unseen_variables.size(); at += 4)
+        all.emplace_back(unseen_variables.substr(at, 3));
+    while (chosen.size() < count) {
+        const auto at = all.begin() + static_cast<std::ptrdiff_t>(d.below(all.size()));
+        chosen.push_back(*at);
+        all.erase(at);
+    }
+    return chosen;
+}
+
+/// Distinct gaps between `sentences` sentences, in order, `gaps` among them. Gap g stands before sentence g.
+std::vector<std::size_t> chosen_gaps(std::size_t count, std::vector<std::size_t> gaps, std::size_t sentences,
+                                     dice& d) {
     while (gaps.size() < count) {
         const std::size_t gap = d.below(sentences);
         if (std::find(gaps.begin(), gaps.end(), gap) == gaps.end()) gaps.push_back(gap);
@@ -94,6 +119,33 @@ std::size_t document_writer::length(std::string_view text) const {
     return words_.encode(text).size() - overhead_;
 }
 
+document_writer::passage document_writer::fill(const document_plan& plan, std::size_t used,
+                                               std::size_t statements, std::size_t start) const {
+    std::size_t count = 0;
+    while (used < plan.tokens && count < sentences_.size())
+        used += sentences_[(start + count++) % sentences_.size()].tokens;
+    if (used < plan.tokens)
+        throw bad_input("the prose of " + std::to_string(tokens_) + " tokens is too short for documents of " +
+                        std::to_string(plan.tokens));
+    if (statements == 0 || count < 2 * statements)
+        throw bad_input("documents of " + std::to_string(plan.tokens) + " tokens hold 1 to " +
+                        std::to_string(count / 2) + " facts, not " + std::to_string(statements));
+    return {start, count};
+}
+
+std::string document_writer::embed(const passage& p, const std::vector<std::string>& statements,
+                                   const std::vector<std::size_t>& gaps) const {
+    std::string text;
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < p.count; ++i) {
+        if (next < gaps.size() && gaps[next] == i) text += statements[next++] + ' ';
+        const sentence& s = sentences_[(p.start + i) % sentences_.size()];
+        text += s.text;
+        text += s.ends_paragraph && i + 1 < p.count ? '\n' : ' ';
+    }
+    return text;
+}
+
 document_question document_writer::write(const document_plan& plan) const {
     dice d(plan.seed);
     document_question out;
@@ -101,33 +153,57 @@ document_question document_writer::write(const document_plan& plan) const {
 
     // All names have about the same length, so that the first may stand for the one that will be asked.
     std::size_t used = overhead_ + (plan.facts == 0 ? 0 : length(question_about(out.facts.front())));
-    for (const fact& f : out.facts) used += length(f.sentence());
-    const std::size_t start = d.below(sentences_.size());
-    std::size_t count = 0;
-    while (used < plan.tokens && count < sentences_.size())
-        used += sentences_[(start + count++) % sentences_.size()].tokens;
-    if (used < plan.tokens)
-        throw bad_input("the prose of " + std::to_string(tokens_) + " tokens is too short for documents of " +
-                        std::to_string(plan.tokens));
-    if (plan.facts == 0 || count < 2 * plan.facts)
-        throw bad_input("documents of " + std::to_string(plan.tokens) + " tokens hold 1 to " +
-                        std::to_string(count / 2) + " facts, not " + std::to_string(plan.facts));
-
+    std::vector<std::string> statements;
+    for (const fact& f : out.facts) {
+        statements.push_back(f.sentence());
+        used += length(statements.back());
+    }
+    const passage text = fill(plan, used, plan.facts, d.below(sentences_.size()));
     const auto asked_gap =
-        static_cast<std::size_t>(std::clamp(plan.depth, 0.0, 1.0) * static_cast<double>(count - 1));
-    const auto gaps = chosen_gaps(plan.facts, asked_gap, count, d);
+        static_cast<std::size_t>(std::clamp(plan.depth, 0.0, 1.0) * static_cast<double>(text.count - 1));
+    const auto gaps = chosen_gaps(plan.facts, {asked_gap}, text.count, d);
     out.asked = static_cast<std::size_t>(std::find(gaps.begin(), gaps.end(), asked_gap) - gaps.begin());
     out.answer = out.facts[out.asked].code;
+    out.prompt = embed(text, statements, gaps) + question_about(out.facts[out.asked]);
+    return out;
+}
 
-    std::size_t next_fact = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-        if (next_fact < gaps.size() && gaps[next_fact] == i)
-            out.prompt += out.facts[next_fact++].sentence() + ' ';
-        const sentence& s = sentences_[(start + i) % sentences_.size()];
-        out.prompt += s.text;
-        out.prompt += s.ends_paragraph && i + 1 < count ? '\n' : ' ';
+document_question document_writer::write_chains(const document_plan& plan, std::size_t references) const {
+    const std::size_t chains = plan.facts, each = references + 1, all = chains * each;
+    if (all > most_chain_variables)
+        throw bad_input(std::to_string(chains) + " chains of " + std::to_string(each) + " variables; valid: up to " +
+                        std::to_string(most_chain_variables) + " variables in all");
+    dice d(plan.seed);
+    const auto names = chosen_variables(all, d); // `each` of a chain, one behind the other
+    const auto name = [&](std::size_t chain, std::size_t i) { return "VAR " + names[chain * each + i]; };
+    document_question out;
+    std::vector<std::vector<std::string>> own(chains);
+    std::string question;
+    for (std::size_t c = 0; c < chains; ++c) {
+        const std::string code = std::to_string(10000 + d.below(90000));
+        std::string answer = code;
+        for (std::size_t i = 0; i < each; ++i) {
+            const std::string value = i == 0 ? code : names[c * each + i - 1];
+            own[c].push_back(name(c, i) + " = " + value + ".");
+            if (i != 0) answer = value + ". " + name(c, i - 1) + " = " + answer;
+        }
+        if (c != 0) continue;
+        out.answer = answer;
+        question = "Question: What is the value of " + name(c, references) + "? Answer: " + name(c, references) + " =";
     }
-    out.prompt += question_about(out.facts[out.asked]);
+    // Chains take turns at random; each stays in order, because a reference follows what it refers to.
+    std::vector<std::size_t> turns;
+    for (std::size_t c = 0; c < chains; ++c) turns.insert(turns.end(), each, c);
+    for (std::size_t i = turns.size(); i > 1; --i) std::swap(turns[i - 1], turns[d.below(i)]);
+    std::vector<std::size_t> next(chains);
+    std::vector<std::string> statements;
+    std::size_t used = overhead_ + length(question);
+    for (const std::size_t c : turns) {
+        statements.push_back(own[c][next[c]++]);
+        used += length(statements.back());
+    }
+    const passage text = fill(plan, used, all, d.below(sentences_.size()));
+    out.prompt = embed(text, statements, chosen_gaps(all, {}, text.count, d)) + question;
     return out;
 }
 

@@ -5,6 +5,12 @@
 //
 // The document is running text from a file of passages; names and codes are invented. Whoever attends the
 // whole document can copy the five digits; whoever dropped or did not find the entry cannot guess them.
+//
+// A chain hides a code behind references. The answer repeats them back to the code:
+//
+//   ... VAR AB1 = 73152. ... VAR CD2 = AB1. ... VAR EF3 = CD2. ...
+//   Question: What is the value of VAR EF3? Answer: VAR EF3 =                CD2. VAR CD2 = AB1. VAR AB1 = 73152
+//
 // Units: lengths in tokens of the model, BOS included. The same seed gives the same text on every platform.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -36,10 +42,12 @@ struct document_plan {
 
 struct document_question {
     std::string prompt;      ///< the document, then the question up to where the answer begins
-    std::vector<fact> facts; ///< in the order of the document
+    std::vector<fact> facts; ///< in the order of the document; none in a document of chains
     std::size_t asked = 0;   ///< index into facts
-    std::string answer;      ///< the asked fact's code
+    std::string answer;      ///< the asked fact's code, or the asked chain
 };
+
+inline constexpr std::size_t most_chain_variables = 128; ///< of a document: so many names are set aside
 
 class document_writer {
   public:
@@ -51,6 +59,11 @@ class document_writer {
     /// the prose is too short for the length, or the length for the facts.
     [[nodiscard]] document_question write(const document_plan& plan) const;
 
+    /// The same with `plan.facts` chains of `references` references, the statements of a chain in order, at random depths
+    /// (`plan.depth` is not used). The first chain is asked. The names are none that tiny-2k was trained on. Throws
+    /// bad_input as `write` does, and when the chains have more than most_chain_variables variables.
+    [[nodiscard]] document_question write_chains(const document_plan& plan, std::size_t references) const;
+
   private:
     struct sentence {
         std::string_view text;
@@ -58,7 +71,17 @@ class document_writer {
         bool ends_paragraph = false;
     };
 
+    /// A run of sentences, and how many of them fill a document beside what else stands in it.
+    struct passage {
+        std::size_t start = 0, count = 0;
+    };
+
     [[nodiscard]] std::size_t length(std::string_view text) const;
+    [[nodiscard]] passage fill(const document_plan& plan, std::size_t used, std::size_t statements,
+                               std::size_t start) const;
+    /// The sentences, with statement i before sentence `gaps[i]` (ascending).
+    [[nodiscard]] std::string embed(const passage& p, const std::vector<std::string>& statements,
+                                    const std::vector<std::size_t>& gaps) const;
 
     const tokenizer& words_;
     std::size_t overhead_ = 0; ///< tokens that encoding puts in front of every text

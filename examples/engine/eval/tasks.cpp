@@ -37,19 +37,40 @@ std::string without_titles(const std::string& prose) {
 }
 
 struct generator {
-    std::size_t tokens = 2000, keys = 1, queries = 1, turns = 1, count = 50, seed = 1;
+    std::size_t tokens = 2000, keys = 1, queries = 1, turns = 1, links = 2, count = 50, seed = 1;
+    bool chains = false; ///< each key is a chain of so many links
 };
 
-constexpr std::size_t most_document_tokens = 1'000'000, most_document_keys = 10'000;
+constexpr std::size_t most_document_tokens = 1'000'000, most_document_keys = 10'000, most_links = 100;
 
-generator parse_generator(const std::string& task, std::string_view rest) {
+/// Generated questions by the name in front of `:gen`: what differs from one fact a document.
+struct generated_kind {
+    std::string_view name;
+    std::size_t keys;
+    bool chains;
+};
+constexpr std::array<generated_kind, 3> generated_kinds{
+    {{"needle", 1, false}, {"facts", 8, false}, {"chain", 1, true}}};
+
+/// Of `needle:gen`, `facts:gen,...` and so on; null for any other task.
+const generated_kind* generated(std::string_view task) {
+    const std::string_view name = task.substr(0, task.find(','));
+    for (const generated_kind& k : generated_kinds)
+        if (name == std::string(k.name) + ":gen") return &k;
+    return nullptr;
+}
+
+generator parse_generator(const std::string& task, const generated_kind& kind) {
     generator g;
-    const std::array<std::pair<std::string_view, std::size_t*>, 6> fields{{{"tokens", &g.tokens},
-                                                                           {"keys", &g.keys},
-                                                                           {"queries", &g.queries},
-                                                                           {"turns", &g.turns},
-                                                                           {"count", &g.count},
-                                                                           {"seed", &g.seed}}};
+    g.keys = kind.keys;
+    g.chains = kind.chains;
+    std::vector<std::pair<std::string_view, std::size_t*>> fields{{"tokens", &g.tokens}, {"keys", &g.keys}};
+    if (g.chains)
+        fields.emplace_back("links", &g.links);
+    else
+        fields.insert(fields.end(), {{"queries", &g.queries}, {"turns", &g.turns}});
+    fields.insert(fields.end(), {{"count", &g.count}, {"seed", &g.seed}});
+    std::string_view rest = std::string_view(task).substr(std::min(task.find(','), task.size()));
     while (!rest.empty()) {
         rest.remove_prefix(1); // the comma
         const std::string_view part = rest.substr(0, rest.find(','));
@@ -75,6 +96,8 @@ generator parse_generator(const std::string& task, std::string_view rest) {
             "--task " + task + ": tokens: valid: up to " + std::to_string(most_document_tokens));
     require(g.keys >= 1 && g.keys <= most_document_keys,
             "--task " + task + ": keys: valid: 1 to " + std::to_string(most_document_keys));
+    require(g.links >= 1 && g.links <= most_links,
+            "--task " + task + ": links: valid: 1 to " + std::to_string(most_links));
     require(g.count >= 1 && g.count <= 100000, "--task " + task + ": count: valid: 1 to 100000");
     require(g.queries >= 1 && g.queries <= g.keys, "--task " + task + ": queries: valid: 1 to keys");
     require(g.turns >= 1 && g.turns <= g.keys, "--task " + task + ": turns: valid: 1 to keys");
@@ -136,7 +159,8 @@ void read_questions(const std::string& file, const std::string& task_name, needl
 /// policy which forgets some part is found out. Further queries ask for other facts of the same document.
 void generate_questions(const generator& g, const std::string& prose, const std::string& task_name,
                         const engine::tokenizer& words, std::size_t context, needle_builder& to) {
-    constexpr std::size_t room_for_answer = 10; // tokens, a name that is longer than another included
+    // Tokens, a name that is longer than another included; a link of a chain takes about twice as many.
+    const std::size_t room_for_answer = g.chains ? 20 * (g.links + 1) : 10;
     const engine::document_writer writer(words, prose);
     for (std::size_t i = 0; i < g.count && !to.full(); ++i) {
         engine::document_plan plan;
@@ -144,10 +168,12 @@ void generate_questions(const generator& g, const std::string& prose, const std:
         plan.facts = g.keys;
         plan.depth = (static_cast<double>(i) + 0.5) / static_cast<double>(g.count);
         plan.seed = g.seed * 1000003 + i; // seeds one apart share no document
-        engine::document_question d = writer.write(plan);
+        const auto written = [&] { return g.chains ? writer.write_chains(plan, g.links) : writer.write(plan); };
+        engine::document_question d = written();
         const auto fact = [&d](std::size_t q) { return d.facts[(d.asked + q) % d.facts.size()]; };
         // Questions q to q + turns - 1, all but the last with their answers.
         const auto conversation = [&](std::size_t q) {
+            if (g.chains) return d.prompt;
             std::string text = d.prompt.substr(0, d.prompt.rfind("Question:"));
             for (std::size_t t = q; t < q + g.turns; ++t) {
                 if (t > q) text.append(" ").append(fact(t - 1).code).append(". ");
@@ -164,10 +190,11 @@ void generate_questions(const generator& g, const std::string& prose, const std:
         };
         while (g.tokens + room_for_answer <= context && excess() > 0) {
             plan.tokens -= std::min(plan.tokens, excess());
-            d = writer.write(plan);
+            d = written();
         }
         for (std::size_t q = 0; q < g.queries && !to.full(); ++q)
-            to.add("--task " + task_name, conversation(q), fact(q + g.turns - 1).code, g.turns);
+            to.add("--task " + task_name, conversation(q), g.chains ? d.answer : fact(q + g.turns - 1).code,
+                   g.turns);
     }
 }
 
@@ -236,7 +263,7 @@ std::size_t question_split(const engine::tokenizer& words, const std::vector<eng
 
 /// "did you mean 'needle:gen'? ", or nothing.
 std::string meant_by(const std::string& task) {
-    constexpr std::array<std::string_view, 2> kinds = {"needle", "nll"};
+    constexpr std::array<std::string_view, 4> kinds = {"needle", "facts", "chain", "nll"};
     const std::size_t colon = std::min(task.find(':'), task.size());
     const std::string kind(engine::nearest(std::string_view(task).substr(0, colon), kinds));
     if (kind.empty()) return "";
@@ -249,15 +276,14 @@ task make_task(const std::string& name, const engine::tokenizer& words, std::siz
     task out;
     out.name = name;
     out.question_aware = options.question_aware;
-    if (name.starts_with("needle:")) {
+    const generated_kind* const kind = generated(name);
+    if (kind != nullptr || name.starts_with("needle:")) {
         needle_builder builder(out, words, context, options);
-        const std::string rest = name.substr(7);
-        if (rest == "gen" || rest.starts_with("gen,"))
-            generate_questions(parse_generator(name, std::string_view(rest).substr(3)),
-                               read_file(options.prose_file, "--task " + name), name, words, context,
-                               builder);
+        if (kind != nullptr)
+            generate_questions(parse_generator(name, *kind), read_file(options.prose_file, "--task " + name), name,
+                               words, context, builder);
         else
-            read_questions(rest, name, builder);
+            read_questions(name.substr(7), name, builder);
         require(!out.examples.empty(), "--task " + name + ": there are no questions in it");
     } else if (name.starts_with("nll:")) {
         out.kind = task_kind::nll;
@@ -268,7 +294,7 @@ task make_task(const std::string& name, const engine::tokenizer& words, std::siz
     } else {
         throw bad_input("--task: unknown task '" + name + "'; " + meant_by(name) +
                         "valid: needle:FILE.jsonl, needle:gen[,tokens=,keys=,queries=,turns=,count=,seed=], "
-                        "nll:FILE.txt, nll:builtin");
+                        "facts:gen[...], chain:gen[,tokens=,keys=,links=,count=,seed=], nll:FILE.txt, nll:builtin");
     }
     return out;
 }

@@ -6,6 +6,10 @@
 //                                document, each to a cache of its own), turns (1: questions that follow each
 //                                other in one context, each but the last with its right answer; the last is
 //                                the one that counts), count (50, documents), seed (1)
+//   facts:gen[,KEY=VALUE...]     the same with 8 facts per document
+//   chain:gen[,KEY=VALUE...]     variables that refer to each other, hidden likewise; keys: tokens, count and seed as
+//                                above, keys (1, chains per document, of which one is asked), links (2, references
+//                                of a chain). The answer is the whole chain
 //   nll:FILE.txt, nll:builtin    text in pieces of equal length, each after a new begin-of-text
 //
 // The prompt of a question is tokenised once and split before the token that begins the last `Question:`
