@@ -3,6 +3,9 @@
 //   kvtl-eval tiny-2k.gguf --policies dynakv,quest --attend-tokens 64,128,256
 //             --task needle:gen --task nll:builtin --html report.html
 //
+//   kvtl-eval tiny-2k.gguf --memory-mib 3 --leaderboard bench/results/data/leaderboard.json
+//             a list of presets on generated questions and text; appends its rows (scripts/results.py makes the page)
+//
 // Every example passes through the full model once; its prompt is then replayed to every policy at every
 // budget (evaluator.hpp says what is measured how). The reference lines full, streaming_llm (or
 // sink_and_window), random_units and oracle are always run, as far as they are built in. A policy that cannot
@@ -13,12 +16,14 @@
 
 #include "cleanup.hpp"
 #include "command_line.hpp"
+#include "commit.hpp"
 #include "contenders.hpp"
 #include "csv.hpp"
 #include "error.hpp"
 #include "evaluator.hpp"
 #include "fingerprint.hpp"
 #include "gguf.hpp"
+#include "input_file.hpp"
 #include "lookahead.hpp"
 #include "memory_report.hpp"
 #include "model_choice.hpp"
@@ -44,6 +49,14 @@ using engine::require;
 
 constexpr const char* program = "kvtl-eval";
 
+/// What --leaderboard compares where nothing else is named. Settings are chosen on seed 1; the board has seed 2.
+constexpr const char* leaderboard_policies = "full,full_int8,dynakv,dynakv_estimate,kvswap,kvswap_softmax,"
+                                             "quest,clusterkv,retroinfer,infllm,sparq,snapkv_group,"
+                                             "dynamickv,adakv,h2o,streaming_llm";
+const std::vector<std::string> leaderboard_tasks = {"needle:gen,tokens=1000,count=200,seed=2",
+                                                    "facts:gen,tokens=1000,count=200,seed=2",
+                                                    "chain:gen,tokens=1000,count=200,seed=2", "nll:builtin"};
+
 struct arguments {
     std::string model;
     std::string policies = "all";
@@ -61,6 +74,7 @@ struct arguments {
     std::string json_file;
     std::string csv_file;
     std::string html_file;
+    std::string leaderboard;
     double memory_mib = 64;
     unsigned threads = 2;
     bool closed_only = false;
@@ -135,6 +149,10 @@ void define_options(CLI::App& app, arguments& a) {
     app.add_option("--json", a.json_file, "write the rows as JSON; - for standard output");
     app.add_option("--csv", a.csv_file, "write the rows as comma-separated values; - for standard output");
     app.add_option("--html", a.html_file, "write a report with plots");
+    app.add_option(
+        "--leaderboard", a.leaderboard,
+        "append the rows, with model, commit, machine and command, to a file as --json writes them; without "
+        "--policies and --task: a list of about 15 presets, 200 questions each of three kinds, and text");
     for (const char* name :
          {"--limit", "--nll-prefill", "--nll-tokens", "--needle-prefill", "--threads", "--probe-earlier"})
         app.get_option(name)->check(engine::whole_number);
@@ -163,6 +181,8 @@ void check(const arguments& a) {
     require(a.csv_file != "-" || a.json_file != "-", "--csv: - is standard output, which --json has already");
     require(a.csv_file.empty() || !a.least_memory, "--csv: valid: without --least-memory");
     engine::require_writable(a.html_file, "--html");
+    engine::require_writable(a.leaderboard, "--leaderboard");
+    require(a.leaderboard != "-", "--leaderboard: rows are appended to a file; --json - prints them");
     require(a.html_file != "-", "--html: a report needs a file");
 }
 
@@ -335,6 +355,26 @@ std::string report_of(const arguments& a, const std::vector<eval::row>& rows) {
     return eval::to_html(report);
 }
 
+/// What --leaderboard will append to: checked before anything runs.
+std::string read_board(const std::string& file) {
+    if (!std::filesystem::exists(file) || std::filesystem::file_size(file) == 0) return {};
+    auto text = engine::read_input(file, engine::most_text_bytes);
+    require(text.ok(), "--leaderboard: " + (text.ok() ? "" : text.error().message));
+    static_cast<void>(eval::append_json(*text, file, {}, {}));
+    return *std::move(text);
+}
+
+/// The presets of the board that are built in, and its tasks, where none were named.
+void set_leaderboard(arguments& a, const CLI::App& app) {
+    if (a.leaderboard.empty()) return;
+    if (app.count("--policies") == 0) {
+        a.policies.clear();
+        for (const auto& name : engine::parts_of(leaderboard_policies))
+            if (eval::built_in(name)) a.policies += (a.policies.empty() ? "" : ",") + name;
+    }
+    if (a.tasks.empty()) a.tasks = leaderboard_tasks;
+}
+
 void run(const arguments& a) {
     check(a);
     engine::cache_options options;
@@ -343,6 +383,7 @@ void run(const arguments& a) {
         for (const auto& value : engine::parts_of(options.settings.back().value))
             require(!value.empty(), "--set " + text + ": a value is empty");
     }
+    const std::string board = a.leaderboard.empty() ? "" : read_board(a.leaderboard);
     const auto named = eval::parse_policies(a.policies);
     const auto attend = engine::whole_numbers(a.attend_tokens, "--attend-tokens");
     const auto keep = a.keep_tokens.empty() ? std::vector<std::size_t>{}
@@ -412,6 +453,12 @@ void run(const arguments& a) {
         rows.insert(rows.end(), more.begin(), more.end());
     }
     if (!a.json_file.empty()) engine::write_output(a.json_file, eval::to_json(rows));
+    if (!a.leaderboard.empty()) {
+        auto facts = a.facts;
+        facts.insert(facts.begin(), {{"model", std::filesystem::path(a.model).filename().string()},
+                                     {"commit", KVTL_COMMIT}});
+        engine::write_output(a.leaderboard, eval::append_json(board, a.leaderboard, rows, facts));
+    }
     if (!a.csv_file.empty()) engine::write_output(a.csv_file, engine::to_csv(eval::to_json(rows)));
     if (!a.html_file.empty()) engine::write_output(a.html_file, report_of(a, rows));
     eval::require_finished(lines.contenders);
@@ -427,6 +474,7 @@ int main(int argc, char** argv) {
                      program);
         define_options(app, a);
         if (const auto status = engine::parse_command_line(app, argc, argv)) return *status;
+        set_leaderboard(a, app);
         if (a.list_policies)
             engine::print_policies();
         else

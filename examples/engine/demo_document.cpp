@@ -134,11 +134,14 @@ document_writer::passage document_writer::fill(const document_plan& plan, std::s
 }
 
 std::string document_writer::embed(const passage& p, const std::vector<std::string>& statements,
-                                   const std::vector<std::size_t>& gaps) const {
+                                   const std::vector<std::size_t>& gaps, std::string_view line_start) const {
     std::string text;
     std::size_t next = 0;
     for (std::size_t i = 0; i < p.count; ++i) {
-        if (next < gaps.size() && gaps[next] == i) text += statements[next++] + ' ';
+        if (next < gaps.size() && gaps[next] == i) {
+            if (text.ends_with('\n')) text += line_start;
+            text += statements[next++] + ' ';
+        }
         const sentence& s = sentences_[(p.start + i) % sentences_.size()];
         text += s.text;
         text += s.ends_paragraph && i + 1 < p.count ? '\n' : ' ';
@@ -171,8 +174,9 @@ document_question document_writer::write(const document_plan& plan) const {
 document_question document_writer::write_chains(const document_plan& plan, std::size_t references) const {
     const std::size_t chains = plan.facts, each = references + 1, all = chains * each;
     if (all > most_chain_variables)
-        throw bad_input(std::to_string(chains) + " chains of " + std::to_string(each) + " variables; valid: up to " +
-                        std::to_string(most_chain_variables) + " variables in all");
+        throw bad_input(std::to_string(chains) + " chains of " + std::to_string(each) +
+                        " variables; valid: up to " + std::to_string(most_chain_variables) +
+                        " variables in all");
     dice d(plan.seed);
     const auto names = chosen_variables(all, d); // `each` of a chain, one behind the other
     const auto name = [&](std::size_t chain, std::size_t i) { return "VAR " + names[chain * each + i]; };
@@ -189,7 +193,8 @@ document_question document_writer::write_chains(const document_plan& plan, std::
         }
         if (c != 0) continue;
         out.answer = answer;
-        question = "Question: What is the value of " + name(c, references) + "? Answer: " + name(c, references) + " =";
+        question = "Question: What is the value of " + name(c, references) +
+                   "? Answer: " + name(c, references) + " =";
     }
     // Chains take turns at random; each stays in order, because a reference follows what it refers to.
     std::vector<std::size_t> turns;
@@ -203,7 +208,7 @@ document_question document_writer::write_chains(const document_plan& plan, std::
         used += length(statements.back());
     }
     const passage text = fill(plan, used, all, d.below(sentences_.size()));
-    out.prompt = embed(text, statements, chosen_gaps(all, {}, text.count, d)) + question;
+    out.prompt = embed(text, statements, chosen_gaps(all, {}, text.count, d), " ") + question;
     return out;
 }
 

@@ -79,9 +79,11 @@ class document_writer {
     [[nodiscard]] std::size_t length(std::string_view text) const;
     [[nodiscard]] passage fill(const document_plan& plan, std::size_t used, std::size_t statements,
                                std::size_t start) const;
-    /// The sentences, with statement i before sentence `gaps[i]` (ascending).
+    /// The sentences, with statement i before sentence `gaps[i]` (ascending). `line_start` goes in front of a statement that
+    /// begins a line: in training each was one with the space before it, and without one tiny-2k reads 17 of 100 chains wrong.
     [[nodiscard]] std::string embed(const passage& p, const std::vector<std::string>& statements,
-                                    const std::vector<std::size_t>& gaps) const;
+                                    const std::vector<std::size_t>& gaps,
+                                    std::string_view line_start = "") const;
 
     const tokenizer& words_;
     std::size_t overhead_ = 0; ///< tokens that encoding puts in front of every text

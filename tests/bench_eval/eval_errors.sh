@@ -45,6 +45,11 @@ one_line "No such file" "${base[@]}" -m missing.gguf
 one_line "cannot read missing.jsonl" "${base[@]}" --task needle:missing.jsonl
 one_line "cannot read missing.txt" "${base[@]}" --task nll:missing.txt
 one_line "cannot write missing/a.json" "${base[@]}" --json missing/a.json
+one_line "cannot write missing/a.json" "${base[@]}" --leaderboard missing/a.json
+one_line "--leaderboard: rows are appended to a file" "${base[@]}" --leaderboard -
+echo '{"policy": "none"}' >board.json
+one_line "board.json: not a JSON array of rows" "${base[@]}" --leaderboard board.json
+grep -qx '{"policy": "none"}' board.json || complain "a file that is no board was changed"
 one_line "cannot write missing/a.html" "${base[@]}" --html missing/a.html
 printf '{"prompt": "a fact", "answer": "b"}\n{"prompt": "no answer"}\n' >bad.jsonl
 one_line 'bad.jsonl:2: no text in the field "answer"' "${base[@]}" --task needle:bad.jsonl
@@ -100,6 +105,16 @@ if "$program" --list-policies | grep -qx external_mask; then
     expect 0 "" "${base[@]}" --policies external_mask --keep-tokens 64 --limit 1 --closed-only --json rows.json
     grep -qF "the full model's later attention" rows.json || complain "no word of what external_mask was told"
 fi
+
+# a board: rows are appended, and say where they are from
+rm board.json
+expect 0 "" "${base[@]}" --limit 1 --closed-only --leaderboard board.json
+once=$(grep -c '"policy":' board.json)
+expect 0 "" "${base[@]}" --limit 1 --closed-only --leaderboard board.json
+[ "$(grep -c '"policy":' board.json)" -eq $((2 * once)) ] || complain "a second run did not append its $once rows"
+for key in model commit date machine command; do
+    [ "$(grep -Ec "^  \"$key\": \"[^\"]" board.json)" -eq $((2 * once)) ] || complain "not every row of the board has its $key"
+done
 
 # what it prints without a run
 expect 0 "" --help

@@ -67,6 +67,55 @@ TEST_CASE_FIXTURE(fixture, "generated questions: the fact is before the split, t
           t.examples[5].tokens);
 }
 
+TEST_CASE_FIXTURE(fixture, "facts: the generator of needles with eight facts a document") {
+    const auto facts = make("facts:gen,tokens=600,count=3,seed=5"),
+               eight = make("needle:gen,tokens=600,keys=8,count=3,seed=5");
+    REQUIRE(facts.examples.size() == 3);
+    for (std::size_t i = 0; i < 3; ++i) CHECK(facts.examples[i].tokens == eight.examples[i].tokens);
+    CHECK(facts.examples[0].tokens != make("facts:gen,tokens=600,count=3,seed=6").examples[0].tokens);
+}
+
+TEST_CASE_FIXTURE(fixture, "chains: following the references of the document gives the answer") {
+    const std::string name = "chain:gen,tokens=900,keys=3,links=4,count=10";
+    const auto t = make(name + ",seed=5");
+    REQUIRE(t.examples.size() == 10);
+    for (const auto& e : t.examples) {
+        CHECK(e.tokens.size() > 750);
+        CHECK(e.tokens.size() < 1050);
+        const std::span<const engine::token_id> all = e.tokens;
+        const std::string document = words.decode(all.first(e.prefill)), asked = tail(*this, e);
+        const std::string question = "Question: What is the value of VAR ";
+        REQUIRE(asked.find(question) <= 1);
+        std::string variable = asked.substr(asked.find(question) + question.size(), 3), answer;
+        CHECK(asked.ends_with("Answer: VAR " + variable + " ="));
+        std::size_t before = document.size();
+        for (int links = 0;; ++links) { // each is stated once, behind what it refers to
+            const std::string statement = "VAR " + variable + " = ";
+            const std::size_t at = document.find(statement);
+            REQUIRE(at < before);
+            CHECK(document.find(statement, at + 1) == std::string::npos);
+            before = at;
+            const std::size_t value = at + statement.size();
+            const std::string text = document.substr(value, document.find('.', value) - value);
+            answer += (links == 0 ? "" : ".VAR" + variable + "=") + text;
+            if (text.size() == 5) {
+                CHECK(links == 4);
+                break;
+            }
+            REQUIRE(text.size() == 3);
+            variable = text;
+        }
+        CHECK(e.answer == answer);
+        CHECK(e.most_answer_tokens >= words.encode(answer).size());
+    }
+    CHECK(make(name + ",seed=5").examples[9].tokens == t.examples[9].tokens);
+    CHECK(make(name + ",seed=6").examples[9].tokens != t.examples[9].tokens);
+    for (const auto& e : make("chain:gen,tokens=1960,count=20").examples)
+        CHECK(e.tokens.size() + e.answer.size() < 2048);
+    CHECK(contains(message("chain:gen,keys=20,links=9,tokens=2000"),
+                   "20 chains of 10 variables; valid: up to 128"));
+}
+
 TEST_CASE_FIXTURE(fixture,
                   "turns: questions follow each other, and the first one is where the prompt is split") {
     const std::string name = "needle:gen,tokens=600,keys=4,count=3,seed=5";
@@ -174,6 +223,11 @@ TEST_CASE_FIXTURE(fixture, "what no task can be") {
     CHECK(contains(message("needle:missing.jsonl"), "cannot read missing.jsonl"));
     CHECK(contains(message("nll:missing.txt"), "cannot read missing.txt"));
     CHECK(contains(message("needle:gen,depth=1"), "'depth=1' is unknown; valid: tokens"));
+    CHECK(contains(message("chain:gen,turns=2"), "'turns=2' is unknown; valid: tokens, keys, links"));
+    CHECK(contains(message("facts:gen,links=2"), "'links=2' is unknown; valid: tokens, keys, queries"));
+    CHECK(contains(message("chain:gen,links=0"), "links: valid: 1 to 100"));
+    CHECK(contains(message("chains:gen"), "did you mean 'chain:gen'?"));
+    CHECK(contains(message("facts:FILE"), "unknown task"));
     CHECK(contains(message("needle:gen,count=x"), "'count=x' needs a whole number"));
     CHECK(contains(message("needle:gen,count="), "needs a whole number"));
     CHECK(contains(message("needle:gen,count=0"), "count: valid: 1"));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "row.hpp"
 
+#include "error.hpp"
 #include "memory_report.hpp"
 
 #include <nlohmann/json.hpp>
@@ -129,6 +130,20 @@ std::string to_json(const std::vector<row>& rows) {
     }
     // A task's name may hold a path that is not UTF-8.
     return all.dump(1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string append_json(const std::string& earlier, const std::string& file, const std::vector<row>& rows,
+                        const std::vector<std::pair<std::string, std::string>>& facts) {
+    using json = nlohmann::ordered_json;
+    json all = earlier.empty() ? json::array() : json::parse(earlier, nullptr, false);
+    if (!all.is_array())
+        throw engine::bad_input(file + ": not a JSON array of rows; valid: a new file, or one that --json or "
+                                       "--leaderboard wrote");
+    for (json& added : json::parse(to_json(rows))) {
+        for (const auto& [name, text] : facts) added[name] = text;
+        all.push_back(std::move(added));
+    }
+    return all.dump(1, ' ', false, json::error_handler_t::replace) + '\n';
 }
 
 } // namespace eval

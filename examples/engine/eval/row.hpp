@@ -106,4 +106,10 @@ void print_memory(std::FILE* out, const std::vector<row>& rows);
 /// A JSON array with one object per row; what is not there is null.
 [[nodiscard]] std::string to_json(const std::vector<row>& rows);
 
+/// The JSON array `earlier` (empty text: none) with these rows behind its own, each with `facts` as further keys. Throws
+/// bad_input, which names `file`, when `earlier` is not an array.
+[[nodiscard]] std::string append_json(const std::string& earlier, const std::string& file,
+                                      const std::vector<row>& rows,
+                                      const std::vector<std::pair<std::string, std::string>>& facts);
+
 } // namespace eval

@@ -168,7 +168,9 @@ void generate_questions(const generator& g, const std::string& prose, const std:
         plan.facts = g.keys;
         plan.depth = (static_cast<double>(i) + 0.5) / static_cast<double>(g.count);
         plan.seed = g.seed * 1000003 + i; // seeds one apart share no document
-        const auto written = [&] { return g.chains ? writer.write_chains(plan, g.links) : writer.write(plan); };
+        const auto written = [&] {
+            return g.chains ? writer.write_chains(plan, g.links) : writer.write(plan);
+        };
         engine::document_question d = written();
         const auto fact = [&d](std::size_t q) { return d.facts[(d.asked + q) % d.facts.size()]; };
         // Questions q to q + turns - 1, all but the last with their answers.
@@ -280,8 +282,8 @@ task make_task(const std::string& name, const engine::tokenizer& words, std::siz
     if (kind != nullptr || name.starts_with("needle:")) {
         needle_builder builder(out, words, context, options);
         if (kind != nullptr)
-            generate_questions(parse_generator(name, *kind), read_file(options.prose_file, "--task " + name), name,
-                               words, context, builder);
+            generate_questions(parse_generator(name, *kind), read_file(options.prose_file, "--task " + name),
+                               name, words, context, builder);
         else
             read_questions(name.substr(7), name, builder);
         require(!out.examples.empty(), "--task " + name + ": there are no questions in it");
@@ -292,9 +294,10 @@ task make_task(const std::string& name, const engine::tokenizer& words, std::siz
         const std::string text = read_file(own ? options.prose_file : rest, "--task " + name);
         cut_text(own ? without_titles(text) : text, words, context, options, out);
     } else {
-        throw bad_input("--task: unknown task '" + name + "'; " + meant_by(name) +
-                        "valid: needle:FILE.jsonl, needle:gen[,tokens=,keys=,queries=,turns=,count=,seed=], "
-                        "facts:gen[...], chain:gen[,tokens=,keys=,links=,count=,seed=], nll:FILE.txt, nll:builtin");
+        throw bad_input(
+            "--task: unknown task '" + name + "'; " + meant_by(name) +
+            "valid: needle:FILE.jsonl, needle:gen[,tokens=,keys=,queries=,turns=,count=,seed=], "
+            "facts:gen[...], chain:gen[,tokens=,keys=,links=,count=,seed=], nll:FILE.txt, nll:builtin");
     }
     return out;
 }
