@@ -12,7 +12,7 @@
 // Bytes:  D + 4 per block, beside the means.
 // Cost:   scores: U / units_per_block + probe_percent of U rows instead of U; likewise for an entry that
 //         joins a cluster. The mean of a block whose units changed is summed again when it is next needed.
-// Limits: a unit that differs from its block may be missed: bench/RESULTS.md has the recall.
+// Limits: a unit that differs from its block may be missed: bench/results has the recall.
 // Source: the inverted file of Jegou, Douze, Schmid (2011), §IV, with its lists side by side in memory.
 // SPDX-License-Identifier: MIT
 #pragma once

@@ -5,7 +5,7 @@
 // 320 entries becomes 8 new clusters. Clusters are scored by q . mean and taken in order of their score. The
 // last cluster is truncated to the budget.
 //
-// Decided by measurement (bench/RESULTS.md), as for dynakv: 16 tokens per cluster, 4 sinks, and 40 clusters
+// Decided by measurement (bench/results), as for dynakv: 16 tokens per cluster, 4 sinks, and 40 clusters
 // per window of 320. The paper's numbers fit budgets of a thousand entries. With budgets of 64 to 256 entries
 // its clusters fill the budget, its sinks take a quarter of it, and a batch of decoded entries is one cluster
 // of consecutive tokens. With 8 tokens per cluster more needles are found, but twice the bytes are read (half

@@ -10,7 +10,7 @@
 // Paper: "MPCache: MPC-Friendly KV Cache Eviction for Efficient Private LLM Inference". The paper runs the
 // cache on secret shares, where comparisons and communication rounds are expensive. These presets have only
 // its ideas: they do not use secret shares and do not measure their cost. Decided by measurement
-// (bench/RESULTS.md): every layer chooses for itself. In a model of 6 layers the second of a pair needs other
+// (bench/results): every layer chooses for itself. In a model of 6 layers the second of a pair needs other
 // entries than the first. As in the paper, boxes around 32 tokens are compared first, then boxes around 8
 // tokens within the best of these. statistics::choosing counts the scores, the comparisons and the opened
 // results. `index.units_per_block` = 1 compares only boxes of 8 tokens.

@@ -18,7 +18,7 @@
 //                      keep the entries that hold 90 % of the mean attention, at budgets of a fifth of the
 //                      context. Decided by measurement: this share is 0 (`retention.sure`). With 64 to 256 of
 //                      2,000 entries the 90 % take the whole budget, and the worst case never decides
-//                      (bench/RESULTS.md). The size of a value is its size after the output projection if
+//                      (bench/results). The size of a value is its size after the output projection if
 //                      config.calibration has section value_norms, otherwise the sum of its absolute values.
 //   layer_defensivekv  as defensivekv, with all heads of all layers competing.
 //   compress_kv        CompressKV: retrieval heads decide for their layer, and a table divides the budget

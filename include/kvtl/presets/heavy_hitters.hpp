@@ -10,7 +10,7 @@
 //                     always stays.
 //   lazy_eviction     LazyEviction: entries whose attention recurs survive. It evicts every `period` steps,
 //                     also from the prompt, which comes in chunks as for h2o. Decided by measurement
-//                     (bench/RESULTS.md): an entry is active from 1e-3 of the attention on. The paper reports
+//                     (bench/results): an entry is active from 1e-3 of the attention on. The paper reports
 //                     1e-4, for caches of thousands of entries.
 //
 // The headers of the scores (policies/retain_*.hpp) list the deviations.

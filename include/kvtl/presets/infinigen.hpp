@@ -8,7 +8,7 @@
 // heads at once, and "+ru" adds KVSwap's FIFO buffer.
 //
 // For InfiniGen*, KVSwap's paper uses its own aggregation of heads; KVSwap's code uses a fixed number of
-// tokens without alpha. Decided by measurement (bench/RESULTS.md): the scores of each query head are
+// tokens without alpha. Decided by measurement (bench/results): the scores of each query head are
 // soft-maxed before they are summed (topk<softmax_sum>), as in kvswap_softmax. Few heads look for the needle,
 // and in sums of raw logits the undecided heads outvote them. Share of the embedded model's needles that is
 // found:

@@ -2,7 +2,7 @@
 //
 // Paper: "InfLLM: Training-Free Long-Context Extrapolation for LLMs with an Efficient Context Memory" (§3.2):
 // blocks of 128 with four representative tokens each. The best blocks join the initial tokens (128) and the
-// local window (4096), with an LRU cache of blocks. Decided by measurement (bench/RESULTS.md): blocks of 8,
+// local window (4096), with an LRU cache of blocks. Decided by measurement (bench/results): blocks of 8,
 // scored by their best representative. The paper sums over the representatives (`using index =
 // representatives`).
 //

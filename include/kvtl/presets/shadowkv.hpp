@@ -10,7 +10,7 @@
 //     window).
 // The extension to storage follows KVSwap's authors.
 //
-// Decided by measurement (bench/RESULTS.md): chunks of 4, not 8. Single facts are lost by the mean over a
+// Decided by measurement (bench/results): chunks of 4, not 8. Single facts are lost by the mean over a
 // chunk, not by the rank. KVSwap's authors run it with 8 and 16. A chunk is read for all heads as soon as one
 // of them chooses it, because the code and so the chunks are joint. Each head attends its own choice. This
 // reads up to H times the bytes that chunks of single heads would take:

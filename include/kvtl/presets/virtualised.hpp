@@ -5,7 +5,7 @@
 // representatives are streamed before the query is known, and clusters are streamed while the layer before
 // computes. Deviations: the memory holds two layers, because one is read back while the other computes.
 // Resident units that the layer's last step neither chose nor updated are evicted, not read back
-// (schedule.hot_steps; bench/RESULTS.md compares 0 to 4).
+// (schedule.hot_steps; bench/results compares 0 to 4).
 // SPDX-License-Identifier: MIT
 #pragma once
 

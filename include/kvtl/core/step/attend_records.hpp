@@ -27,7 +27,7 @@ struct head_queries {
 
 /// Records whose turn is next, for memory to be asked for while others are attended. Half of them at a time, keys before
 /// scores are taken and values between scores and the weighted sums: a core that is asked for more lines than it has room to
-/// wait for stands still (bench/RESULTS.md, *The next unit's page*). Once: a second call asks for nothing. Always inlined: gcc
+/// wait for stands still (bench/results, *The next unit's page*). Once: a second call asks for nothing. Always inlined: gcc
 /// takes a function that does little but this for one without effect, and drops the call.
 struct coming_records {
     std::span<const std::byte> keys{}, values{};
