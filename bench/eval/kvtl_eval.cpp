@@ -355,7 +355,7 @@ std::string report_of(const arguments& a, const std::vector<eval::row>& rows) {
     return eval::to_html(report);
 }
 
-/// What --leaderboard will append to: checked before anything runs.
+/// What --leaderboard appends to: looked at before anything runs, and again at the end, because runs may share a file.
 std::string read_board(const std::string& file) {
     if (!std::filesystem::exists(file) || std::filesystem::file_size(file) == 0) return {};
     auto text = engine::read_input(file, engine::most_text_bytes);
@@ -383,7 +383,7 @@ void run(const arguments& a) {
         for (const auto& value : engine::parts_of(options.settings.back().value))
             require(!value.empty(), "--set " + text + ": a value is empty");
     }
-    const std::string board = a.leaderboard.empty() ? "" : read_board(a.leaderboard);
+    if (!a.leaderboard.empty()) static_cast<void>(read_board(a.leaderboard));
     const auto named = eval::parse_policies(a.policies);
     const auto attend = engine::whole_numbers(a.attend_tokens, "--attend-tokens");
     const auto keep = a.keep_tokens.empty() ? std::vector<std::size_t>{}
@@ -457,7 +457,8 @@ void run(const arguments& a) {
         auto facts = a.facts;
         facts.insert(facts.begin(), {{"model", std::filesystem::path(a.model).filename().string()},
                                      {"commit", KVTL_COMMIT}});
-        engine::write_output(a.leaderboard, eval::append_json(board, a.leaderboard, rows, facts));
+        engine::write_output(a.leaderboard,
+                             eval::append_json(read_board(a.leaderboard), a.leaderboard, rows, facts));
     }
     if (!a.csv_file.empty()) engine::write_output(a.csv_file, engine::to_csv(eval::to_json(rows)));
     if (!a.html_file.empty()) engine::write_output(a.html_file, report_of(a, rows));

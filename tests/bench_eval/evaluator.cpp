@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include "evaluator.hpp"
 
+#include "error.hpp"
 #include "fingerprint.hpp"
 #include "foresight.hpp"
 #include "gguf.hpp"
@@ -307,6 +308,27 @@ TEST_CASE("what a task cannot give is null") {
         REQUIRE(all[0].contains(key));
         CHECK(all[0][key].is_null());
     }
+}
+
+TEST_CASE("rows are appended with what tells where they are from") {
+    eval::row r;
+    r.policy = "one";
+    const std::vector<std::pair<std::string, std::string>> facts{{"commit", "abc"},
+                                                                 {"machine", "a \"big\" one"}};
+    const std::string first = eval::append_json("", "file", {r}, facts);
+    r.policy = "two";
+    r.accuracy = 0.5;
+    const auto all = nlohmann::json::parse(eval::append_json(first, "file", {r}, facts));
+    REQUIRE(all.size() == 2);
+    CHECK(all[0]["policy"] == "one");
+    CHECK(all[1]["policy"] == "two");
+    CHECK(all[1]["accuracy"] == 0.5);
+    for (const auto& row : all) {
+        CHECK(row["commit"] == "abc");
+        CHECK(row["machine"] == "a \"big\" one");
+    }
+    for (const char* bad : {"{}", "[", "3"})
+        CHECK_THROWS_AS((void)eval::append_json(bad, "file", {r}, facts), engine::bad_input);
 }
 
 } // namespace

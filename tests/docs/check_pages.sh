@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What the pages name is there. One line per thing that is not; exit status 1 if there is any. Checked are
-#   links      of all pages and of README.md, CONTRIBUTING.md: the file, and the heading behind a #
+#   links      of all pages and of README.md, CONTRIBUTING.md, bench/results: the file, and the heading behind a #
 #   fences     of docs/: cpp, cmake, sh or text, so that no C++ escapes being compiled
 #   `names`    of docs/: words, --options, KVTL_OPTIONS and paths between backticks occur in the sources, or in the page's C++
 #   the index  docs/README.md links every page
@@ -35,7 +35,7 @@ shopt -s nullglob
 pages=(docs/*.md)
 ((${#pages[@]} > 0)) || say "docs/: no page"
 
-for page in README.md CONTRIBUTING.md "${pages[@]}"; do
+for page in README.md CONTRIBUTING.md "${pages[@]}" bench/results/*.md bench/results/*/*.md; do
     while read -r target; do
         [[ $target =~ ^[a-z]+: ]] && continue
         file=${target%%#*}

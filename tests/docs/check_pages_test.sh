@@ -28,6 +28,7 @@ bash "$checker" "$work" >/dev/null
 # shellcheck disable=SC2016 # backticks are those of the document
 {
     fresh; echo '[gone](gone.md)' >>docs/one.md;        expect 'docs/one.md: links to gone.md, which is not there'
+    fresh; mkdir -p bench/results/log; echo '[gone](../gone.svg)' >bench/results/log/a.md; expect 'bench/results/log/a.md: links to ../gone.svg, which is not there'
     fresh; echo '[gone](docs/gone.md)' >>README.md;     expect 'README.md: links to docs/gone.md, which is not there'
     fresh; sed -i 's/1, 2/1/' docs/README.md;           expect 'links to docs/README.md#the-pages-1-2, but there is no such heading'
     fresh; printf '```c++\n```\n' >>docs/one.md;        expect "docs/one.md:7: a block of 'c++'"

@@ -1,0 +1,370 @@
+#!/usr/bin/env python3
+"""Writes the tables, plots and figures of the results from the rows in bench/results/data.
+
+  scripts/results.py            writes every block, plot and marked figure anew
+  scripts/results.py --check    writes nothing; names what differs from the data, exit status 1 if anything does
+  scripts/results.py --root DIR of another tree
+
+bench/results/data/*.json are arrays of rows with the keys that the programs print, and with "commit", "machine" and
+"command". They are the only source of numbers. A page has blocks and figures, in comments that Markdown does not show:
+
+  <!-- block: NAME -->...<!-- end -->       a table or a plot of the list BLOCKS below
+  <!-- data: NAME -->0.92<!-- end -->       a figure of the list FIGURES below
+
+A preset, a model or a task is added by appending rows (`kvtl-eval --leaderboard bench/results/data/leaderboard.json`).
+Of rows that measure the same, the last one without an error counts. SPDX-License-Identifier: MIT
+"""
+import argparse
+import html
+import json
+import pathlib
+import re
+import sys
+
+PAGES = ["README.md", "docs/*.md", "bench/results/*.md", "bench/results/papers/*.md"]
+BLOCK = re.compile(r"(<!-- block: ([a-z0-9_ .-]+) -->\n)(.*?)(<!-- end -->)", re.S)
+FIGURE = re.compile(r"(<!-- data: ([A-Za-z0-9_ .-]+) -->)([^<\n]*)(<!-- end -->)")
+OPENING = re.compile(r"<!-- (?:block|data): ")
+MIB = 1 << 20
+
+
+class Wrong(Exception):
+    """One sentence for the reader."""
+
+
+# ------------------------------------------------------------------------------------------------------------- data
+def load(root):
+    data = {}
+    for path in sorted((root / "bench/results/data").glob("*.json")):
+        try:
+            data[path.stem] = json.loads(path.read_text())
+        except ValueError as error:
+            raise Wrong(f"{path}: {error}") from None
+        for row in data[path.stem]:
+            needed = ["log"] if path.stem == "claims" else ["policy", "commit", "machine", "command"]
+            for key in needed:
+                if not row.get(key):
+                    raise Wrong(f"{path}: a row without '{key}'; valid: every row has {', '.join(needed)}")
+    return data
+
+
+def kind_of(task):
+    """needle, facts, chain or text, whatever the length, the count and the seed."""
+    name = task.split(":")[0]
+    return {"nll": "text"}.get(name, name)
+
+
+def line_of(row):
+    return row["policy"] + (f", {row['variant']}" if row.get("variant") else "")
+
+
+def boards(data):
+    """{(model, attended): {preset: {kind: row}}}, full where nothing is attended less is in every board."""
+    found = {}
+    for row in data.get("leaderboard", []):
+        if row.get("error"):
+            continue
+        board = found.setdefault((row["model"], row["attend_tokens"]), {})
+        board.setdefault(line_of(row), {})[kind_of(row["task"])] = row
+    return found
+
+
+KINDS = ["needle", "facts", "chain"]
+
+
+def mean_accuracy(tasks):
+    shares = [tasks[k]["accuracy"] for k in KINDS if k in tasks]
+    return sum(shares) / len(shares) if shares else None
+
+
+def costs(tasks):
+    """Peak MiB, KiB stored per token and layer-head entry, KiB read per token, ms per token: means over the questions."""
+    rows = [tasks[k] for k in KINDS if k in tasks]
+    if not rows:
+        return None
+    steps = sum(r["decoded_tokens"] for r in rows)
+    return {
+        "mib": max(r["resident_bytes_peak"] for r in rows) / MIB,
+        "entry": sum(r["bytes_per_entry"] or 0 for r in rows) / len(rows),
+        "read": sum(r["read_bytes_per_token"] * r["decoded_tokens"] for r in rows) / steps / 1024,
+        "ms": 1000 * sum(r["decoded_tokens"] / r["tokens_per_s"] for r in rows) / steps,
+    }
+
+
+def ranked(board):
+    def order(item):
+        text = item[1].get("text")
+        return (-(mean_accuracy(item[1]) or 0), text["kl"] if text else 9, item[0])
+
+    return sorted(board.items(), key=order)
+
+
+# ----------------------------------------------------------------------------------------------------------- tables
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+    return "\n".join(lines + ["| " + " | ".join(r) + " |" for r in rows]) + "\n"
+
+
+def share(row):
+    return "-" if row is None else f"{row['accuracy']:.2f}"
+
+
+def leaderboard(data):
+    text = []
+    for (model, attended), board in sorted(boards(data).items()):
+        rows = []
+        for preset, tasks in ranked(board):
+            of_text, cost = tasks.get("text"), costs(tasks)
+            rows.append(
+                [f"`{preset}`"]
+                + [share(tasks.get(k)) for k in KINDS]
+                + ([f"{of_text['kl']:.4f}", f"{of_text['top1_agreement']:.3f}"] if of_text else ["-", "-"])
+                + ([f"{cost['mib']:.2f}", f"{cost['entry']:.0f}", f"{cost['read']:.0f}", f"{cost['ms']:.2f}"] if cost else ["-"] * 4)
+            )
+        text.append(f"**{model}, {attended} tokens attended**\n\n" + table(
+            ["preset", "needle", "one of 8 facts", "chain", "KL, text", "top-1, text", "MiB", "bytes/entry", "KiB read/token", "ms/token"], rows))
+        text.append(f"![accuracy](plots/{plot_name('accuracy', model, attended)})\n"
+                    f"![cost](plots/{plot_name('cost', model, attended)})\n")
+    return "\n".join(text)
+
+
+def runs(data, name):
+    """Which commands printed the rows of a file."""
+    seen = {}
+    for row in data.get(name, []):
+        key = (row["commit"], row["machine"], row["command"])
+        seen.setdefault(key, 0)
+        seen[key] += 1
+    return table(["rows", "commit", "machine", "command"],
+                 [[str(n), c, m, f"`{command}`"] for (c, m, command), n in seen.items()])
+
+
+def budgets(data):
+    rows, order = {}, []
+    for r in data["retrieval"]:
+        name = line_of(r)
+        if name not in rows:
+            order.append(name)
+        rows.setdefault(name, {})[(kind_of(r["task"]), r["task"], r["attend_tokens"])] = r
+    columns = sorted({k for r in rows.values() for k in r}, key=lambda k: (["needle_2048", "multikey8_1024", "vt_1024"].index(
+        re.sub(r"^needle:|\.jsonl$", "", k[1])), k[2]))
+    head = ["preset"] + [f"{re.sub('^needle:|_[0-9]+.jsonl$', '', t)}, {n}" for _, t, n in columns]
+    return table(head, [[f"`{name}`"] + [f"{rows[name][c]['accuracy']:.2f}" for c in columns] for name in order])
+
+
+def whole(data, measure):
+    return [r for r in data["whole_caches"] if r["measure"] == measure]
+
+
+def least_memory(data):
+    rows = sorted(whole(data, "least_memory"), key=lambda r: -r["least_mib"])
+    whole_cache = rows[0]["least_mib"]
+    return table(["preset", "least MiB", "of the whole cache"],
+                 [[f"`{r['policy']}`", f"{r['least_mib']:.1f}", f"{100 * r['least_mib'] / whole_cache:.1f} %"] for r in rows])
+
+
+def median(values):
+    return sorted(values)[len(values) // 2]
+
+
+def step_time(data):
+    by = {}
+    for r in whole(data, "speed"):
+        by.setdefault(r["policy"], []).append(r)
+    return table(["preset", "MiB resident", "ms per step, median of 3", "KiB read", "hit rate", "attention found"],
+                 [[f"`{p}`", f"{rs[0]['resident_mib']:.1f}", f"{median([r['step_ms_median'] for r in rs]):.2f}",
+                   str(rs[0]["read_kib_per_step"]), "-" if rs[0]["hit_rate"] is None else f"{rs[0]['hit_rate']:.2f}",
+                   f"{rs[0]['mass_recall']:.2f}"] for p, rs in by.items()])
+
+
+def claims(data, paper):
+    rows = [c for c in data["claims"] if c["paper"] == paper]
+    if not rows:
+        raise Wrong(f"claims: no claim of the paper '{paper}'")
+    return table(["claim", "theirs", "here", "holds?", "command"],
+                 [[c["claim"], c["theirs"], c["here"], c["verdict"], ", ".join(f"[{f}](../log/{f}.md)" for f in c["log"])] for c in rows])
+
+
+BLOCKS = {
+    "leaderboard": leaderboard,
+    "leaderboard runs": lambda d: runs(d, "leaderboard"),
+    "budgets": budgets,
+    "budgets runs": lambda d: runs(d, "retrieval"),
+    "least memory": least_memory,
+    "step time": step_time,
+    "whole caches runs": lambda d: runs(d, "whole_caches"),
+    **{f"claims {p}": (lambda d, p=p: claims(d, p)) for p in ("dynakv", "token_adaptive_rank", "kvswap", "dynamickv", "abstracts")},
+}
+
+
+def one(rows, **wanted):
+    found = [r for r in rows if all(r.get(k) == v for k, v in wanted.items())]
+    if len(found) != 1:
+        raise Wrong(f"figure: {len(found)} rows with {wanted}; valid: one")
+    return found[0]
+
+
+def figures(data):
+    """{name: text} of everything that a page may quote."""
+    all_of = {}
+    for p in ("full", "full_int8", "dynakv", "dynakv_estimate"):
+        all_of[f"memory {p}"] = f"{one(whole(data, 'least_memory'), policy=p)['least_mib']:.3g}"
+        for n in (128, 256):
+            row = one(whole(data, "quality"), policy=p, task="needle:needle_2048.jsonl", attend_tokens=n)
+            all_of[f"needles {p} {n}"] = f"{row['accuracy']:.2f}"
+        speed = [r for r in whole(data, "speed") if r["policy"] == p]
+        all_of[f"step {p}"] = f"{median([r['step_ms_median'] for r in speed]):.2f}"
+        all_of[f"resident {p}"] = f"{speed[0]['resident_mib']:.0f}"
+        all_of[f"text kl {p}"] = f"{one(whole(data, 'quality'), policy=p, task='nll:HELD')['kl']:.2g}"
+    for r in data["retrieval"]:
+        task = re.sub(r"^needle:|\.jsonl$", "", r["task"])
+        all_of[f"{task} {r['policy']} {r['attend_tokens']}"] = f"{r['accuracy']:.2f}"
+    for (_, attended), board in boards(data).items():
+        for preset, tasks in board.items():
+            for k in KINDS:
+                if k in tasks:
+                    all_of[f"board {k} {preset} {attended}"] = share(tasks[k])
+    return all_of
+
+
+# ------------------------------------------------------------------------------------------------------------ plots
+COLOURS = ["#2a6fbb", "#d9822b", "#3d9970", "#8e44ad", "#c0392b", "#7f8c8d", "#16a085", "#b7950b"]
+
+
+def svg(width, height, parts):
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+            'font-family="sans-serif" font-size="12">\n<rect width="100%" height="100%" fill="#ffffff"/>\n'
+            + "\n".join(parts) + "\n</svg>\n")
+
+
+def label(x, y, text, anchor="start", colour="#222222"):
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{html.escape(text)}</text>'
+
+
+def bars(title, names, series, log=False):
+    """Horizontal bars: series [(legend, [value or None])], values 0 to 1."""
+    left, row, wide = 170, 12 * len(series) + 8, 420
+    parts = [label(10, 20, title)]
+    for s, (legend, _) in enumerate(series):
+        parts.append(f'<rect x="{left + 130 * s}" y="30" width="10" height="10" fill="{COLOURS[s]}"/>')
+        parts.append(label(left + 14 + 130 * s, 39, legend))
+    for i, name in enumerate(names):
+        y = 52 + row * i
+        parts.append(label(left - 8, y + row / 2, name, "end"))
+        for s, (_, values) in enumerate(series):
+            v = values[i]
+            if v is None:
+                continue
+            parts.append(f'<rect x="{left}" y="{y + 12 * s}" width="{wide * v:.1f}" height="10" fill="{COLOURS[s]}"/>')
+            parts.append(label(left + wide * v + 4, y + 12 * s + 9, f"{v:.2f}"))
+    return svg(left + wide + 50, 60 + row * len(names), parts)
+
+
+def chart(title, x_name, y_name, lines, points=False, x_of=float):
+    """Lines or labelled points: [(name, [(x, y)])], y from 0 to 1, x from 0."""
+    left, top, wide, high = 60, 40, 560, 300
+    most = max((x for _, xy in lines for x, _ in xy), default=1) or 1
+    px = lambda x: left + wide * x / most
+    py = lambda y: top + high * (1 - y)
+    parts = [label(10, 20, title), label(left + wide / 2, top + high + 36, x_name, "middle"),
+             f'<path d="M{left} {top}V{top + high}H{left + wide}" fill="none" stroke="#888888"/>']
+    for k in range(5):
+        parts += [label(left - 6, py(k / 4) + 4, f"{k / 4:.2f}", "end"),
+                  label(px(most * k / 4), top + high + 18, f"{most * k / 4:.0f}", "middle")]
+    parts.append(label(10, top - 6, y_name))
+    for i, (name, xy) in enumerate(lines):
+        c = COLOURS[i % len(COLOURS)]
+        if not points:
+            path = " ".join(f"{px(x):.1f},{py(y):.1f}" for x, y in xy)
+            parts.append(f'<polyline points="{path}" fill="none" stroke="{c}" stroke-width="2"/>')
+        parts += [f'<circle cx="{px(x):.1f}" cy="{py(y):.1f}" r="4" fill="{c}"/>' for x, y in xy]
+        parts.append(label(px(xy[-1][0]) + 7, py(xy[-1][1]) + 4 + (0 if points else 13 * i % 26), name, colour=c))
+    return svg(left + wide + 150, top + high + 50, parts)
+
+
+def plot_name(what, model, attended):
+    return f"{what}-{re.sub('[^A-Za-z0-9]+', '-', model.removesuffix('.gguf'))}-{attended}.svg"
+
+
+def plots(data):
+    made = {}
+    for (model, attended), board in boards(data).items():
+        order = [(p, t) for p, t in ranked(board) if mean_accuracy(t) is not None]
+        title = f"{model}, {attended} tokens attended: share of the questions answered"
+        made[plot_name("accuracy", model, attended)] = bars(
+            title, [p for p, _ in order], [(k, [t[k]["accuracy"] if k in t else None for _, t in order]) for k in KINDS])
+        made[plot_name("cost", model, attended)] = chart(
+            f"{model}, {attended} tokens attended", "KiB read per token", "mean share of the questions answered",
+            [(p, [(costs(t)["read"], mean_accuracy(t))]) for p, t in order], points=True)
+
+    def by_budget(presets, task, name, title):
+        lines = [(p, sorted((r["attend_tokens"], r["accuracy"]) for r in data["retrieval"] if r["policy"] == p and r["task"] == task))
+                 for p in presets]
+        made[name] = chart(title, "tokens attended", "share of the questions answered", [l for l in lines if l[1]])
+
+    by_budget(["dynakv", "dynakv_estimate", "dynakv_static", "clusterkv", "pqcache"], "needle:multikey8_1024.jsonl", "dynakv.svg",
+              "One of eight facts, 1,024 tokens")
+    by_budget(["kvswap", "kvswap_softmax", "shadowkv", "infinigen_star", "loki"], "needle:vt_1024.jsonl", "kvswap.svg",
+              "Chains, 1,024 tokens")
+    by_budget(["dynakv_estimate", "kvswap_softmax", "quest", "dynakv", "retroinfer", "streaming_llm"], "needle:needle_2048.jsonl",
+              "budgets.svg", "Needles, 2,048 tokens")
+    rows = sorted(whole(data, "least_memory"), key=lambda r: -r["least_mib"])
+    most = rows[0]["least_mib"]
+    made["memory.svg"] = bars("Least memory, as a share of the whole 16-bit cache (16,384 tokens, 1B shape)",
+                              [r["policy"] for r in rows], [("share", [r["least_mib"] / most for r in rows])])
+    return made
+
+
+# ------------------------------------------------------------------------------------------------------------ pages
+def written(page, text, data, known):
+    def block(m):
+        if m[2] not in BLOCKS:
+            raise Wrong(f"{page}: unknown block '{m[2]}'; valid: {', '.join(sorted(BLOCKS))}")
+        return m[1] + BLOCKS[m[2]](data) + m[4]
+
+    def figure(m):
+        if m[2] not in known:
+            raise Wrong(f"{page}: no figure '{m[2]}' in the data")
+        return m[1] + known[m[2]] + m[4]
+
+    if len(OPENING.findall(text)) != len(BLOCK.findall(text)) + len(FIGURE.findall(text)):
+        raise Wrong(f"{page}: a block or a figure without its <!-- end -->")
+    return FIGURE.sub(figure, BLOCK.sub(block, text))
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Writes the tables, plots and figures of the results from bench/results/data.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if a page or a plot differs from the data")
+    parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent, help="of the tree")
+    args = parser.parse_args()
+    wrong = []
+    try:
+        data = load(args.root)
+        known = figures(data)
+        want = {args.root / "bench/results/plots" / name: text for name, text in plots(data).items()}
+        for pattern in PAGES:
+            for path in sorted(args.root.glob(pattern)):
+                want[path] = written(path.relative_to(args.root), path.read_text(), data, known)
+    except Wrong as error:
+        print(error, file=sys.stderr)
+        return 1
+    stray = set((args.root / "bench/results/plots").glob("*")) - set(want)
+    for path, text in want.items():
+        if path.exists() and path.read_text() == text:
+            continue
+        wrong.append(path)
+        if not args.check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    for path in stray:
+        wrong.append(path)
+        if not args.check:
+            path.unlink()
+    for path in wrong:
+        said = "differs from bench/results/data; run scripts/results.py" if args.check else "written"
+        print(f"{path.relative_to(args.root)}: {said}", file=sys.stderr if args.check else sys.stdout)
+    return 1 if args.check and wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
