@@ -241,7 +241,7 @@ def label(x, y, text, anchor="start", colour="#222222"):
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{html.escape(text)}</text>'
 
 
-def bars(title, names, series, log=False):
+def bars(title, names, series):
     """Horizontal bars: series [(legend, [value or None])], values 0 to 1."""
     left, row, wide = 170, 12 * len(series) + 8, 420
     parts = [label(10, 20, title)]
@@ -260,7 +260,7 @@ def bars(title, names, series, log=False):
     return svg(left + wide + 50, 60 + row * len(names), parts)
 
 
-def chart(title, x_name, y_name, lines, points=False, x_of=float):
+def chart(title, x_name, y_name, lines, points=False):
     """Lines or labelled points: [(name, [(x, y)])], y from 0 to 1, x from 0."""
     left, top, wide, high = 60, 40, 560, 300
     most = max((x for _, xy in lines for x, _ in xy), default=1) or 1
@@ -272,13 +272,18 @@ def chart(title, x_name, y_name, lines, points=False, x_of=float):
         parts += [label(left - 6, py(k / 4) + 4, f"{k / 4:.2f}", "end"),
                   label(px(most * k / 4), top + high + 18, f"{most * k / 4:.0f}", "middle")]
     parts.append(label(10, top - 6, y_name))
+    placed = []  # of labels: each goes down until none is in its way
     for i, (name, xy) in enumerate(lines):
         c = COLOURS[i % len(COLOURS)]
         if not points:
             path = " ".join(f"{px(x):.1f},{py(y):.1f}" for x, y in xy)
             parts.append(f'<polyline points="{path}" fill="none" stroke="{c}" stroke-width="2"/>')
         parts += [f'<circle cx="{px(x):.1f}" cy="{py(y):.1f}" r="4" fill="{c}"/>' for x, y in xy]
-        parts.append(label(px(xy[-1][0]) + 7, py(xy[-1][1]) + 4 + (0 if points else 13 * i % 26), name, colour=c))
+        x, y = px(xy[-1][0]) + 7, py(xy[-1][1]) + 4
+        while any(abs(x - a) < 110 and abs(y - b) < 13 for a, b in placed):
+            y += 1
+        placed.append((x, y))
+        parts.append(label(x, y, name, colour=c))
     return svg(left + wide + 150, top + high + 50, parts)
 
 
