@@ -115,6 +115,7 @@ expect 0 "" "${base[@]}" --limit 1 --closed-only --leaderboard board.json
 for key in model commit date machine command; do
     [ "$(grep -Ec "^  \"$key\": \"[^\"]" board.json)" -eq $((2 * once)) ] || complain "not every row of the board has its $key"
 done
+rm board.json
 
 # what it prints without a run
 expect 0 "" --help

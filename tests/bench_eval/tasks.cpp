@@ -68,20 +68,20 @@ TEST_CASE_FIXTURE(fixture, "generated questions: the fact is before the split, t
 }
 
 TEST_CASE_FIXTURE(fixture, "facts: the generator of needles with eight facts a document") {
-    const auto facts = make("facts:gen,tokens=600,count=3,seed=5"),
-               eight = make("needle:gen,tokens=600,keys=8,count=3,seed=5");
+    const auto facts = make("facts:gen,tokens=1200,count=3,seed=5"),
+               eight = make("needle:gen,tokens=1200,keys=8,count=3,seed=5");
     REQUIRE(facts.examples.size() == 3);
     for (std::size_t i = 0; i < 3; ++i) CHECK(facts.examples[i].tokens == eight.examples[i].tokens);
-    CHECK(facts.examples[0].tokens != make("facts:gen,tokens=600,count=3,seed=6").examples[0].tokens);
+    CHECK(facts.examples[0].tokens != make("facts:gen,tokens=1200,count=3,seed=6").examples[0].tokens);
 }
 
 TEST_CASE_FIXTURE(fixture, "chains: following the references of the document gives the answer") {
-    const std::string name = "chain:gen,tokens=900,keys=3,links=4,count=10";
+    const std::string name = "chain:gen,tokens=1500,keys=3,links=3,count=10";
     const auto t = make(name + ",seed=5");
     REQUIRE(t.examples.size() == 10);
     for (const auto& e : t.examples) {
-        CHECK(e.tokens.size() > 750);
-        CHECK(e.tokens.size() < 1050);
+        CHECK(e.tokens.size() > 1350);
+        CHECK(e.tokens.size() < 1650);
         const std::span<const engine::token_id> all = e.tokens;
         const std::string document = words.decode(all.first(e.prefill)), asked = tail(*this, e);
         const std::string question = "Question: What is the value of VAR ";
@@ -99,7 +99,7 @@ TEST_CASE_FIXTURE(fixture, "chains: following the references of the document giv
             const std::string text = document.substr(value, document.find('.', value) - value);
             answer += (links == 0 ? "" : ".VAR" + variable + "=") + text;
             if (text.size() == 5) {
-                CHECK(links == 4);
+                CHECK(links == 3);
                 break;
             }
             REQUIRE(text.size() == 3);
