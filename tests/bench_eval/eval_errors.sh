@@ -107,7 +107,7 @@ if "$program" --list-policies | grep -qx external_mask; then
 fi
 
 # a board: rows are appended, and say where they are from
-rm board.json
+: >board.json
 expect 0 "" "${base[@]}" --limit 1 --closed-only --leaderboard board.json
 once=$(grep -c '"policy":' board.json)
 expect 0 "" "${base[@]}" --limit 1 --closed-only --leaderboard board.json
