@@ -88,11 +88,10 @@ template <class Cache> int measure(const options& o) {
     c.shape = model;
     c.max_tokens = o.tokens + (rounds + 1) * o.every;
     c.attend_tokens = 512;
-    c.memory_bytes = std::size_t{64} << 20;
-    if constexpr (requires { c.io.path; })
-        c.io.path = o.path + ".cache";
-    else
-        c.memory_bytes = std::size_t{1} << 30; // all of it
+    const bool in_memory = o.policy == "full";
+    c.memory_bytes =
+        in_memory ? c.max_tokens * model.layers * 2 * k_row * sizeof(float) : std::size_t{64} << 20;
+    if constexpr (requires { c.io.path; }) c.io.path = o.path + ".cache";
     auto opened = Cache::open(c);
     Cache& cache = need(opened);
     auto begun = cache.begin();
