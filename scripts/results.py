@@ -125,7 +125,7 @@ def leaderboard(data):
             ["preset", "needle", "one of 8 facts", "chain", "KL, text", "top-1, text", "MiB", "bytes/entry", "KiB read/token", "ms/token"], rows))
         text.append(f"![accuracy](plots/{plot_name('accuracy', model, attended)})\n"
                     f"![cost](plots/{plot_name('cost', model, attended)})\n")
-    return "\n".join(text)
+    return "\n".join(text) or "There are no rows yet.\n"
 
 
 def runs(data, name):
