@@ -116,7 +116,8 @@ template <class Preset> struct cache_config {
     std::size_t max_tokens = 0; ///< tokens per sequence, prompt included
     std::size_t max_sequences = 1;
     std::size_t memory_bytes = 0;    ///< bound on everything that kvtl holds in DRAM; open() reserves it
-    std::size_t attend_tokens = 256; ///< entries each query head attends per layer and step, window included
+    std::size_t attend_tokens = 256; ///< entries each query head attends per layer and step, window
+                                     ///< included: at most, or in the mean (error_price)
     /// Parts that may run concurrently, one thread each: at most one per KV head, or per sequence where
     /// sequences are divided. Presets that always divide sequences accept more, and then use max_sequences of
     /// them (kv_manager::shards()).

@@ -137,12 +137,17 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
     [[nodiscard, gnu::cold]] result<save_facts> save(sequence_id seq, const std::string& path,
                                                      const save_options& options = {}) {
         if (status unknown = core_->calls.sequence("save", seq); !unknown) return unknown;
-        auto file = file_for(seq, path);
-        if (!file) return file.error();
-        const auto facts = save(seq, *file, options);
-        if (!facts) return facts;
-        if (status s = file->publish(); !s) return s;
-        return facts;
+        const auto into = [&](result<saved_file> file) -> result<save_facts> {
+            if (!file) return file.error();
+            const auto facts = save(seq, *file, options);
+            if (!facts) return facts;
+            if (status s = file->publish(); !s) return s;
+            return facts;
+        };
+        const auto facts = into(file_for(seq, path));
+        if (facts || facts.error().code != errc::corrupt) return facts;
+        return into(
+            saved_file::create(path, static_cast<std::uint32_t>(core_->page_bytes))); // all of it anew
     }
     /// A new sequence that goes on as the saved one would, or none. A cache with other settings refuses the file
     /// (errc::file_refused) and names the first setting that differs. Shards, memory, max_sequences and devices may differ;
@@ -233,7 +238,7 @@ class kv_manager<Preset, Supplied> : public cache_sizes<Preset> {
 
     /// Decode of one layer: appends k, v (T, H, D) and attends q (T, HQ, D) to out (T, HQ, D). One token is a step;
     /// several, a draft to be verified, are steps one after the other, to the bit: each attends what it would choose
-    /// before the next one comes. As many as the window has room for, where entries are retrieved. Every layer takes
+    /// before the next one comes (with one price for all of them, where the selector has one). As many as the window has room for, where entries are retrieved. Every layer takes
     /// its tokens before any takes the next ones.
     [[nodiscard]] status attend(sequence_id seq, std::size_t layer, const layer_input& in,
                                 tensor_span out) noexcept {

@@ -186,7 +186,7 @@ template <class Policy, class Make = by_config<Policy>> void compressor_contract
     using namespace compressor_suite;
     static_assert(compressor_for<Policy>);
     SUBCASE("sizes: known before the first row, the same for equal shapes, whole bytes of every head") {
-        for (const std::uint32_t dim : {8U, 64U, 80U, 96U, 128U}) {
+        for (const std::uint32_t dim : {8U, 56U, 64U, 80U, 96U, 120U, 128U}) {
             const typename Policy::state one({}, {1, dim}), three({}, {3, dim}), again({}, {3, dim});
             CHECK(one.bytes().key > 0);
             CHECK(one.bytes().value > 0);
@@ -202,7 +202,7 @@ template <class Policy, class Make = by_config<Policy>> void compressor_contract
     }
     SUBCASE("a round trip stays within the declared error") {
         std::uint64_t seed = 1;
-        for (const std::uint32_t dim : {8U, 64U, 80U, 96U, 128U})
+        for (const std::uint32_t dim : {8U, 56U, 64U, 80U, 96U, 120U, 128U})
             for (const std::uint32_t heads : {1U, 3U})
                 for (const kind what : kinds) {
                     CAPTURE(dim);
@@ -229,7 +229,7 @@ template <class Policy, class Make = by_config<Policy>> void compressor_contract
     }
     SUBCASE("scores and sums from records equal those of decoded rows") {
         std::uint64_t seed = 1000;
-        for (const std::uint32_t dim : {8U, 64U, 80U, 96U, 128U})
+        for (const std::uint32_t dim : {8U, 56U, 64U, 80U, 96U, 120U, 128U})
             for (const std::size_t group : {1U, 4U, 7U})
                 for (const kind what : kinds) {
                     CAPTURE(dim);

@@ -91,8 +91,9 @@ TEST_CASE("error_price: the price rises by the rate times what was read too much
     CHECK(next(500, 300, -3.0F) == doctest::Approx(-3.0 + 0.5 * 1.0));
     CHECK(next(100, 0, -3.0F) == doctest::Approx(-3.0 - 0.5 * 0.75));
     CHECK(next(0, 0, -3.0F) == doctest::Approx(-3.0 - 0.5));
-    CHECK(next(90'000, 0, -3.0F) == doctest::Approx(-3.0 + 0.5 * 4.0));
-    CHECK(std::isfinite(next(0, 0, -60.0F)));
+    CHECK(next(1'600, 0, -3.0F) == doctest::Approx(-3.0 + 0.5 * 3.0));
+    CHECK(next(0, 0, -20.0F) == -20.0); // a price that lost itself would come back too late
+    CHECK(next(90'000, 0, 4.0F) == 5.0);
 }
 
 TEST_CASE("error_price: a rate that cannot be is refused") {

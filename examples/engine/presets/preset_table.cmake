@@ -16,11 +16,11 @@ set(KVTL_PRESET_TABLE
     "full full exact demo 'attention over all entries, in memory'"
     # DynaKV, its ablations and its estimate
     "dynakv dynakv retrieval demo 'DynaKV: clusters that split as they spread, chosen by their mean keys'"
-    "dynakv_static dynakv retrieval demo 'DynaKV with clusters that never split'"
+    "dynakv_static dynakv retrieval 'DynaKV with clusters that never split'"
     "dynakv_unit_contiguous dynakv retrieval 'DynaKV with a run of pages for each cluster'"
     "dynakv_lru dynakv retrieval 'DynaKV with the least recently used cluster leaving memory first'"
     "dynakv_estimate estimate retrieval demo 'DynaKV with an estimate for every cluster that is not read'"
-    "kvtl_best best retrieval demo 'adaptive clusters, read where their estimate errs most, at one price for all heads'"
+    "kvtl_best best retrieval demo 'clusters, read where their estimate errs most, at one price for all heads'"
     # A coarse level above the clusters
     "dynakv_two_level two_level retrieval 'DynaKV that looks at the clusters of the best blocks alone'"
     "dynakv_two_level_int8 two_level composition 'the same over signed bytes'"

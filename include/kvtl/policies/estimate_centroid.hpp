@@ -40,7 +40,8 @@
 // Bytes:  D + 4 per unit and KV head (mean value as codes with a scale; 2 D as f16), one sum of 4 D per open
 //         page. Keys: the clusterer's means. With the spread 4 D per lane (units_view::spread).
 //         moment_estimate: 2 D^2 + 4 D + 16 per KV head.
-// Cost:   O(U D) per KV head and step, times G with the spread (its weights differ by query).
+// Cost:   O(U D) per KV head and step, times G with the spread (its weights differ by query). moment_estimate:
+//         O(G D^2) more per step, and O(D^2) per entry that joins a unit.
 // Limits: clusterers that keep means. A variance per dimension and unit does not help: bench/DEAD_ENDS.md.
 // SPDX-License-Identifier: MIT
 #pragma once
@@ -263,9 +264,11 @@ template <estimate_options Options> struct unit_estimate {
                     std::copy_n(value + first, n, residual);
                     if (value_sum != nullptr)
                         simd::axpy(-1.0F / static_cast<float>(e.before), value_sum + first, residual, n);
+                    for (std::uint32_t i = 0; i < n; ++i)
+                        residual[i] = std::clamp(residual[i], -largest, largest);
                     for (std::uint32_t r = 0; r < dim_; ++r)
-                        simd::move_towards(e.weight() * (key[r] - mean[r]), residual, rate,
-                                           cross() + std::size_t{r} * dim_ + first, n);
+                        simd::move_towards(std::clamp(e.weight() * (key[r] - mean[r]), -largest, largest),
+                                           residual, rate, cross() + std::size_t{r} * dim_ + first, n);
                 }
             }
             /// Mean squared distance of the lane's values to their mean.
@@ -284,6 +287,7 @@ template <estimate_options Options> struct unit_estimate {
 
           private:
             static constexpr float memory = 4096;
+            static constexpr float largest = 240; ///< residual: products of two are f16 numbers
             struct header {
                 float entries, squares, unused[2];
             };

@@ -7,14 +7,16 @@
 // and steps of a sequence. So a head that needs much reads much, where a budget per head gives each head the
 // same. attend_tokens is the mean over heads, layers and steps: after each token
 //
-//   log lambda += rate * min(entries chosen / entries allowed - 1, 4)
+//   log lambda += rate * (entries chosen / entries allowed - 1)
 //
 // One head may choose up to four times its budget in a step. The first token chooses within the budget of each
-// head. What it could not read sets lambda.
+// head. The worst unit that it read in each head sets lambda.
 //
-// Bytes: 24 per layer and sequence. Cost: one pass over U scores; top-k only where a head exceeds its limit.
-// Limits: lambda follows what was read, so outputs depend on the steps before. The price counts entries, not
-//         whether they are in memory.
+// Bytes: 20 per layer and sequence. Cost: one pass over U scores; top-k only where a head exceeds its limit; and
+//        what is in memory is attended twice, for the estimator needs it first.
+// Limits: lambda follows what was read, so outputs depend on the steps before. Tokens that are taken back (rewind)
+//         have moved it, and several tokens in one call of attend() have one price, so their outputs differ
+//         slightly from those of single calls. The price counts entries, not whether they are in memory.
 // Source: no paper; rate-distortion allocation with one Lagrange multiplier (H. Everett, Operations Research
 //         11 (1963)).
 // SPDX-License-Identifier: MIT
@@ -98,12 +100,12 @@ struct error_price {
             }
             if (!std::isfinite(price)) return lanes == 0 ? price : static_cast<float>(marginal / lanes);
             if (!(budget > 0)) return price;
-            const double over = std::min(entries / budget - 1.0, 4.0); // in the mean 0: the budget is met
-            return std::clamp(price + rate_ * static_cast<float>(over), -largest_log, largest_log);
+            const double over = entries / budget - 1.0; // in the mean 0: the budget is met
+            return std::clamp(price + rate_ * static_cast<float>(over), least_log, largest_log);
         }
 
       private:
-        static constexpr float largest_log = 60.0F; ///< keeps the price finite
+        static constexpr float least_log = -20.0F, largest_log = 5.0F; ///< from where it soon finds back
 
         [[nodiscard]] std::uint32_t best_of(choice_input in, std::uint32_t most, float least,
                                             std::span<chosen_unit> out) const noexcept {

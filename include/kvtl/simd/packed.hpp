@@ -244,7 +244,7 @@ template <class Arch, std::size_t R, std::size_t Q, std::size_t Bits, bool Middl
                 });
             });
         if (first == rows.dim) return;
-        float x[packed_room];
+        float x[packed_room] = {}; // behind the last number of a part: finite, for the query is 0 there
         unrolled<S>([&](auto s) __attribute__((always_inline)) {
             const std::byte* of = row + s * rows.stride;
             for_parts<Bits>(

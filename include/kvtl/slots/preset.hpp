@@ -228,9 +228,10 @@ concept estimator_has_its_scores =
     (chooses_per_query<typename T::selector> && !detail::scores_stored_keys<typename T::index>());
 /// Errors are known of units that have records, in any order, and without a choice before the first entry is in place.
 template <class T>
-concept errors_are_priced = !goes_by_errors<typename T::selector> ||
-                            (prices_errors<typename T::estimator> &&
-                             store_of_preset<T>() == store_kind::units && !T::layout::wants_correlation);
+concept errors_are_priced =
+    !goes_by_errors<typename T::selector> ||
+    (prices_errors<typename T::estimator> && store_of_preset<T>() == store_kind::units &&
+     !T::layout::wants_correlation && !shares_choices<typename T::selector>);
 /// A retention that merges changes kept rows and gives them weights. Weights are stored behind records of one
 /// size.
 template <class T>

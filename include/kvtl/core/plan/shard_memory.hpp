@@ -28,7 +28,6 @@ struct prefetch_slot {
     std::span<float> query;
     std::span<chosen_unit> chosen;
     std::span<std::uint32_t> count;
-    std::span<float> marginal; ///< by lane, for a selector that goes by errors
 };
 /// Something has been read ahead and not been used yet.
 [[nodiscard]] inline bool any_in_use(std::span<const prefetch_slot> prefetch_slots) noexcept {
@@ -113,7 +112,6 @@ template <class Types> struct shard_memory {
             a.query = scratch.take<float>(std::size_t{p.model.query_heads()} * p.model.dim);
             a.chosen = scratch.take<chosen_unit>(std::size_t{p.shard_lanes} * p.chosen_per_lane);
             a.count = scratch.take<std::uint32_t>(p.shard_lanes);
-            a.marginal = scratch.take<float>(chooser<Types>::by_errors ? p.shard_lanes : 0);
             if (!m.prefetch_slots.empty()) m.prefetch_slots[i] = a;
         }
         return m;

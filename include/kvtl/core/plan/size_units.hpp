@@ -271,7 +271,9 @@ template <class Types> class unit_sizes {
             return too_many_pages(p, std::max(file, grown * lanes));
         p.file_pages = static_cast<std::uint32_t>(file);
         p.grow_pages = static_cast<std::uint32_t>(grown * lanes);
-        if constexpr (requires { requires types::layout::decode_fills_file; }) p.grow_pages = p.file_pages;
+        if constexpr (requires { requires types::layout::decode_fills_file; })
+            p.grow_pages =
+                static_cast<std::uint32_t>(std::max(grown, prompt) * lanes); // but what prompts wait in
         return {};
     }
 

@@ -40,7 +40,9 @@ template <class Types> class choice_source {
         constexpr bool predicts = detail::chooses_ahead<typename Types::selector>();
         const bool by_guess = predicts && layer >= plan_->true_layers;
         if (predicts && (a == nullptr || !by_guess)) ++store_->stats().unpredicted_choices;
-        if (a != nullptr && (by_guess || a->same_query(q, a->query.size()))) return take(lanes, *a), status{};
+        // One that goes by errors knows more by now: the arriving token counts, too.
+        if (a != nullptr && (by_guess || (!runner::by_errors && a->same_query(q, a->query.size()))))
+            return take(lanes, *a), status{};
         // Scoring reads the pages of the lane itself: what reads them ahead lands first.
         if constexpr (Types::split_pages)
             if (a != nullptr)
@@ -63,7 +65,6 @@ template <class Types> class choice_source {
             std::copy_n(a.chosen.begin() + i * plan_->chosen_per_lane, a.count[i],
                         step_->chosen_of(i).begin());
             set_count(i, a.count[i]);
-            if constexpr (runner::by_errors) step_->marginal(i) = a.marginal[i];
         }
     }
 

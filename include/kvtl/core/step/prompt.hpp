@@ -630,9 +630,12 @@ template <class Types> class prompt_builder {
                     lane_id, u, keys,
                     std::span<const std::uint32_t>(x_.order.subspan(x_.begin[i], unit.entries)));
             if constexpr (summaries<Types>::any) {
+                const auto row_of = [&](std::uint32_t e) { return first_row + x_.order[x_.begin[i] + e]; };
+                if constexpr (summaries<Types>::gathers) // before sums take the place of the mean
+                    for (std::uint32_t e = 0; e < unit.entries; ++e)
+                        p_.sums->gather_built(lane_id, row_k(row_of(e)), row_v(row_of(e)));
                 for (std::uint32_t e = 0; e < unit.entries; ++e) {
-                    const std::uint32_t row = first_row + x_.order[x_.begin[i] + e];
-                    p_.sums->gather_built(lane_id, row_k(row), row_v(row));
+                    const std::uint32_t row = row_of(e);
                     p_.sums->absorb(lane_id, u, e, row_k(row), row_v(row), p_.sums->building());
                 }
             }
@@ -647,10 +650,11 @@ template <class Types> class prompt_builder {
              first += l.unit(u++).entries) {
             if constexpr (Types::means) p_.sums->set_mean(lane_id, u, keys.slice(first, l.unit(u).entries));
             if constexpr (summaries<Types>::any) {
-                for (std::uint32_t i = 0; i < l.unit(u).entries; ++i) {
-                    p_.sums->gather_built(lane_id, row_k(first + i), row_v(first + i));
+                if constexpr (summaries<Types>::gathers)
+                    for (std::uint32_t i = 0; i < l.unit(u).entries; ++i)
+                        p_.sums->gather_built(lane_id, row_k(first + i), row_v(first + i));
+                for (std::uint32_t i = 0; i < l.unit(u).entries; ++i)
                     p_.sums->absorb(lane_id, u, i, row_k(first + i), row_v(first + i), p_.sums->building());
-                }
             }
         }
     }

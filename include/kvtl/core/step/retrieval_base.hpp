@@ -97,7 +97,7 @@ template <class Types> class retrieval_base {
     }
     /// A selector that calibrates on prompts must see the queries of their last chunk.
     [[nodiscard]] static status check_last_queries(const layer_input& in) noexcept {
-        if (!sequence_bars<types>::any || !in.q.empty()) return {};
+        if (!sequence_bars<types>::of_prompts || !in.q.empty()) return {};
         return status::failure(errc::invalid_argument,
                                "prefill: q is empty; valid: the queries of the prompt's last chunk, on which "
                                "selector %s calibrates",

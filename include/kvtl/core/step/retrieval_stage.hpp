@@ -200,7 +200,7 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         prefetch_slot* guess = find_prefetch(slot, layer);
         if (guess != nullptr && !step_.land_prefetch(lanes, guess->io_batch).ok())
             release(std::exchange(guess, nullptr), lanes, runner::fate::dropped);
-        status s = step_.choose(lanes, step_.widen(q), 0, true);
+        status s = step_.choose(lanes, step_.widen(q), 0, false);
         if (!s || free_prefetch_slot() == nullptr)
             release(std::exchange(guess, nullptr), lanes,
                     s.ok() ? runner::fate::attended : runner::fate::dropped);
@@ -507,7 +507,6 @@ template <class Types> class retrieval_stage : public retrieval_prompts<Types> {
         a->complete = true, a->announced = false;
         for (std::uint32_t i = 0; i < lanes.size(); ++i) {
             a->count[i] = step_.chosen_count(i);
-            if constexpr (runner::by_errors) a->marginal[i] = step_.marginal(i);
             std::copy_n(step_.chosen_of(i).begin(), a->count[i],
                         a->chosen.begin() + i * plan_.chosen_per_lane);
         }

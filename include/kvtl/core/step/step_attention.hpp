@@ -92,8 +92,6 @@ template <class Types> class step_attention {
         return x_.chosen.subspan(std::size_t{i} * p_.chosen_per_lane, p_.chosen_per_lane);
     }
     [[nodiscard]] std::uint32_t& chosen_count(std::uint32_t i) noexcept { return x_.chosen_count[i]; }
-    /// For a selector that goes by errors: the lowest score that lane i's choice has (chooser::choose_by_errors()).
-    [[nodiscard]] float& marginal(std::uint32_t i) noexcept { return x_.marginal[i]; }
     /// What the last step chose and put out, for the bar.
     [[nodiscard]] step_facts facts(std::span<const lane_ref> lanes) const noexcept {
         step_facts f;
