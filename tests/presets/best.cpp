@@ -74,8 +74,7 @@ played play(const kvtl_test::drift& data, std::uint32_t centroid_bits, bool pref
     one.prefill(500);
     for (int i = 0; i < 60; ++i)
         one.step([&](std::size_t layer) {
-            if (prefetch)
-                kvtl_test::require_ok(cache.prefetch(one.id(), layer, data.q(layer, one.tokens())));
+            if (prefetch) kvtl_test::require_ok(cache.prefetch(one.id(), layer, data.q(layer, one.tokens())));
         });
     return {one.outputs(), one.error()};
 }
