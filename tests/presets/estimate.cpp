@@ -4,6 +4,7 @@
 
 #include "contracts/io.hpp"
 #include "support/cache_fixture.hpp"
+#include "support/decode_error.hpp"
 #include "support/random_layer.hpp"
 
 template class kvtl::kv_manager<kvtl::presets::dynakv_estimate>;
@@ -16,33 +17,8 @@ TEST_CASE("dynakv_estimate with the budget for everything is dense attention ove
 }
 
 TEST_CASE("at a small budget the estimate is closer to dense attention than what dynakv reads") {
-    const kvtl_test::scratch_folder folder;
-    const kvtl_test::drift data({2, 4, 2, 64}, 900, 12);
-    const auto error = [&]<class Cache>(Cache*) {
-        typename Cache::config c;
-        c.shape = data.shape();
-        c.max_tokens = 900;
-        c.attend_tokens = 96;
-        c.memory_bytes = std::size_t{16} << 20;
-        c.clusterer.min_entries_to_cluster = 128;
-        c.io.path = folder.file("b.kv");
-        auto cache = kvtl_test::open_cache<Cache>(c);
-        kvtl_test::reader<Cache> one(cache, data, 0);
-        one.prefill(500);
-        one.decode(400);
-        double sum = 0;
-        const std::size_t prompt = 500 * data.query_floats() * 2;
-        for (std::size_t t = 520; t < 900; t += 20)
-            for (std::size_t l = 0; l < 2; ++l) {
-                const auto dense = kvtl_test::dense_attention<kvtl::f16>(data, l, t);
-                const float* out = &one.outputs()[prompt + ((t - 500) * 2 + l) * data.query_floats()];
-                for (std::size_t i = 0; i < dense.size(); ++i)
-                    sum += std::pow(static_cast<double>(out[i]) - dense[i], 2);
-            }
-        return std::sqrt(sum);
-    };
-    const double without = error(static_cast<kvtl::dynakv*>(nullptr));
-    const double with = error(static_cast<kvtl::dynakv_estimate*>(nullptr));
+    const double without = kvtl_test::decode_error<kvtl::dynakv>();
+    const double with = kvtl_test::decode_error<kvtl::dynakv_estimate>();
     MESSAGE("error without " << without << ", with the estimate " << with);
     CHECK(with < 0.6 * without);
 }
